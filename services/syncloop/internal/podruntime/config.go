@@ -1,0 +1,56 @@
+// Package podruntime makes the runtime match a pod. It is the act part of a pod worker: package decide says what is to
+// be done, this package does it through the CRI, and is the only one on the node that changes the runtime. It keeps no
+// state that running containers need: everything is recovered from what pleg observes.
+package podruntime
+
+import (
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
+)
+
+// Config is what a Manager needs.
+type Config struct {
+	// Runtime hands out the connected runtime service, or says why there is none yet. Required.
+	Runtime func() (internalapi.RuntimeService, error)
+	// Images hands out the connected image service, or says why there is none yet. Required.
+	Images func() (internalapi.ImageManagerService, error)
+	// Clock is the time. Required.
+	Clock clock.WithTicker
+	// Tracer makes the spans of phases and CRI calls; nil traces nothing.
+	Tracer trace.Tracer
+	// Logger is where what happens to containers is told; nil is slog.Default.
+	Logger *slog.Logger
+	// NodeName and NodeIP are what spec.nodeName and status.hostIP of the downward API say.
+	NodeName, NodeIP string
+	// PodLogsDir is the folder with one folder of logs per pod, for example /var/log/pods. Required.
+	PodLogsDir string
+	// RootDir holds the folders of pods (hosts files, termination messages, empty directories). Required.
+	RootDir string
+	// CgroupDriver is "cgroupfs" or "systemd"; it shapes the name of the cgroup that sandboxes are put under when
+	// Kubelet.CgroupRoot is set.
+	CgroupDriver string
+	// Kubelet is the node's configuration, defaulted. Required.
+	Kubelet *kubeletconfigv1beta1.KubeletConfiguration
+}
+
+// ContainerReason is why a container waits.
+type ContainerReason = podstatus.Reason
+
+// Result is what a SyncPod has come to.
+type Result struct {
+	// Reasons has the containers that could not be started, by name, with the reason that the status shows.
+	Reasons map[string]ContainerReason
+	// SandboxError is why the sandbox could not be made; nil when it is up.
+	SandboxError error
+	// RetryAfter is when work is due again, for example the end of a back-off; 0 when nothing is.
+	RetryAfter time.Duration
+	// Wrote is true when something in the runtime was changed, so that a status observed before is out of date.
+	Wrote bool
+}

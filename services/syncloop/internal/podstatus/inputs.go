@@ -1,0 +1,43 @@
+// Package podstatus computes the v1.PodStatus of a pod from what was observed of it. It is pure: time, probe results,
+// termination messages and the previous status are passed in, so the same input gives the same status after a restart.
+package podstatus
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Reason is why a container waits, as the status shows it.
+type Reason struct {
+	// Reason is one word, for example "ErrImagePull" or "CrashLoopBackOff".
+	Reason string
+	// Message is the sentence beside it.
+	Message string
+}
+
+// Inputs is what Generate needs beside the pod and what was observed of it.
+type Inputs struct {
+	// Now is the time of the computation; a condition that changes gets it as its transition time.
+	Now time.Time
+	// Reasons has the containers that the last sync could not start, by name: podruntime.Result.Reasons.
+	Reasons map[string]Reason
+	// Previous is the status that was computed before; zero after a restart. Its terminal phase, start time, transition
+	// times, reason and message are kept.
+	Previous v1.PodStatus
+	// HostIPs are the addresses of the node, the primary one first.
+	HostIPs []string
+	// Readiness says whether the readiness probe of a running container holds; nil when there is no prober. It is asked
+	// only for containers with a readiness probe.
+	Readiness func(containerID string) bool
+	// Started says whether the startup probe of a running container has succeeded; nil when there is no prober. It is
+	// asked only for containers with a startup probe.
+	Started func(containerID string) bool
+	// Messages has the termination messages of ended containers, by container ID.
+	Messages map[string]string
+	// Terminal is true when the pod's worker has finished: nothing is restarted any more, whatever the restart policy.
+	Terminal bool
+	// Reason and Message are of the pod as a whole, when something holds it up that is not about one container, for
+	// example a volume that cannot be mounted. Empty keeps those of Previous while the phase stays the same.
+	Reason, Message string
+}
