@@ -1,0 +1,81 @@
+package stream
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Edge publishes events, and keeps beside them a keyed state from which new subscribers begin. Events are kept in a ring
+// that all subscribers share: one that falls behind the ring ends with ErrOverflow, and no event is ever folded or
+// dropped without a word.
+type Edge[V any] struct {
+	hub[V]
+	state map[string]item[V]
+	// ring holds the last events; the event of revision r stands at index r modulo its length.
+	ring []item[V]
+}
+
+// NewEdge returns a publisher with an empty state and no events.
+func NewEdge[V any](cfg Config) *Edge[V] {
+	size := cfg.LogSize
+	if size == 0 {
+		size = DefaultLogSize
+	}
+	e := &Edge[V]{state: map[string]item[V]{}, ring: make([]item[V], size)}
+	e.init(cfg, (*edgeHistory[V])(e))
+	return e
+}
+
+// Emit publishes an event of key, and makes state what a new subscriber gets for that key.
+func (e *Edge[V]) Emit(key string, event, state V) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.append(item[V]{key: key, value: event})
+	e.state[key] = item[V]{rev: e.rev, key: key, value: state}
+}
+
+// EmitLast publishes the last event of key, with Removed set, and takes the key out of the state.
+func (e *Edge[V]) EmitLast(key string, event V) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.append(item[V]{key: key, value: event, removed: true})
+	delete(e.state, key)
+}
+
+// Replace changes what a new subscriber gets for key, without an event. A key that is not in the state stays out of it.
+func (e *Edge[V]) Replace(key string, state V) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if old, ok := e.state[key]; ok {
+		old.value = state
+		e.state[key] = old
+	}
+}
+
+func (e *Edge[V]) append(it item[V]) {
+	e.rev++
+	it.rev = e.rev
+	e.ring[it.rev%uint64(len(e.ring))] = it
+	e.wake()
+}
+
+// edgeHistory is the view that subscriptions have of an Edge.
+type edgeHistory[V any] Edge[V]
+
+func (e *edgeHistory[V]) snapshot() []item[V] {
+	items := make([]item[V], 0, len(e.state))
+	for _, it := range e.state {
+		items = append(items, it)
+	}
+	slices.SortFunc(items, func(a, b item[V]) int { return cmp.Compare(a.rev, b.rev) })
+	return items
+}
+
+func (e *edgeHistory[V]) next(cursor uint64) (item[V], bool) {
+	if cursor >= e.rev {
+		return item[V]{}, false
+	}
+	return e.ring[(cursor+1)%uint64(len(e.ring))], true
+}
+
+func (e *edgeHistory[V]) reaches(cursor uint64) bool { return e.rev-cursor <= uint64(len(e.ring)) }

@@ -1,0 +1,131 @@
+package stream
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/google/btree"
+)
+
+// Level publishes a keyed state: the present value of each key, and, for whoever resumes, which keys have changed or
+// gone since. It keeps no log. Each key stands once in the order of changes, at its last one, so the changes that a
+// subscriber has not been sent fold by themselves, and a subscriber that sleeps costs nothing but its cursor.
+//
+// Put order matters to who reads: a key that is put last comes after every other change that was made before it.
+type Level[V any] struct {
+	hub[V]
+	entries    map[string]item[V]
+	order      *btree.BTreeG[item[V]]
+	tombstones *btree.BTreeG[item[V]]
+	// compacted is the revision of the newest tombstone that was forgotten.
+	compacted uint64
+	limit     int
+}
+
+// btreeDegree is the fan-out of the trees; any small number does for the some hundred keys of a node.
+const btreeDegree = 16
+
+// NewLevel returns an empty publisher.
+func NewLevel[V any](cfg Config) *Level[V] {
+	byRev := func(a, b item[V]) bool { return a.rev < b.rev }
+	l := &Level[V]{
+		entries:    map[string]item[V]{},
+		order:      btree.NewG(btreeDegree, byRev),
+		tombstones: btree.NewG(btreeDegree, byRev),
+		limit:      cfg.Tombstones,
+	}
+	if l.limit == 0 {
+		l.limit = DefaultTombstones
+	}
+	l.init(cfg, (*levelHistory[V])(l))
+	return l
+}
+
+// Put makes v the value of key. It always counts as a change; who does not want to publish what is equal compares first.
+func (l *Level[V]) Put(key string, v V) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.set(item[V]{key: key, value: v})
+}
+
+// Delete takes key out of the state. It does nothing when the key is not there.
+func (l *Level[V]) Delete(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old, ok := l.entries[key]
+	if !ok || old.removed {
+		return
+	}
+	old.removed = true
+	l.set(old)
+	for l.tombstones.Len() > l.limit {
+		oldest, _ := l.tombstones.DeleteMin()
+		l.order.Delete(oldest)
+		delete(l.entries, oldest.key)
+		l.compacted = oldest.rev
+	}
+}
+
+func (l *Level[V]) set(it item[V]) {
+	if old, ok := l.entries[it.key]; ok {
+		l.order.Delete(old)
+		l.tombstones.Delete(old)
+	}
+	l.rev++
+	it.rev = l.rev
+	l.entries[it.key] = it
+	l.order.ReplaceOrInsert(it)
+	if it.removed {
+		l.tombstones.ReplaceOrInsert(it)
+	}
+	l.wake()
+}
+
+// Get returns the value of key.
+func (l *Level[V]) Get(key string) (V, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	it, ok := l.entries[key]
+	if !ok || it.removed {
+		var zero V
+		return zero, false
+	}
+	return it.value, true
+}
+
+// List returns all values, in the order of their keys.
+func (l *Level[V]) List() []V {
+	l.mu.Lock()
+	items := l.history.snapshot()
+	l.mu.Unlock()
+	slices.SortFunc(items, func(a, b item[V]) int { return cmp.Compare(a.key, b.key) })
+	values := make([]V, len(items))
+	for i, it := range items {
+		values[i] = it.value
+	}
+	return values
+}
+
+// levelHistory is the view that subscriptions have of a Level.
+type levelHistory[V any] Level[V]
+
+func (l *levelHistory[V]) snapshot() []item[V] {
+	items := make([]item[V], 0, len(l.entries))
+	l.order.Ascend(func(it item[V]) bool {
+		if !it.removed {
+			items = append(items, it)
+		}
+		return true
+	})
+	return items
+}
+
+func (l *levelHistory[V]) next(cursor uint64) (change item[V], ok bool) {
+	l.order.AscendGreaterOrEqual(item[V]{rev: cursor + 1}, func(it item[V]) bool {
+		change, ok = it, true
+		return false
+	})
+	return change, ok
+}
+
+func (l *levelHistory[V]) reaches(cursor uint64) bool { return cursor >= l.compacted }

@@ -1,0 +1,219 @@
+package stream
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/google/uuid"
+	"k8s.io/utils/clock"
+)
+
+// item is one change at its place in the order of all changes of a publisher.
+type item[V any] struct {
+	rev     uint64
+	key     string
+	removed bool
+	value   V
+}
+
+// history is what a subscription needs of a publisher's memory. Its methods are called with the hub's lock held.
+type history[V any] interface {
+	// snapshot returns the present state, in the order in which it came to be.
+	snapshot() []item[V]
+	// next returns the oldest change after the revision cursor; ok is false when there is none.
+	next(cursor uint64) (change item[V], ok bool)
+	// reaches tells whether every change after the revision cursor is still known.
+	reaches(cursor uint64) bool
+}
+
+// hub is what Level and Edge share: the epoch, the revision, who waits for changes, and the subscriptions' protocol.
+// A subscriber costs its cursor, plus the snapshot while that is being sent.
+type hub[V any] struct {
+	epoch   string
+	clock   clock.WithTicker
+	history history[V]
+
+	mu      sync.Mutex
+	rev     uint64
+	waiting map[*subscription[V]]struct{}
+	closed  bool
+}
+
+func (h *hub[V]) init(cfg Config, past history[V]) {
+	h.epoch, h.clock, h.history, h.waiting = cfg.Epoch, cfg.Clock, past, map[*subscription[V]]struct{}{}
+	if h.epoch == "" {
+		h.epoch = uuid.NewString()
+	}
+	if h.clock == nil {
+		h.clock = clock.RealClock{}
+	}
+}
+
+// wake tells every subscription that something has changed. Called with mu held.
+func (h *hub[V]) wake() {
+	for s := range h.waiting {
+		select {
+		case s.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Close ends every subscription with ErrClosed, and refuses new ones.
+func (h *hub[V]) Close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	h.wake()
+}
+
+// Subscribers returns how many subscriptions are open.
+func (h *hub[V]) Subscribers() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.waiting)
+}
+
+// Subscribe implements Source.
+func (h *hub[V]) Subscribe(ctx context.Context, token []byte) (Subscription[V], error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, ErrClosed
+	}
+	s := &subscription[V]{hub: h, changed: make(chan struct{}, 1)}
+	s.start, s.cursor = h.startFrom(token)
+	if s.start != StartResumed {
+		s.cursor = h.rev
+		s.pending = h.history.snapshot()
+	}
+	h.waiting[s] = struct{}{}
+	return s, nil
+}
+
+func (h *hub[V]) startFrom(token []byte) (Start, uint64) {
+	if len(token) == 0 {
+		return StartSnapshot, 0
+	}
+	epoch, number, found := strings.Cut(string(token), "/")
+	rev, err := strconv.ParseUint(number, 10, 64)
+	switch {
+	case !found || err != nil:
+		return StartSnapshotInvalid, 0
+	case epoch != h.epoch:
+		return StartSnapshotEpoch, 0
+	case rev > h.rev:
+		return StartSnapshotInvalid, 0
+	case !h.history.reaches(rev):
+		return StartSnapshotCompacted, 0
+	default:
+		return StartResumed, rev
+	}
+}
+
+// subscription walks from OPENED over the snapshot to the deltas; phase says how far it is.
+type subscription[V any] struct {
+	hub     *hub[V]
+	start   Start
+	cursor  uint64
+	pending []item[V]
+	phase   phase
+	// changed has room for one signal: the subscription looks at everything that is new when it wakes.
+	changed chan struct{}
+}
+
+type phase int
+
+const (
+	phaseOpening phase = iota
+	phaseSnapshot
+	phaseDeltas
+)
+
+// Close implements Subscription.
+func (s *subscription[V]) Close() {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	delete(s.hub.waiting, s)
+	s.pending = nil
+}
+
+// Next implements Subscription.
+func (s *subscription[V]) Next(ctx context.Context) (Message[V], error) {
+	if err := ctx.Err(); err != nil {
+		return Message[V]{}, err
+	}
+	switch s.phase {
+	case phaseOpening:
+		s.phase = phaseSnapshot
+		m := Message[V]{Kind: KindOpened, Start: s.start}
+		if s.start == StartResumed {
+			s.phase = phaseDeltas
+			m.Token = s.token()
+		}
+		return m, nil
+	case phaseSnapshot:
+		if len(s.pending) > 0 {
+			it := s.pending[0]
+			s.pending[0] = item[V]{}
+			s.pending = s.pending[1:]
+			return Message[V]{Kind: KindSnapshot, Key: it.key, Value: it.value}, nil
+		}
+		s.phase, s.pending = phaseDeltas, nil
+		return Message[V]{Kind: KindSynced, Token: s.token()}, nil
+	case phaseDeltas:
+	}
+	return s.nextDelta(ctx)
+}
+
+func (s *subscription[V]) nextDelta(ctx context.Context) (Message[V], error) {
+	it, ok, err := s.take()
+	if ok || err != nil {
+		return s.delta(it), err
+	}
+	idle := s.hub.clock.NewTimer(BookmarkInterval)
+	defer idle.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return Message[V]{}, ctx.Err()
+		case <-idle.C():
+			return Message[V]{Kind: KindBookmark, Token: s.token()}, nil
+		case <-s.changed:
+			it, ok, err := s.take()
+			if ok || err != nil {
+				return s.delta(it), err
+			}
+		}
+	}
+}
+
+// take moves the cursor over the next change, if there is one.
+func (s *subscription[V]) take() (item[V], bool, error) {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	if s.hub.closed {
+		return item[V]{}, false, ErrClosed
+	}
+	if !s.hub.history.reaches(s.cursor) {
+		return item[V]{}, false, ErrOverflow
+	}
+	it, ok := s.hub.history.next(s.cursor)
+	if ok {
+		s.cursor = it.rev
+	}
+	return it, ok, nil
+}
+
+func (s *subscription[V]) delta(it item[V]) Message[V] {
+	return Message[V]{Kind: KindDelta, Token: s.token(), Key: it.key, Removed: it.removed, Value: it.value}
+}
+
+func (s *subscription[V]) token() []byte {
+	return []byte(s.hub.epoch + "/" + strconv.FormatUint(s.cursor, 10))
+}
