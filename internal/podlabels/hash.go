@@ -1,0 +1,80 @@
+package podlabels
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/dump"
+)
+
+// restartFields are the fields of a container's spec that a running container cannot take on: when one changes, the
+// container is restarted. Left out are those that act without a restart (probes, hooks, pull policy, restart policy and
+// rules). Every field is left out of the hash when it is empty, so that a field that a later version adds to the API
+// changes no hash until it is used.
+type restartFields struct {
+	Name                     string                      `json:"n"`
+	Image                    string                      `json:"i,omitempty"`
+	Command                  []string                    `json:"c,omitempty"`
+	Args                     []string                    `json:"a,omitempty"`
+	WorkingDir               string                      `json:"w,omitempty"`
+	Ports                    []v1.ContainerPort          `json:"p,omitempty"`
+	EnvFrom                  []v1.EnvFromSource          `json:"ef,omitempty"`
+	Env                      []v1.EnvVar                 `json:"e,omitempty"`
+	Limits                   v1.ResourceList             `json:"l,omitempty"`
+	Requests                 v1.ResourceList             `json:"r,omitempty"`
+	VolumeMounts             []v1.VolumeMount            `json:"vm,omitempty"`
+	VolumeDevices            []v1.VolumeDevice           `json:"vd,omitempty"`
+	TerminationMessagePath   string                      `json:"tp,omitempty"`
+	TerminationMessagePolicy v1.TerminationMessagePolicy `json:"to,omitempty"`
+	SecurityContext          *v1.SecurityContext         `json:"s,omitempty"`
+	Stdin                    bool                        `json:"si,omitempty"`
+	StdinOnce                bool                        `json:"so,omitempty"`
+	TTY                      bool                        `json:"t,omitempty"`
+}
+
+// SpecHash is a hash over the fields of a container's spec whose change needs a restart, in hexadecimal. It is the same
+// in every process and after every restart.
+func SpecHash(c *v1.Container) string {
+	fields := restartFields{
+		Name: c.Name, Image: c.Image, Command: c.Command, Args: c.Args, WorkingDir: c.WorkingDir, Ports: c.Ports,
+		EnvFrom: c.EnvFrom, Env: c.Env, Limits: c.Resources.Limits, Requests: c.Resources.Requests,
+		VolumeMounts: c.VolumeMounts, VolumeDevices: c.VolumeDevices,
+		TerminationMessagePath: c.TerminationMessagePath, TerminationMessagePolicy: c.TerminationMessagePolicy,
+		SecurityContext: c.SecurityContext, Stdin: c.Stdin, StdinOnce: c.StdinOnce, TTY: c.TTY,
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		// Plain data marshals always; were it not so, the text form still is the same for the same spec.
+		text = []byte(dump.ForHash(fields))
+	}
+	sum := fnv.New64a()
+	sum.Write(text)
+	return strconv.FormatUint(sum.Sum64(), 16)
+}
+
+// Changed says whether a container with these annotations was made from another spec than c. A container that a kubelet
+// has made is compared by the kubelet's own hash, and one with neither hash counts as unchanged: taking over a node
+// restarts nothing.
+func Changed(c *v1.Container, annotations map[string]string) bool {
+	if hash, ok := annotations[ContainerSpecHash]; ok {
+		return hash != SpecHash(c)
+	}
+	if hash, ok := annotations[ContainerHash]; ok {
+		return hash != kubeletHash(c)
+	}
+	return false
+}
+
+// kubeletHash is what the kubelet of this Kubernetes version writes as ContainerHash: name and image only.
+func kubeletHash(c *v1.Container) string {
+	text, err := json.Marshal(map[string]string{"name": c.Name, "image": c.Image})
+	if err != nil {
+		text = nil // two strings marshal always
+	}
+	sum := fnv.New32a()
+	fmt.Fprintf(sum, "%v", dump.ForHash(text))
+	return strconv.FormatUint(uint64(sum.Sum32()), 16)
+}
