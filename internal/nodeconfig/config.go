@@ -1,0 +1,193 @@
+package nodeconfig
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// Service is one of the four processes of a node, by the name that its socket, its logs and its lock have.
+type Service string
+
+// The four services.
+const (
+	ConfigMux  Service = "configmux"
+	PLEG       Service = "pleg"
+	SyncLoop   Service = "syncloop"
+	NodeStatus Service = "nodestatus"
+)
+
+// Services has all four, in the order in which they are shown.
+func Services() []Service { return []Service{ConfigMux, PLEG, SyncLoop, NodeStatus} }
+
+// Where things are unless a flag says otherwise.
+const (
+	// DefaultStateDir is the state directory of a node.
+	DefaultStateDir = "/var/lib/quartet"
+	// DefaultSocketDir has the sockets of the four services.
+	DefaultSocketDir = "/run/quartet"
+)
+
+// Config is everything that a service is told at its start. All of it has been validated.
+type Config struct {
+	// Kubelet is the file with its defaults. Durations are positive, paths absolute.
+	Kubelet kubeletconfigv1beta1.KubeletConfiguration
+	// File is the path of the file; empty when there is none, and everything is at its default.
+	File string
+	// Kubeconfig is always empty: this version runs standalone, and a path given is an error.
+	Kubeconfig string
+	// Listen is the address that this service serves on.
+	Listen string
+	// NodeName is the name of the node: --hostname-override, or the host's name in lower case.
+	NodeName string
+	// StateDir is where services keep what must survive them.
+	StateDir string
+	// RootDir is where the directories of pods are.
+	RootDir string
+	// NodeIP is the address that the node reports; empty to take the one of the default route.
+	NodeIP string
+	// NodeLabels are put on the Node, besides those that every node has.
+	NodeLabels map[string]string
+	// Peers has the addresses of the four services, this one included.
+	Peers Peers
+	// Verbosity is how much is logged: 0 is information, 4 and more is debugging.
+	Verbosity int
+	// Unsupported names the fields of the file that Quartet knows and does not act on, and that would be this service's
+	// to act on: "FILE:LINE: FIELD".
+	Unsupported []string
+}
+
+// Peers has the addresses of the four services.
+type Peers struct {
+	ConfigMux, PLEG, SyncLoop, NodeStatus string
+}
+
+// Of returns the address of a service, and the empty string for a name that is none.
+func (p Peers) Of(service Service) string {
+	switch service {
+	case ConfigMux:
+		return p.ConfigMux
+	case PLEG:
+		return p.PLEG
+	case SyncLoop:
+		return p.SyncLoop
+	case NodeStatus:
+		return p.NodeStatus
+	default:
+		return ""
+	}
+}
+
+// DefaultAddress returns the address on which a service listens unless it is told otherwise.
+func DefaultAddress(service Service) string { return SocketAddress(DefaultSocketDir, service) }
+
+// SocketAddress returns the address of a service whose socket is in dir, which must be absolute.
+func SocketAddress(dir string, service Service) string {
+	return "unix://" + filepath.Join(dir, string(service)+".sock")
+}
+
+// LogUnsupported warns, once, of all fields of the file that this service should act on and does not. It says nothing
+// when there are none. The four services together name each field once.
+func (c Config) LogUnsupported(logger *slog.Logger) {
+	if len(c.Unsupported) == 0 {
+		return
+	}
+	logger.Warn("the configuration sets fields that this version does not act on; the node behaves as if they were not set",
+		"fields", strings.Join(c.Unsupported, ", "))
+}
+
+// Parse reads the flags and the file that they name. It writes the help to out when args ask for it, and then returns
+// pflag.ErrHelp, with which a program ends well. The error of a configuration that is wrong is an [Errors] with
+// everything that is wrong in it.
+func Parse(service Service, args []string, out io.Writer) (Config, error) {
+	var f flags
+	set := f.flagSet(service)
+	if err := set.Parse(args); err != nil {
+		if err == pflag.ErrHelp {
+			if _, werr := io.WriteString(out, help(service, set)); werr != nil {
+				return Config{}, fmt.Errorf("writing the help: %w", werr)
+			}
+			return Config{}, pflag.ErrHelp
+		}
+		return Config{}, Errors{fmt.Errorf("%w (%s --help lists the flags)", err, service)}
+	}
+
+	var errs Errors
+	for _, arg := range set.Args() {
+		errs = append(errs, fmt.Errorf("%q: unexpected argument: flags only, see %s --help", arg, service))
+	}
+	cfg, flagErrs := f.config(service)
+	errs = append(errs, flagErrs...)
+	if f.file != "" {
+		data, err := os.ReadFile(f.file)
+		if err != nil {
+			return Config{}, append(errs, fmt.Errorf("--config: %w: name a file that exists and may be read", err))
+		}
+		path, err := filepath.Abs(f.file)
+		if err != nil {
+			return Config{}, append(errs, fmt.Errorf("--config: %w", err))
+		}
+		decoded, fileErrs := Decode(path, data)
+		errs = append(errs, fileErrs...)
+		cfg.File, cfg.Kubelet, cfg.Unsupported = path, decoded.Kubelet, decoded.unsupported(service)
+	} else {
+		setDefaults(&cfg.Kubelet, index{})
+	}
+	if len(errs) > 0 {
+		return Config{}, errs
+	}
+	return cfg, nil
+}
+
+// Errors is everything that is wrong with a configuration.
+type Errors []error
+
+// Error has a line for each error.
+func (e Errors) Error() string {
+	if len(e) == 1 {
+		return "the configuration is wrong: " + e[0].Error()
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "the configuration is wrong in %d places:", len(e))
+	for _, err := range e {
+		b.WriteString("\n  ")
+		b.WriteString(err.Error())
+	}
+	return b.String()
+}
+
+// Unwrap lets errors.Is and errors.As look at each.
+func (e Errors) Unwrap() []error { return e }
+
+// FieldError is one thing that is wrong with a file.
+type FieldError struct {
+	// File is the path of the file.
+	File string
+	// Line is where in the file, counted from 1; 0 when the field is not in the file or it is about the whole file.
+	Line int
+	// Field is the path of the field, for example "evictionHard[memory.available]"; empty when it is about the whole file.
+	Field string
+	// Problem says what is wrong and what to do.
+	Problem string
+}
+
+// Error is "FILE:LINE: FIELD: PROBLEM" with the parts that there are.
+func (e *FieldError) Error() string {
+	var b strings.Builder
+	b.WriteString(e.File)
+	if e.Line > 0 {
+		fmt.Fprintf(&b, ":%d", e.Line)
+	}
+	b.WriteString(": ")
+	if e.Field != "" {
+		b.WriteString(e.Field + ": ")
+	}
+	b.WriteString(e.Problem)
+	return b.String()
+}

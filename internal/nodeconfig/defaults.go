@@ -1,0 +1,128 @@
+package nodeconfig
+
+import (
+	"path/filepath"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/ptr"
+)
+
+// The read-only API is what `curl` and the tests look at, and until the authenticated one exists it is the only one. So
+// unlike the kubelet's it is on unless the file turns it off with `readOnlyPort: 0`, and it listens on this machine only
+// unless the file says otherwise with `address`.
+const (
+	// DefaultReadOnlyPort is the port of the read-only API when the file does not set readOnlyPort.
+	DefaultReadOnlyPort = 10255
+	// DefaultAddressIP is the address of the HTTP servers when the file does not set address.
+	DefaultAddressIP = "127.0.0.1"
+)
+
+// defaultEvictionHard has the kubelet's thresholds on Linux.
+var defaultEvictionHard = map[string]string{
+	"memory.available":   "100Mi",
+	"nodefs.available":   "10%",
+	"nodefs.inodesFree":  "5%",
+	"imagefs.available":  "15%",
+	"imagefs.inodesFree": "5%",
+}
+
+// setDefaults gives each field that Quartet acts on the value that the kubelet gives it. As there, a duration or number
+// of 0 counts as not set.
+func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration, set index) {
+	for _, d := range []struct {
+		field *metav1.Duration
+		value time.Duration
+	}{
+		{&cfg.SyncFrequency, time.Minute},
+		{&cfg.FileCheckFrequency, 20 * time.Second},
+		{&cfg.HTTPCheckFrequency, 20 * time.Second},
+		{&cfg.NodeStatusUpdateFrequency, 10 * time.Second},
+		{&cfg.NodeStatusReportFrequency, 5 * time.Minute},
+		{&cfg.RuntimeRequestTimeout, 2 * time.Minute},
+		{&cfg.StreamingConnectionIdleTimeout, 4 * time.Hour},
+		{&cfg.EvictionPressureTransitionPeriod, 5 * time.Minute},
+		{&cfg.ImageMinimumGCAge, 2 * time.Minute},
+		{&cfg.VolumeStatsAggPeriod, time.Minute},
+	} {
+		if d.field.Duration == 0 {
+			d.field.Duration = d.value
+		}
+	}
+	if !set.has("readOnlyPort") {
+		cfg.ReadOnlyPort = DefaultReadOnlyPort
+	}
+	setDefault(&cfg.Address, DefaultAddressIP)
+	setDefault(&cfg.Port, 10250)
+	setDefault(&cfg.HealthzBindAddress, "127.0.0.1")
+	setDefault(&cfg.NodeLeaseDurationSeconds, 40)
+	setDefault(&cfg.ContainerRuntimeEndpoint, "unix:///run/containerd/containerd.sock")
+	setDefault(&cfg.ImageServiceEndpoint, cfg.ContainerRuntimeEndpoint)
+	setDefault(&cfg.PodLogsDir, "/var/log/pods")
+	setDefault(&cfg.MaxPods, 110)
+	setDefault(&cfg.CgroupDriver, "cgroupfs")
+	setDefault(&cfg.RegistryBurst, 10)
+	setDefault(&cfg.EventBurst, 100)
+	setDefault(&cfg.ContainerLogMaxSize, "10Mi")
+
+	setPointer(&cfg.EnableServer, true)
+	setPointer(&cfg.HealthzPort, 10248)
+	setPointer(&cfg.ResolverConfig, "/etc/resolv.conf")
+	setPointer(&cfg.SerializeImagePulls, ptr.Deref(cfg.MaxParallelImagePulls, 1) < 2)
+	setPointer(&cfg.RegistryPullQPS, 5)
+	setPointer(&cfg.EventRecordQPS, 50)
+	setPointer(&cfg.NodeStatusMaxImages, 50)
+	setPointer(&cfg.CgroupsPerQOS, true)
+	setPointer(&cfg.CPUCFSQuota, true)
+	setPointer(&cfg.CPUCFSQuotaPeriod, metav1.Duration{Duration: 100 * time.Millisecond})
+	setPointer(&cfg.PodPidsLimit, -1)
+	setPointer(&cfg.SeccompDefault, false)
+	setPointer(&cfg.RegisterNode, true)
+	setPointer(&cfg.LocalStorageCapacityIsolation, true)
+	setPointer(&cfg.ImageGCHighThresholdPercent, 85)
+	setPointer(&cfg.ImageGCLowThresholdPercent, 80)
+	setPointer(&cfg.ContainerLogMaxFiles, 5)
+	setPointer(&cfg.ContainerLogMaxWorkers, 1)
+	setPointer(&cfg.ContainerLogMonitorInterval, metav1.Duration{Duration: 10 * time.Second})
+	setPointer(&cfg.CrashLoopBackOff.MaxContainerRestartPeriod, metav1.Duration{Duration: 5 * time.Minute})
+	setPointer(&cfg.MergeDefaultEvictionSettings, false)
+	setEvictionDefaults(cfg)
+}
+
+// setEvictionDefaults fills in hard thresholds: all when the file has none, the missing ones when it asks for that.
+func setEvictionDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
+	if cfg.EvictionHard != nil && !*cfg.MergeDefaultEvictionSettings {
+		return
+	}
+	merged := make(map[string]string, len(defaultEvictionHard))
+	for signal, threshold := range defaultEvictionHard {
+		merged[signal] = threshold
+	}
+	for signal, threshold := range cfg.EvictionHard {
+		merged[signal] = threshold
+	}
+	cfg.EvictionHard = merged
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func setPointer[T any](field **T, value T) {
+	if *field == nil {
+		*field = &value
+	}
+}
+
+// resolvePaths makes relative paths in the file relative to the file, as the kubelet does.
+func resolvePaths(file string, cfg *kubeletconfigv1beta1.KubeletConfiguration) {
+	for _, path := range []*string{&cfg.StaticPodPath, &cfg.PodLogsDir, cfg.ResolverConfig} {
+		if *path != "" && !filepath.IsAbs(*path) {
+			*path = filepath.Join(filepath.Dir(file), *path)
+		}
+	}
+}

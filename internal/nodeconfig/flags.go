@@ -1,0 +1,209 @@
+package nodeconfig
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+	kubeletapis "k8s.io/kubelet/pkg/apis"
+)
+
+// flags has the flags as they were given.
+type flags struct {
+	file, kubeconfig, listen           string
+	peers                              map[Service]*string
+	stateDir, rootDir                  string
+	hostnameOverride, nodeIP           string
+	nodeLabels                         string
+	verbosity                          int
+	listenGiven, hostnameOverrideGiven func() bool
+}
+
+func (f *flags) flagSet(service Service) *pflag.FlagSet {
+	set := pflag.NewFlagSet(string(service), pflag.ContinueOnError)
+	set.SortFlags = false
+	set.Usage = func() {}
+	set.StringVar(&f.file, "config", "", "`FILE` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1), the same for all four services; without it everything has its default")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "`FILE` to reach an API server with; this version runs standalone only and refuses it")
+	set.StringVar(&f.listen, "listen", "", "`ADDRESS` to serve on (default: this service's own address below)")
+	f.peers = make(map[Service]*string)
+	for _, peer := range Services() {
+		f.peers[peer] = set.String(string(peer)+"-address", DefaultAddress(peer), "`ADDRESS` of "+string(peer)+", a unix socket")
+	}
+	set.StringVar(&f.stateDir, "state-dir", DefaultStateDir, "`DIR` for what must survive the process")
+	set.StringVar(&f.rootDir, "root-dir", "", "`DIR` for the directories of pods (default: \"root\" in the state directory)")
+	set.StringVar(&f.hostnameOverride, "hostname-override", "", "`NAME` of the node (default: the name of the host)")
+	set.StringVar(&f.nodeIP, "node-ip", "", "`IP` that the node reports (default: the address of the default route)")
+	set.StringVar(&f.nodeLabels, "node-labels", "", "`LABELS` for the Node, as KEY=VALUE,KEY=VALUE")
+	set.IntVarP(&f.verbosity, "v", "v", 0, "`N`, how much to log: 0 is information, 4 and more is debugging")
+	f.listenGiven = func() bool { return set.Changed("listen") }
+	f.hostnameOverrideGiven = func() bool { return set.Changed("hostname-override") }
+	return set
+}
+
+// purposes says what each service is for, in its help.
+var purposes = map[Service]string{
+	ConfigMux:  "configmux decides which pods this node should run: it reads them from their sources and merges them.",
+	PLEG:       "pleg observes the pods in the container runtime and tells what happens to them.",
+	SyncLoop:   "syncloop makes the container runtime run the pods that configmux names.",
+	NodeStatus: "nodestatus computes the Node: what this machine has, and whether it can run pods.",
+}
+
+func help(service Service, set *pflag.FlagSet) string {
+	return fmt.Sprintf(`%s
+It is one of the four processes of a Quartet node. They may be started in any order, stopped and started again.
+
+Usage:
+  %s [flags]
+
+Flags:
+%s
+Environment:
+  OTEL_EXPORTER_OTLP_ENDPOINT   where traces go, by OTLP over gRPC; without it none are made
+`, purposes[service], service, set.FlagUsagesWrapped(110))
+}
+
+// config makes what the flags say, and everything that is wrong with them.
+func (f *flags) config(service Service) (Config, []error) {
+	var errs []error
+	fail := func(flag, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("--"+flag+": "+format, args...))
+	}
+	cfg := Config{NodeIP: f.nodeIP, Verbosity: f.verbosity}
+	if f.kubeconfig != "" {
+		fail("kubeconfig", "this version runs standalone only and cannot join a cluster: leave the flag out, pods come from staticPodPath")
+	}
+	if f.verbosity < 0 {
+		fail("v", "%d: must be 0 or more", f.verbosity)
+	}
+	for _, dir := range []struct {
+		flag, value string
+		into        *string
+	}{{"state-dir", f.stateDir, &cfg.StateDir}, {"root-dir", f.rootDir, &cfg.RootDir}} {
+		if dir.value == "" {
+			if dir.flag == "state-dir" {
+				fail(dir.flag, "must not be empty")
+			}
+			continue
+		}
+		abs, err := filepath.Abs(dir.value)
+		if err != nil {
+			fail(dir.flag, "%v", err)
+		}
+		*dir.into = abs
+	}
+	if cfg.RootDir == "" {
+		cfg.RootDir = filepath.Join(cfg.StateDir, "root")
+	}
+	for _, peer := range Services() {
+		if problem := checkSocket(*f.peers[peer]); problem != "" {
+			fail(string(peer)+"-address", "%s", problem)
+		}
+	}
+	cfg.Peers = Peers{ConfigMux: *f.peers[ConfigMux], PLEG: *f.peers[PLEG], SyncLoop: *f.peers[SyncLoop], NodeStatus: *f.peers[NodeStatus]}
+	cfg.Listen = cfg.Peers.Of(service)
+	if f.listenGiven() {
+		cfg.Listen = f.listen
+		if problem := checkSocket(f.listen); problem != "" {
+			fail("listen", "%s", problem)
+		}
+	}
+	if f.nodeIP != "" && net.ParseIP(f.nodeIP) == nil {
+		fail("node-ip", "%q is not an IP address", f.nodeIP)
+	}
+	name, err := f.nodeName()
+	if err != nil {
+		errs = append(errs, err)
+	}
+	cfg.NodeName = name
+	labels, labelErrs := parseLabels(f.nodeLabels)
+	cfg.NodeLabels = labels
+	return cfg, append(errs, labelErrs...)
+}
+
+func (f *flags) nodeName() (string, error) {
+	name, from := f.hostnameOverride, "--hostname-override"
+	if !f.hostnameOverrideGiven() {
+		host, err := os.Hostname()
+		if err != nil {
+			return "", fmt.Errorf("asking for the name of the host: %w: name the node with --hostname-override", err)
+		}
+		name, from = host, "the name of the host"
+	}
+	name = strings.ToLower(strings.TrimSpace(name))
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return "", fmt.Errorf("%s: %q cannot name a node: %s: name it with --hostname-override", from, name, strings.Join(problems, "; "))
+	}
+	return name, nil
+}
+
+// parseLabels reads KEY=VALUE,KEY=VALUE. A node may not take labels of kubernetes.io that are not a node's to set.
+func parseLabels(text string) (map[string]string, []error) {
+	labels := make(map[string]string)
+	var errs []error
+	fail := func(label, problem string) {
+		errs = append(errs, fmt.Errorf("--node-labels: %q: %s", label, problem))
+	}
+	for label := range strings.SplitSeq(text, ",") {
+		label = strings.TrimSpace(label)
+		if label == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(label, "=")
+		if !ok {
+			fail(label, "must be KEY=VALUE")
+			continue
+		}
+		problems := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...)
+		if len(problems) > 0 {
+			fail(label, strings.Join(problems, "; "))
+			continue
+		}
+		if _, twice := labels[key]; twice {
+			fail(label, "the key is given twice")
+			continue
+		}
+		if isKubernetesLabel(key) && !kubeletapis.IsKubeletLabel(key) {
+			fail(label, "labels of kubernetes.io and k8s.io are reserved: a node may set those of node.kubernetes.io and kubelet.kubernetes.io, and "+
+				strings.Join(kubeletapis.KubeletLabels(), ", "))
+			continue
+		}
+		labels[key] = value
+	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return labels, errs
+}
+
+func isKubernetesLabel(key string) bool {
+	prefix, _, ok := strings.Cut(key, "/")
+	if !ok {
+		return false
+	}
+	for _, domain := range []string{"kubernetes.io", "k8s.io"} {
+		if prefix == domain || strings.HasSuffix(prefix, "."+domain) {
+			return true
+		}
+	}
+	return false
+}
+
+// maxSocketPath is what the kernel takes in a sockaddr_un, without the closing zero byte.
+const maxSocketPath = 107
+
+// checkSocket returns what is wrong with the address of a unix socket, or nothing.
+func checkSocket(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "unix" || u.Host != "" || !filepath.IsAbs(u.Path) || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Sprintf("%q must be unix:// and an absolute path, for example %s", address, DefaultAddress(PLEG))
+	}
+	if len(u.Path) > maxSocketPath {
+		return fmt.Sprintf("%q: the path has %d bytes, and a socket's may have %d: use a shorter directory", address, len(u.Path), maxSocketPath)
+	}
+	return ""
+}

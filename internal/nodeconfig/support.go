@@ -1,0 +1,59 @@
+package nodeconfig
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// supported has the fields that some service acts on.
+var supported = []string{
+	"apiVersion", "kind",
+	// configmux
+	"staticPodPath", "fileCheckFrequency",
+	// pleg
+	"containerRuntimeEndpoint", "runtimeRequestTimeout",
+	// syncloop
+	"address", "cgroupDriver", "clusterDNS", "clusterDomain", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff",
+	"imageServiceEndpoint", "maxParallelImagePulls", "podLogsDir", "readOnlyPort", "resolvConf", "seccompDefault",
+	"serializeImagePulls", "syncFrequency",
+	// nodestatus
+	"evictionHard", "evictionPressureTransitionPeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
+	"nodeStatusUpdateFrequency", "podCIDR", "providerID", "registerWithTaints", "systemReserved",
+}
+
+// owners says which service would act on a field that none acts on; syncloop where it says nothing.
+var owners = map[string]Service{
+	"evictionMinimumReclaim":    NodeStatus,
+	"evictionSoft":              NodeStatus,
+	"evictionSoftGracePeriod":   NodeStatus,
+	"httpCheckFrequency":        ConfigMux,
+	"nodeLeaseDurationSeconds":  NodeStatus,
+	"nodeStatusMaxImages":       NodeStatus,
+	"nodeStatusReportFrequency": NodeStatus,
+	"registerNode":              NodeStatus,
+	"staticPodURL":              ConfigMux,
+	"staticPodURLHeader":        ConfigMux,
+}
+
+// unsupported lists the fields that the file sets, that a service would act on and that it does not act on.
+func (d Decoded) unsupported(service Service) []string {
+	var names []string
+	for field := range d.index {
+		if strings.ContainsAny(field, ".[") || slices.Contains(supported, field) {
+			continue
+		}
+		owner, ok := owners[field]
+		if !ok {
+			owner = SyncLoop
+		}
+		if owner == service {
+			names = append(names, field)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return d.index[a] - d.index[b] })
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%s:%d: %s", d.file, d.index[name], name)
+	}
+	return names
+}

@@ -1,0 +1,186 @@
+package nodeconfig
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/ptr"
+)
+
+// validate reports every value that Quartet cannot work with. It is run after the defaults.
+func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	validateDurations(cfg, errs)
+	validateNumbers(cfg, errs)
+	validateAddresses(cfg, errs)
+	validateReservations(cfg, errs)
+	validateEviction(cfg, errs)
+	if cfg.CgroupDriver != "cgroupfs" && cfg.CgroupDriver != "systemd" {
+		errs.add("cgroupDriver", fmt.Sprintf("is %q, must be cgroupfs or systemd", cfg.CgroupDriver))
+	}
+	if cfg.PodLogsDir != filepath.Clean(cfg.PodLogsDir) {
+		errs.add("podLogsDir", fmt.Sprintf("%q must be a clean path, for example %s", cfg.PodLogsDir, filepath.Clean(cfg.PodLogsDir)))
+	}
+	if cfg.ClusterDomain != "" {
+		for _, problem := range validation.IsDNS1123Subdomain(strings.TrimSuffix(cfg.ClusterDomain, ".")) {
+			errs.add("clusterDomain", problem)
+		}
+	}
+}
+
+func validateDurations(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	for _, d := range []struct {
+		field string
+		value time.Duration
+	}{
+		{"syncFrequency", cfg.SyncFrequency.Duration},
+		{"fileCheckFrequency", cfg.FileCheckFrequency.Duration},
+		{"httpCheckFrequency", cfg.HTTPCheckFrequency.Duration},
+		{"nodeStatusUpdateFrequency", cfg.NodeStatusUpdateFrequency.Duration},
+		{"nodeStatusReportFrequency", cfg.NodeStatusReportFrequency.Duration},
+		{"runtimeRequestTimeout", cfg.RuntimeRequestTimeout.Duration},
+		{"streamingConnectionIdleTimeout", cfg.StreamingConnectionIdleTimeout.Duration},
+		{"evictionPressureTransitionPeriod", cfg.EvictionPressureTransitionPeriod.Duration},
+		{"cpuCFSQuotaPeriod", ptr.Deref(cfg.CPUCFSQuotaPeriod, metav1.Duration{}).Duration},
+		{"crashLoopBackOff.maxContainerRestartPeriod", ptr.Deref(cfg.CrashLoopBackOff.MaxContainerRestartPeriod, metav1.Duration{}).Duration},
+	} {
+		if d.value <= 0 {
+			errs.add(d.field, fmt.Sprintf("is %s, must be more than 0", d.value))
+		}
+	}
+	if period := cfg.CPUCFSQuotaPeriod.Duration; period > 0 && (period < time.Millisecond || period > time.Second) {
+		errs.add("cpuCFSQuotaPeriod", fmt.Sprintf("is %s, must be from 1ms to 1s", period))
+	}
+	if limit := cfg.CrashLoopBackOff.MaxContainerRestartPeriod.Duration; limit > 0 && (limit < time.Second || limit > 5*time.Minute) {
+		errs.add("crashLoopBackOff.maxContainerRestartPeriod", fmt.Sprintf("is %s, must be from 1s to 5m", limit))
+	}
+}
+
+func validateNumbers(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	ports := []struct {
+		field string
+		value int32
+		least int32
+	}{
+		{"readOnlyPort", cfg.ReadOnlyPort, 0},
+		{"port", cfg.Port, 1},
+		{"healthzPort", ptr.Deref(cfg.HealthzPort, 0), 0},
+	}
+	for _, p := range ports {
+		if p.value < p.least || p.value > 65535 {
+			errs.add(p.field, fmt.Sprintf("is %d, must be from %d to 65535", p.value, p.least))
+		}
+	}
+	if cfg.MaxPods < 0 {
+		errs.add("maxPods", fmt.Sprintf("is %d, must be more than 0", cfg.MaxPods))
+	}
+	if cfg.NodeLeaseDurationSeconds < 0 {
+		errs.add("nodeLeaseDurationSeconds", fmt.Sprintf("is %d, must be more than 0", cfg.NodeLeaseDurationSeconds))
+	}
+	if n := ptr.Deref(cfg.MaxParallelImagePulls, 1); n < 1 {
+		errs.add("maxParallelImagePulls", fmt.Sprintf("is %d, must be 1 or more", n))
+	} else if n > 1 && *cfg.SerializeImagePulls {
+		errs.add("maxParallelImagePulls", fmt.Sprintf("is %d while serializeImagePulls is true: set that to false, or leave this out", n))
+	}
+}
+
+func validateAddresses(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	if net.ParseIP(cfg.Address) == nil {
+		errs.add("address", fmt.Sprintf("%q is not an IP address", cfg.Address))
+	}
+	for i, server := range cfg.ClusterDNS {
+		if net.ParseIP(server) == nil {
+			errs.add(fmt.Sprintf("clusterDNS[%d]", i), fmt.Sprintf("%q is not an IP address", server))
+		}
+	}
+	endpoints := map[string]string{"containerRuntimeEndpoint": cfg.ContainerRuntimeEndpoint}
+	if cfg.ImageServiceEndpoint != cfg.ContainerRuntimeEndpoint {
+		endpoints["imageServiceEndpoint"] = cfg.ImageServiceEndpoint
+	}
+	for field, endpoint := range endpoints {
+		u, err := url.Parse(endpoint)
+		if err != nil || u.Scheme != "unix" || u.Host != "" || !filepath.IsAbs(u.Path) {
+			errs.add(field, fmt.Sprintf("%q must be unix:// and an absolute path, for example unix:///run/containerd/containerd.sock", endpoint))
+		}
+	}
+}
+
+// reservable has the resources that may be held back from pods.
+var reservable = []string{"cpu", "memory", "ephemeral-storage", "pid"}
+
+func validateReservations(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	for field, reserved := range map[string]map[string]string{"systemReserved": cfg.SystemReserved, "kubeReserved": cfg.KubeReserved} {
+		for name, amount := range reserved {
+			if !slices.Contains(reservable, name) {
+				errs.add(joinField(field, name), "cannot be reserved: must be one of "+strings.Join(reservable, ", "))
+				continue
+			}
+			if quantity, err := resource.ParseQuantity(amount); err != nil || quantity.Sign() < 0 {
+				errs.add(joinField(field, name), fmt.Sprintf("%q is not an amount: must be 0 or more, for example 100m or 256Mi", amount))
+			}
+		}
+	}
+}
+
+// EvictionSignals has the signals that thresholds can be set for.
+func EvictionSignals() []string {
+	return []string{"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree",
+		"containerfs.available", "containerfs.inodesFree", "allocatableMemory.available", "pid.available"}
+}
+
+func validateEviction(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	for signal, text := range cfg.EvictionHard {
+		field := joinField("evictionHard", signal)
+		if !slices.Contains(EvictionSignals(), signal) {
+			errs.add(field, "there is no such signal: must be one of "+strings.Join(EvictionSignals(), ", "))
+			continue
+		}
+		if _, err := ParseThreshold(text); err != nil {
+			errs.add(field, err.Error())
+		}
+	}
+}
+
+// Threshold is how much of a resource must be left.
+type Threshold struct {
+	// Quantity is an absolute amount; unset when Fraction is not 0.
+	Quantity resource.Quantity
+	// Fraction is a part of the capacity, from 0 to 1.
+	Fraction float64
+}
+
+// Of returns the threshold for a resource of which there is so much in all.
+func (t Threshold) Of(capacity int64) int64 {
+	if t.Fraction > 0 {
+		return int64(float64(capacity) * t.Fraction)
+	}
+	return t.Quantity.Value()
+}
+
+// ParseThreshold reads "100Mi" or "10%". As for the kubelet, 0% and 100% turn a threshold off, and so are 0.
+func ParseThreshold(text string) (Threshold, error) {
+	if number, ok := strings.CutSuffix(text, "%"); ok {
+		percent, err := strconv.ParseFloat(number, 64)
+		if err != nil || !(percent >= 0 && percent <= 100) {
+			return Threshold{}, fmt.Errorf("%q must be a percentage from 0%% to 100%%", text)
+		}
+		if percent == 100 {
+			return Threshold{}, nil
+		}
+		return Threshold{Fraction: percent / 100}, nil
+	}
+	quantity, err := resource.ParseQuantity(text)
+	if err != nil || quantity.Sign() < 0 {
+		return Threshold{}, fmt.Errorf("%q is not an amount: must be 0 or more, for example 100Mi or 10%%", text)
+	}
+	return Threshold{Quantity: quantity}, nil
+}
