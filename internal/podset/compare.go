@@ -1,0 +1,100 @@
+package podset
+
+import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+)
+
+// Compare says what has become of one pod: Add when there was none, Remove when there is none any more, None when
+// nothing that matters has changed. Equality is semantic: an empty list equals none, and 1000m equals 1.
+func Compare(old, new *v1.Pod) Op {
+	switch {
+	case old == new:
+		return None
+	case old == nil:
+		return Add
+	case new == nil:
+		return Remove
+	case !sameDesire(old, new):
+		if new.DeletionTimestamp != nil {
+			return Delete
+		}
+		return Update
+	case !equality.Semantic.DeepEqual(&old.Status, &new.Status):
+		return Reconcile
+	default:
+		return None
+	}
+}
+
+// Equal reports whether a subscriber who holds one pod needs not hear of the other.
+func Equal(a, b *v1.Pod) bool { return Compare(a, b) == None }
+
+// sameDesire reports whether two versions of a pod ask for the same thing.
+func sameDesire(a, b *v1.Pod) bool {
+	return equality.Semantic.DeepEqual(&a.Spec, &b.Spec) &&
+		equality.Semantic.DeepEqual(a.Labels, b.Labels) &&
+		sameAnnotations(a.Annotations, b.Annotations) &&
+		equality.Semantic.DeepEqual(a.DeletionTimestamp, b.DeletionTimestamp) &&
+		equality.Semantic.DeepEqual(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds)
+}
+
+// sameAnnotations compares all annotations but the agent's own.
+func sameAnnotations(a, b map[string]string) bool {
+	return coveredBy(a, b) && coveredBy(b, a)
+}
+
+// coveredBy reports whether b has every annotation of a, with its value, the agent's own left aside.
+func coveredBy(a, b map[string]string) bool {
+	for key, value := range a {
+		if IsOwnAnnotation(key) {
+			continue
+		}
+		if other, has := b[key]; !has || other != value {
+			return false
+		}
+	}
+	return true
+}
+
+// The annotations that the agent itself sets on a pod; their names are the kubelet's.
+const (
+	// AnnotationSource names the source that a pod came from.
+	AnnotationSource = "kubernetes.io/config.source"
+	// AnnotationSeen has the time at which the pod was first seen, as RFC 3339 with nanoseconds.
+	AnnotationSeen = "kubernetes.io/config.seen"
+	// AnnotationHash is set on static pods: their UID, which is a hash of their content when the manifest gives none.
+	AnnotationHash = "kubernetes.io/config.hash"
+	// AnnotationMirror is set on the mirror pods of static pods, and holds the hash of the pod that they mirror.
+	AnnotationMirror = v1.MirrorPodAnnotationKey
+
+	// ownPrefix is that of the annotations which only this agent knows.
+	ownPrefix = "quartet.dev/"
+)
+
+// IsOwnAnnotation reports whether the agent sets this annotation itself, so that no source can give it and comparing
+// ignores it.
+func IsOwnAnnotation(key string) bool {
+	switch key {
+	case AnnotationSource, AnnotationSeen, AnnotationHash, AnnotationMirror:
+		return true
+	default:
+		return strings.HasPrefix(key, ownPrefix)
+	}
+}
+
+// StripOwnAnnotations returns the annotations without the agent's own. The map that is given is left as it was.
+func StripOwnAnnotations(annotations map[string]string) map[string]string {
+	if annotations == nil {
+		return nil
+	}
+	out := make(map[string]string, len(annotations))
+	for key, value := range annotations {
+		if !IsOwnAnnotation(key) {
+			out[key] = value
+		}
+	}
+	return out
+}
