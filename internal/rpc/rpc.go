@@ -184,4 +184,3 @@ func isUnary(info *stats.RPCTagInfo) bool {
 	method := info.FullMethodName[strings.LastIndexByte(info.FullMethodName, '/')+1:]
 	return !strings.HasPrefix(method, "Watch") && method != "GetHealth" && method != "Check"
 }
-

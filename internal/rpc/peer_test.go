@@ -1,0 +1,58 @@
+package rpc_test
+
+import (
+	"errors"
+	"io"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pingAs connects to the socket as a user, says the beginning of HTTP/2, and returns how many bytes came back before
+// the end of the connection or a second.
+func pingAs(t *testing.T, path string, uid int) int {
+	t.Helper()
+	answers := make(chan int, 1)
+	go func() {
+		// The thread keeps the foreign identity and ends with the goroutine.
+		runtime.LockOSThread()
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
+			t.Error(errno)
+		}
+		answers <- ping(t, path)
+	}()
+	return <-answers
+}
+
+func ping(t *testing.T, path string) int {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	defer func() {
+		if err := unix.Close(fd); err != nil {
+			t.Error(err)
+		}
+	}()
+	timeout := unix.NsecToTimeval(int64(time.Second))
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+		t.Error(err)
+	}
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		t.Error(err)
+		return 0
+	}
+	if _, err := unix.Write(fd, []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil && !errors.Is(err, unix.EPIPE) {
+		t.Error(err)
+	}
+	buf := make([]byte, 1024)
+	n, err := unix.Read(fd, buf)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET) {
+		t.Error(err)
+	}
+	return max(n, 0)
+}

@@ -1,0 +1,183 @@
+package rpc_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/quartet-node/quartet/internal/rpc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func serve(t *testing.T, address string, health *rpc.Health) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- rpc.Serve(ctx, rpc.Config{
+			Address: address, Health: health,
+			Register: func(*grpc.Server) {}, Ready: func() { close(ready) },
+		})
+	}()
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	return func() error {
+		cancel()
+		return <-done
+	}
+}
+
+func client(t *testing.T, address string) grpc_health_v1.HealthClient {
+	t.Helper()
+	conn, err := rpc.Dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return grpc_health_v1.NewHealthClient(conn)
+}
+
+func TestHealthIsServedAtOnceAndSaysWhatIsMissing(t *testing.T) {
+	address := "unix://" + filepath.Join(t.TempDir(), "s.sock")
+	health := rpc.NewHealth()
+	stop := serve(t, address, health)
+	c := client(t, address)
+	check := func(service string, want grpc_health_v1.HealthCheckResponse_ServingStatus) {
+		t.Helper()
+		got, err := c.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.GetStatus() != want {
+			t.Errorf("health of %q is %v, want %v", service, got.GetStatus(), want)
+		}
+	}
+	health.Set("runtime", "the runtime does not answer")
+	check("", grpc_health_v1.HealthCheckResponse_SERVING)
+	check("runtime", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	if got := health.Waiting(); len(got) != 1 || got[0] != "the runtime does not answer" {
+		t.Errorf("waiting for %q, want the one sentence", got)
+	}
+	health.Set("runtime", "")
+	check("runtime", grpc_health_v1.HealthCheckResponse_SERVING)
+	if err := stop(); err != nil {
+		t.Errorf("a stop is not an error, got %v", err)
+	}
+}
+
+func TestAStreamThatNeverEndsDoesNotHoldUpTheStop(t *testing.T) {
+	address := "unix://" + filepath.Join(t.TempDir(), "s.sock")
+	stop := serve(t, address, rpc.NewHealth())
+	watch, err := client(t, address).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watch.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > 3*time.Second {
+		t.Errorf("the stop took %v", took)
+	}
+}
+
+func TestSocketHasItsModeAndReplacesAStaleOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dir", "s.sock")
+	for range 2 {
+		stop := serve(t, "unix://"+path, rpc.NewHealth())
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode().Perm(); got != 0o660 {
+			t.Errorf("mode %o, want 660", got)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		// What a killed process leaves behind: a socket that nobody serves.
+		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Close(fd); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAddressesThatCannotWorkAreRefusedWithTheReason(t *testing.T) {
+	taken := "unix://" + filepath.Join(t.TempDir(), "s.sock")
+	stop := serve(t, taken, rpc.NewHealth())
+	defer func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for address, want := range map[string]string{
+		taken:                                 "another process serves on",
+		"127.0.0.1:0":                         "want unix:///ABSOLUTE/PATH",
+		"unix://relative":                     "want unix:///ABSOLUTE/PATH",
+		"unix:///" + strings.Repeat("x", 200): "choose a shorter directory",
+	} {
+		err := rpc.Serve(t.Context(), rpc.Config{Address: address, Health: rpc.NewHealth(), Register: func(*grpc.Server) {}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q in it", address, err, want)
+		}
+	}
+}
+
+// TestForeignUsersAreRefused connects as the user nobody, through this test binary itself.
+func TestForeignUsersAreRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to become another user")
+	}
+	dir, err := os.MkdirTemp("/tmp", "rpc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the foreign user has to reach the socket
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "s.sock")
+	stop := serve(t, "unix://"+path, rpc.NewHealth())
+	if err := os.Chmod(path, 0o666); err != nil { //nolint:gosec // so that only the peer check stands in the way
+		t.Fatal(err)
+	}
+	if got := pingAs(t, path, 65534); got != 0 {
+		t.Errorf("the server sent %d bytes to a foreign user, want the connection closed", got)
+	}
+	if got := pingAs(t, path, 0); got == 0 {
+		t.Error("the server sent nothing to root")
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
