@@ -2,6 +2,7 @@ package nodeconfig
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	yaml3 "go.yaml.in/yaml/v3"
@@ -24,6 +26,8 @@ type Decoded struct {
 
 	file  string
 	index index
+	// empty has the top-level fields that are in the file and whose value is as good as none.
+	empty map[string]bool
 }
 
 // index says on which line of a file each field is, by its path. A field that is not there is not set.
@@ -41,13 +45,15 @@ const (
 // order of lines.
 func Decode(path string, data []byte) (Decoded, []error) {
 	decoded := Decoded{file: path, index: index{}}
+	errs := &problems{file: path, index: decoded.index}
 	root, err := parseOneDocument(data)
 	if err != nil {
-		return decoded, []error{&FieldError{File: path, Line: lineOf(err), Problem: err.Error()}}
+		errs.addSyntax(err)
+		return decoded, errs.sorted()
 	}
-	errs := &problems{file: path, index: decoded.index}
 	if root != nil {
 		indexNode(root, "", errs)
+		decoded.empty = emptyFields(root)
 		decodeFields(data, root, &decoded.Kubelet, errs)
 	}
 	checkKind(&decoded.Kubelet, errs)
@@ -68,7 +74,7 @@ func parseOneDocument(data []byte) (*yaml3.Node, error) {
 		if errors.Is(err, io.EOF) {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("this is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, fmt.Errorf("this is not YAML: %w", err)
 	}
 	var second yaml3.Node
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
@@ -84,19 +90,20 @@ func parseOneDocument(data []byte) (*yaml3.Node, error) {
 	return root, nil
 }
 
-var lineInText = regexp.MustCompile(`line (\d+)`)
-
-// lineOf finds the line in an error of the YAML parser, which has it only as text.
-func lineOf(err error) int {
-	match := lineInText.FindStringSubmatch(err.Error())
-	if match == nil {
-		return 0
+// emptyFields has the top-level fields whose value is as good as none: nothing, zero, or empty.
+func emptyFields(root *yaml3.Node) map[string]bool {
+	empty := make(map[string]bool)
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		value := root.Content[i+1]
+		switch value.Kind {
+		case yaml3.ScalarNode:
+			empty[root.Content[i].Value] = value.Tag == "!!null" || slices.Contains([]string{"", "0", "0s"}, value.Value)
+		case yaml3.MappingNode, yaml3.SequenceNode:
+			empty[root.Content[i].Value] = len(value.Content) == 0
+		default:
+		}
 	}
-	var line int
-	if _, err := fmt.Sscanf(match[1], "%d", &line); err != nil {
-		return 0
-	}
-	return line
+	return empty
 }
 
 // indexNode notes the line of each field below a node, and reports fields that are given twice. Aliases are not
@@ -135,7 +142,7 @@ func joinField(path, key string) string {
 func decodeFields(data []byte, root *yaml3.Node, into *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	asJSON, err := yaml.YAMLToJSON(data)
 	if err != nil {
-		errs.addAt(lineOf(err), "", fmt.Sprintf("this is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: ")))
+		errs.addSyntax(fmt.Errorf("this is not YAML: %w", err))
 		return
 	}
 	var fields map[string]json.RawMessage
@@ -280,8 +287,25 @@ func (p *problems) addAt(line int, field, problem string) {
 	p.list = append(p.list, &FieldError{File: p.file, Line: line, Field: field, Problem: problem})
 }
 
+// lineInText is how the YAML parsers say where an error is.
+var lineInText = regexp.MustCompile(`(yaml: )?line (\d+): `)
+
+// addSyntax reports an error of a YAML parser, which has the line only in its text.
+func (p *problems) addSyntax(err error) {
+	text, line := err.Error(), 0
+	if match := lineInText.FindStringSubmatch(text); match != nil {
+		if number, err := strconv.Atoi(match[2]); err == nil {
+			line = number
+			text = strings.Replace(text, match[0], "", 1)
+		}
+	}
+	p.addAt(line, "", text)
+}
+
 func (p *problems) sorted() []error {
-	slices.SortStableFunc(p.list, func(a, b *FieldError) int { return a.Line - b.Line })
+	slices.SortStableFunc(p.list, func(a, b *FieldError) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Field, b.Field))
+	})
 	errs := make([]error, len(p.list))
 	for i, err := range p.list {
 		errs[i] = err

@@ -36,11 +36,11 @@ var owners = map[string]Service{
 	"staticPodURLHeader":        ConfigMux,
 }
 
-// unsupported lists the fields that the file sets, that a service would act on and that it does not act on.
+// unsupported lists the fields that the file sets to something, that a service would act on and that it does not act on.
 func (d Decoded) unsupported(service Service) []string {
 	var names []string
 	for field := range d.index {
-		if strings.ContainsAny(field, ".[") || slices.Contains(supported, field) {
+		if strings.ContainsAny(field, ".[") || slices.Contains(supported, field) || d.empty[field] {
 			continue
 		}
 		owner, ok := owners[field]

@@ -1,0 +1,280 @@
+package nodeconfig
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got):\n%s", path, diff)
+	}
+}
+
+// TestBadFilesAreRefusedWithEveryError compares all errors of each file in testdata/bad with the text beside it.
+func TestBadFilesAreRefusedWithEveryError(t *testing.T) {
+	files, err := filepath.Glob("testdata/bad/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, errs := Decode("/etc/node.yaml", data)
+			if len(errs) == 0 {
+				t.Fatal("accepted")
+			}
+			golden(t, strings.TrimSuffix(file, ".yaml")+".txt", Errors(errs).Error()+"\n")
+		})
+	}
+}
+
+func parse(t *testing.T, service Service, args ...string) Config {
+	t.Helper()
+	cfg, err := Parse(service, append([]string{"--hostname-override", "node-1"}, args...), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func TestDefaults(t *testing.T) {
+	cfg := parse(t, PLEG)
+	k := cfg.Kubelet
+	got := map[string]any{
+		"listen": cfg.Listen, "state": cfg.StateDir, "root": cfg.RootDir, "name": cfg.NodeName, "nodestatus": cfg.Peers.NodeStatus,
+		"file": k.FileCheckFrequency.Duration, "http": k.HTTPCheckFrequency.Duration, "sync": k.SyncFrequency.Duration,
+		"update": k.NodeStatusUpdateFrequency.Duration, "report": k.NodeStatusReportFrequency.Duration, "lease": k.NodeLeaseDurationSeconds,
+		"request": k.RuntimeRequestTimeout.Duration, "runtime": k.ContainerRuntimeEndpoint, "images": k.ImageServiceEndpoint,
+		"logs": k.PodLogsDir, "serial": *k.SerializeImagePulls, "pods": k.MaxPods, "cgroups": k.CgroupDriver, "resolv": *k.ResolverConfig,
+		"port": k.ReadOnlyPort, "address": k.Address, "evict": k.EvictionHard["memory.available"],
+		"restart": k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
+	}
+	want := map[string]any{
+		"listen": "unix:///run/quartet/pleg.sock", "state": "/var/lib/quartet", "root": "/var/lib/quartet/root", "name": "node-1",
+		"nodestatus": "unix:///run/quartet/nodestatus.sock",
+		"file":       20 * time.Second, "http": 20 * time.Second, "sync": time.Minute,
+		"update": 10 * time.Second, "report": 5 * time.Minute, "lease": int32(40),
+		"request": 2 * time.Minute, "runtime": "unix:///run/containerd/containerd.sock", "images": "unix:///run/containerd/containerd.sock",
+		"logs": "/var/log/pods", "serial": true, "pods": int32(110), "cgroups": "cgroupfs", "resolv": "/etc/resolv.conf",
+		"port": int32(10255), "address": "127.0.0.1", "evict": "100Mi",
+		"restart": 5 * time.Minute,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("defaults differ (-want +got):\n%s", diff)
+	}
+}
+
+func TestFileOverridesDefaults(t *testing.T) {
+	k := parse(t, SyncLoop, "--config", "testdata/good/full.json").Kubelet
+	got := map[string]any{"port": k.ReadOnlyPort, "address": k.Address, "pods": k.MaxPods, "serial": *k.SerializeImagePulls,
+		"check": k.FileCheckFrequency.Duration, "memory": k.EvictionHard["memory.available"], "inodes": k.EvictionHard["nodefs.inodesFree"]}
+	want := map[string]any{"port": int32(0), "address": "0.0.0.0", "pods": int32(50), "serial": false,
+		"check": time.Second, "memory": "5%", "inodes": "5%"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestRelativePathsAreRelativeToTheFile(t *testing.T) {
+	cfg := parse(t, ConfigMux, "--config", "testdata/good/minimal.yaml")
+	want, err := filepath.Abs("testdata/good/manifests")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Kubelet.StaticPodPath != want {
+		t.Errorf("staticPodPath = %s, want %s", cfg.Kubelet.StaticPodPath, want)
+	}
+}
+
+// TestEveryUnsupportedFieldIsNamedByOneService is what a node with a file of kubeadm's says at its start.
+func TestEveryUnsupportedFieldIsNamedByOneService(t *testing.T) {
+	named := make(map[string]Service)
+	for _, service := range Services() {
+		cfg := parse(t, service, "--config", "testdata/good/kubeadm.yaml")
+		for _, field := range cfg.Unsupported {
+			if other, twice := named[field]; twice {
+				t.Errorf("%s is named by %s and %s", field, other, service)
+			}
+			named[field] = service
+		}
+	}
+	file, err := filepath.Abs("testdata/good/kubeadm.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{":3: authentication", ":11: authorization", ":39: rotateCertificates"} {
+		if named[file+line] != SyncLoop {
+			t.Errorf("%s is not named by syncloop: %v", line, named)
+		}
+	}
+	for field := range named {
+		for _, not := range []string{"staticPodPath", "memorySwap", "shutdownGracePeriod"} {
+			if strings.HasSuffix(field, not) {
+				t.Errorf("%s is named, and is acted on or empty", field)
+			}
+		}
+	}
+}
+
+func TestUnsupportedFieldOfASourceIsConfigmuxsToName(t *testing.T) {
+	for service, want := range map[Service]int{ConfigMux: 1, PLEG: 0, SyncLoop: 0, NodeStatus: 0} {
+		if got := parse(t, service, "--config", "testdata/good/http.yaml").Unsupported; len(got) != want {
+			t.Errorf("%s names %v, want %d", service, got, want)
+		}
+	}
+}
+
+func TestLogUnsupportedIsOneWarning(t *testing.T) {
+	var out bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&out, nil))
+	Config{}.LogUnsupported(logger)
+	if out.Len() > 0 {
+		t.Errorf("said %q with nothing to say", out.String())
+	}
+	Config{Unsupported: []string{"f:1: a", "f:2: b"}}.LogUnsupported(logger)
+	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "f:1: a, f:2: b") {
+		t.Errorf("said %q", got)
+	}
+}
+
+func TestEveryErrorOfFlagsAndFileAtOnce(t *testing.T) {
+	_, err := Parse(PLEG, []string{
+		"--config", "testdata/bad/unknown-fields.yaml", "--kubeconfig", "/k", "--node-ip", "nowhere", "--hostname-override", "A_b",
+		"--listen", "localhost:80", "--pleg-address", "unix://relative", "--node-labels", "a=b,=c,a=d,kubernetes.io/x=y,x/y=z z", "--v", "-1", "more",
+	}, os.Stderr)
+	var all Errors
+	if !errors.As(err, &all) {
+		t.Fatalf("got %v, want Errors", err)
+	}
+	text := err.Error()
+	for _, want := range []string{
+		`"more": unexpected argument`, "--kubeconfig: this version runs standalone only", `--node-ip: "nowhere"`, `"a_b" cannot name a node`,
+		`--listen: "localhost:80"`, `--pleg-address: "unix://relative"`, `"=c"`, `"a=d": the key is given twice`, `"kubernetes.io/x=y": labels of`,
+		`"x/y=z z"`, "--v: -1", "unknown-fields.yaml:3: maxPod:", "did you mean maxPods?", ":7: frobnicate",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the error does not say %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestUnreadableFileNamesTheFlag(t *testing.T) {
+	_, err := Parse(PLEG, []string{"--config", "testdata/none.yaml"}, os.Stderr)
+	if err == nil || !strings.Contains(err.Error(), "--config: open testdata/none.yaml") {
+		t.Errorf("got %v", err)
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v is not an os.ErrNotExist", err)
+	}
+}
+
+func TestUnknownFlagPointsToTheHelp(t *testing.T) {
+	_, err := Parse(PLEG, []string{"--frob"}, os.Stderr)
+	if err == nil || !strings.Contains(err.Error(), "unknown flag: --frob (pleg --help lists the flags)") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestHelpNamesEveryFlag(t *testing.T) {
+	for _, service := range Services() {
+		t.Run(string(service), func(t *testing.T) {
+			var out bytes.Buffer
+			if _, err := Parse(service, []string{"--help"}, &out); !errors.Is(err, pflag.ErrHelp) {
+				t.Fatalf("got %v, want ErrHelp", err)
+			}
+			for _, want := range []string{string(service) + " [flags]", "--config FILE", "--kubeconfig FILE", "--listen ADDRESS", "--configmux-address", "--pleg-address",
+				"--syncloop-address", "--nodestatus-address", "--state-dir DIR", "--root-dir DIR", "--hostname-override NAME", "--node-ip IP",
+				"--node-labels LABELS", "-v, --v N", "OTEL_EXPORTER_OTLP_ENDPOINT"} {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("the help does not say %q:\n%s", want, out.String())
+				}
+			}
+		})
+	}
+}
+
+func TestLongSocketPathIsRefused(t *testing.T) {
+	_, err := Parse(PLEG, []string{"--listen", "unix:///" + strings.Repeat("a", 120)}, os.Stderr)
+	if err == nil || !strings.Contains(err.Error(), "use a shorter directory") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestParseThreshold(t *testing.T) {
+	for text, want := range map[string]int64{"100Mi": 100 << 20, "10%": 100, "0%": 0, "100%": 0, "1": 1} {
+		threshold, err := ParseThreshold(text)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		if got := threshold.Of(1000); got != want {
+			t.Errorf("%s of 1000 = %d, want %d", text, got, want)
+		}
+	}
+	for _, text := range []string{"", "x", "-1", "101%", "-1%", "NaN%", "%"} {
+		if threshold, err := ParseThreshold(text); err == nil {
+			t.Errorf("%q is read as %+v", text, threshold)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, pattern := range []string{"testdata/good/*", "testdata/bad/*.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		decoded, errs := Decode("/etc/node.yaml", data)
+		if len(errs) > 0 {
+			for _, err := range errs {
+				var located *FieldError
+				if !errors.As(err, &located) || located.Problem == "" {
+					t.Errorf("an error says nothing: %#v", err)
+				}
+			}
+			return
+		}
+		// Whoever gets a configuration relies on these.
+		k := decoded.Kubelet
+		if k.SyncFrequency.Duration <= 0 || k.MaxPods <= 0 || k.CPUCFSQuotaPeriod == nil || k.ResolverConfig == nil {
+			t.Errorf("accepted without what others rely on: %+v", k)
+		}
+		if k.StaticPodPath != "" && !filepath.IsAbs(k.StaticPodPath) {
+			t.Errorf("staticPodPath %q is not absolute", k.StaticPodPath)
+		}
+	})
+}
