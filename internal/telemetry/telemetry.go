@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
@@ -67,8 +68,7 @@ type Telemetry struct {
 
 // Setup makes the telemetry of a process. Spans are sent by OTLP over gRPC when OTEL_EXPORTER_OTLP_ENDPOINT or
 // OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set; the standard OTEL variables say how. Verbosity follows klog: 0 to 2 logs
-// what an operator needs, 4 and more adds the details of each decision. Logs of Kubernetes' libraries and of gRPC go the
-// same way. It fails when the variables cannot be understood.
+// what an operator needs, 4 and more adds the details of each decision. It fails when the variables cannot be understood.
 func Setup(ctx context.Context, service string, verbosity int) (*Telemetry, error) {
 	level := slog.LevelInfo
 	if verbosity >= 4 {
@@ -76,8 +76,6 @@ func Setup(ctx context.Context, service string, verbosity int) (*Telemetry, erro
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("service", service)
 	slog.SetDefault(logger)
-	klog.SetSlogLogger(logger.With("from", "kubernetes"))
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		logger.Warn("traces could not be sent", KeyError, err)
 	}))
@@ -100,6 +98,22 @@ func Setup(ctx context.Context, service string, verbosity int) (*Telemetry, erro
 	otel.SetTracerProvider(provider)
 	t.Provider, t.Tracer, t.shutdown = provider, provider.Tracer(scope), provider.Shutdown
 	return t, nil
+}
+
+// RouteLibraryLogs sends what Kubernetes' libraries and gRPC log to the logger. They keep their loggers in globals that are
+// not to be set while they work, so main calls this, first thing after Setup.
+func (t *Telemetry) RouteLibraryLogs() {
+	klog.SetSlogLogger(t.Logger.With("from", "kubernetes"))
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, lineWriter{t.Logger.With("from", "grpc")}))
+}
+
+// lineWriter logs what is written to it as errors, a line each.
+type lineWriter struct{ logger *slog.Logger }
+
+// Write implements io.Writer.
+func (w lineWriter) Write(p []byte) (int, error) {
+	w.logger.Error(strings.TrimSpace(string(p)))
+	return len(p), nil
 }
 
 func endpointSet() bool {
