@@ -1,0 +1,102 @@
+package staticpod
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"iter"
+	"regexp"
+	"strconv"
+	"strings"
+
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// document is one part of a manifest that can be parsed by itself.
+type document struct {
+	text []byte
+	// firstLine is the line of the manifest at which the document begins, counted from 0.
+	firstLine int
+	isJSON    bool
+}
+
+// documentsOf splits a manifest: valid JSON is one document, everything else is a stream of YAML documents. Blank
+// documents are left out.
+func documentsOf(data []byte) iter.Seq[document] {
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // the byte order mark that some editors write
+	return func(yield func(document) bool) {
+		if start := bytes.TrimSpace(data); len(start) > 0 && start[0] == '{' && json.Valid(data) {
+			yield(document{text: data, isJSON: true})
+			return
+		}
+		begin, first, number, offset := 0, 0, 0, 0
+		emit := func(end int) bool {
+			text := data[begin:end]
+			return isBlank(text) || yield(document{text: text, firstLine: first})
+		}
+		for line := range bytes.Lines(data) {
+			number++
+			next := offset + len(line)
+			if isSeparator(line) {
+				if !emit(offset) {
+					return
+				}
+				begin, first = next, number
+			}
+			offset = next
+		}
+		emit(len(data))
+	}
+}
+
+// isSeparator reports whether a line ends a YAML document and begins another. What else YAML allows on that line is left
+// to its parser, which then says what is wrong with it.
+func isSeparator(line []byte) bool {
+	rest, is := bytes.CutPrefix(line, []byte("---"))
+	if !is {
+		return false
+	}
+	rest = bytes.TrimSpace(rest)
+	return len(rest) == 0 || rest[0] == '#'
+}
+
+// object parses the document. Keys that repeat are an error: of two values, nobody knows which was meant.
+func (d document) object() (map[string]any, error) {
+	text := d.text
+	if !d.isJSON {
+		var err error
+		if text, err = yaml.YAMLToJSONStrict(d.text); err != nil {
+			return nil, d.inManifest(err)
+		}
+	}
+	var object map[string]any
+	repeated, err := kjson.UnmarshalStrict(text, &object, kjson.DisallowDuplicateFields)
+	if err != nil {
+		var wrongType *json.UnmarshalTypeError
+		if errors.As(err, &wrongType) {
+			return nil, errors.New("it is a " + wrongType.Value + " and not an object")
+		}
+		return nil, err
+	}
+	if len(repeated) > 0 {
+		return nil, errors.Join(repeated...)
+	}
+	return object, nil
+}
+
+var lineNumber = regexp.MustCompile(`\bline (\d+)`)
+
+// inManifest turns the line numbers of a YAML error, which count from the document's beginning, into those of the
+// manifest, and makes the error one line.
+func (d document) inManifest(err error) error {
+	text := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
+	text = lineNumber.ReplaceAllStringFunc(text, func(match string) string {
+		n, convErr := strconv.Atoi(strings.TrimPrefix(match, "line "))
+		if convErr != nil {
+			return match
+		}
+		return "line " + strconv.Itoa(n+d.firstLine)
+	})
+	return errors.New(strings.Join(strings.Fields(text), " "))
+}

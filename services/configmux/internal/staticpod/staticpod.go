@@ -1,0 +1,177 @@
+// Package staticpod turns the bytes of a manifest into pods that can run: it decodes strictly, applies the defaults of
+// a static pod and those of the API, validates, and refuses what needs an API server.
+//
+// It stands between the sources that read bytes (filesource) and the mux. It is a function of its arguments: it knows
+// no disk, no clock and no earlier version of a manifest.
+package staticpod
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// maxProblems bounds how many problems are reported of one manifest: enough to mend it, and a manifest of ten thousand
+// broken documents does not fill the memory with errors.
+const maxProblems = 20
+
+// Origin says where a manifest comes from. It is part of the UIDs that are made for its pods.
+type Origin struct {
+	// Node is the node's name. Pods get it as a suffix to their names, and as spec.nodeName.
+	Node string
+	// Path is the file that the manifest was read from, as it was configured and not as symlinks resolve it.
+	Path string
+}
+
+// Problem is one thing that is wrong with a manifest.
+type Problem struct {
+	// Pod is "namespace/name" of the pod, with the node's suffix; empty when the manifest does not let it be known.
+	Pod string
+	// Field is the path of the field, for example "spec.containers[0].image"; empty when it is not about one.
+	Field string
+	// Message says what is wrong.
+	Message string
+}
+
+// Error makes a problem readable in a log.
+func (p Problem) Error() string {
+	parts := make([]string, 0, 3)
+	for _, part := range []string{p.Pod, p.Field, p.Message} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, ": ")
+}
+
+// Result is what a manifest holds.
+type Result struct {
+	// Pods are the good ones, in the order of the manifest. Names may repeat: that is for the reader of all manifests
+	// to judge.
+	Pods []*v1.Pod
+	// Problems are those of the others. One pod can have several.
+	Problems []Problem
+	// Incomplete is true when some part of the manifest cannot be told to be of a certain pod, so that nothing can be
+	// concluded from a pod's absence. Half-written files are so.
+	Incomplete bool
+}
+
+// Decode reads a manifest: one pod or one list of pods as JSON, or a stream of YAML documents, each of which is either.
+// It never fails as a whole: what is wrong is in the result, beside what is good. An empty manifest is a problem, since
+// that is what a file looks like which is just being written; who wants no pods writes an empty list.
+func Decode(data []byte, origin Origin) Result {
+	d := decoder{origin: origin}
+	documents := 0
+	for doc := range documentsOf(data) {
+		documents++
+		object, err := doc.object()
+		if err != nil {
+			d.unnamed("", fmt.Sprintf("cannot parse it: %s", err))
+			continue
+		}
+		d.object(object, "")
+	}
+	if documents == 0 && len(d.result.Problems) == 0 {
+		d.unnamed("", "the manifest is empty: write a Pod into it, or a List with no items if no pod is meant")
+	}
+	return d.finish()
+}
+
+// decoder gathers the outcome of one manifest.
+type decoder struct {
+	origin  Origin
+	result  Result
+	dropped int
+}
+
+// object takes one document, or one item of a list, whose place in the list is then in where.
+func (d *decoder) object(object map[string]any, where string) {
+	apiVersion, _ := object["apiVersion"].(string)
+	kind, _ := object["kind"].(string)
+	if apiVersion != "v1" && (apiVersion != "" || where == "") {
+		d.unnamed(join(where, "apiVersion"), fmt.Sprintf("must be %q, not %q", "v1", apiVersion))
+		return
+	}
+	switch {
+	case kind == "Pod", kind == "" && where != "":
+		d.pod(object, where)
+	case (kind == "PodList" || kind == "List") && where == "":
+		d.list(object)
+	default:
+		d.unnamed(join(where, "kind"), fmt.Sprintf("must be Pod, PodList or List, not %q", kind))
+	}
+}
+
+// list takes a PodList or a List; lists do not nest.
+func (d *decoder) list(object map[string]any) {
+	for field := range object {
+		switch field {
+		case "apiVersion", "kind", "metadata", "items":
+		default:
+			d.unnamed(field, "a list has no such field")
+		}
+	}
+	items, isList := object["items"].([]any)
+	if !isList && object["items"] != nil {
+		d.unnamed("items", "must be a list of pods")
+		return
+	}
+	for i, item := range items {
+		where := fmt.Sprintf("items[%d]", i)
+		pod, isObject := item.(map[string]any)
+		if !isObject {
+			d.unnamed(where, "must be a pod")
+			continue
+		}
+		d.object(pod, where)
+	}
+}
+
+// unnamed reports a problem of a part that no pod can be made out of.
+func (d *decoder) unnamed(field, message string) {
+	d.result.Incomplete = true
+	d.problem(Problem{Field: field, Message: message})
+}
+
+func (d *decoder) problem(p Problem) {
+	if len(d.result.Problems) == maxProblems {
+		d.dropped++
+		d.result.Incomplete = true
+		return
+	}
+	d.result.Problems = append(d.result.Problems, p)
+}
+
+func (d *decoder) finish() Result {
+	if d.dropped > 0 {
+		d.result.Problems = append(d.result.Problems, Problem{
+			Message: fmt.Sprintf("%d more problems are not shown: mend these first", d.dropped),
+		})
+	}
+	return d.result
+}
+
+// join puts a list's index before the path of a field.
+func join(where, field string) string {
+	switch {
+	case where == "":
+		return field
+	case field == "":
+		return where
+	default:
+		return where + "." + field
+	}
+}
+
+// isBlank reports whether a document has nothing but space and comments.
+func isBlank(doc []byte) bool {
+	for line := range bytes.Lines(doc) {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 && line[0] != '#' {
+			return false
+		}
+	}
+	return true
+}
