@@ -1,0 +1,87 @@
+package fakecri
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// AddImage puts an image into the runtime. Its id is made of its name.
+func (s *Server) AddImage(name string, sizeBytes uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.images[name] = &runtimeapi.Image{Id: "sha256:" + name, RepoTags: []string{name}, Size: sizeBytes, Spec: &runtimeapi.ImageSpec{Image: name}}
+}
+
+// findImage finds an image by name or id. Called with mu held.
+func (s *Server) findImage(name string) (*runtimeapi.Image, error) {
+	for _, image := range s.images {
+		if image.GetId() == name || slices.Contains(image.GetRepoTags(), name) {
+			return image, nil
+		}
+	}
+	return nil, notFound("image", name)
+}
+
+// ListImages implements the CRI.
+func (s *Server) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	resp := &runtimeapi.ListImagesResponse{}
+	for _, name := range slices.Sorted(maps.Keys(s.images)) {
+		if want := r.GetFilter().GetImage().GetImage(); want == "" || want == name {
+			resp.Images = append(resp.Images, s.images[name])
+		}
+	}
+	return resp, nil
+}
+
+// ImageStatus implements the CRI: an image that is not there is an answer without one.
+func (s *Server) ImageStatus(_ context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	image, err := s.findImage(r.GetImage().GetImage())
+	if err != nil {
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
+	return &runtimeapi.ImageStatusResponse{Image: image}, nil
+}
+
+// PullImage implements the CRI: every image can be had, unless Fail says otherwise.
+func (s *Server) PullImage(_ context.Context, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	name := r.GetImage().GetImage()
+	if name == "" {
+		return nil, status.Error(codes.InvalidArgument, "no image is named")
+	}
+	const pulledBytes = 1 << 20
+	s.AddImage(name, pulledBytes)
+	return &runtimeapi.PullImageResponse{ImageRef: "sha256:" + name}, nil
+}
+
+// RemoveImage implements the CRI.
+func (s *Server) RemoveImage(_ context.Context, r *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.images, func(_ string, image *runtimeapi.Image) bool {
+		return image.GetId() == r.GetImage().GetImage() || slices.Contains(image.GetRepoTags(), r.GetImage().GetImage())
+	})
+	return &runtimeapi.RemoveImageResponse{}, nil
+}
+
+// ImageFsInfo implements the CRI.
+func (s *Server) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var used uint64
+	for _, image := range s.images {
+		used += image.GetSize()
+	}
+	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
+		Timestamp: time.Now().UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: "/"}, UsedBytes: &runtimeapi.UInt64Value{Value: used},
+	}}}, nil
+}
