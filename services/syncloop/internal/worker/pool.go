@@ -1,0 +1,319 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
+)
+
+// Runtime is what workers do to the runtime; *podruntime.Manager does it.
+type Runtime interface {
+	SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (podruntime.Result, error)
+	KillPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus, gracePeriodSeconds int64) error
+	CleanUpPod(ctx context.Context, observed *lifecyclev1.PodStatus) error
+	PruneContainers(ctx context.Context, observed *lifecyclev1.PodStatus, keepPerContainer int) error
+}
+
+// Observer is pleg, as workers ask it.
+type Observer interface {
+	// GetPodStatus returns what was observed of a pod by an inspection that began after newerThan; 0 takes what is on
+	// record.
+	GetPodStatus(ctx context.Context, uid types.UID, newerThan time.Duration) (*lifecyclev1.PodStatus, error)
+}
+
+// Statuses is where workers report, and find what events have told. None of its methods may call the Pool.
+type Statuses interface {
+	// Observed returns the newest observation of a pod; nil when there is none.
+	Observed(uid types.UID) *lifecyclev1.PodStatus
+	// Observe takes in an observation; an older one than is known changes nothing.
+	Observe(uid types.UID, status *lifecyclev1.PodStatus)
+	// SetReasons takes in why containers wait.
+	SetReasons(uid types.UID, reasons map[string]podstatus.Reason)
+	// SetState takes in the state of a pod's worker.
+	SetState(uid types.UID, state State)
+	// Phase returns the phase that was computed for a pod last.
+	Phase(uid types.UID) v1.PodPhase
+	// Forget drops what is known of a pod that nothing is left of. A pod that a source names again keeps its place.
+	Forget(uid types.UID)
+}
+
+// Config is what workers need.
+type Config struct {
+	Runtime  Runtime
+	Observer Observer
+	Statuses Statuses
+	Clock    clock.Clock
+	// BootTime is boottime.Now: the clock that observations are stamped with.
+	BootTime func() time.Duration
+	Tracer   trace.Tracer
+	Logger   *slog.Logger
+	// Resync is how often a pod is looked at when nothing happens to it: syncFrequency of the KubeletConfiguration.
+	Resync time.Duration
+	// Jitter spreads a delay; by a half when nil.
+	Jitter func(time.Duration) time.Duration
+}
+
+// goneMemory is how long the last write to a pod is remembered after its worker is gone, for a pod of the same UID that
+// comes back: longer than pleg takes to see what has become of it in either of its modes.
+const goneMemory = 10 * time.Minute
+
+// Pool has the workers of all pods.
+type Pool struct {
+	cfg     Config
+	process context.Context //nolint:containedctx // it is what every worker lives under, named so in the package's comment
+	running sync.WaitGroup
+	due     *Due
+
+	mu      sync.Mutex
+	workers map[types.UID]*worker
+	// names has the worker that holds each full name: two pods of one name never run at a time.
+	names map[types.NamespacedName]types.UID
+	// waiting has the pods that wait for the holder of their full name to be gone, first come first.
+	waiting map[types.NamespacedName][]waiter
+	written map[types.UID]write
+}
+
+// waiter is a pod that waits for its full name.
+type waiter struct {
+	uid    types.UID
+	update Update
+}
+
+// write is the last write of a worker that is gone.
+type write struct {
+	boot time.Duration
+	at   time.Time
+}
+
+// NewPool returns a pool whose workers live until process ends. Its end stops no pod.
+func NewPool(process context.Context, cfg Config) *Pool {
+	if cfg.Jitter == nil {
+		cfg.Jitter = func(d time.Duration) time.Duration { return wait.Jitter(d, delayJitter) }
+	}
+	return &Pool{
+		cfg: cfg, process: process, due: NewDue(),
+		workers: map[types.UID]*worker{}, names: map[types.NamespacedName]types.UID{},
+		waiting: map[types.NamespacedName][]waiter{}, written: map[types.UID]write{},
+	}
+}
+
+// Due has when each worker works again by itself; who turns the loop takes from it and calls Poke.
+func (p *Pool) Due() *Due { return p.due }
+
+// Wait returns when every worker has returned, after the process has ended.
+func (p *Pool) Wait() { p.running.Wait() }
+
+// Want makes pod what is wanted. It starts at once, unless another of its full name, or an earlier life of its own UID,
+// is not gone yet: then it starts when that is. An end may be asked for with it, and a pod that is to end is not started.
+func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
+	u := Update{Pod: pod, Cause: cause, End: end}
+	name := nameOf(pod)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w := p.workers[pod.UID]; w != nil && !w.leaving() {
+		w.tell(u)
+		return
+	}
+	if _, taken := p.names[name]; taken || p.workers[pod.UID] != nil {
+		p.queue(name, pod.UID, u)
+		return
+	}
+	p.start(name, pod.UID, u)
+}
+
+// Poke gives a worker something to do; it does nothing for a pod without one.
+func (p *Pool) Poke(uid types.UID, cause Cause) {
+	if w := p.worker(uid); w != nil {
+		w.tell(Update{Cause: cause})
+	}
+}
+
+// End ends a pod. It returns false when there is no such pod.
+func (p *Pool) End(uid types.UID, cause Cause, end End) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	waited := p.endWaiting(uid, end)
+	w := p.workers[uid]
+	if w == nil {
+		if waited && end.Removed {
+			p.cfg.Statuses.Forget(uid)
+		}
+		return waited
+	}
+	if !waited {
+		w.tell(Update{Cause: cause, End: &end})
+	}
+	return true
+}
+
+// endWaiting ends a pod that has not been started: one that is removed just stops to wait, one that is evicted is told
+// when its turn comes. Called with mu held.
+func (p *Pool) endWaiting(uid types.UID, end End) bool {
+	for name, queue := range p.waiting {
+		i := slices.IndexFunc(queue, func(w waiter) bool { return w.uid == uid })
+		if i < 0 {
+			continue
+		}
+		if !end.Removed {
+			queue[i].update = Fold(queue[i].update, Update{End: &end})
+			return true
+		}
+		for _, c := range slices.Concat(end.Stopped, stoppedOf(queue[i].update)) {
+			close(c)
+		}
+		if queue = slices.Delete(queue, i, i+1); len(queue) == 0 {
+			delete(p.waiting, name)
+		} else {
+			p.waiting[name] = queue
+		}
+		return true
+	}
+	return false
+}
+
+func stoppedOf(u Update) []chan<- struct{} {
+	if u.End == nil {
+		return nil
+	}
+	return u.End.Stopped
+}
+
+// RetryFailed makes every worker whose last work failed work now: what it failed of is thought to be over.
+func (p *Pool) RetryFailed() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.workers {
+		if w.failing() {
+			w.tell(Update{Cause: Cause{Kind: CauseDue}})
+		}
+	}
+}
+
+// Has tells whether a pod has a worker, or waits for one.
+func (p *Pool) Has(uid types.UID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.workers[uid] != nil {
+		return true
+	}
+	for _, queue := range p.waiting {
+		if slices.ContainsFunc(queue, func(w waiter) bool { return w.uid == uid }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Tidy forgets what is not needed any more of pods that are long gone.
+func (p *Pool) Tidy() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for uid, w := range p.written {
+		if p.cfg.Clock.Since(w.at) > goneMemory {
+			delete(p.written, uid)
+		}
+	}
+}
+
+// List returns what each worker does, in the order of namespace, name and UID. Pods that wait for another of their name
+// are told as pending.
+func (p *Pool) List() []*enginev1.Worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := make([]*enginev1.Worker, 0, len(p.workers))
+	for _, w := range p.workers {
+		one := w.describe()
+		if at, ok := p.due.At(w.uid); ok {
+			one.NextSyncAt = timestamppb.New(at)
+		}
+		list = append(list, one)
+	}
+	for name, queue := range p.waiting {
+		for _, waiting := range queue {
+			if p.workers[waiting.uid] != nil {
+				continue
+			}
+			list = append(list, &enginev1.Worker{
+				PodUid: string(waiting.uid), Namespace: name.Namespace, Name: name.Name,
+				State: enginev1.WorkerState_WORKER_STATE_SYNCING, Pending: true,
+			})
+		}
+	}
+	slices.SortFunc(list, func(a, b *enginev1.Worker) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetPodUid(), b.GetPodUid()))
+	})
+	return list
+}
+
+func (p *Pool) worker(uid types.UID) *worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.workers[uid]
+}
+
+// queue makes a pod wait for its full name. Called with mu held.
+func (p *Pool) queue(name types.NamespacedName, uid types.UID, u Update) {
+	queue := p.waiting[name]
+	if i := slices.IndexFunc(queue, func(w waiter) bool { return w.uid == uid }); i >= 0 {
+		queue[i].update = Fold(queue[i].update, u)
+		return
+	}
+	p.waiting[name] = append(queue, waiter{uid: uid, update: u})
+}
+
+// start starts the worker of a pod. Called with mu held.
+func (p *Pool) start(name types.NamespacedName, uid types.UID, u Update) {
+	if p.process.Err() != nil {
+		return
+	}
+	w := &worker{
+		pool: p, uid: uid, fullName: name, state: Syncing, pod: u.Pod,
+		lastWrite: p.written[uid].boot, wake: make(chan struct{}, 1),
+	}
+	p.workers[uid], p.names[name] = w, uid
+	w.tell(u)
+	p.running.Go(func() { w.run(p.process) })
+}
+
+// gone forgets a worker and lets the next pod of its full name start.
+func (p *Pool) gone(w *worker) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.due.Clear(w.uid)
+	delete(p.workers, w.uid)
+	delete(p.names, w.fullName)
+	if w.lastWrite > 0 {
+		p.written[w.uid] = write{boot: w.lastWrite, at: p.cfg.Clock.Now()}
+	}
+	p.cfg.Statuses.Forget(w.uid)
+	queue := p.waiting[w.fullName]
+	if len(queue) == 0 {
+		return
+	}
+	next := queue[0]
+	if queue = queue[1:]; len(queue) == 0 {
+		delete(p.waiting, w.fullName)
+	} else {
+		p.waiting[w.fullName] = queue
+	}
+	p.start(w.fullName, next.uid, next.update)
+}
+
+func nameOf(pod *v1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}

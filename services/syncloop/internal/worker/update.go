@@ -1,0 +1,129 @@
+package worker
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// CauseKind says why a worker has something to do.
+type CauseKind int
+
+// The kinds of cause. The greater one wins when two fold.
+const (
+	// CauseDue: a time has come, for a retry or for the regular look.
+	CauseDue CauseKind = iota
+	// CauseSeen: pleg has seen the pod change. It may be the echo of the worker's own write.
+	CauseSeen
+	// CauseLost: pleg has seen something of the pod end.
+	CauseLost
+	// CauseConfig: what is wanted of the pod has changed.
+	CauseConfig
+)
+
+// String returns the kind's name, as spans and logs have it.
+func (k CauseKind) String() string {
+	switch k {
+	case CauseDue:
+		return "due"
+	case CauseSeen:
+		return "seen"
+	case CauseLost:
+		return "lost"
+	case CauseConfig:
+		return "config"
+	default:
+		return "unknown"
+	}
+}
+
+// Cause is why a worker has something to do, and whose trace that continues.
+type Cause struct {
+	Kind CauseKind
+	// Traceparent is the parent of the work's span; empty when the cause is not traced.
+	Traceparent string
+}
+
+// End asks for the end of a pod.
+type End struct {
+	// Removed is true when no source names the pod any more: what it leaves is cleaned up and its worker forgotten.
+	Removed bool
+	// Grace is how many seconds the containers have to stop; nil takes the pod's own.
+	Grace *int64
+	// Stopped are closed when nothing of the pod runs any more.
+	Stopped []chan<- struct{}
+}
+
+// Update is what a worker is told.
+type Update struct {
+	// Pod is the pod as it is wanted now; nil when that has not changed.
+	Pod *v1.Pod
+	// Cause is why.
+	Cause Cause
+	// End asks for the pod's end; nil when nobody does.
+	End *End
+}
+
+// Fold joins two updates that have not been acted on, the second being the newer. The newest pod counts and the most
+// pressing cause; a request to end is never lost, nor is the shortest grace period, nor anyone who waits.
+func Fold(older, newer Update) Update {
+	out := older
+	if newer.Pod != nil {
+		out.Pod = newer.Pod
+	}
+	if newer.Cause.Kind >= older.Cause.Kind {
+		out.Cause = newer.Cause
+	}
+	out.End = foldEnd(older.End, newer.End)
+	return out
+}
+
+func foldEnd(older, newer *End) *End {
+	switch {
+	case older == nil:
+		return newer
+	case newer == nil:
+		return older
+	}
+	return &End{
+		Removed: older.Removed || newer.Removed,
+		Grace:   shorter(older.Grace, newer.Grace),
+		Stopped: slices.Concat(older.Stopped, newer.Stopped),
+	}
+}
+
+// shorter returns the shorter of two grace periods. The pod's own, nil, gives way to any that was asked for.
+func shorter(a, b *int64) *int64 {
+	switch {
+	case a == nil:
+		return b
+	case b == nil || *a <= *b:
+		return a
+	default:
+		return b
+	}
+}
+
+const (
+	// defaultGrace is how many seconds a pod has to stop when nothing says so: the API's default.
+	defaultGrace = 30
+	// minGrace keeps a pod from being killed without having been asked to stop: the kubelet's lower bound.
+	minGrace = 1
+)
+
+// GraceOf returns how many seconds the containers of a pod have to stop: the shortest of what was asked for, the pod's
+// own deletion grace period, and, when neither is given, the one of its spec.
+func GraceOf(pod *v1.Pod, end *End) int64 {
+	var asked *int64
+	if end != nil {
+		asked = end.Grace
+	}
+	asked = shorter(asked, pod.DeletionGracePeriodSeconds)
+	if asked == nil {
+		asked = pod.Spec.TerminationGracePeriodSeconds
+	}
+	if asked == nil {
+		return defaultGrace
+	}
+	return max(*asked, minGrace)
+}

@@ -1,0 +1,228 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	v1 "k8s.io/api/core/v1"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+const (
+	// settleDelay is how long a worker waits, after its own write, for pleg to tell what has come of it before it asks:
+	// long enough for the runtime's event and the inspection it brings, short enough that a pod whose event was missed is
+	// Ready before a person notices.
+	settleDelay = 100 * time.Millisecond
+	// transientDelay is the mean time to the next try after an error that is likely to pass.
+	transientDelay = 10 * time.Second
+	// killAgainDelay is how long a worker waits when a kill went well and pleg still sees something running.
+	killAgainDelay = time.Second
+	// observeTimeout bounds a question to pleg; a pleg that is being restarted is back well within it.
+	observeTimeout = 10 * time.Second
+	// delayJitter spreads retries, so that pods that failed together do not try together.
+	delayJitter = 0.5
+	// keepExited is how many ended containers are kept for each name: the last one, for its logs and its exit code.
+	keepExited = 1
+)
+
+// outcome is what a piece of work came to.
+type outcome struct {
+	// input moves the pod on; 0 when it stays where it is.
+	input Input
+	// err is what failed.
+	err error
+	// after is when to work again if nothing happens before; 0 for never.
+	after time.Duration
+	// skipped is true when there was nothing to be done yet.
+	skipped bool
+}
+
+// sync makes the runtime match the pod.
+func (w *worker) sync(ctx context.Context, cause Cause) outcome {
+	cfg := w.pool.cfg
+	if cause.Kind == CauseSeen && !w.newer(cfg.Statuses.Observed(w.uid)) {
+		return outcome{after: settleDelay, skipped: true}
+	}
+	ctx, span := w.span(ctx, "pod.sync", cause)
+	defer span.End()
+	observed, err := w.observe(ctx)
+	if err != nil {
+		return w.failed(ctx, span, err, transientDelay)
+	}
+	if phase := cfg.Statuses.Phase(w.uid); phase == v1.PodSucceeded || phase == v1.PodFailed {
+		cfg.Logger.Info("pod has run to its end", telemetry.KeyPod, w.fullName.String(), telemetry.KeyPhase, string(phase))
+		return outcome{input: InputFinished}
+	}
+	result, err := cfg.Runtime.SyncPod(ctx, w.pod, observed)
+	if result.Wrote || err != nil {
+		w.lastWrite = cfg.BootTime()
+	}
+	if err == nil || result.Reasons != nil {
+		cfg.Statuses.SetReasons(w.uid, result.Reasons)
+	}
+	if ctx.Err() != nil {
+		return outcome{skipped: true}
+	}
+	if err == nil {
+		err = result.SandboxError
+	}
+	if err != nil {
+		out := w.failed(ctx, span, fmt.Errorf("sync the pod: %w", err), cfg.Resync)
+		if result.RetryAfter > 0 {
+			out.after = min(out.after, result.RetryAfter)
+		}
+		return out
+	}
+	if err := w.prune(ctx, observed); err != nil {
+		return w.failed(ctx, span, err, transientDelay)
+	}
+	out := outcome{after: cfg.Jitter(cfg.Resync)}
+	if result.RetryAfter > 0 {
+		out.after = min(out.after, result.RetryAfter)
+	}
+	if result.Wrote {
+		out.after = min(out.after, settleDelay)
+	}
+	return out
+}
+
+// terminate stops what runs of the pod, and moves on when pleg sees nothing running after the last write.
+func (w *worker) terminate(ctx context.Context, cause Cause) outcome {
+	cfg := w.pool.cfg
+	ctx, span := w.span(ctx, "pod.terminate", cause)
+	defer span.End()
+	for killed := false; ; killed = true {
+		observed, err := w.observe(ctx)
+		if err != nil {
+			return w.failed(ctx, span, err, transientDelay)
+		}
+		if !Runs(observed) {
+			return outcome{input: InputStopped}
+		}
+		if killed {
+			return outcome{after: killAgainDelay}
+		}
+		grace := GraceOf(w.pod, w.end)
+		span.SetAttributes(attribute.Int64(telemetry.KeyGracePeriod, grace))
+		err = cfg.Runtime.KillPod(ctx, w.pod, observed, grace)
+		w.lastWrite = cfg.BootTime()
+		if err != nil {
+			return w.failed(ctx, span, fmt.Errorf("stop the pod: %w", err), transientDelay)
+		}
+	}
+}
+
+// cleanUp removes what a pod left that no source names any more. A pod that is still named keeps its ended containers:
+// they say that it must not be started again.
+func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
+	cfg := w.pool.cfg
+	if w.end == nil || !w.end.Removed {
+		return outcome{}
+	}
+	ctx, span := w.span(ctx, "pod.cleanup", cause)
+	defer span.End()
+	observed, err := w.observe(ctx)
+	if err != nil {
+		return w.failed(ctx, span, err, transientDelay)
+	}
+	err = cfg.Runtime.CleanUpPod(ctx, observed)
+	w.lastWrite = cfg.BootTime()
+	if err != nil {
+		return w.failed(ctx, span, fmt.Errorf("remove what the pod left: %w", err), transientDelay)
+	}
+	return outcome{input: InputCleaned}
+}
+
+// observe returns what pleg observed of the pod after the worker's last write: what came with an event when that is
+// new enough, else pleg's answer. The first time pleg is always asked.
+func (w *worker) observe(ctx context.Context) (*lifecyclev1.PodStatus, error) {
+	cfg := w.pool.cfg
+	if known := cfg.Statuses.Observed(w.uid); w.looked && w.newer(known) {
+		return known, nil
+	}
+	askCtx, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	status, err := cfg.Observer.GetPodStatus(askCtx, w.uid, w.lastWrite)
+	if err != nil {
+		return nil, fmt.Errorf("ask pleg for the pod: %w", err)
+	}
+	w.looked = true
+	cfg.Statuses.Observe(w.uid, status)
+	return status, nil
+}
+
+func (w *worker) newer(status *lifecyclev1.PodStatus) bool {
+	return status != nil && time.Duration(status.GetObservedBoottimeNs()) > w.lastWrite
+}
+
+// prune removes the ended containers of each name but the newest.
+func (w *worker) prune(ctx context.Context, observed *lifecyclev1.PodStatus) error {
+	if !hasGarbage(observed) {
+		return nil
+	}
+	err := w.pool.cfg.Runtime.PruneContainers(ctx, observed, keepExited)
+	w.lastWrite = w.pool.cfg.BootTime()
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("remove ended containers: %w", err)
+	}
+	return nil
+}
+
+// failed makes an outcome of an error. An error of work that was cut short is none.
+func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay time.Duration) outcome {
+	if ctx.Err() != nil {
+		return outcome{skipped: true}
+	}
+	span.RecordError(err)
+	span.SetStatus(codes.Error, err.Error())
+	after := w.pool.cfg.Jitter(delay)
+	w.pool.cfg.Logger.Warn("work on a pod failed; it is tried again",
+		telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid), telemetry.KeyRetryAfter, after, telemetry.KeyError, err)
+	return outcome{err: err, after: after}
+}
+
+// span begins the span of a piece of work in the trace of its cause.
+func (w *worker) span(ctx context.Context, name string, cause Cause) (context.Context, trace.Span) {
+	return w.pool.cfg.Tracer.Start(telemetry.WithTraceparent(ctx, cause.Traceparent), name, trace.WithAttributes(
+		attribute.String(telemetry.KeyPod, w.fullName.String()),
+		attribute.String(telemetry.KeyPodUID, string(w.uid)),
+		attribute.String(keyCause, cause.Kind.String()),
+	))
+}
+
+// keyCause is the attribute that says why a worker worked.
+const keyCause = "cause"
+
+// Runs tells whether anything of a pod runs: a container that does, or of which the runtime cannot tell, or a sandbox.
+func Runs(observed *lifecyclev1.PodStatus) bool {
+	for _, c := range observed.GetContainers() {
+		if s := c.GetState(); s == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING || s == lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN {
+			return true
+		}
+	}
+	for _, s := range observed.GetSandboxes() {
+		if s.GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_READY {
+			return true
+		}
+	}
+	return false
+}
+
+// hasGarbage tells whether a container name has more ended containers than are kept.
+func hasGarbage(observed *lifecyclev1.PodStatus) bool {
+	ended := map[string]int{}
+	for _, c := range observed.GetContainers() {
+		if c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_EXITED {
+			if ended[c.GetName()]++; ended[c.GetName()] > keepExited {
+				return true
+			}
+		}
+	}
+	return false
+}

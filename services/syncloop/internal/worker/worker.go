@@ -1,0 +1,239 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+)
+
+// worker is the worker of one pod. It does one thing at a time, and keeps at most one update for after that.
+type worker struct {
+	pool     *Pool
+	uid      types.UID
+	fullName types.NamespacedName
+	// wake has room for one signal: the worker takes all that is pending when it wakes.
+	wake chan struct{}
+
+	mu sync.Mutex
+	// pending is what the worker has been told and not begun with; nil when there is nothing.
+	pending *Update
+	// interrupt cuts the running work short; nil while nothing runs.
+	interrupt context.CancelFunc
+	state     State
+	lastError string
+
+	// What follows is the goroutine's own.
+
+	// pod and end are what is wanted, all updates so far folded.
+	pod *v1.Pod
+	end *End
+	// lastWrite is the boot time after the last call that may have changed the runtime; what was observed before does
+	// not count any more.
+	lastWrite time.Duration
+	// looked is true once pleg has been asked for the pod.
+	looked bool
+}
+
+// tell gives the worker an update. Running work is cut short when the pod is to end, or to end sooner.
+func (w *worker) tell(u Update) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	folded := u
+	if w.pending != nil {
+		folded = Fold(*w.pending, u)
+	}
+	w.pending = &folded
+	if w.interrupt != nil && w.overtaken() {
+		w.interrupt()
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// overtaken tells whether what is pending makes the running work pointless: the pod is to end while it is being synced,
+// or to end sooner than the running kill would have it. Called with mu held.
+func (w *worker) overtaken() bool {
+	if w.pending == nil || w.pending.End == nil {
+		return false
+	}
+	switch w.state {
+	case Syncing:
+		return true
+	case Terminating:
+		wanted := Fold(Update{Pod: w.pod, End: w.end}, *w.pending)
+		return GraceOf(wanted.Pod, wanted.End) < GraceOf(w.pod, w.end)
+	case Terminated, Gone:
+	}
+	return false
+}
+
+// run works until the process ends or nothing of the pod is left.
+func (w *worker) run(process context.Context) {
+	for {
+		select {
+		case <-process.Done():
+			return
+		case <-w.wake:
+		}
+		for {
+			cause, ok := w.take()
+			if !ok {
+				break
+			}
+			if w.step(process, cause); w.state == Gone || process.Err() != nil {
+				return
+			}
+		}
+	}
+}
+
+// take makes the pending update what is wanted. It returns false when there is none.
+func (w *worker) take() (Cause, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.pending == nil {
+		return Cause{}, false
+	}
+	u := Fold(Update{Pod: w.pod, End: w.end}, *w.pending)
+	w.pending, w.pod, w.end = nil, u.Pod, u.End
+	if w.end != nil {
+		w.move(InputEnd)
+	}
+	return u.Cause, true
+}
+
+// move enters the state after an input. Called with mu held.
+func (w *worker) move(in Input) {
+	next, ok := Next(w.state, in)
+	if !ok {
+		w.pool.cfg.Logger.Error("a worker was given what cannot happen in its state; it is ignored",
+			"pod", w.fullName.String(), "state", w.state.String(), "input", in.String())
+		return
+	}
+	w.state = next
+	if w.end != nil && next >= Terminated {
+		for _, c := range w.end.Stopped {
+			close(c)
+		}
+		w.end.Stopped = nil
+	}
+}
+
+// step does one piece of work after another until the worker has to wait, and sets when it works again by itself.
+func (w *worker) step(process context.Context, cause Cause) {
+	w.pool.due.Clear(w.uid)
+	for {
+		out := w.work(process, cause)
+		if process.Err() != nil {
+			return
+		}
+		if w.settle(out) {
+			continue
+		}
+		if w.state == Gone {
+			w.pool.gone(w)
+		}
+		return
+	}
+}
+
+// work does what the state asks for.
+func (w *worker) work(process context.Context, cause Cause) outcome {
+	ctx, cancel := context.WithCancel(process)
+	defer cancel()
+	w.mu.Lock()
+	state := w.state
+	w.interrupt = cancel
+	if w.overtaken() {
+		cancel() // it was told between two pieces of work, when there was nothing to interrupt
+	}
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		w.interrupt = nil
+		w.mu.Unlock()
+	}()
+	w.pool.cfg.Statuses.SetState(w.uid, state)
+	switch state {
+	case Syncing:
+		return w.sync(ctx, cause)
+	case Terminating:
+		return w.terminate(ctx, cause)
+	case Terminated:
+		return w.cleanUp(ctx, cause)
+	case Gone:
+	}
+	return outcome{}
+}
+
+// settle takes in the outcome of a piece of work; it returns true when the next follows at once.
+func (w *worker) settle(out outcome) bool {
+	w.mu.Lock()
+	if !out.skipped {
+		w.lastError = ""
+	}
+	if out.err != nil {
+		w.lastError = out.err.Error()
+	}
+	pending := w.pending != nil
+	if out.input != 0 {
+		w.move(out.input)
+	}
+	state := w.state
+	w.mu.Unlock()
+	if pending && state != Gone {
+		return false // the caller takes the update first
+	}
+	if out.input != 0 && state != Gone {
+		return true
+	}
+	if out.after > 0 {
+		w.pool.due.Set(w.uid, w.pool.cfg.Clock.Now().Add(out.after))
+	}
+	return false
+}
+
+// leaving tells whether the worker ends its pod for good, so that the pod can only come back by a worker of its own.
+func (w *worker) leaving() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return (w.end != nil && w.end.Removed) || (w.pending != nil && w.pending.End != nil && w.pending.End.Removed)
+}
+
+// failing tells whether the last work failed.
+func (w *worker) failing() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lastError != ""
+}
+
+// describe returns what the worker does.
+func (w *worker) describe() *enginev1.Worker {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return &enginev1.Worker{
+		PodUid: string(w.uid), Namespace: w.fullName.Namespace, Name: w.fullName.Name,
+		State: w.state.Proto(), Busy: w.interrupt != nil, Pending: w.pending != nil, LastError: w.lastError,
+	}
+}
+
+// Proto returns the state as the contract of syncloop names it. A pod that is gone is not listed.
+func (s State) Proto() enginev1.WorkerState {
+	switch s {
+	case Syncing:
+		return enginev1.WorkerState_WORKER_STATE_SYNCING
+	case Terminating:
+		return enginev1.WorkerState_WORKER_STATE_TERMINATING
+	case Terminated, Gone:
+		return enginev1.WorkerState_WORKER_STATE_TERMINATED
+	default:
+		return enginev1.WorkerState_WORKER_STATE_UNSPECIFIED
+	}
+}
