@@ -10,29 +10,26 @@ import (
 
 	"github.com/spf13/pflag"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/quartet-node/quartet/internal/layout"
 )
 
 // Service is one of the four processes of a node, by the name that its socket, its logs and its lock have.
-type Service string
+type Service = layout.Service
 
 // The four services.
 const (
-	ConfigMux  Service = "configmux"
-	PLEG       Service = "pleg"
-	SyncLoop   Service = "syncloop"
-	NodeStatus Service = "nodestatus"
+	ConfigMux  = layout.ConfigMux
+	PLEG       = layout.PLEG
+	SyncLoop   = layout.SyncLoop
+	NodeStatus = layout.NodeStatus
 )
 
-// Services has all four, in the order in which they are shown.
-func Services() []Service { return []Service{ConfigMux, PLEG, SyncLoop, NodeStatus} }
+// Services has all four.
+func Services() []Service { return layout.Services() }
 
-// Where things are unless a flag says otherwise.
-const (
-	// DefaultStateDir is the state directory of a node.
-	DefaultStateDir = "/var/lib/quartet"
-	// DefaultSocketDir has the sockets of the four services.
-	DefaultSocketDir = "/run/quartet"
-)
+// DefaultStateDir is the state directory of a node unless a flag says otherwise.
+const DefaultStateDir = layout.DefaultStateDir
 
 // Config is everything that a service is told at its start. All of it has been validated.
 type Config struct {
@@ -85,11 +82,8 @@ func (p Peers) Of(service Service) string {
 }
 
 // DefaultAddress returns the address on which a service listens unless it is told otherwise.
-func DefaultAddress(service Service) string { return SocketAddress(DefaultSocketDir, service) }
-
-// SocketAddress returns the address of a service whose socket is in dir, which must be absolute.
-func SocketAddress(dir string, service Service) string {
-	return "unix://" + filepath.Join(dir, string(service)+".sock")
+func DefaultAddress(service Service) string {
+	return "unix://" + filepath.Join(layout.DefaultRunDir, string(service)+".sock")
 }
 
 // LogUnsupported warns, once, of all fields of the file that this service should act on and does not. It says nothing
