@@ -1,0 +1,172 @@
+// Package bundle runs a container runtime of the node's own: containerd, runc and the CNI plugins that the build made,
+// with every file, socket and network name derived from the node's state directory. It touches nothing of a runtime that
+// the machine already has, and two nodes on one machine do not meet. `quartet up`, `quartet down` and the tests that need
+// a real runtime use it; a node that brings its own runtime does not.
+//
+// The runtime outlives whoever started it: containerd is a session of its own and its shims are its orphans, so a pod
+// never notices that a command has ended.
+package bundle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+const (
+	// PauseImage is the image of every sandbox; the build makes it.
+	PauseImage = "quartet.local/pause:1"
+	// HelloImage is the image of the examples and the end-to-end tests; the build makes it.
+	HelloImage = "quartet.local/hello:1"
+
+	// dirMode lets only root read the state: it may hold secrets of pods.
+	dirMode = 0o700
+	// fileMode is that of the configuration files, which hold no secrets but are nobody's to change.
+	fileMode = 0o600
+)
+
+// Config says which runtime, where.
+type Config struct {
+	// Layout has the paths of the node.
+	Layout layout.Layout
+	// BinDir has the runtime's binaries as `make build` leaves them, and images/ with the image archives.
+	BinDir string
+	// Logger gets what an operator wants to know later.
+	Logger *slog.Logger
+	// Note gets a sentence for each fallback that was taken, for the operator who watches; nil to drop them.
+	Note func(string)
+}
+
+// Bundle is one node's own runtime. Make it with New.
+type Bundle struct {
+	cfg Config
+}
+
+// New describes a runtime; nothing is started or written.
+func New(cfg Config) *Bundle {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Note == nil {
+		cfg.Note = func(string) {}
+	}
+	return &Bundle{cfg: cfg}
+}
+
+// binaries is what the runtime consists of.
+func binaries() []string {
+	return []string{
+		"containerd", "containerd-shim-runc-v2", "ctr", "runc",
+		"bridge", "host-local", "loopback", "portmap",
+	}
+}
+
+func (b *Bundle) dir(name string) string    { return filepath.Join(b.cfg.Layout.Runtime(), name) }
+func (b *Bundle) binDir() string            { return b.dir("bin") }
+func (b *Bundle) configFile() string        { return b.dir("config.toml") }
+func (b *Bundle) networkDir() string        { return b.dir("cni") }
+func (b *Bundle) binary(name string) string { return filepath.Join(b.binDir(), name) }
+func (b *Bundle) logFile() string           { return filepath.Join(b.cfg.Layout.Logs(), "containerd.log") }
+func (b *Bundle) archive(image string) string {
+	return filepath.Join(b.cfg.BinDir, "images", image+".tar")
+}
+func (b *Bundle) pidFile() string { return b.cfg.Layout.PIDFile("containerd") }
+func (b *Bundle) ipamDir() string { return b.dir("ipam") }
+func (b *Bundle) networkConfigFile() string {
+	return filepath.Join(b.networkDir(), "10-quartet.conflist")
+}
+func (b *Bundle) LogFile() string { return b.logFile() }
+
+// Prepare makes the directories, mounts, binaries and configuration. It may be called again, also while the runtime
+// runs; it then changes only what is out of date. It fails when the machine lacks something that has no fallback, and
+// the error says what to do.
+func (b *Bundle) Prepare(ctx context.Context) error {
+	if err := Preflight(b.cfg.BinDir).Err(); err != nil {
+		return err
+	}
+	for _, dir := range []string{
+		b.cfg.Layout.StateDir(), b.cfg.Layout.Runtime(), b.binDir(), b.networkDir(), b.ipamDir(),
+		b.cfg.Layout.SocketDir(), b.cfg.Layout.ShimSocketDir(), b.cfg.Layout.PIDDir(), b.cfg.Layout.Logs(),
+	} {
+		if err := os.MkdirAll(dir, dirMode); err != nil {
+			return fmt.Errorf("making the directories of the node: %w", err)
+		}
+	}
+	if err := makeShared(b.cfg.Layout.StateDir(), b.cfg.Note); err != nil {
+		return err
+	}
+	for _, name := range binaries() {
+		if err := install(filepath.Join(b.cfg.BinDir, name), b.binary(name)); err != nil {
+			return fmt.Errorf("installing %s into the state directory: %w", name, err)
+		}
+	}
+	network, err := b.network()
+	if err != nil {
+		return err
+	}
+	return b.configure(ctx, network)
+}
+
+// CleanUp undoes what Prepare did to the machine: mounts, bridge, sockets. The runtime must have been stopped. The files
+// in the state directory stay, so that the next start finds its images.
+func (b *Bundle) CleanUp() error {
+	return errors.Join(
+		unmountBelow(b.cfg.Layout.StateDir()),
+		b.removeNetwork(),
+		b.removeSockets(),
+	)
+}
+
+func (b *Bundle) removeSockets() error {
+	entries, err := os.ReadDir(b.cfg.Layout.ShimSocketDir())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("removing the shims' sockets: %w", err)
+	}
+	paths := []string{b.cfg.Layout.RuntimeSocket(), b.cfg.Layout.RuntimeSocket() + ".ttrpc", b.pidFile()}
+	for _, e := range entries {
+		paths = append(paths, filepath.Join(b.cfg.Layout.ShimSocketDir(), e.Name()))
+	}
+	paths = append(paths, b.cfg.Layout.ShimSocketDir())
+	var errs []error
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// install puts a binary in place by a hard link, or by a copy across file systems. What is there and the same file stays;
+// a running process keeps the old file.
+func install(from, to string) error {
+	source, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if have, err := os.Stat(to); err == nil && os.SameFile(source, have) {
+		return nil
+	}
+	tmp := to + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Link(from, tmp); err != nil {
+		if err := copyFile(from, tmp); err != nil {
+			return err
+		}
+	}
+	return os.Rename(tmp, to)
+}
+
+func copyFile(from, to string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, content, 0o700) //nolint:gosec // an executable, for root alone
+}

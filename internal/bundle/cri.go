@@ -1,0 +1,178 @@
+package bundle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	// parallelRemovals is how many pods are stopped at once.
+	parallelRemovals = 8
+	// namespace is containerd's namespace for what CRI manages.
+	namespace = "k8s.io"
+)
+
+// dial connects to the runtime's socket; the connection is made on the first call.
+func (b *Bundle) dial() (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient(b.cfg.Layout.RuntimeEndpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("dialling %s: %w", b.cfg.Layout.RuntimeEndpoint(), err)
+	}
+	return conn, nil
+}
+
+// waitServing waits until the runtime and its network say that they are ready.
+func (b *Bundle) waitServing(ctx context.Context) (err error) {
+	conn, err := b.dial()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	client := runtimeapi.NewRuntimeServiceClient(conn)
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		reason := notReady(ctx, client)
+		if reason == nil {
+			return nil
+		}
+		if b.PID() == 0 {
+			return errors.Join(errors.New("containerd has ended"), reason)
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), reason)
+		case <-ticker.C:
+			// A failed attempt to connect would otherwise be repeated only after a second.
+			conn.ResetConnectBackoff()
+		}
+	}
+}
+
+// notReady is nil when the runtime can run a pod, else why it cannot.
+func notReady(ctx context.Context, client runtimeapi.RuntimeServiceClient) error {
+	status, err := client.Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return err
+	}
+	for _, condition := range status.GetStatus().GetConditions() {
+		if !condition.GetStatus() && (condition.GetType() == runtimeapi.RuntimeReady || condition.GetType() == runtimeapi.NetworkReady) {
+			return fmt.Errorf("%s is false: %s: %s", condition.GetType(), condition.GetReason(), condition.GetMessage())
+		}
+	}
+	return nil
+}
+
+// ImportImages puts the images that the build made into the runtime. An image that is there already is replaced.
+func (b *Bundle) ImportImages(ctx context.Context) error {
+	for file, image := range map[string]string{"pause": PauseImage, "hello": HelloImage} {
+		if err := b.ImportArchive(ctx, b.archive(file), image); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ImportArchive puts one image archive into the runtime and waits until CRI knows the image by its name.
+func (b *Bundle) ImportArchive(ctx context.Context, archive, image string) (err error) {
+	if _, err := os.Stat(archive); err != nil {
+		return fmt.Errorf("importing %s: %w: run make images", image, err)
+	}
+	cmd := exec.CommandContext(ctx, b.binary("ctr"), //nolint:gosec // our own binary
+		"--address", b.cfg.Layout.RuntimeSocket(), "--namespace", namespace, "images", "import", archive)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("importing %s from %s: %w: %s", image, archive, err, out)
+	}
+	conn, err := b.dial()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	return waitImage(ctx, runtimeapi.NewImageServiceClient(conn), image)
+}
+
+// waitImage waits for CRI's record of images, which follows containerd's by events.
+func waitImage(ctx context.Context, client runtimeapi.ImageServiceClient, image string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		status, err := client.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+		if err != nil {
+			return fmt.Errorf("asking for the image %s: %w", image, err)
+		}
+		if status.GetImage() != nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the image %s: %w", image, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}
+
+// RemovePods stops and removes every pod of the runtime, giving containers grace to end; fractions of a second are cut.
+// The runtime must run.
+func (b *Bundle) RemovePods(ctx context.Context, grace time.Duration) (err error) {
+	conn, err := b.dial()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	client := runtimeapi.NewRuntimeServiceClient(conn)
+	pods, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return fmt.Errorf("listing the pods: %w", err)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelRemovals)
+	for _, pod := range pods.GetItems() {
+		group.Go(func() error {
+			if err := removePod(ctx, client, pod.GetId(), grace); err != nil {
+				return fmt.Errorf("removing the pod %s/%s: %w", pod.GetMetadata().GetNamespace(), pod.GetMetadata().GetName(), err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+func removePod(ctx context.Context, client runtimeapi.RuntimeServiceClient, id string, grace time.Duration) error {
+	containers, err := client.ListContainers(ctx, &runtimeapi.ListContainersRequest{
+		Filter: &runtimeapi.ContainerFilter{
+			PodSandboxId: id,
+			State:        &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	for _, c := range containers.GetContainers() {
+		group.Go(func() error {
+			_, err := client.StopContainer(groupCtx, &runtimeapi.StopContainerRequest{
+				ContainerId: c.GetId(), Timeout: int64(grace / time.Second),
+			})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if _, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+		return err
+	}
+	_, err = client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	return err
+}

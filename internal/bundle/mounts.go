@@ -1,0 +1,107 @@
+package bundle
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// makeShared sees to it that mounts made below a directory propagate, which volumes with mount propagation need. Where
+// systemd runs, the root mount is shared and nothing is done. Elsewhere the directory becomes a shared mount of its own.
+func makeShared(dir string, note func(string)) error {
+	shared, err := isShared(dir)
+	if err != nil {
+		return err
+	}
+	if shared {
+		return nil
+	}
+	if mounted, err := mountinfo.Mounted(dir); err != nil {
+		return fmt.Errorf("looking for a mount at %s: %w", dir, err)
+	} else if !mounted {
+		if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("binding %s to itself: %w: mounting needs root and CAP_SYS_ADMIN; in a container run it privileged", dir, err)
+		}
+	}
+	if err := unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("making the mount %s shared: %w", dir, err)
+	}
+	note("the machine's mounts are private: " + dir + " is now a shared mount of its own")
+	return nil
+}
+
+// isShared is about the mount that a directory lies in: the longest mount point that is a prefix of it. Among mounts on
+// one point the last counts, because it covers the others.
+func isShared(dir string) (bool, error) {
+	resolved, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return false, fmt.Errorf("resolving %s: %w", dir, err)
+	}
+	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(resolved))
+	if err != nil {
+		return false, fmt.Errorf("reading the mounts: %w", err)
+	}
+	var at *mountinfo.Info
+	for _, m := range mounts {
+		if at == nil || len(m.Mountpoint) >= len(at.Mountpoint) {
+			at = m
+		}
+	}
+	return at != nil && strings.Contains(at.Optional, "shared:"), nil
+}
+
+// unmountBelow removes the mounts at and below a directory, the newest first. A busy one is detached: it goes when its
+// last user does.
+func unmountBelow(dir string) error {
+	resolved, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("resolving %s: %w", dir, err)
+	}
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(resolved))
+	if err != nil {
+		return fmt.Errorf("reading the mounts: %w", err)
+	}
+	var errs []error
+	for i := len(mounts) - 1; i >= 0; i-- {
+		if err := unix.Unmount(mounts[i].Mountpoint, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, fmt.Errorf("unmounting %s: %w", mounts[i].Mountpoint, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// chooseSnapshotter is overlayfs where a trial mount works, else native, which copies whole images, with the reason.
+func chooseSnapshotter(dir string) (name, why string) {
+	if err := tryOverlay(dir); err != nil {
+		return "native", fmt.Sprintf("overlayfs does not work in %s (%v): images are copied instead, which is slower "+
+			"and takes more disk; put the state directory on ext4 or xfs for overlayfs", dir, err)
+	}
+	return "overlayfs", ""
+}
+
+func tryOverlay(parent string) (err error) {
+	dir, err := os.MkdirTemp(parent, ".overlay-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	for _, sub := range []string{"lower", "upper", "work", "merged"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), dirMode); err != nil {
+			return err
+		}
+	}
+	options := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", dir)
+	merged := filepath.Join(dir, "merged")
+	if err := unix.Mount("overlay", merged, "overlay", 0, options); err != nil {
+		return err
+	}
+	return unix.Unmount(merged, 0)
+}

@@ -1,0 +1,225 @@
+package bundle
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+const (
+	// slices is how many nodes fit side by side into 10.88.0.0/16: each has a /23, 509 pods.
+	slices = 128
+	// claimsDir has a file for each slice in use that names the state directory it belongs to.
+	claimsDir = "/run/quartet/networks"
+)
+
+// networkConfig is all that the CNI configuration depends on.
+type networkConfig struct {
+	// Name is the network's, and Bridge the link's.
+	Name, Bridge string
+	// Subnet is where pods get their addresses.
+	Subnet netip.Prefix
+	// IPAMDir keeps the addresses in use.
+	IPAMDir string
+	// Backend does masquerading and port mapping: "iptables", "nftables", or empty when the machine has neither.
+	Backend string
+}
+
+// network chooses the node's network: the one that it already has a claim on, else a slice that is free.
+func (b *Bundle) network() (networkConfig, error) {
+	bridge := bridgeName(b.cfg.Layout)
+	index, err := claimSlice(claimsDir, b.cfg.Layout, func(index int) bool { return sliceInUse(index, bridge) })
+	if err != nil {
+		return networkConfig{}, err
+	}
+	backend := packetFilter(exec.LookPath)
+	if backend == "" {
+		b.cfg.Note("neither iptables nor nft is installed: pods reach each other and this machine, but not beyond it, " +
+			"and a hostPort fails; install iptables to have both")
+	}
+	if err := ensureBridge(bridge); err != nil {
+		return networkConfig{}, fmt.Errorf("making the bridge %s: %w: the kernel needs CONFIG_BRIDGE (modprobe bridge)", bridge, err)
+	}
+	return networkConfig{
+		Name:    bridge,
+		Bridge:  bridge,
+		Subnet:  sliceSubnet(index),
+		IPAMDir: b.ipamDir(),
+		Backend: backend,
+	}, nil
+}
+
+func (b *Bundle) removeNetwork() error {
+	return errors.Join(removeBridge(bridgeName(b.cfg.Layout)), releaseSlices(claimsDir, b.cfg.Layout))
+}
+
+// bridgeName is the link's name: at most the 15 bytes that the kernel allows.
+func bridgeName(l layout.Layout) string {
+	if l.IsDefault() {
+		return "quartet0"
+	}
+	return "quartet-" + l.ID()[:7]
+}
+
+func sliceSubnet(index int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 88, byte(2 * index), 0}), 23) //nolint:gosec // index < 128
+}
+
+// claimSlice finds a slice for the node and claims it by a file that is made exclusively, so that two nodes that start at
+// once get two slices. A claim whose state directory is gone is void.
+func claimSlice(dir string, l layout.Layout, inUse func(int) bool) (int, error) {
+	if err := os.MkdirAll(dir, dirMode); err != nil {
+		return 0, fmt.Errorf("claiming a network: %w", err)
+	}
+	first := firstSlice(l)
+	for i := range slices {
+		index := (first + i) % slices
+		path := filepath.Join(dir, strconv.Itoa(index))
+		switch owner, err := os.ReadFile(filepath.Clean(path)); {
+		case err == nil && string(owner) == l.StateDir():
+			return index, nil
+		case err == nil:
+			if _, err := os.Stat(string(owner)); !errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return 0, fmt.Errorf("dropping the claim of %s on a network: %w", owner, err)
+			}
+		}
+		if inUse(index) {
+			continue
+		}
+		err := writeClaim(path, l.StateDir())
+		if errors.Is(err, os.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("claiming a network: %w", err)
+		}
+		return index, nil
+	}
+	return 0, fmt.Errorf("all %d networks of 10.88.0.0/16 are in use: end a node with quartet down, or remove its file from %s",
+		slices, dir)
+}
+
+// firstSlice is where the search starts: the default node's is the first, another's is spread by its directory.
+func firstSlice(l layout.Layout) int {
+	if l.IsDefault() {
+		return 0
+	}
+	n, err := strconv.ParseUint(l.ID(), 16, 64)
+	if err != nil {
+		return 1
+	}
+	return 1 + int(n%(slices-1)) //nolint:gosec // below slices
+}
+
+// writeClaim makes the file whole and exclusively: a link either appears with its content or fails.
+func writeClaim(path, owner string) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".claim-")
+	if err != nil {
+		return err
+	}
+	_, writeErr := tmp.WriteString(owner)
+	if err := errors.Join(writeErr, tmp.Close()); err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	return errors.Join(os.Link(tmp.Name(), path), os.Remove(tmp.Name()))
+}
+
+func releaseSlices(dir string, l layout.Layout) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("giving the network back: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if owner, err := os.ReadFile(filepath.Clean(path)); err == nil && string(owner) == l.StateDir() {
+			errs = append(errs, os.Remove(path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sliceInUse is true when another link of the machine already has an address in the slice.
+func sliceInUse(index int, own string) bool {
+	links, err := net.Interfaces()
+	if err != nil {
+		return false
+	}
+	subnet := sliceSubnet(index)
+	for _, link := range links {
+		if link.Name == own {
+			continue
+		}
+		addrs, err := link.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, addr := range addrs {
+			if prefix, err := netip.ParsePrefix(addr.String()); err == nil && prefix.Overlaps(subnet) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// packetFilter names what the CNI plugins can use on this machine.
+func packetFilter(lookPath func(string) (string, error)) string {
+	if _, err := lookPath("iptables"); err == nil {
+		return "iptables"
+	}
+	if _, err := lookPath("nft"); err == nil {
+		return "nftables"
+	}
+	return ""
+}
+
+// render writes the CNI configuration: a bridge with addresses by host-local, and port mapping. Port mapping stays in
+// without a packet filter, so that a pod with a hostPort fails and says so, rather than run unreachable.
+func (n networkConfig) render() (string, error) {
+	bridge := map[string]any{
+		"type":        "bridge",
+		"bridge":      n.Bridge,
+		"isGateway":   true,
+		"ipMasq":      n.Backend != "",
+		"hairpinMode": true,
+		"ipam": map[string]any{
+			"type":    "host-local",
+			"dataDir": n.IPAMDir,
+			"ranges":  [][]map[string]string{{{"subnet": n.Subnet.String()}}},
+			"routes":  []map[string]string{{"dst": "0.0.0.0/0"}},
+		},
+	}
+	portmap := map[string]any{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}}
+	if n.Backend != "" {
+		bridge["ipMasqBackend"] = n.Backend
+		portmap["backend"] = n.Backend
+	}
+	var out strings.Builder
+	encoder := json.NewEncoder(&out)
+	encoder.SetIndent("", "  ")
+	err := encoder.Encode(map[string]any{
+		"cniVersion": "1.0.0",
+		"name":       n.Name,
+		"plugins":    []any{bridge, portmap},
+	})
+	if err != nil {
+		return "", fmt.Errorf("writing the network's configuration: %w", err)
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,126 @@
+package bundle_test
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/test/harness"
+)
+
+func client(t *testing.T, c *harness.Containerd) runtimeapi.RuntimeServiceClient {
+	t.Helper()
+	conn, err := grpc.NewClient(c.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return runtimeapi.NewRuntimeServiceClient(conn)
+}
+
+func runPod(ctx context.Context, t *testing.T, c *harness.Containerd, name string) (sandbox, container string) {
+	t.Helper()
+	cri := client(t, c)
+	logs := filepath.Join(c.Layout.PodLogs(), name)
+	if err := os.MkdirAll(logs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name},
+		LogDirectory: logs,
+		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "/quartet-test"},
+	}
+	pod, err := cri.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config})
+	if err != nil {
+		t.Fatalf("running the sandbox: %v", err)
+	}
+	created, err := cri.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId: pod.GetPodSandboxId(),
+		Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "hello"},
+			Image:    &runtimeapi.ImageSpec{Image: harness.HelloImage},
+			Args:     []string{"serve"},
+			LogPath:  "hello.log",
+			Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+				Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
+			}},
+		},
+		SandboxConfig: config,
+	})
+	if err != nil {
+		t.Fatalf("creating the container: %v", err)
+	}
+	if _, err := cri.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: created.GetContainerId()}); err != nil {
+		t.Fatalf("starting the container: %v", err)
+	}
+	return pod.GetPodSandboxId(), created.GetContainerId()
+}
+
+// A pod gets an address of the node's own network, runs with a seccomp profile, logs, and lives on without containerd.
+func TestRuntimeRunsAPodThatOutlivesContainerd(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	c := harness.StartContainerd(t)
+	sandbox, container := runPod(ctx, t, c, "outlives")
+
+	status, err := client(t, c).PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ip, err := netip.ParseAddr(status.GetStatus().GetNetwork().GetIp())
+	if err != nil || !netip.MustParsePrefix("10.88.0.0/16").Contains(ip) {
+		t.Errorf("the pod's address is %q (%v), want one of 10.88.0.0/16", status.GetStatus().GetNetwork().GetIp(), err)
+	}
+	harness.Eventually(ctx, t, "the container has logged", func() bool {
+		log, err := os.ReadFile(filepath.Join(c.Layout.PodLogs(), "outlives", "hello.log"))
+		return err == nil && strings.Contains(string(log), "serving on")
+	})
+
+	c.Kill(t)
+	c.Start(t)
+	after, err := client(t, c).ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: container})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := after.GetStatus().GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("after containerd was killed the container is %v", got)
+	}
+}
+
+// Two runtimes on one machine share neither containers nor addresses.
+func TestTwoRuntimesDoNotMeet(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	a, b := harness.StartContainerd(t), harness.StartContainerd(t)
+	podOfA, _ := runPod(ctx, t, a, "same-name")
+	podOfB, _ := runPod(ctx, t, b, "same-name")
+	ip := func(c *harness.Containerd, pod string) string {
+		status, err := client(t, c).PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status.GetStatus().GetNetwork().GetIp()
+	}
+	if ip(a, podOfA) == ip(b, podOfB) {
+		t.Errorf("both pods have the address %s", ip(a, podOfA))
+	}
+	list, err := client(t, a).ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(list.GetItems()); n != 1 {
+		t.Errorf("the first runtime has %d pods, want its own one", n)
+	}
+}

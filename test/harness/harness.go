@@ -1,0 +1,204 @@
+// Package harness gives tests the real parts: a containerd of their own with the build's images, and a node of four
+// processes on it. Each has its own directories, sockets and network, so tests of several packages can run at once.
+//
+// What a test needs and the machine lacks makes the test skip with the reason; with CI=true it fails instead, so that a
+// green run has really run.
+package harness
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/internal/bundle"
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+const (
+	// HelloImage is a static program with the modes serve, init, crash, sleep and env; images/hello documents them.
+	HelloImage = bundle.HelloImage
+	// PauseImage is the sandboxes' image.
+	PauseImage = bundle.PauseImage
+
+	// cleanupTimeout bounds what a test does after itself.
+	cleanupTimeout = 2 * time.Minute
+	// removalGrace is what containers get at the end of a test: nothing, for their end is no test's subject then.
+	removalGrace = 0
+)
+
+// Containerd is a real container runtime for one test.
+type Containerd struct {
+	// StateDir has everything of it, and of a node that runs on it.
+	StateDir string
+	// Layout has the paths below the state directory.
+	Layout layout.Layout
+	// Socket is the path of the CRI socket, Endpoint its address ("unix://" and the path).
+	Socket, Endpoint string
+
+	bundle *bundle.Bundle
+}
+
+// BinDir is where the build put its binaries: QUARTET_BIN, else bin in the repository.
+func BinDir(t testing.TB) string {
+	t.Helper()
+	if dir := os.Getenv("QUARTET_BIN"); dir != "" {
+		return dir
+	}
+	_, file, _, ok := runtime.Caller(0)
+	if !ok {
+		t.Fatal("harness: cannot tell where the repository is: set QUARTET_BIN")
+	}
+	dir := filepath.Join(filepath.Dir(file), "..", "..", "bin")
+	if filepath.IsAbs(dir) {
+		return dir
+	}
+	// With -trimpath the file's name is relative to the module: look for bin from the package's directory upwards.
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; wd != "/"; wd = filepath.Dir(wd) {
+		if _, err := os.Stat(filepath.Join(wd, "go.mod")); err == nil {
+			return filepath.Join(wd, "bin")
+		}
+	}
+	t.Fatal("harness: cannot tell where the repository is: set QUARTET_BIN")
+	return ""
+}
+
+// Require skips a test when a condition of the machine is not met, or fails it with CI=true.
+func Require(t testing.TB, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("harness: %v", err)
+	}
+	t.Skipf("harness: %v", err)
+}
+
+// StartContainerd starts a containerd with the build's images, ready to run pods, and ends it with all its pods when the
+// test ends.
+func StartContainerd(t testing.TB) *Containerd {
+	t.Helper()
+	binDir := BinDir(t)
+	Require(t, bundle.Preflight(binDir).Err())
+	// Not t.TempDir: its removal would run while mounts are there, and its path is long for sockets.
+	dir, err := os.MkdirTemp("", "quartet-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := layout.New(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Containerd{
+		StateDir: dir,
+		Layout:   l,
+		Socket:   l.RuntimeSocket(),
+		Endpoint: l.RuntimeEndpoint(),
+		bundle: bundle.New(bundle.Config{
+			Layout: l,
+			BinDir: binDir,
+			Logger: slog.New(slog.DiscardHandler),
+			Note:   func(note string) { t.Log("harness: " + note) },
+		}),
+	}
+	t.Cleanup(func() { c.cleanUp(t) })
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	if err := c.bundle.Prepare(ctx); err != nil {
+		t.Fatalf("harness: %v", err)
+	}
+	if err := c.bundle.Start(ctx); err != nil {
+		t.Fatalf("harness: %v", err)
+	}
+	if err := c.bundle.ImportImages(ctx); err != nil {
+		t.Fatalf("harness: %v", err)
+	}
+	return c
+}
+
+func (c *Containerd) cleanUp(t testing.TB) {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	if c.PID() != 0 {
+		if err := c.bundle.RemovePods(ctx, removalGrace); err != nil {
+			t.Logf("harness: %v", err)
+		}
+	}
+	if err := c.bundle.Stop(ctx); err != nil {
+		t.Errorf("harness: %v", err)
+	}
+	if t.Failed() {
+		if log, err := os.ReadFile(c.bundle.LogFile()); err == nil {
+			t.Logf("harness: the end of containerd's log:\n%s", log[max(0, len(log)-4096):])
+		}
+	}
+	if err := c.bundle.CleanUp(); err != nil {
+		t.Errorf("harness: %v", err)
+	}
+	if err := os.RemoveAll(c.StateDir); err != nil {
+		t.Errorf("harness: %v", err)
+	}
+}
+
+// PID is containerd's process id; 0 when it does not run.
+func (c *Containerd) PID() int { return c.bundle.PID() }
+
+// Kill ends containerd by SIGKILL and waits until it is gone. Its pods run on.
+func (c *Containerd) Kill(t testing.TB) {
+	t.Helper()
+	pid := c.PID()
+	if pid == 0 {
+		t.Fatal("harness: containerd does not run")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatalf("harness: killing containerd: %v", err)
+	}
+	Eventually(ctx, t, "containerd is gone", func() bool { return c.PID() == 0 })
+}
+
+// Start starts containerd again after Kill and waits until it serves.
+func (c *Containerd) Start(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	if err := c.bundle.Start(ctx); err != nil {
+		t.Fatalf("harness: %v", err)
+	}
+}
+
+// RemovePods removes every pod of the runtime at once, so that one containerd can serve several tests.
+func (c *Containerd) RemovePods(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	if err := c.bundle.RemovePods(ctx, removalGrace); err != nil {
+		t.Fatalf("harness: %v", err)
+	}
+}
+
+// Eventually polls a condition until it holds, and fails the test when the context ends first.
+func Eventually(ctx context.Context, t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	const interval = 20 * time.Millisecond
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for !holds() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("waiting until %s: %v", what, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}
