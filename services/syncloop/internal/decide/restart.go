@@ -1,0 +1,126 @@
+package decide
+
+import (
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
+)
+
+const (
+	// backoffBase is the back-off after the first restart; each further one doubles it. The kubelet's number.
+	backoffBase = 10 * time.Second
+	// DefaultBackoffMax is the longest crash back-off where the configuration names none. The kubelet's number.
+	DefaultBackoffMax = 5 * time.Minute
+	// backoffReset is the time of running after which a container's crashes are forgotten. The kubelet's number.
+	backoffReset = 10 * time.Minute
+)
+
+// Backoff is how long after its end a container waits for its restart. Step is how many restarts of the same row of
+// crashes came before it: the first crash is restarted at once, then 10 s, doubling up to max.
+func Backoff(step int, longest time.Duration) time.Duration {
+	if longest <= 0 {
+		longest = DefaultBackoffMax
+	}
+	if step <= 0 {
+		return 0
+	}
+	delay := backoffBase
+	for ; step > 1 && delay < longest; step-- {
+		delay *= 2
+	}
+	return min(delay, longest)
+}
+
+// restartOf says where the next container of a name stands in the row of its kind, and until when it must wait. It is
+// computed from the runtime's record alone: the last container that has ended, and the annotations on it.
+func restartOf(c *v1.Container, status *lifecyclev1.PodStatus, facts Facts) (s Start, delay time.Duration, until time.Time) {
+	s.Container = c
+	latest := observed.Latest(status, c.Name)
+	if latest == nil {
+		s.First = true
+		return s, 0, time.Time{}
+	}
+	before := podlabels.RestartOf(latest.GetAnnotations(), latest.GetAttempt())
+	s.Restart.Count = before.Count + 1
+	if podlabels.Changed(c, latest.GetAnnotations()) {
+		return s, 0, time.Time{} // what crashed was another program
+	}
+	step := before.Step
+	if ran(latest) >= backoffReset {
+		step = 0
+	}
+	s.Restart.Step = step + 1
+	ended := observed.Time(latest.GetFinishedAt())
+	if !observed.Exited(latest) || ended.IsZero() {
+		return s, 0, time.Time{}
+	}
+	// A clock that was set back must not lengthen the back-off: the end is in the past.
+	if ended.After(facts.Now) {
+		ended = facts.Now
+	}
+	delay = Backoff(step, facts.BackoffMax)
+	return s, delay, ended.Add(delay)
+}
+
+// ran is how long a container that has ended had run.
+func ran(c *lifecyclev1.Container) time.Duration {
+	start, end := observed.Time(c.GetStartedAt()), observed.Time(c.GetFinishedAt())
+	if start.IsZero() || end.IsZero() || start.Unix() <= 0 {
+		return 0
+	}
+	return end.Sub(start)
+}
+
+// restarts says whether a container that has ended with an exit code is to be run again: by the container's own rules,
+// else by its own policy, else by the pod's.
+func restarts(pod *v1.Pod, c *v1.Container, code int32) bool {
+	policy := pod.Spec.RestartPolicy
+	if c.RestartPolicy != nil {
+		if slices.ContainsFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool { return ruleMatches(r, code) }) {
+			return true
+		}
+		policy = v1.RestartPolicy(*c.RestartPolicy)
+	}
+	switch policy {
+	case v1.RestartPolicyNever:
+		return false
+	case v1.RestartPolicyOnFailure:
+		return code != 0
+	case v1.RestartPolicyAlways:
+		return true
+	}
+	return true // the default of an empty policy
+}
+
+func ruleMatches(rule v1.ContainerRestartRule, code int32) bool {
+	if rule.Action != v1.ContainerRestartRuleActionRestart || rule.ExitCodes == nil {
+		return false
+	}
+	listed := slices.Contains(rule.ExitCodes.Values, code)
+	switch rule.ExitCodes.Operator {
+	case v1.ContainerRestartRuleOnExitCodesOpIn:
+		return listed
+	case v1.ContainerRestartRuleOnExitCodesOpNotIn:
+		return !listed
+	}
+	return false
+}
+
+// Restarts says whether a container that has ended with an exit code is to be run again, by its rules and policies.
+func Restarts(pod *v1.Pod, c *v1.Container, code int32) bool { return restarts(pod, c, code) }
+
+// anyRestarts says whether the pod has a container that could be run again after some end.
+func anyRestarts(pod *v1.Pod) bool {
+	can := func(c v1.Container) bool {
+		if c.RestartPolicy == nil {
+			return pod.Spec.RestartPolicy != v1.RestartPolicyNever
+		}
+		return *c.RestartPolicy != v1.ContainerRestartPolicyNever || len(c.RestartPolicyRules) > 0
+	}
+	return slices.ContainsFunc(pod.Spec.Containers, can)
+}
