@@ -5,6 +5,7 @@ package otlpsink
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
 	"net"
 	"strconv"
 	"sync"
@@ -41,22 +42,36 @@ type Sink struct {
 // Start begins to receive, until the test ends.
 func Start(t testing.TB) *Sink {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	s, stop, err := New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Sink{address: listener.Addr().String()}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// New begins to receive until stop is called. It fails when there is no free port on the loopback address.
+func New() (s *Sink, stop func() error, err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, fmt.Errorf("listen for traces: %w", err)
+	}
+	s = &Sink{address: listener.Addr().String()}
 	server := grpc.NewServer()
 	collectorv1.RegisterTraceServiceServer(server, s)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
-	t.Cleanup(func() {
+	return s, func() error {
 		server.Stop()
 		if err := <-done; err != nil {
-			t.Errorf("trace receiver: %v", err)
+			return fmt.Errorf("receive traces: %w", err)
 		}
-	})
-	return s
+		return nil
+	}, nil
 }
 
 // Endpoint is the value for OTEL_EXPORTER_OTLP_ENDPOINT.

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+	cri "k8s.io/cri-client/pkg"
+)
+
+// criTimeout is runtimeRequestTimeout's default.
+const criTimeout = 2 * time.Minute
+
+func connect(ctx context.Context, endpoint string) (internalapi.RuntimeService, error) {
+	runtime, err := cri.NewRemoteRuntimeServiceBuilder().WithEndpoint(endpoint).WithConnectionTimeout(criTimeout).WithTracerProvider(nil).Build(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the runtime at %s: %w", endpoint, err)
+	}
+	return runtime, nil
+}
+
+// bareRound makes pods by CRI calls alone, all at once, and returns the seconds that each took until its container
+// was started. The four processes are down meanwhile, so they cannot slow it.
+func (n *node) bareRound(ctx context.Context, pods int) ([]float64, error) {
+	if err := n.stopServices(ctx); err != nil {
+		return nil, err
+	}
+	runtime, err := connect(ctx, n.layout.RuntimeEndpoint())
+	if err != nil {
+		return nil, err
+	}
+	defer runtime.Close(ctx) //nolint:errcheck // nothing was written that a close could lose
+	seconds := make([]float64, pods)
+	sandboxes := make([]string, pods)
+	begin := time.Now()
+	group, groupCtx := errgroup.WithContext(ctx)
+	for i := range pods {
+		group.Go(func() error {
+			var err error
+			sandboxes[i], err = n.barePod(groupCtx, runtime, i)
+			seconds[i] = time.Since(begin).Seconds()
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return seconds, removeAll(ctx, runtime, sandboxes)
+}
+
+// barePod runs what a kubelet would for benchPod, less everything that is not a call.
+func (n *node) barePod(ctx context.Context, runtime internalapi.RuntimeService, i int) (string, error) {
+	name := fmt.Sprintf("bare-%d", i)
+	sandbox := &runtimev1.PodSandboxConfig{
+		Metadata:     &runtimev1.PodSandboxMetadata{Name: name, Namespace: "bench", Uid: name},
+		Hostname:     name,
+		LogDirectory: filepath.Join(n.layout.PodLogs(), "bench_"+name),
+		DnsConfig:    &runtimev1.DNSConfig{},
+		Linux: &runtimev1.LinuxPodSandboxConfig{SecurityContext: &runtimev1.LinuxSandboxSecurityContext{
+			NamespaceOptions: &runtimev1.NamespaceOption{Pid: runtimev1.NamespaceMode_CONTAINER},
+		}},
+	}
+	id, err := runtime.RunPodSandbox(ctx, sandbox, "")
+	if err != nil {
+		return "", fmt.Errorf("run sandbox %s: %w", name, err)
+	}
+	container, err := runtime.CreateContainer(ctx, id, &runtimev1.ContainerConfig{
+		Metadata: &runtimev1.ContainerMetadata{Name: "main"},
+		Image:    &runtimev1.ImageSpec{Image: benchImage},
+		Args:     benchArgs(),
+		LogPath:  "main_0.log",
+		Linux:    &runtimev1.LinuxContainerConfig{Resources: &runtimev1.LinuxContainerResources{CpuShares: 2}},
+	}, sandbox)
+	if err != nil {
+		return id, fmt.Errorf("create container in %s: %w", name, err)
+	}
+	if err := runtime.StartContainer(ctx, container); err != nil {
+		return id, fmt.Errorf("start container in %s: %w", name, err)
+	}
+	return id, nil
+}
+
+func removeAll(ctx context.Context, runtime internalapi.RuntimeService, sandboxes []string) error {
+	group, ctx := errgroup.WithContext(ctx)
+	const atOnce = 4
+	group.SetLimit(atOnce)
+	for _, id := range sandboxes {
+		group.Go(func() error {
+			if err := runtime.StopPodSandbox(ctx, id); err != nil {
+				return fmt.Errorf("stop sandbox %s: %w", id, err)
+			}
+			if err := runtime.RemovePodSandbox(ctx, id); err != nil {
+				return fmt.Errorf("remove sandbox %s: %w", id, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}

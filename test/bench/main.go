@@ -1,0 +1,148 @@
+// Command bench measures a Quartet node beside bare CRI calls on the same containerd, in one run, and prints ratios.
+//
+// For each number of pods it takes the time from the manifests' rename into place until /pods shows them Ready, and the
+// time that the same pods take when they are made by nothing but the CRI calls that cannot be left out: sandbox,
+// container, start. The rounds alternate, so that both see the same machine. Then it lets the node rest with the largest
+// number of pods and reads the memory and the processor time of the four processes from /proc.
+//
+// It needs root and the binaries of `make build`; it uses a state directory of its own and removes it.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	bin    string
+	out    string
+	pods   []int
+	rounds int
+	idle   time.Duration
+}
+
+func run(ctx context.Context, args []string) (err error) {
+	opts, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("containers need root: run it as root, for example with sudo")
+	}
+	node, err := newNode(opts.bin)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, node.remove(context.WithoutCancel(ctx))) }()
+
+	report := Report{Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel()}
+	for _, pods := range opts.pods {
+		result, err := compare(ctx, node, pods, rounds(opts.rounds, pods))
+		if err != nil {
+			return fmt.Errorf("%d pods: %w", pods, err)
+		}
+		report.Starts = append(report.Starts, result)
+	}
+	most := opts.pods[len(opts.pods)-1]
+	if report.Idle, err = measureIdle(ctx, node, most, opts.idle); err != nil {
+		return fmt.Errorf("idle with %d pods: %w", most, err)
+	}
+	if err := report.print(os.Stdout); err != nil {
+		return err
+	}
+	if opts.out == "" {
+		return nil
+	}
+	data, err := json.MarshalIndent(report, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the report: %w", err)
+	}
+	if err := os.WriteFile(opts.out, append(data, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	fmt.Println("\nwritten as JSON to", opts.out)
+	return nil
+}
+
+func parse(args []string) (options, error) {
+	var opts options
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.StringVar(&opts.bin, "bin", "bin", "directory of the binaries that make build leaves")
+	flags.StringVar(&opts.out, "out", "bench.json", "file for the figures as JSON; empty for none")
+	flags.IntVar(&opts.rounds, "rounds", 10, "rounds for one pod; more pods take fewer")
+	flags.DurationVar(&opts.idle, "idle", 30*time.Second, "how long to watch the idle node")
+	list := flags.String("pods", "1,10,100", "numbers of pods to start at once, smallest first")
+	if err := flags.Parse(args); err != nil {
+		return options{}, err
+	}
+	for text := range strings.SplitSeq(*list, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil || n < 1 {
+			return options{}, fmt.Errorf("-pods %q: want numbers above 0 with commas between them", *list)
+		}
+		opts.pods = append(opts.pods, n)
+	}
+	if opts.rounds < 1 {
+		return options{}, fmt.Errorf("-rounds %d: want at least 1", opts.rounds)
+	}
+	return opts, nil
+}
+
+// rounds gives large numbers of pods fewer rounds: a hundred pods are a hundred samples in one.
+func rounds(forOne, pods int) int {
+	return max(min(forOne, 2), forOne/pods)
+}
+
+// compare alternates bare rounds with rounds of the node.
+func compare(ctx context.Context, node *node, pods, rounds int) (Start, error) {
+	result := Start{Pods: pods, Rounds: rounds}
+	for round := range rounds {
+		fmt.Printf("%3d pods, round %d of %d: bare CRI calls…", pods, round+1, rounds)
+		bare, err := node.bareRound(ctx, pods)
+		if err != nil {
+			return Start{}, fmt.Errorf("bare CRI calls: %w", err)
+		}
+		fmt.Printf(" %.2f s; Quartet…", slowest(bare))
+		quartet, err := node.quartetRound(ctx, pods)
+		if err != nil {
+			return Start{}, fmt.Errorf("quartet: %w", err)
+		}
+		fmt.Printf(" %.2f s\n", slowest(quartet))
+		result.bare = append(result.bare, bare...)
+		result.quartet = append(result.quartet, quartet...)
+		result.slowestBare = append(result.slowestBare, slowest(bare))
+		result.slowestQuartet = append(result.slowestQuartet, slowest(quartet))
+	}
+	result.summarise()
+	return result, nil
+}
+
+func kernel() string {
+	data, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(data))
+}

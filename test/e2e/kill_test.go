@@ -1,0 +1,137 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+// TestNoPodNoticesAKill kills each process, then all four at once, then the runtime, under ten pods.
+func TestNoPodNoticesAKill(t *testing.T) {
+	const count = 10
+	name := func(i int) string { return fmt.Sprintf("steady%d", i) }
+	before := map[string]string{}
+	for i := range count {
+		place(t, name(i)+".yaml", manifest(name(i), 1, "sleep"))
+	}
+	for i := range count {
+		before[name(i)] = fmt.Sprint(containerIDs(await(t, name(i), "Ready", ready)))
+	}
+	var all []string
+	for _, s := range layout.Services() {
+		all = append(all, string(s))
+	}
+	victims := map[string][]string{"all four": all, "containerd": {"containerd"}}
+	for _, s := range all {
+		victims[s] = []string{s}
+	}
+	for title, names := range victims {
+		t.Run(title, func(t *testing.T) {
+			watch := watchReady(t, "steady", count)
+			old := map[string]int{}
+			for _, n := range names {
+				old[n] = pid(t, n)
+			}
+			kill(t, names...)
+			// A change that is made while the process is dead is acted on when it returns.
+			file := "meanwhile.yaml"
+			pod := "meanwhile-" + strings.ReplaceAll(title, " ", "-")
+			place(t, file, manifest(pod, 1, "sleep"))
+			for _, n := range names {
+				awaitNewPID(t, n, old[n])
+			}
+			await(t, pod, "Ready", ready)
+			takeAway(t, file)
+			await(t, pod, "gone", gone)
+			for _, problem := range watch() {
+				t.Error(problem)
+			}
+			for i := range count {
+				p := await(t, name(i), "Ready", ready)
+				if got := fmt.Sprint(containerIDs(p)); got != before[name(i)] {
+					t.Errorf("pod %s: containers went from %s to %s", name(i), before[name(i)], got)
+				}
+				if restarts := p.Status.ContainerStatuses[0].RestartCount; restarts != 0 {
+					t.Errorf("pod %s counts %d restarts", name(i), restarts)
+				}
+			}
+		})
+	}
+}
+
+// watchReady looks at the pods with a name's beginning until the returned function is called, which says what was wrong: a
+// pod that was not Ready, or that was missing from an answer. No answer at all is no flip: syncloop may be dead.
+func watchReady(t *testing.T, prefix string, count int) func() []string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	problems := map[string]bool{}
+	var done sync.WaitGroup
+	done.Go(func() {
+		for ctx.Err() == nil {
+			items, err := pods(ctx)
+			if err == nil {
+				check(items, prefix, count, problems)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(interval):
+			}
+		}
+	})
+	return func() []string {
+		cancel()
+		done.Wait()
+		var list []string
+		for p := range maps.Keys(problems) {
+			list = append(list, p)
+		}
+		return list
+	}
+}
+
+func check(items []v1.Pod, prefix string, count int, problems map[string]bool) {
+	seen := 0
+	for i := range items {
+		if !strings.HasPrefix(items[i].Name, prefix) {
+			continue
+		}
+		seen++
+		if !ready(&items[i]) {
+			problems[fmt.Sprintf("pod %s was not Ready for a moment: %s", items[i].Name, describe(&items[i]))] = true
+		}
+	}
+	if seen != count {
+		problems[fmt.Sprintf("an answer had %d of %d pods", seen, count)] = true
+	}
+}
+
+// awaitRestart waits until a process that was just killed is another one.
+func awaitRestart(t *testing.T, name string) {
+	t.Helper()
+	awaitThat(t, name+" is back", func() bool {
+		_, err := pods(t.Context())
+		return err == nil
+	})
+}
+
+func awaitNewPID(t *testing.T, name string, old int) {
+	t.Helper()
+	awaitThat(t, "a new process "+name, func() bool {
+		data, err := os.ReadFile(node.layout.PIDFile(name))
+		if err != nil {
+			return false
+		}
+		id, err := strconv.Atoi(strings.TrimSpace(string(data)))
+		return err == nil && id != old
+	})
+}
