@@ -1,0 +1,112 @@
+package facts
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestThisMachine(t *testing.T) {
+	m, err := ReadMachine()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.CPUs < 1 || m.MemoryBytes < 64<<20 || m.KernelVersion == "" || m.BootID == "" || m.OSImage == "" {
+		t.Errorf("this machine is read as %+v", m)
+	}
+	if m.OperatingSystem != "linux" || m.Architecture != runtime.GOARCH {
+		t.Errorf("platform is %s/%s", m.OperatingSystem, m.Architecture)
+	}
+	r, err := ReadNow(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.MemoryAvailableBytes <= 0 || r.MemoryAvailableBytes > m.MemoryBytes {
+		t.Errorf("available memory is %d of %d", r.MemoryAvailableBytes, m.MemoryBytes)
+	}
+	if r.NodeFS.CapacityBytes <= 0 || r.NodeFS.AvailableBytes > r.NodeFS.CapacityBytes {
+		t.Errorf("file system is read as %+v", r.NodeFS)
+	}
+	if r.RunningPIDs < 1 || r.MaxPIDs <= r.RunningPIDs {
+		t.Errorf("processes: %d of %d", r.RunningPIDs, r.MaxPIDs)
+	}
+}
+
+func TestDirectoryThatIsNotThereYet(t *testing.T) {
+	dir := t.TempDir()
+	want, err := filesystem(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := filesystem(filepath.Join(dir, "not", "yet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.CapacityBytes != want.CapacityBytes {
+		t.Errorf("capacity = %d, want that of the directory above, %d", got.CapacityBytes, want.CapacityBytes)
+	}
+}
+
+func TestWhatCouldBeReadIsReturnedBesideTheError(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := ReadNow(filepath.Join(file, "below"))
+	if err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("got %v, want an error that names %s", err, file)
+	}
+	if r.MemoryAvailableBytes == 0 || r.MaxPIDs == 0 {
+		t.Errorf("the rest was not read: %+v", r)
+	}
+}
+
+func TestMeminfo(t *testing.T) {
+	good := "MemTotal:  24 kB\nMemFree:            2 kB\nInactive(file):    3 kB\nHugePages_Total:   0\n"
+	got, err := parseMeminfo([]byte(good), "MemFree", "Inactive(file)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]int64{2048, 3072}, got); diff != "" {
+		t.Error(diff)
+	}
+	for name, text := range map[string]string{
+		"missing": "MemFree: 2 kB\n", "no unit": "MemFree: 2\nInactive(file): 3 kB\n", "no number": "MemFree: x kB\nInactive(file): 3 kB\n",
+		"negative": "MemFree: -2 kB\nInactive(file): 3 kB\n",
+	} {
+		if got, err := parseMeminfo([]byte(text), "MemFree", "Inactive(file)"); err == nil {
+			t.Errorf("%s: read as %v", name, got)
+		}
+	}
+}
+
+func TestLoadavg(t *testing.T) {
+	if n, err := parseLoadavg("0.51 0.60 0.44 2/317 4711\n"); err != nil || n != 317 {
+		t.Errorf("got %d, %v, want 317", n, err)
+	}
+	for _, text := range []string{"", "1 2 3", "1 2 3 4 5", "1 2 3 4/x"} {
+		if n, err := parseLoadavg(text); err == nil {
+			t.Errorf("%q is read as %d", text, n)
+		}
+	}
+}
+
+func TestTheLeastLimitOfProcessesCounts(t *testing.T) {
+	proc := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(proc, "sys/kernel"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"sys/kernel/pid_max": "4194304\n", "sys/kernel/threads-max": "1000\n", "loadavg": "0 0 0 1/20 3\n"} {
+		if err := os.WriteFile(filepath.Join(proc, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit, running, err := processes(proc)
+	if err != nil || limit != 1000 || running != 20 {
+		t.Errorf("got %d, %d, %v, want 1000, 20", limit, running, err)
+	}
+}
