@@ -9,6 +9,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
+	"github.com/quartet-node/quartet/services/syncloop/internal/observedtest"
 )
 
 func TestPod(t *testing.T) {
@@ -82,8 +83,8 @@ func TestPod(t *testing.T) {
 		{"clock was set back", always, "a", "s0:ready a@s0:exited=1,rc=1,ended=-1h", "wait(a 10s of 10s)"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			pod := newPod(test.policy, test.containers)
-			got := decide.Pod(pod, newStatus(pod, test.observed), decide.Facts{Now: now})
+			pod := observedtest.Pod(test.policy, test.containers)
+			got := decide.Pod(pod, observedtest.Status(pod, test.observed), decide.Facts{Now: now})
 			if say(got) != test.want {
 				t.Errorf("\npod      %s %s\nobserved %s\ngot      %s\nwant     %s", test.policy, test.containers, test.observed, say(got), test.want)
 			}
@@ -93,8 +94,8 @@ func TestPod(t *testing.T) {
 
 func TestChangedSpecRestartsThatContainerOnly(t *testing.T) {
 	for _, policy := range []v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyNever} {
-		pod := newPod(policy, "a b")
-		status := newStatus(pod, "s0:ready a@s0:running,rc=4 b@s0:running")
+		pod := observedtest.Pod(policy, "a b")
+		status := observedtest.Status(pod, "s0:ready a@s0:running,rc=4 b@s0:running")
 		pod.Spec.Containers[0].Image = "image:2"
 		got := decide.Pod(pod, status, decide.Facts{Now: now})
 		if want := "kill(a-1) start(a rc=5)"; say(got) != want {
@@ -104,8 +105,8 @@ func TestChangedSpecRestartsThatContainerOnly(t *testing.T) {
 }
 
 func TestChangedSpecIsNotHeldBackByTheCrashesBefore(t *testing.T) {
-	pod := newPod(v1.RestartPolicyAlways, "a")
-	status := newStatus(pod, "s0:ready a@s0:exited=1,rc=9,ended=1s")
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
+	status := observedtest.Status(pod, "s0:ready a@s0:exited=1,rc=9,ended=1s")
 	pod.Spec.Containers[0].Image = "image:2"
 	got := decide.Pod(pod, status, decide.Facts{Now: now})
 	if want := "start(a rc=10)"; say(got) != want {
@@ -117,16 +118,16 @@ func TestChangedSpecIsNotHeldBackByTheCrashesBefore(t *testing.T) {
 }
 
 func TestBackoffStepIsOfThePresentRowOfCrashes(t *testing.T) {
-	pod := newPod(v1.RestartPolicyAlways, "a")
-	got := decide.Pod(pod, newStatus(pod, "s0:ready a@s0:exited=1,rc=9,ran=11m"), decide.Facts{Now: now})
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
+	got := decide.Pod(pod, observedtest.Status(pod, "s0:ready a@s0:exited=1,rc=9,ran=11m"), decide.Facts{Now: now})
 	if len(got.Start) != 1 || got.Start[0].Restart.Count != 10 || got.Start[0].Restart.Step != 1 {
 		t.Fatalf("got %+v, want restart count 10 at step 1", got.Start)
 	}
 }
 
 func TestConfiguredLongestBackoff(t *testing.T) {
-	pod := newPod(v1.RestartPolicyAlways, "a")
-	status := newStatus(pod, "s0:ready a@s0:exited=1,rc=50,ended=1s")
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
+	status := observedtest.Status(pod, "s0:ready a@s0:exited=1,rc=50,ended=1s")
 	got := decide.Pod(pod, status, decide.Facts{Now: now, BackoffMax: 30 * time.Second})
 	if want := "wait(a 29s of 30s)"; say(got) != want {
 		t.Fatalf("got %s, want %s", say(got), want)
@@ -147,9 +148,9 @@ func TestProbesKill(t *testing.T) {
 		"readiness does not": {func(c *v1.Container) { c.ReadinessProbe = &v1.Probe{} }, decide.Facts{Now: now, Liveness: failed}, "nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := newPod(v1.RestartPolicyAlways, "a")
+			pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
 			test.probe(&pod.Spec.Containers[0])
-			if got := say(decide.Pod(pod, newStatus(pod, "s0:ready a@s0:running"), test.facts)); got != test.want {
+			if got := say(decide.Pod(pod, observedtest.Status(pod, "s0:ready a@s0:running"), test.facts)); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
@@ -157,9 +158,9 @@ func TestProbesKill(t *testing.T) {
 }
 
 func TestSidecarWithAStartupProbeHoldsBackTheNext(t *testing.T) {
-	pod := newPod(v1.RestartPolicyAlways, "sidecar:s a")
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "sidecar:s a")
 	pod.Spec.InitContainers[0].StartupProbe = &v1.Probe{}
-	status := newStatus(pod, "s0:ready s@s0:running")
+	status := observedtest.Status(pod, "s0:ready s@s0:running")
 	for result, want := range map[decide.ProbeResult]string{decide.Unknown: "nothing", decide.Success: "start(a)", decide.Failure: "kill(s-1)"} {
 		facts := decide.Facts{Now: now, Startup: func(string) decide.ProbeResult { return result }}
 		if got := say(decide.Pod(pod, status, facts)); got != want {
@@ -178,10 +179,10 @@ func TestContainersOwnPolicyAndRules(t *testing.T) {
 		"s0:ready a@s0:exited=1 b@s0:running":  "nothing",
 		"s0:ready a@s0:exited=42 b@s0:running": "start(a rc=1)",
 	} {
-		pod := newPod(v1.RestartPolicyAlways, "a b")
+		pod := observedtest.Pod(v1.RestartPolicyAlways, "a b")
 		pod.Spec.Containers[0].RestartPolicy = &never
 		pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{rule}
-		if got := say(decide.Pod(pod, newStatus(pod, observed), decide.Facts{Now: now})); got != want {
+		if got := say(decide.Pod(pod, observedtest.Status(pod, observed), decide.Facts{Now: now})); got != want {
 			t.Errorf("%s: got %s, want %s", observed, got, want)
 		}
 	}
@@ -193,16 +194,16 @@ func TestADeletedPodStartsNothing(t *testing.T) {
 		"s0:ready a@s0:exited=1 b@s0:running":  "nothing",
 		"s0:ready a@s0:exited=1 b@s0:exited=0": "stop-all",
 	} {
-		pod := newPod(v1.RestartPolicyAlways, "a b")
+		pod := observedtest.Pod(v1.RestartPolicyAlways, "a b")
 		pod.DeletionTimestamp = &metav1.Time{Time: now}
-		if got := say(decide.Pod(pod, newStatus(pod, observed), decide.Facts{Now: now})); got != want {
+		if got := say(decide.Pod(pod, observedtest.Status(pod, observed), decide.Facts{Now: now})); got != want {
 			t.Errorf("%q: got %s, want %s", observed, got, want)
 		}
 	}
 }
 
 func TestAPodThatWasNotObservedIsNew(t *testing.T) {
-	pod := newPod(v1.RestartPolicyAlways, "a")
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
 	var none *lifecyclev1.PodStatus
 	if got, want := say(decide.Pod(pod, none, decide.Facts{Now: now})), "sandbox(0) start(a)"; got != want {
 		t.Fatalf("got %s, want %s", got, want)

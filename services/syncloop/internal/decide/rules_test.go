@@ -15,6 +15,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
+	"github.com/quartet-node/quartet/services/syncloop/internal/observedtest"
 )
 
 // world is a runtime with one pod in it: it carries actions out as the act part does, and lets things happen.
@@ -35,7 +36,7 @@ func newWorld(t *rapid.T) *world {
 		containers += fmt.Sprintf(" c%d", i)
 	}
 	policy := rapid.SampledFrom([]v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever}).Draw(t, "policy")
-	return &world{t: t, pod: newPod(policy, containers), status: &lifecyclev1.PodStatus{Uid: "u"}, now: now}
+	return &world{t: t, pod: observedtest.Pod(policy, containers), status: &lifecyclev1.PodStatus{Uid: "u"}, now: now}
 }
 
 func (w *world) decide() decide.Actions {

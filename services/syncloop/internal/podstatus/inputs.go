@@ -25,6 +25,8 @@ type Inputs struct {
 	// Previous is the status that was computed before; zero after a restart. Its terminal phase, start time, transition
 	// times, reason and message are kept.
 	Previous v1.PodStatus
+	// RuntimeName is the runtime's own name, the scheme of container IDs ("containerd://…"); empty is "containerd".
+	RuntimeName string
 	// HostIPs are the addresses of the node, the primary one first.
 	HostIPs []string
 	// Readiness says whether the readiness probe of a running container holds; nil when there is no prober. It is asked

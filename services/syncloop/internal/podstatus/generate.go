@@ -1,0 +1,129 @@
+package podstatus
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubectl/pkg/util/qos"
+	"k8s.io/utils/net"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
+)
+
+// Generate computes the status of a pod. The words in it (phases, reasons, messages of conditions) are the kubelet's,
+// since kubectl and controllers read them.
+func Generate(pod *v1.Pod, status *lifecyclev1.PodStatus, in Inputs) v1.PodStatus {
+	g := &generation{pod: pod, status: status, in: in}
+	if g.in.RuntimeName == "" {
+		g.in.RuntimeName = "containerd"
+	}
+	out := v1.PodStatus{ObservedGeneration: pod.Generation, QOSClass: qos.GetPodQOS(pod)}
+	out.InitContainerStatuses = g.containerStatuses(pod.Spec.InitContainers, in.Previous.InitContainerStatuses, true)
+	out.ContainerStatuses = g.containerStatuses(pod.Spec.Containers, in.Previous.ContainerStatuses, false)
+	slices.SortFunc(out.ContainerStatuses, func(a, b v1.ContainerStatus) int {
+		switch {
+		case a.Name < b.Name:
+			return -1
+		case a.Name > b.Name:
+			return 1
+		}
+		return 0
+	})
+	out.Phase = g.phase(out)
+	out.Reason, out.Message = g.reason(out.Phase)
+	out.StartTime = g.startTime()
+	out.Conditions = g.conditions(out)
+	g.addresses(&out)
+	return out
+}
+
+// generation is one run of Generate.
+type generation struct {
+	pod    *v1.Pod
+	status *lifecyclev1.PodStatus
+	in     Inputs
+}
+
+// reason keeps the pod's reason and message while it stays in its phase, unless there are new ones.
+func (g *generation) reason(phase v1.PodPhase) (reason, message string) {
+	if g.in.Reason != "" || g.in.Message != "" {
+		return g.in.Reason, g.in.Message
+	}
+	// What held a pending pod up is told anew at each sync, so that it is gone when it is over.
+	if phase == v1.PodPending {
+		return g.pod.Status.Reason, g.pod.Status.Message
+	}
+	if phase == g.in.Previous.Phase && (g.in.Previous.Reason != "" || g.in.Previous.Message != "") {
+		return g.in.Previous.Reason, g.in.Previous.Message
+	}
+	if phase == g.pod.Status.Phase {
+		return g.pod.Status.Reason, g.pod.Status.Message
+	}
+	return "", ""
+}
+
+// startTime is when the pod was first seen here. After a restart the oldest sandbox tells it best: it was made as soon as
+// the pod was seen.
+func (g *generation) startTime() *metav1.Time {
+	for _, known := range []*metav1.Time{g.in.Previous.StartTime, g.pod.Status.StartTime} {
+		if known != nil && !known.IsZero() {
+			return known.DeepCopy()
+		}
+	}
+	start := g.in.Now
+	for _, s := range g.status.GetSandboxes() {
+		if created := observed.Time(s.GetCreatedAt()); !created.IsZero() && created.Before(start) {
+			start = created
+		}
+	}
+	t := metav1.NewTime(start)
+	return &t
+}
+
+// addresses fills in the addresses of pod and host.
+func (g *generation) addresses(out *v1.PodStatus) {
+	for _, ip := range g.in.HostIPs {
+		out.HostIPs = append(out.HostIPs, v1.HostIP{IP: ip})
+	}
+	if len(out.HostIPs) > 0 {
+		out.HostIP = out.HostIPs[0].IP
+	}
+	ips := g.status.GetIps()
+	if g.pod.Spec.HostNetwork {
+		ips = g.in.HostIPs
+		if old := g.in.Previous.PodIPs; len(old) > 0 { // they stay as they were first seen
+			ips = []string{old[0].IP}
+			for _, ip := range g.in.HostIPs {
+				if net.IPFamilyOfString(ip) != net.IPFamilyOfString(ips[0]) {
+					ips = append(ips, ip)
+					break
+				}
+			}
+		}
+	}
+	for _, ip := range preferFamily(ips, out.HostIP) {
+		out.PodIPs = append(out.PodIPs, v1.PodIP{IP: ip})
+	}
+	if len(out.PodIPs) > 0 {
+		out.PodIP = out.PodIPs[0].IP
+	}
+}
+
+// preferFamily puts the addresses of the family of the host's primary address first, and keeps one of each family.
+func preferFamily(ips []string, host string) []string {
+	if len(ips) < 2 || host == "" {
+		return ips
+	}
+	family := net.IPFamilyOfString(host)
+	var same, other []string
+	for _, ip := range ips {
+		if net.IPFamilyOfString(ip) == family {
+			same = append(same, ip)
+		} else {
+			other = append(other, ip)
+		}
+	}
+	return append(same[:min(1, len(same))], other[:min(1, len(other))]...)
+}

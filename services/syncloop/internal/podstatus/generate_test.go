@@ -1,0 +1,294 @@
+package podstatus_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/observedtest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
+)
+
+var now = observedtest.Now
+
+// say writes what an operator sees of a status as one line: the phase, the conditions that hold, each container.
+func say(s v1.PodStatus) string {
+	words := []string{string(s.Phase)}
+	short := map[v1.PodConditionType]string{
+		v1.PodReadyToStartContainers: "sandbox", v1.PodInitialized: "initialized", v1.ContainersReady: "containers", v1.PodReady: "ready",
+	}
+	for _, c := range s.Conditions {
+		if name := short[c.Type]; name != "" && c.Status == v1.ConditionTrue {
+			words = append(words, "+"+name)
+		}
+	}
+	for _, c := range append(append([]v1.ContainerStatus(nil), s.InitContainerStatuses...), s.ContainerStatuses...) {
+		word := c.Name + "=" + sayState(c.State)
+		if c.Ready {
+			word += ",ready"
+		}
+		if c.RestartCount > 0 {
+			word += fmt.Sprintf(",rc=%d", c.RestartCount)
+		}
+		if c.LastTerminationState.Terminated != nil {
+			word += ",last=" + sayState(c.LastTerminationState)
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, " ")
+}
+
+func sayState(s v1.ContainerState) string {
+	switch {
+	case s.Running != nil:
+		return "running"
+	case s.Terminated != nil:
+		return fmt.Sprintf("%s(%d)", s.Terminated.Reason, s.Terminated.ExitCode)
+	case s.Waiting != nil:
+		return "waiting(" + s.Waiting.Reason + ")"
+	}
+	return "?"
+}
+
+func TestGenerate(t *testing.T) {
+	const always, onFailure, never = v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever
+	backoff := map[string]podstatus.Reason{"a": {Reason: "CrashLoopBackOff", Message: "back-off 10s"}}
+	initBackoff := map[string]podstatus.Reason{"i": {Reason: "CrashLoopBackOff"}}
+	for _, test := range []struct {
+		name       string
+		policy     v1.RestartPolicy
+		containers string
+		observed   string
+		in         podstatus.Inputs
+		want       string
+	}{
+		{name: "new", policy: always, containers: "a", want: "Pending +initialized a=waiting(ContainerCreating)"},
+		{name: "new with init", policy: always, containers: "init:i a", want: "Pending i=waiting(PodInitializing) a=waiting(PodInitializing)"},
+		{name: "init runs", policy: always, containers: "init:i a", observed: "s0:ready i@s0:running",
+			want: "Pending +sandbox i=running a=waiting(PodInitializing)"},
+		{name: "init has ended", policy: always, containers: "init:i a", observed: "s0:ready i@s0:exited=0",
+			want: "Pending +sandbox +initialized i=Completed(0),ready a=waiting(PodInitializing)"},
+		{name: "init failed and waits", policy: always, containers: "init:i a", observed: "s0:ready i@s0:exited=1,rc=1", in: podstatus.Inputs{Reasons: initBackoff},
+			want: "Pending +sandbox i=waiting(CrashLoopBackOff),rc=1,last=Error(1) a=waiting(PodInitializing)"},
+		{name: "init failed for good", policy: never, containers: "init:i a", observed: "s0:ready i@s0:exited=1",
+			want: "Failed +sandbox i=Error(1) a=waiting(PodInitializing)"},
+		{name: "init was removed", policy: always, containers: "init:i a", observed: "s0:ready a@s0:running",
+			want: "Running +sandbox +initialized +ready +containers i=Completed(0),ready a=running,ready"},
+		{name: "sidecar up", policy: always, containers: "sidecar:s a", observed: "s0:ready s@s0:running",
+			want: "Pending +sandbox +initialized s=running,ready a=waiting(PodInitializing)"},
+		{name: "sidecar restarts beside ordinary ones", policy: always, containers: "sidecar:s a", observed: "s0:ready s@s0:exited=1 a@s0:running",
+			want: "Running +sandbox +initialized s=Error(1) a=running,ready"},
+
+		{name: "running", policy: always, containers: "b a", observed: "s0:ready a@s0:running b@s0:running",
+			want: "Running +sandbox +initialized +ready +containers a=running,ready b=running,ready"},
+		{name: "one of two", policy: always, containers: "a b", observed: "s0:ready a@s0:running",
+			want: "Pending +sandbox +initialized a=running,ready b=waiting(ContainerCreating)"},
+		{name: "crashed, about to be restarted", policy: always, containers: "a", observed: "s0:ready a@s0:exited=1",
+			want: "Running +sandbox +initialized a=Error(1)"},
+		{name: "crashed, waits", policy: always, containers: "a", observed: "s0:ready a@s0:exited=1,rc=1", in: podstatus.Inputs{Reasons: backoff},
+			want: "Running +sandbox +initialized a=waiting(CrashLoopBackOff),rc=1,last=Error(1)"},
+		{name: "restarted", policy: always, containers: "a", observed: "s0:ready a@s0:exited=2 a@s0:running,rc=1",
+			want: "Running +sandbox +initialized +ready +containers a=running,ready,rc=1,last=Error(2)"},
+		{name: "reason of a container that runs again is out of date", policy: always, containers: "a", observed: "s0:ready a@s0:running", in: podstatus.Inputs{Reasons: backoff},
+			want: "Running +sandbox +initialized +ready +containers a=running,ready"},
+		{name: "image cannot be pulled", policy: always, containers: "a", observed: "s0:ready",
+			in:   podstatus.Inputs{Reasons: map[string]podstatus.Reason{"a": {Reason: "ErrImagePull"}}},
+			want: "Pending +sandbox +initialized a=waiting(ErrImagePull)"},
+
+		{name: "succeeded", policy: never, containers: "a b", observed: "s0:notready a@s0:exited=0 b@s0:exited=0",
+			want: "Succeeded +initialized a=Completed(0) b=Completed(0)"},
+		{name: "failed", policy: never, containers: "a b", observed: "s0:notready a@s0:exited=0 b@s0:exited=3",
+			want: "Failed +initialized a=Completed(0) b=Error(3)"},
+		{name: "OnFailure succeeded", policy: onFailure, containers: "a", observed: "s0:ready a@s0:exited=0",
+			want: "Succeeded +sandbox +initialized a=Completed(0)"},
+		{name: "OnFailure goes on", policy: onFailure, containers: "a", observed: "s0:ready a@s0:exited=1", want: "Running +sandbox +initialized a=Error(1)"},
+		{name: "killed by its worker", policy: always, containers: "a", observed: "s0:notready a@s0:exited=137", in: podstatus.Inputs{Terminal: true},
+			want: "Failed +initialized a=Error(137)"},
+		{name: "ended by its worker", policy: always, containers: "a", observed: "s0:notready a@s0:exited=0", in: podstatus.Inputs{Terminal: true},
+			want: "Succeeded +initialized a=Completed(0)"},
+		{name: "Failed stays Failed", policy: always, containers: "a", observed: "s0:ready a@s0:running",
+			in:   podstatus.Inputs{Previous: v1.PodStatus{Phase: v1.PodFailed}},
+			want: "Failed +sandbox +initialized a=running,ready"},
+		{name: "Succeeded stays Succeeded", policy: always, containers: "a",
+			in:   podstatus.Inputs{Previous: v1.PodStatus{Phase: v1.PodSucceeded}},
+			want: "Succeeded +initialized a=waiting(ContainerCreating)"},
+		{name: "records were cleaned up", policy: never, containers: "a",
+			in: podstatus.Inputs{Previous: v1.PodStatus{Phase: v1.PodSucceeded, ContainerStatuses: []v1.ContainerStatus{
+				{Name: "a", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: "Completed"}}}}}},
+			want: "Succeeded +initialized a=Completed(0)"},
+		{name: "record of a running one is gone", policy: always, containers: "a", observed: "s0:ready",
+			in: podstatus.Inputs{Previous: v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{
+				{Name: "a", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}}},
+			want: "Running +sandbox +initialized a=waiting(ContainerCreating),rc=1,last=ContainerStatusUnknown(137)"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			pod := observedtest.Pod(test.policy, test.containers)
+			test.in.Now = now
+			got := podstatus.Generate(pod, observedtest.Status(pod, test.observed), test.in)
+			if say(got) != test.want {
+				t.Errorf("\npod      %s %s\nobserved %s\ngot      %s\nwant     %s", test.policy, test.containers, test.observed, say(got), test.want)
+			}
+		})
+	}
+}
+
+func TestConditionsSayWhyTheyDoNotHold(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "init:i a")
+	pod.Generation = 3
+	got := podstatus.Generate(pod, nil, podstatus.Inputs{Now: now})
+	at := metav1.NewTime(now)
+	want := []v1.PodCondition{
+		{Type: v1.PodReadyToStartContainers, Status: v1.ConditionFalse, Reason: "PodSandboxNotReady",
+			Message: "No sandbox for pod can be found. Need to start a new one", ObservedGeneration: 3, LastTransitionTime: at},
+		{Type: v1.PodInitialized, Status: v1.ConditionFalse, Reason: "ContainersNotInitialized",
+			Message: "containers with incomplete status: [i]", ObservedGeneration: 3, LastTransitionTime: at},
+		{Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "ContainersNotReady",
+			Message: "containers with unready status: [a]", ObservedGeneration: 3, LastTransitionTime: at},
+		{Type: v1.ContainersReady, Status: v1.ConditionFalse, Reason: "ContainersNotReady",
+			Message: "containers with unready status: [a]", ObservedGeneration: 3, LastTransitionTime: at},
+		{Type: v1.PodScheduled, Status: v1.ConditionTrue, ObservedGeneration: 3, LastTransitionTime: at},
+	}
+	if diff := cmp.Diff(want, got.Conditions); diff != "" {
+		t.Errorf("conditions (-want +got):\n%s", diff)
+	}
+	if got.ObservedGeneration != 3 || got.QOSClass != v1.PodQOSBestEffort {
+		t.Errorf("observedGeneration %d, QoS %s", got.ObservedGeneration, got.QOSClass)
+	}
+}
+
+func TestReadinessGates(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
+	pod.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "lb"}}
+	status := observedtest.Status(pod, "s0:ready a@s0:running")
+	ready := func() v1.PodCondition {
+		for _, c := range podstatus.Generate(pod, status, podstatus.Inputs{Now: now}).Conditions {
+			if c.Type == v1.PodReady {
+				return c
+			}
+		}
+		return v1.PodCondition{}
+	}
+	if c := ready(); c.Status != v1.ConditionFalse || !strings.Contains(c.Message, `"lb" does not exist`) {
+		t.Errorf("without the gate's condition: %+v", c)
+	}
+	pod.Status.Conditions = []v1.PodCondition{{Type: "lb", Status: v1.ConditionTrue}}
+	if c := ready(); c.Status != v1.ConditionTrue {
+		t.Errorf("with the gate's condition: %+v", c)
+	}
+}
+
+func TestProbesGateReadyOnlyWhereThereIsAProber(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
+	pod.Spec.Containers[0].ReadinessProbe = &v1.Probe{}
+	pod.Spec.Containers[0].StartupProbe = &v1.Probe{}
+	status := observedtest.Status(pod, "s0:ready a@s0:running")
+	no := func(string) bool { return false }
+	yes := func(string) bool { return true }
+	for _, test := range []struct {
+		started, ready         func(string) bool
+		wantStarted, wantReady bool
+	}{{nil, nil, true, true}, {no, yes, false, false}, {yes, no, true, false}, {yes, yes, true, true}} {
+		got := podstatus.Generate(pod, status, podstatus.Inputs{Now: now, Started: test.started, Readiness: test.ready}).ContainerStatuses[0]
+		if *got.Started != test.wantStarted || got.Ready != test.wantReady {
+			t.Errorf("started %v, ready %v; want %v, %v", *got.Started, got.Ready, test.wantStarted, test.wantReady)
+		}
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
+	status := observedtest.Status(pod, "s0:ready")
+	status.Ips = []string{"fd00::5", "10.88.0.5"}
+	got := podstatus.Generate(pod, status, podstatus.Inputs{Now: now, HostIPs: []string{"192.0.2.1"}})
+	if got.PodIP != "10.88.0.5" || len(got.PodIPs) != 2 || got.HostIP != "192.0.2.1" {
+		t.Errorf("podIP %s %v, hostIP %s; want the node's family first", got.PodIP, got.PodIPs, got.HostIP)
+	}
+	pod.Spec.HostNetwork = true
+	got = podstatus.Generate(pod, observedtest.Status(pod, "s0:ready-host"), podstatus.Inputs{Now: now, HostIPs: []string{"192.0.2.1"}})
+	if got.PodIP != "192.0.2.1" {
+		t.Errorf("podIP on the host's network = %q", got.PodIP)
+	}
+}
+
+func TestTerminationMessageAndID(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyNever, "a")
+	status := observedtest.Status(pod, "s0:ready a@s0:exited=1")
+	got := podstatus.Generate(pod, status, podstatus.Inputs{Now: now, Messages: map[string]string{"a-1": "out of cheese"}}).ContainerStatuses[0]
+	if got.ContainerID != "containerd://a-1" || got.State.Terminated.Message != "out of cheese" {
+		t.Errorf("id %q, message %q", got.ContainerID, got.State.Terminated.Message)
+	}
+}
+
+func TestWhatHoldsAPendingPodUpIsShownAndThenGone(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
+	first := podstatus.Generate(pod, nil, podstatus.Inputs{Now: now, Reason: "VolumeNotSupported", Message: "volume x"})
+	if first.Message != "volume x" || first.Phase != v1.PodPending {
+		t.Fatalf("%s %q", first.Phase, first.Message)
+	}
+	if next := podstatus.Generate(pod, nil, podstatus.Inputs{Now: now, Previous: first}); next.Message != "" {
+		t.Errorf("message stays: %q", next.Message)
+	}
+	failed := v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "m"}
+	if next := podstatus.Generate(pod, nil, podstatus.Inputs{Now: now, Previous: failed}); next.Reason != "Evicted" {
+		t.Errorf("reason of a failed pod is lost: %q", next.Reason)
+	}
+}
+
+// TestARestartOfTheAgentChangesNothing computes the status of the same observed state with and without what was known
+// before: an operator sees no difference but a time of the first look.
+func TestARestartOfTheAgentChangesNothing(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "init:i a")
+	status := observedtest.Status(pod, "s0:ready i@s0:exited=0 a@s0:running,ran=50m")
+	before := podstatus.Generate(pod, status, podstatus.Inputs{Now: now})
+	kept := podstatus.Generate(pod, status, podstatus.Inputs{Now: now.Add(time.Hour), Previous: before})
+	restarted := podstatus.Generate(pod, status, podstatus.Inputs{Now: now.Add(time.Hour)})
+	if diff := cmp.Diff(before, kept); diff != "" {
+		t.Errorf("a later look (-before +kept):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, restarted); diff != "" {
+		t.Errorf("a look after a restart (-before +restarted):\n%s", diff)
+	}
+}
+
+func TestTransitionTimeMovesWithTheStatusOnly(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
+	up := podstatus.Generate(pod, observedtest.Status(pod, "s0:ready a@s0:running"), podstatus.Inputs{Now: now})
+	later := now.Add(time.Minute)
+	down := podstatus.Generate(pod, observedtest.Status(pod, "s0:ready a@s0:exited=1"), podstatus.Inputs{Now: later, Previous: up})
+	for _, c := range down.Conditions {
+		want := later
+		if c.Status == v1.ConditionTrue {
+			for _, before := range up.Conditions {
+				if before.Type == c.Type {
+					want = before.LastTransitionTime.Time
+				}
+			}
+		}
+		if !c.LastTransitionTime.Time.Equal(want) {
+			t.Errorf("%s=%s since %s, want %s", c.Type, c.Status, c.LastTransitionTime, want)
+		}
+	}
+}
+
+func TestPhaseNeverLeavesAnEnd(t *testing.T) {
+	states := []string{"", "s0:ready", "s0:ready a@s0:running", "s0:ready a@s0:exited=0", "s0:ready a@s0:exited=1", "s0:notready a@s0:unknown"}
+	rapid.Check(t, func(t *rapid.T) {
+		policy := rapid.SampledFrom([]v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever}).Draw(t, "policy")
+		pod := observedtest.Pod(policy, "a")
+		var previous v1.PodStatus
+		for range 6 {
+			observed := rapid.SampledFrom(states).Draw(t, "observed")
+			next := podstatus.Generate(pod, observedtest.Status(pod, observed), podstatus.Inputs{Now: now, Previous: previous, Terminal: rapid.Bool().Draw(t, "terminal")})
+			if (previous.Phase == v1.PodFailed || previous.Phase == v1.PodSucceeded) && next.Phase != previous.Phase {
+				t.Fatalf("%s became %s", previous.Phase, next.Phase)
+			}
+			previous = next
+		}
+	})
+}
