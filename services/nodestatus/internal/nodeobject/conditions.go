@@ -1,0 +1,180 @@
+package nodeobject
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// How long a node that was ready stays so while a part of it is away. A process that is killed and started again, or a
+// runtime that is, is not a node that cannot run pods: its pods go on running meanwhile.
+const (
+	// awayPatience is for a peer that does not answer or has just begun: the time of a node lease, for which a control
+	// plane bears with a kubelet that is silent.
+	awayPatience = 40 * time.Second
+	// runtimePatience is for a runtime that does not answer: for so long the kubelet bears with it.
+	runtimePatience = 30 * time.Second
+)
+
+// PeerState is what is known of a peer.
+type PeerState int
+
+// The states of a peer.
+const (
+	// PeerAway does not answer.
+	PeerAway PeerState = iota
+	// PeerStarting answers, and has not yet done its work for a first time.
+	PeerStarting
+	// PeerUnhealthy answers that something is wrong.
+	PeerUnhealthy
+	// PeerHealthy answers that all is well.
+	PeerHealthy
+)
+
+// Peer is what is known of pleg or syncloop.
+type Peer struct {
+	// State is how it is.
+	State PeerState
+	// Reasons say why it is not healthy, a sentence each, with what to do.
+	Reasons []string
+	// LastGood is when it last answered that all is well; zero when it never did.
+	LastGood time.Time
+	// Runtime is what pleg says of the runtime; nil when it says nothing, and for syncloop.
+	Runtime *Runtime
+}
+
+// Runtime is what pleg says of the container runtime.
+type Runtime struct {
+	// Name and Version are the runtime's own.
+	Name, Version string
+	// Ready is true when it can run pods.
+	Ready bool
+	// Handlers are the names of its handlers, the default one as "".
+	Handlers []string
+}
+
+// patience is how long a node that was ready bears with a peer as it is.
+func (p Peer) patience() time.Duration {
+	switch p.State {
+	case PeerAway, PeerStarting:
+		return awayPatience
+	case PeerUnhealthy:
+		if p.Runtime == nil || !p.Runtime.Ready {
+			return runtimePatience
+		}
+		return 0
+	case PeerHealthy:
+		return 0
+	default:
+		return 0
+	}
+}
+
+// conditions makes the four conditions in the kubelet's order.
+func conditions(in Input, state State, unread []string) []v1.NodeCondition {
+	all := []v1.NodeCondition{
+		pressure(in, state, unread, v1.NodeMemoryPressure, "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory", "the node has enough memory"),
+		pressure(in, state, unread, v1.NodeDiskPressure, "KubeletHasDiskPressure", "KubeletHasNoDiskPressure", "the node has enough disk space"),
+		pressure(in, state, unread, v1.NodePIDPressure, "KubeletHasInsufficientPID", "KubeletHasSufficientPID", "the node can start enough processes"),
+		ready(in),
+	}
+	for i := range all {
+		all[i].LastHeartbeatTime = metav1.NewTime(in.Now).Rfc3339Copy()
+		all[i].LastTransitionTime = all[i].LastHeartbeatTime
+		if before := previous(in, all[i].Type); before != nil && before.Status == all[i].Status {
+			all[i].LastTransitionTime = before.LastTransitionTime
+		}
+	}
+	return all
+}
+
+func previous(in Input, kind v1.NodeConditionType) *v1.NodeCondition {
+	if in.Previous.Node == nil {
+		return nil
+	}
+	for i, condition := range in.Previous.Node.Status.Conditions {
+		if condition.Type == kind {
+			return &in.Previous.Node.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// ready is true when every peer is well, or was so lately enough and the node was ready.
+func ready(in Input) v1.NodeCondition {
+	before := previous(in, v1.NodeReady)
+	wasReady := before != nil && before.Status == v1.ConditionTrue
+	var reasons []string
+	bear := wasReady
+	for _, peer := range []Peer{in.PLEG, in.SyncLoop} {
+		if peer.State == PeerHealthy {
+			continue
+		}
+		reasons = append(reasons, peer.Reasons...)
+		good := peer.LastGood
+		if good.IsZero() {
+			// This process has been restarted, and the Node that it left was ready.
+			good = in.StartedAt
+		}
+		bear = bear && in.Now.Sub(good) < peer.patience()
+	}
+	text := strings.Join(reasons, "; ")
+	switch {
+	case len(reasons) == 0 && in.PLEG.State == PeerHealthy && in.SyncLoop.State == PeerHealthy:
+		return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "all parts of the node are well"}
+	case bear:
+		return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "bearing for a while with: " + text}
+	default:
+		return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionFalse, Reason: "KubeletNotReady", Message: text}
+	}
+}
+
+// pressureSeen notes for each pressure that is there that it was seen now, and keeps what was noted of the others.
+func pressureSeen(in Input, signals []Signal) map[v1.NodeConditionType]time.Time {
+	seen := make(map[v1.NodeConditionType]time.Time)
+	maps.Copy(seen, in.Previous.PressureSeen)
+	for _, signal := range signals {
+		seen[conditionOf[signal.Name]] = in.Now
+	}
+	return seen
+}
+
+// pressure is true while a threshold is crossed and for the transition period after that.
+func pressure(in Input, state State, unread []string, kind v1.NodeConditionType, bad, good, wellText string) v1.NodeCondition {
+	var lines []string
+	for _, signal := range state.Signals {
+		if conditionOf[signal.Name] == kind {
+			lines = append(lines, fmt.Sprintf("%s is %s, %s must be left", signal.Name, amount(signal.Name, signal.Available), amount(signal.Name, signal.Threshold)))
+		}
+	}
+	if len(lines) > 0 {
+		return v1.NodeCondition{Type: kind, Status: v1.ConditionTrue, Reason: bad, Message: strings.Join(lines, "; ")}
+	}
+	seen, ever := state.PressureSeen[kind]
+	if before := previous(in, kind); ever && before != nil && before.Status == v1.ConditionTrue && in.Now.Sub(seen) < in.Settings.PressureTransition {
+		return v1.NodeCondition{
+			Type: kind, Status: v1.ConditionTrue, Reason: bad,
+			Message: fmt.Sprintf("over since %s; reported until it has been over for %s", seen.UTC().Format(time.RFC3339), in.Settings.PressureTransition),
+		}
+	}
+	for _, signal := range unread {
+		if conditionOf[signal] == kind {
+			return v1.NodeCondition{Type: kind, Status: v1.ConditionUnknown, Reason: "ReadingFailed", Message: signal + " could not be read: see the log of nodestatus"}
+		}
+	}
+	return v1.NodeCondition{Type: kind, Status: v1.ConditionFalse, Reason: good, Message: wellText}
+}
+
+// amount writes bytes as people do, and counts as they are.
+func amount(signal string, n int64) string {
+	if signal == signalNodeFSIn || signal == signalPIDs {
+		return fmt.Sprint(n)
+	}
+	const mebi = 1 << 20
+	return resource.NewQuantity(n/mebi*mebi, resource.BinarySI).String()
+}

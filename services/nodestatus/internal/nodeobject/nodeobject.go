@@ -1,0 +1,174 @@
+// Package nodeobject makes the Node: it decides, and nothing else. What is known of the machine and of the peers comes
+// in, with the time and the Node of last time; the Node comes out. There is no clock, disk or network in it.
+//
+// The names of conditions and reasons are the kubelet's, so that an operator and their alerts find what they know.
+package nodeobject
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
+)
+
+// Settings is what the configuration says about the Node. It does not change while the process runs.
+type Settings struct {
+	// Name is the name of the node.
+	Name string
+	// IP is the address to report; nil to report the one of the default route.
+	IP net.IP
+	// Labels are set besides those that every node has.
+	Labels map[string]string
+	// Taints are put into the spec.
+	Taints []v1.Taint
+	// ProviderID and PodCIDR are put into the spec; each may be empty.
+	ProviderID, PodCIDR string
+	// MaxPods is the capacity for pods.
+	MaxPods int64
+	// Reserved is held back from pods.
+	Reserved v1.ResourceList
+	// Thresholds are the hard ones, by the name of their signal.
+	Thresholds map[string]nodeconfig.Threshold
+	// PressureTransition is how long pressure is reported after it was last seen, so that a condition does not flap.
+	PressureTransition time.Duration
+	// KubernetesVersion is the version of Kubernetes that the node behaves as, for example "v1.37.1".
+	KubernetesVersion string
+}
+
+// SettingsOf takes the settings out of a configuration, which has been validated.
+func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, error) {
+	k := cfg.Kubelet
+	s := Settings{
+		Name: cfg.NodeName, IP: net.ParseIP(cfg.NodeIP), Labels: cfg.NodeLabels,
+		Taints: k.RegisterWithTaints, ProviderID: k.ProviderID, PodCIDR: k.PodCIDR,
+		MaxPods: int64(k.MaxPods), Reserved: v1.ResourceList{}, Thresholds: make(map[string]nodeconfig.Threshold),
+		PressureTransition: k.EvictionPressureTransitionPeriod.Duration, KubernetesVersion: kubernetesVersion,
+	}
+	for _, reserved := range []map[string]string{k.SystemReserved, k.KubeReserved} {
+		for name, text := range reserved {
+			quantity, err := resource.ParseQuantity(text)
+			if err != nil {
+				return Settings{}, fmt.Errorf("reserved %s %q: %w", name, text, err)
+			}
+			sum := s.Reserved[v1.ResourceName(name)]
+			sum.Add(quantity)
+			s.Reserved[v1.ResourceName(name)] = sum
+		}
+	}
+	for signal, text := range k.EvictionHard {
+		threshold, err := nodeconfig.ParseThreshold(text)
+		if err != nil {
+			return Settings{}, fmt.Errorf("evictionHard %s: %w", signal, err)
+		}
+		s.Thresholds[signal] = threshold
+	}
+	return s, nil
+}
+
+// Input is everything that the Node depends on.
+type Input struct {
+	Settings Settings
+	Machine  facts.Machine
+	Readings facts.Readings
+	// PLEG and SyncLoop are what is known of the peers.
+	PLEG, SyncLoop Peer
+	// Previous is what Build returned last time, or before the process was restarted; the zero value when there is none.
+	Previous State
+	// StartedAt is when this process began to ask its peers.
+	StartedAt time.Time
+	// Now is the time of the heartbeat.
+	Now time.Time
+}
+
+// State is the Node and what has to be remembered to make the next.
+type State struct {
+	// Node is the Node; nil before the first time.
+	Node *v1.Node
+	// Signals are the thresholds that are crossed now, in the order of their names.
+	Signals []Signal
+	// PressureSeen says when each pressure was last seen.
+	PressureSeen map[v1.NodeConditionType]time.Time
+}
+
+// Build makes the Node. It changes nothing that it was given.
+func Build(in Input) State {
+	capacity := capacityOf(in.Settings, in.Machine, in.Readings)
+	signals, unread := crossed(in.Settings.Thresholds, in.Machine, in.Readings)
+	state := State{Signals: signals, PressureSeen: pressureSeen(in, signals)}
+	node := &v1.Node{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: in.Settings.Name, Labels: labels(in), CreationTimestamp: metav1.NewTime(in.Now).Rfc3339Copy()},
+		Spec:       v1.NodeSpec{ProviderID: in.Settings.ProviderID, Taints: in.Settings.Taints},
+		Status: v1.NodeStatus{
+			Capacity: capacity, Allocatable: allocatable(in.Settings, capacity),
+			Addresses: addresses(in), NodeInfo: nodeInfo(in), RuntimeHandlers: handlers(in),
+		},
+	}
+	if in.Settings.PodCIDR != "" {
+		node.Spec.PodCIDR, node.Spec.PodCIDRs = in.Settings.PodCIDR, []string{in.Settings.PodCIDR}
+	}
+	if in.Previous.Node != nil {
+		node.CreationTimestamp = in.Previous.Node.CreationTimestamp
+	}
+	node.Status.Conditions = conditions(in, state, unread)
+	state.Node = node
+	return state
+}
+
+func labels(in Input) map[string]string {
+	all := map[string]string{
+		v1.LabelHostname:   in.Settings.Name,
+		v1.LabelOSStable:   in.Machine.OperatingSystem,
+		v1.LabelArchStable: in.Machine.Architecture,
+	}
+	maps.Copy(all, in.Settings.Labels)
+	return all
+}
+
+func addresses(in Input) []v1.NodeAddress {
+	var all []v1.NodeAddress
+	ip := in.Settings.IP
+	if ip == nil {
+		ip = in.Readings.IP
+	}
+	if ip != nil {
+		all = append(all, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip.String()})
+	}
+	return append(all, v1.NodeAddress{Type: v1.NodeHostName, Address: in.Settings.Name})
+}
+
+func nodeInfo(in Input) v1.NodeSystemInfo {
+	m := in.Machine
+	info := v1.NodeSystemInfo{
+		MachineID: m.MachineID, SystemUUID: m.SystemUUID, BootID: m.BootID, KernelVersion: m.KernelVersion, OSImage: m.OSImage,
+		OperatingSystem: m.OperatingSystem, Architecture: m.Architecture, KubeletVersion: in.Settings.KubernetesVersion,
+	}
+	if r := in.PLEG.Runtime; r != nil && r.Name != "" {
+		info.ContainerRuntimeVersion = r.Name + "://" + r.Version
+	} else if in.Previous.Node != nil {
+		info.ContainerRuntimeVersion = in.Previous.Node.Status.NodeInfo.ContainerRuntimeVersion
+	}
+	return info
+}
+
+// handlers lists the runtime's handlers, those of last time while pleg does not say.
+func handlers(in Input) []v1.NodeRuntimeHandler {
+	if in.PLEG.Runtime == nil {
+		if in.Previous.Node != nil {
+			return in.Previous.Node.Status.RuntimeHandlers
+		}
+		return nil
+	}
+	var all []v1.NodeRuntimeHandler
+	for _, name := range in.PLEG.Runtime.Handlers {
+		all = append(all, v1.NodeRuntimeHandler{Name: name})
+	}
+	return all
+}

@@ -1,0 +1,307 @@
+package nodeobject
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"pgregory.net/rapid"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
+)
+
+var start = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+const gibi = 1 << 30
+
+func input(t *testing.T) Input {
+	t.Helper()
+	threshold := func(text string) nodeconfig.Threshold {
+		parsed, err := nodeconfig.ParseThreshold(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return parsed
+	}
+	return Input{
+		Settings: Settings{
+			Name: "node-1", Labels: map[string]string{"zone": "a"}, MaxPods: 110, KubernetesVersion: "v1.37.1",
+			Reserved: v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m"), v1.ResourceMemory: resource.MustParse("1Gi"), "pid": resource.MustParse("10")},
+			Thresholds: map[string]nodeconfig.Threshold{
+				"memory.available": threshold("100Mi"), "nodefs.available": threshold("10%"), "nodefs.inodesFree": threshold("5%"),
+				"imagefs.available": threshold("15%"), "pid.available": threshold("100"),
+			},
+			PressureTransition: 5 * time.Minute,
+		},
+		Machine: facts.Machine{
+			CPUs: 4, MemoryBytes: 16 * gibi, HugePages: []facts.HugePages{{PageBytes: 2 << 20, Pages: 512}, {PageBytes: gibi}},
+			MachineID: "m", BootID: "b", KernelVersion: "6.18", OSImage: "Debian", OperatingSystem: "linux", Architecture: "amd64",
+		},
+		Readings: facts.Readings{
+			MemoryAvailableBytes: 8 * gibi, NodeFS: facts.Filesystem{CapacityBytes: 100 * gibi, AvailableBytes: 50 * gibi, Inodes: 1000, InodesFree: 500},
+			MaxPIDs: 32768, RunningPIDs: 300, IP: net.IPv4(10, 0, 0, 5),
+		},
+		PLEG:      Peer{State: PeerHealthy, LastGood: start, Runtime: &Runtime{Name: "containerd", Version: "2.4.2", Ready: true, Handlers: []string{"", "runc"}}},
+		SyncLoop:  Peer{State: PeerHealthy, LastGood: start},
+		StartedAt: start, Now: start,
+	}
+}
+
+func condition(t *testing.T, state State, kind v1.NodeConditionType) v1.NodeCondition {
+	t.Helper()
+	for _, c := range state.Node.Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	t.Fatalf("there is no condition %s", kind)
+	return v1.NodeCondition{}
+}
+
+func TestNodeOfAHealthyMachine(t *testing.T) {
+	node := Build(input(t)).Node
+	amounts := func(list v1.ResourceList) map[string]string {
+		all := make(map[string]string)
+		for name, quantity := range list {
+			all[string(name)] = quantity.String()
+		}
+		return all
+	}
+	type summary struct {
+		Name, Runtime, Kubelet string
+		Labels                 map[string]string
+		Addresses              []v1.NodeAddress
+		Capacity, Allocatable  map[string]string
+		Conditions, Handlers   []string
+	}
+	got := summary{
+		Name: node.Name, Runtime: node.Status.NodeInfo.ContainerRuntimeVersion, Kubelet: node.Status.NodeInfo.KubeletVersion,
+		Labels: node.Labels, Addresses: node.Status.Addresses, Capacity: amounts(node.Status.Capacity), Allocatable: amounts(node.Status.Allocatable),
+	}
+	for _, c := range node.Status.Conditions {
+		got.Conditions = append(got.Conditions, string(c.Type)+"="+string(c.Status)+" "+c.Reason)
+	}
+	for _, h := range node.Status.RuntimeHandlers {
+		got.Handlers = append(got.Handlers, h.Name)
+	}
+	want := summary{
+		Name: "node-1", Runtime: "containerd://2.4.2", Kubelet: "v1.37.1",
+		Labels:    map[string]string{"kubernetes.io/hostname": "node-1", "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "zone": "a"},
+		Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.5"}, {Type: v1.NodeHostName, Address: "node-1"}},
+		Capacity: map[string]string{
+			"cpu": "4", "memory": "16Gi", "pods": "110", "ephemeral-storage": "100Gi", "hugepages-2Mi": "1Gi", "hugepages-1Gi": "0",
+		},
+		// Memory: 16Gi less 1Gi reserved, 100Mi that must be left, and 1Gi of huge pages.
+		Allocatable: map[string]string{
+			"cpu": "3500m", "memory": "14236Mi", "pods": "110", "ephemeral-storage": "90Gi", "hugepages-2Mi": "1Gi", "hugepages-1Gi": "0",
+		},
+		Conditions: []string{
+			"MemoryPressure=False KubeletHasSufficientMemory", "DiskPressure=False KubeletHasNoDiskPressure",
+			"PIDPressure=False KubeletHasSufficientPID", "Ready=True KubeletReady",
+		},
+		Handlers: []string{"", "runc"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestConfiguredAddressComesFirst(t *testing.T) {
+	in := input(t)
+	in.Settings.IP = net.ParseIP("192.0.2.1")
+	if got := Build(in).Node.Status.Addresses[0].Address; got != "192.0.2.1" {
+		t.Errorf("address = %s", got)
+	}
+	in.Settings.IP, in.Readings.IP = nil, nil
+	if got := Build(in).Node.Status.Addresses; len(got) != 1 || got[0].Type != v1.NodeHostName {
+		t.Errorf("without any address: %v", got)
+	}
+}
+
+// TestReady has for each case how the peers are, how long after they were last good, and what was reported before.
+func TestReady(t *testing.T) {
+	well := Peer{State: PeerHealthy}
+	away := Peer{State: PeerAway, Reasons: []string{"pleg does not answer: start it"}}
+	starting := Peer{State: PeerStarting, Reasons: []string{"pleg has not looked yet"}}
+	noRuntime := Peer{State: PeerUnhealthy, Reasons: []string{"the runtime does not answer"}, Runtime: &Runtime{}}
+	noNetwork := Peer{State: PeerUnhealthy, Reasons: []string{"the network is not ready"}, Runtime: &Runtime{Ready: true}}
+	stuck := Peer{State: PeerUnhealthy, Reasons: []string{"the loop has not turned"}, Runtime: &Runtime{Ready: true}}
+	for name, test := range map[string]struct {
+		pleg, syncloop Peer
+		before         v1.ConditionStatus
+		since          time.Duration
+		want           v1.ConditionStatus
+		message        string
+	}{
+		"all well, the first time":           {well, well, "", 0, v1.ConditionTrue, "all parts"},
+		"all well again":                     {well, well, v1.ConditionFalse, time.Hour, v1.ConditionTrue, "all parts"},
+		"away from the start":                {away, well, "", 0, v1.ConditionFalse, "start it"},
+		"away for a moment":                  {away, well, v1.ConditionTrue, 39 * time.Second, v1.ConditionTrue, "bearing for a while with: pleg does not answer"},
+		"away for long":                      {away, well, v1.ConditionTrue, 40 * time.Second, v1.ConditionFalse, "pleg does not answer: start it"},
+		"away, and the node was not ready":   {away, well, v1.ConditionFalse, time.Second, v1.ConditionFalse, "start it"},
+		"begun anew":                         {starting, well, v1.ConditionTrue, 5 * time.Second, v1.ConditionTrue, "has not looked yet"},
+		"runtime away for a moment":          {noRuntime, well, v1.ConditionTrue, 29 * time.Second, v1.ConditionTrue, "the runtime"},
+		"runtime away for long":              {noRuntime, well, v1.ConditionTrue, 30 * time.Second, v1.ConditionFalse, "the runtime"},
+		"network not ready":                  {noNetwork, well, v1.ConditionTrue, time.Second, v1.ConditionFalse, "the network"},
+		"loop stuck":                         {well, stuck, v1.ConditionTrue, time.Second, v1.ConditionFalse, "the loop"},
+		"one borne with, the other not":      {away, stuck, v1.ConditionTrue, time.Second, v1.ConditionFalse, "start it; the loop"},
+		"both away, after a crash of us all": {away, away, v1.ConditionTrue, time.Second, v1.ConditionTrue, "bearing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(t)
+			if test.before != "" {
+				in.Previous.Node = &v1.Node{Status: v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: test.before}}}}
+			}
+			in.PLEG, in.SyncLoop = test.pleg, test.syncloop
+			in.Now = start.Add(test.since)
+			got := condition(t, Build(in), v1.NodeReady)
+			if got.Status != test.want || !strings.Contains(got.Message, test.message) {
+				t.Errorf("got %s %q, want %s with %q", got.Status, got.Message, test.want, test.message)
+			}
+			if reason := map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletReady", v1.ConditionFalse: "KubeletNotReady"}[got.Status]; got.Reason != reason {
+				t.Errorf("reason = %s, want %s", got.Reason, reason)
+			}
+		})
+	}
+}
+
+func TestPressure(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  func(*facts.Readings)
+		kind    v1.NodeConditionType
+		want    v1.ConditionStatus
+		message string
+		signals []Signal
+	}{
+		"memory": {
+			func(r *facts.Readings) { r.MemoryAvailableBytes = 50 << 20 }, v1.NodeMemoryPressure, v1.ConditionTrue,
+			"memory.available is 50Mi, 100Mi must be left", []Signal{{"memory.available", 50 << 20, 100 << 20}},
+		},
+		"disk": {
+			func(r *facts.Readings) { r.NodeFS.AvailableBytes = 9 * gibi }, v1.NodeDiskPressure, v1.ConditionTrue,
+			"nodefs.available is 9Gi, 10Gi must be left", []Signal{{"nodefs.available", 9 * gibi, 10 * gibi}},
+		},
+		"inodes": {
+			func(r *facts.Readings) { r.NodeFS.InodesFree = 49 }, v1.NodeDiskPressure, v1.ConditionTrue,
+			"nodefs.inodesFree is 49, 50 must be left", []Signal{{"nodefs.inodesFree", 49, 50}},
+		},
+		"processes": {
+			func(r *facts.Readings) { r.RunningPIDs = 32700 }, v1.NodePIDPressure, v1.ConditionTrue,
+			"pid.available is 68, 100 must be left", []Signal{{"pid.available", 68, 100}},
+		},
+		"exactly enough":                    {func(r *facts.Readings) { r.MemoryAvailableBytes = 100 << 20 }, v1.NodeMemoryPressure, v1.ConditionFalse, "enough", nil},
+		"memory that cannot be read":        {func(r *facts.Readings) { r.MemoryAvailableBytes = 0 }, v1.NodeMemoryPressure, v1.ConditionUnknown, "could not be read", nil},
+		"disk that cannot be read":          {func(r *facts.Readings) { r.NodeFS = facts.Filesystem{} }, v1.NodeDiskPressure, v1.ConditionUnknown, "nodefs.available", nil},
+		"a file system that has no inodes":  {func(r *facts.Readings) { r.NodeFS.Inodes, r.NodeFS.InodesFree = 0, 0 }, v1.NodeDiskPressure, v1.ConditionFalse, "enough", nil},
+		"processes that cannot be read now": {func(r *facts.Readings) { r.MaxPIDs, r.RunningPIDs = 0, 0 }, v1.NodePIDPressure, v1.ConditionUnknown, "could not be read", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(t)
+			test.change(&in.Readings)
+			state := Build(in)
+			got := condition(t, state, test.kind)
+			if got.Status != test.want || !strings.Contains(got.Message, test.message) {
+				t.Errorf("got %s %q, want %s with %q", got.Status, got.Message, test.want, test.message)
+			}
+			if diff := cmp.Diff(test.signals, state.Signals); diff != "" {
+				t.Errorf("signals (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPressureIsReportedForTheTransitionPeriod(t *testing.T) {
+	in := input(t)
+	step := func(at time.Duration, available int64, want v1.ConditionStatus) {
+		t.Helper()
+		in.Now, in.Readings.MemoryAvailableBytes = start.Add(at), available
+		in.Previous = Build(in)
+		if got := condition(t, in.Previous, v1.NodeMemoryPressure); got.Status != want {
+			t.Errorf("after %s: %s, want %s", at, got.Status, want)
+		}
+	}
+	step(0, gibi, v1.ConditionFalse)
+	step(10*time.Second, 1, v1.ConditionTrue)
+	step(20*time.Second, gibi, v1.ConditionTrue)
+	step(5*time.Minute+9*time.Second, gibi, v1.ConditionTrue)
+	step(5*time.Minute+10*time.Second, gibi, v1.ConditionFalse)
+	step(5*time.Minute+20*time.Second, gibi, v1.ConditionFalse)
+}
+
+// TestTransitionTimes checks, for any history of health, that a heartbeat is always now, and that a transition is the
+// time of the last change of that condition's status.
+func TestTransitionTimes(t *testing.T) {
+	base := input(t)
+	rapid.Check(t, func(t *rapid.T) {
+		in := base
+		changed := make(map[v1.NodeConditionType]time.Time)
+		last := make(map[v1.NodeConditionType]v1.ConditionStatus)
+		for range rapid.IntRange(1, 20).Draw(t, "steps") {
+			in.Now = in.Now.Add(time.Duration(rapid.IntRange(1, 60).Draw(t, "seconds")) * time.Second)
+			in.PLEG.State = PeerState(rapid.IntRange(int(PeerAway), int(PeerHealthy)).Draw(t, "pleg"))
+			in.PLEG.Reasons = []string{"reason"}
+			if in.PLEG.State == PeerHealthy {
+				in.PLEG.LastGood = in.Now
+			}
+			in.Readings.MemoryAvailableBytes = rapid.SampledFrom([]int64{0, 1, gibi}).Draw(t, "memory")
+			before := in.Previous.Node.DeepCopy()
+			state := Build(in)
+			if diff := cmp.Diff(before, in.Previous.Node); diff != "" {
+				t.Fatalf("the previous Node was changed:\n%s", diff)
+			}
+			for _, c := range state.Node.Status.Conditions {
+				if last[c.Type] != c.Status {
+					last[c.Type], changed[c.Type] = c.Status, in.Now
+				}
+				if !c.LastHeartbeatTime.Time.Equal(in.Now) || !c.LastTransitionTime.Time.Equal(changed[c.Type]) {
+					t.Fatalf("%s: heartbeat %s and transition %s, want %s and %s", c.Type, c.LastHeartbeatTime, c.LastTransitionTime, in.Now, changed[c.Type])
+				}
+			}
+			if !state.Node.CreationTimestamp.Time.Equal(base.Now) && in.Previous.Node != nil && !state.Node.CreationTimestamp.Equal(&in.Previous.Node.CreationTimestamp) {
+				t.Fatalf("the node was created again at %s", state.Node.CreationTimestamp)
+			}
+			in.Previous = state
+		}
+	})
+}
+
+func TestAllocatableIsNeverNegative(t *testing.T) {
+	in := input(t)
+	in.Settings.Reserved = v1.ResourceList{v1.ResourceMemory: resource.MustParse("100Gi")}
+	memory := Build(in).Node.Status.Allocatable[v1.ResourceMemory]
+	if memory.Sign() != 0 {
+		t.Errorf("allocatable memory = %s, want 0", memory.String())
+	}
+}
+
+func TestRuntimeIsRememberedWhilePlegIsAway(t *testing.T) {
+	in := input(t)
+	in.Previous = Build(in)
+	in.PLEG = Peer{State: PeerAway, Reasons: []string{"away"}}
+	node := Build(in).Node
+	if node.Status.NodeInfo.ContainerRuntimeVersion != "containerd://2.4.2" || len(node.Status.RuntimeHandlers) != 2 {
+		t.Errorf("runtime is forgotten: %+v", node.Status)
+	}
+}
+
+func TestSettingsOf(t *testing.T) {
+	cfg, err := nodeconfig.Parse(nodeconfig.NodeStatus, []string{"--hostname-override", "n", "--node-ip", "10.1.1.1", "--node-labels", "a=b"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Kubelet.SystemReserved = map[string]string{"cpu": "100m"}
+	cfg.Kubelet.KubeReserved = map[string]string{"cpu": "200m"}
+	s, err := SettingsOf(cfg, "v1.37.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cpu := s.Reserved[v1.ResourceCPU]
+	if cpu.String() != "300m" || s.MaxPods != 110 || s.IP.String() != "10.1.1.1" || s.Labels["a"] != "b" || s.Thresholds["nodefs.available"].Fraction != 0.1 {
+		t.Errorf("settings = %+v", s)
+	}
+}
