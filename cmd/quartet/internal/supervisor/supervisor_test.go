@@ -1,0 +1,192 @@
+package supervisor_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// log is a buffer that two goroutines may use.
+type log struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+type node struct {
+	out, events *log
+	pids        string
+	stop        func() error
+}
+
+// start runs shell scripts as the processes of a node.
+func start(t *testing.T, backoff, grace time.Duration, scripts map[string]string) *node {
+	t.Helper()
+	n := &node{out: &log{}, events: &log{}, pids: t.TempDir()}
+	output := supervisor.NewOutput(n.out, "steady", "crash")
+	var services []supervisor.Service
+	for name, script := range scripts {
+		services = append(services, &supervisor.Process{
+			Name: name, Path: "/bin/sh", Args: []string{"-c", script}, Output: output,
+			PIDFile: filepath.Join(n.pids, name+".pid"), Grace: grace,
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- supervisor.Run(ctx, supervisor.Config{
+			Services: services, Logger: slog.New(slog.NewTextHandler(n.events, nil)),
+			StopTimeout: grace + 10*time.Second, Backoff: backoff,
+		})
+	}()
+	var once sync.Once
+	var err error
+	n.stop = func() error {
+		once.Do(func() { cancel(); err = <-done })
+		return err
+	}
+	t.Cleanup(func() {
+		if err := n.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func (n *node) pid(name string) int {
+	content, err := os.ReadFile(filepath.Join(n.pids, name+".pid"))
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil {
+		return 0
+	}
+	return pid
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not come true that %s", what)
+		}
+		<-ticker.C
+	}
+}
+
+// steady prints a line and ends on SIGTERM only.
+const steady = `trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`
+
+func TestOutputIsPrefixedLineByLine(t *testing.T) {
+	n := start(t, time.Hour, time.Second, map[string]string{
+		"steady": steady, "crash": `printf 'one\ntwo'; echo; sleep 100`,
+	})
+	eventually(t, "each line has the name of its process", func() bool {
+		out := n.out.String()
+		return strings.Contains(out, "steady | up\n") && strings.Contains(out, "crash  | one\n") && strings.Contains(out, "crash  | two\n")
+	})
+}
+
+func TestAKilledProcessIsBackAtOnce(t *testing.T) {
+	n := start(t, time.Hour, time.Second, map[string]string{"steady": steady})
+	eventually(t, "it runs", func() bool { return n.pid("steady") != 0 })
+	first := n.pid("steady")
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "another runs", func() bool { pid := n.pid("steady"); return pid != 0 && pid != first })
+	eventually(t, "the log says why", func() bool { return strings.Contains(n.events.String(), "signal: killed") })
+}
+
+func TestAProcessThatKeepsEndingBacksOffAndHarmsNoOther(t *testing.T) {
+	n := start(t, time.Hour, time.Second, map[string]string{"steady": steady, "crash": `echo started; exit 3`})
+	eventually(t, "the back-off has begun", func() bool { return strings.Contains(n.events.String(), "keeps ending") })
+	if got := strings.Count(n.out.String(), "started"); got < 2 || got > 6 {
+		t.Errorf("it was started %d times before the back-off", got)
+	}
+	if !strings.Contains(n.events.String(), "exit status 3") {
+		t.Errorf("the log does not say how it ended: %s", n.events)
+	}
+	first := n.pid("steady")
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the other is back meanwhile", func() bool { pid := n.pid("steady"); return pid != 0 && pid != first })
+}
+
+func TestBackOffEnds(t *testing.T) {
+	n := start(t, 10*time.Millisecond, time.Second, map[string]string{"crash": `echo started; exit 3`})
+	eventually(t, "it is started after the pause", func() bool { return strings.Count(n.out.String(), "started") > 12 })
+}
+
+func TestStopEndsEveryProcess(t *testing.T) {
+	n := start(t, time.Hour, 10*time.Second, map[string]string{"steady": steady, "crash": steady})
+	eventually(t, "both run", func() bool { return strings.Count(n.out.String(), "up") == 2 })
+	if err := n.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Count(n.out.String(), "bye"); got != 2 {
+		t.Errorf("%d of 2 ended in peace: %s", got, n.out)
+	}
+	if left, err := os.ReadDir(n.pids); err != nil || len(left) != 0 {
+		t.Errorf("pid files are left: %v %v", left, err)
+	}
+}
+
+func TestStopKillsWhatDoesNotEnd(t *testing.T) {
+	n := start(t, time.Hour, 50*time.Millisecond, map[string]string{"steady": `trap '' TERM; echo up; while :; do sleep 0.05; done`})
+	eventually(t, "it runs", func() bool { return strings.Contains(n.out.String(), "up") })
+	pid := n.pid("steady")
+	if err := n.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, 0); err == nil {
+		t.Errorf("process %d still runs", pid)
+	}
+}
+
+func TestLongLinesAreBroken(t *testing.T) {
+	var out log
+	lines := supervisor.NewOutput(&out, "p").Prefixed("p")
+	if _, err := lines.Write(bytes.Repeat([]byte("x"), 200<<10)); err != nil {
+		t.Fatal(err)
+	}
+	lines.Flush()
+	for line := range strings.Lines(out.String()) {
+		if len(line) > 70<<10 {
+			t.Errorf("a line of %d bytes", len(line))
+		}
+	}
+	if got := strings.Count(out.String(), "x"); got != 200<<10 {
+		t.Errorf("%d bytes of %d arrived", got, 200<<10)
+	}
+}
