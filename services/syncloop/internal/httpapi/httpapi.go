@@ -1,0 +1,136 @@
+// Package httpapi serves the kubelet's read-only HTTP API, so that what reads a kubelet's pods reads Quartet's:
+//
+//	/pods               v1.PodList in JSON, of the pods that a source names, with full status
+//	/healthz            "ok", or 500 and a line for each reason
+//	/healthz/syncloop   the same of the sync loop alone
+//
+// It has neither TLS nor authentication, so it is served on the loopback interface and nowhere else.
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+)
+
+const (
+	// readHeaderTimeout and idleTimeout keep slow and idle clients from holding connections.
+	readHeaderTimeout = 5 * time.Second
+	idleTimeout       = 90 * time.Second
+	// writeTimeout is long enough for the list of a full node to a slow client.
+	writeTimeout = 30 * time.Second
+	// stopTimeout is how long a stop waits for answers in flight.
+	stopTimeout = 2 * time.Second
+)
+
+// Pods tells the pods that a source names, with their status; it fails with podstore.NotReadyError.
+type Pods interface {
+	Pods() ([]*v1.Pod, error)
+}
+
+// Listen listens on address and port, fields of the KubeletConfiguration. It fails when the address is not the loopback
+// interface's, and names who to look for when the port is taken.
+func Listen(ctx context.Context, address string, port int32) (net.Listener, error) {
+	ip := net.ParseIP(address)
+	if ip == nil || !ip.IsLoopback() {
+		return nil, fmt.Errorf("readOnlyPort %d on address %q: the read-only API has no TLS and is served on the loopback interface only: "+
+			"set address to 127.0.0.1, or readOnlyPort to 0 to leave it off", port, address)
+	}
+	at := net.JoinHostPort(address, strconv.Itoa(int(port)))
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("readOnlyPort: %s is taken by another process (a kubelet, or another node of Quartet? \"ss -ltnp sport = :%d\" names it): "+
+			"stop that, set readOnlyPort to another port, or to 0 to leave the read-only API off: %w", at, port, err)
+	case err != nil:
+		return nil, fmt.Errorf("readOnlyPort: listen on %s: %w", at, err)
+	}
+	return listener, nil
+}
+
+// Serve serves on listener until ctx ends, and closes it.
+func Serve(ctx context.Context, listener net.Listener, handler http.Handler, logger *slog.Logger) error {
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout,
+		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve the read-only API on %s: %w", listener.Addr(), err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-groupCtx.Done()
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if err := server.Shutdown(stopCtx); err != nil {
+			return errors.Join(fmt.Errorf("stop the read-only API: %w", err), server.Close())
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// Handler returns the API over the pods and the health of the loop.
+func Handler(pods Pods, health func() loop.Health, logger *slog.Logger) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) { servePods(w, pods, logger) })
+	mux.HandleFunc("GET /pods/", func(w http.ResponseWriter, _ *http.Request) { servePods(w, pods, logger) })
+	serveHealth := func(w http.ResponseWriter, _ *http.Request) { serveHealth(w, health(), logger) }
+	mux.HandleFunc("GET /healthz", serveHealth)
+	mux.HandleFunc("GET /healthz/syncloop", serveHealth)
+	return mux
+}
+
+func servePods(w http.ResponseWriter, pods Pods, logger *slog.Logger) {
+	all, err := pods.Pods()
+	var notReady *podstore.NotReadyError
+	if errors.As(err, &notReady) {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: make([]v1.Pod, 0, len(all))}
+	for _, pod := range all {
+		list.Items = append(list.Items, *pod)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(&list); err != nil {
+		logger.Debug("the list of pods could not be written", telemetry.KeyError, err)
+	}
+}
+
+func serveHealth(w http.ResponseWriter, health loop.Health, logger *slog.Logger) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	text := "ok"
+	if !health.Healthy {
+		w.WriteHeader(http.StatusInternalServerError)
+		text = "unhealthy:\n" + strings.Join(health.Reasons, "\n") + "\n"
+	}
+	if _, err := w.Write([]byte(text)); err != nil {
+		logger.Debug("the health could not be written", telemetry.KeyError, err)
+	}
+}

@@ -1,0 +1,209 @@
+package loop
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"k8s.io/apimachinery/pkg/types"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+)
+
+// configEvent is one word from configmux's stream: a change, or, with synced, that all that was to be known is known.
+type configEvent struct {
+	change stream.Change[*Desired]
+	synced bool
+	// down is why the stream is away; empty when it is not.
+	down string
+}
+
+func (l *Loop) followConfig(ctx context.Context) error {
+	send := func(e configEvent) {
+		select {
+		case l.config <- e:
+		case <-ctx.Done():
+		}
+	}
+	return stream.Follow(ctx, stream.FollowConfig[*Desired]{
+		Name: "configmux", Source: l.cfg.Desired, Clock: l.cfg.Clock, Logger: l.cfg.Logger,
+		Handle: func(c stream.Change[*Desired]) { send(configEvent{change: c}) },
+		Synced: func() { send(configEvent{synced: true}) },
+		Connected: func(up bool, cause error) {
+			if !up && cause != nil {
+				send(configEvent{down: cause.Error()})
+			}
+		},
+	})
+}
+
+func (l *Loop) handleConfig(e configEvent) {
+	switch {
+	case e.down != "":
+		l.configDown = "configmux is away, the pods stay as they are: " + e.down
+		l.tellWaiting()
+	case e.synced:
+		l.configIsSynced()
+	case isSource(e.change):
+		l.handleSource(e.change)
+	default:
+		l.handlePod(e.change)
+	}
+}
+
+func isSource(c stream.Change[*Desired]) bool { return strings.HasPrefix(c.Key, "source/") }
+
+func (l *Loop) handleSource(c stream.Change[*Desired]) {
+	name := strings.TrimPrefix(c.Key, "source/")
+	if c.Op == stream.OpRemove {
+		delete(l.sources, name)
+	} else {
+		l.sources[name] = c.New.Ready
+	}
+	if !c.FromSnapshot {
+		l.removeMissing()
+	}
+	l.progress()
+}
+
+// handlePod takes in one pod. What a fresh snapshot brings waits until the snapshot is complete.
+func (l *Loop) handlePod(c stream.Change[*Desired]) {
+	removed := c.Op == stream.OpRemove || c.New.Op == configv1.Op_OP_REMOVE
+	uid := types.UID(c.Key)
+	switch {
+	case removed && c.FromSnapshot:
+		// A configmux that was restarted may not have read the pod's source yet. Only when that has spoken is the pod
+		// known to be gone.
+		if d := l.desired[uid]; d != nil {
+			d.missing = true
+		}
+	case removed:
+		l.remove(uid, removalTrace(c))
+	case c.FromSnapshot:
+		l.snapshot = append(l.snapshot, c.New)
+	default:
+		l.want(c.New)
+	}
+}
+
+// removalTrace returns the trace of a removal: of the message that says it, if it says more than the one before.
+func removalTrace(c stream.Change[*Desired]) string {
+	if c.New != nil {
+		return c.New.Traceparent
+	}
+	return ""
+}
+
+func (l *Loop) configIsSynced() {
+	l.configDown = ""
+	slices.SortStableFunc(l.snapshot, func(a, b *Desired) int {
+		return a.Pod.CreationTimestamp.Compare(b.Pod.CreationTimestamp.Time)
+	})
+	for _, d := range l.snapshot {
+		l.want(d)
+	}
+	l.snapshot, l.configSynced = nil, true
+	l.removeMissing()
+	l.progress()
+}
+
+// want takes in a pod that a source names.
+func (l *Loop) want(d *Desired) {
+	uid := d.Pod.UID
+	known := l.desired[uid]
+	var op podset.Op
+	if known == nil {
+		op = podset.Compare(nil, d.Pod)
+	} else {
+		op = podset.Compare(known.pod, d.Pod)
+		known.missing = false
+	}
+	if op == podset.None && known.source == d.Source {
+		return
+	}
+	l.desired[uid] = &desiredPod{pod: d.Pod, source: d.Source, traceparent: d.Traceparent}
+	l.cfg.Store.SetPod(d.Pod, d.Source, d.Traceparent)
+	if eviction, ok := l.cfg.Evictions.Get(uid); ok {
+		if err := l.cfg.Store.Evict(uid, eviction); err != nil {
+			l.cfg.Logger.Error("an evicted pod is not known any more", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+		}
+	}
+	if !l.isOpen() && d.Pod.DeletionTimestamp == nil {
+		l.hold(uid, worker.Cause{Kind: worker.CauseConfig, Traceparent: d.Traceparent})
+		return
+	}
+	l.dispatch(uid, op, d.Traceparent)
+}
+
+// dispatch hands a pod to its worker.
+func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
+	d := l.desired[uid]
+	cause := l.span(d, op, traceparent)
+	var end *worker.End
+	if _, evicted := l.cfg.Evictions.Get(uid); evicted || d.pod.DeletionTimestamp != nil {
+		end = &worker.End{}
+	}
+	l.cfg.Workers.Want(d.pod, cause, end)
+}
+
+// remove ends a pod that its source does not name any more. It waits for nothing, not even for pleg to be well.
+func (l *Loop) remove(uid types.UID, traceparent string) {
+	d := l.desired[uid]
+	if d == nil {
+		return
+	}
+	cause := l.span(d, podset.Remove, traceparent)
+	delete(l.desired, uid)
+	delete(l.held, uid)
+	l.forgetEviction(uid)
+	l.cfg.Store.Unwant(uid)
+	if !l.cfg.Workers.End(uid, cause, worker.End{Removed: true}) {
+		// It was never handed to a worker, but may run since before this process began.
+		l.cfg.Workers.Want(d.pod, cause, &worker.End{Removed: true})
+	}
+}
+
+// removeMissing removes the pods that a fresh snapshot did not have, as far as their sources have spoken since.
+func (l *Loop) removeMissing() {
+	for uid, d := range l.desired {
+		if !d.missing {
+			continue
+		}
+		if ready, known := l.sources[d.source]; ready || (!known && l.allReady()) {
+			l.remove(uid, "")
+		}
+	}
+}
+
+// allReady tells whether every source has spoken. A configmux that names no source has not told which there are.
+func (l *Loop) allReady() bool {
+	if !l.configSynced || len(l.sources) == 0 {
+		return false
+	}
+	for _, ready := range l.sources {
+		if !ready {
+			return false
+		}
+	}
+	return true
+}
+
+// span makes the span of a dispatch, and returns the cause that continues it.
+func (l *Loop) span(d *desiredPod, op podset.Op, traceparent string) worker.Cause {
+	ctx, span := l.cfg.Tracer.Start(telemetry.WithTraceparent(context.Background(), traceparent), "dispatch", trace.WithAttributes(
+		attribute.String(telemetry.KeyPod, d.pod.Namespace+"/"+d.pod.Name),
+		attribute.String(telemetry.KeyPodUID, string(d.pod.UID)),
+		attribute.String(telemetry.KeySource, d.source),
+		attribute.String(telemetry.KeyOp, op.String()),
+	))
+	span.End()
+	l.cfg.Logger.Info("dispatched a pod", telemetry.KeyPod, d.pod.Namespace+"/"+d.pod.Name,
+		telemetry.KeyPodUID, string(d.pod.UID), telemetry.KeySource, d.source, telemetry.KeyOp, op.String())
+	return worker.Cause{Kind: worker.CauseConfig, Traceparent: telemetry.Traceparent(ctx)}
+}

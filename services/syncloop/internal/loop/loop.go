@@ -1,0 +1,234 @@
+// Package loop is the sync loop: the one goroutine through which everything passes that can make a pod change. It takes
+// what is wanted from configmux, what has happened from pleg, and what is due by time, keeps which pods are wanted, and
+// tells the workers. It waits for nothing but its events: whatever takes time is a worker's.
+//
+// The events come over channels, in no promised order between them:
+//
+//	config        from WatchPodUpdates: additions, updates, removes, reconciles, the state of sources
+//	lifecycle     from WatchEvents: what pleg has seen happen
+//	due           the earliest time at which a worker works by itself
+//	gate          whether pleg and the runtime can be relied on
+//	housekeeping  every 2 s: orphans, and pods that have no worker
+//
+// The select over them is fair, and each channel is small, so a burst on one does not hold up another. A follower that
+// finds its channel full waits; what it has not taken yet stays, folded or bounded, with the publisher.
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+)
+
+const (
+	// configCapacity lets the follower decode the next pods while the loop dispatches: a handful is enough.
+	configCapacity = 16
+	// lifecycleCapacity takes the events of some pods that start together without a switch of goroutines for each.
+	lifecycleCapacity = 64
+	// gateCapacity holds the latest word on pleg's health and no other.
+	gateCapacity = 1
+	// housekeepingPeriod is how often the loop cleans up.
+	housekeepingPeriod = 2 * time.Second
+	// housekeepingWarning is how long a clean-up may take before it is worth a line: it holds up the loop.
+	housekeepingWarning = time.Second
+	// idleWake is how long the loop sleeps when nothing is due; housekeeping wakes it long before.
+	idleWake = time.Hour
+	// sourcesGrace is how long the pods are held back from readers for a source that has not spoken, after everything
+	// else is known: a restart shows either all pods or none, but a source that is away hides the others only so long.
+	sourcesGrace = 5 * time.Second
+)
+
+// Desired is one thing that configmux tells: a pod that is wanted, or the state of a source.
+type Desired struct {
+	// Op is what has become of the pod.
+	Op configv1.Op
+	// Pod is the pod; nil when this is about a source.
+	Pod *v1.Pod
+	// Source is the source's name.
+	Source string
+	// Ready is true when the source has spoken; only when this is about a source.
+	Ready bool
+	// Traceparent is the trace of the change.
+	Traceparent string
+}
+
+// Pleg is what the loop asks of pleg, besides its events.
+type Pleg interface {
+	// Health returns why pleg cannot be relied on; nil when it can. It fails when pleg does not answer.
+	Health(ctx context.Context) (reasons []string, err error)
+	// Relist returns when a full relist has finished that began after the call.
+	Relist(ctx context.Context) error
+}
+
+// Workers is the pool, as the loop uses it.
+type Workers interface {
+	Want(pod *v1.Pod, cause worker.Cause, end *worker.End)
+	Poke(uid types.UID, cause worker.Cause)
+	End(uid types.UID, cause worker.Cause, end worker.End) bool
+	Has(uid types.UID) bool
+	RetryFailed()
+	Tidy()
+	Due() *worker.Due
+}
+
+// Config is what a Loop needs.
+type Config struct {
+	// Desired is configmux's stream of pods and sources.
+	Desired stream.Source[*Desired]
+	// Events is pleg's stream of events.
+	Events  stream.Source[*lifecyclev1.Event]
+	Pleg    Pleg
+	Workers Workers
+	Store   *podstore.Store
+	// Evictions has the pods that were evicted and are still named by their source.
+	Evictions *evictions.Book
+	// PodFromObserved makes a pod of what the runtime says of one that nobody knows: podruntime.PodFromObserved.
+	PodFromObserved func(*lifecyclev1.PodStatus) *v1.Pod
+	// Waiting is told what the loop waits for: (*rpc.Health).Set. It may be nil.
+	Waiting func(what, reason string)
+	Clock   clock.WithTicker
+	Tracer  trace.Tracer
+	Logger  *slog.Logger
+	// Resync is syncFrequency of the KubeletConfiguration; the loop is unhealthy when it has not turned for twice as long.
+	Resync time.Duration
+}
+
+// Loop is the sync loop. Make it with New, and Run it once.
+type Loop struct {
+	cfg       Config
+	config    chan configEvent
+	lifecycle chan lifecycleEvent
+	gate      chan gateState
+	// lastTurn is when the loop last turned, as nanoseconds of the Unix epoch; 0 before the first turn.
+	lastTurn atomic.Int64
+	waiting  waiting
+
+	// What follows is the loop's own.
+
+	desired map[types.UID]*desiredPod
+	// sources says of each source whether it has spoken.
+	sources map[string]bool
+	// snapshot collects the pods of a snapshot that are new or changed, so that the oldest is dispatched first.
+	snapshot []*Desired
+	// held has the work that waits for the gate, by pod.
+	held map[types.UID]worker.Cause
+	// configSynced and plegSynced are true once the snapshots have been handled; the latter only while pleg is followed.
+	configSynced, plegSynced bool
+	gateState                gateState
+	// configDown is why configmux is away; empty when it is followed.
+	configDown string
+	// opened is when both snapshots were in; zero before.
+	opened time.Time
+	// serving is true once the pods are shown to readers.
+	serving bool
+}
+
+// desiredPod is a pod that a source names.
+type desiredPod struct {
+	pod    *v1.Pod
+	source string
+	// missing is true when a fresh snapshot of configmux does not have the pod. It is removed when its source has spoken.
+	missing     bool
+	traceparent string
+}
+
+// New returns a loop that has not begun to turn.
+func New(cfg Config) *Loop {
+	if cfg.Waiting == nil {
+		cfg.Waiting = func(string, string) {}
+	}
+	l := &Loop{
+		cfg:     cfg,
+		config:  make(chan configEvent, configCapacity),
+		desired: map[types.UID]*desiredPod{}, sources: map[string]bool{}, held: map[types.UID]worker.Cause{},
+		lifecycle: make(chan lifecycleEvent, lifecycleCapacity),
+		gate:      make(chan gateState, gateCapacity),
+	}
+	l.gateState.reason = "pleg has not been asked yet"
+	l.tellWaiting()
+	return l
+}
+
+// Run turns the loop until ctx ends, and returns its error. It stops no pod.
+func (l *Loop) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return l.followConfig(ctx) })
+	group.Go(func() error { return l.followPleg(ctx) })
+	group.Go(func() error { return l.watchGate(ctx) })
+	group.Go(func() error { return l.turn(ctx) })
+	return group.Wait()
+}
+
+func (l *Loop) turn(ctx context.Context) error {
+	housekeeping := l.cfg.Clock.NewTicker(housekeepingPeriod)
+	defer housekeeping.Stop()
+	due := l.cfg.Clock.NewTimer(idleWake)
+	defer due.Stop()
+	for {
+		l.lastTurn.Store(l.cfg.Clock.Now().UnixNano())
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e := <-l.config:
+			l.handleConfig(e)
+		case e := <-l.lifecycle:
+			l.handleLifecycle(e)
+		case state := <-l.gate:
+			l.handleGate(state)
+		case <-due.C():
+			l.handleDue()
+			l.arm(due)
+		case <-l.cfg.Workers.Due().Changed():
+			l.arm(due)
+		case <-housekeeping.C():
+			l.housekeep()
+		}
+	}
+}
+
+// arm sets the timer to the earliest time at which something is due.
+func (l *Loop) arm(timer clock.Timer) {
+	wait := idleWake
+	if at, ok := l.cfg.Workers.Due().Next(); ok {
+		wait = max(0, at.Sub(l.cfg.Clock.Now()))
+	}
+	timer.Reset(wait)
+}
+
+// handleDue gives work to the workers whose time has come.
+func (l *Loop) handleDue() {
+	for _, uid := range l.cfg.Workers.Due().Take(l.cfg.Clock.Now()) {
+		l.poke(uid, worker.Cause{Kind: worker.CauseDue})
+	}
+}
+
+// poke gives a worker work, or keeps it until the gate is open.
+func (l *Loop) poke(uid types.UID, cause worker.Cause) {
+	if !l.isOpen() {
+		l.hold(uid, cause)
+		return
+	}
+	l.cfg.Workers.Poke(uid, cause)
+}
+
+// hold keeps work until the gate is open; the most pressing cause counts.
+func (l *Loop) hold(uid types.UID, cause worker.Cause) {
+	if known, ok := l.held[uid]; ok {
+		cause = worker.Fold(worker.Update{Cause: known}, worker.Update{Cause: cause}).Cause
+	}
+	l.held[uid] = cause
+}

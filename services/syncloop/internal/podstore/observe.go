@@ -1,0 +1,149 @@
+package podstore
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"k8s.io/apimachinery/pkg/types"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+// Observed implements worker.Statuses.
+func (s *Store) Observed(uid types.UID) *lifecyclev1.PodStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.observed[uid]
+}
+
+// Observe implements worker.Statuses.
+func (s *Store) Observe(uid types.UID, status *lifecyclev1.PodStatus) {
+	messages := s.readMessages(uid, status)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.observe(uid, status, messages)
+}
+
+// observe takes in an observation. Called with mu held.
+func (s *Store) observe(uid types.UID, status *lifecyclev1.PodStatus, messages map[string]string) {
+	known, e := s.observed[uid], s.entries[uid]
+	if e != nil && messages != nil {
+		e.messages = messages
+	}
+	if status == nil || (known != nil && known.GetObservedBoottimeNs() >= status.GetObservedBoottimeNs()) {
+		if e != nil && messages != nil {
+			s.compute(uid, false)
+		}
+		return
+	}
+	if e == nil {
+		if isEmpty(status) {
+			delete(s.observed, uid)
+		} else {
+			s.observed[uid] = status
+		}
+		return
+	}
+	s.observed[uid] = status
+	s.compute(uid, false)
+}
+
+// Gone takes in that pleg does not have a pod any more, without an inspection that says so: it was missing in a fresh
+// snapshot. It counts as newer than what was known, and as older than anything that is written from now on.
+func (s *Store) Gone(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.observed[uid]
+	if known == nil {
+		return
+	}
+	s.observe(uid, &lifecyclev1.PodStatus{
+		Uid: string(uid), Name: known.GetName(), Namespace: known.GetNamespace(), Ips: known.GetIps(),
+		ObservedBoottimeNs: known.GetObservedBoottimeNs() + 1, ObservedAt: known.GetObservedAt(),
+	}, nil)
+}
+
+// Event takes in what pleg saw with an event. When the start of a container has made the pod ready, the trace of the
+// change ends here, with the span "status.update".
+func (s *Store) Event(event *lifecyclev1.Event) {
+	uid := types.UID(event.GetPodUid())
+	begun := time.Now()
+	messages := s.readMessages(uid, event.GetStatus())
+	s.mu.Lock()
+	s.observe(uid, event.GetStatus(), messages)
+	e := s.entries[uid]
+	told := e != nil && s.open && event.GetType() == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED &&
+		!e.readyTold && isReady(&e.status)
+	if !told {
+		s.mu.Unlock()
+		return
+	}
+	e.readyTold = true
+	name, phase := e.pod.Namespace+"/"+e.pod.Name, string(e.status.Phase)
+	s.mu.Unlock()
+
+	_, span := s.cfg.Tracer.Start(telemetry.WithTraceparent(context.Background(), event.GetTraceparent()), "status.update",
+		trace.WithTimestamp(begun), trace.WithAttributes(
+			attribute.String(telemetry.KeyPod, name), attribute.String(telemetry.KeyPodUID, string(uid)),
+			attribute.String(telemetry.KeyPhase, phase), attribute.Bool(telemetry.KeyReady, true),
+		))
+	span.End()
+	s.cfg.Logger.Info("pod is ready", telemetry.KeyPod, name, telemetry.KeyPodUID, string(uid), telemetry.KeyPhase, phase)
+}
+
+// readMessages returns the termination messages of all ended containers of a status; nil when there is nothing new to
+// read. Only what was not read before is read.
+func (s *Store) readMessages(uid types.UID, status *lifecyclev1.PodStatus) map[string]string {
+	if s.cfg.Messages == nil {
+		return nil
+	}
+	s.mu.Lock()
+	e := s.entries[uid]
+	if e == nil {
+		s.mu.Unlock()
+		return nil
+	}
+	pod, known := e.pod, e.messages
+	s.mu.Unlock()
+
+	kept := map[string]string{}
+	var fresh []*lifecyclev1.Container
+	for _, c := range status.GetContainers() {
+		if c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_EXITED {
+			continue
+		}
+		if text, ok := known[c.GetId()]; ok {
+			kept[c.GetId()] = text
+		} else {
+			fresh = append(fresh, c)
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	read := s.cfg.Messages(pod, fresh)
+	for _, c := range fresh {
+		kept[c.GetId()] = read[c.GetId()]
+	}
+	return kept
+}
+
+func isEmpty(status *lifecyclev1.PodStatus) bool {
+	return len(status.GetSandboxes()) == 0 && len(status.GetContainers()) == 0
+}
+
+// Unknown returns what was observed of pods that are not in the store: nobody wants them, and nobody stops them yet.
+func (s *Store) Unknown() []*lifecyclev1.PodStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var unknown []*lifecyclev1.PodStatus
+	for uid, status := range s.observed {
+		if s.entries[uid] == nil {
+			unknown = append(unknown, status)
+		}
+	}
+	return unknown
+}

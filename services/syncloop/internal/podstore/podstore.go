@@ -1,0 +1,324 @@
+// Package podstore holds every pod of this node with its status. The loop puts in what is wanted and what pleg has
+// seen, workers put in what they are doing; from each of these the status is computed anew at once, so a container
+// that has started shows in the same moment, and what has changed is published to the watchers of EngineService.
+//
+// Nothing is computed before [Store.Open]: a status without the observations, or without the pods, would be a wrong
+// one, and one that a restart has made up must never be seen.
+package podstore
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"go.opentelemetry.io/otel/trace"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+)
+
+// Config is what a Store needs.
+type Config struct {
+	// Generate computes a status: podstatus.Generate.
+	Generate func(pod *v1.Pod, observed *lifecyclev1.PodStatus, in podstatus.Inputs) v1.PodStatus
+	// Messages reads the termination messages of ended containers, by container ID; nil reads none. It is called without
+	// a lock, for ended containers that it has not been asked for before.
+	Messages func(pod *v1.Pod, ended []*lifecyclev1.Container) map[string]string
+	// HostIPs are the addresses of the node, the primary one first.
+	HostIPs []string
+	Clock   clock.WithTicker
+	Tracer  trace.Tracer
+	Logger  *slog.Logger
+}
+
+// NotReadyError says that the pods cannot be told yet, and why.
+type NotReadyError struct {
+	// Reason is what is waited for.
+	Reason string
+}
+
+// Error implements error.
+func (e *NotReadyError) Error() string { return "the pods are not known yet: " + e.Reason }
+
+// ErrNotFound says that there is no such pod.
+var ErrNotFound = errors.New("there is no such pod")
+
+// Eviction is why a pod was ended by the node.
+type Eviction struct {
+	// Reason is one word, the pod's status.reason.
+	Reason string `json:"reason"`
+	// Message is a sentence, the pod's status.message.
+	Message string `json:"message"`
+}
+
+// Store has the pods. The pods in it are never changed once they are in it: who gets one may read it and no more.
+type Store struct {
+	cfg   Config
+	level *stream.Level[*enginev1.Pod]
+
+	mu sync.Mutex
+	// open is true once statuses are computed.
+	open bool
+	// waiting is why the pods cannot be told yet; empty when they can.
+	waiting string
+	entries map[types.UID]*entry
+	// observed has the newest observation of every pod in the runtime, also of those without an entry.
+	observed map[types.UID]*lifecyclev1.PodStatus
+}
+
+// entry is one pod.
+type entry struct {
+	pod         *v1.Pod
+	source      string
+	traceparent string
+	// desired is true while a source names the pod.
+	desired  bool
+	state    worker.State
+	reasons  map[string]podstatus.Reason
+	messages map[string]string
+	eviction *Eviction
+	status   v1.PodStatus
+	// readyTold is true when the trace of the container's start has been told that the pod is ready.
+	readyTold bool
+}
+
+// New returns an empty store.
+func New(cfg Config) *Store {
+	return &Store{
+		cfg: cfg, level: stream.NewLevel[*enginev1.Pod](stream.Config{Clock: cfg.Clock}),
+		waiting: "syncloop is starting", entries: map[types.UID]*entry{}, observed: map[types.UID]*lifecyclev1.PodStatus{},
+	}
+}
+
+// Close ends the watches.
+func (s *Store) Close() { s.level.Close() }
+
+// Open begins to compute statuses: from now on both what is wanted and what was observed are known.
+func (s *Store) Open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open {
+		return
+	}
+	s.open = true
+	for uid := range s.entries {
+		s.compute(uid, true)
+	}
+}
+
+// SetWaiting says why the pods cannot be told yet; empty when they can.
+func (s *Store) SetWaiting(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = reason
+}
+
+// SetPod puts in a pod. Source is empty for one that only the runtime knows.
+func (s *Store) SetPod(pod *v1.Pod, source, traceparent string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[pod.UID]
+	if e == nil {
+		e = &entry{state: worker.Syncing}
+		s.entries[pod.UID] = e
+	}
+	e.pod, e.source, e.traceparent, e.desired = pod, source, traceparent, source != ""
+	s.compute(pod.UID, true)
+}
+
+// Unwant says that no source names a pod any more.
+func (s *Store) Unwant(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil {
+		e.desired = false
+	}
+}
+
+// Evict makes a pod Failed with a reason. It fails with ErrNotFound.
+func (s *Store) Evict(uid types.UID, eviction Eviction) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[uid]
+	if e == nil {
+		return fmt.Errorf("pod %s: %w", uid, ErrNotFound)
+	}
+	if e.eviction == nil {
+		e.eviction = &eviction
+	}
+	s.compute(uid, false)
+	return nil
+}
+
+// SetReasons implements worker.Statuses.
+func (s *Store) SetReasons(uid types.UID, reasons map[string]podstatus.Reason) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil {
+		e.reasons = reasons
+		s.compute(uid, false)
+	}
+}
+
+// SetState implements worker.Statuses.
+func (s *Store) SetState(uid types.UID, state worker.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil && e.state != state {
+		e.state = state
+		s.compute(uid, true)
+	}
+}
+
+// Phase implements worker.Statuses.
+func (s *Store) Phase(uid types.UID) v1.PodPhase {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil {
+		return e.status.Phase
+	}
+	return ""
+}
+
+// Forget implements worker.Statuses.
+func (s *Store) Forget(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.observed, uid)
+	e := s.entries[uid]
+	if e == nil {
+		return
+	}
+	if e.desired {
+		s.entries[uid] = &entry{pod: e.pod, source: e.source, traceparent: e.traceparent, desired: true, state: worker.Syncing}
+		s.compute(uid, true)
+		return
+	}
+	delete(s.entries, uid)
+	s.level.Delete(string(uid))
+}
+
+// compute makes the status of a pod anew, and publishes the pod when that has changed, or when anything else has that
+// the publication shows. Called with mu held; it reads nothing but memory.
+func (s *Store) compute(uid types.UID, changed bool) {
+	e := s.entries[uid]
+	if !s.open {
+		return
+	}
+	observed := s.observed[uid]
+	if observed == nil {
+		observed = &lifecyclev1.PodStatus{Uid: string(uid), Name: e.pod.Name, Namespace: e.pod.Namespace}
+	}
+	in := podstatus.Inputs{
+		Now: s.cfg.Clock.Now(), Reasons: e.reasons, Previous: e.status, HostIPs: s.cfg.HostIPs,
+		Messages: e.messages, Terminal: e.state >= worker.Terminated,
+	}
+	status := s.cfg.Generate(e.pod, observed, in)
+	if e.eviction != nil {
+		status.Phase, status.Reason, status.Message = v1.PodFailed, e.eviction.Reason, e.eviction.Message
+	}
+	if !changed && equality.Semantic.DeepEqual(&e.status, &status) {
+		return
+	}
+	e.status = status
+	ready := isReady(&status)
+	e.readyTold = e.readyTold && ready
+	data, err := withStatus(e).Marshal()
+	if err != nil { // a pod that came over the wire as bytes can be made bytes again
+		s.cfg.Logger.Error("a pod cannot be published", "pod", e.pod.Namespace+"/"+e.pod.Name, "error", err)
+		return
+	}
+	s.level.Put(string(uid), &enginev1.Pod{Pod: data, Source: e.source, WorkerState: e.state.Proto(), Traceparent: e.traceparent})
+}
+
+// withStatus returns the pod with its status; what they hold is shared.
+func withStatus(e *entry) *v1.Pod {
+	pod := *e.pod
+	pod.Status = e.status
+	return &pod
+}
+
+func isReady(status *v1.PodStatus) bool {
+	return slices.ContainsFunc(status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
+	})
+}
+
+// Pods returns the pods that a source names, with their status, in the order of namespace and name. It fails with
+// NotReadyError.
+func (s *Store) Pods() ([]*v1.Pod, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting != "" {
+		return nil, &NotReadyError{Reason: s.waiting}
+	}
+	pods := make([]*v1.Pod, 0, len(s.entries))
+	for _, e := range s.entries {
+		if e.desired {
+			pods = append(pods, withStatus(e))
+		}
+	}
+	slices.SortFunc(pods, byName)
+	return pods, nil
+}
+
+func byName(a, b *v1.Pod) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+}
+
+// List returns every pod as it is published, orphans included, in the order of namespace and name. It fails with
+// NotReadyError.
+func (s *Store) List() ([]*enginev1.Pod, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting != "" {
+		return nil, &NotReadyError{Reason: s.waiting}
+	}
+	all := make([]*v1.Pod, 0, len(s.entries))
+	for _, e := range s.entries {
+		all = append(all, e.pod)
+	}
+	slices.SortFunc(all, byName)
+	list := make([]*enginev1.Pod, 0, len(all))
+	for _, pod := range all {
+		if one, ok := s.level.Get(string(pod.UID)); ok {
+			list = append(list, one)
+		}
+	}
+	return list, nil
+}
+
+// Source returns what EngineService.WatchPods serves. It fails with NotReadyError: a subscriber that was given an empty
+// snapshot would think that there are no pods.
+func (s *Store) Source() (stream.Source[*enginev1.Pod], error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting != "" {
+		return nil, &NotReadyError{Reason: s.waiting}
+	}
+	return s.level, nil
+}
+
+// Len returns how many pods there are.
+func (s *Store) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.entries)
+}
+
+// Has tells whether the store has a pod.
+func (s *Store) Has(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.entries[uid] != nil
+}
