@@ -8,6 +8,8 @@ package staticpod
 import (
 	"bytes"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -106,7 +108,8 @@ func (d *decoder) object(object map[string]any, where string) {
 
 // list takes a PodList or a List; lists do not nest.
 func (d *decoder) list(object map[string]any) {
-	for field := range object {
+	// Sorted, so that the same manifest has the same problems each time it is read.
+	for _, field := range slices.Sorted(maps.Keys(object)) {
 		switch field {
 		case "apiVersion", "kind", "metadata", "items":
 		default:

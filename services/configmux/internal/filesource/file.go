@@ -1,0 +1,211 @@
+package filesource
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/configmux/internal/source"
+	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
+)
+
+// file is what is known of one manifest.
+type file struct {
+	print fingerprint
+	// sum is that of the content that was last decoded.
+	sum [sha256.Size]byte
+	// pods are those that the manifest stands for: the good ones of its content, and of those that are broken now the
+	// last good version.
+	pods []*v1.Pod
+	errs []source.Error
+	// lookedAt is when the manifest was last read.
+	lookedAt time.Time
+}
+
+// howToLook says how closely a file is looked at.
+type howToLook int
+
+const (
+	// lookIfChanged reads the file when its fingerprint is another. When the content is bad it is looked at once more, a
+	// moment later, before that is said.
+	lookIfChanged howToLook = iota
+	// lookPatiently does the same with every file.
+	lookPatiently
+	// lookForSure reads the file, and what it says counts.
+	lookForSure
+)
+
+// patient reports whether content that is bad may only be half written.
+func (h howToLook) patient() bool { return h != lookForSure }
+
+// look brings what is known of one file up to date.
+func (s *Source) look(ctx context.Context, path string, how howToLook, began time.Time) {
+	info, err := os.Stat(path)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) && !isLink(path) {
+			s.forget(ctx, path, began)
+			return
+		}
+		s.unusable(ctx, path, began, linkError(err))
+		return
+	}
+	if isLink(path) && !s.watch.follows(path) {
+		s.relook = s.relook || s.watch != nil
+	}
+	if !info.Mode().IsRegular() {
+		s.unusable(ctx, path, began, fmt.Errorf("it is %s: put only manifest files here", kindOf(info.Mode())))
+		return
+	}
+	known := s.files[path]
+	if how == lookIfChanged && known != nil && known.print == fingerprintOf(info) {
+		return
+	}
+	data, print, err := read(path)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			s.forget(ctx, path, began)
+			return
+		}
+		s.broken(ctx, path, began, known, err)
+		return
+	}
+	s.decode(ctx, path, how, began, data, print)
+}
+
+// decode takes in the content of a file.
+func (s *Source) decode(ctx context.Context, path string, how howToLook, began time.Time, data []byte, print fingerprint) {
+	known, sum := s.files[path], sha256.Sum256(data)
+	if known != nil && known.sum == sum {
+		known.print, known.lookedAt = print, began
+		for i := range known.errs {
+			known.errs[i].SeenAt = began
+		}
+		return
+	}
+	result := staticpod.Decode(data, staticpod.Origin{Node: s.cfg.Node, Path: path})
+	if len(result.Problems) > 0 && how.patient() {
+		s.noteWrite(path)
+		return
+	}
+	span, ctx := s.beginRead(ctx, path, began)
+	next := &file{print: print, sum: sum, lookedAt: began}
+	var kept map[types.NamespacedName]bool
+	next.pods, kept = withLastGood(result, known)
+	for _, p := range result.Problems {
+		next.errs = append(next.errs, source.Error{
+			Path: path, Pod: p.Pod, Field: p.Field, Message: p.Message + outcome(p, kept), SeenAt: began,
+		})
+	}
+	if len(result.Problems) > 0 {
+		span.SetStatus(codes.Error, result.Problems[0].Error())
+	}
+	span.End()
+	s.files[path], s.causes[path], s.changed = next, ctx, true
+}
+
+// withLastGood returns the pods that a manifest stands for, and which of them are kept from its last good version: those
+// whose new version is bad, and all others of before when the manifest leaves open which pods its bad parts are.
+func withLastGood(result staticpod.Result, known *file) ([]*v1.Pod, map[types.NamespacedName]bool) {
+	if known == nil || len(result.Problems) == 0 {
+		return result.Pods, nil
+	}
+	good := make(map[types.NamespacedName]bool, len(result.Pods))
+	for _, pod := range result.Pods {
+		good[nameOf(pod)] = true
+	}
+	bad := make(map[string]bool, len(result.Problems))
+	for _, p := range result.Problems {
+		bad[p.Pod] = true
+	}
+	pods, kept := result.Pods, map[types.NamespacedName]bool{}
+	for _, pod := range known.pods {
+		name := nameOf(pod)
+		if !good[name] && (result.Incomplete || bad[name.String()]) {
+			pods, kept[name] = append(pods, pod), true
+		}
+	}
+	return pods, kept
+}
+
+// outcome says what became of the pod of a problem, and what to do.
+func outcome(p staticpod.Problem, kept map[types.NamespacedName]bool) string {
+	switch {
+	case p.Pod == "" && len(kept) > 0:
+		return "; the last good version of what was in the file is kept: mend the file"
+	case p.Pod == "":
+		return "; it is left out: mend the file"
+	}
+	for name := range kept {
+		if name.String() == p.Pod {
+			return "; the last good version of the pod is kept: mend the file"
+		}
+	}
+	return "; the pod is left out: mend the file"
+}
+
+// broken keeps what is known of a file that cannot be read, and reports why it cannot.
+func (s *Source) broken(ctx context.Context, path string, began time.Time, known *file, err error) {
+	next := &file{lookedAt: began}
+	message := "cannot read it: " + err.Error()
+	if known != nil {
+		next.pods = known.pods
+	}
+	if len(next.pods) > 0 {
+		message += "; the last good version is kept"
+	}
+	s.fail(ctx, path, began, next, message)
+}
+
+// unusable reports that something is in the place of a manifest which is none. What the manifest held is gone.
+func (s *Source) unusable(ctx context.Context, path string, began time.Time, err error) {
+	s.fail(ctx, path, began, &file{lookedAt: began}, "it is skipped: "+err.Error())
+}
+
+// fail records a file without content and one error.
+func (s *Source) fail(ctx context.Context, path string, began time.Time, next *file, message string) {
+	next.errs = []source.Error{{Path: path, Message: message, SeenAt: began}}
+	known := s.files[path]
+	s.files[path] = next
+	if known != nil && len(known.errs) == 1 && known.errs[0].Message == message && len(known.pods) == len(next.pods) {
+		return
+	}
+	span, ctx := s.beginRead(ctx, path, began)
+	span.SetStatus(codes.Error, message)
+	span.End()
+	s.causes[path], s.changed = ctx, true
+}
+
+// forget takes in that a file is gone.
+func (s *Source) forget(ctx context.Context, path string, began time.Time) {
+	delete(s.writing, path)
+	if s.files[path] == nil {
+		return
+	}
+	span, ctx := s.beginRead(ctx, path, began)
+	span.AddEvent("gone")
+	span.End()
+	delete(s.files, path)
+	s.causes[path], s.changed = ctx, true
+}
+
+// beginRead begins the trace of a change.
+func (s *Source) beginRead(ctx context.Context, path string, began time.Time) (trace.Span, context.Context) {
+	ctx, span := s.cfg.Tracer.Start(ctx, "source.read", trace.WithNewRoot(), trace.WithTimestamp(began),
+		trace.WithAttributes(attribute.String(telemetry.KeyFile, path), attribute.String(telemetry.KeySource, Name)))
+	return span, ctx
+}
+
+func nameOf(pod *v1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}

@@ -1,0 +1,53 @@
+package filesource
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/configmux/internal/source"
+)
+
+// give puts together what all files stand for and gives it to the sink.
+func (s *Source) give() {
+	reading := source.Reading{ReadAt: s.readAt, Mode: s.mode, Causes: s.causes}
+	if s.failure != nil {
+		reading.Failed = true
+		reading.Errors = []source.Error{{
+			Path:    s.cfg.Path,
+			Message: fmt.Sprintf("cannot read it: %s; what was known of it is kept", reason(s.failure)),
+			SeenAt:  s.cfg.Clock.Now(),
+		}}
+		s.sink.Set(Name, reading)
+		return
+	}
+	// The order of paths decides which of two pods of a name counts: a restarted process comes to the same.
+	var pods []*v1.Pod
+	var from []string
+	for _, path := range slices.Sorted(maps.Keys(s.files)) {
+		f := s.files[path]
+		reading.Errors = append(reading.Errors, f.errs...)
+		for _, pod := range f.pods {
+			pods, from = append(pods, pod), append(from, path)
+		}
+	}
+	kept, rejected := podset.Filter(pods)
+	pathOf := make(map[*v1.Pod]string, len(pods))
+	for i, pod := range pods {
+		pathOf[pod] = from[i]
+	}
+	for _, pod := range kept {
+		reading.Pods = append(reading.Pods, source.Pod{Pod: pod, Path: pathOf[pod]})
+	}
+	for _, r := range rejected {
+		path := from[r.Index]
+		reading.Errors = append(reading.Errors, source.Error{
+			Path: path, Pod: nameOf(r.Pod).String(), Field: r.Field, SeenAt: s.files[path].lookedAt,
+			Message: fmt.Sprintf("%s, by %s; this one is left out: remove one of the two, or rename it", r.Reason, pathOf[r.By]),
+		})
+	}
+	s.sink.Set(Name, reading)
+}

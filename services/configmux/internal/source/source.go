@@ -1,0 +1,69 @@
+// Package source is the one seam between the places that pods come from and the mux that merges them. A source is
+// anything that can say, again and again, which pods it wants; the file source is one, and others plug in beside it
+// without the mux knowing.
+package source
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Source gives the full set of its pods whenever the set, or what is wrong with it, may have changed.
+type Source interface {
+	// Name is the name that operators see: "file", "http", "api" or "local". It is unique among the sources of a mux.
+	Name() string
+	// Target is where the source reads, for people: a path, a URL.
+	Target() string
+	// Run reads and calls the sink until ctx ends, and then returns nil. What can mend itself (a file that is missing,
+	// a server that is away) is retried and reported through the sink; an error ends the process.
+	Run(ctx context.Context, sink Sink) error
+}
+
+// Sink takes what sources read.
+type Sink interface {
+	// Set replaces everything that the source has given before. The first call says that the source has spoken, and is
+	// made even when there are no pods. The pods belong to the sink from now on and must not be changed; one that is
+	// unchanged since the last call is best given as the same pointer.
+	Set(name string, reading Reading)
+}
+
+// Reading is the outcome of reading a source.
+type Reading struct {
+	// Pods are all pods of the source, free of repeated names and UIDs.
+	Pods []Pod
+	// Failed is true when the source could not be read, so that its pods are not known: those that it gave before stay,
+	// and one that has not spoken has still not spoken. Pods is then empty and means nothing.
+	Failed bool
+	// Errors is everything that is wrong with the source now; what is not in it has been mended.
+	Errors []Error
+	// ReadAt is when the source was last read in full; zero when it never was.
+	ReadAt time.Time
+	// Mode is how the source notices changes, for people.
+	Mode string
+	// Causes has, by path, the trace in which the change of that path was read. Paths that did not change are not in it.
+	Causes map[string]context.Context
+}
+
+// Pod is a pod and where it was found.
+type Pod struct {
+	// Pod is defaulted and validated.
+	*v1.Pod
+	// Path is the file or URL.
+	Path string
+}
+
+// Error is one thing that is wrong with what a source gives.
+type Error struct {
+	// Path is the file or URL that it was found in.
+	Path string
+	// Pod is "namespace/name", when it is known.
+	Pod string
+	// Field is the path of the offending field; empty when it is not about one.
+	Field string
+	// Message says what is wrong, what was kept, and what to do.
+	Message string
+	// SeenAt is when it was last found. The same error with a later time counts once more.
+	SeenAt time.Time
+}
