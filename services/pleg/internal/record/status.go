@@ -1,0 +1,62 @@
+package record
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+)
+
+// Listing is what the runtime's cheap list calls say of one pod.
+type Listing struct {
+	// Sandboxes has the state of each sandbox, by id.
+	Sandboxes map[string]lifecyclev1.SandboxState
+	// Containers has the state of each container, by id.
+	Containers map[string]lifecyclev1.ContainerState
+}
+
+// Matches tells whether a listing says nothing that is not on record: the same sandboxes and containers in the same states.
+func (p Pod) Matches(l Listing) bool {
+	if len(p.Status.GetSandboxes()) != len(l.Sandboxes) || len(p.Status.GetContainers()) != len(l.Containers) {
+		return false
+	}
+	for _, s := range p.Status.GetSandboxes() {
+		if state, ok := l.Sandboxes[s.GetId()]; !ok || state != s.GetState() {
+			return false
+		}
+	}
+	for _, c := range p.Status.GetContainers() {
+		if state, ok := l.Containers[c.GetId()]; !ok || state != c.GetState() {
+			return false
+		}
+	}
+	return true
+}
+
+// FindContainer returns the container with an id, nil when the status, which may be nil, has none.
+func FindContainer(s *lifecyclev1.PodStatus, id string) *lifecyclev1.Container {
+	for _, c := range s.GetContainers() {
+		if c.GetId() == id {
+			return c
+		}
+	}
+	return nil
+}
+
+// FindSandbox returns the sandbox with an id, nil when the status, which may be nil, has none.
+func FindSandbox(s *lifecyclev1.PodStatus, id string) *lifecyclev1.Sandbox {
+	for _, sandbox := range s.GetSandboxes() {
+		if sandbox.GetId() == id {
+			return sandbox
+		}
+	}
+	return nil
+}
+
+func timeOf(ts *timestamppb.Timestamp) time.Time {
+	if ts == nil {
+		return time.Time{}
+	}
+	return ts.AsTime()
+}

@@ -1,0 +1,245 @@
+package relist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/pleg/internal/record"
+)
+
+// pod is a pod on record, or one that is about to be inspected.
+type pod struct {
+	record record.Pod
+	// running is the inspection that is under way, next the one that has been asked for since it began. There is never a
+	// third: everybody who asks while one runs gets the next.
+	running, next *flight
+	// failure is why the last inspection did not work, empty when it did.
+	failure string
+	// traceparent is that of the pod's last event.
+	traceparent string
+}
+
+// flight is one inspection of one pod.
+type flight struct {
+	// began is the boot clock before its first call.
+	began time.Duration
+	// slow is true when it has run so long that it does not count as a parallel one any more.
+	slow bool
+	// done is closed when its result is on record; status and err may be read then.
+	done   chan struct{}
+	status *lifecyclev1.PodStatus
+	err    error
+}
+
+// Hint says that something has happened to a pod at a time by the wall clock; the zero time when it is not known. The pod
+// is inspected as soon as may be, unless it has been observed since.
+func (r *Relister) Hint(uid string, at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !at.IsZero() && at.Add(hintMargin).Before(r.observed(uid)) {
+		return
+	}
+	r.request(uid, false)
+}
+
+// HintAny says that something has happened to a pod that has, or had, a sandbox or container with this id. When no pod on
+// record has it, everything is listed with the next tick.
+func (r *Relister) HintAny(id string, at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for uid, p := range r.pods {
+		if record.FindSandbox(p.record.Status, id) != nil || record.FindContainer(p.record.Status, id) != nil {
+			r.request(uid, false)
+			return
+		}
+	}
+	if at.IsZero() || !at.Add(hintMargin).Before(r.round.beganAt) {
+		r.suspect = true
+	}
+}
+
+// observed returns since when the record of a pod is what the runtime had, the zero time when it may not be.
+func (r *Relister) observed(uid string) time.Time {
+	p := r.pods[uid]
+	switch {
+	case p == nil:
+		return r.round.beganAt
+	case p.failure != "" || !p.record.Inspected():
+		return time.Time{}
+	default:
+		return p.record.Status.GetObservedAt().AsTime()
+	}
+}
+
+// Status returns the state of a pod, of an inspection that began after newerThan on the boot clock; 0 takes what is on
+// record. A pod that the runtime does not have has an empty status. It fails with ErrNotSynced, ErrFuture, ErrStopped, the
+// error of ctx, or why the inspection did not work.
+func (r *Relister) Status(ctx context.Context, uid string, newerThan time.Duration) (*lifecyclev1.PodStatus, error) {
+	select {
+	case <-r.synced:
+	default:
+		return nil, errors.Join(ErrNotSynced, r.Progress().Err)
+	}
+	f, status, err := r.statusOrFlight(uid, newerThan)
+	if f == nil {
+		return status, err
+	}
+	select {
+	case <-f.done:
+		return f.status, f.err
+	case <-r.stopped:
+		return nil, ErrStopped
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waiting for the inspection of the pod: %w", ctx.Err())
+	}
+}
+
+func (r *Relister) statusOrFlight(uid string, newerThan time.Duration) (*flight, *lifecyclev1.PodStatus, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.pods[uid]
+	known := p != nil && p.record.Status != nil
+	switch {
+	case newerThan == 0 && known:
+		return nil, p.record.Status, nil
+	case newerThan == 0:
+		return nil, &lifecyclev1.PodStatus{Uid: uid}, nil
+	case known && p.record.Inspected() && p.record.Status.GetObservedBoottimeNs() > int64(newerThan):
+		return nil, p.record.Status, nil
+	case newerThan > boottime.Now():
+		return nil, nil, ErrFuture
+	case p != nil && p.running != nil && p.running.began > newerThan:
+		return p.running, nil, nil
+	}
+	return r.request(uid, true), nil, nil
+}
+
+// List returns what is on record of all pods, in the order of their UIDs. It fails with ErrNotSynced.
+func (r *Relister) List() ([]*lifecyclev1.PodStatus, error) {
+	select {
+	case <-r.synced:
+	default:
+		return nil, errors.Join(ErrNotSynced, r.Progress().Err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []*lifecyclev1.PodStatus
+	for _, uid := range slices.Sorted(maps.Keys(r.pods)) {
+		if rec := r.pods[uid].record; rec.Status != nil && !rec.Gone() {
+			all = append(all, rec.Status)
+		}
+	}
+	return all, nil
+}
+
+// request asks for an inspection that begins after now. Who waits for an answer is urgent and goes before the others.
+// Called with mu held.
+func (r *Relister) request(uid string, urgent bool) *flight {
+	p := r.pods[uid]
+	if p == nil {
+		p = &pod{}
+		r.pods[uid] = p
+	}
+	if p.next != nil {
+		return p.next
+	}
+	f := &flight{done: make(chan struct{})}
+	p.next = f
+	if p.running != nil {
+		return f
+	}
+	if urgent {
+		r.queue = slices.Insert(r.queue, 0, uid)
+	} else {
+		r.queue = append(r.queue, uid)
+	}
+	r.pump()
+	return f
+}
+
+// pump begins the inspections that may begin. Called with mu held.
+func (r *Relister) pump() {
+	for r.ctx != nil && !r.closed && r.active < parallel && len(r.queue) > 0 {
+		uid := r.queue[0]
+		r.queue = r.queue[1:]
+		p := r.pods[uid]
+		f := p.next
+		p.running, p.next = f, nil
+		f.began = boottime.Now()
+		r.active++
+		known := p.record.Status
+		r.flights.Go(func() { r.fly(uid, f, known) })
+	}
+}
+
+// fly runs one inspection and puts its result on record.
+func (r *Relister) fly(uid string, f *flight, known *lifecyclev1.PodStatus) {
+	var once sync.Once
+	leave := func() { once.Do(func() { r.active--; r.pump() }) }
+	slowly := time.AfterFunc(slow, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		f.slow = true
+		leave()
+	})
+	ctx, cancel := context.WithTimeout(r.ctx, r.callTimeout())
+	seen := inspect(ctx, r.runtime, uid, f.began, r.cfg.Clock.Now(), known)
+	cancel()
+	slowly.Stop()
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.pods[uid]
+	switch {
+	case r.ctx.Err() != nil:
+		f.err = ErrStopped
+	case seen.err != nil:
+		f.err = seen.err
+		p.failure = seen.err.Error()
+		r.fail(uid, p, seen.status, p.failure)
+	default:
+		p.failure = ""
+		f.status = r.commit(uid, p, seen.status)
+	}
+	p.running = nil
+	close(f.done)
+	if p.next != nil {
+		r.queue = append(r.queue, uid)
+	} else if p.record.Gone() && p.failure == "" {
+		delete(r.pods, uid)
+	}
+	leave()
+	r.pump()
+}
+
+// commit puts an observation on record and publishes what has happened. Called with mu held.
+func (r *Relister) commit(uid string, p *pod, seen *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
+	next, changes := p.record.Observe(seen)
+	p.record = next
+	r.publish(uid, p, changes)
+	return next.Status
+}
+
+// fail notes why an inspection did not work. Called with mu held.
+func (r *Relister) fail(uid string, p *pod, listed *lifecyclev1.PodStatus, reason string) {
+	first := p.record.Status == nil
+	next, changed := p.record.Fail(listed, reason)
+	if !changed {
+		return
+	}
+	p.record = next
+	r.cfg.Logger.Warn("a pod could not be inspected, trying again", telemetry.KeyPodUID, uid, telemetry.KeyError, reason)
+	var changes []record.Change
+	if first {
+		changes = []record.Change{{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC}}
+	}
+	r.publish(uid, p, changes)
+}

@@ -1,0 +1,193 @@
+package relist
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/services/pleg/internal/record"
+)
+
+// inspection is what the runtime says of one pod.
+type inspection struct {
+	// status is complete when the inspection has worked. Else it is what the list calls said, or nil when they failed.
+	status *lifecyclev1.PodStatus
+	err    error
+}
+
+// inspect asks the runtime for everything about one pod. began is the boot clock before its first call. What ended is not
+// asked for again when known, the last status on record, has it: it does not change any more.
+func inspect(ctx context.Context, runtime internalapi.RuntimeService, uid string, began time.Duration, now time.Time, known *lifecyclev1.PodStatus) inspection {
+	selector := map[string]string{podlabels.PodUID: uid}
+	sandboxes, err := runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: selector})
+	if err != nil {
+		return inspection{err: fmt.Errorf("listing the sandboxes of the pod: %w", err)}
+	}
+	containers, err := runtime.ListContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: selector})
+	if err != nil {
+		return inspection{err: fmt.Errorf("listing the containers of the pod: %w", err)}
+	}
+	seen := &lifecyclev1.PodStatus{Uid: uid, ObservedBoottimeNs: int64(began), ObservedAt: timestamppb.New(now)}
+	for _, item := range sandboxes {
+		sandbox, err := inspectSandbox(ctx, runtime, item, record.FindSandbox(known, item.GetId()))
+		if status.Code(err) == codes.NotFound {
+			continue
+		}
+		if err != nil {
+			return inspection{status: listed(seen, sandboxes, containers), err: fmt.Errorf("inspecting sandbox %s: %w", item.GetId(), err)}
+		}
+		seen.Sandboxes = append(seen.Sandboxes, sandbox)
+	}
+	for _, item := range containers {
+		container, err := inspectContainer(ctx, runtime, item, record.FindContainer(known, item.GetId()))
+		if status.Code(err) == codes.NotFound {
+			continue
+		}
+		if err != nil {
+			return inspection{status: listed(seen, sandboxes, containers), err: fmt.Errorf("inspecting container %s: %w", item.GetId(), err)}
+		}
+		seen.Containers = append(seen.Containers, container)
+	}
+	return inspection{status: finish(seen)}
+}
+
+// listed makes a status of what the list calls say. They do not tell how a container ended, so one that has is of unknown
+// state: an exit code that nobody has read must not look like success.
+func listed(head *lifecyclev1.PodStatus, sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container) *lifecyclev1.PodStatus {
+	s := &lifecyclev1.PodStatus{Uid: head.GetUid(), ObservedBoottimeNs: head.GetObservedBoottimeNs(), ObservedAt: head.GetObservedAt()}
+	for _, item := range sandboxes {
+		s.Sandboxes = append(s.Sandboxes, sandboxFromList(item))
+	}
+	for _, item := range containers {
+		c := containerFromList(item)
+		if c.State == lifecyclev1.ContainerState_CONTAINER_STATE_EXITED {
+			c.State = lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN
+		}
+		s.Containers = append(s.Containers, c)
+	}
+	return finish(s)
+}
+
+// finish puts sandboxes and containers in their order, and fills in the pod's name and addresses.
+func finish(s *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
+	slices.SortFunc(s.Sandboxes, func(a, b *lifecyclev1.Sandbox) int {
+		return cmp.Or(b.GetCreatedAt().AsTime().Compare(a.GetCreatedAt().AsTime()), cmp.Compare(a.GetId(), b.GetId()))
+	})
+	slices.SortFunc(s.Containers, func(a, b *lifecyclev1.Container) int {
+		return cmp.Or(b.GetCreatedAt().AsTime().Compare(a.GetCreatedAt().AsTime()), cmp.Compare(a.GetId(), b.GetId()))
+	})
+	for _, c := range s.GetContainers() {
+		s.Name, s.Namespace = c.GetLabels()[podlabels.PodName], c.GetLabels()[podlabels.PodNamespace]
+	}
+	for _, sandbox := range slices.Backward(s.GetSandboxes()) {
+		s.Name, s.Namespace = sandbox.GetLabels()[podlabels.PodName], sandbox.GetLabels()[podlabels.PodNamespace]
+	}
+	for _, sandbox := range s.GetSandboxes() {
+		if sandbox.GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_READY {
+			s.Ips = sandbox.GetIps()
+			break
+		}
+	}
+	return s
+}
+
+func inspectSandbox(ctx context.Context, runtime internalapi.RuntimeService, item *runtimeapi.PodSandbox, known *lifecyclev1.Sandbox) (*lifecyclev1.Sandbox, error) {
+	if item.GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY && known.GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY {
+		return known, nil
+	}
+	resp, err := runtime.PodSandboxStatus(ctx, item.GetId(), false)
+	if err != nil {
+		return nil, err
+	}
+	st := resp.GetStatus()
+	sandbox := &lifecyclev1.Sandbox{
+		Id: st.GetId(), State: sandboxState(st.GetState()), Attempt: st.GetMetadata().GetAttempt(), CreatedAt: timestamp(st.GetCreatedAt()),
+		HostNetwork: st.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
+		Labels:      st.GetLabels(), Annotations: st.GetAnnotations(), RuntimeHandler: st.GetRuntimeHandler(),
+	}
+	if ip := st.GetNetwork().GetIp(); ip != "" && !sandbox.HostNetwork {
+		sandbox.Ips = append(sandbox.Ips, ip)
+		for _, more := range st.GetNetwork().GetAdditionalIps() {
+			sandbox.Ips = append(sandbox.Ips, more.GetIp())
+		}
+	}
+	return sandbox, nil
+}
+
+func inspectContainer(ctx context.Context, runtime internalapi.RuntimeService, item *runtimeapi.Container, known *lifecyclev1.Container) (*lifecyclev1.Container, error) {
+	if item.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && known.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_EXITED {
+		return known, nil
+	}
+	resp, err := runtime.ContainerStatus(ctx, item.GetId(), false)
+	if err != nil {
+		return nil, err
+	}
+	st := resp.GetStatus()
+	return &lifecyclev1.Container{
+		Id: st.GetId(), SandboxId: item.GetPodSandboxId(), Name: containerName(st.GetMetadata(), st.GetLabels()),
+		Attempt: st.GetMetadata().GetAttempt(), State: containerState(st.GetState()),
+		CreatedAt: timestamp(st.GetCreatedAt()), StartedAt: timestamp(st.GetStartedAt()), FinishedAt: timestamp(st.GetFinishedAt()),
+		ExitCode: st.GetExitCode(), Reason: st.GetReason(), Message: st.GetMessage(),
+		Image: st.GetImage().GetImage(), ImageRef: st.GetImageRef(), ImageId: st.GetImageId(),
+		Labels: st.GetLabels(), Annotations: st.GetAnnotations(), LogPath: st.GetLogPath(),
+	}, nil
+}
+
+func sandboxFromList(item *runtimeapi.PodSandbox) *lifecyclev1.Sandbox {
+	return &lifecyclev1.Sandbox{
+		Id: item.GetId(), State: sandboxState(item.GetState()), Attempt: item.GetMetadata().GetAttempt(), CreatedAt: timestamp(item.GetCreatedAt()),
+		Labels: item.GetLabels(), Annotations: item.GetAnnotations(), RuntimeHandler: item.GetRuntimeHandler(),
+	}
+}
+
+func containerFromList(item *runtimeapi.Container) *lifecyclev1.Container {
+	return &lifecyclev1.Container{
+		Id: item.GetId(), SandboxId: item.GetPodSandboxId(), Name: containerName(item.GetMetadata(), item.GetLabels()),
+		Attempt: item.GetMetadata().GetAttempt(), State: containerState(item.GetState()), CreatedAt: timestamp(item.GetCreatedAt()),
+		Image: item.GetImage().GetImage(), ImageRef: item.GetImageRef(), ImageId: item.GetImageId(),
+		Labels: item.GetLabels(), Annotations: item.GetAnnotations(),
+	}
+}
+
+// containerName is the name in the pod's spec; the runtime's own when a container of the pod has no such label.
+func containerName(meta *runtimeapi.ContainerMetadata, labels map[string]string) string {
+	return cmp.Or(labels[podlabels.ContainerName], meta.GetName())
+}
+
+func sandboxState(state runtimeapi.PodSandboxState) lifecyclev1.SandboxState {
+	if state == runtimeapi.PodSandboxState_SANDBOX_READY {
+		return lifecyclev1.SandboxState_SANDBOX_STATE_READY
+	}
+	return lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY
+}
+
+func containerState(state runtimeapi.ContainerState) lifecyclev1.ContainerState {
+	switch state {
+	case runtimeapi.ContainerState_CONTAINER_CREATED:
+		return lifecyclev1.ContainerState_CONTAINER_STATE_CREATED
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		return lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		return lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
+	case runtimeapi.ContainerState_CONTAINER_UNKNOWN:
+	}
+	return lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN
+}
+
+// timestamp turns the CRI's nanoseconds since 1970 into a time; zero, and less, is none.
+func timestamp(nanos int64) *timestamppb.Timestamp {
+	if nanos <= 0 {
+		return nil
+	}
+	return timestamppb.New(time.Unix(0, nanos))
+}

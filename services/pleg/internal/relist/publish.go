@@ -1,0 +1,120 @@
+package relist
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/pleg/internal/record"
+)
+
+// publish makes events of changes, in their order, and makes the record what new subscribers begin with. Called with mu
+// held.
+//
+// Until the first relist has finished nobody listens, and what is found then has happened long before: it makes no spans
+// and no events, only the state.
+func (r *Relister) publish(uid string, p *pod, changes []record.Change) {
+	status := p.record.Status
+	now := r.cfg.Clock.Now()
+	gone := p.record.Gone()
+	select {
+	case <-r.synced:
+	default:
+		state := stateOf(status, p, now)
+		if gone {
+			r.cfg.Events.EmitLast(uid, state)
+		} else {
+			r.cfg.Events.Emit(uid, state, state)
+		}
+		return
+	}
+	for i, change := range changes {
+		event := r.event(status, change, now)
+		p.traceparent = event.GetTraceparent()
+		r.cfg.Logger.Debug("lifecycle event", telemetry.KeyEvent, event.GetType(), telemetry.KeyPodUID, uid,
+			telemetry.KeyContainer, event.GetContainerName(), telemetry.KeyContainerID, event.GetContainerId(),
+			telemetry.KeyExitCode, event.GetExitCode(), telemetry.KeyReason, event.GetReason())
+		if gone && i == len(changes)-1 {
+			r.cfg.Events.EmitLast(uid, event)
+			return
+		}
+		r.cfg.Events.Emit(uid, event, stateOf(status, p, now))
+	}
+	if len(changes) == 0 {
+		r.cfg.Events.Replace(uid, stateOf(status, p, now))
+	}
+}
+
+// stateOf is what a new subscriber begins with: POD_SYNC, with the status.
+func stateOf(status *lifecyclev1.PodStatus, p *pod, now time.Time) *lifecyclev1.Event {
+	at := timestamppb.New(now)
+	return &lifecyclev1.Event{
+		Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: status.GetUid(), OccurredAt: at, ObservedAt: at,
+		Traceparent: p.traceparent, Status: status,
+	}
+}
+
+func (r *Relister) event(status *lifecyclev1.PodStatus, change record.Change, now time.Time) *lifecyclev1.Event {
+	occurred := change.OccurredAt
+	if occurred.IsZero() {
+		occurred = now
+	}
+	event := &lifecyclev1.Event{
+		Type: change.Type, PodUid: status.GetUid(), OccurredAt: timestamppb.New(occurred), ObservedAt: timestamppb.New(now), Status: status,
+	}
+	if c := change.Container; c != nil {
+		event.ContainerId, event.ContainerName = c.GetId(), c.GetName()
+		if change.Type == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED {
+			event.ExitCode, event.Reason = c.GetExitCode(), c.GetReason()
+		}
+	}
+	event.Traceparent = r.trace(status, change, event, occurred, now)
+	return event
+}
+
+// trace makes the span of an event and returns its traceparent. What the agent has just brought about, a container's start
+// or a sandbox's, goes on with the trace that is written on it; everything later begins a trace of its own, with a link
+// to that one. The span runs from when it happened to when it was noticed.
+func (r *Relister) trace(status *lifecyclev1.PodStatus, change record.Change, event *lifecyclev1.Event, occurred, now time.Time) string {
+	options := []trace.SpanStartOption{
+		trace.WithTimestamp(occurred),
+		trace.WithAttributes(
+			attribute.String(telemetry.KeyPod, status.GetNamespace()+"/"+status.GetName()),
+			attribute.String(telemetry.KeyPodUID, status.GetUid()),
+			attribute.String(telemetry.KeyEvent, event.GetType().String()),
+		),
+	}
+	if event.GetContainerId() != "" {
+		options = append(options, trace.WithAttributes(
+			attribute.String(telemetry.KeyContainer, event.GetContainerName()), attribute.String(telemetry.KeyContainerID, event.GetContainerId())))
+	}
+	origin, continues := originOf(status, change)
+	ctx := context.Background()
+	if continues {
+		ctx = telemetry.WithTraceparent(ctx, origin)
+	} else {
+		options = append(options, trace.WithNewRoot(), telemetry.LinkTo(origin))
+	}
+	ctx, span := r.cfg.Tracer.Start(ctx, "lifecycle.event", options...)
+	span.End(trace.WithTimestamp(now))
+	return telemetry.Traceparent(ctx)
+}
+
+// originOf returns the traceparent of what started the thing that an event is about, and whether the event belongs to that
+// same trace.
+func originOf(status *lifecyclev1.PodStatus, change record.Change) (traceparent string, continues bool) {
+	switch {
+	case change.Container != nil:
+		return change.Container.GetAnnotations()[telemetry.AnnotationTraceparent], change.Type == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED
+	case change.Sandbox != nil:
+		return change.Sandbox.GetAnnotations()[telemetry.AnnotationTraceparent], true
+	case len(status.GetSandboxes()) > 0:
+		return status.GetSandboxes()[0].GetAnnotations()[telemetry.AnnotationTraceparent], false
+	}
+	return "", false
+}
