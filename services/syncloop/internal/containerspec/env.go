@@ -1,0 +1,164 @@
+package containerspec
+
+import (
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/kubectl/pkg/util/fieldpath"
+	"k8s.io/kubectl/pkg/util/resource"
+	"k8s.io/kubernetes/third_party/forked/golang/expansion"
+)
+
+// notServed says what to do about a reference to an object that no source serves.
+const notServed = "config maps and secrets are not supported by this version of Quartet; give the value itself, or mark the reference optional"
+
+// NeedsPodIP says whether a container cannot be made before the pod has an address.
+func NeedsPodIP(c *v1.Container) bool {
+	for _, e := range c.Env {
+		if e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && strings.HasPrefix(e.ValueFrom.FieldRef.FieldPath, "status.podIP") {
+			return true
+		}
+	}
+	return false
+}
+
+// environment is a container's environment, in the order of the spec; a name that comes again keeps its first place and
+// takes its last value.
+type environment struct {
+	list   []*runtimeapi.KeyValue
+	values map[string]string
+}
+
+func (e *environment) put(name, value string) {
+	if _, known := e.values[name]; !known {
+		e.list = append(e.list, &runtimeapi.KeyValue{Key: name})
+	}
+	e.values[name] = value
+}
+
+// lookup resolves $(NAME); a name that is not known stays as it was written.
+func (e *environment) lookup(name string) string {
+	if value, ok := e.values[name]; ok {
+		return value
+	}
+	return "$(" + name + ")"
+}
+
+func (e *environment) keyValues() []*runtimeapi.KeyValue {
+	for _, kv := range e.list {
+		kv.Value = []byte(e.values[kv.Key])
+	}
+	return e.list
+}
+
+// expand replaces $(NAME) by what the environment has, and $$ by $.
+func (e *environment) expand(words []string) []string {
+	var out []string
+	for _, word := range words {
+		out = append(out, expansion.Expand(word, e.lookup))
+	}
+	return out
+}
+
+// makeEnvironment computes a container's environment.
+func makeEnvironment(pod *v1.Pod, c *v1.Container, podIPs []string, node Node) (*environment, error) {
+	env := &environment{values: map[string]string{}}
+	for i, from := range c.EnvFrom {
+		optional := (from.ConfigMapRef != nil && isTrue(from.ConfigMapRef.Optional)) || (from.SecretRef != nil && isTrue(from.SecretRef.Optional))
+		if !optional {
+			return nil, &UnsupportedError{Field: fmt.Sprintf("container %q: envFrom[%d]", c.Name, i), Message: notServed}
+		}
+	}
+	for i, e := range c.Env {
+		if e.ValueFrom == nil {
+			env.put(e.Name, expansion.Expand(e.Value, env.lookup))
+			continue
+		}
+		value, ok, err := valueFrom(pod, c, e.ValueFrom, podIPs, node)
+		if err != nil {
+			return nil, fmt.Errorf("container %q: env[%d] %q: %w", c.Name, i, e.Name, err)
+		}
+		if ok {
+			env.put(e.Name, value)
+		}
+	}
+	return env, nil
+}
+
+// valueFrom resolves one source of a value; ok is false when it is optional and there is none.
+func valueFrom(pod *v1.Pod, c *v1.Container, from *v1.EnvVarSource, podIPs []string, node Node) (value string, ok bool, err error) {
+	switch {
+	case from.FieldRef != nil:
+		value, err = podField(pod, from.FieldRef.FieldPath, podIPs, node)
+		return value, err == nil, err
+	case from.ResourceFieldRef != nil:
+		value, err = resourceField(pod, c, from.ResourceFieldRef, node)
+		return value, err == nil, err
+	case from.ConfigMapKeyRef != nil && isTrue(from.ConfigMapKeyRef.Optional), from.SecretKeyRef != nil && isTrue(from.SecretKeyRef.Optional):
+		return "", false, nil
+	case from.ConfigMapKeyRef != nil, from.SecretKeyRef != nil:
+		return "", false, &UnsupportedError{Field: "valueFrom", Message: notServed}
+	}
+	return "", false, &UnsupportedError{Field: "valueFrom", Message: "this kind of source is not supported by this version of Quartet"}
+}
+
+func podField(pod *v1.Pod, path string, podIPs []string, node Node) (string, error) {
+	switch path {
+	case "spec.nodeName":
+		if pod.Spec.NodeName == "" {
+			return node.Name, nil
+		}
+		return pod.Spec.NodeName, nil
+	case "spec.serviceAccountName":
+		return pod.Spec.ServiceAccountName, nil
+	case "status.hostIP":
+		if len(node.IPs) == 0 {
+			return "", fmt.Errorf("status.hostIP: the node has no address; set --node-ip")
+		}
+		return node.IPs[0], nil
+	case "status.hostIPs":
+		return strings.Join(node.IPs, ","), nil
+	case "status.podIP":
+		if len(podIPs) == 0 {
+			return "", nil
+		}
+		return podIPs[0], nil
+	case "status.podIPs":
+		return strings.Join(podIPs, ","), nil
+	}
+	return fieldpath.ExtractFieldPathAsString(pod, path)
+}
+
+// resourceField is a container's request or limit. Where it has no limit of cpu or memory, that is all the node has.
+func resourceField(pod *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, node Node) (string, error) {
+	if ref.ContainerName != "" && ref.ContainerName != c.Name {
+		other := containerOf(pod, ref.ContainerName)
+		if other == nil {
+			return "", fmt.Errorf("resourceFieldRef.containerName: the pod has no container %q", ref.ContainerName)
+		}
+		c = other
+	}
+	c = c.DeepCopy()
+	if c.Resources.Limits == nil {
+		c.Resources.Limits = v1.ResourceList{}
+	}
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage} {
+		if all, ok := node.Capacity[name]; ok && c.Resources.Limits.Name(name, "").IsZero() {
+			c.Resources.Limits[name] = all
+		}
+	}
+	return resource.ExtractContainerResourceValue(ref, c)
+}
+
+func containerOf(pod *v1.Pod, name string) *v1.Container {
+	for _, list := range [][]v1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package containerspec
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/internal/podlabels"
+)
+
+// LogDir is the folder of a pod's logs.
+func LogDir(podLogsDir string, pod *v1.Pod) string {
+	return filepath.Join(podLogsDir, fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
+}
+
+// Sandbox makes the configuration of a pod's sandbox. Attempt is how many sandboxes the pod had before, host the DNS
+// configuration of the node. The traceparent may be empty.
+func Sandbox(pod *v1.Pod, attempt uint32, node Node, dns *runtimeapi.DNSConfig, traceparent string) (*runtimeapi.PodSandboxConfig, error) {
+	labels, annotations := podlabels.Sandbox(pod, traceparent)
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
+		LogDirectory: LogDir(node.PodLogsDir, pod),
+		DnsConfig:    dns,
+		PortMappings: portMappings(pod),
+		Labels:       labels,
+		Annotations:  annotations,
+	}
+	if !pod.Spec.HostNetwork {
+		host, domain := Hostname(pod, node.ClusterDomain)
+		if pod.Spec.SetHostnameAsFQDN != nil && *pod.Spec.SetHostnameAsFQDN && domain != "" {
+			host = host + "." + domain
+			if len(host) > maxKernelHostname {
+				return nil, fmt.Errorf("spec.setHostnameAsFQDN: %q is longer than the %d characters that the kernel takes", host, maxKernelHostname)
+			}
+		}
+		config.Hostname = host
+	}
+	security, err := sandboxSecurity(pod)
+	if err != nil {
+		return nil, err
+	}
+	config.Linux = &runtimeapi.LinuxPodSandboxConfig{
+		CgroupParent:    node.CgroupParent,
+		SecurityContext: security,
+		Sysctls:         sysctls(pod),
+		Resources:       sandboxResources(pod, node),
+		Overhead:        overhead(pod, node),
+	}
+	return config, nil
+}
+
+const (
+	// maxHostname is the longest label of a host's name.
+	maxHostname = 63
+	// maxKernelHostname is what the kernel takes as a host's name.
+	maxKernelHostname = 64
+)
+
+// Hostname is the host's name inside a pod, and the domain of its name when it has a subdomain.
+func Hostname(pod *v1.Pod, clusterDomain string) (host, domain string) {
+	host = pod.Name
+	if pod.Spec.Hostname != "" {
+		host = pod.Spec.Hostname
+	}
+	if pod.Spec.HostnameOverride != nil {
+		host = *pod.Spec.HostnameOverride
+	} else if pod.Spec.Subdomain != "" {
+		domain = fmt.Sprintf("%s.%s.svc.%s", pod.Spec.Subdomain, pod.Namespace, clusterDomain)
+	}
+	if len(host) > maxHostname {
+		host = strings.TrimRight(host[:maxHostname], "-.")
+	}
+	return host, domain
+}
+
+func portMappings(pod *v1.Pod) []*runtimeapi.PortMapping {
+	var mappings []*runtimeapi.PortMapping
+	for i := range pod.Spec.Containers {
+		seen := map[string]bool{}
+		for _, p := range pod.Spec.Containers[i].Ports {
+			key := p.Name
+			if key == "" {
+				key = fmt.Sprintf("%s/%s/%d/%d", p.Protocol, p.HostIP, p.ContainerPort, p.HostPort)
+			}
+			if seen[key] {
+				continue
+			}
+			seen[key] = true
+			protocol := runtimeapi.Protocol_TCP
+			switch p.Protocol {
+			case v1.ProtocolUDP:
+				protocol = runtimeapi.Protocol_UDP
+			case v1.ProtocolSCTP:
+				protocol = runtimeapi.Protocol_SCTP
+			case v1.ProtocolTCP:
+			}
+			mappings = append(mappings, &runtimeapi.PortMapping{
+				Protocol: protocol, ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP,
+			})
+		}
+	}
+	return mappings
+}
+
+func sandboxSecurity(pod *v1.Pod) (*runtimeapi.LinuxSandboxSecurityContext, error) {
+	security := &runtimeapi.LinuxSandboxSecurityContext{
+		NamespaceOptions: namespaces(pod),
+		Privileged:       anyPrivileged(pod),
+		// The pause process needs nothing that the default profile forbids, whatever the pod's own profile is.
+		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
+	}
+	sc := pod.Spec.SecurityContext
+	if sc == nil {
+		return security, nil
+	}
+	if sc.RunAsUser != nil {
+		security.RunAsUser = &runtimeapi.Int64Value{Value: *sc.RunAsUser}
+	}
+	if sc.RunAsGroup != nil {
+		security.RunAsGroup = &runtimeapi.Int64Value{Value: *sc.RunAsGroup}
+	}
+	var err error
+	security.SupplementalGroups, security.SupplementalGroupsPolicy, err = supplementalGroups(sc)
+	security.SelinuxOptions = selinux(sc.SELinuxOptions)
+	return security, err
+}
+
+func anyPrivileged(pod *v1.Pod) bool {
+	for _, list := range [][]v1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if sc := list[i].SecurityContext; sc != nil && sc.Privileged != nil && *sc.Privileged {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// sysctls are those of the pod, with dots as separators: the runtime knows the namespaced ones by that form only.
+func sysctls(pod *v1.Pod) map[string]string {
+	if pod.Spec.SecurityContext == nil {
+		return nil
+	}
+	out := make(map[string]string, len(pod.Spec.SecurityContext.Sysctls))
+	for _, s := range pod.Spec.SecurityContext.Sysctls {
+		out[dotted(s.Name)] = s.Value
+	}
+	return out
+}
+
+// dotted turns a sysctl's name with slashes as separators into one with dots; a dot within a part then becomes a slash.
+func dotted(name string) string {
+	first := strings.IndexAny(name, "./")
+	if first < 0 || name[first] == '.' {
+		return name
+	}
+	return strings.Map(func(r rune) rune {
+		switch r {
+		case '.':
+			return '/'
+		case '/':
+			return '.'
+		}
+		return r
+	}, name)
+}
+
+func sandboxResources(pod *v1.Pod, node Node) *runtimeapi.LinuxContainerResources {
+	options := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
+	requests, limits := resourcehelper.PodRequests(pod, options), resourcehelper.PodLimits(pod, options)
+	var cpu *resource.Quantity
+	if q, ok := requests[v1.ResourceCPU]; ok {
+		cpu = &q
+	}
+	return linuxResources(cpu, limits.Cpu(), limits.Memory(), node)
+}
+
+func overhead(pod *v1.Pod, node Node) *runtimeapi.LinuxContainerResources {
+	if pod.Spec.Overhead == nil {
+		return &runtimeapi.LinuxContainerResources{}
+	}
+	cpu := pod.Spec.Overhead.Cpu()
+	return linuxResources(cpu, cpu, pod.Spec.Overhead.Memory(), node)
+}
