@@ -52,11 +52,23 @@ func (l *Level[V]) Put(key string, v V) {
 func (l *Level[V]) Delete(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.remove(key, func(last V) V { return last })
+}
+
+// DeleteWith takes key out of the state, and gives the subscribers last as its last value: for a removal that carries
+// something of its own, such as its trace. It does nothing when the key is not there.
+func (l *Level[V]) DeleteWith(key string, last V) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.remove(key, func(V) V { return last })
+}
+
+func (l *Level[V]) remove(key string, last func(V) V) {
 	old, ok := l.entries[key]
 	if !ok || old.removed {
 		return
 	}
-	old.removed = true
+	old.removed, old.value = true, last(old.value)
 	l.set(old)
 	for l.tombstones.Len() > l.limit {
 		oldest, _ := l.tombstones.DeleteMin()

@@ -74,6 +74,25 @@ func TestLevelFoldsUnsentChangesAndKeepsTheLastPutLast(t *testing.T) {
 	}
 }
 
+func TestLevelDeletesWithALastValue(t *testing.T) {
+	level := stream.NewLevel[string](stream.Config{})
+	t.Cleanup(level.Close)
+	level.Put("a", "1")
+	sub := subscribe(t, level, nil)
+	drain(t, sub, 3)
+	level.DeleteWith("a", "gone")
+	level.DeleteWith("a", "gone again")
+	level.DeleteWith("never", "there")
+	level.Put("b", "2")
+	got := drain(t, sub, 2)
+	if !got[0].Removed || got[0].Key != "a" || got[0].Value != "gone" {
+		t.Errorf("first change is %+v, want the removal of a with its last value", got[0])
+	}
+	if got[1].Key != "b" {
+		t.Errorf("second change is %+v, want b: deleting what is not there is no change", got[1])
+	}
+}
+
 func TestLevelTokenOlderThanTheTombstonesGetsASnapshot(t *testing.T) {
 	level := stream.NewLevel[string](stream.Config{Tombstones: 2})
 	level.Put("kept", "kept#1")
