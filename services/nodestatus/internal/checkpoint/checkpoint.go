@@ -1,0 +1,59 @@
+// Package checkpoint keeps the Node over a restart of nodestatus: since when it is what it is, and since when its
+// conditions are. Losing it costs only these times, so a file that cannot be read is not an error that stops anything.
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
+)
+
+const fileName = "nodestatus.json"
+
+// content is the file. New fields may be added; none may change its meaning.
+type content struct {
+	Node         *v1.Node                           `json:"node"`
+	PressureSeen map[v1.NodeConditionType]time.Time `json:"pressureSeen,omitempty"`
+}
+
+// Save writes what is remembered into a state directory, which must exist.
+func Save(stateDir string, state nodeobject.State) error {
+	data, err := json.Marshal(content{Node: state.Node, PressureSeen: state.PressureSeen})
+	if err != nil {
+		return fmt.Errorf("writing the checkpoint of the node: %w", err)
+	}
+	if err := statedir.WriteFileAtomic(filepath.Join(stateDir, fileName), append(data, '\n'), 0o600); err != nil {
+		return fmt.Errorf("writing the checkpoint of the node: %w", err)
+	}
+	return nil
+}
+
+// Load reads what was remembered of a node. It returns nothing, and no error, when there is no file or it is of another
+// node.
+func Load(stateDir, nodeName string) (nodeobject.State, error) {
+	path := filepath.Join(stateDir, fileName)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nodeobject.State{}, nil
+	}
+	if err != nil {
+		return nodeobject.State{}, fmt.Errorf("reading the checkpoint of the node: %w", err)
+	}
+	var c content
+	if err := json.Unmarshal(data, &c); err != nil {
+		return nodeobject.State{}, fmt.Errorf("reading the checkpoint of the node from %s: %w", path, err)
+	}
+	if c.Node == nil || c.Node.Name != nodeName {
+		return nodeobject.State{}, nil
+	}
+	return nodeobject.State{Node: c.Node, PressureSeen: c.PressureSeen}, nil
+}

@@ -1,0 +1,66 @@
+package checkpoint
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
+)
+
+func TestWhatIsSavedIsLoaded(t *testing.T) {
+	dir := t.TempDir()
+	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.Local)
+	want := nodeobject.State{
+		Node: &v1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "node-1", CreationTimestamp: metav1.NewTime(at)},
+			Status: v1.NodeStatus{Conditions: []v1.NodeCondition{{
+				Type: v1.NodeReady, Status: v1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(at), LastTransitionTime: metav1.NewTime(at),
+			}}},
+		},
+		PressureSeen: map[v1.NodeConditionType]time.Time{v1.NodeMemoryPressure: at},
+	}
+	if err := Save(dir, want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(dir, "node-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if other, err := Load(dir, "node-2"); err != nil || other.Node != nil {
+		t.Errorf("another node gets %+v, %v", other, err)
+	}
+}
+
+func TestNothingToLoad(t *testing.T) {
+	if got, err := Load(t.TempDir(), "node-1"); err != nil || got.Node != nil {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestBrokenFileIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, fileName)
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Load(dir, "node-1"); err == nil || !strings.Contains(err.Error(), path) || got.Node != nil {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestSaveNamesWhatFailed(t *testing.T) {
+	err := Save(filepath.Join(t.TempDir(), "none"), nodeobject.State{Node: &v1.Node{}})
+	if err == nil || !strings.Contains(err.Error(), "checkpoint of the node") {
+		t.Errorf("got %v", err)
+	}
+}

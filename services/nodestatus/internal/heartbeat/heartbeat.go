@@ -1,0 +1,229 @@
+// Package heartbeat keeps the Node up to date: every period, and at once when pleg or syncloop turns out to be other
+// than it was. It reads the machine, asks the peers, lets nodeobject decide, and hands on what comes out.
+//
+// Nothing stops it. A peer that is away or hangs is a fact like another, asked on a goroutine of its own and with a
+// deadline; a reading that fails is reported in the Node.
+package heartbeat
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
+)
+
+// Config says what to compute the Node from and whom to give it.
+type Config struct {
+	// Settings are the configuration's.
+	Settings nodeobject.Settings
+	// Period is the time between two heartbeats, nodeStatusUpdateFrequency.
+	Period time.Duration
+	// AskPLEG and AskSyncLoop ask the peers, and AskTimeout is how long each has.
+	AskPLEG, AskSyncLoop Ask
+	AskTimeout           time.Duration
+	// ReadMachine and ReadNow read the machine.
+	ReadMachine func() (facts.Machine, error)
+	ReadNow     func() (facts.Readings, error)
+	// Previous is the Node that was remembered from before this process began; the zero value when there is none.
+	Previous nodeobject.State
+	// Publish gets every Node, one after the other.
+	Publish func(nodeobject.State)
+	// Save gets a Node that differs from the one before in more than the times of its heartbeats.
+	Save func(nodeobject.State) error
+	// Health is told what the Node waits for.
+	Health *rpc.Health
+	Clock  clock.WithTicker
+	Logger *slog.Logger
+}
+
+// Heart computes the Node. Make it with New.
+type Heart struct {
+	cfg      Config
+	changed  chan struct{}
+	pleg     *watcher
+	syncloop *watcher
+
+	// Of the loop alone.
+	machine   *facts.Machine
+	previous  nodeobject.State
+	saved     *v1.Node
+	complaint string
+	startedAt time.Time
+
+	mu       sync.Mutex
+	lastBeat time.Time
+}
+
+// New returns a heart that does not beat yet.
+func New(cfg Config) *Heart {
+	h := &Heart{
+		cfg: cfg, previous: cfg.Previous, startedAt: cfg.Clock.Now(),
+		changed: make(chan struct{}, 1), // one "something has changed" says as much as many
+	}
+	watch := func(ask Ask) *watcher {
+		return &watcher{ask: ask, timeout: cfg.AskTimeout, clock: cfg.Clock, changed: h.changed}
+	}
+	h.pleg, h.syncloop = watch(cfg.AskPLEG), watch(cfg.AskSyncLoop)
+	return h
+}
+
+// Run beats until ctx ends. The first Node comes when both peers have been asked once, so that the first is not one
+// that says not ready for want of asking.
+func (h *Heart) Run(ctx context.Context) error {
+	var asked sync.WaitGroup
+	asked.Add(2)
+	group, ctx := errgroup.WithContext(ctx)
+	for _, w := range []*watcher{h.pleg, h.syncloop} {
+		group.Go(func() error {
+			w.run(ctx, asked.Done)
+			return nil
+		})
+	}
+	group.Go(func() error {
+		asked.Wait()
+		h.loop(ctx)
+		return nil
+	})
+	return group.Wait()
+}
+
+func (h *Heart) loop(ctx context.Context) {
+	ticker := h.cfg.Clock.NewTicker(h.cfg.Period)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		// This heartbeat sees whatever has changed until now.
+		select {
+		case <-h.changed:
+		default:
+		}
+		h.beat()
+		select {
+		case <-ctx.Done():
+		case <-ticker.C():
+		case <-h.changed:
+		}
+	}
+}
+
+func (h *Heart) beat() {
+	if !h.readMachine() {
+		return
+	}
+	readings, err := h.cfg.ReadNow()
+	h.complain(err)
+	pleg, syncloop := h.pleg.peer(), h.syncloop.peer()
+	h.cfg.Health.Set("pleg", strings.Join(pleg.Reasons, "; "))
+	h.cfg.Health.Set("syncloop", strings.Join(syncloop.Reasons, "; "))
+	state := nodeobject.Build(nodeobject.Input{
+		Settings: h.cfg.Settings, Machine: *h.machine, Readings: readings, PLEG: pleg, SyncLoop: syncloop,
+		Previous: h.previous, StartedAt: h.startedAt, Now: h.cfg.Clock.Now(),
+	})
+	h.report(state.Node)
+	h.previous = state
+	h.cfg.Publish(state)
+	h.mu.Lock()
+	h.lastBeat = h.cfg.Clock.Now()
+	h.mu.Unlock()
+	h.save(state)
+}
+
+// readMachine reads what does not change, until that has worked once.
+func (h *Heart) readMachine() bool {
+	if h.machine != nil {
+		return true
+	}
+	machine, err := h.cfg.ReadMachine()
+	if err != nil {
+		h.cfg.Logger.Error("there is no Node until the machine can be read; trying again", telemetry.KeyError, err, telemetry.KeyRetryAfter, h.cfg.Period)
+		h.cfg.Health.Set("machine", err.Error())
+		return false
+	}
+	h.cfg.Health.Set("machine", "")
+	h.machine = &machine
+	if node := h.previous.Node; node != nil && node.Status.NodeInfo.BootID != machine.BootID {
+		// The machine has been started anew: what was ready then says nothing about now.
+		node = node.DeepCopy()
+		node.Status.Conditions = nil
+		h.previous = nodeobject.State{Node: node}
+	}
+	return true
+}
+
+// complain logs a failure of the readings when it begins, when it changes and when it ends.
+func (h *Heart) complain(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text == h.complaint {
+		return
+	}
+	h.complaint = text
+	if err != nil {
+		h.cfg.Logger.Warn("the machine could not be read in full", telemetry.KeyError, err)
+		return
+	}
+	h.cfg.Logger.Info("the machine can be read again")
+}
+
+// report logs every condition whose status has changed.
+func (h *Heart) report(node *v1.Node) {
+	before := make(map[v1.NodeConditionType]v1.ConditionStatus)
+	if h.previous.Node != nil {
+		for _, c := range h.previous.Node.Status.Conditions {
+			before[c.Type] = c.Status
+		}
+	}
+	for _, c := range node.Status.Conditions {
+		if before[c.Type] == c.Status {
+			continue
+		}
+		h.cfg.Logger.Info("condition of the node", "condition", c.Type, "status", c.Status, telemetry.KeyReason, c.Reason, "message", c.Message)
+	}
+}
+
+func (h *Heart) save(state nodeobject.State) {
+	timeless := state.Node.DeepCopy()
+	for i := range timeless.Status.Conditions {
+		timeless.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
+	}
+	if equality.Semantic.DeepEqual(h.saved, timeless) {
+		return
+	}
+	if err := h.cfg.Save(state); err != nil {
+		// The next heartbeat tries again; until then only times would be lost.
+		h.cfg.Logger.Warn("the node could not be remembered", telemetry.KeyError, err)
+		return
+	}
+	h.saved = timeless
+}
+
+// overduePeriods is after how many periods without a Node something is wrong with this process.
+const overduePeriods = 3
+
+// Overdue returns an error when no Node has been computed for three periods.
+func (h *Heart) Overdue() error {
+	h.mu.Lock()
+	last := h.lastBeat
+	h.mu.Unlock()
+	if last.IsZero() {
+		return errors.New("no Node has been computed yet: see the log of nodestatus")
+	}
+	if since := h.cfg.Clock.Since(last); since > overduePeriods*h.cfg.Period {
+		return errors.New("no Node has been computed for " + since.Round(time.Second).String() + ": reading the machine hangs; see the log of nodestatus")
+	}
+	return nil
+}

@@ -1,0 +1,410 @@
+package heartbeat
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakePLEG answers what it is told to, or nothing.
+type fakePLEG struct {
+	lifecyclev1.UnimplementedLifecycleServiceServer
+	mu     sync.Mutex
+	answer *lifecyclev1.GetHealthResponse
+	hangs  bool
+}
+
+func (f *fakePLEG) set(answer *lifecyclev1.GetHealthResponse, hangs bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answer, f.hangs = answer, hangs
+}
+
+func (f *fakePLEG) GetHealth(ctx context.Context, _ *lifecyclev1.GetHealthRequest) (*lifecyclev1.GetHealthResponse, error) {
+	f.mu.Lock()
+	answer, hangs := f.answer, f.hangs
+	f.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return answer, nil
+}
+
+type fakeSyncLoop struct {
+	enginev1.UnimplementedEngineServiceServer
+}
+
+func (fakeSyncLoop) GetHealth(context.Context, *enginev1.GetHealthRequest) (*enginev1.GetHealthResponse, error) {
+	return &enginev1.GetHealthResponse{Healthy: true, LastTurnAt: timestamppb.Now()}, nil
+}
+
+var (
+	wellPLEG = &lifecyclev1.GetHealthResponse{
+		Healthy: true, LastRelistAt: timestamppb.Now(),
+		Runtime: &lifecyclev1.Runtime{Name: "containerd", Version: "2", Ready: true, NetworkReady: true},
+	}
+	illPLEG = &lifecyclev1.GetHealthResponse{
+		LastRelistAt: timestamppb.Now(), Reasons: []string{"the network of the runtime is not ready: install a CNI configuration"},
+		Runtime: &lifecyclev1.Runtime{Name: "containerd", Version: "2", Ready: true},
+	}
+	newPLEG = &lifecyclev1.GetHealthResponse{Reasons: []string{"no relist has finished yet"}}
+)
+
+// rig is a heart between fake peers that are served over unix sockets.
+type rig struct {
+	t              *testing.T
+	clock          *clocktesting.FakeClock
+	pleg           *fakePLEG
+	plegAddress    string
+	plegConn, loop *grpc.ClientConn
+	health         *rpc.Health
+	cfg            Config
+
+	mu        sync.Mutex
+	published []nodeobject.State
+	saves     int
+}
+
+func newRig(t *testing.T) *rig {
+	dir := t.TempDir()
+	r := &rig{
+		t: t, clock: clocktesting.NewFakeClock(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)), pleg: &fakePLEG{answer: wellPLEG},
+		plegAddress: "unix://" + filepath.Join(dir, "pleg.sock"), health: rpc.NewHealth(),
+	}
+	loopAddress := "unix://" + filepath.Join(dir, "syncloop.sock")
+	r.serve(loopAddress, func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, fakeSyncLoop{}) })
+	r.plegConn, r.loop = dial(t, r.plegAddress), dial(t, loopAddress)
+	r.cfg = Config{
+		Settings: nodeobject.Settings{Name: "node-1", MaxPods: 10}, Period: 10 * time.Second,
+		AskPLEG: AskPLEG(r.plegConn, r.plegAddress), AskSyncLoop: AskSyncLoop(r.loop, loopAddress), AskTimeout: 200 * time.Millisecond,
+		ReadMachine: func() (facts.Machine, error) {
+			return facts.Machine{CPUs: 2, MemoryBytes: 1 << 30, BootID: "boot-1"}, nil
+		},
+		ReadNow: func() (facts.Readings, error) { return facts.Readings{}, nil },
+		Publish: func(state nodeobject.State) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.published = append(r.published, state)
+		},
+		Save: func(nodeobject.State) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.saves++
+			return nil
+		},
+		Health: r.health, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+	return r
+}
+
+func dial(t *testing.T, address string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := rpc.Dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return conn
+}
+
+// serve serves until the test ends, or until what it returns is called.
+func (r *rig) serve(address string, register func(*grpc.Server)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- rpc.Serve(ctx, rpc.Config{
+			Address: address, Register: register, Health: rpc.NewHealth(), Logger: r.cfg.Logger, Ready: func() { close(ready) },
+		})
+	}()
+	<-ready
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			r.t.Error(err)
+		}
+	})
+	r.t.Cleanup(stop)
+	return stop
+}
+
+func (r *rig) servePLEG() (stop func()) {
+	return r.serve(r.plegAddress, func(s *grpc.Server) { lifecyclev1.RegisterLifecycleServiceServer(s, r.pleg) })
+}
+
+// start lets the heart beat until the test ends.
+func (r *rig) start() *Heart {
+	heart := New(r.cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- heart.Run(ctx) }()
+	r.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			r.t.Error(err)
+		}
+	})
+	return heart
+}
+
+func (r *rig) all() []nodeobject.State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.published)
+}
+
+func (r *rig) last() (v1.NodeCondition, int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.published) == 0 {
+		return v1.NodeCondition{}, 0
+	}
+	conditions := r.published[len(r.published)-1].Node.Status.Conditions
+	return conditions[len(conditions)-1], len(r.published)
+}
+
+// until steps the clock by a quarter of a second, again and again, until what is published is what is wanted.
+func (r *rig) until(what string, want func(ready v1.NodeCondition, published int) bool) v1.NodeCondition {
+	r.t.Helper()
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ready, published := r.last()
+		if published > 0 && want(ready, published) {
+			return ready
+		}
+		select {
+		case <-deadline:
+			r.t.Fatalf("waited for %s; the last of %d is %s %q", what, published, ready.Status, ready.Message)
+		case <-tick.C:
+			r.clock.Step(firstAskInterval)
+		}
+	}
+}
+
+func (r *rig) untilReady(status v1.ConditionStatus, message string) v1.NodeCondition {
+	r.t.Helper()
+	return r.until("Ready="+string(status)+" with "+message, func(c v1.NodeCondition, _ int) bool {
+		return c.Status == status && strings.Contains(c.Message, message)
+	})
+}
+
+func TestFirstNodeIsReadyWhenPeersAre(t *testing.T) {
+	r := newRig(t)
+	r.servePLEG()
+	heart := r.start()
+	r.untilReady(v1.ConditionTrue, "all parts")
+	if first := r.all()[0].Node.Status.Conditions[3]; first.Status != v1.ConditionTrue {
+		t.Errorf("the first Node was not ready: %+v", first)
+	}
+	if err := heart.Overdue(); err != nil {
+		t.Errorf("overdue: %v", err)
+	}
+	if waiting := r.health.Waiting(); len(waiting) > 0 {
+		t.Errorf("waits for %q with all peers there", waiting)
+	}
+}
+
+func TestHeartBeatsEveryPeriodWithoutSavingEachTime(t *testing.T) {
+	r := newRig(t)
+	r.servePLEG()
+	r.start()
+	r.untilReady(v1.ConditionTrue, "all parts")
+	begin := r.clock.Now()
+	_, before := r.last()
+	c := r.until("three more", func(_ v1.NodeCondition, n int) bool { return n >= before+3 })
+	if took := r.clock.Now().Sub(begin); took < 20*time.Second {
+		t.Errorf("three heartbeats came within %s, with a period of 10s and nothing that changed", took)
+	}
+	if !c.LastHeartbeatTime.After(begin) {
+		t.Errorf("the last heartbeat is of %s", c.LastHeartbeatTime)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.saves != 1 {
+		t.Errorf("saved %d times, want once: nothing but times has changed", r.saves)
+	}
+}
+
+func TestPeerAwayFromTheStartIsNamed(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	c := r.untilReady(v1.ConditionFalse, "pleg cannot be reached on "+r.plegAddress+": start it")
+	if c.Reason != "KubeletNotReady" {
+		t.Errorf("reason = %s", c.Reason)
+	}
+	if waiting := strings.Join(r.health.Waiting(), "\n"); !strings.Contains(waiting, "pleg cannot be reached") || strings.Contains(waiting, "syncloop") {
+		t.Errorf("waits for %q", waiting)
+	}
+	begin := r.clock.Now()
+	r.servePLEG()
+	r.untilReady(v1.ConditionTrue, "all parts")
+	if took := r.clock.Now().Sub(begin); took > time.Minute {
+		t.Errorf("it took %s of the clock to see that pleg had come", took)
+	}
+}
+
+func TestUnhealthyPeerIsReportedBeforeTheNextPeriod(t *testing.T) {
+	r := newRig(t)
+	r.cfg.Period = time.Hour
+	r.servePLEG()
+	r.start()
+	r.untilReady(v1.ConditionTrue, "all parts")
+	begin := r.clock.Now()
+	r.pleg.set(illPLEG, false)
+	r.untilReady(v1.ConditionFalse, "install a CNI configuration")
+	r.pleg.set(wellPLEG, false)
+	r.untilReady(v1.ConditionTrue, "all parts")
+	if took := r.clock.Now().Sub(begin); took > time.Minute {
+		t.Errorf("it took %s of the clock to see both changes", took)
+	}
+}
+
+func TestHungPeerDoesNotStopTheHeart(t *testing.T) {
+	r := newRig(t)
+	r.servePLEG()
+	r.start()
+	r.untilReady(v1.ConditionTrue, "all parts")
+	r.pleg.set(nil, true)
+	r.untilReady(v1.ConditionTrue, "bearing for a while with: pleg does not answer in time")
+	_, before := r.last()
+	r.until("more heartbeats", func(_ v1.NodeCondition, n int) bool { return n >= before+3 })
+	r.untilReady(v1.ConditionFalse, "it hangs")
+}
+
+func TestRestartedPeerChangesNothing(t *testing.T) {
+	r := newRig(t)
+	stop := r.servePLEG()
+	r.start()
+	r.untilReady(v1.ConditionTrue, "all parts")
+	stop()
+	r.untilReady(v1.ConditionTrue, "cannot be reached")
+	r.pleg.set(newPLEG, false)
+	r.servePLEG()
+	// The connection comes back after a back-off of up to a second by the real clock: here that must not use up the
+	// patience of the fake one.
+	r.plegConn.ResetConnectBackoff()
+	r.untilReady(v1.ConditionTrue, "no relist has finished yet")
+	r.pleg.set(wellPLEG, false)
+	r.untilReady(v1.ConditionTrue, "all parts")
+	for i, state := range r.all() {
+		if c := state.Node.Status.Conditions[3]; c.Status != v1.ConditionTrue {
+			t.Errorf("Node %d was not ready: %s", i, c.Message)
+		}
+	}
+}
+
+func readyNode(bootID string) nodeobject.State {
+	node := &v1.Node{}
+	node.Name = "node-1"
+	node.Status.NodeInfo.BootID = bootID
+	node.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}
+	return nodeobject.State{Node: node}
+}
+
+func TestNodeThatWasReadyStaysSoWhenAllAreRestarted(t *testing.T) {
+	r := newRig(t)
+	r.cfg.Previous = readyNode("boot-1")
+	r.start()
+	r.untilReady(v1.ConditionTrue, "bearing")
+	r.untilReady(v1.ConditionFalse, "start it")
+}
+
+func TestNodeThatWasReadyBeforeTheMachineStartedIsNot(t *testing.T) {
+	r := newRig(t)
+	r.cfg.Previous = readyNode("boot-0")
+	r.start()
+	r.untilReady(v1.ConditionFalse, "start it")
+	for i, state := range r.all() {
+		if c := state.Node.Status.Conditions[3]; c.Status == v1.ConditionTrue {
+			t.Errorf("Node %d was ready: %s", i, c.Message)
+		}
+	}
+}
+
+func TestMachineThatCannotBeReadIsTriedAgain(t *testing.T) {
+	r := newRig(t)
+	r.servePLEG()
+	var tries int
+	read := r.cfg.ReadMachine
+	r.cfg.ReadMachine = func() (facts.Machine, error) {
+		if tries++; tries < 3 {
+			return facts.Machine{}, errors.New("no /proc")
+		}
+		return read()
+	}
+	heart := r.start()
+	if err := heart.Overdue(); err == nil {
+		t.Error("not overdue before the first Node")
+	}
+	r.untilReady(v1.ConditionTrue, "all parts")
+}
+
+func TestReadingThatFailsIsInTheNode(t *testing.T) {
+	r := newRig(t)
+	r.servePLEG()
+	threshold, err := nodeconfig.ParseThreshold("100Mi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cfg.Settings.Thresholds = map[string]nodeconfig.Threshold{"memory.available": threshold}
+	r.cfg.ReadNow = func() (facts.Readings, error) { return facts.Readings{}, errors.New("no /proc") }
+	r.start()
+	r.untilReady(v1.ConditionTrue, "all parts")
+	if memory := r.all()[0].Node.Status.Conditions[0]; memory.Status != v1.ConditionUnknown {
+		t.Errorf("memory pressure is %s, want Unknown", memory.Status)
+	}
+}
+
+func TestOverdueWhenTheReadingHangs(t *testing.T) {
+	r := newRig(t)
+	r.servePLEG()
+	release, hung := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	reads := 0
+	r.cfg.ReadNow = func() (facts.Readings, error) {
+		if reads++; reads == 3 {
+			close(hung)
+			<-release
+		}
+		return facts.Readings{}, nil
+	}
+	heart := r.start()
+	r.until("the second heartbeat", func(_ v1.NodeCondition, n int) bool { return n == 2 })
+	r.clock.Step(r.cfg.Period)
+	<-hung
+	if err := heart.Overdue(); err != nil {
+		t.Errorf("overdue already: %v", err)
+	}
+	r.clock.Step(3 * r.cfg.Period)
+	if err := heart.Overdue(); err == nil || !strings.Contains(err.Error(), "reading the machine hangs") {
+		t.Errorf("overdue: %v", err)
+	}
+}

@@ -1,0 +1,86 @@
+// Package server serves the Node to the other processes and to the command line. It translates between the Node and the
+// wire, and does nothing else.
+package server
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
+)
+
+// Server is quartet.node.v1.NodeService. Make it with New.
+type Server struct {
+	nodev1.UnimplementedNodeServiceServer
+	name    string
+	nodes   *stream.Level[*nodev1.Node]
+	health  *rpc.Health
+	overdue func() error
+}
+
+// New returns a server without a Node. Overdue says why the Node is not up to date, or nothing.
+func New(nodeName string, health *rpc.Health, overdue func() error) *Server {
+	return &Server{name: nodeName, nodes: stream.NewLevel[*nodev1.Node](stream.Config{}), health: health, overdue: overdue}
+}
+
+// Register adds the service to a gRPC server.
+func (s *Server) Register(to *grpc.Server) { nodev1.RegisterNodeServiceServer(to, s) }
+
+// Publish makes a Node the one that is served. It fails only for a Node that cannot be marshalled.
+func (s *Server) Publish(state nodeobject.State) error {
+	data, err := state.Node.Marshal()
+	if err != nil {
+		return fmt.Errorf("marshalling the Node: %w", err)
+	}
+	// Without an API server there is none that would have to have the Node.
+	node := &nodev1.Node{Node: data, Synced: true, Standalone: true}
+	for _, signal := range state.Signals {
+		node.EvictionSignals = append(node.EvictionSignals, &nodev1.EvictionSignal{
+			Signal: signal.Name, Available: signal.Available, Threshold: signal.Threshold, Hard: true,
+		})
+	}
+	s.nodes.Put(s.name, node)
+	return nil
+}
+
+// Close ends all subscriptions.
+func (s *Server) Close() { s.nodes.Close() }
+
+// GetNode implements NodeService.
+func (s *Server) GetNode(context.Context, *nodev1.GetNodeRequest) (*nodev1.GetNodeResponse, error) {
+	node, ok := s.nodes.Get(s.name)
+	if !ok {
+		reason := "the Node has not been computed yet: ask again in a moment"
+		if err := s.overdue(); err != nil {
+			reason = err.Error()
+		}
+		return nil, status.Error(codes.Unavailable, reason)
+	}
+	return &nodev1.GetNodeResponse{Node: node}, nil
+}
+
+// WatchNode implements NodeService.
+func (s *Server) WatchNode(request *nodev1.WatchNodeRequest, to grpc.ServerStreamingServer[nodev1.WatchNodeResponse]) error {
+	return streamrpc.Serve(to.Context(), s.nodes, request.GetResumeToken(), func(frame *streamv1.Frame, node *nodev1.Node) error {
+		return to.Send(&nodev1.WatchNodeResponse{Frame: frame, Node: node})
+	})
+}
+
+// GetHealth implements NodeService.
+func (s *Server) GetHealth(context.Context, *nodev1.GetHealthRequest) (*nodev1.GetHealthResponse, error) {
+	response := &nodev1.GetHealthResponse{Healthy: true, Reasons: s.health.Waiting()}
+	if err := s.overdue(); err != nil {
+		response.Healthy = false
+		response.Reasons = append([]string{err.Error()}, response.Reasons...)
+	}
+	return response, nil
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/checkpoint"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/heartbeat"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/server"
+)
+
+// run serves the Node until ctx ends.
+func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger) (err error) {
+	cfg.LogUnsupported(logger)
+	held, err := statedir.Lock(cfg.StateDir, string(nodeconfig.NodeStatus))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, held.Release()) }()
+	settings, err := nodeobject.SettingsOf(cfg, kubernetesVersion())
+	if err != nil {
+		return err
+	}
+	pleg, err := rpc.Dial(cfg.Peers.PLEG)
+	if err != nil {
+		return fmt.Errorf("reaching pleg: %w", err)
+	}
+	defer func() { err = errors.Join(err, pleg.Close()) }()
+	syncloop, err := rpc.Dial(cfg.Peers.SyncLoop)
+	if err != nil {
+		return fmt.Errorf("reaching syncloop: %w", err)
+	}
+	defer func() { err = errors.Join(err, syncloop.Close()) }()
+	return serve(ctx, cfg, settings, pleg, syncloop, logger)
+}
+
+// serve runs the heart and the server that gives out what it computes.
+func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Settings, pleg, syncloop grpc.ClientConnInterface, logger *slog.Logger) error {
+	previous, err := checkpoint.Load(cfg.StateDir, settings.Name)
+	if err != nil {
+		logger.Warn("starting without what was remembered of the node", telemetry.KeyError, err)
+	}
+	health := rpc.NewHealth()
+	var srv *server.Server
+	heart := heartbeat.New(heartbeat.Config{
+		Settings: settings, Period: cfg.Kubelet.NodeStatusUpdateFrequency.Duration,
+		AskPLEG:     heartbeat.AskPLEG(pleg, cfg.Peers.PLEG),
+		AskSyncLoop: heartbeat.AskSyncLoop(syncloop, cfg.Peers.SyncLoop),
+		AskTimeout:  heartbeat.DefaultAskTimeout,
+		ReadMachine: facts.ReadMachine,
+		ReadNow:     func() (facts.Readings, error) { return facts.ReadNow(cfg.RootDir) },
+		Previous:    previous,
+		Publish: func(state nodeobject.State) {
+			if err := srv.Publish(state); err != nil {
+				logger.Error("the Node is not published", telemetry.KeyError, err)
+			}
+		},
+		Save:   func(state nodeobject.State) error { return checkpoint.Save(cfg.StateDir, state) },
+		Health: health, Clock: clock.RealClock{}, Logger: logger,
+	})
+	srv = server.New(settings.Name, health, heart.Overdue)
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return heart.Run(ctx) })
+	group.Go(func() error {
+		defer srv.Close()
+		return rpc.Serve(ctx, rpc.Config{
+			Address: cfg.Listen, Register: srv.Register, Health: health, Logger: logger,
+			Ready: func() { logger.Info("serving", "address", cfg.Listen, "node", settings.Name) },
+		})
+	})
+	return group.Wait()
+}
+
+// kubernetesVersion is the version of Kubernetes whose API this binary was built with: v0.37.1 of k8s.io/api is
+// Kubernetes v1.37.1.
+func kubernetesVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, dep := range info.Deps {
+		if dep.Path == "k8s.io/api" {
+			if dep.Replace != nil {
+				dep = dep.Replace
+			}
+			return strings.Replace(dep.Version, "v0.", "v1.", 1)
+		}
+	}
+	return ""
+}
