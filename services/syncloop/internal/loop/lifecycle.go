@@ -68,15 +68,19 @@ func (l *Loop) handleLifecycle(e lifecycleEvent) {
 		l.cfg.Store.Event(e.change.New)
 		l.poke(types.UID(e.change.Key), worker.Cause{Kind: worker.CauseLost, Traceparent: e.change.New.GetTraceparent()})
 	default:
-		l.handleEvent(e.change.New)
+		l.handleEvent(e.change.New, e.change.FromSnapshot)
 	}
 }
 
-// handleEvent shows what an event says at once, and gives work to the pod's worker when the event can matter to it.
-func (l *Loop) handleEvent(event *lifecyclev1.Event) {
+// handleEvent shows what an event says at once, and gives work to the pod's worker when the event can matter to it. What
+// comes out of a snapshot happened long ago, and goes on with nobody's trace.
+func (l *Loop) handleEvent(event *lifecyclev1.Event, fromSnapshot bool) {
 	l.cfg.Store.Event(event)
 	uid := types.UID(event.GetPodUid())
 	cause := worker.Cause{Kind: worker.CauseSeen, Traceparent: event.GetTraceparent()}
+	if fromSnapshot {
+		cause.Traceparent = ""
+	}
 	switch event.GetType() {
 	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, lifecyclev1.EventType_EVENT_TYPE_UNSPECIFIED:
 		return

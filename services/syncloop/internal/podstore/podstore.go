@@ -82,9 +82,11 @@ type entry struct {
 	source      string
 	traceparent string
 	// desired is true while a source names the pod.
-	desired  bool
-	state    worker.State
-	reasons  map[string]podstatus.Reason
+	desired bool
+	state   worker.State
+	reasons map[string]podstatus.Reason
+	// whole is why the pod as a whole waits.
+	whole    podstatus.Reason
 	messages map[string]string
 	eviction *Eviction
 	status   v1.PodStatus
@@ -161,11 +163,11 @@ func (s *Store) Evict(uid types.UID, eviction Eviction) error {
 }
 
 // SetReasons implements worker.Statuses.
-func (s *Store) SetReasons(uid types.UID, reasons map[string]podstatus.Reason) {
+func (s *Store) SetReasons(uid types.UID, reasons map[string]podstatus.Reason, whole podstatus.Reason) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.entries[uid]; e != nil {
-		e.reasons = reasons
+		e.reasons, e.whole = reasons, whole
 		s.compute(uid, false)
 	}
 }
@@ -221,7 +223,7 @@ func (s *Store) compute(uid types.UID, changed bool) {
 	}
 	in := podstatus.Inputs{
 		Now: s.cfg.Clock.Now(), Reasons: e.reasons, Previous: e.status, HostIPs: s.cfg.HostIPs,
-		Messages: e.messages, Terminal: e.state >= worker.Terminated,
+		Messages: e.messages, Terminal: e.state >= worker.Terminated, Reason: e.whole.Reason, Message: e.whole.Message,
 	}
 	status := s.cfg.Generate(e.pod, observed, in)
 	if e.eviction != nil {

@@ -42,8 +42,8 @@ type Statuses interface {
 	Observed(uid types.UID) *lifecyclev1.PodStatus
 	// Observe takes in an observation; an older one than is known changes nothing.
 	Observe(uid types.UID, status *lifecyclev1.PodStatus)
-	// SetReasons takes in why containers wait.
-	SetReasons(uid types.UID, reasons map[string]podstatus.Reason)
+	// SetReasons takes in why containers wait, and why the pod as a whole does; the latter is empty when nothing is wrong.
+	SetReasons(uid types.UID, reasons map[string]podstatus.Reason, whole podstatus.Reason)
 	// SetState takes in the state of a pod's worker.
 	SetState(uid types.UID, state State)
 	// Phase returns the phase that was computed for a pod last.

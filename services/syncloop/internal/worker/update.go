@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // CauseKind says why a worker has something to do.
@@ -52,6 +53,8 @@ type End struct {
 	Grace *int64
 	// Stopped are closed when nothing of the pod runs any more.
 	Stopped []chan<- struct{}
+	// own is true when one of several who asked takes the pod's own grace period.
+	own bool
 }
 
 // Update is what a worker is told.
@@ -89,10 +92,13 @@ func foldEnd(older, newer *End) *End {
 		Removed: older.Removed || newer.Removed,
 		Grace:   shorter(older.Grace, newer.Grace),
 		Stopped: slices.Concat(older.Stopped, newer.Stopped),
+		own:     older.asksOwn() || newer.asksOwn(),
 	}
 }
 
-// shorter returns the shorter of two grace periods. The pod's own, nil, gives way to any that was asked for.
+func (e *End) asksOwn() bool { return e.own || e.Grace == nil }
+
+// shorter returns the shorter of two grace periods; nil is none.
 func shorter(a, b *int64) *int64 {
 	switch {
 	case a == nil:
@@ -111,19 +117,22 @@ const (
 	minGrace = 1
 )
 
-// GraceOf returns how many seconds the containers of a pod have to stop: the shortest of what was asked for, the pod's
-// own deletion grace period, and, when neither is given, the one of its spec.
+// GraceOf returns how many seconds the containers of a pod have to stop: the shortest of what was asked for. Who asks for
+// nothing else takes the pod's own: its deletion grace period, or, when it is not being deleted, the one of its spec.
 func GraceOf(pod *v1.Pod, end *End) int64 {
-	var asked *int64
-	if end != nil {
-		asked = end.Grace
+	own := pod.DeletionGracePeriodSeconds
+	if own == nil {
+		own = pod.Spec.TerminationGracePeriodSeconds
 	}
-	asked = shorter(asked, pod.DeletionGracePeriodSeconds)
-	if asked == nil {
-		asked = pod.Spec.TerminationGracePeriodSeconds
+	if own == nil {
+		own = ptr.To[int64](defaultGrace)
 	}
-	if asked == nil {
-		return defaultGrace
+	if end == nil || end.Grace == nil {
+		return max(*own, minGrace)
+	}
+	asked := shorter(end.Grace, pod.DeletionGracePeriodSeconds)
+	if end.own {
+		asked = shorter(asked, own)
 	}
 	return max(*asked, minGrace)
 }

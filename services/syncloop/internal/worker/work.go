@@ -12,6 +12,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 )
 
 const (
@@ -29,6 +30,8 @@ const (
 	delayJitter = 0.5
 	// keepExited is how many ended containers are kept for each name: the last one, for its logs and its exit code.
 	keepExited = 1
+	// reasonSandbox is the status.reason of a pod whose sandbox cannot be made: the kubelet's word in its event for it.
+	reasonSandbox = "FailedCreatePodSandBox"
 )
 
 // outcome is what a piece of work came to.
@@ -64,7 +67,11 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 		w.lastWrite = cfg.BootTime()
 	}
 	if err == nil || result.Reasons != nil {
-		cfg.Statuses.SetReasons(w.uid, result.Reasons)
+		var whole podstatus.Reason
+		if result.SandboxError != nil {
+			whole = podstatus.Reason{Reason: reasonSandbox, Message: result.SandboxError.Error()}
+		}
+		cfg.Statuses.SetReasons(w.uid, result.Reasons, whole)
 	}
 	if ctx.Err() != nil {
 		return outcome{skipped: true}

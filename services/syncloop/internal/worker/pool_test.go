@@ -1,0 +1,427 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/trace/noop"
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 10 * time.Second
+
+type failer interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// eventually waits until a condition holds.
+func eventually(t failer, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v", what, patience)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// rig is a pool over a fake node, with a real store.
+type rig struct {
+	node  *fakenode.Node
+	store *podstore.Store
+	pool  *worker.Pool
+	// endProcess ends the process's context.
+	endProcess context.CancelFunc
+	pump       sync.WaitGroup
+}
+
+func newRig(node *fakenode.Node) *rig {
+	process, end := context.WithCancel(context.Background())
+	logger := discard()
+	tracer := noop.NewTracerProvider().Tracer("")
+	r := &rig{node: node, endProcess: end}
+	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger})
+	r.store.Open()
+	r.pool = worker.NewPool(process, worker.Config{
+		Runtime: node, Observer: node, Statuses: r.store, Clock: clock.RealClock{}, BootTime: boottime.Now,
+		Tracer: tracer, Logger: logger, Resync: 20 * time.Millisecond,
+	})
+	// What the loop does with time: give work to whoever is due.
+	r.pump.Go(func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-process.Done():
+				return
+			case now := <-tick.C:
+				for _, uid := range r.pool.Due().Take(now) {
+					r.pool.Poke(uid, worker.Cause{Kind: worker.CauseDue})
+				}
+			}
+		}
+	})
+	return r
+}
+
+func (r *rig) stop() {
+	r.endProcess()
+	r.pump.Wait()
+	r.pool.Wait()
+	r.store.Close()
+}
+
+func start(t *testing.T) *rig {
+	t.Helper()
+	r := newRig(fakenode.New())
+	t.Cleanup(func() {
+		r.stop()
+		for _, rule := range r.node.Broken() {
+			t.Error(rule)
+		}
+	})
+	return r
+}
+
+func (r *rig) want(pod *v1.Pod) {
+	r.store.SetPod(pod, "file", "")
+	r.pool.Want(pod, worker.Cause{Kind: worker.CauseConfig}, nil)
+}
+
+func (r *rig) remove(uid types.UID, end worker.End) bool {
+	end.Removed = true
+	r.store.Unwant(uid)
+	return r.pool.End(uid, worker.Cause{Kind: worker.CauseConfig}, end)
+}
+
+func (r *rig) running(names ...string) func() bool {
+	return func() bool { return slices.Equal(r.node.Running(), names) }
+}
+
+func (r *rig) state(uid string) enginev1.WorkerState {
+	for _, w := range r.pool.List() {
+		if w.GetPodUid() == uid {
+			return w.GetState()
+		}
+	}
+	return enginev1.WorkerState_WORKER_STATE_UNSPECIFIED
+}
+
+func TestPodIsRunAndRemoved(t *testing.T) {
+	r := start(t)
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	eventually(t, "web runs", r.running("web"))
+	stopped := make(chan struct{})
+	if !r.remove("u1", worker.End{Grace: ptr.To[int64](5), Stopped: []chan<- struct{}{stopped}}) {
+		t.Fatal("there is no worker to end")
+	}
+	<-stopped
+	eventually(t, "nothing is left", func() bool { return len(r.pool.List()) == 0 && len(r.node.UIDs()) == 0 && r.store.Len() == 0 })
+	if calls := r.node.Calls(); !slices.Contains(calls, "kill web 5") || !slices.Contains(calls, "clean u1") {
+		t.Errorf("calls: %v", calls)
+	}
+}
+
+func TestEndOfTheProcessStopsNoPod(t *testing.T) {
+	r := newRig(fakenode.New())
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	eventually(t, "web runs", r.running("web"))
+	r.stop()
+	if got := r.node.Running(); !slices.Equal(got, []string{"web"}) {
+		t.Errorf("running after the process: %v", got)
+	}
+	for _, call := range r.node.Calls() {
+		if strings.HasPrefix(call, "kill") {
+			t.Errorf("the process ended, and did %q", call)
+		}
+	}
+}
+
+func TestEndOfTheProcessCutsAKillShort(t *testing.T) {
+	r := newRig(fakenode.New())
+	killing := make(chan struct{})
+	r.node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, _ int64) error {
+		close(killing)
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	eventually(t, "web runs", r.running("web"))
+	r.remove("u1", worker.End{})
+	<-killing
+	r.stop()
+}
+
+func TestShorterGraceTakesEffectAtOnce(t *testing.T) {
+	r := start(t)
+	began := make(chan int64, 4)
+	r.node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, grace int64) error {
+		began <- grace
+		if grace > 2 {
+			<-ctx.Done() // the container ignores SIGTERM
+			return ctx.Err()
+		}
+		return nil
+	}})
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	eventually(t, "web runs", r.running("web"))
+	r.remove("u1", worker.End{})
+	if got := <-began; got != 30 {
+		t.Fatalf("first kill with %d s", got)
+	}
+	// The same and a longer one leave the running kill alone.
+	r.pool.End("u1", worker.Cause{}, worker.End{})
+	r.pool.End("u1", worker.Cause{}, worker.End{Grace: ptr.To[int64](60)})
+	r.pool.End("u1", worker.Cause{}, worker.End{Grace: ptr.To[int64](2)})
+	if got := <-began; got != 2 {
+		t.Fatalf("second kill with %d s", got)
+	}
+	eventually(t, "web is gone", func() bool { return len(r.pool.List()) == 0 })
+}
+
+func TestTerminationCutsASyncShort(t *testing.T) {
+	r := start(t)
+	pulling := make(chan struct{})
+	var once sync.Once
+	r.node.SetScript(fakenode.Script{Sync: func(ctx context.Context, _ *v1.Pod) error {
+		once.Do(func() { close(pulling) })
+		<-ctx.Done() // an image that takes for ever
+		return ctx.Err()
+	}})
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	<-pulling
+	r.remove("u1", worker.End{})
+	eventually(t, "web is gone", func() bool { return len(r.pool.List()) == 0 })
+}
+
+func TestChangedStaticPodStartsWhenTheOldOneIsGone(t *testing.T) {
+	r := start(t)
+	stopping, mayStop := make(chan struct{}), make(chan struct{})
+	r.node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
+		close(stopping)
+		<-mayStop
+		return nil
+	}})
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	eventually(t, "web runs", r.running("web"))
+	r.remove("u1", worker.End{})
+	r.want(fakenode.Pod("u2", "web", v1.RestartPolicyAlways))
+	<-stopping
+	if slices.Contains(r.node.UIDs(), "u2") {
+		t.Fatal("the new pod was started beside the old one")
+	}
+	close(mayStop)
+	eventually(t, "the new pod runs alone", func() bool { return slices.Equal(r.node.UIDs(), []types.UID{"u2"}) && len(r.node.Running()) == 1 })
+}
+
+func TestStaticPodComesBackUnchangedWhileItEnds(t *testing.T) {
+	r := start(t)
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	stopping, mayStop := make(chan struct{}), make(chan struct{})
+	r.node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
+		close(stopping)
+		<-mayStop
+		return nil
+	}})
+	r.want(pod)
+	eventually(t, "web runs", r.running("web"))
+	first := r.node.Container("u1")
+	r.remove("u1", worker.End{})
+	<-stopping
+	r.want(pod)
+	close(mayStop)
+	eventually(t, "web runs again", func() bool { c := r.node.Container("u1"); return c != "" && c != first && len(r.node.Running()) == 1 })
+	if !r.store.Has("u1") {
+		t.Error("the pod that came back is not known")
+	}
+}
+
+func TestWaitingPodThatIsRemovedIsNeverStarted(t *testing.T) {
+	r := start(t)
+	mayStop := make(chan struct{})
+	r.node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
+		<-mayStop
+		return nil
+	}})
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	eventually(t, "web runs", r.running("web"))
+	r.remove("u1", worker.End{})
+	r.want(fakenode.Pod("u2", "web", v1.RestartPolicyAlways))
+	r.remove("u2", worker.End{})
+	r.want(fakenode.Pod("u3", "web", v1.RestartPolicyAlways))
+	close(mayStop)
+	eventually(t, "the third runs", func() bool { return slices.Equal(r.node.UIDs(), []types.UID{"u3"}) && len(r.node.Running()) == 1 })
+	if r.store.Has("u2") {
+		t.Error("the pod that never ran is still shown")
+	}
+}
+
+func TestFinishedPodStaysAndIsNotStartedAgain(t *testing.T) {
+	node := fakenode.New()
+	r := newRig(node)
+	pod := fakenode.Pod("u1", "job", v1.RestartPolicyNever)
+	r.want(pod)
+	eventually(t, "job runs", r.running("job"))
+	node.Exit("u1", 0)
+	r.pool.Poke("u1", worker.Cause{Kind: worker.CauseLost})
+	eventually(t, "job is terminated", func() bool { return r.state("u1") == enginev1.WorkerState_WORKER_STATE_TERMINATED })
+	if got := r.store.Phase("u1"); got != v1.PodSucceeded {
+		t.Errorf("phase %q", got)
+	}
+	container := node.Container("u1")
+	r.stop()
+
+	// The next process knows it by the container that has ended.
+	again := newRig(node)
+	defer again.stop()
+	again.want(pod)
+	eventually(t, "job is terminated again", func() bool { return again.state("u1") == enginev1.WorkerState_WORKER_STATE_TERMINATED })
+	if got := node.Container("u1"); got != container {
+		t.Errorf("container %q, then %q", container, got)
+	}
+	again.remove("u1", worker.End{})
+	eventually(t, "nothing is left", func() bool { return len(node.UIDs()) == 0 && len(again.pool.List()) == 0 })
+}
+
+func TestErrorsAreTriedAgain(t *testing.T) {
+	r := start(t)
+	var mu sync.Mutex
+	failures := 2
+	r.node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if failures--; failures >= 0 {
+			return errors.New("the runtime is moody")
+		}
+		return nil
+	}})
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	eventually(t, "web runs", r.running("web"))
+	eventually(t, "the error is over", func() bool { return r.pool.List()[0].GetLastError() == "" })
+}
+
+func TestLostWorkIsDoneWhenPlegIsBack(t *testing.T) {
+	r := start(t)
+	r.node.SetScript(fakenode.Script{Observe: func(context.Context, types.UID) error { return errors.New("pleg is away") }})
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	eventually(t, "the error shows", func() bool { return strings.Contains(r.pool.List()[0].GetLastError(), "pleg is away") })
+	if at := r.pool.List()[0].GetNextSyncAt(); at == nil {
+		t.Error("no next try is named")
+	}
+	r.node.SetScript(fakenode.Script{})
+	r.pool.RetryFailed()
+	eventually(t, "web runs", r.running("web"))
+}
+
+func TestEndedContainersBeyondOneAreRemoved(t *testing.T) {
+	r := start(t)
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	for range 3 {
+		eventually(t, "web runs", r.running("web"))
+		container := r.node.Container("u1")
+		r.node.Exit("u1", 1)
+		r.pool.Poke("u1", worker.Cause{Kind: worker.CauseLost})
+		eventually(t, "web runs again", func() bool { return r.node.Container("u1") != container })
+	}
+	eventually(t, "ended containers are removed", func() bool { return slices.Contains(r.node.Calls(), "prune u1") })
+	status, err := r.node.GetPodStatus(t.Context(), "u1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "one running and one ended are left", func() bool {
+		status, err = r.node.GetPodStatus(t.Context(), "u1", 0)
+		return err == nil && len(status.GetContainers()) == 2
+	})
+}
+
+// TestNoHistoryBreaksARule runs random histories of wishes against a node that takes its time, and looks at the end
+// whether exactly what is wanted runs.
+func TestNoHistoryBreaksARule(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRig(fakenode.New())
+		defer r.stop()
+		r.node.SetScript(fakenode.Script{
+			Kill: func(ctx context.Context, _ *v1.Pod, grace int64) error {
+				select {
+				case <-time.After(time.Duration(grace) * 100 * time.Microsecond):
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			},
+		})
+		wanted := map[types.UID]*v1.Pod{}
+		steps := rapid.SliceOfN(rapid.IntRange(0, 5*9-1), 1, 25).Draw(t, "steps")
+		var waiters []chan struct{}
+		for _, step := range steps {
+			name, version := step%3, step/3%3
+			uid := types.UID(fmt.Sprintf("pod-%d-%d", name, version))
+			switch step / 9 {
+			case 0, 1: // the name's pod becomes this one
+				for other, pod := range wanted {
+					if pod.Name == fmt.Sprintf("pod-%d", name) && other != uid {
+						delete(wanted, other)
+						r.remove(other, worker.End{})
+					}
+				}
+				wanted[uid] = fakenode.Pod(string(uid), fmt.Sprintf("pod-%d", name), v1.RestartPolicyAlways)
+				r.want(wanted[uid])
+			case 2, 3:
+				if _, ok := wanted[uid]; ok {
+					delete(wanted, uid)
+					stopped := make(chan struct{})
+					if r.remove(uid, worker.End{Grace: ptr.To(int64(step % 7)), Stopped: []chan<- struct{}{stopped}}) {
+						waiters = append(waiters, stopped)
+					}
+				}
+			case 4:
+				r.pool.Poke(uid, worker.Cause{Kind: worker.CauseKind(step % 3)})
+			}
+		}
+		eventually(t, "every waiter is told", func() bool {
+			for _, w := range waiters {
+				select {
+				case <-w:
+				default:
+					return false
+				}
+			}
+			return true
+		})
+		var names []string
+		var uids []types.UID
+		for uid, pod := range wanted {
+			names, uids = append(names, pod.Name), append(uids, uid)
+		}
+		slices.Sort(names)
+		slices.Sort(uids)
+		eventually(t, fmt.Sprintf("exactly %v run", names), func() bool {
+			return slices.Equal(r.node.Running(), names) && slices.Equal(r.node.UIDs(), uids) && len(r.pool.List()) == len(uids)
+		})
+		if broken := r.node.Broken(); len(broken) > 0 {
+			t.Fatalf("broken: %v", broken)
+		}
+	})
+}
