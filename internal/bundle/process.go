@@ -13,8 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/quartet-node/quartet/internal/process"
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
@@ -108,7 +107,7 @@ func (b *Bundle) Wait(ctx context.Context) error {
 	if pid == 0 {
 		return errors.New("containerd does not run")
 	}
-	if err := waitExit(ctx, pid); err != nil {
+	if err := process.Wait(ctx, pid); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -117,72 +116,15 @@ func (b *Bundle) Wait(ctx context.Context) error {
 	return fmt.Errorf("containerd (pid %d) has ended; its log is %s", pid, b.logFile())
 }
 
-// waitExit waits for the end of any process, or of the context.
-func waitExit(ctx context.Context, pid int) error {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("watching process %d: %w", pid, err)
-	}
-	file := os.NewFile(uintptr(fd), "pidfd")
-	if err := file.SetReadDeadline(time.Time{}); err != nil {
-		return errors.Join(fmt.Errorf("watching process %d: %w", pid, err), file.Close())
-	}
-	stop := context.AfterFunc(ctx, func() {
-		_ = file.SetReadDeadline(time.Unix(1, 0)) // fails only when the file is closed: the wait is over then
-	})
-	defer stop()
-	conn, err := file.SyscallConn()
-	if err != nil {
-		return errors.Join(err, file.Close())
-	}
-	err = conn.Read(func(fd uintptr) bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) //nolint:gosec // a descriptor
-		return err == nil && n > 0
-	})
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = nil
-	}
-	return errors.Join(err, file.Close())
-}
-
 // Stop ends containerd and the shims that are left; whatever runs in them ends too. RemovePods comes before it when the
 // pods should end in peace.
 func (b *Bundle) Stop(ctx context.Context) error {
 	if pid := b.PID(); pid != 0 {
-		if err := end(ctx, pid, stopTimeout); err != nil {
+		if err := process.End(ctx, pid, stopTimeout); err != nil {
 			return fmt.Errorf("stopping containerd: %w", err)
 		}
 	}
 	return b.killShims(ctx)
-}
-
-// end sends SIGTERM, and SIGKILL when that did not do in time.
-func end(ctx context.Context, pid int, timeout time.Duration) error {
-	if err := unix.Kill(pid, unix.SIGTERM); err != nil {
-		return ignoreGone(err)
-	}
-	patience, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	if err := waitExit(patience, pid); err != nil {
-		return err
-	}
-	if patience.Err() == nil {
-		return nil
-	}
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-		return ignoreGone(err)
-	}
-	return waitExit(ctx, pid)
-}
-
-func ignoreGone(err error) error {
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	return err
 }
 
 // killShims ends the shims of this runtime, told by the address of containerd in their command lines, and the containers
@@ -212,11 +154,7 @@ func (b *Bundle) killShims(ctx context.Context) error {
 			continue
 		}
 		b.cfg.Logger.Warn("killing what a pod left behind", "pid", pid)
-		if err := ignoreGone(unix.Kill(pid, unix.SIGKILL)); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		errs = append(errs, waitExit(ctx, pid))
+		errs = append(errs, process.Kill(ctx, pid))
 	}
 	return errors.Join(errs...)
 }

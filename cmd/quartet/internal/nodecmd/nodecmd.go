@@ -1,0 +1,195 @@
+// Package nodecmd is `quartet node`: the four services as child processes of one command, where a node runs the kubelet
+// today. It chooses the processes and their flags; package supervisor keeps them running.
+package nodecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/statedir"
+)
+
+const (
+	// Name is the name of this command's lock and pid file.
+	Name = "quartet"
+
+	// grace is how long a service may take to end. The services themselves wait up to 5 s for calls in flight.
+	grace = 10 * time.Second
+	// stopTimeout is grace and the time to kill what did not end.
+	stopTimeout = grace + 5*time.Second
+	// dirMode and pidFileMode: only root reads the state, anyone may read a process id.
+	dirMode     = 0o700
+	pidFileMode = 0o644
+)
+
+// Options are the flags.
+type Options struct {
+	// ConfigFile is a KubeletConfiguration; empty for the defaults.
+	ConfigFile string
+	// Kubeconfig, HostnameOverride, RootDir, NodeIP and NodeLabels are passed to the services when they are given.
+	Kubeconfig, HostnameOverride, RootDir, NodeIP, NodeLabels string
+	// StateDir is the directory of the node's state.
+	StateDir string
+	// Verbosity is how much the services log.
+	Verbosity int
+}
+
+func (o *Options) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.ConfigFile, "config", "", "`file` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1); without it every field has its default")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server; without it the node is standalone")
+	flags.StringVar(&o.HostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")
+	flags.StringVar(&o.RootDir, "root-dir", "", "`directory` of the pods' volumes and files; root in the state directory when empty")
+	flags.StringVar(&o.NodeIP, "node-ip", "", "`address` that the node reports; chosen when empty")
+	flags.StringVar(&o.NodeLabels, "node-labels", "", "`labels` for the node, key=value, separated by commas")
+	flags.IntVarP(&o.Verbosity, "v", "v", 0, "how much to log: 0 is what an operator needs, 4 is for debugging")
+	target.AddFlag(flags, &o.StateDir)
+}
+
+// Command is `quartet node`.
+func Command() *cobra.Command {
+	var opts Options
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Run the four services against the container runtime that the configuration names",
+		Long: `Run configmux, pleg, syncloop and nodestatus as child processes, against the runtime of containerRuntimeEndpoint.
+
+Their logs go to standard error, each line with the name of its process. A process that ends is started again. SIGTERM
+and Ctrl-C stop the four and no pod: the next start finds the pods as they are. STATE/run/NAME.pid has the process ids.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return Run(cmd.Context(), opts, cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().SortFlags = false
+	opts.addFlags(cmd.Flags())
+	return cmd
+}
+
+// Run runs the four services, and others beside them, until the context ends. It fails at once when the configuration is
+// wrong, a binary is missing, or another command runs the node of this state directory (a *statedir.HeldError).
+func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.Service) (err error) {
+	l, err := layout.New(opts.StateDir)
+	if err != nil {
+		return err
+	}
+	// All services have the same flags and file: whatever is wrong with them is said once, before anything starts.
+	if _, err := nodeconfig.Parse(layout.ConfigMux, opts.args(l), io.Discard); err != nil {
+		return err
+	}
+	for _, dir := range []string{l.StateDir(), l.PIDDir()} {
+		if err := os.MkdirAll(dir, dirMode); err != nil {
+			return fmt.Errorf("making the node's directories: %w", err)
+		}
+	}
+	lock, err := statedir.Lock(l.StateDir(), Name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Release()) }()
+
+	names := []string{Name}
+	for _, s := range layout.Services() {
+		names = append(names, string(s))
+	}
+	output := supervisor.NewOutput(out, names...)
+	services, err := opts.processes(l, output)
+	if err != nil {
+		return err
+	}
+	if err := statedir.WriteFileAtomic(l.PIDFile(Name), fmt.Appendf(nil, "%d\n", os.Getpid()), pidFileMode); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.Remove(l.PIDFile(Name))) }()
+	logger := slog.New(slog.NewTextHandler(output.Prefixed(Name), nil))
+	logger.Info("starting the four services", "pid", os.Getpid(), "state", l.StateDir(), "config", opts.ConfigFile)
+	err = supervisor.Run(ctx, supervisor.Config{
+		Services:    append(services, others...),
+		Logger:      logger,
+		StopTimeout: stopTimeout,
+	})
+	logger.Info("stopped; the pods run on")
+	return err
+}
+
+func (o Options) processes(l layout.Layout, output *supervisor.Output) ([]supervisor.Service, error) {
+	var out []supervisor.Service
+	var errs []error
+	for _, service := range layout.Services() {
+		path, err := find(string(service))
+		errs = append(errs, err)
+		out = append(out, &supervisor.Process{
+			Name:    string(service),
+			Path:    path,
+			Args:    o.args(l),
+			Output:  output,
+			PIDFile: l.PIDFile(string(service)),
+			Grace:   grace,
+		})
+	}
+	return out, errors.Join(errs...)
+}
+
+// args are the flags of every service: what the operator gave, and where the four meet.
+func (o Options) args(l layout.Layout) []string {
+	args := []string{"--state-dir=" + l.StateDir()}
+	for _, service := range layout.Services() {
+		args = append(args, fmt.Sprintf("--%s-address=%s", service, l.Address(service)))
+	}
+	for flag, value := range map[string]string{
+		"config":            o.ConfigFile,
+		"kubeconfig":        o.Kubeconfig,
+		"hostname-override": o.HostnameOverride,
+		"root-dir":          o.RootDir,
+		"node-ip":           o.NodeIP,
+		"node-labels":       o.NodeLabels,
+	} {
+		if value != "" {
+			args = append(args, "--"+flag+"="+value)
+		}
+	}
+	if o.Verbosity != 0 {
+		args = append(args, "--v="+strconv.Itoa(o.Verbosity))
+	}
+	return args
+}
+
+// BinDir has this executable, and beside it what the build made with it.
+func BinDir() (string, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding this executable: %w", err)
+	}
+	if exe, err = filepath.EvalSymlinks(exe); err != nil {
+		return "", fmt.Errorf("finding this executable: %w", err)
+	}
+	return filepath.Dir(exe), nil
+}
+
+// find looks for a service's binary beside this one, then where a package would install it.
+func find(name string) (string, error) {
+	dir, err := BinDir()
+	if err != nil {
+		return "", err
+	}
+	candidates := []string{filepath.Join(dir, name), filepath.Join(dir, "..", "libexec", "quartet", name)}
+	for _, path := range candidates {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is neither %s nor %s: run make build", name, candidates[0], candidates[1])
+}

@@ -1,0 +1,95 @@
+package updown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+
+	"github.com/quartet-node/quartet/internal/process"
+	"github.com/quartet-node/quartet/internal/statedir"
+)
+
+// logTail is how much of a log an error quotes, in bytes.
+const logTail = 4096
+
+// detached prepares the node here, where the operator sees it, starts the same command again as a session of its own, and
+// returns when the node is ready. A node that already runs is only waited for.
+func (n *node) detached(ctx context.Context) error {
+	err := n.prepare(ctx)
+	var held *statedir.HeldError
+	switch {
+	case errors.As(err, &held):
+		n.progress.note(fmt.Sprintf("the node already runs, pid %d; quartet down --keep-pods stops it without its pods, so that a new build can take over",
+			held.Holder.PID))
+		if err := n.waitHealthy(ctx); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	default:
+		if err := n.launch(ctx); err != nil {
+			return err
+		}
+	}
+	n.farewell("Logs are in " + n.logFile() + "; quartet down stops everything")
+	return nil
+}
+
+// launch starts the background process and waits until the node is ready, or that process has ended.
+func (n *node) launch(ctx context.Context) error {
+	log, err := n.openLog()
+	if err != nil {
+		return err
+	}
+	begin, err := log.Seek(0, os.SEEK_END)
+	if err != nil {
+		return errors.Join(err, log.Close())
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return errors.Join(err, log.Close())
+	}
+	cmd := exec.Command(exe, "up", //nolint:gosec // this program
+		"--state-dir="+n.layout.StateDir(), "--manifests="+n.opts.manifests,
+		"--read-only-port="+strconv.Itoa(int(n.opts.readOnlyPort)), "--v="+strconv.Itoa(n.opts.verbosity))
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := errors.Join(cmd.Start(), log.Close()); err != nil {
+		return fmt.Errorf("starting the node in the background: %w", err)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if err := process.Wait(ctx, cmd.Process.Pid); err != nil {
+			cancel(err)
+			return
+		}
+		if ctx.Err() == nil {
+			cancel(fmt.Errorf("the node (pid %d) has ended; its log says:\n%s", cmd.Process.Pid, tail(n.logFile(), begin)))
+		}
+	}()
+	err = n.waitHealthy(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	cancel(nil)
+	<-watched
+	return errors.Join(err, cmd.Process.Release())
+}
+
+// tail is the end of what a log has got since an offset.
+func tail(path string, since int64) string {
+	content, err := os.ReadFile(path) //nolint:gosec // the node's own log
+	if err != nil {
+		return err.Error()
+	}
+	content = content[min(since, int64(len(content))):]
+	return string(content[max(0, len(content)-logTail):])
+}

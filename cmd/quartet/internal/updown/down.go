@@ -1,0 +1,125 @@
+package updown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
+	"github.com/quartet-node/quartet/internal/bundle"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/process"
+	"github.com/quartet-node/quartet/internal/statedir"
+)
+
+const (
+	// stopPatience is how long the command that supervises the four may take to stop them.
+	stopPatience = 30 * time.Second
+	// podGrace is how long the containers get to end. A pod's own grace period is syncloop's to keep, which has ended.
+	podGrace = 10 * time.Second
+)
+
+type downOptions struct {
+	stateDir string
+	keepPods bool
+}
+
+// DownCommand is `quartet down`.
+func DownCommand() *cobra.Command {
+	var opts downOptions
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Stop what quartet up has started",
+		Long: `Stop the four services, then every pod, then containerd, and take the mounts and the network of the node off this
+machine. The files in the state directory stay: the next quartet up runs the same manifests again.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return down(cmd.Context(), opts, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().SortFlags = false
+	target.AddFlag(cmd.Flags(), &opts.stateDir)
+	cmd.Flags().BoolVar(&opts.keepPods, "keep-pods", false, "stop the four services only; containerd and the pods run on")
+	return cmd
+}
+
+func down(ctx context.Context, opts downOptions, out, errOut io.Writer) error {
+	l, err := layout.New(opts.stateDir)
+	if err != nil {
+		return err
+	}
+	p := progress{out: out}
+	if _, err := os.Stat(l.StateDir()); errors.Is(err, os.ErrNotExist) {
+		p.printf("There is no node in %s.\n", l.StateDir())
+		return nil
+	}
+	if err := p.step("services", func() (string, error) { return stopServices(ctx, l) }); err != nil {
+		return err
+	}
+	if opts.keepPods {
+		p.printf("\ncontainerd and the pods run on; quartet up takes them over, quartet down stops them.\n")
+		return nil
+	}
+	b := bundle.New(bundle.Config{
+		Layout: l, Logger: slog.New(slog.NewTextHandler(errOut, nil)), Note: p.note,
+	})
+	return stopRuntime(ctx, b, l, p)
+}
+
+// stopServices ends the supervising command, and services that it left behind. Who runs is told by the locks: a process
+// id in a file may be another process's by now, the holder of a lock is not.
+func stopServices(ctx context.Context, l layout.Layout) (string, error) {
+	names := []string{nodecmd.Name}
+	for _, s := range layout.Services() {
+		names = append(names, string(s))
+	}
+	stopped := "none ran"
+	for _, name := range names {
+		lock, err := statedir.Lock(l.StateDir(), name)
+		var held *statedir.HeldError
+		switch {
+		case err == nil:
+			if err := lock.Release(); err != nil {
+				return "", err
+			}
+		case errors.As(err, &held) && held.Holder.PID != 0:
+			if err := process.End(ctx, held.Holder.PID, stopPatience); err != nil {
+				return "", fmt.Errorf("stopping %s: %w", name, err)
+			}
+			stopped = "stopped"
+		default:
+			return "", err
+		}
+	}
+	return stopped, nil
+}
+
+func stopRuntime(ctx context.Context, b *bundle.Bundle, l layout.Layout, p progress) error {
+	if b.Exists() {
+		if err := p.step("pods", func() (string, error) {
+			// Also when containerd was killed: without it the pods run on, and only it can end them in peace.
+			if err := b.Start(ctx); err != nil {
+				p.note(fmt.Sprintf("containerd cannot be started to end the pods, they are killed: %v", err))
+				return "killed", nil
+			}
+			return "removed", b.RemovePods(ctx, podGrace)
+		}); err != nil {
+			return err
+		}
+	}
+	if err := p.step("containerd", func() (string, error) { return "stopped", b.Stop(ctx) }); err != nil {
+		return err
+	}
+	if err := p.step("mounts and network", func() (string, error) { return "removed", b.CleanUp() }); err != nil {
+		return err
+	}
+	p.printf("\nThe files of the node stay in %s; rm -r removes them.\n", l.StateDir())
+	return nil
+}

@@ -1,0 +1,224 @@
+// Package updown is `quartet up` and `quartet down`: a whole node on this machine in one command, with a container runtime
+// of its own, and its end. It puts the steps in order; package bundle knows the runtime and package nodecmd the services.
+package updown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
+	"github.com/quartet-node/quartet/internal/bundle"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/statedir"
+)
+
+// defaultReadOnlyPort is the kubelet's read-only port.
+const defaultReadOnlyPort = 10255
+
+type upOptions struct {
+	stateDir, manifests string
+	readOnlyPort        int32
+	detach              bool
+	verbosity           int
+}
+
+// UpCommand is `quartet up`.
+func UpCommand() *cobra.Command {
+	var opts upOptions
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start a node with a container runtime of its own",
+		Long: `Start containerd, runc and the CNI plugins that the build made, and the four services on them. Everything is kept in
+the state directory; a runtime that this machine already has is not touched.
+
+Ctrl-C and SIGTERM stop the four services; containerd and the pods run on, and the next start finds them. "quartet down"
+stops everything.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return up(cmd.Context(), opts, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.BoolVar(&opts.detach, "detach", false, "return when all is healthy, and leave the node running in the background")
+	target.AddFlag(flags, &opts.stateDir)
+	flags.StringVar(&opts.manifests, "manifests", "", "`directory` to read pods from; manifests in the state directory when empty")
+	flags.Int32Var(&opts.readOnlyPort, "read-only-port", defaultReadOnlyPort, "`port` of /pods and /healthz on 127.0.0.1; another node on this machine needs another")
+	flags.IntVarP(&opts.verbosity, "v", "v", 0, "how much the services log: 0 is what an operator needs, 4 is for debugging")
+	return cmd
+}
+
+// node is what the steps of a start share.
+type node struct {
+	opts     upOptions
+	layout   layout.Layout
+	binDir   string
+	progress progress
+	bundle   *bundle.Bundle
+}
+
+func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
+	l, err := layout.New(opts.stateDir)
+	if err != nil {
+		return err
+	}
+	if opts.manifests == "" {
+		opts.manifests = l.Manifests()
+	}
+	if opts.manifests, err = filepath.Abs(opts.manifests); err != nil {
+		return fmt.Errorf("making --manifests absolute: %w", err)
+	}
+	binDir, err := nodecmd.BinDir()
+	if err != nil {
+		return err
+	}
+	p := progress{out: out}
+	n := &node{
+		opts: opts, layout: l, binDir: binDir, progress: p,
+		bundle: bundle.New(bundle.Config{
+			Layout: l, BinDir: binDir, Logger: slog.New(slog.NewTextHandler(errOut, nil)), Note: p.note,
+		}),
+	}
+	if opts.detach {
+		return n.detached(ctx)
+	}
+	return n.foreground(ctx, errOut)
+}
+
+// prepare makes all that the four services need. It holds the node's lock, so that it never works under a running node.
+func (n *node) prepare(ctx context.Context) (err error) {
+	if err := n.progress.step("machine", n.checkMachine); err != nil {
+		return err
+	}
+	lock, err := statedir.Lock(n.layout.StateDir(), nodecmd.Name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Release()) }()
+	steps := []struct {
+		name string
+		do   func() (string, error)
+	}{
+		{"configuration", func() (string, error) {
+			return n.layout.ConfigFile(), writeConfig(n.layout, n.opts.manifests, n.opts.readOnlyPort)
+		}},
+		{"runtime's files", func() (string, error) {
+			return n.layout.Runtime(), n.bundle.Prepare(ctx)
+		}},
+		{"containerd", func() (string, error) {
+			if pid := n.bundle.PID(); pid != 0 {
+				return fmt.Sprintf("already runs, pid %d", pid), n.bundle.Start(ctx)
+			}
+			err := n.bundle.Start(ctx)
+			return fmt.Sprintf("pid %d, %s", n.bundle.PID(), n.layout.RuntimeSocket()), err
+		}},
+		{"images", func() (string, error) {
+			return bundle.PauseImage + ", " + bundle.HelloImage, n.bundle.ImportImages(ctx)
+		}},
+	}
+	for _, s := range steps {
+		if err := n.progress.step(s.name, s.do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *node) checkMachine() (string, error) {
+	findings := bundle.Preflight(n.binDir)
+	if err := findings.Err(); err != nil {
+		return "", err
+	}
+	var have []string
+	for _, f := range findings {
+		if f.Level == bundle.Fallback {
+			n.progress.note(fmt.Sprintf("%s: %s; %s", f.Name, f.Detail, f.Do))
+			continue
+		}
+		have = append(have, f.Name+": "+f.Detail)
+	}
+	return strings.Join(have, "; "), nil
+}
+
+// foreground runs the node in this process until the context ends.
+func (n *node) foreground(ctx context.Context, errOut io.Writer) error {
+	if err := n.prepare(ctx); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		err := nodecmd.Run(ctx, n.nodeOptions(), errOut, runtimeService{n.bundle})
+		if err == nil && ctx.Err() == nil {
+			err = errors.New("the services have ended")
+		}
+		return err
+	})
+	group.Go(func() error {
+		if err := n.waitHealthy(ctx); err != nil {
+			return ignoreEnd(ctx, err)
+		}
+		n.farewell("Ctrl-C stops the four services and no pod; quartet down stops everything")
+		return nil
+	})
+	return ignoreEnd(ctx, group.Wait())
+}
+
+// ignoreEnd drops the error of something that was told to stop.
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+func (n *node) nodeOptions() nodecmd.Options {
+	return nodecmd.Options{
+		ConfigFile: n.layout.ConfigFile(),
+		StateDir:   n.layout.StateDir(),
+		Verbosity:  n.opts.verbosity,
+	}
+}
+
+func (n *node) farewell(end string) {
+	n.progress.printf("\nThe node is ready. Pods come from %s\n%s.\n", n.opts.manifests, end)
+}
+
+// runtimeService keeps containerd running beside the four. Its end is not containerd's: the pods need it.
+type runtimeService struct {
+	bundle *bundle.Bundle
+}
+
+func (runtimeService) String() string { return "containerd" }
+
+// Serve starts containerd unless it runs, and returns when it has ended or the context has.
+func (s runtimeService) Serve(ctx context.Context) error {
+	if err := s.bundle.Start(ctx); err != nil {
+		return err
+	}
+	if err := s.bundle.Wait(ctx); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// logFile is where the four services log when nobody watches.
+func (n *node) logFile() string { return filepath.Join(n.layout.Logs(), "node.log") }
+
+func (n *node) openLog() (*os.File, error) {
+	const mode = 0o600
+	log, err := os.OpenFile(n.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, mode)
+	if err != nil {
+		return nil, fmt.Errorf("opening the node's log: %w", err)
+	}
+	return log, nil
+}

@@ -1,0 +1,40 @@
+// Command quartet runs a node of four processes, with or without a container runtime of its own, and asks a running node
+// about its pods.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/updown"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/version"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := root().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "quartet: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "quartet",
+		Short: "A Kubernetes node agent in four processes",
+		Long: "Quartet runs pods on this machine: configmux decides what is desired, pleg observes the runtime, syncloop\n" +
+			"makes the runtime match, nodestatus says what the node is.",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	cmd.AddCommand(nodecmd.Command(), updown.UpCommand(), updown.DownCommand(), version.Command())
+	return cmd
+}

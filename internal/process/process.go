@@ -1,0 +1,84 @@
+// Package process waits for and ends processes that need not be children of this one: a runtime or a node that an earlier
+// command has started.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Wait returns when a process has ended, or when the context ends; the caller tells which by the context. A process that
+// is gone already, or never was, has ended. A zombie has ended too.
+func Wait(ctx context.Context, pid int) error {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("watching process %d: %w", pid, err)
+	}
+	file := os.NewFile(uintptr(fd), "pidfd")
+	if err := file.SetReadDeadline(time.Time{}); err != nil {
+		return errors.Join(fmt.Errorf("watching process %d: %w", pid, err), file.Close())
+	}
+	stop := context.AfterFunc(ctx, func() {
+		_ = file.SetReadDeadline(time.Unix(1, 0)) // fails only when the file is closed: the wait is over then
+	})
+	defer stop()
+	conn, err := file.SyscallConn()
+	if err != nil {
+		return errors.Join(fmt.Errorf("watching process %d: %w", pid, err), file.Close())
+	}
+	err = conn.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) //nolint:gosec // a descriptor fits
+		return err == nil && n > 0
+	})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = nil
+	}
+	return errors.Join(err, file.Close())
+}
+
+// End asks a process to end by SIGTERM, kills it when it has not ended in time, and waits until it has. It fails when the
+// process may not be signalled, or when the context ends first.
+func End(ctx context.Context, pid int, patience time.Duration) error {
+	if err := Signal(pid, unix.SIGTERM); err != nil {
+		return err
+	}
+	patient, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := Wait(patient, pid); err != nil {
+		return err
+	}
+	if patient.Err() == nil {
+		return nil
+	}
+	return Kill(ctx, pid)
+}
+
+// Kill ends a process by SIGKILL and waits until it has ended.
+func Kill(ctx context.Context, pid int) error {
+	if err := Signal(pid, unix.SIGKILL); err != nil {
+		return err
+	}
+	if err := Wait(ctx, pid); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("waiting for the end of process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// Signal sends a signal; a process that is gone needs none.
+func Signal(pid int, signal unix.Signal) error {
+	if err := unix.Kill(pid, signal); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("sending %v to process %d: %w", signal, pid, err)
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package process_test
+
+import (
+	"context"
+	"os/exec"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/quartet-node/quartet/internal/process"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// child starts a shell script and returns when it has printed a line.
+func child(t *testing.T, script string) int {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", script)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			if err := process.Kill(context.Background(), cmd.Process.Pid); err != nil {
+				t.Error(err)
+			}
+			_ = cmd.Wait() // its error is how it was ended, which the test has checked
+		}
+	})
+	return cmd.Process.Pid
+}
+
+func TestEndIsPatientFirst(t *testing.T) {
+	pid := child(t, `trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done`)
+	begin := time.Now()
+	if err := process.End(t.Context(), pid, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > 30*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+func TestEndKillsInTheEnd(t *testing.T) {
+	pid := child(t, `trap '' TERM; echo up; while :; do sleep 0.02; done`)
+	if err := process.End(t.Context(), pid, 50*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	pid := child(t, `echo up; exec sleep 100`)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := process.Wait(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	if ctx.Err() == nil {
+		t.Error("it returned while the process runs")
+	}
+}
+
+func TestWhatNeverWasHasEnded(t *testing.T) {
+	const none = 1<<22 - 1 // above any pid that a machine of default settings hands out
+	if err := process.End(t.Context(), none, time.Minute); err != nil {
+		t.Error(err)
+	}
+}
