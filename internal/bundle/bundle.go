@@ -84,12 +84,6 @@ func (b *Bundle) networkConfigFile() string {
 // LogFile is where containerd's log goes.
 func (b *Bundle) LogFile() string { return b.logFile() }
 
-// Exists is true when the runtime has been prepared before.
-func (b *Bundle) Exists() bool {
-	_, err := os.Stat(b.configFile())
-	return err == nil
-}
-
 // Prepare makes the directories, mounts, binaries and configuration. It may be called again, also while the runtime
 // runs; it then changes only what is out of date. It fails when the machine lacks something that has no fallback, and
 // the error says what to do.

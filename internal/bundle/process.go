@@ -127,12 +127,35 @@ func (b *Bundle) Stop(ctx context.Context) error {
 	return b.killShims(ctx)
 }
 
-// killShims ends the shims of this runtime, told by the address of containerd in their command lines, and the containers
-// that they held: a container's first process has its shim as parent.
+// killShims ends the shims of this runtime and the containers that they held.
 func (b *Bundle) killShims(ctx context.Context) error {
-	entries, err := os.ReadDir("/proc")
+	left, err := b.leftovers()
 	if err != nil {
 		return err
+	}
+	var errs []error
+	for _, pid := range left {
+		b.cfg.Logger.Warn("killing what a pod left behind", "pid", pid)
+		errs = append(errs, process.Kill(ctx, pid))
+	}
+	return errors.Join(errs...)
+}
+
+// Running is true when containerd or anything of a pod runs.
+func (b *Bundle) Running() (bool, error) {
+	if b.PID() != 0 {
+		return true, nil
+	}
+	left, err := b.leftovers()
+	return len(left) > 0, err
+}
+
+// leftovers are the shims of this runtime, told by the address of containerd in their command lines, and the containers
+// that they hold: a container's first process has its shim as parent.
+func (b *Bundle) leftovers() ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("looking for what pods left behind: %w", err)
 	}
 	address := []byte("\x00" + b.cfg.Layout.RuntimeSocket() + "\x00")
 	shims := map[int]bool{}
@@ -148,15 +171,13 @@ func (b *Bundle) killShims(ctx context.Context) error {
 			shims[pid] = true
 		}
 	}
-	var errs []error
+	var left []int
 	for pid, parent := range parents {
-		if !shims[pid] && !shims[parent] {
-			continue
+		if shims[pid] || shims[parent] {
+			left = append(left, pid)
 		}
-		b.cfg.Logger.Warn("killing what a pod left behind", "pid", pid)
-		errs = append(errs, process.Kill(ctx, pid))
 	}
-	return errors.Join(errs...)
+	return left, nil
 }
 
 // parentOf reads the fourth field of stat; the second, in brackets, may have spaces.

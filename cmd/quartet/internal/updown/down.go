@@ -102,7 +102,11 @@ func stopServices(ctx context.Context, l layout.Layout) (string, error) {
 }
 
 func stopRuntime(ctx context.Context, b *bundle.Bundle, l layout.Layout, p progress) error {
-	if b.Exists() {
+	running, err := b.Running()
+	if err != nil {
+		return err
+	}
+	if running {
 		if err := p.step("pods", func() (string, error) {
 			// Also when containerd was killed: without it the pods run on, and only it can end them in peace.
 			if err := b.Start(ctx); err != nil {

@@ -1,0 +1,317 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/process"
+)
+
+const (
+	// startTimeout bounds the start of a node, which takes about a second.
+	startTimeout = time.Minute
+	// stopPatience is a little more than the node gives its services.
+	stopPatience = 20 * time.Second
+	// logTail is how much of a log a failed test shows, in bytes.
+	logTail = 32 << 10
+)
+
+// NodeOptions changes what StartNode starts; the zero value is a plain node.
+type NodeOptions struct {
+	// Name is the node's name; "node" when empty.
+	Name string
+	// Env is added to the environment of the four services, for example OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317.
+	Env []string
+	// Config is added to the KubeletConfiguration, as lines of YAML at its top level.
+	Config string
+	// Verbosity is how much the services log.
+	Verbosity int
+}
+
+// Node is `quartet node` with its four services on a real runtime.
+type Node struct {
+	// Containerd is the runtime.
+	Containerd *Containerd
+	// Layout has the node's paths and addresses: Layout.Address(layout.PLEG) is what to dial for pleg.
+	Layout layout.Layout
+	// Name is the node's name: a static pod's name ends with it.
+	Name string
+	// Manifests is the directory that pods are read from.
+	Manifests string
+	// URL is that of the read-only API: URL + "/pods".
+	URL string
+	// LogFile has what the four services and their supervisor wrote.
+	LogFile string
+
+	opts NodeOptions
+	bin  string
+	port int
+}
+
+// StartNode starts `quartet node` with directories of its own on a runtime, waits until /healthz answers, and stops it
+// when the test ends.
+func StartNode(t testing.TB, c *Containerd, opts NodeOptions) *Node {
+	t.Helper()
+	bin := BinDir(t)
+	for _, name := range append([]layout.Service{"quartet"}, layout.Services()...) {
+		_, err := os.Stat(filepath.Join(bin, string(name)))
+		if err != nil {
+			err = fmt.Errorf("%w: run make build", err)
+		}
+		Require(t, err)
+	}
+	if opts.Name == "" {
+		opts.Name = "node"
+	}
+	l, err := layout.New(filepath.Join(c.StateDir, opts.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &Node{
+		Containerd: c, Layout: l, Name: opts.Name, Manifests: l.Manifests(),
+		LogFile: filepath.Join(c.StateDir, opts.Name+".log"), opts: opts, bin: bin, port: freePort(t),
+	}
+	n.URL = fmt.Sprintf("http://127.0.0.1:%d", n.port)
+	for _, dir := range []string{l.StateDir(), n.Manifests, l.PodLogs()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+staticPodPath: %q
+containerRuntimeEndpoint: %q
+podLogsDir: %q
+address: 127.0.0.1
+readOnlyPort: %d
+%s
+`, n.Manifests, c.Endpoint, l.PodLogs(), n.port, opts.Config)
+	if err := os.WriteFile(l.ConfigFile(), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		n.Stop(t)
+		if t.Failed() {
+			n.showLog(t)
+		}
+	})
+	n.Start(t)
+	return n
+}
+
+// Start starts the node, also again after Stop, and waits until /healthz answers.
+func (n *Node) Start(t testing.TB) {
+	t.Helper()
+	log, err := os.OpenFile(n.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(n.bin, "quartet"), "node", //nolint:gosec // the program under test
+		"--config="+n.Layout.ConfigFile(), "--state-dir="+n.Layout.StateDir(),
+		"--hostname-override="+n.Name, "--v="+strconv.Itoa(n.opts.Verbosity))
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(os.Environ(), n.opts.Env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := errors.Join(cmd.Start(), log.Close()); err != nil {
+		t.Fatalf("harness: starting the node: %v", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	Eventually(ctx, t, "the node answers on "+n.URL+"/healthz", func() bool {
+		select {
+		case err := <-ended:
+			n.showLog(t)
+			t.Fatalf("harness: the node has ended: %v", err)
+		default:
+		}
+		body, err := n.get(ctx, "/healthz")
+		return err == nil && strings.TrimSpace(string(body)) == "ok"
+	})
+}
+
+// Stop ends the node by SIGTERM and waits until its processes have ended; the pods run on. A node that does not run is
+// left alone.
+func (n *Node) Stop(t testing.TB) {
+	t.Helper()
+	pid := n.PID("quartet")
+	if pid == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	if err := process.End(ctx, pid, stopPatience); err != nil {
+		t.Errorf("harness: stopping the node: %v", err)
+	}
+}
+
+// PID is the process id of a service or of "quartet", their supervisor; 0 when it does not run at this moment.
+func (n *Node) PID(name layout.Service) int {
+	content, err := os.ReadFile(n.Layout.PIDFile(string(name)))
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil || unix.Kill(pid, 0) != nil {
+		return 0
+	}
+	return pid
+}
+
+// Kill ends services by SIGKILL at once and returns when the killed processes are gone. Their supervisor starts them
+// again by itself.
+func (n *Node) Kill(t testing.TB, services ...layout.Service) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	var pids []int
+	for _, service := range services {
+		var pid int
+		Eventually(ctx, t, string(service)+" runs", func() bool { pid = n.PID(service); return pid != 0 })
+		pids = append(pids, pid)
+	}
+	for _, pid := range pids {
+		if err := process.Signal(pid, unix.SIGKILL); err != nil {
+			t.Fatalf("harness: %v", err)
+		}
+	}
+	for _, pid := range pids {
+		if err := process.Wait(ctx, pid); err != nil {
+			t.Fatalf("harness: %v", err)
+		}
+	}
+}
+
+// WriteManifest puts a manifest into the manifests directory under a name, by rename, as a careful editor does.
+func (n *Node) WriteManifest(t testing.TB, name, content string) {
+	t.Helper()
+	tmp := filepath.Join(n.Manifests, "."+name)
+	if err := os.WriteFile(tmp, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(tmp, filepath.Join(n.Manifests, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// RemoveManifest takes a manifest away.
+func (n *Node) RemoveManifest(t testing.TB, name string) {
+	t.Helper()
+	if err := os.Remove(filepath.Join(n.Manifests, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Pods is what /pods answers now.
+func (n *Node) Pods(ctx context.Context) ([]corev1.Pod, error) {
+	body, err := n.get(ctx, "/pods")
+	if err != nil {
+		return nil, err
+	}
+	var list corev1.PodList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, fmt.Errorf("reading /pods: %w", err)
+	}
+	return list.Items, nil
+}
+
+// Pod is the pod of a manifest's name (without the node's name behind it), or nil when /pods does not have it or does not
+// answer.
+func (n *Node) Pod(ctx context.Context, name string) *corev1.Pod {
+	pods, err := n.Pods(ctx)
+	if err != nil {
+		return nil
+	}
+	for i := range pods {
+		if pods[i].Name == name+"-"+n.Name {
+			return &pods[i]
+		}
+	}
+	return nil
+}
+
+// Ready is true when a pod is Ready.
+func Ready(pod *corev1.Pod) bool {
+	if pod == nil {
+		return false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// Run runs a command of `quartet` against this node and returns its standard output.
+func (n *Node) Run(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(n.bin, "quartet"), args...) //nolint:gosec // the program under test
+	cmd.Env = append(os.Environ(), "QUARTET_STATE_DIR="+n.Layout.StateDir())
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("%w: %s", err, exit.Stderr)
+	}
+	return string(out), err
+}
+
+func (n *Node) get(ctx context.Context, path string) (body []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.URL+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, resp.Body.Close()) }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("GET %s: %s", path, resp.Status)
+	}
+	return io.ReadAll(resp.Body)
+}
+
+func (n *Node) showLog(t testing.TB) {
+	t.Helper()
+	log, err := os.ReadFile(n.LogFile)
+	if err != nil {
+		t.Logf("harness: %v", err)
+		return
+	}
+	t.Logf("harness: the end of the node's log:\n%s", log[max(0, len(log)-logTail):])
+}
+
+// freePort is a port that nobody listens on at this moment.
+func freePort(t testing.TB) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, ok := listener.Addr().(*net.TCPAddr)
+	if !ok {
+		t.Fatalf("a TCP listener has the address %v", listener.Addr())
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return addr.Port
+}
