@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/trace/noop"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"log/slog"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what has to come.
+const patience = 30 * time.Second
+
+// rig is a pleg that runs in this process, behind its socket.
+type rig struct {
+	t      *testing.T
+	cfg    nodeconfig.Config
+	client lifecyclev1.LifecycleServiceClient
+	stop   func()
+}
+
+// shortDir returns a directory whose name leaves room for a socket's.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pleg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// startPLEG runs a pleg against a runtime until the test ends or the rig is stopped.
+func startPLEG(t *testing.T, endpoint string) *rig {
+	t.Helper()
+	dir := shortDir(t)
+	cfg := nodeconfig.Config{Listen: "unix://" + filepath.Join(dir, "pleg.sock"), StateDir: dir}
+	cfg.Kubelet.ContainerRuntimeEndpoint = endpoint
+	cfg.Kubelet.RuntimeRequestTimeout.Duration = 20 * time.Second
+	r := &rig{t: t, cfg: cfg}
+	r.run()
+	conn, err := rpc.Dial(cfg.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		r.stop()
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	r.client = lifecyclev1.NewLifecycleServiceClient(conn)
+	return r
+}
+
+// run starts the rig's pleg, also once more after it has been stopped.
+func (r *rig) run() {
+	tel := &telemetry.Telemetry{Logger: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer("")}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, r.cfg, tel) }()
+	stopped := false
+	r.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			r.t.Errorf("pleg ended with %v", err)
+		}
+	}
+}
+
+func (r *rig) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	r.t.Cleanup(cancel)
+	return ctx
+}
+
+// synced waits until pleg knows everything.
+func (r *rig) synced() {
+	r.t.Helper()
+	if _, err := r.client.RequestRelist(r.ctx(), &lifecyclev1.RequestRelistRequest{}, grpc.WaitForReady(true)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// mode waits until pleg notices changes in this way.
+func (r *rig) mode(want lifecyclev1.RelistMode) {
+	r.t.Helper()
+	r.eventually("mode "+want.String(), func() bool {
+		health, err := r.client.GetHealth(r.ctx(), &lifecyclev1.GetHealthRequest{}, grpc.WaitForReady(true))
+		return err == nil && health.GetMode() == want
+	})
+}
+
+func (r *rig) status(uid string, newerThan time.Duration) *lifecyclev1.PodStatus {
+	r.t.Helper()
+	resp, err := r.client.GetPodStatus(r.ctx(), &lifecyclev1.GetPodStatusRequest{Uid: uid, NewerThanBoottimeNs: int64(newerThan)})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return resp.GetStatus()
+}
+
+func (r *rig) eventually(what string, condition func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(patience)
+	for !condition() {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("waited %v for: %s", patience, what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// source is the rig's event stream, as syncloop follows it.
+func (r *rig) source() stream.Source[*lifecyclev1.Event] {
+	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*lifecyclev1.Event], error) {
+		watch, err := r.client.WatchEvents(ctx, &lifecyclev1.WatchEventsRequest{ResumeToken: token})
+		if err != nil {
+			return nil, err
+		}
+		return func() (*streamv1.Frame, *lifecyclev1.Event, error) {
+			m, err := watch.Recv()
+			return m.GetFrame(), m.GetEvent(), err
+		}, nil
+	})
+}
+
+// watcher is one subscription of the event stream, past its snapshot.
+type watcher struct {
+	r        *rig
+	snapshot map[string]*lifecyclev1.Event
+	deltas   chan stream.Message[*lifecyclev1.Event]
+}
+
+// watch subscribes and waits until the snapshot is complete.
+func (r *rig) watch() *watcher {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	sub, err := r.source().Subscribe(ctx, nil)
+	if err != nil {
+		cancel()
+		r.t.Fatal(err)
+	}
+	w := &watcher{r: r, snapshot: map[string]*lifecyclev1.Event{}, deltas: make(chan stream.Message[*lifecyclev1.Event], 10000)}
+	for synced := false; !synced; {
+		m, err := sub.Next(r.ctx())
+		if err != nil {
+			cancel()
+			r.t.Fatal(err)
+		}
+		if m.Kind == stream.KindSnapshot {
+			w.snapshot[m.Key] = m.Value
+		}
+		synced = m.Kind == stream.KindSynced
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			m, err := sub.Next(ctx)
+			if err != nil {
+				close(w.deltas)
+				return
+			}
+			if m.Kind == stream.KindDelta {
+				w.deltas <- m
+			}
+		}
+	}()
+	r.t.Cleanup(func() { cancel(); sub.Close(); <-ended })
+	return w
+}
+
+// next waits for the next event.
+func (w *watcher) next() *lifecyclev1.Event {
+	w.r.t.Helper()
+	select {
+	case m, ok := <-w.deltas:
+		if !ok {
+			w.r.t.Fatal("the stream ended")
+		}
+		return m.Value
+	case <-time.After(patience):
+		w.r.t.Fatalf("no event within %v", patience)
+	}
+	return nil
+}
+
+// until waits for an event of a type about a container, or a pod when id is its UID, and returns it.
+func (w *watcher) until(kind lifecyclev1.EventType, id string) *lifecyclev1.Event {
+	w.r.t.Helper()
+	for {
+		if e := w.next(); e.GetType() == kind && (e.GetContainerId() == id || e.GetPodUid() == id) {
+			return e
+		}
+	}
+}
