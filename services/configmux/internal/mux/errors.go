@@ -1,0 +1,67 @@
+package mux
+
+import (
+	"cmp"
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/configmux/internal/source"
+)
+
+// errorKey tells one error from another: the same one, seen again, only counts.
+type errorKey struct{ path, pod, field, message string }
+
+// seenError is how often an error was seen.
+type seenError struct {
+	first, last time.Time
+	count       int32
+}
+
+// noteErrors replaces what is wrong with a source: what is there no more has been mended. Each error is logged when it
+// comes and when it goes, and not in between. The mux is locked.
+func (m *Mux) noteErrors(name string, state *sourceState, errs []source.Error) {
+	now := make(map[errorKey]*seenError, len(errs))
+	for _, e := range errs {
+		key := errorKey{path: e.Path, pod: e.Pod, field: e.Field, message: e.Message}
+		known := state.errs[key]
+		switch {
+		case known == nil:
+			known = &seenError{first: e.SeenAt, last: e.SeenAt, count: 1}
+			m.note(slog.LevelWarn, e.Message, telemetry.KeySource, name, telemetry.KeyFile, e.Path, telemetry.KeyPod, e.Pod, "field", e.Field)
+		case e.SeenAt.After(known.last):
+			known.last = e.SeenAt
+			if known.count < math.MaxInt32 {
+				known.count++
+			}
+		}
+		now[key] = known
+	}
+	for key := range state.errs {
+		if now[key] == nil {
+			m.note(slog.LevelInfo, "mended", telemetry.KeySource, name, telemetry.KeyFile, key.path, telemetry.KeyPod, key.pod, "was", key.message)
+		}
+	}
+	state.errs = now
+}
+
+// listErrors returns what is wrong with a source, in the order of path, pod and field.
+func (s *sourceState) listErrors() []*configv1.SourceError {
+	out := make([]*configv1.SourceError, 0, len(s.errs))
+	for key, seen := range s.errs {
+		out = append(out, &configv1.SourceError{
+			Path: key.path, Pod: key.pod, Field: key.field, Message: key.message, Count: seen.count,
+			FirstSeenAt: timestamppb.New(seen.first), LastSeenAt: timestamppb.New(seen.last),
+		})
+	}
+	slices.SortFunc(out, func(a, b *configv1.SourceError) int {
+		return cmp.Or(cmp.Compare(a.GetPath(), b.GetPath()), cmp.Compare(a.GetPod(), b.GetPod()),
+			cmp.Compare(a.GetField(), b.GetField()), cmp.Compare(a.GetMessage(), b.GetMessage()))
+	})
+	return out
+}

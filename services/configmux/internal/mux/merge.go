@@ -1,0 +1,175 @@
+package mux
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/configmux/internal/source"
+)
+
+// merge compares a reading with what the source gave before and publishes the difference. What it has to leave out it
+// adds to the errors of the reading. The mux is locked.
+func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) podset.Changes {
+	began := m.cfg.Clock.Now()
+	paths := make(map[types.UID]string, len(reading.Pods))
+	pods := make([]*v1.Pod, 0, len(reading.Pods))
+	for _, p := range reading.Pods {
+		if owner, taken := m.owners[p.UID]; taken && owner != name {
+			reading.Errors = append(reading.Errors, source.Error{
+				Path: p.Path, Pod: p.Namespace + "/" + p.Name, Field: "metadata.uid", SeenAt: began,
+				Message: fmt.Sprintf("the UID %s is that of a pod of the source %q; this one is left out: give it another", p.UID, owner),
+			})
+			continue
+		}
+		paths[p.UID], pods = p.Path, append(pods, p.Pod)
+	}
+	merged := podset.Merge(state.set, pods)
+	state.set = merged.Set
+	p := publication{m: m, source: name, state: state, reading: reading, paths: paths, began: began, merges: map[string]merge{}}
+	for _, change := range merged.List {
+		p.publish(change)
+	}
+	p.end()
+	// A pod that stayed the same may have moved to another file.
+	for uid, path := range paths {
+		if known, is := state.published[uid]; is {
+			known.path = path
+			state.published[uid] = known
+		}
+	}
+	return merged
+}
+
+// publication publishes the changes of one merge.
+type publication struct {
+	m       *Mux
+	source  string
+	state   *sourceState
+	reading *source.Reading
+	// paths has where each pod of the reading was found.
+	paths  map[types.UID]string
+	began  time.Time
+	merges map[string]merge
+}
+
+// merge is the span of a merge in the trace of one file. A merge of many files is part of many traces.
+type merge struct {
+	ctx  context.Context //nolint:containedctx // it lives as long as the merge
+	span trace.Span
+}
+
+// publish puts one change on the stream, with its trace.
+func (p *publication) publish(change podset.Change) {
+	uid := change.UID()
+	before := p.state.published[uid]
+	pod, path := change.New, p.paths[uid]
+	if change.Op == podset.Remove {
+		pod, path = change.Old, before.path
+	}
+	ctx, span := p.m.cfg.Tracer.Start(p.mergeOf(path).ctx, "publish", trace.WithAttributes(
+		attribute.String(telemetry.KeyPod, pod.Namespace+"/"+pod.Name),
+		attribute.String(telemetry.KeyPodUID, string(uid)),
+		attribute.String(telemetry.KeyOp, change.Op.String()),
+		attribute.String(telemetry.KeySource, p.source),
+	))
+	defer span.End()
+	p.m.note(slog.LevelInfo, "published", telemetry.KeyOp, change.Op.String(), telemetry.KeyPod, pod.Namespace+"/"+pod.Name,
+		telemetry.KeyPodUID, string(uid), telemetry.KeySource, p.source, telemetry.KeyFile, path)
+
+	if change.Op == podset.Remove {
+		gone := WithOp(before.update, configv1.Op_OP_REMOVE)
+		gone.Traceparent = telemetry.Traceparent(ctx)
+		delete(p.state.published, uid)
+		delete(p.m.owners, uid)
+		p.m.level.DeleteWith(string(uid), Entry{Pod: gone})
+		return
+	}
+	seen := before.seen
+	if seen == "" {
+		seen = p.began.Format(time.RFC3339Nano)
+	}
+	data, err := annotated(pod, p.source, seen).Marshal()
+	if err != nil {
+		// Nothing that was decoded and validated can fail to encode. If it does the pod stays as it was published last.
+		span.SetStatus(codes.Error, err.Error())
+		p.m.note(slog.LevelError, "cannot encode the pod; it stays as it was", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+		return
+	}
+	update := &configv1.PodUpdate{Op: wireOp(change.Op), Source: p.source, Pod: data, Traceparent: telemetry.Traceparent(ctx)}
+	p.state.published[uid] = published{
+		name: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, path: path, seen: seen, update: update,
+	}
+	p.m.owners[uid] = p.source
+	p.m.level.Put(string(uid), Entry{Pod: update})
+}
+
+// mergeOf returns the span of this merge in the trace of the file that caused a change. A change whose file did not
+// change (another one with the same pod went away) belongs to the only file that did, if there is only one.
+func (p *publication) mergeOf(path string) merge {
+	cause, known := p.reading.Causes[path]
+	if !known && len(p.reading.Causes) == 1 {
+		for path, cause = range p.reading.Causes {
+			known = true
+		}
+	}
+	if !known {
+		path, cause = "", context.Background()
+	}
+	if m, begun := p.merges[path]; begun {
+		return m
+	}
+	ctx, span := p.m.cfg.Tracer.Start(cause, "merge", trace.WithTimestamp(p.began),
+		trace.WithAttributes(attribute.String(telemetry.KeySource, p.source)))
+	p.merges[path] = merge{ctx: ctx, span: span}
+	return p.merges[path]
+}
+
+func (p *publication) end() {
+	for _, m := range p.merges {
+		m.span.End()
+	}
+}
+
+// annotated returns the pod with the annotations of its source. The pod that is given is left as it was.
+func annotated(pod *v1.Pod, source, seen string) *v1.Pod {
+	out := *pod
+	out.Annotations = make(map[string]string, len(pod.Annotations)+2)
+	maps.Copy(out.Annotations, pod.Annotations)
+	out.Annotations[podset.AnnotationSource] = source
+	out.Annotations[podset.AnnotationSeen] = seen
+	return &out
+}
+
+// wireOp says an operation in the words of the contract.
+func wireOp(op podset.Op) configv1.Op {
+	switch op {
+	case podset.Add:
+		return configv1.Op_OP_ADD
+	case podset.Update:
+		return configv1.Op_OP_UPDATE
+	case podset.Delete:
+		return configv1.Op_OP_DELETE
+	case podset.Remove:
+		return configv1.Op_OP_REMOVE
+	case podset.Restore:
+		return configv1.Op_OP_RESTORE
+	case podset.Reconcile:
+		return configv1.Op_OP_RECONCILE
+	case podset.None:
+		return configv1.Op_OP_UNSPECIFIED
+	default:
+		return configv1.Op_OP_UNSPECIFIED
+	}
+}
