@@ -197,7 +197,9 @@ func TestEventsComeWithABacklogForTheFirstSubscriber(t *testing.T) {
 	_, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
 	events := make(chan *runtimeapi.ContainerEventResponse, 100)
 	ended := make(chan error, 1)
-	go func() { ended <- client.Events(ctx, func() {}, func(e *runtimeapi.ContainerEventResponse) { events <- e }) }()
+	go func() {
+		ended <- client.Events(ctx, func() {}, func(e *runtimeapi.ContainerEventResponse) { events <- e })
+	}()
 	for i, want := range []runtimeapi.ContainerEventType{
 		runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT,
 		runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT,
