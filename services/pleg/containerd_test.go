@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/test/harness"
+)
+
+// hand starts and stops pods in a runtime by bare CRI calls, as syncloop would.
+type hand struct {
+	t       *testing.T
+	runtime internalapi.RuntimeService
+}
+
+func newHand(t *testing.T, endpoint string) hand {
+	t.Helper()
+	client, err := cri.New(cri.Config{Endpoint: endpoint, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	runtime, err := client.Runtime(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hand{t: t, runtime: runtime}
+}
+
+func (h hand) sandbox(uid string) (string, *runtimeapi.PodSandboxConfig) {
+	h.t.Helper()
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "pod-" + uid, Namespace: "default", Uid: uid}, Hostname: uid,
+		Labels: map[string]string{podlabels.PodName: "pod-" + uid, podlabels.PodNamespace: "default", podlabels.PodUID: uid},
+		Linux:  &runtimeapi.LinuxPodSandboxConfig{},
+	}
+	id, err := h.runtime.RunPodSandbox(h.t.Context(), config, "")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return id, config
+}
+
+func (h hand) container(sandboxID string, sandbox *runtimeapi.PodSandboxConfig, name string, args ...string) string {
+	h.t.Helper()
+	id, err := h.runtime.CreateContainer(h.t.Context(), sandboxID, &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: harness.HelloImage}, Args: args,
+		Labels: map[string]string{
+			podlabels.PodName: sandbox.GetMetadata().GetName(), podlabels.PodNamespace: "default",
+			podlabels.PodUID: sandbox.GetMetadata().GetUid(), podlabels.ContainerName: name,
+		},
+		Linux: &runtimeapi.LinuxContainerConfig{},
+	}, sandbox)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return id
+}
+
+func (h hand) start(containerID string) {
+	h.t.Helper()
+	if err := h.runtime.StartContainer(h.t.Context(), containerID); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func TestWithARealContainerd(t *testing.T) {
+	containerd := harness.StartContainerd(t)
+	h := newHand(t, containerd.Endpoint)
+	r := startPLEG(t, containerd.Endpoint)
+	r.synced()
+	r.mode(evented)
+	w := r.watch()
+
+	sandbox, config := h.sandbox("uid-1")
+	if e := w.until(podSync, "uid-1"); len(e.GetStatus().GetIps()) == 0 || e.GetStatus().GetName() != "pod-uid-1" {
+		t.Errorf("a sandbox came up and the event has the status %v", e.GetStatus())
+	}
+	app := h.container(sandbox, config, "app", "serve")
+	h.start(app)
+	if e := w.until(started, app); e.GetContainerName() != "app" || e.GetStatus().GetContainers()[0].GetImageRef() == "" {
+		t.Errorf("a start is told as %v", e)
+	}
+	failing := h.container(sandbox, config, "failing", "no-such-mode")
+	h.start(failing)
+	if e := w.until(died, failing); e.GetExitCode() == 0 || e.GetReason() != "Error" {
+		t.Errorf("a container that failed is told as %v", e)
+	}
+
+	before := r.status("uid-1", boottime.Now())
+	containerd.Kill(t)
+	r.mode(generic)
+	containerd.Start(t)
+	r.mode(evented)
+	if after := r.status("uid-1", boottime.Now()); len(after.GetContainers()) != 2 || after.GetContainers()[1].GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING ||
+		!slices.Equal(after.GetIps(), before.GetIps()) {
+		t.Errorf("over a restart of containerd the status went from %v to %v", before, after)
+	}
+
+	if err := h.runtime.StopContainer(t.Context(), app, 0); err != nil {
+		t.Fatal(err)
+	}
+	// Nothing that had happened was told again when containerd came back: the next event is this death.
+	if e := w.next(); e.GetType() != died || e.GetContainerId() != app || e.GetExitCode() != 137 {
+		t.Errorf("after a container was killed the event is %v", e)
+	}
+	if err := h.runtime.RemovePodSandbox(t.Context(), sandbox); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		m := <-w.deltas
+		if m.Removed {
+			break
+		}
+	}
+	t.Logf("starts were told %v after containerd's word for them (the middle of 20)", startLatency(h, w))
+}
+
+// startLatency measures how long after the start of a container pleg has told of it.
+func startLatency(h hand, w *watcher) time.Duration {
+	sandbox, config := h.sandbox("uid-2")
+	const starts = 20
+	latencies := make([]time.Duration, starts)
+	for i := range latencies {
+		id := h.container(sandbox, config, "app-"+string(rune('a'+i)), "serve")
+		h.start(id)
+		e := w.until(started, id)
+		latencies[i] = e.GetObservedAt().AsTime().Sub(e.GetOccurredAt().AsTime())
+	}
+	slices.Sort(latencies)
+	return latencies[starts/2]
+}
