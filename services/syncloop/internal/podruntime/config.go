@@ -12,6 +12,8 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 )
 
@@ -33,12 +35,17 @@ type Config struct {
 	PodLogsDir string
 	// RootDir holds the folders of pods (hosts files, termination messages, empty directories). Required.
 	RootDir string
-	// CgroupDriver is "cgroupfs" or "systemd"; it shapes the name of the cgroup that sandboxes are put under when
-	// Kubelet.CgroupRoot is set.
+	// CgroupDriver is "cgroupfs" or "systemd": how the cgroup that all pods are put under is named. Empty is cgroupfs.
 	CgroupDriver string
 	// Kubelet is the node's configuration, defaulted. Required.
 	Kubelet *kubeletconfigv1beta1.KubeletConfiguration
+	// Liveness and Startup give the results of probes by container ID; nil is a node without a prober.
+	Liveness, Startup func(containerID string) decide.ProbeResult
 }
+
+// UnsupportedError says that a pod asks for something that this version cannot give it. SyncPod returns it before
+// anything of the pod is started; the status shows its message.
+type UnsupportedError = containerspec.UnsupportedError
 
 // ContainerReason is why a container waits.
 type ContainerReason = podstatus.Reason
@@ -49,7 +56,8 @@ type Result struct {
 	Reasons map[string]ContainerReason
 	// SandboxError is why the sandbox could not be made; nil when it is up.
 	SandboxError error
-	// RetryAfter is when work is due again, for example the end of a back-off; 0 when nothing is.
+	// RetryAfter is when work is due again, for example the end of a back-off; 0 when nothing is known to be. It is set
+	// beside an error when the error knows.
 	RetryAfter time.Duration
 	// Wrote is true when something in the runtime was changed, so that a status observed before is out of date.
 	Wrote bool

@@ -1,0 +1,95 @@
+package images
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+// maxRemembered is how many images are remembered before those of the past are dropped.
+const maxRemembered = 100
+
+// lookup is one question to the runtime for an image, shared by all who ask at that moment.
+type lookup struct {
+	done  chan struct{} // closed when the rest is set
+	image Image
+	found bool
+	err   error
+	until time.Time // while this holds, the answer is taken without asking again
+}
+
+// lookUp asks the runtime for an image. Pods that start together ask once: an answer that the image is there holds for
+// presentFor.
+func (p *Puller) lookUp(ctx context.Context, name string) (Image, bool, error) {
+	for {
+		p.mu.Lock()
+		l := p.present[name]
+		if l == nil || (isDone(l) && p.cfg.Clock.Now().After(l.until)) {
+			l = &lookup{done: make(chan struct{})}
+			p.present[name] = l
+			p.mu.Unlock()
+			p.ask(ctx, name, l)
+			return l.image, l.found, l.err
+		}
+		p.mu.Unlock()
+		select {
+		case <-l.done:
+			if l.err == nil && l.found {
+				return l.image, true, nil
+			}
+			// Its asker may have given up, or the image have come since: ask again.
+		case <-ctx.Done():
+			return Image{}, false, ctx.Err()
+		}
+	}
+}
+
+func isDone(l *lookup) bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *Puller) ask(ctx context.Context, name string, l *lookup) {
+	l.image, l.found, l.err = p.status(ctx, name)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.present) > maxRemembered {
+		p.forgetOld()
+	}
+	if l.found && l.err == nil {
+		l.until = p.cfg.Clock.Now().Add(presentFor)
+	} else if p.present[name] == l {
+		delete(p.present, name)
+	}
+	close(l.done)
+}
+
+func (p *Puller) status(ctx context.Context, name string) (image Image, found bool, err error) {
+	service, err := p.cfg.Images()
+	if err != nil {
+		return Image{}, false, err
+	}
+	ctx, span := p.cfg.Tracer.Start(ctx, "cri.ImageStatus", trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.String(telemetry.KeyImage, name)))
+	response, err := service.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: name}, false)
+	endSpan(span, err)
+	if err != nil || response.GetImage() == nil {
+		return Image{}, false, err
+	}
+	image.Ref = response.GetImage().GetId()
+	if uid := response.GetImage().GetUid(); uid != nil {
+		image.User.UID = &uid.Value
+	} else {
+		image.User.Name = response.GetImage().GetUsername()
+	}
+	return image, true, nil
+}

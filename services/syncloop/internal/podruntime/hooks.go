@@ -1,0 +1,138 @@
+package podruntime
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+const (
+	// hookHTTPTimeout bounds an HTTP hook, as the kubelet does.
+	hookHTTPTimeout = 30 * time.Second
+	// hookBodyLimit is how much of a hook's answer is read, in bytes, so that the connection can be reused.
+	hookBodyLimit = 10 << 10
+)
+
+// hookClient makes the calls of HTTP hooks. Pods serve with certificates of their own and are asked by address, so there is
+// no name to check a certificate against; connections are not kept, since each pod is asked once.
+var hookClient = &http.Client{Transport: &http.Transport{
+	TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+	DisableKeepAlives: true,
+}}
+
+// hook is one lifecycle hook to run.
+type hook struct {
+	handler     *v1.LifecycleHandler
+	pod         *v1.Pod
+	ports       []v1.ContainerPort
+	containerID string
+	ips         func(context.Context) ([]string, error)
+}
+
+// runHook runs a hook until it ends, or ctx does.
+func (m *Manager) runHook(ctx context.Context, rt *tracedRuntime, h hook) error {
+	switch {
+	case h.handler.Exec != nil:
+		return rt.call(ctx, "ExecSync", func(ctx context.Context) error {
+			// No limit but that of ctx. The output stays in the container: it may have secrets.
+			_, _, err := rt.service.ExecSync(ctx, h.containerID, h.handler.Exec.Command, 0)
+			return err
+		}, containerID(h.containerID), attribute.String("hook", "exec"))
+	case h.handler.Sleep != nil:
+		timer := m.cfg.Clock.NewTimer(time.Duration(h.handler.Sleep.Seconds) * time.Second)
+		defer timer.Stop()
+		select {
+		case <-timer.C():
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	case h.handler.HTTPGet != nil:
+		return httpHook(ctx, h)
+	case h.handler.TCPSocket != nil:
+		return nil // accepted by the API for old manifests, and never did anything
+	}
+	return fmt.Errorf("the hook names no action: give exec, httpGet or sleep")
+}
+
+// httpHook asks for the hook's address. Any answer below 400 is success.
+func httpHook(ctx context.Context, h hook) error {
+	get := h.handler.HTTPGet
+	port, err := hookPort(get.Port, h.ports)
+	if err != nil {
+		return err
+	}
+	host := get.Host
+	if host == "" {
+		ips, err := h.ips(ctx)
+		if err != nil {
+			return err
+		}
+		if len(ips) == 0 {
+			return fmt.Errorf("httpGet: the pod has no address yet")
+		}
+		host = ips[0]
+	}
+	target, err := url.Parse("/" + strings.TrimPrefix(get.Path, "/"))
+	if err != nil {
+		return fmt.Errorf("httpGet.path: %w", err)
+	}
+	target.Scheme, target.Host = strings.ToLower(string(get.Scheme)), net.JoinHostPort(host, strconv.Itoa(port))
+	if target.Scheme == "" {
+		target.Scheme = "http"
+	}
+	ctx, cancel := context.WithTimeout(ctx, hookHTTPTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return fmt.Errorf("httpGet: %w", err)
+	}
+	request.Header.Set("User-Agent", "kube-lifecycle")
+	for _, header := range get.HTTPHeaders {
+		if strings.EqualFold(header.Name, "host") {
+			request.Host = header.Value
+		}
+		request.Header.Add(header.Name, header.Value)
+	}
+	response, err := hookClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("httpGet: %w", err)
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(io.Discard, io.LimitReader(response.Body, hookBodyLimit)); err != nil {
+		return fmt.Errorf("httpGet: %w", err)
+	}
+	if response.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("httpGet: %s answered %s", target.Host, response.Status)
+	}
+	return nil
+}
+
+func hookPort(port intstr.IntOrString, ports []v1.ContainerPort) (int, error) {
+	if port.Type == intstr.Int {
+		return port.IntValue(), nil
+	}
+	if port.StrVal == "" {
+		return 80, nil
+	}
+	if n, err := strconv.Atoi(port.StrVal); err == nil {
+		return n, nil
+	}
+	for _, p := range ports {
+		if p.Name == port.StrVal {
+			return int(p.ContainerPort), nil
+		}
+	}
+	return 0, fmt.Errorf("httpGet.port: the container has no port named %q", port.StrVal)
+}

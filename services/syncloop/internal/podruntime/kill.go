@@ -1,0 +1,254 @@
+package podruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
+	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
+)
+
+// minGraceSeconds is the time that a container gets to end by itself even when none is left: SIGTERM would be pointless
+// without. The kubelet's number.
+const minGraceSeconds = 2
+
+// KillPod ends everything of a pod that runs: preStop hooks and SIGTERM for all containers, SIGKILL at the end of the grace
+// period, then the sandboxes. It returns when nothing runs, or with the error of ctx soon after that ends: calling it again
+// with a shorter grace period then goes on from where it was, and runs no preStop hook twice.
+func (m *Manager) KillPod(ctx context.Context, pod *v1.Pod, status *lifecyclev1.PodStatus, gracePeriodSeconds int64) error {
+	if !observed.AnyAlive(status) {
+		return nil
+	}
+	runtime, err := m.cfg.Runtime()
+	if err != nil {
+		return err
+	}
+	return m.stopPod(ctx, m.instrument(runtime), pod, status, gracePeriodSeconds, false)
+}
+
+// stopPod kills all containers and stops the sandboxes that are ready. With dead it stops those that are not, too: their
+// network may still be there.
+func (m *Manager) stopPod(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, status *lifecyclev1.PodStatus, grace int64, dead bool) (err error) {
+	ctx, end := m.phase(ctx, "pod.kill", pod)
+	defer func() { end(err) }()
+	var targets []target
+	for _, c := range status.GetContainers() {
+		if observed.Alive(c) {
+			targets = append(targets, m.targetOf(pod, c))
+		}
+	}
+	if err := m.killInOrder(ctx, rt, pod, status.GetIps(), targets, grace); err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range status.GetSandboxes() {
+		if dead || observed.Ready(s) {
+			if err := rt.stopPodSandbox(ctx, s.GetId()); err != nil {
+				errs = append(errs, fmt.Errorf("stop sandbox %s of pod %s: %w", s.GetId(), podName(pod), err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// target is a container to kill.
+type target struct {
+	id, name string
+	spec     *v1.Container // what it was made from, as far as it is known
+	sidecar  int           // its place among the sidecars, counted from 1; 0 for other containers
+}
+
+// targetOf finds what is needed to kill a container: its spec from the pod, or else from its annotations.
+func (m *Manager) targetOf(pod *v1.Pod, c *lifecyclev1.Container) target {
+	t := target{id: c.GetId(), name: c.GetName()}
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == t.name {
+			t.spec = &pod.Spec.Containers[i]
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if spec := &pod.Spec.InitContainers[i]; spec.Name == t.name {
+			t.spec = spec
+			if decide.IsSidecar(spec) {
+				t.sidecar = i + 1
+			}
+		}
+	}
+	if t.spec == nil {
+		t.spec = m.recoverSpec(c)
+	}
+	return t
+}
+
+// recoverSpec makes the part of a container's spec that its end needs from its annotations.
+func (m *Manager) recoverSpec(c *lifecyclev1.Container) *v1.Container {
+	recovered, err := podlabels.Recover(c.GetAnnotations())
+	if err != nil {
+		m.cfg.Logger.Warn("annotations of a container cannot be read; what they say is left out",
+			telemetry.KeyContainerID, c.GetId(), telemetry.KeyError, err)
+	}
+	return specOf(c, recovered)
+}
+
+func specOf(c *lifecyclev1.Container, recovered podlabels.Recovered) *v1.Container {
+	spec := &v1.Container{
+		Name: c.GetName(), Image: c.GetImage(), Ports: recovered.Ports,
+		TerminationMessagePath: recovered.TerminationMessagePath, TerminationMessagePolicy: recovered.TerminationMessagePolicy,
+	}
+	if recovered.PreStop != nil {
+		spec.Lifecycle = &v1.Lifecycle{PreStop: recovered.PreStop}
+	}
+	return spec
+}
+
+// killInOrder kills containers within one grace period: all at once, but sidecars one after another, the last one first,
+// when the others have ended. When the grace period is over, nobody waits for his turn any more.
+func (m *Manager) killInOrder(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, ips []string, targets []target, grace int64) error {
+	begun := m.cfg.Clock.Now()
+	done := make([]chan struct{}, len(targets))
+	for i := range targets {
+		done[i] = make(chan struct{})
+	}
+	errs := make([]error, len(targets))
+	var running sync.WaitGroup
+	for i, t := range targets {
+		running.Go(func() {
+			defer close(done[i])
+			var before []chan struct{}
+			for j, other := range targets {
+				if t.sidecar > 0 && (other.sidecar == 0 || other.sidecar > t.sidecar) {
+					before = append(before, done[j])
+				}
+			}
+			if err := m.waitForTurn(ctx, before, time.Duration(grace)*time.Second); err != nil {
+				errs[i] = err
+				return
+			}
+			left := grace - int64(m.cfg.Clock.Since(begun).Seconds())
+			errs[i] = m.killContainer(ctx, rt, pod, t, left, ips)
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+func (m *Manager) waitForTurn(ctx context.Context, before []chan struct{}, longest time.Duration) error {
+	if len(before) == 0 {
+		return nil
+	}
+	timer := m.cfg.Clock.NewTimer(longest)
+	defer timer.Stop()
+	for _, done := range before {
+		select {
+		case <-done:
+		case <-timer.C():
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// killListed kills containers that are not to run on while the pod does.
+func (m *Manager) killListed(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, status *lifecyclev1.PodStatus, kills []decide.Kill) error {
+	errs := make([]error, len(kills))
+	var running sync.WaitGroup
+	for i, k := range kills {
+		m.cfg.Logger.Info("killing a container", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, k.Name,
+			telemetry.KeyContainerID, k.ContainerID, telemetry.KeyReason, k.Message)
+		at := slices.IndexFunc(status.GetContainers(), func(c *lifecyclev1.Container) bool { return c.GetId() == k.ContainerID })
+		if at < 0 {
+			continue
+		}
+		t := m.targetOf(pod, status.GetContainers()[at])
+		running.Go(func() { errs[i] = m.killContainer(ctx, rt, pod, t, graceFor(pod, t.spec, k.Why), status.GetIps()) })
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// graceFor is the grace period of one container that is killed while its pod goes on, in seconds: a probe may have its
+// own.
+func graceFor(pod *v1.Pod, spec *v1.Container, why decide.Why) int64 {
+	var probe *v1.Probe
+	switch why {
+	case decide.LivenessFailed:
+		probe = spec.LivenessProbe
+	case decide.StartupFailed:
+		probe = spec.StartupProbe
+	case decide.SpecChanged, decide.StateUnknown, decide.NotWanted:
+	}
+	if probe != nil && probe.TerminationGracePeriodSeconds != nil && pod.DeletionGracePeriodSeconds == nil {
+		return *probe.TerminationGracePeriodSeconds
+	}
+	return graceOf(pod)
+}
+
+// killContainer runs a container's preStop hook and ends it, both within the grace period.
+func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string) error {
+	if t.spec.Lifecycle != nil && t.spec.Lifecycle.PreStop != nil && grace > 0 && m.firstPreStop(t.id) {
+		grace -= int64(m.preStop(ctx, rt, pod, t, grace, ips).Seconds())
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	m.cfg.Logger.Info("stopping a container", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, t.name,
+		telemetry.KeyContainerID, t.id, telemetry.KeyGracePeriod, max(grace, minGraceSeconds))
+	if err := rt.stopContainer(ctx, t.id, max(grace, minGraceSeconds)); err != nil {
+		return fmt.Errorf("stop container %q (%s) of pod %s: %w", t.name, t.id, podName(pod), err)
+	}
+	return nil
+}
+
+// preStop runs the hook for as long as the grace period lasts, and returns how long it took. Its failure holds up nothing.
+func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string) time.Duration {
+	begun := m.cfg.Clock.Now()
+	hookCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- m.runHook(hookCtx, rt, hook{
+			handler: t.spec.Lifecycle.PreStop, pod: pod, ports: t.spec.Ports, containerID: t.id,
+			ips: func(context.Context) ([]string, error) { return ips, nil },
+		})
+	}()
+	timer := m.cfg.Clock.NewTimer(time.Duration(grace) * time.Second)
+	defer timer.Stop()
+	var err error
+	select {
+	case err = <-ended:
+	case <-timer.C():
+		cancel()
+		<-ended // every hook honours its context
+		err = fmt.Errorf("not ended within the grace period of %d s", grace)
+	}
+	if err != nil && ctx.Err() == nil {
+		m.cfg.Logger.Warn("preStop hook failed", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, t.name, telemetry.KeyError, err)
+	}
+	return m.cfg.Clock.Since(begun)
+}
+
+// firstPreStop says whether a container's preStop hook has not been begun before, and notes that it is now.
+func (m *Manager) firstPreStop(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	first := !m.preStopped[id]
+	m.preStopped[id] = true
+	return first
+}
+
+func (m *Manager) forgetPreStop(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.preStopped, id)
+}

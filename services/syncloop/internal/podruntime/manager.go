@@ -1,0 +1,196 @@
+package podruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace/noop"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
+	"github.com/quartet-node/quartet/services/syncloop/internal/images"
+)
+
+// Reasons of waiting containers, as the kubelet shows them.
+const (
+	reasonCrashLoop       = "CrashLoopBackOff"
+	reasonCreateConfig    = "CreateContainerConfigError"
+	reasonCreateContainer = "CreateContainerError"
+	reasonRunContainer    = "RunContainerError"
+	reasonPostStart       = "PostStartHookError"
+)
+
+// Manager makes the runtime match pods. Its methods may be called from any goroutine, for one pod from one at a time.
+type Manager struct {
+	cfg    Config
+	node   containerspec.Node
+	images *images.Puller
+
+	mu sync.Mutex
+	// preStopped has the containers whose preStop hook was begun: a kill that is repeated with a shorter grace period does
+	// not run it again. Entries go when the container is removed.
+	preStopped map[string]bool
+}
+
+// New makes a Manager. It starts nothing and touches no runtime.
+func New(cfg Config) *Manager {
+	if cfg.Tracer == nil {
+		cfg.Tracer = noop.NewTracerProvider().Tracer("")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	kubelet := cfg.Kubelet
+	puller := images.Config{
+		Images: cfg.Images, Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger,
+		Serial: kubelet.SerializeImagePulls == nil || *kubelet.SerializeImagePulls,
+	}
+	if kubelet.MaxParallelImagePulls != nil {
+		puller.MaxParallel = int(*kubelet.MaxParallelImagePulls)
+	}
+	return &Manager{cfg: cfg, node: nodeOf(cfg), images: images.New(puller), preStopped: map[string]bool{}}
+}
+
+// nodeOf gathers what the specs of all pods have in common.
+func nodeOf(cfg Config) containerspec.Node {
+	kubelet := cfg.Kubelet
+	node := containerspec.Node{
+		Name: cfg.NodeName, PodLogsDir: cfg.PodLogsDir, SeccompDir: filepath.Join(cfg.RootDir, "seccomp"),
+		SeccompDefault: kubelet.SeccompDefault != nil && *kubelet.SeccompDefault,
+		CPUQuota:       kubelet.CPUCFSQuota == nil || *kubelet.CPUCFSQuota,
+		CgroupParent:   cgroupParent(cfg.CgroupDriver, kubelet.CgroupRoot),
+		ClusterDNS:     kubelet.ClusterDNS, ClusterDomain: kubelet.ClusterDomain,
+		Capacity: v1.ResourceList{v1.ResourceCPU: *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI)},
+	}
+	if cfg.NodeIP != "" {
+		node.IPs = strings.Split(cfg.NodeIP, ",")
+	}
+	if kubelet.CPUCFSQuotaPeriod != nil {
+		node.CPUPeriod = kubelet.CPUCFSQuotaPeriod.Duration
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err == nil {
+		node.Capacity[v1.ResourceMemory] = *resource.NewQuantity(int64(info.Totalram)*int64(info.Unit), resource.BinarySI)
+	} else {
+		cfg.Logger.Warn("the machine's memory is not known: downward API and oom scores do without", "error", err)
+	}
+	return node
+}
+
+// cgroupParent names the cgroup that all pods are under: kubepods, below the configured root.
+func cgroupParent(driver, root string) string {
+	if driver != "systemd" {
+		return filepath.Join("/", root, "kubepods")
+	}
+	prefix := strings.ReplaceAll(strings.Trim(strings.ReplaceAll(root, ".slice", ""), "/"), "/", "-")
+	if prefix != "" {
+		prefix += "-"
+	}
+	return prefix + "kubepods.slice"
+}
+
+// SyncPod makes the runtime match a pod that is to run. What was observed must be newer than the last write for this pod.
+//
+// It returns an error when the next try may fare better without anything else happening; the result beside it is valid.
+// Containers in a back-off are no error: the result has their reasons, and when to come again. When ctx ends, it returns
+// soon with the error of ctx, and what it has done so far shows in the next observation.
+func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (Result, error) {
+	if err := supported(pod); err != nil {
+		return Result{}, err
+	}
+	runtime, err := m.cfg.Runtime()
+	if err != nil {
+		return Result{}, err
+	}
+	facts := decide.Facts{Now: m.cfg.Clock.Now(), Liveness: m.cfg.Liveness, Startup: m.cfg.Startup}
+	if longest := m.cfg.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; longest != nil {
+		facts.BackoffMax = longest.Duration
+	}
+	s := &podSync{m: m, rt: m.instrument(runtime), pod: pod, observed: observed, actions: decide.Pod(pod, observed, facts)}
+	err = s.run(ctx)
+	return s.result, err
+}
+
+// podSync is one run of SyncPod.
+type podSync struct {
+	m        *Manager
+	rt       *tracedRuntime
+	pod      *v1.Pod
+	observed *lifecyclev1.PodStatus
+	actions  decide.Actions
+	sandbox  sandbox
+
+	mu     sync.Mutex // guards result while containers are prepared side by side
+	result Result
+}
+
+func (s *podSync) run(ctx context.Context) error {
+	for _, wait := range s.actions.Wait {
+		s.reason(wait.Container.Name, reasonCrashLoop, fmt.Sprintf("back-off %s restarting failed container=%s pod=%s",
+			wait.Delay, wait.Container.Name, podName(s.pod)))
+		s.retryAfter(wait.Until.Sub(s.m.cfg.Clock.Now()))
+	}
+	if s.actions.Nothing() {
+		return nil
+	}
+	s.result.Wrote = true
+	if err := s.stop(ctx); err != nil {
+		return err
+	}
+	if len(s.actions.Start) == 0 && !s.actions.CreateSandbox {
+		return nil
+	}
+	if err := s.prepareSandbox(ctx); err != nil {
+		s.result.SandboxError = err
+		return err
+	}
+	return s.startContainers(ctx)
+}
+
+// stop does what comes before anything is started.
+func (s *podSync) stop(ctx context.Context) error {
+	if s.actions.StopAll {
+		return s.m.stopPod(ctx, s.rt, s.pod, s.observed, graceOf(s.pod), s.actions.CreateSandbox)
+	}
+	var errs []error
+	for _, id := range s.actions.StopSandboxes {
+		errs = append(errs, s.rt.stopPodSandbox(ctx, id))
+	}
+	errs = append(errs, s.m.killListed(ctx, s.rt, s.pod, s.observed, s.actions.Kill))
+	return errors.Join(errs...)
+}
+
+// reason notes why a container waits.
+func (s *podSync) reason(container, reason, message string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.result.Reasons == nil {
+		s.result.Reasons = map[string]ContainerReason{}
+	}
+	s.result.Reasons[container] = ContainerReason{Reason: reason, Message: message}
+}
+
+// retryAfter brings the time of the next try forward.
+func (s *podSync) retryAfter(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d > 0 && (s.result.RetryAfter == 0 || d < s.result.RetryAfter) {
+		s.result.RetryAfter = d
+	}
+}
+
+// podName is a pod as operators know it from the kubelet's messages.
+func podName(pod *v1.Pod) string {
+	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
+}

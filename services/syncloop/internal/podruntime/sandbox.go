@@ -1,0 +1,119 @@
+package podruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
+)
+
+// sandbox is the sandbox that containers are started in.
+type sandbox struct {
+	id     string
+	config *runtimeapi.PodSandboxConfig
+	// ips gives the pod's addresses, asking the runtime the first time when pleg has not seen them yet.
+	ips func(context.Context) ([]string, error)
+}
+
+// prepareSandbox has a sandbox for the pod's containers: the one in use, or a new one.
+func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
+	if !s.actions.CreateSandbox {
+		config, err := s.m.sandboxConfig(s.pod, s.actions.Attempt, "")
+		if err != nil {
+			return err
+		}
+		s.sandbox = sandbox{id: s.actions.SandboxID, config: config, ips: s.ips(s.actions.SandboxID, s.observed.GetIps())}
+		return nil
+	}
+	ctx, end := s.m.phase(ctx, "sandbox", s.pod)
+	defer func() { end(err) }()
+	config, err := s.m.sandboxConfig(s.pod, s.actions.Attempt, telemetry.Traceparent(ctx))
+	if err != nil {
+		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
+	}
+	if err := os.MkdirAll(config.GetLogDirectory(), 0o755); err != nil {
+		return fmt.Errorf("log directory of pod %s: %w", podName(s.pod), err)
+	}
+	id, err := s.rt.runPodSandbox(ctx, config)
+	if err != nil {
+		return fmt.Errorf("create the sandbox of pod %s: %w", podName(s.pod), err)
+	}
+	s.m.cfg.Logger.Info("created a sandbox", telemetry.KeyPod, podName(s.pod), telemetry.KeySandboxID, id)
+	s.sandbox = sandbox{id: id, config: config, ips: s.ips(id, nil)}
+	return nil
+}
+
+// ips gives the addresses of a pod in a sandbox: those that are known, else what the runtime says, asked once.
+func (s *podSync) ips(id string, known []string) func(context.Context) ([]string, error) {
+	var mu sync.Mutex
+	switch {
+	case s.pod.Spec.HostNetwork:
+		known = s.m.node.IPs
+		fallthrough
+	case len(known) > 0:
+		return func(context.Context) ([]string, error) { return known, nil }
+	}
+	return func(ctx context.Context) ([]string, error) {
+		mu.Lock() // over the call: whoever else asks needs its answer
+		defer mu.Unlock()
+		if len(known) > 0 {
+			return known, nil
+		}
+		status, err := s.rt.podSandboxStatus(ctx, id)
+		if err != nil {
+			return nil, fmt.Errorf("addresses of pod %s: %w", podName(s.pod), err)
+		}
+		if ip := status.GetNetwork().GetIp(); ip != "" {
+			known = append(known, ip)
+		}
+		for _, ip := range status.GetNetwork().GetAdditionalIps() {
+			known = append(known, ip.GetIp())
+		}
+		return known, nil
+	}
+}
+
+// sandboxConfig makes the configuration of a pod's sandbox.
+func (m *Manager) sandboxConfig(pod *v1.Pod, attempt uint32, traceparent string) (*runtimeapi.PodSandboxConfig, error) {
+	host, err := m.hostDNS()
+	if err != nil {
+		return nil, err
+	}
+	dns, cut := containerspec.DNS(pod, m.node, host)
+	if len(cut) > 0 {
+		m.cfg.Logger.Warn("the pod's DNS configuration was cut", telemetry.KeyPod, podName(pod), telemetry.KeyReason, strings.Join(cut, "; "))
+	}
+	return containerspec.Sandbox(pod, attempt, m.node, dns, traceparent)
+}
+
+// hostDNS reads the node's resolv.conf; nil when the configuration says that there is none.
+func (m *Manager) hostDNS() (*runtimeapi.DNSConfig, error) {
+	path := "/etc/resolv.conf"
+	if configured := m.cfg.Kubelet.ResolverConfig; configured != nil {
+		path = *configured
+	}
+	if path == "" {
+		return nil, nil
+	}
+	file, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) && m.cfg.Kubelet.ResolverConfig == nil {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("resolvConf of the configuration: %w", err)
+	}
+	defer file.Close()
+	dns, err := containerspec.ParseResolvConf(file)
+	if err != nil {
+		return nil, fmt.Errorf("resolvConf of the configuration, %s: %w", path, err)
+	}
+	return dns, nil
+}

@@ -1,0 +1,190 @@
+package podruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"go.opentelemetry.io/otel/attribute"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
+	"github.com/quartet-node/quartet/services/syncloop/internal/images"
+)
+
+// startError is why a container did not start, with the reason that the status shows.
+type startError struct {
+	reason string
+	err    error
+}
+
+func (e *startError) Error() string { return fmt.Sprintf("%s: %v", e.reason, e.err) }
+func (e *startError) Unwrap() error { return e.err }
+
+// startContainers starts the containers in order. All are made ready (image, creation) side by side, since nothing of
+// that can be seen from inside another one; each is started when the one before has started and its postStart hook has
+// ended. One that fails holds back no other, except an init container: it holds back all.
+func (s *podSync) startContainers(ctx context.Context) error {
+	starts := s.actions.Start
+	prepared := make([]chan preparation, len(starts))
+	var running sync.WaitGroup
+	defer running.Wait()
+	for i := range starts {
+		prepared[i] = make(chan preparation, 1)
+		if i == 0 && len(starts) == 1 {
+			prepared[0] <- s.prepare(ctx, starts[0]) // the common case needs no goroutine
+			break
+		}
+		running.Go(func() { prepared[i] <- s.prepare(ctx, starts[i]) })
+	}
+	var errs []error
+	for i, start := range starts {
+		ready := <-prepared[i]
+		err := ready.err
+		if err == nil {
+			err = s.start(ctx, start, ready.id)
+		}
+		if err == nil {
+			continue
+		}
+		if err := s.failed(start, err); err != nil {
+			errs = append(errs, err)
+		}
+		if start.Kind == decide.Init {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// failed notes why a container did not start, and returns the error when a retry is the caller's to decide on.
+func (s *podSync) failed(start decide.Start, err error) error {
+	name := start.Container.Name
+	var image *images.Error
+	if errors.As(err, &image) {
+		s.reason(name, image.Reason, image.Message)
+		s.retryAfter(image.RetryAfter)
+		if image.Reason == images.ReasonPullBackOff {
+			return nil
+		}
+	} else if failure := (*startError)(nil); errors.As(err, &failure) {
+		message := failure.err.Error()
+		if s, ok := status.FromError(failure.err); ok {
+			message = s.Message()
+		}
+		s.reason(name, failure.reason, message)
+	}
+	s.m.cfg.Logger.Warn("a container did not start", telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, name, telemetry.KeyError, err)
+	return fmt.Errorf("container %q of pod %s: %w", name, podName(s.pod), err)
+}
+
+// preparation is a container that was created, or why it was not.
+type preparation struct {
+	id  string
+	err error
+}
+
+// prepare has the image and creates the container.
+func (s *podSync) prepare(ctx context.Context, start decide.Start) preparation {
+	c := start.Container
+	image, err := s.m.images.Ensure(ctx, images.Request{
+		PodUID: s.pod.UID, Image: c.Image, Policy: c.ImagePullPolicy, Sandbox: s.sandbox.config,
+	})
+	if err != nil {
+		return preparation{err: err}
+	}
+	id, err := s.create(ctx, start, image)
+	return preparation{id: id, err: err}
+}
+
+// create creates a container.
+func (s *podSync) create(ctx context.Context, start decide.Start, image images.Image) (id string, err error) {
+	c := start.Container
+	ctx, end := s.m.phase(ctx, "container.create", s.pod, attribute.String(telemetry.KeyContainer, c.Name))
+	defer func() { end(err) }()
+	restart := start.Restart
+	if start.First {
+		restart.Count = nextInLogs(filepath.Join(s.sandbox.config.GetLogDirectory(), c.Name))
+	}
+	ips, err := s.sandbox.ips(ctx)
+	if err != nil {
+		return "", &startError{reasonCreateConfig, err}
+	}
+	mounts, err := s.m.mounts(s.pod, c, restart.Count, ips)
+	if err != nil {
+		return "", &startError{reasonCreateConfig, err}
+	}
+	config, err := containerspec.Container(s.pod, c, s.m.node, containerspec.Inputs{
+		Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips, Mounts: mounts, Traceparent: telemetry.Traceparent(ctx),
+	})
+	if err != nil {
+		return "", &startError{reasonCreateConfig, err}
+	}
+	if err := os.MkdirAll(filepath.Join(s.sandbox.config.GetLogDirectory(), c.Name), 0o755); err != nil {
+		return "", &startError{reasonCreateConfig, fmt.Errorf("log directory: %w", err)}
+	}
+	id, err = s.rt.createContainer(ctx, s.sandbox.id, config, s.sandbox.config)
+	if err != nil {
+		return "", &startError{reasonCreateContainer, err}
+	}
+	return id, nil
+}
+
+// start starts a container and runs its postStart hook. When the hook fails, the container is killed.
+func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err error) {
+	c := start.Container
+	ctx, end := s.m.phase(ctx, "container.start", s.pod, attribute.String(telemetry.KeyContainer, c.Name), containerID(id))
+	defer func() { end(err) }()
+	if err := s.rt.startContainer(ctx, id); err != nil {
+		return &startError{reasonRunContainer, err}
+	}
+	s.m.cfg.Logger.Info("started a container", telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, c.Name,
+		telemetry.KeyContainerID, id, telemetry.KeyRestartCount, start.Restart.Count)
+	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
+		return nil
+	}
+	hookErr := s.m.runHook(ctx, s.rt, hook{
+		handler: c.Lifecycle.PostStart, pod: s.pod, ports: c.Ports, containerID: id, ips: s.sandbox.ips,
+	})
+	if hookErr == nil {
+		return nil
+	}
+	killErr := s.m.killContainer(ctx, s.rt, s.pod, target{id: id, name: c.Name, spec: c}, graceOf(s.pod), nil)
+	return &startError{reasonPostStart, errors.Join(fmt.Errorf("postStart hook: %w", hookErr), killErr)}
+}
+
+// nextInLogs is the restart count that follows the logs in a folder: a runtime that has lost its record, as after a
+// reboot, must not write over them.
+func nextInLogs(dir string) int {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0 // the first container of its name has no folder yet
+	}
+	next := 0
+	for _, entry := range entries {
+		number, _, ok := strings.Cut(entry.Name(), ".log")
+		if n, err := strconv.Atoi(number); ok && err == nil && n >= next {
+			next = n + 1
+		}
+	}
+	return next
+}
+
+// graceOf is the time that a pod's containers get to end by themselves, in seconds.
+func graceOf(pod *v1.Pod) int64 {
+	switch {
+	case pod.DeletionGracePeriodSeconds != nil:
+		return *pod.DeletionGracePeriodSeconds
+	case pod.Spec.TerminationGracePeriodSeconds != nil:
+		return *pod.Spec.TerminationGracePeriodSeconds
+	}
+	return minGraceSeconds
+}
