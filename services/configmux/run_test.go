@@ -37,7 +37,7 @@ const patience = 20 * time.Second
 
 // process is configmux on a directory of manifests, behind a real socket.
 type process struct {
-	t      *testing.T
+	t      testing.TB
 	dir    string
 	cfg    nodeconfig.Config
 	client configv1.ConfigServiceClient
@@ -46,7 +46,7 @@ type process struct {
 	done   chan error
 }
 
-func newProcess(t *testing.T) *process {
+func newProcess(t testing.TB) *process {
 	t.Helper()
 	root := t.TempDir()
 	p := &process{t: t, dir: filepath.Join(root, "manifests")}
@@ -93,7 +93,7 @@ func (p *process) write(name, content string) {
 	must(p.t, os.Rename(hidden, filepath.Join(p.dir, name)))
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func (p *process) watch(token []byte) func() *configv1.WatchPodUpdatesResponse {
 }
 
 // text says a message in a few words.
-func text(t *testing.T, m *configv1.WatchPodUpdatesResponse) string {
+func text(t testing.TB, m *configv1.WatchPodUpdatesResponse) string {
 	t.Helper()
 	kind := strings.TrimPrefix(m.GetFrame().GetKind().String(), "KIND_")
 	switch {
@@ -137,14 +137,14 @@ func text(t *testing.T, m *configv1.WatchPodUpdatesResponse) string {
 	}
 }
 
-func decode(t *testing.T, u *configv1.PodUpdate) *v1.Pod {
+func decode(t testing.TB, u *configv1.PodUpdate) *v1.Pod {
 	t.Helper()
 	pod := &v1.Pod{}
 	must(t, pod.Unmarshal(u.GetPod()))
 	return pod
 }
 
-func expect(t *testing.T, next func() *configv1.WatchPodUpdatesResponse, want ...string) (token []byte) {
+func expect(t testing.TB, next func() *configv1.WatchPodUpdatesResponse, want ...string) (token []byte) {
 	t.Helper()
 	for _, w := range want {
 		m := next()
@@ -246,7 +246,7 @@ func TestARestartChangesNothingForAFollower(t *testing.T) {
 
 // follower is a subscriber as syncloop is one.
 type follower struct {
-	t       *testing.T
+	t       testing.TB
 	mu      sync.Mutex
 	changes []string
 	synced  int
