@@ -20,6 +20,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 )
 
@@ -114,7 +115,7 @@ func (n *Node) Container(uid types.UID) string {
 func (n *Node) Run(pod *v1.Pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.start(pod)
+	n.start(pod, "")
 }
 
 // Exit ends all containers of a pod with a code.
@@ -123,7 +124,7 @@ func (n *Node) Exit(uid types.UID, code int32) {
 	defer n.mu.Unlock()
 	p := n.clone(uid)
 	n.stop(p, code)
-	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED)
+	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, "")
 }
 
 // SyncPod implements worker.Runtime: it starts what has not run yet, and what has ended when the policy says so.
@@ -144,7 +145,7 @@ func (n *Node) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.P
 	if len(c) > 0 && (c[0].GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING || pod.Spec.RestartPolicy == v1.RestartPolicyNever) {
 		return result, nil
 	}
-	n.start(pod)
+	n.start(pod, telemetry.Traceparent(ctx))
 	result.Wrote = true
 	return result, nil
 }
@@ -167,7 +168,7 @@ func (n *Node) KillPod(ctx context.Context, pod *v1.Pod, _ *lifecyclev1.PodStatu
 	for _, s := range p.GetSandboxes() {
 		s.State = lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY
 	}
-	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED)
+	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, "")
 	return nil
 }
 
@@ -208,7 +209,7 @@ func (n *Node) PruneContainers(_ context.Context, observed *lifecyclev1.PodStatu
 		ended++
 		return ended > keep
 	})
-	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED)
+	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, "")
 	return nil
 }
 
@@ -275,7 +276,7 @@ func (n *Node) enter(uid types.UID, call string) func() {
 }
 
 // start runs a container of a pod, in its sandbox or a new one. Called with mu held.
-func (n *Node) start(pod *v1.Pod) {
+func (n *Node) start(pod *v1.Pod, traceparent string) {
 	for uid, other := range n.pods {
 		if uid != pod.UID && other.GetName() == pod.Name && other.GetNamespace() == pod.Namespace && runs(other) {
 			n.broken = append(n.broken, fmt.Sprintf("%s started as %s while %s ran", pod.Name, pod.UID, uid))
@@ -296,7 +297,7 @@ func (n *Node) start(pod *v1.Pod) {
 		Attempt: uint32(len(p.GetContainers())), State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING, //nolint:gosec // a few
 		CreatedAt: now, StartedAt: now, Image: pod.Spec.Containers[0].Image,
 	})
-	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED)
+	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED, traceparent)
 }
 
 func (n *Node) stop(p *lifecyclev1.PodStatus, code int32) {
@@ -308,10 +309,10 @@ func (n *Node) stop(p *lifecyclev1.PodStatus, code int32) {
 }
 
 // publish puts a status on record and tells it. Called with mu held.
-func (n *Node) publish(p *lifecyclev1.PodStatus, what lifecyclev1.EventType) {
+func (n *Node) publish(p *lifecyclev1.PodStatus, what lifecyclev1.EventType, traceparent string) {
 	stamp(p)
 	n.pods[types.UID(p.GetUid())] = p
-	event := &lifecyclev1.Event{Type: what, PodUid: p.GetUid(), Status: p}
+	event := &lifecyclev1.Event{Type: what, PodUid: p.GetUid(), Status: p, Traceparent: traceparent}
 	state := &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: p.GetUid(), Status: p}
 	n.Events.Emit(p.GetUid(), event, state)
 }
@@ -345,4 +346,23 @@ func Pod(uid, name string, policy v1.RestartPolicy) *v1.Pod {
 			Containers: []v1.Container{{Name: "main", Image: "example.test/main:1"}},
 		},
 	}
+}
+
+// Restart makes a new pleg of the node, whose snapshot is what the runtime has now, and returns its stream.
+func (n *Node) Restart() *stream.Edge[*lifecyclev1.Event] {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.Events = stream.NewEdge[*lifecyclev1.Event](stream.Config{})
+	for uid, p := range n.pods {
+		state := &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: string(uid), Status: p}
+		n.Events.Emit(string(uid), state, state)
+	}
+	return n.Events
+}
+
+// Vanish takes a pod out of the runtime without an event.
+func (n *Node) Vanish(uid types.UID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.pods, uid)
 }

@@ -1,0 +1,177 @@
+package httpapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type pods struct {
+	list []*v1.Pod
+	err  error
+}
+
+func (p pods) Pods() ([]*v1.Pod, error) { return p.list, p.err }
+
+// serve serves over a real socket and returns the base URL.
+func serve(t *testing.T, p httpapi.Pods, health loop.Health) string {
+	t.Helper()
+	listener, err := httpapi.Listen(t.Context(), "127.0.0.1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	logger := slog.New(slog.DiscardHandler)
+	go func() {
+		done <- httpapi.Serve(ctx, listener, httpapi.Handler(p, func() loop.Health { return health }, logger), logger)
+	}()
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return "http://" + listener.Addr().String()
+}
+
+func get(t *testing.T, url string) (int, string, http.Header) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body), resp.Header
+}
+
+func TestPodsIsAPodListWithFullStatus(t *testing.T) {
+	pod := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u1"},
+		Status:     v1.PodStatus{Phase: v1.PodRunning, PodIP: "10.88.0.2", Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}},
+	}
+	url := serve(t, pods{list: []*v1.Pod{pod}}, loop.Health{})
+	for _, path := range []string{"/pods", "/pods/"} {
+		code, body, header := get(t, url+path)
+		if code != http.StatusOK || header.Get("Content-Type") != "application/json" {
+			t.Fatalf("%s: %d %s", path, code, header.Get("Content-Type"))
+		}
+		var list v1.PodList
+		if err := json.Unmarshal([]byte(body), &list); err != nil {
+			t.Fatal(err)
+		}
+		want := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []v1.Pod{*pod}}
+		if diff := cmp.Diff(want, list); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestAnEmptyNodeHasAnEmptyListAndNotNull(t *testing.T) {
+	_, body, _ := get(t, serve(t, pods{}, loop.Health{})+"/pods")
+	if !strings.Contains(body, `"items":[]`) {
+		t.Errorf("got %s", body)
+	}
+}
+
+func TestPodsAreNotToldBeforeTheyAreKnown(t *testing.T) {
+	code, body, _ := get(t, serve(t, pods{err: &podstore.NotReadyError{Reason: "pleg is away"}}, loop.Health{})+"/pods")
+	if code != http.StatusServiceUnavailable || !strings.Contains(body, "pleg is away") {
+		t.Errorf("got %d %q", code, body)
+	}
+}
+
+func TestHealthz(t *testing.T) {
+	good := serve(t, pods{}, loop.Health{Healthy: true})
+	bad := serve(t, pods{}, loop.Health{Reasons: []string{"the sync loop has not turned for 3m0s"}})
+	for _, path := range []string{"/healthz", "/healthz/syncloop"} {
+		if code, body, _ := get(t, good+path); code != http.StatusOK || body != "ok" {
+			t.Errorf("%s: got %d %q", path, code, body)
+		}
+		if code, body, _ := get(t, bad+path); code != http.StatusInternalServerError || !strings.Contains(body, "has not turned") {
+			t.Errorf("%s: got %d %q", path, code, body)
+		}
+	}
+}
+
+func TestItIsReadOnlyAndHasNothingElse(t *testing.T) {
+	url := serve(t, pods{}, loop.Health{Healthy: true})
+	if code, _, _ := get(t, url+"/run/default/web/main"); code != http.StatusNotFound {
+		t.Errorf("got %d", code)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/pods", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("got %d", resp.StatusCode)
+	}
+}
+
+func TestListenRefusesWhatOthersCanReach(t *testing.T) {
+	for _, address := range []string{"0.0.0.0", "192.0.2.1", "::", "localhost", ""} {
+		l, err := httpapi.Listen(t.Context(), address, 10255)
+		if err == nil {
+			_ = l.Close() // the test has failed already
+			t.Errorf("listens on %q", address)
+			continue
+		}
+		for _, word := range []string{"readOnlyPort", "address", "127.0.0.1"} {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("%q: the error does not say %s: %v", address, word, err)
+			}
+		}
+	}
+}
+
+func TestListenNamesAPortThatIsTaken(t *testing.T) {
+	first, err := httpapi.Listen(t.Context(), "127.0.0.1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := first.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	port := first.Addr().(*net.TCPAddr).Port                       //nolint:forcetypeassert // it is a TCP listener
+	_, err = httpapi.Listen(t.Context(), "127.0.0.1", int32(port)) //nolint:gosec // a port fits
+	if err == nil || !strings.Contains(err.Error(), strconv.Itoa(port)) || !strings.Contains(err.Error(), "readOnlyPort") {
+		t.Errorf("got %v", err)
+	}
+}

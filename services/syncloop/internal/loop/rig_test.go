@@ -1,0 +1,183 @@
+package loop_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
+	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// peer is a stream whose publisher can be stopped, and replaced as by a restart.
+type peer[V any] struct {
+	mu     sync.Mutex
+	source stream.Source[V]
+}
+
+func (p *peer[V]) set(source stream.Source[V]) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.source = source
+}
+
+func (p *peer[V]) Subscribe(ctx context.Context, token []byte) (stream.Subscription[V], error) {
+	p.mu.Lock()
+	source := p.source
+	p.mu.Unlock()
+	if source == nil {
+		return nil, errors.New("nobody serves there")
+	}
+	return source.Subscribe(ctx, token)
+}
+
+// rig is a loop with everything real but the machine, on a clock that moves while the test waits.
+type rig struct {
+	t      *testing.T
+	node   *fakenode.Node
+	config *stream.Level[*loop.Desired]
+	// configPeer and plegPeer are what the loop follows.
+	configPeer *peer[*loop.Desired]
+	plegPeer   *peer[*lifecyclev1.Event]
+	clock      *clocktesting.FakeClock
+	store      *podstore.Store
+	pool       *worker.Pool
+	loop       *loop.Loop
+	spans      *tracetest.SpanRecorder
+	tracer     *trace.TracerProvider
+	book       *evictions.Book
+	stop       func()
+}
+
+// newRig returns a rig whose peers are away, over a node that may have pods already.
+func newRig(t *testing.T, node *fakenode.Node, stateDir string) *rig {
+	t.Helper()
+	r := &rig{
+		t: t, node: node, config: stream.NewLevel[*loop.Desired](stream.Config{}),
+		configPeer: &peer[*loop.Desired]{}, plegPeer: &peer[*lifecyclev1.Event]{},
+		clock: clocktesting.NewFakeClock(time.Now()), spans: tracetest.NewSpanRecorder(),
+	}
+	r.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(r.spans))
+	tracer, logger := r.tracer.Tracer("test"), slog.New(slog.DiscardHandler)
+	process, end := context.WithCancel(context.Background())
+	var err error
+	if r.book, err = evictions.Open(filepath.Join(stateDir, "evictions.json")); err != nil {
+		t.Fatal(err)
+	}
+	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: r.clock, Tracer: tracer, Logger: logger})
+	r.pool = worker.NewPool(process, worker.Config{
+		Runtime: node, Observer: node, Statuses: r.store, Clock: r.clock, BootTime: boottime.Now,
+		Tracer: tracer, Logger: logger, Resync: time.Minute,
+	})
+	r.loop = loop.New(loop.Config{
+		Desired: r.configPeer, Events: r.plegPeer, Pleg: node, Workers: r.pool, Store: r.store, Evictions: r.book,
+		PodFromObserved: func(s *lifecyclev1.PodStatus) *v1.Pod {
+			return fakenode.Pod(s.GetUid(), s.GetName(), v1.RestartPolicyAlways)
+		},
+		Clock: r.clock, Tracer: tracer, Logger: logger, Resync: time.Minute,
+	})
+	done := make(chan error, 1)
+	go func() { done <- r.loop.Run(process) }()
+	r.stop = sync.OnceFunc(func() {
+		end()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the loop ended with %v", err)
+		}
+		r.pool.Wait()
+		r.store.Close()
+	})
+	t.Cleanup(func() {
+		r.stop()
+		for _, rule := range node.Broken() {
+			t.Error(rule)
+		}
+	})
+	return r
+}
+
+// start returns a rig whose peers are there, with the source "file" not having spoken.
+func start(t *testing.T) *rig {
+	t.Helper()
+	r := newRig(t, fakenode.New(), t.TempDir())
+	r.source("file", false)
+	r.configPeer.set(r.config)
+	r.plegPeer.set(r.node.Events)
+	return r
+}
+
+func (r *rig) source(name string, ready bool) {
+	r.config.Put("source/"+name, &loop.Desired{Source: name, Ready: ready})
+}
+
+func (r *rig) add(pod *v1.Pod) {
+	r.config.Put(string(pod.UID), &loop.Desired{Op: configv1.Op_OP_ADD, Pod: pod, Source: "file"})
+}
+
+// eventually waits until a condition holds, while the clock moves on.
+func (r *rig) eventually(what string, holds func() bool) {
+	r.t.Helper()
+	r.stepUntil(what, 50*time.Millisecond, holds)
+}
+
+// pass lets the clock move on by d, in steps, so that everything that is due by then is done.
+func (r *rig) pass(d time.Duration) {
+	r.t.Helper()
+	end := r.clock.Now().Add(d)
+	r.stepUntil("time passes", max(d/100, 50*time.Millisecond), func() bool { return r.clock.Now().After(end) })
+}
+
+func (r *rig) stepUntil(what string, step time.Duration, holds func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !holds() {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%s: not in time; calls: %v, waiting for: %v", what, r.node.Calls(), r.loop.Health().Reasons)
+		}
+		r.clock.Step(step)
+		<-time.After(time.Millisecond)
+	}
+}
+
+func (r *rig) runs(names ...string) func() bool {
+	return func() bool { return slices.Equal(r.node.Running(), names) }
+}
+
+func (r *rig) ready(uid string) bool {
+	pods, err := r.store.Pods()
+	if err != nil {
+		return false
+	}
+	for _, pod := range pods {
+		if pod.UID != types.UID(uid) {
+			continue
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == v1.PodReady {
+				return c.Status == v1.ConditionTrue
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,229 @@
+package podstore_test
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/trace/noop"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+)
+
+func newStore(t *testing.T, messages func(*v1.Pod, []*lifecyclev1.Container) map[string]string) *podstore.Store {
+	t.Helper()
+	s := podstore.New(podstore.Config{
+		Generate: podstatus.Generate, Messages: messages, Clock: clocktesting.NewFakeClock(time.Now()),
+		Tracer: noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler), HostIPs: []string{"192.0.2.1"},
+	})
+	t.Cleanup(s.Close)
+	return s
+}
+
+func running(t *testing.T, node *fakenode.Node, uid types.UID) *lifecyclev1.PodStatus {
+	t.Helper()
+	status, err := node.GetPodStatus(t.Context(), uid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status
+}
+
+func TestNothingIsToldBeforeItIsKnown(t *testing.T) {
+	s := newStore(t, nil)
+	s.SetWaiting("pleg is away")
+	var notReady *podstore.NotReadyError
+	if _, err := s.Pods(); !errors.As(err, &notReady) || notReady.Reason != "pleg is away" {
+		t.Errorf("Pods: %v", err)
+	}
+	if _, err := s.List(); !errors.As(err, &notReady) {
+		t.Errorf("List: %v", err)
+	}
+	if _, err := s.Source(); !errors.As(err, &notReady) {
+		t.Errorf("Source: %v", err)
+	}
+}
+
+func TestThePublishedPodIsThePodWithItsStatus(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.SetPod(pod, "file", "")
+	s.Observe("u1", running(t, node, "u1"))
+	s.Open()
+	s.SetWaiting("")
+	list, err := s.List()
+	if err != nil || len(list) != 1 {
+		t.Fatalf("got %v, %v", list, err)
+	}
+	var got v1.Pod
+	if err := got.Unmarshal(list[0].GetPod()); err != nil {
+		t.Fatal(err)
+	}
+	if got.Name != "web" || got.Status.Phase != v1.PodRunning || got.Status.HostIP != "192.0.2.1" || list[0].GetSource() != "file" ||
+		list[0].GetWorkerState() != enginev1.WorkerState_WORKER_STATE_SYNCING {
+		t.Errorf("got %v of %v", got.Status, list[0].GetSource())
+	}
+	if pod.Status.Phase != "" {
+		t.Error("the pod that was put in has been changed")
+	}
+}
+
+func TestOnlyChangesArePublished(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.Open()
+	s.SetWaiting("")
+	s.SetPod(pod, "file", "")
+	status := running(t, node, "u1")
+	s.Observe("u1", status)
+	source, err := s.Source()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub, err := source.Subscribe(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	next := func() stream.Message[*enginev1.Pod] {
+		m, err := sub.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	for _, want := range []stream.Kind{stream.KindOpened, stream.KindSnapshot, stream.KindSynced} {
+		if m := next(); m.Kind != want {
+			t.Fatalf("got %v, want %v", m.Kind, want)
+		}
+	}
+	fresh, err := node.GetPodStatus(t.Context(), "u1", time.Duration(status.GetObservedBoottimeNs()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Observe("u1", fresh) // nothing but the time of the observation is new
+	s.SetState("u1", worker.Syncing)
+	s.SetState("u1", worker.Terminating)
+	if m := next(); m.Value.GetWorkerState() != enginev1.WorkerState_WORKER_STATE_TERMINATING {
+		t.Fatalf("got %v first", m.Value.GetWorkerState())
+	}
+	s.Unwant("u1")
+	s.Forget("u1")
+	if m := next(); !m.Removed {
+		t.Fatalf("got %v, want the removal", m)
+	}
+}
+
+func TestAnOlderObservationChangesNothing(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.Open()
+	s.SetPod(pod, "file", "")
+	old := running(t, node, "u1")
+	node.Exit("u1", 1)
+	newer := running(t, node, "u1")
+	s.Observe("u1", newer)
+	s.Observe("u1", old)
+	if got := s.Observed("u1"); got != newer {
+		t.Error("the older observation won")
+	}
+}
+
+func TestPodsAreWhatASourceNamesAndListIsAll(t *testing.T) {
+	s := newStore(t, nil)
+	s.Open()
+	s.SetWaiting("")
+	s.SetPod(fakenode.Pod("u1", "web", v1.RestartPolicyAlways), "file", "")
+	s.SetPod(fakenode.Pod("u2", "orphan", v1.RestartPolicyAlways), "", "")
+	s.SetPod(fakenode.Pod("u3", "leaving", v1.RestartPolicyAlways), "file", "")
+	s.Unwant("u3")
+	pods, err := s.Pods()
+	if err != nil || len(pods) != 1 || pods[0].Name != "web" {
+		t.Errorf("Pods: %v, %v", pods, err)
+	}
+	list, err := s.List()
+	if err != nil || len(list) != 3 {
+		t.Errorf("List: %v, %v", list, err)
+	}
+}
+
+func TestEvictedPodIsFailedWhateverItsContainersDo(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.Open()
+	s.SetPod(pod, "file", "")
+	s.Observe("u1", running(t, node, "u1"))
+	if err := s.Evict("u1", podstore.Eviction{Reason: "Evicted", Message: "memory"}); err != nil {
+		t.Fatal(err)
+	}
+	node.Exit("u1", 0)
+	s.Observe("u1", running(t, node, "u1"))
+	if got := s.Phase("u1"); got != v1.PodFailed {
+		t.Errorf("phase %q", got)
+	}
+	if err := s.Evict("u9", podstore.Eviction{}); !errors.Is(err, podstore.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTerminationMessagesAreReadOnceForEachContainer(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyNever)
+	node.Run(pod)
+	reads := 0
+	s := newStore(t, func(_ *v1.Pod, ended []*lifecyclev1.Container) map[string]string {
+		reads += len(ended)
+		return map[string]string{ended[0].GetId(): "out of luck"}
+	})
+	s.Open()
+	s.SetWaiting("")
+	s.SetPod(pod, "file", "")
+	node.Exit("u1", 3)
+	for range 3 {
+		s.Observe("u1", running(t, node, "u1"))
+	}
+	pods, err := s.Pods()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := pods[0].Status.ContainerStatuses[0].State.Terminated
+	if ended == nil || ended.Message != "out of luck" || reads != 1 {
+		t.Errorf("got %v after %d reads", ended, reads)
+	}
+}
+
+func TestForgottenPodThatIsNamedAgainStartsAfresh(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "job", v1.RestartPolicyNever)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.Open()
+	s.SetPod(pod, "file", "")
+	node.Exit("u1", 0)
+	s.Observe("u1", running(t, node, "u1"))
+	if got := s.Phase("u1"); got != v1.PodSucceeded {
+		t.Fatalf("phase %q", got)
+	}
+	s.Forget("u1")
+	if got := s.Phase("u1"); got != v1.PodPending {
+		t.Errorf("phase %q", got)
+	}
+}
