@@ -138,7 +138,8 @@ func serve(ctx context.Context, opts options, stdout, stderr io.Writer) int {
 	server := &http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			fmt.Fprintf(w, "%s (%s, %s)\n", opts.message, hostname, r.URL.Path)
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			fmt.Fprintf(w, "%s (%s, %q)\n", opts.message, hostname, r.URL.Path) //nolint:gosec // plain text, quoted
 		}),
 	}
 	failed := make(chan error, 1)

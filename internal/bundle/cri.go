@@ -87,7 +87,7 @@ func (b *Bundle) ImportArchive(ctx context.Context, archive, image string) (err 
 	if _, err := os.Stat(archive); err != nil {
 		return fmt.Errorf("importing %s: %w: run make images", image, err)
 	}
-	cmd := exec.CommandContext(ctx, b.binary("ctr"), //nolint:gosec // our own binary
+	cmd := exec.CommandContext(ctx, b.binary("ctr"),
 		"--address", b.cfg.Layout.RuntimeSocket(), "--namespace", namespace, "images", "import", archive)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("importing %s from %s: %w: %s", image, archive, err, out)

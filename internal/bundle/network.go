@@ -120,7 +120,7 @@ func firstSlice(l layout.Layout) int {
 	if err != nil {
 		return 1
 	}
-	return 1 + int(n%(slices-1)) //nolint:gosec // below slices
+	return 1 + int(n%(slices-1))
 }
 
 // writeClaim makes the file whole and exclusively: a link either appears with its content or fails.

@@ -123,7 +123,7 @@ func (n *Node) Start(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(n.bin, "quartet"), "node", //nolint:gosec // the program under test
+	cmd := exec.Command(filepath.Join(n.bin, "quartet"), "node",
 		"--config="+n.Layout.ConfigFile(), "--state-dir="+n.Layout.StateDir(),
 		"--hostname-override="+n.Name, "--v="+strconv.Itoa(n.opts.Verbosity))
 	cmd.Stdout, cmd.Stderr = log, log
@@ -263,7 +263,7 @@ func Ready(pod *corev1.Pod) bool {
 
 // Run runs a command of `quartet` against this node and returns its standard output.
 func (n *Node) Run(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(n.bin, "quartet"), args...) //nolint:gosec // the program under test
+	cmd := exec.CommandContext(ctx, filepath.Join(n.bin, "quartet"), args...)
 	cmd.Env = append(os.Environ(), "QUARTET_STATE_DIR="+n.Layout.StateDir())
 	out, err := cmd.Output()
 	var exit *exec.ExitError

@@ -44,7 +44,7 @@ func (p *Process) Serve(ctx context.Context) error {
 	defer runtime.UnlockOSThread()
 
 	out := p.Output.Prefixed(p.Name)
-	cmd := exec.CommandContext(ctx, p.Path, p.Args...) //nolint:gosec // the program is the node's own
+	cmd := exec.CommandContext(ctx, p.Path, p.Args...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = p.Grace

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -45,7 +46,7 @@ func (n *node) launch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	begin, err := log.Seek(0, os.SEEK_END)
+	begin, err := log.Seek(0, io.SeekEnd)
 	if err != nil {
 		return errors.Join(err, log.Close())
 	}
@@ -53,7 +54,7 @@ func (n *node) launch(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, log.Close())
 	}
-	cmd := exec.Command(exe, "up", //nolint:gosec // this program
+	cmd := exec.Command(exe, "up",
 		"--state-dir="+n.layout.StateDir(), "--manifests="+n.opts.manifests,
 		"--read-only-port="+strconv.Itoa(int(n.opts.readOnlyPort)), "--v="+strconv.Itoa(n.opts.verbosity))
 	cmd.Stdout, cmd.Stderr = log, log
@@ -86,7 +87,7 @@ func (n *node) launch(ctx context.Context) error {
 
 // tail is the end of what a log has got since an offset.
 func tail(path string, since int64) string {
-	content, err := os.ReadFile(path) //nolint:gosec // the node's own log
+	content, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()
 	}
