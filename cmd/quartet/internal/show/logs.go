@@ -1,0 +1,237 @@
+package show
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crilogs "k8s.io/cri-client/pkg/logs"
+	"k8s.io/klog/v2"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+// logsOptions are the flags of logs.
+type logsOptions struct {
+	container string
+	follow    bool
+	tail      int64
+	previous  bool
+}
+
+func (a *asker) logsCommand() *cobra.Command {
+	var o logsOptions
+	cmd := &cobra.Command{
+		Use:   "logs POD",
+		Short: "Print what a container of a pod has written",
+		Long: "Print what a container of a pod has written to its standard output and error streams.\n\n" +
+			"The log is read from its file on this machine, so it is there also when the container has ended.",
+		Example: "  quartet logs hello-" + hostname() + " -c web -f --tail 10",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.follow && o.previous {
+				return errors.New("-f with --previous: the previous container writes no more; leave one out")
+			}
+			return a.logs(cmd, args[0], o)
+		},
+	}
+	cmd.Flags().StringVarP(&o.container, "container", "c", "", "`NAME` of the container; needed when the pod has more than one")
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written, until the container ends")
+	cmd.Flags().Int64Var(&o.tail, "tail", -1, "print the last `N` lines only; -1 prints all")
+	cmd.Flags().BoolVarP(&o.previous, "previous", "p", false, "print the log of the container before its last restart")
+	a.addFlags(cmd, nil, nil)
+	return cmd
+}
+
+func (a *asker) logs(cmd *cobra.Command, name string, o logsOptions) error {
+	statuses, err := a.listStatuses(cmd.Context())
+	if err != nil {
+		return err
+	}
+	// The pod's spec tells init containers from others and knows containers that were not created yet; but what there
+	// is to read can be read without it.
+	pods, podsErr := a.listPods(cmd.Context())
+	pod, observed, err := findPod(name, pods, statuses)
+	if err != nil {
+		return errors.Join(err, podsErr)
+	}
+	containerName, err := chooseContainer(pod, observed, o.container)
+	if err != nil {
+		return err
+	}
+	container, err := chooseAttempt(pod, observed, containerName, o.previous)
+	if err != nil {
+		return err
+	}
+	if container.GetLogPath() == "" {
+		return fmt.Errorf("container %s of pod %s has no log file: it was created without one", containerName, name)
+	}
+	return a.readLog(cmd, observed.GetUid(), container, o)
+}
+
+// findPod finds what is known of a pod; either part may be missing, not both.
+func findPod(name string, pods []podView, statuses []*lifecyclev1.PodStatus) (*v1.Pod, *lifecyclev1.PodStatus, error) {
+	var pod *v1.Pod
+	if i := slices.IndexFunc(pods, func(v podView) bool { return named(name, v.pod.Namespace, v.pod.Name) }); i >= 0 {
+		pod = pods[i].pod
+	}
+	var observed *lifecyclev1.PodStatus
+	var titles []string
+	for _, s := range statuses {
+		titles = append(titles, title(s.GetNamespace(), s.GetName()))
+		if named(name, s.GetNamespace(), s.GetName()) && (pod == nil || s.GetUid() == string(pod.UID)) {
+			observed = s
+		}
+	}
+	if pod == nil && observed == nil {
+		if len(titles) == 0 {
+			return nil, nil, fmt.Errorf("there is no pod %q: there are no pods on this node", name)
+		}
+		slices.Sort(titles)
+		return nil, nil, fmt.Errorf("there is no pod %q: there are %s", name, strings.Join(slices.Compact(titles), ", "))
+	}
+	return pod, observed, nil
+}
+
+// containerNames lists the containers and the init containers of a pod.
+func containerNames(pod *v1.Pod, observed *lifecyclev1.PodStatus) (names, inits []string) {
+	if pod != nil {
+		for _, c := range pod.Spec.Containers {
+			names = append(names, c.Name)
+		}
+		for _, c := range pod.Spec.InitContainers {
+			inits = append(inits, c.Name)
+		}
+		return names, inits
+	}
+	for _, c := range observed.GetContainers() {
+		names = append(names, c.GetName())
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+func chooseContainer(pod *v1.Pod, observed *lifecyclev1.PodStatus, wanted string) (string, error) {
+	names, inits := containerNames(pod, observed)
+	list := strings.Join(names, ", ")
+	if len(inits) > 0 {
+		list += "; init containers: " + strings.Join(inits, ", ")
+	}
+	switch {
+	case wanted != "" && slices.Contains(append(names, inits...), wanted):
+		return wanted, nil
+	case wanted != "":
+		return "", fmt.Errorf("the pod has no container %q: its containers are %s", wanted, list)
+	case len(names) == 1:
+		return names[0], nil
+	case len(names) == 0:
+		return "", errors.New("nothing of the pod has been created yet: see 'quartet get pods'")
+	default:
+		return "", fmt.Errorf("the pod has more than one container: choose with -c one of %s", list)
+	}
+}
+
+// chooseAttempt returns the last container of a name, or the one before it.
+func chooseAttempt(pod *v1.Pod, observed *lifecyclev1.PodStatus, name string, previous bool) (*lifecyclev1.Container, error) {
+	var attempts []*lifecyclev1.Container
+	for _, c := range observed.GetContainers() {
+		if c.GetName() == name {
+			attempts = append(attempts, c)
+		}
+	}
+	slices.SortFunc(attempts, func(x, y *lifecyclev1.Container) int { return cmp.Compare(y.GetAttempt(), x.GetAttempt()) })
+	switch {
+	case len(attempts) == 0:
+		return nil, fmt.Errorf("container %s has not been created yet%s", name, waitingReason(pod, name))
+	case !previous:
+		return attempts[0], nil
+	case len(attempts) == 1:
+		return nil, fmt.Errorf("container %s has no previous log: it was not restarted, or what was before was cleaned up", name)
+	default:
+		return attempts[1], nil
+	}
+}
+
+func waitingReason(pod *v1.Pod, name string) string {
+	if pod == nil {
+		return ""
+	}
+	for _, c := range append(slices.Clone(pod.Status.InitContainerStatuses), pod.Status.ContainerStatuses...) {
+		if c.Name == name && c.State.Waiting != nil && c.State.Waiting.Reason != "" {
+			return strings.TrimSuffix(": "+c.State.Waiting.Reason+": "+oneLine(c.State.Waiting.Message), ": ")
+		}
+	}
+	return ""
+}
+
+func (a *asker) readLog(cmd *cobra.Command, podUID string, container *lifecyclev1.Container, o logsOptions) (err error) {
+	conn, err := a.connect(cmd.Context(), layout.PLEG)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	options := &crilogs.LogOptions{Follow: o.follow}
+	if o.tail >= 0 {
+		options.TailLines = &o.tail
+	}
+	// The reader logs what it does, and people asked for the log of a container.
+	ctx := klog.NewContext(cmd.Context(), logr.Discard())
+	runtime := &observedRuntime{client: lifecyclev1.NewLifecycleServiceClient(conn), podUID: podUID}
+	// Both streams go to the standard output, as kubectl does: what a command wrote is what one searches.
+	err = crilogs.ReadLogs(ctx, container.GetLogPath(), container.GetId(), options, runtime, cmd.OutOrStdout(), cmd.OutOrStdout())
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return nil
+	case errors.Is(err, fs.ErrPermission) || strings.Contains(err.Error(), fs.ErrPermission.Error()):
+		return fmt.Errorf("%w: run the command as root", err)
+	default:
+		return err
+	}
+}
+
+// observedRuntime lets the reader of a log that is followed ask whether the container still runs. It asks pleg, which
+// knows, so that this command needs no access to the runtime. The reader calls nothing else of the interface.
+type observedRuntime struct {
+	internalapi.RuntimeService
+	client grpcLifecycle
+	podUID string
+}
+
+// grpcLifecycle is the part of pleg's client that is needed here.
+type grpcLifecycle interface {
+	GetPodStatus(ctx context.Context, in *lifecyclev1.GetPodStatusRequest, opts ...grpc.CallOption) (*lifecyclev1.GetPodStatusResponse, error)
+}
+
+// ContainerStatus implements internalapi.RuntimeService. The error of a pleg that is away has the code UNAVAILABLE,
+// which the reader takes as "still running".
+func (r *observedRuntime) ContainerStatus(ctx context.Context, id string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	response, err := r.client.GetPodStatus(ctx, &lifecyclev1.GetPodStatusRequest{Uid: r.podUID})
+	if err != nil {
+		if status.Code(err) == codes.DeadlineExceeded {
+			return nil, status.Error(codes.Unavailable, err.Error())
+		}
+		return nil, err
+	}
+	state := runtimeapi.ContainerState_CONTAINER_EXITED
+	for _, c := range response.GetStatus().GetContainers() {
+		if c.GetId() == id && c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING {
+			state = runtimeapi.ContainerState_CONTAINER_RUNNING
+		}
+	}
+	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{Id: id, State: state}}, nil
+}

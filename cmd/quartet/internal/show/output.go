@@ -1,0 +1,154 @@
+package show
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
+	"sigs.k8s.io/yaml"
+)
+
+// format is what -o says; empty is the plain table.
+type format string
+
+const (
+	formatTable format = ""
+	formatWide  format = "wide"
+	formatJSON  format = "json"
+	formatYAML  format = "yaml"
+	formatName  format = "name"
+)
+
+// String implements pflag.Value.
+func (f *format) String() string { return string(*f) }
+
+// Type implements pflag.Value.
+func (f *format) Type() string { return "format" }
+
+// Set implements pflag.Value.
+func (f *format) Set(text string) error {
+	if !slices.Contains([]format{formatWide, formatJSON, formatYAML, formatName}, format(text)) {
+		return fmt.Errorf("%q: must be wide, json, yaml or name", text)
+	}
+	*f = format(text)
+	return nil
+}
+
+func (f format) isTable() bool { return f == formatTable || f == formatWide }
+
+// column is a column of a table; one that is wide is only shown with -o wide.
+type column struct {
+	name string
+	wide bool
+}
+
+// table prints rows under aligned columns. What is printed later keeps the widths of what was printed before.
+type table struct {
+	columns []metav1.TableColumnDefinition
+	printer printers.ResourcePrinter
+	out     interface {
+		io.Writer
+		Flush() error
+	}
+}
+
+func newTable(out io.Writer, f format, columns []column) *table {
+	t := &table{printer: printers.NewTablePrinter(printers.PrintOptions{Wide: f == formatWide}), out: printers.GetNewTabWriter(out)}
+	for _, c := range columns {
+		definition := metav1.TableColumnDefinition{Name: c.name, Type: "string"}
+		if c.wide {
+			definition.Priority = 1
+		}
+		t.columns = append(t.columns, definition)
+	}
+	return t
+}
+
+// print prints rows; the first time under the names of the columns.
+func (t *table) print(rows ...[]any) error {
+	printed := &metav1.Table{ColumnDefinitions: t.columns}
+	for _, cells := range rows {
+		printed.Rows = append(printed.Rows, metav1.TableRow{Cells: cells})
+	}
+	if err := t.printer.PrintObj(printed, t.out); err != nil {
+		return err
+	}
+	return t.out.Flush()
+}
+
+// printObject prints a Kubernetes object that has its kind.
+func printObject(out io.Writer, f format, object runtime.Object) error {
+	var printer printers.ResourcePrinter
+	switch f {
+	case formatJSON:
+		printer = &printers.JSONPrinter{}
+	case formatYAML:
+		printer = &printers.YAMLPrinter{}
+	case formatName:
+		printer = &printers.NamePrinter{}
+	case formatTable, formatWide:
+		return fmt.Errorf("a table has no single objects")
+	default:
+		return fmt.Errorf("there is no format %q", f)
+	}
+	return printer.PrintObj(object, out)
+}
+
+// printMessage prints a message of one of the services, the same bytes each time.
+func printMessage(out io.Writer, f format, message proto.Message) error {
+	data, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(message)
+	if err != nil {
+		return err
+	}
+	if f == formatYAML {
+		if data, err = yaml.JSONToYAML(data); err != nil {
+			return err
+		}
+		_, err = out.Write(data)
+		return err
+	}
+	// protojson varies its white space on purpose.
+	var compact, indented bytes.Buffer
+	if err := json.Compact(&compact, data); err != nil {
+		return err
+	}
+	if err := json.Indent(&indented, compact.Bytes(), "", "    "); err != nil {
+		return err
+	}
+	indented.WriteByte('\n')
+	_, err = indented.WriteTo(out)
+	return err
+}
+
+const (
+	noValue = "<none>"
+	unknown = "<unknown>"
+)
+
+func orNone(text string) string {
+	if text == "" {
+		return noValue
+	}
+	return text
+}
+
+// age is how long ago something was, as kubectl writes it.
+func age(at, now time.Time) string {
+	if at.IsZero() {
+		return unknown
+	}
+	return duration.HumanDuration(now.Sub(at))
+}
+
+// oneLine keeps a text from breaking a table.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

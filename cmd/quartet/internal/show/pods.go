@@ -1,0 +1,310 @@
+package show
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+)
+
+// podView is a pod as syncloop shows it.
+type podView struct {
+	pod    *v1.Pod
+	source string
+	worker enginev1.WorkerState
+}
+
+// title names a pod: people rarely write the namespace "default".
+func title(namespace, name string) string {
+	if namespace == "" || namespace == metav1.NamespaceDefault {
+		return name
+	}
+	return namespace + "/" + name
+}
+
+// named is true when an argument means a pod: its name, or its namespace and name.
+func named(argument, namespace, name string) bool {
+	return argument == name && (namespace == "" || namespace == metav1.NamespaceDefault) || argument == namespace+"/"+name
+}
+
+func viewPod(p *enginev1.Pod) (podView, error) {
+	pod := &v1.Pod{}
+	if err := pod.Unmarshal(p.GetPod()); err != nil {
+		return podView{}, fmt.Errorf("syncloop sent a pod that cannot be read: %w: do quartet and syncloop have the same version?", err)
+	}
+	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	return podView{pod: pod, source: p.GetSource(), worker: p.GetWorkerState()}, nil
+}
+
+var podColumns = []column{
+	{name: "Name"}, {name: "Ready"}, {name: "Status"}, {name: "Restarts"}, {name: "Age"},
+	{"IP", true}, {"Node", true}, {"Source", true}, {"Worker", true},
+}
+
+const (
+	statusCell = 2
+	ageCell    = 4
+)
+
+func (v podView) row(now time.Time) []any {
+	s := summarize(v.pod, v.worker == enginev1.WorkerState_WORKER_STATE_TERMINATING || v.worker == enginev1.WorkerState_WORKER_STATE_TERMINATED)
+	restarts := fmt.Sprint(s.restarts)
+	if s.restarts > 0 && !s.lastRestart.IsZero() {
+		restarts = fmt.Sprintf("%d (%s ago)", s.restarts, age(s.lastRestart, now))
+	}
+	begin := v.pod.CreationTimestamp.Time
+	if begin.IsZero() && v.pod.Status.StartTime != nil {
+		// A static pod is not created in an API server, so the node's first sight of it is its beginning.
+		begin = v.pod.Status.StartTime.Time
+	}
+	return []any{
+		title(v.pod.Namespace, v.pod.Name), fmt.Sprintf("%d/%d", s.ready, s.total), s.status, restarts, age(begin, now),
+		orNone(v.pod.Status.PodIP), orNone(v.pod.Spec.NodeName), orNone(v.source), workerName(v.worker),
+	}
+}
+
+func workerName(state enginev1.WorkerState) string {
+	switch state {
+	case enginev1.WorkerState_WORKER_STATE_SYNCING:
+		return "Syncing"
+	case enginev1.WorkerState_WORKER_STATE_TERMINATING:
+		return "Terminating"
+	case enginev1.WorkerState_WORKER_STATE_TERMINATED:
+		return "Terminated"
+	case enginev1.WorkerState_WORKER_STATE_UNSPECIFIED:
+		return noValue
+	default:
+		return unknown
+	}
+}
+
+func (a *asker) podsCommand() *cobra.Command {
+	var output format
+	var watch bool
+	cmd := &cobra.Command{
+		Use:     "pods [NAME...]",
+		Aliases: []string{"pod", "po"},
+		Short:   "Show the pods of this node with their status",
+		Long: "Show the pods of this node with their status, those that are being stopped included.\n\n" +
+			"A pod of another namespace than \"default\" is shown, and named, as NAMESPACE/NAME. With -w each change is one\n" +
+			"more line; the last line of a pod that is gone has the status Removed.",
+		Example: "  quartet get pods\n  quartet get pods -o wide -w\n  quartet get pods hello-" + hostname() + " -o yaml",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if watch {
+				return a.watchPods(cmd, output, args)
+			}
+			return a.getPods(cmd, output, args)
+		},
+	}
+	a.addFlags(cmd, &output, &watch)
+	return cmd
+}
+
+func (a *asker) listPods(ctx context.Context) ([]podView, error) {
+	response, err := ask(ctx, a, layout.SyncLoop, func(ctx context.Context, conn grpc.ClientConnInterface) (*enginev1.ListPodsResponse, error) {
+		return enginev1.NewEngineServiceClient(conn).ListPods(ctx, &enginev1.ListPodsRequest{})
+	})
+	if err != nil {
+		return nil, err
+	}
+	views := make([]podView, 0, len(response.GetPods()))
+	for _, p := range response.GetPods() {
+		view, err := viewPod(p)
+		if err != nil {
+			return nil, err
+		}
+		views = append(views, view)
+	}
+	return views, nil
+}
+
+func (a *asker) getPods(cmd *cobra.Command, output format, names []string) error {
+	all, err := a.listPods(cmd.Context())
+	if err != nil {
+		return err
+	}
+	var views []podView
+	for _, name := range names {
+		found := slices.IndexFunc(all, func(v podView) bool { return named(name, v.pod.Namespace, v.pod.Name) })
+		if found < 0 {
+			return noSuchPod(name, all)
+		}
+		views = append(views, all[found])
+	}
+	if len(names) == 0 {
+		views = all
+	}
+	return a.printPods(cmd, output, views, len(names) == 1)
+}
+
+func noSuchPod(name string, all []podView) error {
+	if len(all) == 0 {
+		return fmt.Errorf("there is no pod %q: there are no pods on this node", name)
+	}
+	titles := make([]string, len(all))
+	for i, v := range all {
+		titles[i] = title(v.pod.Namespace, v.pod.Name)
+	}
+	return fmt.Errorf("there is no pod %q: there are %s", name, strings.Join(titles, ", "))
+}
+
+func (a *asker) printPods(cmd *cobra.Command, output format, views []podView, single bool) error {
+	out := cmd.OutOrStdout()
+	switch {
+	case output.isTable() && len(views) == 0:
+		_, err := fmt.Fprintln(cmd.ErrOrStderr(), "There are no pods on this node.")
+		return err
+	case output.isTable():
+		var rows [][]any
+		for _, v := range views {
+			rows = append(rows, v.row(a.clock.Now()))
+		}
+		return newTable(out, output, podColumns).print(rows...)
+	case output == formatName || single:
+		for _, v := range views {
+			if err := printObject(out, output, v.pod); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		list := &v1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []v1.Pod{}}
+		for _, v := range views {
+			list.Items = append(list.Items, *v.pod)
+		}
+		return printObject(out, output, list)
+	}
+}
+
+// podWatch prints the pods and then every change of them.
+type podWatch struct {
+	now    func() time.Time
+	out    io.Writer
+	output format
+	table  *table
+	names  []string
+	// begun is false until the first snapshot is complete; its pods are kept to be printed in order.
+	begun bool
+	first []podView
+	// shown has what was last printed of each pod, without its age.
+	shown map[string]string
+	fail  func(error)
+}
+
+func (a *asker) watchPods(cmd *cobra.Command, output format, names []string) error {
+	ctx, fail := context.WithCancelCause(cmd.Context())
+	defer fail(nil)
+	w := &podWatch{
+		now: a.clock.Now, out: cmd.OutOrStdout(), output: output, names: names, shown: make(map[string]string), fail: fail,
+		table: newTable(cmd.OutOrStdout(), output, podColumns),
+	}
+	return follow(ctx, a, cmd, layout.SyncLoop, podSource, stream.FollowConfig[*enginev1.Pod]{Handle: w.handle, Synced: w.synced})
+}
+
+func podSource(conn grpc.ClientConnInterface) stream.Source[*enginev1.Pod] {
+	client := enginev1.NewEngineServiceClient(conn)
+	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*enginev1.Pod], error) {
+		watch, err := client.WatchPods(ctx, &enginev1.WatchPodsRequest{ResumeToken: token})
+		if err != nil {
+			return nil, err
+		}
+		return func() (*streamv1.Frame, *enginev1.Pod, error) {
+			m, err := watch.Recv()
+			return m.GetFrame(), m.GetPod(), err
+		}, nil
+	})
+}
+
+func (w *podWatch) handle(change stream.Change[*enginev1.Pod]) {
+	pod := change.New
+	if len(pod.GetPod()) == 0 {
+		pod = change.Old
+	}
+	view, err := viewPod(pod)
+	if err != nil {
+		w.fail(err)
+		return
+	}
+	if len(w.names) > 0 && !slices.ContainsFunc(w.names, func(name string) bool { return named(name, view.pod.Namespace, view.pod.Name) }) {
+		return
+	}
+	if !w.begun {
+		w.first = append(w.first, view)
+		return
+	}
+	w.show(view, change.Op == stream.OpRemove)
+}
+
+func (w *podWatch) synced() {
+	if w.begun {
+		return
+	}
+	w.begun = true
+	slices.SortFunc(w.first, func(x, y podView) int {
+		return cmp.Or(cmp.Compare(x.pod.Namespace, y.pod.Namespace), cmp.Compare(x.pod.Name, y.pod.Name))
+	})
+	var rows [][]any
+	for _, v := range w.first {
+		if w.output.isTable() {
+			rows = append(rows, v.row(w.now()))
+			w.isNews(v, rows[len(rows)-1])
+			continue
+		}
+		w.show(v, false)
+	}
+	w.first = nil
+	if len(rows) > 0 {
+		if err := w.table.print(rows...); err != nil {
+			w.fail(err)
+		}
+	}
+}
+
+func (w *podWatch) show(v podView, removed bool) {
+	if !w.output.isTable() {
+		if err := printObject(w.out, w.output, v.pod); err != nil {
+			w.fail(err)
+		}
+		return
+	}
+	row := v.row(w.now())
+	if removed {
+		row[statusCell] = "Removed"
+	}
+	if !w.isNews(v, row) {
+		return
+	}
+	if removed {
+		delete(w.shown, string(v.pod.UID))
+	}
+	if err := w.table.print(row); err != nil {
+		w.fail(err)
+	}
+}
+
+// isNews is false when a line would say again what the last line about the pod has said. Many changes of a pod are in
+// fields that no column shows.
+func (w *podWatch) isNews(v podView, row []any) bool {
+	timeless := slices.Clone(row)
+	timeless[ageCell] = ""
+	text := fmt.Sprint(timeless...)
+	if w.shown[string(v.pod.UID)] == text {
+		return false
+	}
+	w.shown[string(v.pod.UID)] = text
+	return true
+}

@@ -1,0 +1,181 @@
+// Package show is the commands that look at a running node and change nothing: get, events and logs. They ask the
+// services over gRPC, each service only for what it owns: configmux for the sources, pleg for what was observed,
+// syncloop for the pods with their status, nodestatus for the Node.
+package show
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/stream"
+)
+
+// callTimeout is how long a service has to answer: none of the calls needs I/O.
+const callTimeout = 5 * time.Second
+
+// Commands returns get, events and logs.
+func Commands() []*cobra.Command {
+	a := &asker{clock: clock.RealClock{}}
+	return []*cobra.Command{a.getCommand(), a.eventsCommand(), a.logsCommand()}
+}
+
+// asker asks the services of one node.
+type asker struct {
+	// clock gives the time that ages are counted to, and times what has to be asked again and again.
+	clock    clock.WithTicker
+	stateDir string
+}
+
+func (a *asker) getCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get pods|sources|node",
+		Short: "Show pods, sources of pods, or the node",
+	}
+	cmd.AddCommand(a.podsCommand(), a.sourcesCommand(), a.nodeCommand())
+	return cmd
+}
+
+// addFlags adds --state-dir, and -o and -w when there is a place for what they say.
+func (a *asker) addFlags(cmd *cobra.Command, output *format, watch *bool) {
+	target.AddFlag(cmd.Flags(), &a.stateDir)
+	if output != nil {
+		cmd.Flags().VarP(output, "output", "o", "`FORMAT` of the output: wide, json, yaml or name")
+	}
+	if watch != nil {
+		cmd.Flags().BoolVarP(watch, "watch", "w", false, "go on, and print every change")
+	}
+}
+
+func (a *asker) address(service layout.Service) (string, error) {
+	addresses, err := target.SocketAddresses(a.stateDir)
+	if err != nil {
+		return "", err
+	}
+	switch service {
+	case layout.ConfigMux:
+		return addresses.ConfigMux, nil
+	case layout.PLEG:
+		return addresses.PLEG, nil
+	case layout.SyncLoop:
+		return addresses.SyncLoop, nil
+	case layout.NodeStatus:
+		return addresses.NodeStatus, nil
+	default:
+		return "", fmt.Errorf("there is no service %q", service)
+	}
+}
+
+// connect returns a connection to a service that can be reached now. Its error says what to do.
+func (a *asker) connect(ctx context.Context, service layout.Service) (*grpc.ClientConn, error) {
+	address, err := a.address(service)
+	if err != nil {
+		return nil, err
+	}
+	var dialer net.Dialer
+	probe, err := dialer.DialContext(ctx, "unix", strings.TrimPrefix(address, "unix://"))
+	if err != nil {
+		return nil, a.unreachable(service, address, err)
+	}
+	if err := probe.Close(); err != nil {
+		return nil, fmt.Errorf("reaching %s at %s: %w", service, address, err)
+	}
+	return rpc.Dial(address)
+}
+
+func (a *asker) unreachable(service layout.Service, address string, err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("cannot reach %s at %s: this user may not: run the command as root", service, address)
+	}
+	up := "quartet up"
+	if a.stateDir != "" && a.stateDir != layout.DefaultStateDir {
+		up += " --state-dir " + a.stateDir
+	}
+	return fmt.Errorf("cannot reach %s at %s: is the node running? start it with '%s', or name its state directory with --state-dir or %s",
+		service, address, up, target.EnvStateDir)
+}
+
+// ask makes one call to a service.
+func ask[R any](ctx context.Context, a *asker, service layout.Service, call func(context.Context, grpc.ClientConnInterface) (R, error)) (response R, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	conn, err := a.connect(ctx, service)
+	if err != nil {
+		return response, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	response, err = call(ctx, conn)
+	if err != nil {
+		return response, explain(service, err)
+	}
+	return response, nil
+}
+
+// explain turns the error of a call into one for people.
+func explain(service layout.Service, err error) error {
+	switch status.Code(err) { //nolint:exhaustive // the service's own words do for every other code
+	case codes.DeadlineExceeded:
+		return fmt.Errorf("%s did not answer within %s: see its log", service, callTimeout)
+	default:
+		return fmt.Errorf("%s: %s", service, status.Convert(err).Message())
+	}
+}
+
+// follow follows a stream of a service until ctx ends, which is no error. While the service is away it says so, once, to
+// the standard error stream, and goes on when the service is back.
+func follow[V any](ctx context.Context, a *asker, cmd *cobra.Command, service layout.Service, open func(grpc.ClientConnInterface) stream.Source[V],
+	cfg stream.FollowConfig[V],
+) (err error) {
+	conn, err := a.connect(ctx, service)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	cfg.Source, cfg.Logger = open(conn), slog.New(slog.DiscardHandler)
+	cfg.Connected = func(up bool, cause error) {
+		if up {
+			return
+		}
+		if code := status.Code(cause); code == codes.Unimplemented || code == codes.PermissionDenied {
+			fail(explain(service, cause))
+			return
+		}
+		if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s is away; waiting until it is back\n", service); err != nil {
+			fail(err)
+		}
+	}
+	err = stream.Follow(ctx, cfg)
+	if cmd.Context().Err() != nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// hostname is what the node of this machine is called unless it is told otherwise; only for telling people.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "NODE"
+	}
+	return strings.ToLower(name)
+}
