@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
@@ -17,6 +18,9 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/server"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
+
+// checkpointFile, in the state directory, keeps what the manifests stood for.
+const checkpointFile = "configmux-manifests.json"
 
 // run reads the sources and serves the desired pods until ctx ends.
 func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (err error) {
@@ -57,7 +61,8 @@ func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry) []source.Source 
 	if path := cfg.Kubelet.StaticPodPath; path != "" {
 		sources = append(sources, filesource.New(filesource.Config{
 			Path: path, Node: cfg.NodeName, Period: cfg.Kubelet.FileCheckFrequency.Duration,
-			Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
+			Checkpoint: filepath.Join(cfg.StateDir, checkpointFile),
+			Clock:      clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
 		}))
 	}
 	return sources

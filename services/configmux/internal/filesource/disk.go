@@ -118,6 +118,11 @@ func kindOf(mode fs.FileMode) string {
 	}
 }
 
+// isGone reports whether nothing has that path any more; its directory may be gone with it, or be something else now.
+func isGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
+}
+
 func isHidden(path string) bool { return strings.HasPrefix(filepath.Base(path), ".") }
 
 func isLink(path string) bool {

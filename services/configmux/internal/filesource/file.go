@@ -3,9 +3,7 @@ package filesource
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"time"
 
@@ -46,14 +44,18 @@ const (
 	lookForSure
 )
 
-// patient reports whether content that is bad may only be half written.
+// patient reports whether content that is bad may only be half written, and a file that is gone only on its way.
 func (h howToLook) patient() bool { return h != lookForSure }
 
 // look brings what is known of one file up to date.
 func (s *Source) look(ctx context.Context, path string, how howToLook, began time.Time) {
 	info, err := os.Stat(path)
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) && !isLink(path) {
+		if isGone(err) && !isLink(path) {
+			if known := s.files[path]; known != nil && len(known.pods) > 0 && how.patient() {
+				s.putOff(path)
+				return
+			}
 			s.forget(ctx, path, began)
 			return
 		}
@@ -67,14 +69,14 @@ func (s *Source) look(ctx context.Context, path string, how howToLook, began tim
 		s.unusable(ctx, path, began, fmt.Errorf("it is %s: put only manifest files here", kindOf(info.Mode())))
 		return
 	}
-	known := s.files[path]
+	known := s.known(path)
 	if how == lookIfChanged && known != nil && known.print == fingerprintOf(info) {
 		return
 	}
 	data, print, err := read(path)
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			s.forget(ctx, path, began)
+		if isGone(err) {
+			s.putOff(path) // it went between two looks; the next one finds out
 			return
 		}
 		s.broken(ctx, path, began, known, err)
@@ -85,7 +87,7 @@ func (s *Source) look(ctx context.Context, path string, how howToLook, began tim
 
 // decode takes in the content of a file.
 func (s *Source) decode(ctx context.Context, path string, how howToLook, began time.Time, data []byte, print fingerprint) {
-	known, sum := s.files[path], sha256.Sum256(data)
+	known, sum := s.known(path), sha256.Sum256(data)
 	if known != nil && known.sum == sum {
 		known.print, known.lookedAt = print, began
 		for i := range known.errs {
@@ -95,7 +97,7 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 	}
 	result := staticpod.Decode(data, staticpod.Origin{Node: s.cfg.Node, Path: path})
 	if len(result.Problems) > 0 && how.patient() {
-		s.noteWrite(path)
+		s.putOff(path)
 		return
 	}
 	span, ctx := s.beginRead(ctx, path, began)
@@ -188,7 +190,8 @@ func (s *Source) fail(ctx context.Context, path string, began time.Time, next *f
 
 // forget takes in that a file is gone.
 func (s *Source) forget(ctx context.Context, path string, began time.Time) {
-	delete(s.writing, path)
+	delete(s.unsettled, path)
+	delete(s.restored, path)
 	if s.files[path] == nil {
 		return
 	}

@@ -10,8 +10,9 @@
 //	event on the path, a link or the watched parent ──► look at what has another fingerprint ──► give the set
 //	every fileCheckFrequency ──► read all again ───────┘
 //
-// A file that is renamed into place is whole and is read at once. One that is written in place may be half written: it
-// is read when it has been still for a moment. A file that cannot be read or decoded keeps the pods that it last had.
+// A file that is renamed into place is whole and is read at once. One that is written in place may be half written, and
+// one that is gone may be an editor's between two renames: those are looked at when they have been still for a moment.
+// A file that cannot be read or decoded keeps the pods that it last had, through a restart too.
 package filesource
 
 import (
@@ -24,6 +25,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"go.opentelemetry.io/otel/trace"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -36,10 +38,10 @@ const Name = "file"
 const (
 	// pollInterval is how often the path is looked at while inotify is not to be had.
 	pollInterval = time.Second
-	// settleTime is how long a file that is written in place must have been still before it is read. A writer that does
-	// not rename writes a manifest in one go, or in pieces that are microseconds apart.
+	// settleTime is how long a file that is written in place or gone must have been still before that counts. A writer
+	// that does not rename writes a manifest in one go, or in pieces that are microseconds apart.
 	settleTime = 20 * time.Millisecond
-	// maxSettleTime is how long a file that is written again and again is waited for.
+	// maxSettleTime is how long a file that changes again and again is waited for.
 	maxSettleTime = time.Second
 )
 
@@ -51,9 +53,11 @@ type Config struct {
 	Node string
 	// Period is the time between full reads.
 	Period time.Duration
-	Clock  clock.WithTicker
-	Tracer trace.Tracer
-	Logger *slog.Logger
+	// Checkpoint is the file, in an existing directory, that keeps the pods for manifests which are broken at a restart.
+	Checkpoint string
+	Clock      clock.WithTicker
+	Tracer     trace.Tracer
+	Logger     *slog.Logger
 }
 
 // Source is the file source. It implements source.Source.
@@ -77,10 +81,14 @@ type Source struct {
 	// readAt is when the last full read ended.
 	readAt time.Time
 
+	// restored has the pods of the checkpoint, by path, until the first full read.
+	restored map[string][]*v1.Pod
+	keeper   *keeper
+
 	// dirty has the files to look at now.
 	dirty map[string]bool
-	// writing has the files that are being written, and when to look at them.
-	writing map[string]settling
+	// unsettled has the files that may be between two states, and when to look at them.
+	unsettled map[string]settling
 	// relook asks to look at the path and everything in it.
 	relook bool
 	// causes has the traces of this turn's changes, by path.
@@ -89,7 +97,7 @@ type Source struct {
 	changed bool
 }
 
-// settling is a file that is being written.
+// settling is a file that may be between two states.
 type settling struct {
 	since, due time.Time
 }
@@ -99,7 +107,7 @@ func New(cfg Config) *Source {
 	cfg.Path = filepath.Clean(cfg.Path)
 	return &Source{
 		cfg: cfg, newWatcher: fsnotify.NewWatcher,
-		files: map[string]*file{}, dirty: map[string]bool{}, writing: map[string]settling{},
+		files: map[string]*file{}, dirty: map[string]bool{}, unsettled: map[string]settling{},
 	}
 }
 
@@ -114,6 +122,7 @@ func (s *Source) Target() string { return s.cfg.Path }
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	s.sink = sink
 	defer s.unwatch()
+	defer s.startKeeper(ctx)()
 	full := s.cfg.Clock.NewTicker(s.cfg.Period)
 	defer full.Stop()
 	poll := s.cfg.Clock.NewTicker(min(pollInterval, s.cfg.Period))
@@ -165,7 +174,7 @@ func (s *Source) note(event fsnotify.Event, ok bool) {
 			// What is watched may be gone or another: a new one can have the inode of the old one.
 			s.watch.stale = true
 		} else if !s.isDir {
-			s.noteWrite(s.cfg.Path)
+			s.putOff(s.cfg.Path)
 		}
 	}
 }
@@ -178,16 +187,16 @@ func (s *Source) noteEntry(event fsnotify.Event) {
 		return
 	}
 	if event.Has(fsnotify.Write) {
-		s.noteWrite(event.Name)
+		s.putOff(event.Name)
 		return
 	}
 	s.dirty[event.Name] = true
 }
 
-// noteWrite puts a file off until it has been still for a moment.
-func (s *Source) noteWrite(path string) {
+// putOff leaves a file for when it has been still for a moment.
+func (s *Source) putOff(path string) {
 	now := s.cfg.Clock.Now()
-	w, known := s.writing[path]
+	w, known := s.unsettled[path]
 	if !known {
 		w.since = now
 	}
@@ -195,7 +204,7 @@ func (s *Source) noteWrite(path string) {
 	if last := w.since.Add(maxSettleTime); w.due.After(last) {
 		w.due = last
 	}
-	s.writing[path] = w
+	s.unsettled[path] = w
 }
 
 // notePending takes in the events that are there already, so that many changes at once become few readings.
@@ -219,11 +228,11 @@ const maxPending = 4096
 
 // settled returns a channel that tells when the next file has been still long enough, and what releases its timer.
 func (s *Source) settled() (<-chan time.Time, func()) {
-	if len(s.writing) == 0 {
+	if len(s.unsettled) == 0 {
 		return nil, func() {}
 	}
 	var next time.Time
-	for _, w := range s.writing {
+	for _, w := range s.unsettled {
 		if next.IsZero() || w.due.Before(next) {
 			next = w.due
 		}
@@ -235,10 +244,12 @@ func (s *Source) settled() (<-chan time.Time, func()) {
 // turn looks at everything that was noted, or at all there is, and gives the outcome to the sink.
 func (s *Source) turn(ctx context.Context, everything bool) {
 	began := s.cfg.Clock.Now()
+	// Until it has been read once, all of it counts at once: the first set must not lack what is only put off.
+	everything = everything || s.readAt.IsZero()
 	s.causes, s.changed = map[string]context.Context{}, everything
-	for path, w := range s.writing {
+	for path, w := range s.unsettled {
 		if !w.due.After(began) {
-			delete(s.writing, path)
+			delete(s.unsettled, path)
 			s.look(ctx, path, lookForSure, began)
 		}
 	}
@@ -260,10 +271,13 @@ func (s *Source) turn(ctx context.Context, everything bool) {
 		s.lookAtAll(ctx, false, began)
 	}
 	if everything && s.failure == nil {
-		s.readAt = s.cfg.Clock.Now()
+		s.readAt, s.restored = s.cfg.Clock.Now(), nil
 	}
 	if s.changed {
 		s.give()
+	}
+	if len(s.causes) > 0 {
+		s.keep()
 	}
 }
 
@@ -287,7 +301,7 @@ func (s *Source) lookAtAll(ctx context.Context, everything bool, began time.Time
 	there := make(map[string]bool, len(paths))
 	for _, path := range paths {
 		there[path] = true
-		if _, written := s.writing[path]; written && s.files[path] != nil {
+		if _, changing := s.unsettled[path]; changing && s.files[path] != nil {
 			continue
 		}
 		how := lookIfChanged
@@ -296,8 +310,12 @@ func (s *Source) lookAtAll(ctx context.Context, everything bool, began time.Time
 		}
 		s.look(ctx, path, how, began)
 	}
-	for path := range s.files {
-		if !there[path] {
+	for path, f := range s.files {
+		switch {
+		case there[path]:
+		case len(f.pods) > 0:
+			s.putOff(path)
+		default:
 			s.forget(ctx, path, began)
 		}
 	}

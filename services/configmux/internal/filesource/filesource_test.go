@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -58,6 +59,7 @@ type rig struct {
 	t *testing.T
 	*recorder
 	path string
+	stop func()
 }
 
 type option func(*Source)
@@ -67,7 +69,8 @@ func start(t *testing.T, path string, options ...option) *rig {
 	t.Helper()
 	s := New(Config{
 		Path: path, Node: "node", Period: time.Hour, Clock: clock.RealClock{},
-		Tracer: noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler),
+		Checkpoint: filepath.Join(t.TempDir(), "checkpoint.json"),
+		Tracer:     noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler),
 	})
 	for _, o := range options {
 		o(s)
@@ -76,12 +79,13 @@ func start(t *testing.T, path string, options ...option) *rig {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx, r.recorder) }()
-	t.Cleanup(func() {
+	r.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
 	})
+	t.Cleanup(r.stop)
 	r.until("the first reading", func(source.Reading) bool { return true })
 	return r
 }
@@ -411,6 +415,70 @@ func TestHalfWrittenFilesAreNotTaken(t *testing.T) {
 	}
 }
 
+// Some editors move the old file aside and write a new one: in between there is none, and beside it there is another
+// one with the same pod.
+func TestAnEditorsBackupTakesNoPodAway(t *testing.T) {
+	for _, mode := range []string{"directory", "file"} {
+		t.Run(mode, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "a.yaml")
+			overwrite(t, path, manifest("a", "i:0"))
+			target := dir
+			if mode == "file" {
+				target = path
+			}
+			r := start(t, target)
+			r.has(0, "a-node i:0")
+			seen := len(r.all())
+			for i := 1; i < 10; i++ {
+				must(t, os.Rename(path, path+"~"))
+				overwrite(t, path, manifest("a", fmt.Sprintf("i:%d", i)))
+				must(t, os.Remove(path+"~"))
+				r.has(0, fmt.Sprintf("a-node i:%d", i))
+			}
+			uids := map[types.UID]bool{}
+			for _, reading := range r.all()[seen:] {
+				if len(reading.Pods) != 1 {
+					t.Fatalf("in between there were %d pods", len(reading.Pods))
+				}
+				uids[reading.Pods[0].UID] = true
+			}
+			if len(uids) > 10 {
+				t.Errorf("%d versions of the pod in 10 versions of the file: a backup has counted", len(uids))
+			}
+		})
+	}
+}
+
+// The first set after a restart has the last good pods, also when the path could not be read at first.
+func TestTheFirstSetIsWholeWhenThePathComesLate(t *testing.T) {
+	root, kept := t.TempDir(), filepath.Join(t.TempDir(), "checkpoint.json")
+	dir := filepath.Join(root, "manifests")
+	must(t, os.Mkdir(dir, 0o700))
+	overwrite(t, filepath.Join(dir, "a.yaml"), manifest("a", "i:1"))
+	before := start(t, dir, keeping(kept, "node"))
+	before.has(0, "a-node i:1")
+	before.stop()
+
+	must(t, os.Rename(dir, dir+".away"))
+	must(t, os.Symlink("manifests", dir)) // a link to itself
+	overwrite(t, filepath.Join(dir+".away", "a.yaml"), "{")
+	r := start(t, dir, keeping(kept, "node"))
+	r.until("a failure", func(got source.Reading) bool { return got.Failed })
+	must(t, os.Rename(dir+".away", filepath.Join(root, "real")))
+	must(t, os.Symlink("real", filepath.Join(root, "next")))
+	must(t, os.Rename(filepath.Join(root, "next"), dir))
+	got := r.has(1, "a-node i:1")
+	if got.ReadAt.IsZero() {
+		t.Error("it has been read in full, and does not say when")
+	}
+	for _, reading := range r.all() {
+		if !reading.Failed && len(reading.Pods) != 1 {
+			t.Errorf("a set without the pod: %+v", reading)
+		}
+	}
+}
+
 func TestDuplicatesAreLeftOutAndReported(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, dir)
@@ -584,5 +652,59 @@ func TestOverflowIsReadAgain(t *testing.T) {
 	})
 	replace(t, filepath.Join(dir, "a.yaml"), manifest("a", "i:1"))
 	overflow <- fsnotify.ErrEventOverflow
+	r.has(0, "a-node i:1")
+}
+
+// keeping makes a source keep its checkpoint in a file that outlives it.
+func keeping(path, node string) option {
+	return func(s *Source) { s.cfg.Checkpoint, s.cfg.Node = path, node }
+}
+
+// A process that is killed and started again while a manifest is broken must not take that manifest's pods away.
+func TestABrokenFileKeepsItsPodsThroughARestart(t *testing.T) {
+	dir, kept := t.TempDir(), filepath.Join(t.TempDir(), "checkpoint.json")
+	path := filepath.Join(dir, "a.yaml")
+	replace(t, path, manifest("a", "i:1")+"---\n"+manifest("b", "i:1"))
+	replace(t, filepath.Join(dir, "c.yaml"), manifest("c", "i:1"))
+	first := start(t, dir, keeping(kept, "node"))
+	uid := first.has(0, "a-node i:1", "b-node i:1", "c-node i:1").Pods[0].UID
+	first.stop()
+
+	overwrite(t, path, "{")                                          // broken while nobody looked
+	overwrite(t, filepath.Join(dir, "c.yaml"), manifest("c", "i:2")) // good, and changed
+	second := start(t, dir, keeping(kept, "node"))
+	got := second.has(1, "a-node i:1", "b-node i:1", "c-node i:2")
+	if got.Pods[0].UID != uid {
+		t.Errorf("UID %s, want %s as before the restart", got.Pods[0].UID, uid)
+	}
+	second.stop()
+
+	third := start(t, dir, keeping(kept, "node"))
+	third.has(1, "a-node i:1", "b-node i:1", "c-node i:2")
+	must(t, os.Remove(path))
+	third.has(0, "c-node i:2")
+	third.stop()
+
+	// A file that is gone has no pods, whatever the checkpoint says, and a broken one of that name is another one.
+	overwrite(t, path, "{")
+	fourth := start(t, dir, keeping(kept, "node"))
+	fourth.has(1, "c-node i:2")
+	fourth.stop()
+
+	// What was kept for another node is of no use.
+	overwrite(t, filepath.Join(dir, "c.yaml"), "{")
+	start(t, dir, keeping(kept, "other")).has(2)
+}
+
+func TestACheckpointThatCannotBeUsedIsDoneWithout(t *testing.T) {
+	dir, kept := t.TempDir(), filepath.Join(t.TempDir(), "checkpoint.json")
+	replace(t, filepath.Join(dir, "a.yaml"), manifest("a", "i:1"))
+	for _, content := range []string{"", "{", `{"node":"node","manifests":{"x":["AAAA"]}}`} {
+		overwrite(t, kept, content)
+		r := start(t, dir, keeping(kept, "node"))
+		r.has(0, "a-node i:1")
+		r.stop()
+	}
+	r := start(t, dir, keeping(filepath.Join(kept, "not", "there"), "node"))
 	r.has(0, "a-node i:1")
 }
