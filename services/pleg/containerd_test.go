@@ -137,7 +137,7 @@ func startLatency(h hand, w *watcher) time.Duration {
 	const starts = 20
 	latencies := make([]time.Duration, starts)
 	for i := range latencies {
-		id := h.container(sandbox, config, "app-"+string(rune('a'+i)), "serve")
+		id := h.container(sandbox, config, "app-"+string(rune('a'+i)), "sleep")
 		h.start(id)
 		e := w.until(started, id)
 		latencies[i] = e.GetObservedAt().AsTime().Sub(e.GetOccurredAt().AsTime())
