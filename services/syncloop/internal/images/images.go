@@ -20,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 )
@@ -169,7 +170,7 @@ func (p *Puller) pull(ctx context.Context, name string, r Request) (image Image,
 	start := p.cfg.Clock.Now()
 	p.cfg.Logger.Info("pulling an image", telemetry.KeyImage, name, telemetry.KeyPodUID, string(r.PodUID))
 	callCtx, call := p.cfg.Tracer.Start(ctx, "cri.PullImage", trace.WithSpanKind(trace.SpanKindClient))
-	_, err = service.PullImage(callCtx, &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}, nil, r.Sandbox)
+	_, err = service.PullImage(cri.Quiet(callCtx), &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}, nil, r.Sandbox)
 	endSpan(call, err)
 	if err != nil {
 		p.cfg.Logger.Warn("an image could not be pulled", telemetry.KeyImage, name, telemetry.KeyError, err)

@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
@@ -80,7 +81,7 @@ func (p *Puller) status(ctx context.Context, name string) (image Image, found bo
 	}
 	ctx, span := p.cfg.Tracer.Start(ctx, "cri.ImageStatus", trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithAttributes(attribute.String(telemetry.KeyImage, name)))
-	response, err := service.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: name}, false)
+	response, err := service.ImageStatus(cri.Quiet(ctx), &runtimeapi.ImageSpec{Image: name}, false)
 	endSpan(span, err)
 	if err != nil || response.GetImage() == nil {
 		return Image{}, false, err

@@ -35,9 +35,9 @@ func (m *Manager) KillPod(ctx context.Context, pod *v1.Pod, status *lifecyclev1.
 	return m.stopPod(ctx, m.instrument(runtime), pod, status, gracePeriodSeconds, false)
 }
 
-// stopPod kills all containers and stops the sandboxes that are ready. With dead it stops those that are not, too: their
-// network may still be there.
-func (m *Manager) stopPod(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, status *lifecyclev1.PodStatus, grace int64, dead bool) (err error) {
+// stopPod kills all containers and stops the sandboxes that are ready. With again the newest one is stopped even when it is
+// not ready, for it is about to be replaced, and its network may still be there.
+func (m *Manager) stopPod(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, status *lifecyclev1.PodStatus, grace int64, again bool) (err error) {
 	ctx, end := m.phase(ctx, "pod.kill", pod)
 	defer func() { end(err) }()
 	var targets []target
@@ -50,8 +50,8 @@ func (m *Manager) stopPod(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, s
 		return err
 	}
 	var errs []error
-	for _, s := range status.GetSandboxes() {
-		if dead || observed.Ready(s) {
+	for i, s := range status.GetSandboxes() { // newest first
+		if observed.Ready(s) || again && i == 0 {
 			if err := rt.stopPodSandbox(ctx, s.GetId()); err != nil {
 				errs = append(errs, fmt.Errorf("stop sandbox %s of pod %s: %w", s.GetId(), podName(pod), err))
 			}

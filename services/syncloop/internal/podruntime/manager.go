@@ -160,8 +160,9 @@ func (s *podSync) run(ctx context.Context) error {
 
 // stop does what comes before anything is started.
 func (s *podSync) stop(ctx context.Context) error {
-	if s.actions.StopAll {
-		return s.m.stopPod(ctx, s.rt, s.pod, s.observed, graceOf(s.pod), s.actions.CreateSandbox)
+	again := s.actions.CreateSandbox && len(s.observed.GetSandboxes()) > 0
+	if s.actions.StopAll || again {
+		return s.m.stopPod(ctx, s.rt, s.pod, s.observed, graceOf(s.pod), again)
 	}
 	var errs []error
 	for _, id := range s.actions.StopSandboxes {

@@ -12,6 +12,7 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
@@ -44,7 +45,7 @@ func endSpan(span trace.Span, err error) {
 // call makes one CRI call in a span.
 func (t *tracedRuntime) call(ctx context.Context, method string, do func(context.Context) error, attrs ...attribute.KeyValue) error {
 	ctx, span := t.tracer.Start(ctx, "cri."+method, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attrs...))
-	err := do(ctx)
+	err := do(cri.Quiet(ctx))
 	endSpan(span, err)
 	return err
 }
