@@ -2,15 +2,18 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 )
@@ -66,7 +69,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	if result.Wrote || err != nil {
 		w.lastWrite = cfg.BootTime()
 	}
-	if err == nil || result.Reasons != nil {
+	if err == nil || result.Reasons != nil || result.SandboxError != nil {
 		var whole podstatus.Reason
 		if result.SandboxError != nil {
 			whole = podstatus.Reason{Reason: reasonSandbox, Message: result.SandboxError.Error()}
@@ -80,7 +83,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 		err = result.SandboxError
 	}
 	if err != nil {
-		out := w.failed(ctx, span, fmt.Errorf("sync the pod: %w", err), cfg.Resync)
+		out := w.failed(ctx, span, fmt.Errorf("sync the pod: %w", err), w.delayAfter(err))
 		if result.RetryAfter > 0 {
 			out.after = min(out.after, result.RetryAfter)
 		}
@@ -97,6 +100,15 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 		out.after = min(out.after, settleDelay)
 	}
 	return out
+}
+
+// delayAfter is the mean time to the next try of a sync that failed. What the runtime has refused may well pass, and so
+// may its absence; what is wrong with the pod itself does not.
+func (w *worker) delayAfter(err error) time.Duration {
+	if _, refused := status.FromError(err); refused || errors.As(err, new(*cri.NotConnectedError)) {
+		return min(transientDelay, w.pool.cfg.Resync)
+	}
+	return w.pool.cfg.Resync
 }
 
 // terminate stops what runs of the pod, and moves on when pleg sees nothing running after the last write.
@@ -132,7 +144,7 @@ func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 	if w.end == nil || !w.end.Removed {
 		return outcome{}
 	}
-	ctx, span := w.span(ctx, "pod.cleanup", cause)
+	ctx, span := w.span(ctx, "pod.finish", cause)
 	defer span.End()
 	observed, err := w.observe(ctx)
 	if err != nil {
@@ -155,17 +167,17 @@ func (w *worker) observe(ctx context.Context) (*lifecyclev1.PodStatus, error) {
 	}
 	askCtx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
-	status, err := cfg.Observer.GetPodStatus(askCtx, w.uid, w.lastWrite)
+	observed, err := cfg.Observer.GetPodStatus(askCtx, w.uid, w.lastWrite)
 	if err != nil {
 		return nil, fmt.Errorf("ask pleg for the pod: %w", err)
 	}
 	w.looked = true
-	cfg.Statuses.Observe(w.uid, status)
-	return status, nil
+	cfg.Statuses.Observe(w.uid, observed)
+	return observed, nil
 }
 
-func (w *worker) newer(status *lifecyclev1.PodStatus) bool {
-	return status != nil && time.Duration(status.GetObservedBoottimeNs()) > w.lastWrite
+func (w *worker) newer(observed *lifecyclev1.PodStatus) bool {
+	return observed != nil && time.Duration(observed.GetObservedBoottimeNs()) > w.lastWrite
 }
 
 // prune removes the ended containers of each name but the newest.
@@ -221,14 +233,26 @@ func Runs(observed *lifecyclev1.PodStatus) bool {
 	return false
 }
 
-// hasGarbage tells whether a container name has more ended containers than are kept.
+// hasGarbage tells whether a pod has what PruneContainers removes: more ended containers of a name than are kept, one that
+// was created and never started when a newer one is there, a dead sandbox that is not the newest and holds nothing.
 func hasGarbage(observed *lifecyclev1.PodStatus) bool {
-	ended := map[string]int{}
-	for _, c := range observed.GetContainers() {
-		if c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_EXITED {
+	ended, newer, holds := map[string]int{}, map[string]bool{}, map[string]bool{}
+	for _, c := range observed.GetContainers() { // newest first
+		switch c.GetState() { //nolint:exhaustive // the others are never garbage
+		case lifecyclev1.ContainerState_CONTAINER_STATE_EXITED:
 			if ended[c.GetName()]++; ended[c.GetName()] > keepExited {
 				return true
 			}
+		case lifecyclev1.ContainerState_CONTAINER_STATE_CREATED:
+			if newer[c.GetName()] {
+				return true
+			}
+		}
+		newer[c.GetName()], holds[c.GetSandboxId()] = true, true
+	}
+	for i, s := range observed.GetSandboxes() { // newest first
+		if i > 0 && s.GetState() != lifecyclev1.SandboxState_SANDBOX_STATE_READY && !holds[s.GetId()] {
+			return true
 		}
 	}
 	return false

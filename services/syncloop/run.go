@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	"k8s.io/utils/clock"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
+	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
+	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/peers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+)
+
+// run serves until ctx, the process's context, ends. Its end stops no pod.
+func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (err error) {
+	cfg.LogUnsupported(tel.Logger)
+	held, err := statedir.Lock(cfg.StateDir, string(nodeconfig.SyncLoop))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, held.Release()) }()
+	runtime, err := cri.New(cri.Config{
+		Endpoint: cfg.Kubelet.ContainerRuntimeEndpoint, ImageEndpoint: cfg.Kubelet.ImageServiceEndpoint,
+		Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration, Logger: tel.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, runtime.Close()) }()
+	configmux, err := rpc.Dial(cfg.Peers.ConfigMux)
+	if err != nil {
+		return fmt.Errorf("reach configmux: %w", err)
+	}
+	defer func() { err = errors.Join(err, configmux.Close()) }()
+	pleg, err := rpc.Dial(cfg.Peers.PLEG)
+	if err != nil {
+		return fmt.Errorf("reach pleg: %w", err)
+	}
+	defer func() { err = errors.Join(err, pleg.Close()) }()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	e, err := newEngine(ctx, cfg, tel, runtime, configmux, pleg)
+	if err != nil {
+		return err
+	}
+	e.stop = stop
+	return e.serve(ctx)
+}
+
+// engine is everything of syncloop, wired.
+type engine struct {
+	// stop ends the process's context, under which workers live.
+	stop    context.CancelFunc
+	cfg     nodeconfig.Config
+	logger  *slog.Logger
+	runtime *cri.Client
+	health  *rpc.Health
+	store   *podstore.Store
+	pool    *worker.Pool
+	loop    *loop.Loop
+	server  *engineserver.Server
+	// readOnly is nil when the read-only API is off.
+	readOnly net.Listener
+}
+
+func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, configmux, plegConn grpc.ClientConnInterface) (*engine, error) {
+	book, err := evictions.Open(filepath.Join(cfg.StateDir, "evictions.json"))
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{cfg: cfg, logger: tel.Logger, runtime: runtime, health: rpc.NewHealth()}
+	realClock := clock.RealClock{}
+	images := func() (internalapi.ImageManagerService, error) { return runtime.Images(atOnce(ctx)) }
+	nodeIP := addressOf(cfg)
+	manager := podruntime.New(podruntime.Config{
+		Runtime: func() (internalapi.RuntimeService, error) { return runtime.Runtime(atOnce(ctx)) }, Images: images,
+		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, NodeIP: nodeIP,
+		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet,
+	})
+	e.store = podstore.New(podstore.Config{
+		Generate: podstatus.Generate, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger,
+	})
+	pleg := peers.NewPLEG(lifecyclev1.NewLifecycleServiceClient(plegConn))
+	resync := cfg.Kubelet.SyncFrequency.Duration
+	e.pool = worker.NewPool(ctx, worker.Config{
+		Runtime: manager, Observer: pleg, Statuses: e.store, Clock: realClock, BootTime: boottime.Now,
+		Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync,
+	})
+	e.loop = loop.New(loop.Config{
+		Desired: peers.ConfigMux(configv1.NewConfigServiceClient(configmux)), Events: pleg.Events(),
+		Pleg:    connectedPLEG{PLEG: pleg, runtime: runtime},
+		Workers: e.pool, Store: e.store, Evictions: book, PodFromObserved: podruntime.PodFromObserved,
+		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync,
+	})
+	e.server = engineserver.New(engineserver.Config{
+		Store: e.store, Workers: e.pool, Health: e.loop.Health, Images: images,
+		Evicter: &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool},
+	})
+	if cfg.Kubelet.ReadOnlyPort != 0 {
+		if e.readOnly, err = httpapi.Listen(ctx, cfg.Kubelet.Address, cfg.Kubelet.ReadOnlyPort); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// serve runs everything until ctx ends.
+func (e *engine) serve(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return e.connect(ctx) })
+	group.Go(func() error { return ended(ctx, e.loop.Run(ctx)) })
+	group.Go(func() error {
+		defer e.store.Close()
+		return rpc.Serve(ctx, rpc.Config{
+			Address: e.cfg.Listen, Health: e.health, Logger: e.logger,
+			Register: func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, e.server) },
+			Ready:    func() { e.logger.Info("serving", "address", e.cfg.Listen) },
+		})
+	})
+	if e.readOnly != nil {
+		group.Go(func() error {
+			handler := httpapi.Handler(e.store, e.loop.Health, e.logger)
+			return httpapi.Serve(ctx, e.readOnly, handler, e.logger)
+		})
+	}
+	err := group.Wait()
+	e.stop()
+	e.pool.Wait()
+	return err
+}
+
+// connect waits for the runtime's first answers, so that no worker has to.
+func (e *engine) connect(ctx context.Context) error {
+	e.health.Set("runtime", "the container runtime has not answered yet at "+e.cfg.Kubelet.ContainerRuntimeEndpoint+": see that it runs")
+	if _, err := e.runtime.Runtime(ctx); err != nil {
+		return ended(ctx, err)
+	}
+	if _, err := e.runtime.Images(ctx); err != nil {
+		return ended(ctx, err)
+	}
+	e.health.Set("runtime", "")
+	return nil
+}
+
+// connectedPLEG is healthy when pleg is and this process, too, has reached the runtime: a worker that came before would
+// fail and have to wait for its next try.
+type connectedPLEG struct {
+	*peers.PLEG
+	runtime *cri.Client
+}
+
+// Health implements loop.Pleg.
+func (p connectedPLEG) Health(ctx context.Context) ([]string, error) {
+	if _, err := p.runtime.Runtime(atOnce(ctx)); err != nil {
+		return []string{err.Error()}, nil
+	}
+	if _, err := p.runtime.Images(atOnce(ctx)); err != nil {
+		return []string{err.Error()}, nil
+	}
+	return p.PLEG.Health(ctx)
+}
+
+// messagesOf reads termination messages where podruntime has put them.
+func messagesOf(manager *podruntime.Manager) func(*v1.Pod, []*lifecyclev1.Container) map[string]string {
+	return func(pod *v1.Pod, ended []*lifecyclev1.Container) map[string]string {
+		return manager.TerminationMessages(&lifecyclev1.PodStatus{Uid: string(pod.UID), Containers: ended})
+	}
+}
+
+// ended makes no error of the end of the process.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// atOnce is a context for asking whether a service is connected: it does not wait.
+func atOnce(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	return ctx
+}
+
+// addressOf returns the address of the node: the one that was given, else that of the default route; empty when there is
+// neither, as on a machine without a network.
+func addressOf(cfg nodeconfig.Config) string {
+	if cfg.NodeIP != "" {
+		return cfg.NodeIP
+	}
+	if ip, err := utilnet.ChooseHostInterface(); err == nil {
+		return ip.String()
+	}
+	return ""
+}
+
+func hostIPs(nodeIP string) []string {
+	if nodeIP == "" {
+		return nil
+	}
+	return []string{nodeIP}
+}
