@@ -63,7 +63,7 @@ func (b *Bundle) spawn() error {
 	// Reaped when it ends, so that it is seen to have ended; the goroutine lives as long as containerd.
 	go func() {
 		err := cmd.Wait()
-		b.cfg.Logger.Info("containerd has ended", "pid", cmd.Process.Pid, "error", err)
+		b.cfg.Logger.Debug("containerd has ended", "pid", cmd.Process.Pid, "error", err)
 	}()
 	return statedir.WriteFileAtomic(b.pidFile(), fmt.Appendf(nil, "%d\n", cmd.Process.Pid), fileMode)
 }

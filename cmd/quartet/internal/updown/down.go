@@ -86,7 +86,7 @@ func stopServices(ctx context.Context, l layout.Layout) (string, error) {
 		var held *statedir.HeldError
 		switch {
 		case err == nil:
-			if err := lock.Release(); err != nil {
+			if err := errors.Join(removeStale(l.PIDFile(name)), lock.Release()); err != nil {
 				return "", err
 			}
 		case errors.As(err, &held) && held.Holder.PID != 0:
@@ -99,6 +99,14 @@ func stopServices(ctx context.Context, l layout.Layout) (string, error) {
 		}
 	}
 	return stopped, nil
+}
+
+// removeStale removes the pid file of a process that was killed before it could.
+func removeStale(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("removing a pid file that is out of date: %w", err)
+	}
+	return nil
 }
 
 func stopRuntime(ctx context.Context, b *bundle.Bundle, l layout.Layout, p progress) error {

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// beMain makes the test binary behave as quartet, so that a copy of it beside other binaries is a whole installation.
+const beMain = "QUARTET_TEST_BE_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beMain) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+var services = []string{"configmux", "pleg", "syncloop", "nodestatus"}
+
+// obedient says what it was started with and ends on SIGTERM, leaving a file that says so.
+const obedient = `#!/bin/sh
+name=$(basename "$0"); dir=$(dirname "$0")
+trap 'echo bye > "$dir/$name.bye"; exit 0' TERM
+echo "up with $*"
+while :; do sleep 0.02; done
+`
+
+// install makes a directory with quartet and a script for each service.
+func install(t *testing.T, script string) string {
+	t.Helper()
+	dir := t.TempDir()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "quartet"), content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range services {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// quartet is a command of the installation in a directory, with its output in a file there.
+func quartet(t *testing.T, dir string, args ...string) *exec.Cmd {
+	t.Helper()
+	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := log.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	cmd := exec.Command(filepath.Join(dir, "quartet"), args...)
+	cmd.Env = append(os.Environ(), beMain+"=1")
+	cmd.Stdout, cmd.Stderr = log, log
+	return cmd
+}
+
+// startNode starts quartet node and waits until all four services have said that they are up.
+func startNode(t *testing.T, dir string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := quartet(t, dir, append([]string{"node", "--state-dir", filepath.Join(dir, "state")}, args...)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+			_ = cmd.Wait()         // how it ended is no matter any more
+		}
+	})
+	eventually(t, dir, "all four are up", func() bool { return strings.Count(logOf(t, dir), "up with") >= len(services) })
+	return cmd
+}
+
+func logOf(t *testing.T, dir string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func eventually(t *testing.T, dir, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not come true that %s; the log:\n%s", what, logOf(t, dir))
+		}
+		<-ticker.C
+	}
+}
+
+func pidOf(dir, name string) int {
+	content, err := os.ReadFile(filepath.Join(dir, "state", "run", name+".pid"))
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(string(bytes.TrimSpace(content)))
+	if err != nil {
+		return 0
+	}
+	return pid
+}
+
+func TestNodeTellsEachServiceWhereTheOthersAre(t *testing.T) {
+	dir := install(t, obedient)
+	startNode(t, dir, "--hostname-override", "n1", "--node-labels", "a=b", "--v", "4")
+	log := logOf(t, dir)
+	for _, want := range []string{
+		"pleg       | up with", "syncloop   | up with",
+		"--configmux-address=unix://", "--nodestatus-address=unix://", "--hostname-override=n1", "--node-labels=a=b", "--v=4",
+		"--state-dir=" + filepath.Join(dir, "state"),
+	} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log lacks %q:\n%s", want, log)
+		}
+	}
+}
+
+func TestNodeStopsAllFourOnSIGTERM(t *testing.T) {
+	dir := install(t, obedient)
+	cmd := startNode(t, dir)
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("it did not end well: %v", err)
+	}
+	for _, name := range services {
+		if _, err := os.Stat(filepath.Join(dir, name+".bye")); err != nil {
+			t.Errorf("%s was not asked to end: %v", name, err)
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "state", "run", "*.pid"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("pid files are left: %v %v", left, err)
+	}
+}
+
+func TestServicesEndWithAKilledNode(t *testing.T) {
+	dir := install(t, obedient)
+	cmd := startNode(t, dir)
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range services {
+		eventually(t, dir, name+" ends with its parent", func() bool {
+			_, err := os.Stat(filepath.Join(dir, name+".bye"))
+			return err == nil
+		})
+	}
+}
+
+func TestNodeStartsAKilledServiceAgain(t *testing.T) {
+	dir := install(t, obedient)
+	startNode(t, dir)
+	eventually(t, dir, "pleg has a pid file", func() bool { return pidOf(dir, "pleg") != 0 })
+	first := pidOf(dir, "pleg")
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, dir, "pleg runs again", func() bool { pid := pidOf(dir, "pleg"); return pid != 0 && pid != first })
+	eventually(t, dir, "the log says why it ended", func() bool { return strings.Contains(logOf(t, dir), "signal: killed") })
+}
+
+func TestSecondNodeNamesTheFirst(t *testing.T) {
+	dir := install(t, obedient)
+	first := startNode(t, dir)
+	out := expectFailure(t, dir, "node", "--state-dir", filepath.Join(dir, "state"))
+	if !strings.Contains(out, "pid "+strconv.Itoa(first.Process.Pid)) {
+		t.Errorf("the error does not name the holder %d: %s", first.Process.Pid, out)
+	}
+}
+
+func TestNodeSaysEverythingThatIsWrongBeforeItStarts(t *testing.T) {
+	dir := install(t, obedient)
+	config := filepath.Join(dir, "kubelet.yaml")
+	err := os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nnoSuchField: 1\n"), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := expectFailure(t, dir, "node", "--state-dir", filepath.Join(dir, "state"), "--config", config, "--node-ip", "nonsense")
+	for _, want := range []string{"noSuchField", "node-ip"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the error lacks %q: %s", want, out)
+		}
+	}
+	if strings.Contains(out, "up with") {
+		t.Errorf("a service was started: %s", out)
+	}
+}
+
+func TestNodeNamesTheBinaryThatIsMissing(t *testing.T) {
+	dir := install(t, obedient)
+	if err := os.Remove(filepath.Join(dir, "syncloop")); err != nil {
+		t.Fatal(err)
+	}
+	out := expectFailure(t, dir, "node", "--state-dir", filepath.Join(dir, "state"))
+	if !strings.Contains(out, "syncloop") || !strings.Contains(out, "make build") {
+		t.Errorf("the error does not say what to do: %s", out)
+	}
+}
+
+func TestDownWithoutANodeSaysSo(t *testing.T) {
+	dir := install(t, obedient)
+	if err := quartet(t, dir, "down", "--state-dir", filepath.Join(dir, "none")).Run(); err != nil {
+		t.Fatal(err)
+	}
+	if out := logOf(t, dir); !strings.Contains(out, "There is no node in") {
+		t.Errorf("got %q", out)
+	}
+}
+
+func TestUpNamesWhatIsMissing(t *testing.T) {
+	dir := install(t, obedient)
+	out := expectFailure(t, dir, "up", "--state-dir", filepath.Join(dir, "state"))
+	if !strings.Contains(out, "containerd") || !strings.Contains(out, "make build") {
+		t.Errorf("the error does not name the runtime: %s", out)
+	}
+}
+
+// expectFailure runs a command that must fail, and returns what was logged since.
+func expectFailure(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := quartet(t, dir, args...)
+	before := len(logOf(t, dir))
+	if err := cmd.Run(); err == nil {
+		t.Errorf("%v succeeded", args)
+	}
+	return logOf(t, dir)[before:]
+}

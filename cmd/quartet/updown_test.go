@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quartet-node/quartet/internal/bundle"
+	"github.com/quartet-node/quartet/test/harness"
+)
+
+const pod = `apiVersion: v1
+kind: Pod
+metadata: {name: kept, namespace: default}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+    - {name: hello, image: "quartet.local/hello:1", imagePullPolicy: IfNotPresent, args: [serve]}
+`
+
+var containerID = regexp.MustCompile(`containerd://[0-9a-f]{64}`)
+
+// TestUpAndDown goes through the life of a node: up, a pod, down with its pods kept, up again on the same containers, down.
+func TestUpAndDown(t *testing.T) {
+	bin := harness.BinDir(t)
+	harness.Require(t, bundle.Preflight(bin).Err())
+	for _, name := range append([]string{"quartet"}, services...) {
+		_, err := os.Stat(filepath.Join(bin, name))
+		harness.Require(t, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	// A path so deep that sockets do not fit in it.
+	parent, err := os.MkdirTemp("", "quartet-up-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(parent, strings.Repeat("deep", 20), "state")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(ctx, filepath.Join(bin, "quartet"), append(args, "--state-dir", state)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("quartet %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command(filepath.Join(bin, "quartet"), "down", "--state-dir", state).CombinedOutput(); err != nil {
+			t.Errorf("quartet down: %v\n%s", err, out)
+		}
+		if err := os.RemoveAll(parent); err != nil {
+			t.Error(err)
+		}
+	})
+
+	out := run("up", "--detach", "--read-only-port", port)
+	for _, step := range []string{"machine", "containerd", "images", "configmux", "pleg", "syncloop", "nodestatus", "node  "} {
+		if !strings.Contains(out, "ok      "+step) {
+			t.Errorf("no line of progress for %s:\n%s", step, out)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(state, "manifests", "kept.yaml"), []byte(pod), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var before string
+	harness.Eventually(ctx, t, "the pod runs", func() bool {
+		pods := get(ctx, fmt.Sprintf("http://127.0.0.1:%s/pods", port))
+		before = containerID.FindString(pods)
+		return strings.Contains(pods, `"phase":"Running"`) && before != ""
+	})
+
+	run("down", "--keep-pods")
+	if get(ctx, fmt.Sprintf("http://127.0.0.1:%s/healthz", port)) != "" {
+		t.Error("a service still answers")
+	}
+	run("up", "--detach", "--read-only-port", port)
+	harness.Eventually(ctx, t, "the same container is found again", func() bool {
+		pods := get(ctx, fmt.Sprintf("http://127.0.0.1:%s/pods", port))
+		return strings.Contains(pods, before) && strings.Contains(pods, `"restartCount":0`)
+	})
+
+	run("down")
+	for _, left := range []string{"containerd", "containerd-shim-runc-v2"} {
+		if pids := processesUnder(t, state, left); len(pids) > 0 {
+			t.Errorf("%s still runs: %v", left, pids)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(mounts), state) {
+		t.Errorf("mounts are left:\n%s", mounts)
+	}
+}
+
+// get is the body of an answer, or nothing.
+func get(ctx context.Context, url string) string {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return ""
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return ""
+	}
+	body, err := io.ReadAll(resp.Body)
+	if closeErr := resp.Body.Close(); err != nil || closeErr != nil || resp.StatusCode != http.StatusOK {
+		return ""
+	}
+	return string(body)
+}
+
+// processesUnder finds the processes whose program is a binary below a directory.
+func processesUnder(t *testing.T, dir, binary string) []string {
+	t.Helper()
+	cmdlines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, path := range cmdlines {
+		content, err := os.ReadFile(path)
+		if err == nil && strings.HasPrefix(string(content), dir) && strings.Contains(string(content), "/"+binary+"\x00") {
+			out = append(out, path)
+		}
+	}
+	return out
+}
