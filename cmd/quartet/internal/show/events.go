@@ -152,8 +152,8 @@ type eventPrinter struct {
 
 func newEventPrinter(out io.Writer, output eventFormat) *eventPrinter {
 	return &eventPrinter{out: out, json: output.format == formatJSON, table: newTable(out, formatTable, []column{
-		{name: "Time"}, {name: "Type"}, {name: "Pod"}, {name: "Container"}, {name: "Exit code"}, {name: "Reason"},
-	})}
+		{name: "Time"}, {name: "Type", watched: len(typeStarted)}, {name: "Pod"}, {name: "Container"}, {name: "Exit code"}, {name: "Reason"},
+	}, true)}
 }
 
 func (p *eventPrinter) print(all ...happening) error {

@@ -19,8 +19,9 @@ import (
 )
 
 var nodeColumns = []column{
-	{name: "Name"}, {name: "Status"}, {name: "Pods"}, {name: "CPU"}, {name: "Memory"}, {name: "Age"}, {name: "Version"},
-	{"Internal-IP", true}, {"OS-Image", true}, {"Kernel-Version", true}, {"Container-Runtime", true},
+	{name: "Name"}, {name: "Status", watched: len("NotReady")}, {name: "Pods"}, {name: "CPU"}, {name: "Memory"}, {name: "Age"}, {name: "Version"},
+	{name: "Internal-IP", wide: true}, {name: "OS-Image", wide: true}, {name: "Kernel-Version", wide: true},
+	{name: "Container-Runtime", wide: true},
 }
 
 const nodeAgeCell = 5
@@ -50,7 +51,7 @@ func (a *asker) nodeCommand() *cobra.Command {
 			if !output.isTable() {
 				return printObject(cmd.OutOrStdout(), output, node)
 			}
-			if err := newTable(cmd.OutOrStdout(), output, nodeColumns).print(nodeRow(node, a.clock.Now())); err != nil {
+			if err := newTable(cmd.OutOrStdout(), output, nodeColumns, false).print(nodeRow(node, a.clock.Now())); err != nil {
 				return err
 			}
 			return printConditions(cmd.OutOrStdout(), node)
@@ -124,7 +125,7 @@ func (a *asker) watchNode(cmd *cobra.Command, output format) error {
 	ctx, fail := context.WithCancelCause(cmd.Context())
 	defer fail(nil)
 	out := cmd.OutOrStdout()
-	table := newTable(out, output, nodeColumns)
+	table := newTable(out, output, nodeColumns, true)
 	shown := ""
 	handle := func(change stream.Change[*nodev1.Node]) {
 		if change.Op == stream.OpRemove {

@@ -46,10 +46,13 @@ func (f *format) Set(text string) error {
 
 func (f format) isTable() bool { return f == formatTable || f == formatWide }
 
-// column is a column of a table; one that is wide is only shown with -o wide.
+// column is a column of a table.
 type column struct {
 	name string
+	// wide is true for one that is only shown with -o wide.
 	wide bool
+	// watched is how wide it is at least when rows are added later, so that the common ones stay aligned.
+	watched int
 }
 
 // table prints rows under aligned columns. What is printed later keeps the widths of what was printed before.
@@ -62,10 +65,13 @@ type table struct {
 	}
 }
 
-func newTable(out io.Writer, f format, columns []column) *table {
+func newTable(out io.Writer, f format, columns []column, watch bool) *table {
 	t := &table{printer: printers.NewTablePrinter(printers.PrintOptions{Wide: f == formatWide}), out: printers.GetNewTabWriter(out)}
 	for _, c := range columns {
 		definition := metav1.TableColumnDefinition{Name: c.name, Type: "string"}
+		if watch {
+			definition.Name = fmt.Sprintf("%-*s", c.watched, c.name)
+		}
 		if c.wide {
 			definition.Priority = 1
 		}

@@ -51,8 +51,8 @@ func viewPod(p *enginev1.Pod) (podView, error) {
 }
 
 var podColumns = []column{
-	{name: "Name"}, {name: "Ready"}, {name: "Status"}, {name: "Restarts"}, {name: "Age"},
-	{"IP", true}, {"Node", true}, {"Source", true}, {"Worker", true},
+	{name: "Name"}, {name: "Ready"}, {name: "Status", watched: len("ContainerCreating")}, {name: "Restarts", watched: len("10 (10s ago)")}, {name: "Age"},
+	{name: "IP", wide: true, watched: len("10.88.100.100")}, {name: "Node", wide: true}, {name: "Source", wide: true}, {name: "Worker", wide: true},
 }
 
 const (
@@ -173,7 +173,7 @@ func (a *asker) printPods(cmd *cobra.Command, output format, views []podView, si
 		for _, v := range views {
 			rows = append(rows, v.row(a.clock.Now()))
 		}
-		return newTable(out, output, podColumns).print(rows...)
+		return newTable(out, output, podColumns, false).print(rows...)
 	case output == formatName || single:
 		for _, v := range views {
 			if err := printObject(out, output, v.pod); err != nil {
@@ -210,7 +210,7 @@ func (a *asker) watchPods(cmd *cobra.Command, output format, names []string) err
 	defer fail(nil)
 	w := &podWatch{
 		now: a.clock.Now, out: cmd.OutOrStdout(), output: output, names: names, shown: make(map[string]string), fail: fail,
-		table: newTable(cmd.OutOrStdout(), output, podColumns),
+		table: newTable(cmd.OutOrStdout(), output, podColumns, true),
 	}
 	return follow(ctx, a, cmd, layout.SyncLoop, podSource, stream.FollowConfig[*enginev1.Pod]{Handle: w.handle, Synced: w.synced})
 }

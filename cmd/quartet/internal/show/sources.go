@@ -81,7 +81,7 @@ func (a *asker) printSources(out io.Writer, output format, response *configv1.Li
 			s.GetName(), orNone(s.GetTarget()), yesNo(s.GetReady()), fmt.Sprint(s.GetPods()), orNone(s.GetMode()), read, fmt.Sprint(len(s.GetErrors())),
 		})
 	}
-	if err := newTable(out, output, sourceColumns).print(rows...); err != nil {
+	if err := newTable(out, output, sourceColumns, false).print(rows...); err != nil {
 		return err
 	}
 	return a.printSourceErrors(out, response)

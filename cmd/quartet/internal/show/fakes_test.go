@@ -1,0 +1,323 @@
+package show
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func TestMain(m *testing.M) {
+	// Times of day are printed in the zone of whoever looks.
+	time.Local = time.UTC
+	goleak.VerifyTestMain(m)
+}
+
+// now is the time of every test.
+var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) time.Time { return now.Add(-d) }
+
+type fakeEngine struct {
+	enginev1.UnimplementedEngineServiceServer
+	pods *stream.Level[*enginev1.Pod]
+}
+
+func (f *fakeEngine) ListPods(context.Context, *enginev1.ListPodsRequest) (*enginev1.ListPodsResponse, error) {
+	return &enginev1.ListPodsResponse{Pods: f.pods.List()}, nil
+}
+
+func (f *fakeEngine) WatchPods(r *enginev1.WatchPodsRequest, to grpc.ServerStreamingServer[enginev1.WatchPodsResponse]) error {
+	return streamrpc.Serve(to.Context(), f.pods, r.GetResumeToken(), func(frame *streamv1.Frame, pod *enginev1.Pod) error {
+		return to.Send(&enginev1.WatchPodsResponse{Frame: frame, Pod: pod})
+	})
+}
+
+type fakePLEG struct {
+	lifecyclev1.UnimplementedLifecycleServiceServer
+	mu       sync.Mutex
+	statuses []*lifecyclev1.PodStatus
+	events   *stream.Edge[*lifecyclev1.Event]
+}
+
+func (f *fakePLEG) set(statuses ...*lifecyclev1.PodStatus) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.statuses = statuses
+}
+
+func (f *fakePLEG) ListPodStatuses(context.Context, *lifecyclev1.ListPodStatusesRequest) (*lifecyclev1.ListPodStatusesResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &lifecyclev1.ListPodStatusesResponse{Statuses: f.statuses}, nil
+}
+
+func (f *fakePLEG) GetPodStatus(_ context.Context, r *lifecyclev1.GetPodStatusRequest) (*lifecyclev1.GetPodStatusResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.statuses {
+		if s.GetUid() == r.GetUid() {
+			return &lifecyclev1.GetPodStatusResponse{Status: s}, nil
+		}
+	}
+	return &lifecyclev1.GetPodStatusResponse{Status: &lifecyclev1.PodStatus{Uid: r.GetUid()}}, nil
+}
+
+func (f *fakePLEG) WatchEvents(r *lifecyclev1.WatchEventsRequest, to grpc.ServerStreamingServer[lifecyclev1.WatchEventsResponse]) error {
+	return streamrpc.Serve(to.Context(), f.events, r.GetResumeToken(), func(frame *streamv1.Frame, event *lifecyclev1.Event) error {
+		return to.Send(&lifecyclev1.WatchEventsResponse{Frame: frame, Event: event})
+	})
+}
+
+type fakeConfig struct {
+	configv1.UnimplementedConfigServiceServer
+	mu      sync.Mutex
+	sources []*configv1.Source
+}
+
+func (f *fakeConfig) set(sources ...*configv1.Source) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sources = sources
+}
+
+func (f *fakeConfig) ListSources(context.Context, *configv1.ListSourcesRequest) (*configv1.ListSourcesResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &configv1.ListSourcesResponse{Sources: f.sources}, nil
+}
+
+type fakeNode struct {
+	nodev1.UnimplementedNodeServiceServer
+	nodes *stream.Level[*nodev1.Node]
+}
+
+func (f *fakeNode) GetNode(context.Context, *nodev1.GetNodeRequest) (*nodev1.GetNodeResponse, error) {
+	node, ok := f.nodes.Get("node-1")
+	if !ok {
+		return nil, status.Error(codes.Unavailable, "no Node has been computed yet")
+	}
+	return &nodev1.GetNodeResponse{Node: node}, nil
+}
+
+func (f *fakeNode) WatchNode(r *nodev1.WatchNodeRequest, to grpc.ServerStreamingServer[nodev1.WatchNodeResponse]) error {
+	return streamrpc.Serve(to.Context(), f.nodes, r.GetResumeToken(), func(frame *streamv1.Frame, node *nodev1.Node) error {
+		return to.Send(&nodev1.WatchNodeResponse{Frame: frame, Node: node})
+	})
+}
+
+func (f *fakeNode) put(t *testing.T, node *v1.Node) {
+	t.Helper()
+	data, err := node.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.nodes.Put("node-1", &nodev1.Node{Node: data, Synced: true, Standalone: true})
+}
+
+// node is the fake services of a node, over the sockets of a state directory.
+type node struct {
+	t        *testing.T
+	stateDir string
+	clock    *clocktesting.FakeClock
+	engine   *fakeEngine
+	pleg     *fakePLEG
+	config   *fakeConfig
+	node     *fakeNode
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	// Not t.TempDir: a name with the test's own would make the sockets' paths too long.
+	dir, err := os.MkdirTemp("", "q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return &node{
+		t: t, stateDir: dir, clock: clocktesting.NewFakeClock(now),
+		engine: &fakeEngine{pods: stream.NewLevel[*enginev1.Pod](stream.Config{})},
+		pleg:   &fakePLEG{events: stream.NewEdge[*lifecyclev1.Event](stream.Config{})},
+		config: &fakeConfig{}, node: &fakeNode{nodes: stream.NewLevel[*nodev1.Node](stream.Config{})},
+	}
+}
+
+// serve serves one service until the test ends or what it returns is called.
+func (n *node) serve(service layout.Service) (stop func()) {
+	n.t.Helper()
+	l, err := layout.New(n.stateDir)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	register := map[layout.Service]func(*grpc.Server){
+		layout.ConfigMux:  func(s *grpc.Server) { configv1.RegisterConfigServiceServer(s, n.config) },
+		layout.PLEG:       func(s *grpc.Server) { lifecyclev1.RegisterLifecycleServiceServer(s, n.pleg) },
+		layout.SyncLoop:   func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, n.engine) },
+		layout.NodeStatus: func(s *grpc.Server) { nodev1.RegisterNodeServiceServer(s, n.node) },
+	}[service]
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- rpc.Serve(ctx, rpc.Config{
+			Address: l.Address(service), Register: register, Health: rpc.NewHealth(),
+			Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Ready: func() { close(ready) },
+		})
+	}()
+	select {
+	case <-ready:
+	case err := <-done:
+		n.t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			n.t.Error(err)
+		}
+	})
+	n.t.Cleanup(stop)
+	return stop
+}
+
+func (n *node) command(args []string, out, errOut io.Writer) *cobra.Command {
+	a := &asker{clock: n.clock}
+	root := &cobra.Command{Use: "quartet", SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(a.getCommand(), a.eventsCommand(), a.logsCommand())
+	// The directory is another each time; what is printed of it is not.
+	root.SetArgs(append(args, "--state-dir", n.stateDir))
+	root.SetOut(out)
+	root.SetErr(errOut)
+	return root
+}
+
+// run runs a command to its end.
+func (n *node) run(args ...string) (out, errOut string, err error) {
+	n.t.Helper()
+	var o, e buffer
+	err = n.command(args, &o, &e).ExecuteContext(n.t.Context())
+	return o.String(), e.String(), err
+}
+
+// must runs a command that has to succeed, and returns what it printed.
+func (n *node) must(args ...string) string {
+	n.t.Helper()
+	out, errOut, err := n.run(args...)
+	if err != nil {
+		n.t.Fatalf("quartet %s: %v", strings.Join(args, " "), err)
+	}
+	return out + errOut
+}
+
+// running is a command that goes on.
+type running struct {
+	t           *testing.T
+	out, errOut *buffer
+	stop        func() error
+}
+
+// start runs a command until the test ends or it is stopped.
+func (n *node) start(args ...string) *running {
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{t: n.t, out: &buffer{}, errOut: &buffer{}}
+	done := make(chan error, 1)
+	cmd := n.command(args, r.out, r.errOut)
+	go func() { done <- cmd.ExecuteContext(ctx) }()
+	r.stop = sync.OnceValue(func() error {
+		cancel()
+		return <-done
+	})
+	n.t.Cleanup(func() {
+		if err := r.stop(); err != nil {
+			n.t.Errorf("quartet %s: %v", strings.Join(args, " "), err)
+		}
+	})
+	return r
+}
+
+// until waits until a buffer says something.
+func (r *running) until(b *buffer, text string) {
+	r.t.Helper()
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !strings.Contains(b.String(), text) {
+		select {
+		case <-deadline:
+			r.t.Fatalf("waited for %q, have:\n%s\n%s", text, r.out, r.errOut)
+		case <-tick.C:
+		}
+	}
+}
+
+// buffer may be read while it is written.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// golden compares what was printed with a file; trailing blanks of lines are left out of both.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	lines := strings.Split(got, "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimRight(line, " ")
+	}
+	got = strings.Join(slices.Clip(lines), "\n")
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got):\n%s", path, diff)
+	}
+}

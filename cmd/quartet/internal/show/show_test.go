@@ -1,0 +1,418 @@
+package show
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+// pod makes a pod of some containers that run and are ready.
+func pod(namespace, name string, containers ...string) *v1.Pod {
+	start := metav1.NewTime(ago(2 * time.Hour))
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-" + namespace + "-" + name)},
+		Spec:       v1.PodSpec{NodeName: "node-1"},
+		Status: v1.PodStatus{Phase: v1.PodRunning, PodIP: "10.88.0.7", StartTime: &start, Conditions: []v1.PodCondition{
+			{Type: v1.PodInitialized, Status: v1.ConditionTrue}, {Type: v1.PodReady, Status: v1.ConditionTrue},
+		}},
+	}
+	for _, c := range containers {
+		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: c})
+		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, v1.ContainerStatus{
+			Name: c, Ready: true, State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: start}},
+		})
+	}
+	return p
+}
+
+func (n *node) putPod(p *v1.Pod, source string, worker enginev1.WorkerState) {
+	n.t.Helper()
+	data, err := p.Marshal()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	// The key orders the list; syncloop itself sorts by name.
+	n.engine.pods.Put(string(p.UID), &enginev1.Pod{Pod: data, Source: source, WorkerState: worker})
+}
+
+const (
+	syncing     = enginev1.WorkerState_WORKER_STATE_SYNCING
+	terminating = enginev1.WorkerState_WORKER_STATE_TERMINATING
+)
+
+// putPods puts a pod of every kind on the node.
+func (n *node) putPods() {
+	n.putPod(pod("default", "hello-node-1", "web", "sidecar"), "file", syncing)
+	crash := pod("default", "crash-node-1", "main")
+	crash.Status.ContainerStatuses[0] = v1.ContainerStatus{
+		Name: "main", RestartCount: 7, State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, FinishedAt: metav1.NewTime(ago(80 * time.Second))}},
+	}
+	n.putPod(crash, "file", syncing)
+	going := pod("kube-system", "going-node-1", "main")
+	n.putPod(going, "file", terminating)
+	begun := pod("default", "begun-node-1", "main")
+	begun.Status = v1.PodStatus{Phase: v1.PodPending}
+	n.putPod(begun, "", syncing)
+}
+
+func TestGetPods(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.SyncLoop)
+	if got := n.must("get", "pods"); got != "There are no pods on this node.\n" {
+		t.Errorf("without pods: %q", got)
+	}
+	n.putPods()
+	golden(t, "pods.txt", n.must("get", "pods"))
+	golden(t, "pods-wide.txt", n.must("get", "pods", "-o", "wide"))
+	golden(t, "pods-name.txt", n.must("get", "po", "-o", "name"))
+	golden(t, "pod.yaml", n.must("get", "pod", "begun-node-1", "-o", "yaml"))
+	golden(t, "pods.json", n.must("get", "pods", "-o", "json", "begun-node-1", "kube-system/going-node-1"))
+	for name, want := range map[string]string{
+		"none": `there is no pod "none": there are begun-node-1, crash-node-1, hello-node-1, kube-system/going-node-1`, "going-node-1": "there is no pod",
+	} {
+		if _, _, err := n.run("get", "pods", name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("pod %s: got %v, want %q", name, err, want)
+		}
+	}
+}
+
+func TestWatchPodsPrintsEachChangeOnce(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.SyncLoop)
+	n.putPods()
+	r := n.start("get", "pods", "-w")
+	r.until(r.out, "kube-system/going-node-1")
+	p := pod("default", "new-node-1", "main")
+	p.Status.ContainerStatuses[0].Ready = false
+	n.putPod(p, "file", syncing)
+	r.until(r.out, "new-node-1                 0/1")
+	p.Annotations = map[string]string{"no": "column"}
+	n.putPod(p, "file", syncing)
+	p.Status.ContainerStatuses[0].Ready = true
+	n.putPod(p, "file", syncing)
+	r.until(r.out, "new-node-1                 1/1")
+	n.putPod(p, "file", terminating)
+	r.until(r.out, "new-node-1                 1/1     Terminating")
+	n.engine.pods.Delete(string(p.UID))
+	r.until(r.out, "Removed")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "pods-watch.txt", r.out.String())
+}
+
+func TestWatchSurvivesARestartOfTheService(t *testing.T) {
+	n := newNode(t)
+	stop := n.serve(layout.SyncLoop)
+	n.putPod(pod("default", "hello-node-1", "web"), "file", syncing)
+	r := n.start("get", "pods", "--watch", "-o", "name")
+	r.until(r.out, "pod/hello-node-1\n")
+	stop()
+	r.until(r.errOut, "syncloop is away; waiting until it is back\n")
+	n.putPod(pod("default", "second-node-1", "web"), "file", syncing)
+	n.serve(layout.SyncLoop)
+	r.until(r.out, "pod/second-node-1\n")
+	if got := r.errOut.String(); strings.Count(got, "\n") != 1 {
+		t.Errorf("said more than one line: %q", got)
+	}
+}
+
+func TestServiceThatIsNotThere(t *testing.T) {
+	n := newNode(t)
+	for _, args := range [][]string{{"get", "pods"}, {"get", "pods", "-w"}, {"get", "sources"}, {"get", "sources", "-w"}, {"get", "node"}, {"events"}, {"events", "-w"}, {"logs", "x"}} {
+		_, _, err := n.run(args...)
+		if err == nil || !strings.Contains(err.Error(), "is the node running? start it with 'quartet up --state-dir "+n.stateDir+"'") {
+			t.Errorf("%v: got %v", args, err)
+		}
+	}
+}
+
+func TestBadFormat(t *testing.T) {
+	n := newNode(t)
+	for _, args := range [][]string{{"get", "pods", "-o", "xml"}, {"events", "-o", "wide"}} {
+		if _, _, err := n.run(args...); err == nil || !strings.Contains(err.Error(), "must be") {
+			t.Errorf("%v: got %v", args, err)
+		}
+	}
+}
+
+func sources() []*configv1.Source {
+	return []*configv1.Source{{
+		Name: "file", Target: "/etc/kubernetes/manifests", Ready: true, Pods: 3, LastReadAt: timestamppb.New(ago(4 * time.Second)), Mode: "inotify",
+		Errors: []*configv1.SourceError{{
+			Path: "/etc/kubernetes/manifests/bad.yaml", Pod: "default/bad", Field: "spec.containers[0].image", Message: "Required value:\nname an image",
+			FirstSeenAt: timestamppb.New(ago(time.Minute)), LastSeenAt: timestamppb.New(ago(4 * time.Second)), Count: 3,
+		}, {
+			Path: "/etc/kubernetes/manifests/half.yaml", Message: "not YAML: the pod's last good version is kept",
+			FirstSeenAt: timestamppb.New(ago(time.Second)), LastSeenAt: timestamppb.New(ago(time.Second)), Count: 1,
+		}},
+	}, {Name: "http", Target: "http://127.0.0.1/pods"}}
+}
+
+func TestGetSources(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.ConfigMux)
+	if got := n.must("get", "sources"); !strings.Contains(got, "set staticPodPath") {
+		t.Errorf("without sources: %q", got)
+	}
+	n.config.set(sources()...)
+	golden(t, "sources.txt", n.must("get", "sources"))
+	golden(t, "sources.json", n.must("get", "sources", "-o", "json"))
+	golden(t, "sources.yaml", n.must("get", "sources", "-o", "yaml"))
+	golden(t, "sources-name.txt", n.must("get", "sources", "-o", "name"))
+}
+
+func TestWatchSourcesPrintsWhatIsNew(t *testing.T) {
+	n := newNode(t)
+	stop := n.serve(layout.ConfigMux)
+	n.config.set(sources()...)
+	r := n.start("get", "sources", "-w", "-o", "name")
+	r.until(r.out, "source/file\nsource/http\n")
+	stop()
+	step := func(b *buffer, text string) {
+		t.Helper()
+		deadline := time.Now().Add(10 * time.Second)
+		for !strings.Contains(b.String(), text) && time.Now().Before(deadline) {
+			n.clock.Step(sourcesInterval)
+		}
+		r.until(b, text)
+	}
+	step(r.errOut, "configmux is away")
+	n.serve(layout.ConfigMux)
+	// Another time of reading is nothing new, one source less is.
+	mended := sources()
+	mended[0].LastReadAt = timestamppb.New(now)
+	n.config.set(mended[0])
+	step(r.out, "source/http\nsource/file\n")
+	if got := r.errOut.String(); strings.Count(got, "\n") != 1 {
+		t.Errorf("said more than one line: %q", got)
+	}
+}
+
+func readyNode() *v1.Node {
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-1", CreationTimestamp: metav1.NewTime(ago(49 * time.Hour))},
+		Status: v1.NodeStatus{
+			Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.5"}},
+			Capacity: v1.ResourceList{
+				v1.ResourceCPU: resource.MustParse("4"), v1.ResourceMemory: resource.MustParse("16Gi"), v1.ResourcePods: resource.MustParse("110"),
+			},
+			NodeInfo: v1.NodeSystemInfo{KubeletVersion: "v1.37.1", OSImage: "Debian", KernelVersion: "6.18", ContainerRuntimeVersion: "containerd://2.4.2"},
+			Conditions: []v1.NodeCondition{
+				{Type: v1.NodeMemoryPressure, Status: v1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "enough"},
+				{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "all parts of the node are well"},
+			},
+		},
+	}
+}
+
+func TestGetNode(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.NodeStatus)
+	if _, _, err := n.run("get", "node"); err == nil || err.Error() != "nodestatus: no Node has been computed yet" {
+		t.Errorf("before the first Node: %v", err)
+	}
+	node := readyNode()
+	n.node.put(t, node)
+	golden(t, "node.txt", n.must("get", "node"))
+	golden(t, "node-wide.txt", n.must("get", "nodes", "-o", "wide"))
+	golden(t, "node.yaml", n.must("get", "node", "-o", "yaml"))
+	golden(t, "node-name.txt", n.must("get", "node", "-o", "name"))
+	node.Status.Conditions[0].Status, node.Status.Conditions[0].Message = v1.ConditionTrue, "memory.available is 50Mi, 100Mi must be left"
+	node.Status.Conditions[1] = v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionFalse, Reason: "KubeletNotReady", Message: "pleg cannot be reached: start it"}
+	n.node.put(t, node)
+	golden(t, "node-ill.txt", n.must("get", "node"))
+}
+
+func TestWatchNodeLeavesHeartbeatsOut(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.NodeStatus)
+	node := readyNode()
+	n.node.put(t, node)
+	r := n.start("get", "node", "-w")
+	r.until(r.out, "Ready")
+	node.Status.Conditions[1].LastHeartbeatTime = metav1.NewTime(now)
+	n.node.put(t, node)
+	node.Status.Conditions[1].Status = v1.ConditionFalse
+	n.node.put(t, node)
+	r.until(r.out, "NotReady")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "node-watch.txt", r.out.String())
+}
+
+const (
+	running1 = lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING
+	exited   = lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
+)
+
+func observed(name string, containers ...*lifecyclev1.Container) *lifecyclev1.PodStatus {
+	return &lifecyclev1.PodStatus{Uid: "uid-default-" + name, Namespace: "default", Name: name, Containers: containers}
+}
+
+func TestEvents(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.PLEG)
+	web := &lifecyclev1.Container{Id: "c2", Name: "web", State: running1, StartedAt: timestamppb.New(ago(time.Minute))}
+	setup := &lifecyclev1.Container{Id: "c1", Name: "setup", State: exited, FinishedAt: timestamppb.New(ago(2 * time.Minute)), Reason: "Completed"}
+	hello := observed("hello-node-1", web, setup)
+	n.pleg.set(hello)
+	golden(t, "events.txt", n.must("events"))
+	golden(t, "events.json", n.must("events", "-o", "json"))
+
+	n.pleg.events.Emit(hello.GetUid(), nil, &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: hello.GetUid(), Status: hello})
+	r := n.start("events", "-w")
+	r.until(r.out, "web")
+	died := &lifecyclev1.Event{
+		Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, PodUid: hello.GetUid(), ContainerId: "c2", ContainerName: "web", ExitCode: 137, Reason: "OOMKilled",
+		OccurredAt: timestamppb.New(ago(time.Second)), Status: hello,
+	}
+	n.pleg.events.Emit(hello.GetUid(), died, died)
+	r.until(r.out, "OOMKilled")
+	gone := &lifecyclev1.Event{
+		Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, PodUid: hello.GetUid(), ContainerId: "c2", ContainerName: "web", ObservedAt: timestamppb.New(now), Status: hello,
+	}
+	n.pleg.events.EmitLast(hello.GetUid(), gone)
+	r.until(r.out, "ContainerRemoved")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "events-watch.txt", r.out.String())
+}
+
+func TestWatchEventsTellsWhatWasMissed(t *testing.T) {
+	n := newNode(t)
+	stop := n.serve(layout.PLEG)
+	emit := func(containers ...*lifecyclev1.Container) {
+		status := observed("hello-node-1", containers...)
+		event := &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: status.GetUid(), ObservedAt: timestamppb.New(now), Status: status}
+		n.pleg.events.Emit(status.GetUid(), event, event)
+	}
+	emit(&lifecyclev1.Container{Id: "c1", Name: "web", State: running1, StartedAt: timestamppb.New(ago(time.Minute))})
+	r := n.start("events", "-w")
+	r.until(r.out, "ContainerStarted")
+	stop()
+	n.pleg.events = newNode(t).pleg.events
+	emit(
+		&lifecyclev1.Container{Id: "c1", Name: "web", State: exited, FinishedAt: timestamppb.New(ago(30 * time.Second)), ExitCode: 3, Reason: "Error"},
+		&lifecyclev1.Container{Id: "c2", Name: "web", State: running1, StartedAt: timestamppb.New(ago(20 * time.Second))},
+	)
+	n.serve(layout.PLEG)
+	r.until(r.out, "11:59:40.000   ContainerStarted")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "events-missed.txt", r.out.String())
+}
+
+func logFile(t *testing.T, lines ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "0.log")
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func line(stream, tag, text string) string {
+	return "2026-05-01T11:59:00.123456789Z " + stream + " " + tag + " " + text + "\n"
+}
+
+func TestLogs(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.SyncLoop)
+	n.serve(layout.PLEG)
+	p := pod("default", "hello-node-1", "web", "side", "late")
+	p.Spec.InitContainers = []v1.Container{{Name: "setup"}}
+	p.Status.ContainerStatuses[2].State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}}
+	n.putPod(p, "file", syncing)
+	n.putPod(pod("default", "single-node-1", "main"), "file", syncing)
+	web := logFile(t, line("stdout", "F", "one"), line("stderr", "F", "two"), line("stdout", "P", "th"), line("stdout", "F", "ree"), line("stdout", "F", "four"))
+	n.pleg.set(
+		observed("hello-node-1",
+			&lifecyclev1.Container{Id: "c3", Name: "web", Attempt: 1, State: exited, LogPath: web},
+			&lifecyclev1.Container{Id: "c2", Name: "web", State: exited, LogPath: logFile(t, line("stdout", "F", "before"))},
+			&lifecyclev1.Container{Id: "c1", Name: "setup", State: exited, LogPath: logFile(t, line("stdout", "F", "set up"))},
+		),
+		observed("single-node-1", &lifecyclev1.Container{Id: "c9", Name: "main", State: exited, LogPath: logFile(t, line("stdout", "F", "alone"))}),
+	)
+	for _, test := range []struct{ args, want string }{
+		{"hello-node-1 -c web", "one\ntwo\nthree\nfour\n"},
+		{"hello-node-1 -c web --tail 1", "four\n"},
+		{"hello-node-1 -c web --tail 0", ""},
+		{"hello-node-1 -c web -f", "one\ntwo\nthree\nfour\n"},
+		{"hello-node-1 -c web --previous", "before\n"},
+		{"default/hello-node-1 -c setup", "set up\n"},
+		{"single-node-1", "alone\n"},
+	} {
+		if got := n.must(append([]string{"logs"}, strings.Fields(test.args)...)...); got != test.want {
+			t.Errorf("logs %s: %q, want %q", test.args, got, test.want)
+		}
+	}
+	for _, test := range []struct{ args, want string }{
+		{"hello-node-1", "choose with -c one of web, side, late; init containers: setup"},
+		{"hello-node-1 -c db", `the pod has no container "db": its containers are web`},
+		{"hello-node-1 -c late", "container late has not been created yet: ErrImagePull: no such image"},
+		{"hello-node-1 -c setup --previous", "container setup has no previous log"},
+		{"hello-node-1 -c web -f -p", "leave one out"},
+		{"nobody", `there is no pod "nobody": there are hello-node-1, single-node-1`},
+	} {
+		if _, _, err := n.run(append([]string{"logs"}, strings.Fields(test.args)...)...); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("logs %s: got %v, want %q", test.args, err, test.want)
+		}
+	}
+}
+
+func TestLogsWithoutSyncloop(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.PLEG)
+	n.pleg.set(observed("hello-node-1", &lifecyclev1.Container{Id: "c", Name: "web", State: exited, LogPath: logFile(t, line("stdout", "F", "still here"))}))
+	if got := n.must("logs", "hello-node-1"); got != "still here\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestFollowedLogEndsWithItsContainer(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.PLEG)
+	path := logFile(t, line("stdout", "F", "one"))
+	container := &lifecyclev1.Container{Id: "c", Name: "web", State: running1, LogPath: path}
+	n.pleg.set(observed("hello-node-1", container))
+	r := n.start("logs", "hello-node-1", "-f")
+	r.until(r.out, "one\n")
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The last line is written while the container ends: it must not be lost.
+	if _, err := file.WriteString(line("stdout", "F", "two")); err != nil {
+		t.Fatal(err)
+	}
+	r.until(r.out, "two\n")
+	n.pleg.set(observed("hello-node-1", &lifecyclev1.Container{Id: "c", Name: "web", State: exited, LogPath: path}))
+	if _, err := file.WriteString(line("stdout", "F", "three")); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.until(r.out, "three\n")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+}
