@@ -84,7 +84,7 @@ func startNode(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Cleanup(func() {
 		if cmd.ProcessState == nil {
 			_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-			_ = cmd.Wait()         // how it ended is no matter any more
+			_ = cmd.Wait()                          // how it ended is no matter any more
 		}
 	})
 	eventually(t, dir, "all four are up", func() bool { return strings.Count(logOf(t, dir), "up with") >= len(services) })

@@ -12,7 +12,10 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/statedir"
 )
 
 const (
@@ -74,41 +77,47 @@ func sliceSubnet(index int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 88, byte(2 * index), 0}), 23) //nolint:gosec // index < 128
 }
 
-// claimSlice finds a slice for the node and claims it by a file that is made exclusively, so that two nodes that start at
-// once get two slices. A claim whose state directory is gone is void.
-func claimSlice(dir string, l layout.Layout, inUse func(int) bool) (int, error) {
+// sliceName is the name of a slice's claim.
+func sliceName(index int) string { return strconv.Itoa(index) }
+
+// claimSlice finds a slice for the node and claims it by a file. A lock on the directory lets one node look at a time, so
+// that two that start at once get two slices. A claim whose state directory is gone is void.
+func claimSlice(dir string, l layout.Layout, inUse func(int) bool) (index int, err error) {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return 0, fmt.Errorf("claiming a network: %w", err)
+	}
+	lock, err := os.Open(filepath.Clean(dir))
+	if err != nil {
+		return 0, fmt.Errorf("claiming a network: %w", err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return 0, fmt.Errorf("locking %s: %w", dir, err)
 	}
 	first := firstSlice(l)
 	for i := range slices {
 		index := (first + i) % slices
-		path := filepath.Join(dir, strconv.Itoa(index))
-		switch owner, err := os.ReadFile(filepath.Clean(path)); {
-		case err == nil && string(owner) == l.StateDir():
+		path := filepath.Join(dir, sliceName(index))
+		owner, err := os.ReadFile(filepath.Clean(path))
+		if err == nil && string(owner) == l.StateDir() {
 			return index, nil
-		case err == nil:
-			if _, err := os.Stat(string(owner)); !errors.Is(err, os.ErrNotExist) {
-				continue
-			}
-			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return 0, fmt.Errorf("dropping the claim of %s on a network: %w", owner, err)
-			}
 		}
-		if inUse(index) {
+		if (err == nil && exists(string(owner))) || inUse(index) {
 			continue
 		}
-		err := writeClaim(path, l.StateDir())
-		if errors.Is(err, os.ErrExist) {
-			continue
-		}
-		if err != nil {
+		if err := statedir.WriteFileAtomic(path, []byte(l.StateDir()), fileMode); err != nil {
 			return 0, fmt.Errorf("claiming a network: %w", err)
 		}
 		return index, nil
 	}
 	return 0, fmt.Errorf("all %d networks of 10.88.0.0/16 are in use: end a node with quartet down, or remove its file from %s",
 		slices, dir)
+}
+
+// exists is true unless a path is certain not to be there.
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, os.ErrNotExist)
 }
 
 // firstSlice is where the search starts: the default node's is the first, another's is spread by its directory.
@@ -121,19 +130,6 @@ func firstSlice(l layout.Layout) int {
 		return 1
 	}
 	return 1 + int(n%(slices-1))
-}
-
-// writeClaim makes the file whole and exclusively: a link either appears with its content or fails.
-func writeClaim(path, owner string) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".claim-")
-	if err != nil {
-		return err
-	}
-	_, writeErr := tmp.WriteString(owner)
-	if err := errors.Join(writeErr, tmp.Close()); err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return errors.Join(os.Link(tmp.Name(), path), os.Remove(tmp.Name()))
 }
 
 func releaseSlices(dir string, l layout.Layout) error {

@@ -79,6 +79,8 @@ func (n *node) launch(ctx context.Context) error {
 	err = n.waitHealthy(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
+	} else if err != nil {
+		err = fmt.Errorf("%w; the end of %s:\n%s", err, n.logFile(), tail(n.logFile(), begin))
 	}
 	cancel(nil)
 	<-watched

@@ -45,7 +45,7 @@ func kubeletConfig(l layout.Layout, manifests string, readOnlyPort int32) (strin
 		FileCheckFrequency:       "20s",
 		ContainerRuntimeEndpoint: l.RuntimeEndpoint(),
 		PodLogsDir:               l.PodLogs(),
-		Address:                  "127.0.0.1",
+		Address:                  readOnlyAddress,
 		ReadOnlyPort:             readOnlyPort,
 	})
 	if err != nil {

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,8 +24,12 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
-// defaultReadOnlyPort is the kubelet's read-only port.
-const defaultReadOnlyPort = 10255
+const (
+	// defaultReadOnlyPort is the kubelet's read-only port.
+	defaultReadOnlyPort = 10255
+	// readOnlyAddress keeps the read-only API, which asks nobody who they are, on this machine.
+	readOnlyAddress = "127.0.0.1"
+)
 
 type upOptions struct {
 	stateDir, manifests string
@@ -109,6 +115,9 @@ func (n *node) prepare(ctx context.Context) (err error) {
 		name string
 		do   func() (string, error)
 	}{
+		{"read-only port", func() (string, error) {
+			return checkPort(n.opts.readOnlyPort)
+		}},
 		{"configuration", func() (string, error) {
 			return n.layout.ConfigFile(), writeConfig(n.layout, n.opts.manifests, n.opts.readOnlyPort)
 		}},
@@ -148,6 +157,19 @@ func (n *node) checkMachine() (string, error) {
 		have = append(have, f.Name+": "+f.Detail)
 	}
 	return strings.Join(have, "; "), nil
+}
+
+// checkPort fails when the read-only API could not listen: better here, in one line, than in a log over and over.
+func checkPort(port int32) (string, error) {
+	if port == 0 {
+		return "off", nil
+	}
+	address := net.JoinHostPort(readOnlyAddress, strconv.Itoa(int(port)))
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return "", fmt.Errorf("%w: stop who listens there (ss -ltnp names it), or choose another --read-only-port; 0 is none", err)
+	}
+	return address, listener.Close()
 }
 
 // foreground runs the node in this process until the context ends.

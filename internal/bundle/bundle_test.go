@@ -1,0 +1,310 @@
+package bundle
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+func layoutAt(t *testing.T, dir string) layout.Layout {
+	t.Helper()
+	l, err := layout.New(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// Every path that containerd is told is in the node's own directories, also the ones that have a default elsewhere.
+func TestConfigurationNamesNothingOfTheMachine(t *testing.T) {
+	text, err := runtimeConfig{
+		Root: "/s/root", State: "/s/state", Socket: "/s/run/c.sock", ShimSockets: "/s/run/s", BinDir: "/s/bin",
+		NetworkDir: "/s/cni", Opt: "/s/opt", RuncRoot: "/s/runc", SandboxImage: PauseImage, Snapshotter: "overlayfs",
+		RestrictOOMScore: true,
+	}.render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		_, value, found := strings.Cut(line, " = ")
+		value = strings.Trim(strings.TrimSpace(value), `[]"`)
+		if found && strings.HasPrefix(value, "/") && !strings.HasPrefix(value, "/s/") {
+			t.Errorf("a path outside the state directory: %s", line)
+		}
+	}
+	for _, want := range []string{
+		"version = 3\n", "imports = []\n", `address = "/s/run/c.sock"`, `socket_dir = "/s/run/s"`, `conf_dir = "/s/cni"`,
+		`bin_dirs = ["/s/bin"]`, `sandbox = "quartet.local/pause:1"`, "restrict_oom_score_adj = true",
+		`runtime_path = "/s/bin/containerd-shim-runc-v2"`, `BinaryName = "/s/bin/runc"`, `Root = "/s/runc"`,
+		"[plugins.'io.containerd.nri.v1.nri']\n  disable = true",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the configuration lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestConfigurationQuotesPaths(t *testing.T) {
+	text, err := runtimeConfig{Root: `/a "b" \c<d>`}.render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `root = "/a \"b\" \\c<d>"`; !strings.Contains(text, want) {
+		t.Errorf("got\n%s\nwant a line %s", text, want)
+	}
+}
+
+type conflist struct {
+	Name    string
+	Plugins []struct {
+		Type, Bridge, IPMasqBackend, Backend string
+		IPMasq                               bool
+		Capabilities                         map[string]bool
+		IPAM                                 struct {
+			DataDir string
+			Ranges  [][]struct{ Subnet string }
+		}
+	}
+}
+
+func render(t *testing.T, n networkConfig) conflist {
+	t.Helper()
+	text, err := n.render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out conflist
+	if err := json.Unmarshal([]byte(text), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestNetworkWithAPacketFilterMasquerades(t *testing.T) {
+	got := render(t, networkConfig{
+		Name: "n", Bridge: "quartet0", Subnet: netip.MustParsePrefix("10.88.2.0/23"), IPAMDir: "/s/ipam", Backend: "nftables",
+	})
+	bridge, portmap := got.Plugins[0], got.Plugins[1]
+	if !bridge.IPMasq || bridge.IPMasqBackend != "nftables" || portmap.Backend != "nftables" {
+		t.Errorf("masquerading is not by nftables: %+v", got)
+	}
+	if bridge.IPAM.Ranges[0][0].Subnet != "10.88.2.0/23" || bridge.IPAM.DataDir != "/s/ipam" {
+		t.Errorf("addresses are %+v", bridge.IPAM)
+	}
+	if !portmap.Capabilities["portMappings"] {
+		t.Error("host ports are not mapped")
+	}
+}
+
+func TestNetworkWithoutAPacketFilterStillConnects(t *testing.T) {
+	got := render(t, networkConfig{Name: "n", Bridge: "quartet0", Subnet: netip.MustParsePrefix("10.88.0.0/23")})
+	if got.Plugins[0].IPMasq {
+		t.Error("masquerading is asked for, and nothing can do it")
+	}
+}
+
+func TestPacketFilterPrefersIPTables(t *testing.T) {
+	having := func(have ...string) func(string) (string, error) {
+		return func(name string) (string, error) {
+			for _, h := range have {
+				if h == name {
+					return "/sbin/" + name, nil
+				}
+			}
+			return "", errors.New("not found")
+		}
+	}
+	for want, have := range map[string][]string{"iptables": {"nft", "iptables"}, "nftables": {"nft"}, "": {}} {
+		if got := packetFilter(having(have...)); got != want {
+			t.Errorf("with %v: got %q, want %q", have, got, want)
+		}
+	}
+}
+
+// Nodes that start at once get different networks, each keeps its own, and one that is gone gives it back.
+func TestNetworksAreClaimedOnce(t *testing.T) {
+	claims := t.TempDir()
+	free := func(int) bool { return false }
+	const nodes = 40
+	states := t.TempDir()
+	got := make([]int, nodes)
+	var wg sync.WaitGroup
+	for i := range nodes {
+		dir := filepath.Join(states, string(rune('A'+i)))
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			index, err := claimSlice(claims, layoutAt(t, dir), free)
+			if err != nil {
+				t.Error(err)
+			}
+			got[i] = index
+		})
+	}
+	wg.Wait()
+	seen := map[int]int{}
+	for i, index := range got {
+		if other, taken := seen[index]; taken {
+			t.Errorf("nodes %d and %d both have network %d", i, other, index)
+		}
+		seen[index] = i
+	}
+	again, err := claimSlice(claims, layoutAt(t, filepath.Join(states, "A")), free)
+	if err != nil || again != got[0] {
+		t.Errorf("the first node has network %d and gets %d (%v)", got[0], again, err)
+	}
+	if err := releaseSlices(claims, layoutAt(t, filepath.Join(states, "A"))); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(claims); err != nil || len(left) != nodes-1 {
+		t.Errorf("%d claims are left of %d (%v)", len(left), nodes-1, err)
+	}
+}
+
+func TestAClaimOfAGoneNodeIsVoid(t *testing.T) {
+	claims := t.TempDir()
+	for i := range slices {
+		write(t, claims, sliceName(i), "/no/such/node")
+	}
+	if _, err := claimSlice(claims, layoutAt(t, t.TempDir()), func(int) bool { return false }); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoNetworkLeftSaysWhatToDo(t *testing.T) {
+	_, err := claimSlice(t.TempDir(), layoutAt(t, t.TempDir()), func(int) bool { return true })
+	if err == nil || !strings.Contains(err.Error(), "quartet down") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSlicesAreDisjointAndWithin(t *testing.T) {
+	all := netip.MustParsePrefix("10.88.0.0/16")
+	for i := range slices {
+		a := sliceSubnet(i)
+		if !all.Contains(a.Addr()) {
+			t.Errorf("%v is outside %v", a, all)
+		}
+		for j := range i {
+			if a.Overlaps(sliceSubnet(j)) {
+				t.Fatalf("%d and %d overlap", i, j)
+			}
+		}
+	}
+}
+
+func TestBridgeNamesFit(t *testing.T) {
+	for _, dir := range []string{"", "/a", "/" + strings.Repeat("x", 200)} {
+		if name := bridgeName(layoutAt(t, dir)); len(name) > 15 {
+			t.Errorf("%s has %d bytes, the kernel allows 15", name, len(name))
+		}
+	}
+}
+
+// write makes a file with its directories below a root.
+func write(t *testing.T, root, path, content string) {
+	t.Helper()
+	full := filepath.Join(root, path)
+	if err := os.MkdirAll(filepath.Dir(full), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(full, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func levels(f Findings) map[string]Level {
+	out := map[string]Level{}
+	for _, finding := range f {
+		out[finding.Name] = finding.Level
+	}
+	return out
+}
+
+func TestPreflight(t *testing.T) {
+	const allCaps, withoutResource = "CapEff:\t000001ffffffffff\n", "CapEff:\t000001fffeffffff\n"
+	cases := []struct {
+		name string
+		prep func(root string) machine
+		want map[string]Level
+		says []string
+	}{
+		{"cgroup v2 with everything", func(root string) machine {
+			write(t, root, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n")
+			write(t, root, "proc/self/status", allCaps)
+			return machine{root: root}
+		}, map[string]Level{"root": OK, "cgroups": OK, "CAP_SYS_RESOURCE": OK}, nil},
+		{"cgroup v2 without memory", func(root string) machine {
+			write(t, root, "sys/fs/cgroup/cgroup.controllers", "cpu pids\n")
+			write(t, root, "proc/self/status", allCaps)
+			return machine{root: root}
+		}, map[string]Level{"root": OK, "cgroups": Missing, "CAP_SYS_RESOURCE": OK}, []string{"memory", "subtree_control"}},
+		{"cgroup v1 without the capability", func(root string) machine {
+			for _, c := range []string{"cpu", "memory", "pids", "devices", "freezer"} {
+				write(t, root, "sys/fs/cgroup/"+c+"/tasks", "")
+			}
+			write(t, root, "proc/self/status", withoutResource)
+			return machine{root: root}
+		}, map[string]Level{"root": OK, "cgroups": OK, "CAP_SYS_RESOURCE": Fallback}, nil},
+		{"no cgroups, not root", func(root string) machine {
+			write(t, root, "proc/self/status", allCaps)
+			return machine{root: root, euid: 1000}
+		}, map[string]Level{"root": Missing, "cgroups": Missing, "CAP_SYS_RESOURCE": OK}, []string{"sudo", "mount -t cgroup2"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			m := c.prep(t.TempDir())
+			m.binDir = t.TempDir()
+			for _, name := range binaries() {
+				write(t, m.binDir, name, "")
+			}
+			findings := m.check()
+			c.want["bundled runtime"] = OK
+			if diff := cmp.Diff(c.want, levels(findings)); diff != "" {
+				t.Errorf("findings (-want +got):\n%s", diff)
+			}
+			for _, text := range c.says {
+				if err := findings.Err(); err == nil || !strings.Contains(err.Error(), text) {
+					t.Errorf("the error does not say %q: %v", text, err)
+				}
+			}
+		})
+	}
+}
+
+func TestPreflightNamesMissingBinaries(t *testing.T) {
+	m := machine{root: t.TempDir(), binDir: t.TempDir()}
+	if f := m.binaries(); f.Level != Missing || !strings.Contains(f.Detail, "runc") || !strings.Contains(f.Do, "make build") {
+		t.Errorf("got %+v", f)
+	}
+}
+
+func TestInstallReplacesOnlyWhatHasChanged(t *testing.T) {
+	from, to := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "a")
+	for _, content := range []string{"one", "two"} {
+		if err := os.RemoveAll(from); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(from, []byte(content), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := install(from, to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := os.ReadFile(to); err != nil || string(got) != content {
+			t.Errorf("got %q (%v), want %q", got, err, content)
+		}
+	}
+}
