@@ -14,7 +14,7 @@ var supported = []string{
 	// pleg
 	"containerRuntimeEndpoint", "runtimeRequestTimeout",
 	// syncloop
-	"address", "cgroupDriver", "clusterDNS", "clusterDomain", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff",
+	"address", "cgroupDriver", "cgroupRoot", "clusterDNS", "clusterDomain", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff",
 	"imageServiceEndpoint", "maxParallelImagePulls", "podLogsDir", "readOnlyPort", "resolvConf", "seccompDefault",
 	"serializeImagePulls", "syncFrequency",
 	// nodestatus

@@ -33,7 +33,7 @@ type wellPLEG struct {
 }
 
 func (wellPLEG) GetHealth(context.Context, *lifecyclev1.GetHealthRequest) (*lifecyclev1.GetHealthResponse, error) {
-	return &lifecyclev1.GetHealthResponse{Healthy: true, LastRelistAt: timestamppb.Now(), Runtime: &lifecyclev1.Runtime{Name: "containerd", Version: "2.4.2", Ready: true}}, nil
+	return &lifecyclev1.GetHealthResponse{Healthy: true, LastRelistAt: timestamppb.Now(), Runtime: &lifecyclev1.Runtime{Name: "containerd", Version: "2.4.2", Ready: true, NetworkReady: true}}, nil
 }
 
 type wellSyncLoop struct {

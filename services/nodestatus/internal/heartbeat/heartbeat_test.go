@@ -67,8 +67,8 @@ var (
 		Runtime: &lifecyclev1.Runtime{Name: "containerd", Version: "2", Ready: true, NetworkReady: true},
 	}
 	illPLEG = &lifecyclev1.GetHealthResponse{
-		LastRelistAt: timestamppb.Now(), Reasons: []string{"the network of the runtime is not ready: install a CNI configuration"},
-		Runtime: &lifecyclev1.Runtime{Name: "containerd", Version: "2", Ready: true},
+		Healthy: true, LastRelistAt: timestamppb.Now(),
+		Runtime: &lifecyclev1.Runtime{Name: "containerd", Version: "2", Ready: true, NetworkReadyMessage: "install a CNI configuration"},
 	}
 	newPLEG = &lifecyclev1.GetHealthResponse{Reasons: []string{"no relist has finished yet"}}
 )
@@ -279,7 +279,7 @@ func TestUnhealthyPeerIsReportedBeforeTheNextPeriod(t *testing.T) {
 	r.untilReady(v1.ConditionTrue, "all parts")
 	begin := r.clock.Now()
 	r.pleg.set(illPLEG, false)
-	r.untilReady(v1.ConditionFalse, "install a CNI configuration")
+	r.untilReady(v1.ConditionFalse, "the network of the container runtime is not ready: install a CNI configuration")
 	r.pleg.set(wellPLEG, false)
 	r.untilReady(v1.ConditionTrue, "all parts")
 	if took := r.clock.Now().Sub(begin); took > time.Minute {

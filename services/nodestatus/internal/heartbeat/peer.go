@@ -41,6 +41,11 @@ func AskPLEG(conn grpc.ClientConnInterface, address string) Ask {
 		peer := answered("pleg", response.GetHealthy(), response.GetLastRelistAt() != nil, response.GetReasons())
 		if r := response.GetRuntime(); r != nil {
 			peer.Runtime = &nodeobject.Runtime{Name: r.GetName(), Version: r.GetVersion(), Ready: r.GetReady(), Handlers: r.GetHandlers()}
+			if r.GetReady() && !r.GetNetworkReady() {
+				// pleg does all that it should, but pods that are not on the host's network cannot run.
+				peer.State = nodeobject.PeerUnhealthy
+				peer.Reasons = append(peer.Reasons, "the network of the container runtime is not ready: "+r.GetNetworkReadyMessage())
+			}
 		}
 		return peer
 	}
