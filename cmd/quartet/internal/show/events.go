@@ -214,7 +214,12 @@ func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter) error {
 			if change.New == nil {
 				return
 			}
-			if err := p.print(fromEvent(change.New)); err != nil {
+			h := fromEvent(change.New)
+			if h.Pod == "" {
+				// The last event of a pod may have nothing left to name it by.
+				h.Namespace, h.Pod = change.Old.GetStatus().GetNamespace(), change.Old.GetStatus().GetName()
+			}
+			if err := p.print(h); err != nil {
 				fail(err)
 			}
 		},

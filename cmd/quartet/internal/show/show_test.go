@@ -285,7 +285,8 @@ func TestEvents(t *testing.T) {
 	n.pleg.events.Emit(hello.GetUid(), died, died)
 	r.until(r.out, "OOMKilled")
 	gone := &lifecyclev1.Event{
-		Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, PodUid: hello.GetUid(), ContainerId: "c2", ContainerName: "web", ObservedAt: timestamppb.New(now), Status: hello,
+		Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, PodUid: hello.GetUid(), ContainerId: "c2", ContainerName: "web", ObservedAt: timestamppb.New(now),
+		Status: &lifecyclev1.PodStatus{Uid: hello.GetUid()},
 	}
 	n.pleg.events.EmitLast(hello.GetUid(), gone)
 	r.until(r.out, "ContainerRemoved")
