@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -55,7 +56,8 @@ func (s *sourceState) listErrors() []*configv1.SourceError {
 	out := make([]*configv1.SourceError, 0, len(s.errs))
 	for key, seen := range s.errs {
 		out = append(out, &configv1.SourceError{
-			Path: key.path, Pod: key.pod, Field: key.field, Message: key.message, Count: seen.count,
+			Path: sendable(key.path), Pod: sendable(key.pod), Field: sendable(key.field), Message: sendable(key.message),
+			Count:       seen.count,
 			FirstSeenAt: timestamppb.New(seen.first), LastSeenAt: timestamppb.New(seen.last),
 		})
 	}
@@ -65,3 +67,6 @@ func (s *sourceState) listErrors() []*configv1.SourceError {
 	})
 	return out
 }
+
+// sendable makes a text one that the wire takes. The name of a file can be any bytes.
+func sendable(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }

@@ -138,13 +138,14 @@ func (m *Mux) set(name string, reading source.Reading) {
 	merged := m.merge(name, state, &reading)
 	m.noteErrors(name, state, reading.Errors)
 	state.mode, state.readAt = reading.Mode, reading.ReadAt
+	if merged.First {
+		// Before anyone hears of it, so that who has heard of it finds it in the health too.
+		m.cfg.Health.Set(SourceKey(name), "")
+		m.note(slog.LevelInfo, "the source is ready", telemetry.KeySource, name, "target", state.target, "pods", len(merged.Set), "mode", reading.Mode)
+	}
 	if !merged.Silent() {
 		// Put last, so that it comes after this merge's pods on every subscription.
 		m.announce(name, true)
-	}
-	if merged.First {
-		m.cfg.Health.Set(SourceKey(name), "")
-		m.note(slog.LevelInfo, "the source is ready", telemetry.KeySource, name, "target", state.target, "pods", len(merged.Set), "mode", reading.Mode)
 	}
 }
 
@@ -185,7 +186,7 @@ func (m *Mux) Sources() []*configv1.Source {
 	out := make([]*configv1.Source, 0, len(m.sources))
 	for name, state := range m.sources {
 		s := &configv1.Source{
-			Name: name, Target: state.target, Ready: state.set != nil,
+			Name: name, Target: sendable(state.target), Ready: state.set != nil,
 			Pods: int32(len(state.set)), //nolint:gosec // a node has some hundred pods
 			Mode: state.mode, Errors: state.listErrors(),
 		}

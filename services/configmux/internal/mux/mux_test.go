@@ -255,35 +255,34 @@ func TestErrorsAreCountedWhileTheyLast(t *testing.T) {
 // Each change is one trace: the reading of its file, the merge, and the publication, whose context travels on.
 func TestTraceOfAChange(t *testing.T) {
 	r := newRig(t)
-	read := func(path string) context.Context {
+	read := func() context.Context {
 		ctx, span := r.tracer.Start(context.Background(), "source.read", trace.WithNewRoot())
 		span.End()
-		_ = path
 		return ctx
 	}
-	causes := map[string]context.Context{"/file/a": read("a"), "/file/b": read("b")}
+	causes := map[string]context.Context{"/file/a": read(), "/file/b": read()}
 	got := reading(pod("a", "1"), pod("b", "1"))
 	got.Causes = causes
 	r.Set("file", got)
 	r.watch()
 	for i, uid := range []string{"a", "b"} {
-		r.edges(uid, "ADD", causes["/file/"+uid], r.Pods()[i].GetTraceparent())
+		r.edges(causes["/file/"+uid], uid, "ADD", r.Pods()[i].GetTraceparent())
 	}
 
 	// The file is gone: its removal is of the trace that saw it go.
 	r.spans.Reset()
 	gone := reading(pod("b", "1"))
-	gone.Causes = map[string]context.Context{"/file/a": read("a")}
+	gone.Causes = map[string]context.Context{"/file/a": read()}
 	r.Set("file", gone)
 	m := r.next()
 	if !m.Removed {
 		t.Fatalf("message %+v, want a removal", m)
 	}
-	r.edges("a", "REMOVE", gone.Causes["/file/a"], m.Value.Pod.GetTraceparent())
+	r.edges(gone.Causes["/file/a"], "a", "REMOVE", m.Value.Pod.GetTraceparent())
 }
 
 // edges holds that a pod's publish span is the child of a merge span, which is the child of the reading.
-func (r *rig) edges(uid, op string, cause context.Context, traceparent string) {
+func (r *rig) edges(cause context.Context, uid, op, traceparent string) {
 	r.t.Helper()
 	var publish, merge tracetest.SpanStub
 	for _, s := range r.spans.GetSpans() {

@@ -1,0 +1,288 @@
+package filesource
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/services/configmux/internal/source"
+)
+
+func TestABrokenFileKeepsItsLastGoodPods(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "all.yaml")
+	good := manifest("a", "i:1") + "---\n" + manifest("b", "i:1")
+	replace(t, path, good)
+	replace(t, filepath.Join(dir, "good.yaml"), manifest("good", "i:1"))
+	r := start(t, dir)
+	r.has(0, "a-node i:1", "b-node i:1", "good-node i:1")
+
+	for what, content := range map[string]string{"cut off": good[:len(good)-5], "emptied": "", "rubbish": "\x00\xff{"} {
+		t.Run(what, func(t *testing.T) {
+			r.t = t
+			replace(t, path, content)
+			got := r.has(1, "a-node i:1", "b-node i:1", "good-node i:1")
+			if e := got.Errors[0]; e.Path != path || !strings.Contains(e.Message, "last good version") {
+				t.Errorf("error %+v", e)
+			}
+			replace(t, path, good)
+			r.has(0, "a-node i:1", "b-node i:1", "good-node i:1")
+		})
+	}
+	r.t = t
+
+	// Of two pods one is broken: only that one is kept back.
+	replace(t, path, manifest("a", "i:2")+"---\n"+manifest("b", "''"))
+	got := r.has(1, "a-node i:2", "b-node i:1", "good-node i:1")
+	if e := got.Errors[0]; e.Pod != "default/b-node" || e.Field != "spec.containers[0].image" ||
+		!strings.Contains(e.Message, "last good version of the pod is kept") {
+		t.Errorf("error %+v", e)
+	}
+	// A broken pod that was never good is left out.
+	replace(t, path, manifest("a", "i:3")+"---\n"+manifest("c", "''"))
+	got = r.has(1, "a-node i:3", "good-node i:1")
+	if !strings.Contains(got.Errors[0].Message, "the pod is left out") {
+		t.Errorf("error %+v", got.Errors[0])
+	}
+	must(t, os.Remove(path))
+	r.has(0, "good-node i:1")
+}
+
+// A manifest that is written in place, in pieces of which each but the last is broken or, worse, a good but smaller
+// manifest, must come out as what is written in the end, without having been anything else.
+func TestHalfWrittenFilesAreNotTaken(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "all.yaml")
+	whole := manifest("a", "i:1") + "---\n" + manifest("b", "i:1")
+	overwrite(t, path, whole)
+	r := start(t, dir)
+	r.has(0, "a-node i:1", "b-node i:1")
+	seen := len(r.all())
+
+	next := manifest("a", "i:2") + "---\n" + manifest("b", "i:2")
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	must(t, err)
+	for _, piece := range []string{next[:10], next[10 : len(next)/2+5], next[len(next)/2+5:]} {
+		_, err := file.WriteString(piece)
+		must(t, err)
+	}
+	must(t, file.Close())
+	r.has(0, "a-node i:2", "b-node i:2")
+	for _, reading := range r.all()[seen:] {
+		if !slices.Equal(summary(reading), []string{"a-node i:2", "b-node i:2"}) || len(reading.Errors) > 0 {
+			t.Errorf("in between, the file counted as %v with errors %v", summary(reading), reading.Errors)
+		}
+	}
+}
+
+// Some editors move the old file aside and write a new one: in between there is none, and beside it there is another
+// one with the same pod.
+func TestAnEditorsBackupTakesNoPodAway(t *testing.T) {
+	for _, mode := range []string{"directory", "file"} {
+		t.Run(mode, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "a.yaml")
+			overwrite(t, path, manifest("a", "i:0"))
+			target := dir
+			if mode == "file" {
+				target = path
+			}
+			r := start(t, target)
+			r.has(0, "a-node i:0")
+			seen := len(r.all())
+			for i := 1; i < 10; i++ {
+				must(t, os.Rename(path, path+"~"))
+				overwrite(t, path, manifest("a", fmt.Sprintf("i:%d", i)))
+				must(t, os.Remove(path+"~"))
+				r.has(0, fmt.Sprintf("a-node i:%d", i))
+			}
+			uids := map[types.UID]bool{}
+			for _, reading := range r.all()[seen:] {
+				if len(reading.Pods) != 1 {
+					t.Fatalf("in between there were %d pods", len(reading.Pods))
+				}
+				uids[reading.Pods[0].UID] = true
+			}
+			if len(uids) > 10 {
+				t.Errorf("%d versions of the pod in 10 versions of the file: a backup has counted", len(uids))
+			}
+		})
+	}
+}
+
+// The first set after a restart has the last good pods, also when the path could not be read at first.
+func TestTheFirstSetIsWholeWhenThePathComesLate(t *testing.T) {
+	root, kept := t.TempDir(), filepath.Join(t.TempDir(), "checkpoint.json")
+	dir := filepath.Join(root, "manifests")
+	must(t, os.Mkdir(dir, 0o700))
+	overwrite(t, filepath.Join(dir, "a.yaml"), manifest("a", "i:1"))
+	before := start(t, dir, keeping(kept, "node"))
+	before.has(0, "a-node i:1")
+	before.stop()
+
+	must(t, os.Rename(dir, dir+".away"))
+	must(t, os.Symlink("manifests", dir)) // a link to itself
+	overwrite(t, filepath.Join(dir+".away", "a.yaml"), "{")
+	r := start(t, dir, keeping(kept, "node"))
+	r.until("a failure", func(got source.Reading) bool { return got.Failed })
+	must(t, os.Rename(dir+".away", filepath.Join(root, "real")))
+	must(t, os.Symlink("real", filepath.Join(root, "next")))
+	must(t, os.Rename(filepath.Join(root, "next"), dir))
+	got := r.has(1, "a-node i:1")
+	if got.ReadAt.IsZero() {
+		t.Error("it has been read in full, and does not say when")
+	}
+	for _, reading := range r.all() {
+		if !reading.Failed && len(reading.Pods) != 1 {
+			t.Errorf("a set without the pod: %+v", reading)
+		}
+	}
+}
+
+func TestDuplicatesAreLeftOutAndReported(t *testing.T) {
+	dir := t.TempDir()
+	r := start(t, dir)
+	replace(t, filepath.Join(dir, "b.yaml"), manifest("a", "i:2")+"---\n"+manifest("other", "i:1"))
+	r.has(0, "a-node i:2", "other-node i:1")
+	replace(t, filepath.Join(dir, "a.yaml"), manifest("a", "i:1"))
+	got := r.has(1, "a-node i:1", "other-node i:1")
+	e := got.Errors[0]
+	if e.Path != filepath.Join(dir, "b.yaml") || e.Pod != "default/a-node" || e.Field != "metadata.name" ||
+		!strings.Contains(e.Message, filepath.Join(dir, "a.yaml")) {
+		t.Errorf("error %+v, want one that names both files", e)
+	}
+	must(t, os.Remove(filepath.Join(dir, "a.yaml")))
+	r.has(0, "a-node i:2", "other-node i:1")
+}
+
+func TestWhatIsNoManifestFileIsReportedAndSkipped(t *testing.T) {
+	dir := t.TempDir()
+	replace(t, filepath.Join(dir, "good.yaml"), manifest("good", "i:1"))
+	must(t, os.Mkdir(filepath.Join(dir, "directory"), 0o700))
+	must(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
+	must(t, os.Symlink("nowhere", filepath.Join(dir, "link")))
+	must(t, os.Symlink("loop", filepath.Join(dir, "loop")))
+	big, err := os.Create(filepath.Join(dir, "zbig.yaml"))
+	must(t, err)
+	must(t, big.Truncate(maxManifest+1))
+	must(t, big.Close())
+	r := start(t, dir)
+	got := r.has(5, "good-node i:1")
+	for i, want := range []string{"a directory", "a named pipe", "does not exist", "too many levels", "limit of 10 MiB"} {
+		if !strings.Contains(got.Errors[i].Message, want) {
+			t.Errorf("error %d is %q, want %q in it", i, got.Errors[i].Message, want)
+		}
+	}
+	// One that takes a manifest's place does not hang anything either.
+	must(t, os.Remove(filepath.Join(dir, "good.yaml")))
+	must(t, unix.Mkfifo(filepath.Join(dir, "good.yaml"), 0o600))
+	r.has(6)
+}
+
+func TestUnreadableFileKeepsItsPods(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root reads everything")
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	replace(t, path, manifest("a", "i:1"))
+	r := start(t, dir)
+	r.has(0, "a-node i:1")
+	must(t, os.Chmod(path, 0))
+	if got := r.has(1, "a-node i:1"); !strings.Contains(got.Errors[0].Message, "permission denied") {
+		t.Errorf("error %q", got.Errors[0].Message)
+	}
+}
+
+// A path whose state cannot be known says nothing of its pods.
+func TestAPathThatCannotBeReadIsAFailureAndNotEmpty(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, "manifests")
+	must(t, os.Symlink("manifests", path)) // a link to itself
+	r := start(t, path)
+	got := r.until("a failure", func(got source.Reading) bool { return got.Failed })
+	if len(got.Errors) != 1 || got.Errors[0].Path != path || !got.ReadAt.IsZero() {
+		t.Errorf("reading %+v", got)
+	}
+	must(t, os.Remove(path))
+	must(t, os.Mkdir(path, 0o700))
+	replace(t, filepath.Join(path, "a.yaml"), manifest("a", "i:1"))
+	r.has(0, "a-node i:1")
+	must(t, os.RemoveAll(path))
+	must(t, os.Symlink("manifests", path))
+	r.until("a failure", func(got source.Reading) bool { return got.Failed })
+}
+
+func TestAnErrorThatStaysIsSeenAgain(t *testing.T) {
+	dir := t.TempDir()
+	overwrite(t, filepath.Join(dir, "a.yaml"), "{")
+	fake := clocktesting.NewFakeClock(time.Now())
+	r := start(t, dir, func(s *Source) { s.cfg.Clock, s.cfg.Period = fake, 20*time.Second })
+	first := r.has(1).Errors[0]
+	fake.Step(20 * time.Second)
+	r.until("the error to be seen later", func(got source.Reading) bool {
+		return len(got.Errors) == 1 && got.Errors[0].SeenAt.Sub(first.SeenAt) == 20*time.Second
+	})
+}
+
+// keeping makes a source keep its checkpoint in a file that outlives it.
+func keeping(path, node string) option {
+	return func(s *Source) { s.cfg.Checkpoint, s.cfg.Node = path, node }
+}
+
+// A process that is killed and started again while a manifest is broken must not take that manifest's pods away.
+func TestABrokenFileKeepsItsPodsThroughARestart(t *testing.T) {
+	dir, kept := t.TempDir(), filepath.Join(t.TempDir(), "checkpoint.json")
+	path := filepath.Join(dir, "a.yaml")
+	replace(t, path, manifest("a", "i:1")+"---\n"+manifest("b", "i:1"))
+	replace(t, filepath.Join(dir, "c.yaml"), manifest("c", "i:1"))
+	first := start(t, dir, keeping(kept, "node"))
+	uid := first.has(0, "a-node i:1", "b-node i:1", "c-node i:1").Pods[0].UID
+	first.stop()
+
+	overwrite(t, path, "{")                                          // broken while nobody looked
+	overwrite(t, filepath.Join(dir, "c.yaml"), manifest("c", "i:2")) // good, and changed
+	second := start(t, dir, keeping(kept, "node"))
+	got := second.has(1, "a-node i:1", "b-node i:1", "c-node i:2")
+	if got.Pods[0].UID != uid {
+		t.Errorf("UID %s, want %s as before the restart", got.Pods[0].UID, uid)
+	}
+	second.stop()
+
+	third := start(t, dir, keeping(kept, "node"))
+	third.has(1, "a-node i:1", "b-node i:1", "c-node i:2")
+	must(t, os.Remove(path))
+	third.has(0, "c-node i:2")
+	third.stop()
+
+	// A file that is gone has no pods, whatever the checkpoint says, and a broken one of that name is another one.
+	overwrite(t, path, "{")
+	fourth := start(t, dir, keeping(kept, "node"))
+	fourth.has(1, "c-node i:2")
+	fourth.stop()
+
+	// What was kept for another node is of no use.
+	overwrite(t, filepath.Join(dir, "c.yaml"), "{")
+	start(t, dir, keeping(kept, "other")).has(2)
+}
+
+func TestACheckpointThatCannotBeUsedIsDoneWithout(t *testing.T) {
+	dir, kept := t.TempDir(), filepath.Join(t.TempDir(), "checkpoint.json")
+	replace(t, filepath.Join(dir, "a.yaml"), manifest("a", "i:1"))
+	for _, content := range []string{"", "{", `{"node":"node","manifests":{"x":["AAAA"]}}`} {
+		overwrite(t, kept, content)
+		r := start(t, dir, keeping(kept, "node"))
+		r.has(0, "a-node i:1")
+		r.stop()
+	}
+	r := start(t, dir, keeping(filepath.Join(kept, "not", "there"), "node"))
+	r.has(0, "a-node i:1")
+}
