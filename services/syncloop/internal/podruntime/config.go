@@ -54,7 +54,7 @@ type ContainerReason = podstatus.Reason
 type Result struct {
 	// Reasons has the containers that could not be started, by name, with the reason that the status shows.
 	Reasons map[string]ContainerReason
-	// SandboxError is why the sandbox could not be made; nil when it is up.
+	// SandboxError is why the sandbox could not be made, or is not tried (an *UnsupportedError); nil when it is up.
 	SandboxError error
 	// RetryAfter is when work is due again, for example the end of a back-off; 0 when nothing is known to be. It is set
 	// beside an error when the error knows.

@@ -107,7 +107,7 @@ func cgroupParent(driver, root string) string {
 // soon with the error of ctx, and what it has done so far shows in the next observation.
 func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (Result, error) {
 	if err := supported(pod); err != nil {
-		return Result{}, err
+		return Result{SandboxError: err}, err
 	}
 	runtime, err := m.cfg.Runtime()
 	if err != nil {

@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const testTimeout = 20 * time.Second
+const testTimeout = time.Minute
 
 // node is a runtime and a Manager on it. It observes pods as pleg does, by asking the runtime.
 type node struct {
