@@ -170,8 +170,8 @@ func (r *Relister) close() {
 func (r *Relister) Request(ctx context.Context) (time.Time, error) {
 	r.mu.Lock()
 	after := r.round.begun
-	r.mu.Unlock()
 	r.wake()
+	r.mu.Unlock()
 	for {
 		r.mu.Lock()
 		round := r.round
@@ -196,10 +196,9 @@ func (r *Relister) Synced() <-chan struct{} { return r.synced }
 // what happened in between was told by nobody.
 func (r *Relister) SetEvented(evented bool) {
 	r.mu.Lock()
-	changed := r.evented != evented
-	r.evented = evented
-	r.mu.Unlock()
-	if changed {
+	defer r.mu.Unlock()
+	if r.evented != evented {
+		r.evented = evented
 		r.wake()
 	}
 }
@@ -221,6 +220,7 @@ func (r *Relister) Progress() Progress {
 	return Progress{FinishedAt: r.round.finishedAt, Evented: r.evented, Err: r.round.err}
 }
 
+// wake asks for a full relist that begins after now. Called with mu held, so that a relist knows which wishes it fulfils.
 func (r *Relister) wake() {
 	select {
 	case r.kick <- struct{}{}:
@@ -248,10 +248,7 @@ func (r *Relister) retry() {
 
 // relist lists everything, has the pods inspected that are not as the record says, and waits a while for that.
 func (r *Relister) relist(ctx context.Context) {
-	r.mu.Lock()
-	r.round.begun++
-	r.suspect = false
-	r.mu.Unlock()
+	r.begin()
 	began := r.cfg.Clock.Now()
 	all, err := r.listAll(ctx)
 	if ctx.Err() != nil {
@@ -267,6 +264,18 @@ func (r *Relister) relist(ctx context.Context) {
 	}
 	r.adopt(all)
 	r.finishRound(began)
+}
+
+// begin counts a relist, which fulfils every wish for one that there was.
+func (r *Relister) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.round.begun++
+	r.suspect = false
+	select {
+	case <-r.kick:
+	default:
+	}
 }
 
 func (r *Relister) failRound(err error) {

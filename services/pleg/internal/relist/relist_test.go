@@ -1,0 +1,310 @@
+package relist_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/goleak"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/pleg/internal/relist"
+	"github.com/quartet-node/quartet/test/fakecri"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type rig struct {
+	*relist.Relister
+	t      *testing.T
+	fake   *fakecri.Server
+	clock  *clocktesting.FakeClock
+	events *stream.Edge[*lifecyclev1.Event]
+	spans  *tracetest.SpanRecorder
+}
+
+// start runs a relister by a clock that stands until the test moves it.
+func start(t *testing.T, fake *fakecri.Server) *rig {
+	t.Helper()
+	client, err := cri.New(cri.Config{Endpoint: fake.Endpoint(), Timeout: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spans := tracetest.NewSpanRecorder()
+	r := &rig{
+		t: t, fake: fake, clock: clocktesting.NewFakeClock(time.Now()), spans: spans,
+		events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}),
+	}
+	r.Relister = relist.New(relist.Config{
+		Runtime: client.Runtime, Events: r.events, Timeout: 20 * time.Second, Clock: r.clock, Logger: slog.New(slog.DiscardHandler),
+		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test"),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	select {
+	case <-r.Synced():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the first relist does not finish")
+	}
+	return r
+}
+
+func (r *rig) eventually(what string, condition func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !condition() {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("waited 20 s for: %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (r *rig) request() {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := r.Request(ctx); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// subscribe returns a function that waits for the next event that happens from now on.
+func (r *rig) subscribe() func() *lifecyclev1.Event {
+	r.t.Helper()
+	sub, err := r.events.Subscribe(r.t.Context(), nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(sub.Close)
+	return func() *lifecyclev1.Event {
+		r.t.Helper()
+		ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+		defer cancel()
+		for {
+			m, err := sub.Next(ctx)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			if m.Kind == stream.KindDelta {
+				return m.Value
+			}
+		}
+	}
+}
+
+// fullLists counts the lists of everything.
+func (r *rig) fullLists() int {
+	n := 0
+	for _, call := range r.fake.Calls() {
+		if call.Method == "ListPodSandbox" && len(call.IDs) == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func TestWithEventsTheFullRelistIsRare(t *testing.T) {
+	r := start(t, fakecri.New(t))
+	r.clock.Step(relist.Period)
+	r.eventually("a relist each second without events", func() bool { return r.fullLists() >= 2 })
+	r.SetEvented(true)
+	r.request()
+	before := r.fullLists()
+	for range 5 {
+		r.clock.Step(relist.Period)
+	}
+	r.clock.Step(290 * time.Second)
+	// A fresh inspection goes through the same goroutines; when it is done a relist would have begun.
+	if _, err := r.Status(t.Context(), "none", boottime.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.fullLists(); got != before {
+		t.Errorf("within 295 s there were %d full relists", got-before)
+	}
+	r.clock.Step(5 * time.Second)
+	r.eventually("a relist after 300 s", func() bool { return r.fullLists() == before+1 })
+	r.SetEvented(false)
+	r.eventually("a relist when events are lost", func() bool { return r.fullLists() == before+2 })
+}
+
+func TestARelistLooksOnlyAtWhatHasChanged(t *testing.T) {
+	fake := fakecri.New(t)
+	var containers []string
+	for i := range 100 {
+		_, ids := fake.RunPod(fakecri.Pod{UID: fmt.Sprint("uid-", i), Containers: []string{"app"}})
+		containers = append(containers, ids["app"])
+	}
+	fake.Delay("ContainerStatus", "", time.Millisecond)
+	r := start(t, fake)
+	if got := fake.MaxInFlight("ContainerStatus"); got < 2 || got > 4 {
+		t.Errorf("up to %d inspections ran side by side, want some and at most 4", got)
+	}
+	if all, err := r.List(); err != nil || len(all) != 100 {
+		t.Errorf("got %d pods and error %v", len(all), err)
+	}
+	fake.ResetCalls()
+	fake.Kill(containers[7])
+	r.request()
+	if fake.Count("ContainerStatus", "") != 1 || fake.Count("ContainerStatus", containers[7]) != 1 {
+		t.Errorf("one container of 100 died and %d were inspected", fake.Count("ContainerStatus", ""))
+	}
+	fake.ResetCalls()
+	r.request()
+	if got := len(fake.Calls()); got != 2 {
+		t.Errorf("a relist without a change made %d calls, want the two lists", got)
+	}
+}
+
+func TestAFailedListIsSaidAndTriedAgain(t *testing.T) {
+	fake := fakecri.New(t)
+	r := start(t, fake)
+	r.SetEvented(true)
+	r.request()
+	undo := fake.Fail("ListContainers", "", -1, fmt.Errorf("scripted"))
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := r.Request(ctx); err == nil {
+		t.Error("a relist that cannot finish was said to have")
+	}
+	if r.Progress().Err == nil {
+		t.Error("the failure does not show")
+	}
+	undo()
+	r.eventually("it is tried again with the next tick, also with events", func() bool {
+		r.clock.Step(relist.Period)
+		return r.Progress().Err == nil
+	})
+}
+
+func TestAnEventThatNobodyCanNameMakesOneRelist(t *testing.T) {
+	fake := fakecri.New(t)
+	_, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
+	r := start(t, fake)
+	r.SetEvented(true)
+	r.request()
+	fake.ResetCalls()
+	for range 1000 {
+		r.HintAny("unheard-of", r.clock.Now())
+		r.HintAny("stale", r.clock.Now().Add(-time.Minute))
+	}
+	r.clock.Step(relist.Period)
+	r.eventually("one full relist", func() bool { return r.fullLists() == 1 })
+	r.HintAny(ids["app"], r.clock.Now())
+	r.eventually("the pod of a known id is inspected", func() bool { return fake.Count("ContainerStatus", ids["app"]) == 1 })
+	if got := r.fullLists(); got != 1 {
+		t.Errorf("there were %d full relists", got)
+	}
+}
+
+// traced makes a traceparent of a trace and a span with this digit.
+func traced(digit string) (traceparent string, of trace.SpanContext) {
+	id := func(n int) string {
+		s := ""
+		for range n {
+			s += digit
+		}
+		return s
+	}
+	traceparent = "00-" + id(32) + "-" + id(16) + "-01"
+	return traceparent, trace.SpanContextFromContext(telemetry.WithTraceparent(context.Background(), traceparent))
+}
+
+func TestAStartContinuesItsTraceAndADeathIsLinkedToIt(t *testing.T) {
+	traceparent, origin := traced("a")
+	fake := fakecri.New(t)
+	r := start(t, fake)
+	next := r.subscribe()
+	_, ids := fake.RunPod(fakecri.Pod{
+		UID: "uid-1", Name: "web", Containers: []string{"app"}, Annotations: map[string]string{telemetry.AnnotationTraceparent: traceparent},
+	})
+	r.Hint("uid-1", time.Time{})
+	up, started := next(), next()
+	fake.Kill(ids["app"])
+	r.Hint("uid-1", time.Time{})
+	died := next()
+
+	spans := map[string]sdktrace.ReadOnlySpan{}
+	for _, span := range r.spans.Ended() {
+		spans[telemetry.Traceparent(trace.ContextWithSpanContext(context.Background(), span.SpanContext()))] = span
+	}
+	for what, event := range map[string]*lifecyclev1.Event{"the sandbox": up, "the container's start": started} {
+		span := spans[event.GetTraceparent()]
+		if span == nil || span.Name() != "lifecycle.event" || span.Parent().SpanID() != origin.SpanID() || span.SpanContext().TraceID() != origin.TraceID() {
+			t.Errorf("%s: its span is %v, want one of the trace that is written on it", what, span)
+		}
+	}
+	attributes := map[string]string{}
+	for _, kv := range spans[started.GetTraceparent()].Attributes() {
+		attributes[string(kv.Key)] = kv.Value.AsString()
+	}
+	want := map[string]string{
+		telemetry.KeyPod: "default/web", telemetry.KeyPodUID: "uid-1", telemetry.KeyEvent: "EVENT_TYPE_CONTAINER_STARTED",
+		telemetry.KeyContainer: "app", telemetry.KeyContainerID: ids["app"],
+	}
+	if diff := cmp.Diff(want, attributes); diff != "" {
+		t.Errorf("attributes of a start (-want +got):\n%s", diff)
+	}
+	death := spans[died.GetTraceparent()]
+	switch {
+	case death == nil:
+		t.Fatal("a death has no span")
+	case death.Parent().IsValid() || death.SpanContext().TraceID() == origin.TraceID():
+		t.Error("a death does not begin a trace of its own")
+	case len(death.Links()) != 1 || death.Links()[0].SpanContext.SpanID() != origin.SpanID():
+		t.Errorf("a death is linked to %v, want the span that created the container", death.Links())
+	}
+	if attributes := attribute.NewSet(death.Attributes()...); !attributes.HasValue(telemetry.KeyPodUID) {
+		t.Error("the span of a death does not name the pod")
+	}
+}
+
+func TestWhatWasThereBeforeMakesNoSpans(t *testing.T) {
+	fake := fakecri.New(t)
+	fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
+	r := start(t, fake)
+	if got := r.spans.Ended(); len(got) != 0 {
+		t.Errorf("after a start of pleg %d spans tell of what has happened long before", len(got))
+	}
+}
+
+func TestAnEventOlderThanTheRecordSaysNothing(t *testing.T) {
+	fake := fakecri.New(t)
+	_, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
+	r := start(t, fake)
+	fake.ResetCalls()
+	for range 1000 {
+		r.Hint("uid-1", r.clock.Now().Add(-time.Minute))
+		r.Hint("long-gone", r.clock.Now().Add(-time.Minute))
+	}
+	if _, err := r.Status(t.Context(), "other", boottime.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if got := fake.Count("ContainerStatus", "") + fake.Count("ListPodSandbox", "long-gone"); got != 0 {
+		t.Errorf("stale events made %d calls", got)
+	}
+	r.Hint("uid-1", r.clock.Now())
+	r.eventually("a new event is heeded", func() bool { return fake.Count("ContainerStatus", ids["app"]) == 1 })
+}
