@@ -29,7 +29,10 @@ func (m *Manager) terminationFile(uid, container string, restartCount int) strin
 
 // mounts makes the files that a container gets, and says where they are mounted.
 func (m *Manager) mounts(pod *v1.Pod, c *v1.Container, restartCount int, ips []string) ([]*runtimeapi.Mount, error) {
-	var mounts []*runtimeapi.Mount
+	mounts, err := m.volumeMounts(pod, c)
+	if err != nil {
+		return nil, err
+	}
 	mountsAt := func(path string) bool {
 		return slices.ContainsFunc(c.VolumeMounts, func(v v1.VolumeMount) bool { return v.MountPath == path })
 	}

@@ -2,7 +2,6 @@ package podruntime_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -236,21 +235,6 @@ func TestCreateAndStartFailuresHaveTheirReasons(t *testing.T) {
 				t.Errorf("not started on the next try: %s", got)
 			}
 		})
-	}
-}
-
-func TestAnUnsupportedVolumeStartsNothingAndSaysWhy(t *testing.T) {
-	n := newNode(t)
-	pod := newPod("a")
-	pod.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}}}
-	pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "data", MountPath: "/data"}}
-	_, err := n.manager.SyncPod(n.ctx, pod, nil)
-	var unsupported *podruntime.UnsupportedError
-	if !errors.As(err, &unsupported) || !strings.Contains(err.Error(), `volume "data" of kind configMap: is not supported by this version of Quartet`) {
-		t.Fatalf("error %v", err)
-	}
-	if got := n.methods(); got != "" {
-		t.Errorf("calls %s", got)
 	}
 }
 

@@ -1,0 +1,136 @@
+package podruntime_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+)
+
+// mountOf is how a container has a path mounted; nil when it has not.
+func (n *node) mountOf(pod *v1.Pod, name, path string) *runtimeapi.Mount {
+	n.t.Helper()
+	response, err := n.runtime.ContainerStatus(n.ctx, n.id(pod, name), false)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, m := range response.GetStatus().GetMounts() {
+		if m.GetContainerPath() == path {
+			return m
+		}
+	}
+	return nil
+}
+
+func withVolume(pod *v1.Pod, source v1.VolumeSource, mount v1.VolumeMount) *v1.Pod {
+	mount.Name = "data"
+	if mount.MountPath == "" {
+		mount.MountPath = "/data"
+	}
+	pod.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: source}}
+	for i := range pod.Spec.Containers {
+		pod.Spec.Containers[i].VolumeMounts = []v1.VolumeMount{mount}
+	}
+	return pod
+}
+
+func TestAnEmptyDirIsSharedSurvivesARestartAndGoesWithThePod(t *testing.T) {
+	n := newNode(t)
+	pod := withVolume(newPod("a", "b"), v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}, v1.VolumeMount{})
+	n.sync(pod)
+	dir := n.mountOf(pod, "a", "/data").GetHostPath()
+	if other := n.mountOf(pod, "b", "/data").GetHostPath(); other != dir {
+		t.Fatalf("two folders: %s and %s", dir, other)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o777 {
+		t.Fatalf("%v, %v", info, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kept"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.cri.Exit(n.id(pod, "a"), 1)
+	n.sync(pod)
+	if _, err := os.Stat(filepath.Join(dir, "kept")); err != nil {
+		t.Errorf("after a restart: %v", err)
+	}
+	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.manager.CleanUpPod(n.ctx, n.observe(pod)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("after the pod: %v", err)
+	}
+}
+
+func TestHostPaths(t *testing.T) {
+	root := t.TempDir()
+	file, dir := filepath.Join(root, "file"), filepath.Join(root, "dir")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		kind v1.HostPathType
+		path string
+		ok   bool
+	}{
+		{v1.HostPathUnset, filepath.Join(root, "none"), true},
+		{v1.HostPathDirectory, dir, true},
+		{v1.HostPathDirectory, file, false},
+		{v1.HostPathDirectory, filepath.Join(root, "none"), false},
+		{v1.HostPathDirectoryOrCreate, filepath.Join(root, "new", "dir"), true},
+		{v1.HostPathFile, file, true},
+		{v1.HostPathFile, dir, false},
+		{v1.HostPathFileOrCreate, filepath.Join(root, "newfile"), true},
+		{v1.HostPathSocket, file, false},
+		{v1.HostPathCharDev, "/dev/null", true},
+		{v1.HostPathBlockDev, "/dev/null", false},
+	} {
+		t.Run(string(test.kind)+" "+filepath.Base(test.path), func(t *testing.T) {
+			n := newNode(t)
+			source := v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: test.path, Type: &test.kind}}
+			both := v1.MountPropagationBidirectional
+			pod := withVolume(newPod("a"), source, v1.VolumeMount{ReadOnly: true, MountPropagation: &both})
+			result, err := n.manager.SyncPod(n.ctx, pod, nil)
+			if (err == nil) != test.ok || !test.ok && result.Reasons["a"].Reason != "CreateContainerConfigError" {
+				t.Fatalf("reasons %v, error %v", result.Reasons, err)
+			}
+			if !test.ok {
+				return
+			}
+			m := n.mountOf(pod, "a", "/data")
+			if m.GetHostPath() != test.path || !m.GetReadonly() || m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL {
+				t.Errorf("mounted %v", m)
+			}
+		})
+	}
+}
+
+func TestUnsupportedVolumesStartNothingAndSayWhy(t *testing.T) {
+	for want, pod := range map[string]*v1.Pod{
+		`volume "data" of kind configMap: is not supported`: withVolume(newPod("a"), v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}, v1.VolumeMount{}),
+		`the medium "Memory" is not supported`: withVolume(newPod("a"),
+			v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}, v1.VolumeMount{}),
+		`subPath is not supported`: withVolume(newPod("a"), v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}, v1.VolumeMount{SubPath: "x"}),
+	} {
+		n := newNode(t)
+		result, err := n.manager.SyncPod(n.ctx, pod, nil)
+		var unsupported *podruntime.UnsupportedError
+		if !errors.As(err, &unsupported) || !strings.Contains(err.Error(), want) || result.SandboxError == nil {
+			t.Errorf("result %+v, error %v; want %q", result, err, want)
+		}
+		if got := n.methods(); got != "" {
+			t.Errorf("calls %s", got)
+		}
+	}
+}
