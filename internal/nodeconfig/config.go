@@ -1,6 +1,7 @@
 package nodeconfig
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -103,7 +104,7 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 	var f flags
 	set := f.flagSet(service)
 	if err := set.Parse(args); err != nil {
-		if err == pflag.ErrHelp {
+		if errors.Is(err, pflag.ErrHelp) {
 			if _, werr := io.WriteString(out, help(service, set)); werr != nil {
 				return Config{}, fmt.Errorf("writing the help: %w", werr)
 			}

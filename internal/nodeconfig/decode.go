@@ -100,6 +100,7 @@ func emptyFields(root *yaml3.Node) map[string]bool {
 			empty[root.Content[i].Value] = value.Tag == "!!null" || slices.Contains([]string{"", "0", "0s"}, value.Value)
 		case yaml3.MappingNode, yaml3.SequenceNode:
 			empty[root.Content[i].Value] = len(value.Content) == 0
+		case yaml3.DocumentNode, yaml3.AliasNode:
 		default:
 		}
 	}
@@ -127,6 +128,7 @@ func indexNode(node *yaml3.Node, path string, errs *problems) {
 			errs.index[field] = item.Line
 			indexNode(item, field, errs)
 		}
+	case yaml3.DocumentNode, yaml3.ScalarNode, yaml3.AliasNode:
 	default:
 	}
 }
@@ -234,7 +236,7 @@ func editDistance(a, b string) int {
 }
 
 func typeName(t reflect.Type) string {
-	switch t.Kind() {
+	switch t.Kind() { //nolint:exhaustive // the configuration has no other kinds, and they would be named as Go does
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Int, reflect.Int32, reflect.Int64:

@@ -76,7 +76,7 @@ func ReadMachine() (Machine, error) {
 		return Machine{}, fmt.Errorf("reading how much memory the machine has: %w", err)
 	}
 	m := Machine{
-		CPUs: cpus(sys), MemoryBytes: int64(memory),
+		CPUs: cpus(sys), MemoryBytes: int64(memory), //nolint:gosec // a machine has less than 8 EiB
 		MachineID: firstOf(machineIDFiles), BootID: firstOf(bootIDFiles),
 		KernelVersion: machine.KernelVersion(), OSImage: machine.ContainerOsVersion(),
 		OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
@@ -90,7 +90,7 @@ func ReadMachine() (Machine, error) {
 		return Machine{}, fmt.Errorf("reading the huge pages of the machine: %w", err)
 	}
 	for _, p := range pages {
-		m.HugePages = append(m.HugePages, HugePages{PageBytes: int64(p.PageSize) << 10, Pages: int64(p.NumPages)})
+		m.HugePages = append(m.HugePages, HugePages{PageBytes: int64(p.PageSize) << 10, Pages: int64(p.NumPages)}) //nolint:gosec // as above
 	}
 	return m, nil
 }
