@@ -86,11 +86,21 @@ func Run(ctx context.Context, cfg Config) error {
 					telemetry.KeyError, err, telemetry.KeyRetryAfter, pause)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, cfg.Clock, pause) {
 			return nil
-		case <-cfg.Clock.After(pause):
 		}
+	}
+}
+
+// sleep waits, and tells whether ctx has let it wait to the end.
+func sleep(ctx context.Context, clock clock.Clock, d time.Duration) bool {
+	timer := clock.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C():
+		return true
 	}
 }
 
@@ -107,9 +117,7 @@ func listen(ctx context.Context, cfg Config) (lasted bool, err error) {
 	defer cancel()
 	opened := func() {
 		waiting.Go(func() {
-			select {
-			case <-ctx.Done():
-			case <-cfg.Clock.After(confirm):
+			if sleep(ctx, cfg.Clock, confirm) {
 				trust.gain()
 			}
 		})

@@ -64,10 +64,12 @@ func (w *Watcher) Run(ctx context.Context) error {
 		if !well {
 			period = impatience
 		}
+		timer := w.cfg.Clock.NewTimer(period)
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return nil
-		case <-w.cfg.Clock.After(period):
+		case <-timer.C():
 		}
 	}
 }
