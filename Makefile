@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
+# The version is stamped by VERSION below; Go's own stamp fails in a checkout of another user.
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+
 BIN := $(CURDIR)/bin
 TOOLS := $(BIN)/tools
 PART := tools/scripts/part

@@ -10,7 +10,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -89,6 +91,15 @@ func TestUpAndDown(t *testing.T) {
 		return strings.Contains(pods, `"phase":"Running"`) && before != ""
 	})
 
+	// The command keeps its containerd running, and the pod does not notice.
+	killed := pidIn(t, filepath.Join(state, "run", "containerd.pid"))
+	if err := syscall.Kill(killed, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(ctx, t, "another containerd runs", func() bool {
+		return pidIn(t, filepath.Join(state, "run", "containerd.pid")) != killed
+	})
+
 	run("down", "--keep-pods")
 	if get(ctx, fmt.Sprintf("http://127.0.0.1:%s/healthz", port)) != "" {
 		t.Error("a service still answers")
@@ -112,6 +123,19 @@ func TestUpAndDown(t *testing.T) {
 	if strings.Contains(string(mounts), state) {
 		t.Errorf("mounts are left:\n%s", mounts)
 	}
+}
+
+func pidIn(t *testing.T, path string) int {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
 }
 
 // get is the body of an answer, or nothing.

@@ -8,7 +8,6 @@
 package bundle
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,6 +25,8 @@ const (
 
 	// dirMode lets only root read the state: it may hold secrets of pods.
 	dirMode = 0o700
+	// socketDirMode lets others pass to a socket that they may use; the services decide by the peer's user.
+	socketDirMode = 0o711
 	// fileMode is that of the configuration files, which hold no secrets but are nobody's to change.
 	fileMode = 0o600
 )
@@ -87,13 +88,16 @@ func (b *Bundle) LogFile() string { return b.logFile() }
 // Prepare makes the directories, mounts, binaries and configuration. It may be called again, also while the runtime
 // runs; it then changes only what is out of date. It fails when the machine lacks something that has no fallback, and
 // the error says what to do.
-func (b *Bundle) Prepare(ctx context.Context) error {
+func (b *Bundle) Prepare() error {
 	if err := Preflight(b.cfg.BinDir).Err(); err != nil {
 		return err
 	}
+	if err := os.MkdirAll(b.cfg.Layout.SocketDir(), socketDirMode); err != nil {
+		return fmt.Errorf("making the directory of the sockets: %w", err)
+	}
 	for _, dir := range []string{
 		b.cfg.Layout.StateDir(), b.cfg.Layout.Runtime(), b.binDir(), b.networkDir(), b.ipamDir(),
-		b.cfg.Layout.SocketDir(), b.cfg.Layout.ShimSocketDir(), b.cfg.Layout.PIDDir(), b.cfg.Layout.Logs(),
+		b.cfg.Layout.ShimSocketDir(), b.cfg.Layout.PIDDir(), b.cfg.Layout.Logs(),
 	} {
 		if err := os.MkdirAll(dir, dirMode); err != nil {
 			return fmt.Errorf("making the directories of the node: %w", err)
@@ -111,7 +115,7 @@ func (b *Bundle) Prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return b.configure(ctx, network)
+	return b.configure(network)
 }
 
 // CleanUp undoes what Prepare did to the machine: mounts, bridge, sockets. The runtime must have been stopped. The files

@@ -1,7 +1,6 @@
 package bundle
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -106,7 +105,7 @@ func (c runtimeConfig) render() (string, error) {
 }
 
 // configure writes containerd's and the network's configuration.
-func (b *Bundle) configure(_ context.Context, network networkConfig) error {
+func (b *Bundle) configure(network networkConfig) error {
 	snapshotter, why := chooseSnapshotter(b.cfg.Layout.Runtime())
 	if why != "" {
 		b.cfg.Note(why)

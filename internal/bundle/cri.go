@@ -74,12 +74,10 @@ func notReady(ctx context.Context, client runtimeapi.RuntimeServiceClient) error
 
 // ImportImages puts the images that the build made into the runtime. An image that is there already is replaced.
 func (b *Bundle) ImportImages(ctx context.Context) error {
-	for file, image := range map[string]string{"pause": PauseImage, "hello": HelloImage} {
-		if err := b.ImportArchive(ctx, b.archive(file), image); err != nil {
-			return err
-		}
+	if err := b.ImportArchive(ctx, b.archive("pause"), PauseImage); err != nil {
+		return err
 	}
-	return nil
+	return b.ImportArchive(ctx, b.archive("hello"), HelloImage)
 }
 
 // ImportArchive puts one image archive into the runtime and waits until CRI knows the image by its name.

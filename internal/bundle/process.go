@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quartet-node/quartet/internal/logfile"
 	"github.com/quartet-node/quartet/internal/process"
 	"github.com/quartet-node/quartet/internal/statedir"
 )
@@ -47,9 +48,9 @@ func (b *Bundle) Start(ctx context.Context) error {
 // spawn starts containerd as the leader of a session of its own, with its output in a file, so that nothing that ends
 // this process reaches it.
 func (b *Bundle) spawn() error {
-	log, err := os.OpenFile(b.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, fileMode)
+	log, err := logfile.Open(b.logFile())
 	if err != nil {
-		return fmt.Errorf("opening containerd's log: %w", err)
+		return err
 	}
 	cmd := exec.Command(b.binary("containerd"), "--config", b.configFile())
 	cmd.Stdout, cmd.Stderr = log, log

@@ -40,7 +40,7 @@ func runPod(ctx context.Context, t *testing.T, c *harness.Containerd, name strin
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name},
 		LogDirectory: logs,
-		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "/quartet-test"},
+		Linux:        &runtimeapi.LinuxPodSandboxConfig{},
 	}
 	pod, err := cri.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config})
 	if err != nil {

@@ -114,7 +114,7 @@ func StartContainerd(t testing.TB) *Containerd {
 	t.Cleanup(func() { c.cleanUp(t) })
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
-	if err := c.bundle.Prepare(ctx); err != nil {
+	if err := c.bundle.Prepare(); err != nil {
 		t.Fatalf("harness: %v", err)
 	}
 	if err := c.bundle.Start(ctx); err != nil {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/quartet-node/quartet/internal/logfile"
 	"github.com/quartet-node/quartet/internal/process"
 	"github.com/quartet-node/quartet/internal/statedir"
 )
@@ -42,7 +43,7 @@ func (n *node) detached(ctx context.Context) error {
 
 // launch starts the background process and waits until the node is ready, or that process has ended.
 func (n *node) launch(ctx context.Context) error {
-	log, err := n.openLog()
+	log, err := logfile.Open(n.logFile())
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -122,7 +121,7 @@ func (n *node) prepare(ctx context.Context) (err error) {
 			return n.layout.ConfigFile(), writeConfig(n.layout, n.opts.manifests, n.opts.readOnlyPort)
 		}},
 		{"runtime's files", func() (string, error) {
-			return n.layout.Runtime(), n.bundle.Prepare(ctx)
+			return n.layout.Runtime(), n.bundle.Prepare()
 		}},
 		{"containerd", func() (string, error) {
 			if pid := n.bundle.PID(); pid != 0 {
@@ -235,12 +234,3 @@ func (s runtimeService) Serve(ctx context.Context) error {
 
 // logFile is where the four services log when nobody watches.
 func (n *node) logFile() string { return filepath.Join(n.layout.Logs(), "node.log") }
-
-func (n *node) openLog() (*os.File, error) {
-	const mode = 0o600
-	log, err := os.OpenFile(n.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, mode)
-	if err != nil {
-		return nil, fmt.Errorf("opening the node's log: %w", err)
-	}
-	return log, nil
-}
