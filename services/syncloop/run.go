@@ -173,12 +173,12 @@ type connectedPLEG struct {
 	runtime *cri.Client
 }
 
-// Health implements loop.Pleg.
+// Health implements loop.Pleg. It waits, within ctx, for the runtime's first answers.
 func (p connectedPLEG) Health(ctx context.Context) ([]string, error) {
-	if _, err := p.runtime.Runtime(atOnce(ctx)); err != nil {
+	if _, err := p.runtime.Runtime(ctx); err != nil {
 		return []string{err.Error()}, nil
 	}
-	if _, err := p.runtime.Images(atOnce(ctx)); err != nil {
+	if _, err := p.runtime.Images(ctx); err != nil {
 		return []string{err.Error()}, nil
 	}
 	return p.PLEG.Health(ctx)

@@ -92,6 +92,8 @@ func (l *Loop) isOpen() bool { return l.configSynced && l.plegSynced && l.gateSt
 
 func (l *Loop) handleGate(state gateState) {
 	switch {
+	case !state.up && l.opened.IsZero():
+		l.cfg.Logger.Info("waiting for pleg and the runtime", "reason", state.reason)
 	case !state.up:
 		l.cfg.Logger.Warn("pods are not synced until pleg and the runtime are well", "reason", state.reason)
 	case !l.gateState.up:

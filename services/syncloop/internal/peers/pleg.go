@@ -48,9 +48,9 @@ func (p *PLEG) GetPodStatus(ctx context.Context, uid types.UID, newerThan time.D
 	return answer.GetStatus(), nil
 }
 
-// Health returns why pleg cannot be relied on; nothing when it can.
+// Health returns why pleg cannot be relied on; nothing when it can. It waits, within ctx, for a pleg that is away.
 func (p *PLEG) Health(ctx context.Context) ([]string, error) {
-	health, err := p.client.GetHealth(ctx, &lifecyclev1.GetHealthRequest{})
+	health, err := p.client.GetHealth(ctx, &lifecyclev1.GetHealthRequest{}, grpc.WaitForReady(true))
 	switch {
 	case err != nil:
 		return nil, err
