@@ -92,14 +92,21 @@ func (b *Bundle) Prepare() error {
 	if err := Preflight(b.cfg.BinDir).Err(); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(b.cfg.Layout.SocketDir(), socketDirMode); err != nil {
-		return fmt.Errorf("making the directory of the sockets: %w", err)
-	}
-	for _, dir := range []string{
-		b.cfg.Layout.StateDir(), b.cfg.Layout.Runtime(), b.binDir(), b.networkDir(), b.ipamDir(),
-		b.cfg.Layout.ShimSocketDir(), b.cfg.Layout.PIDDir(), b.cfg.Layout.Logs(),
+	for _, dir := range []struct {
+		path string
+		mode os.FileMode
+	}{
+		// The state directory comes first, for the others make their parents with their own mode.
+		{b.cfg.Layout.StateDir(), dirMode},
+		{b.cfg.Layout.SocketDir(), socketDirMode},
+		{b.cfg.Layout.ShimSocketDir(), dirMode},
+		{b.cfg.Layout.PIDDir(), dirMode},
+		{b.cfg.Layout.Logs(), dirMode},
+		{b.binDir(), dirMode},
+		{b.networkDir(), dirMode},
+		{b.ipamDir(), dirMode},
 	} {
-		if err := os.MkdirAll(dir, dirMode); err != nil {
+		if err := os.MkdirAll(dir.path, dir.mode); err != nil {
 			return fmt.Errorf("making the directories of the node: %w", err)
 		}
 	}
