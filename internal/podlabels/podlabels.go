@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
@@ -60,6 +61,11 @@ type Restart struct {
 	Count int
 	// Step is the value of BackoffStep.
 	Step int
+}
+
+// Attempt is the count as the runtime and the pod's status take it.
+func (r Restart) Attempt() uint32 {
+	return uint32(min(max(r.Count, 0), math.MaxInt32))
 }
 
 // Sandbox returns the labels and annotations of a pod's sandbox: those of the pod, and the agent's own over them. An

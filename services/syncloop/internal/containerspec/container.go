@@ -45,7 +45,7 @@ func Container(pod *v1.Pod, c *v1.Container, node Node, in Inputs) (*runtimeapi.
 		return nil, fmt.Errorf("container %q: %w", c.Name, err)
 	}
 	config := &runtimeapi.ContainerConfig{
-		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: uint32(in.Restart.Count)},
+		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: in.Restart.Attempt()},
 		Image:       &runtimeapi.ImageSpec{Image: in.ImageRef, UserSpecifiedImage: c.Image},
 		Command:     env.expand(c.Command),
 		Args:        env.expand(c.Args),

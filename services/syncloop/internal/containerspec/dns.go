@@ -84,11 +84,11 @@ func DNS(pod *v1.Pod, node Node, host *runtimeapi.DNSConfig) (dns *runtimeapi.DN
 	dns = &runtimeapi.DNSConfig{}
 	switch policy {
 	case v1.DNSNone:
-	case v1.DNSClusterFirst:
+	case v1.DNSClusterFirst, v1.DNSClusterFirstWithHostNet:
 		dns.Servers = slices.Clone(node.ClusterDNS)
 		dns.Searches = clusterSearches(pod.Namespace, node.ClusterDomain, host.GetSearches())
 		dns.Options = []string{"ndots:5"}
-	default:
+	case v1.DNSDefault:
 		if host == nil {
 			dns.Servers, dns.Searches = localServers(node.IPs), []string{"."}
 			break

@@ -56,7 +56,7 @@ func containerResources(pod *v1.Pod, c *v1.Container, node Node) *runtimeapi.Lin
 	for name, quantity := range c.Resources.Limits {
 		if size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix); ok {
 			if text := pageSize(size); text != "" {
-				r.HugepageLimits = append(r.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: text, Limit: uint64(quantity.Value())})
+				r.HugepageLimits = append(r.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: text, Limit: uint64(max(0, quantity.Value()))})
 			}
 		}
 	}
@@ -95,6 +95,7 @@ func oomScoreAdj(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
 		return guaranteedOOMScore
 	case v1.PodQOSBestEffort:
 		return bestEffortOOMScore
+	case v1.PodQOSBurstable:
 	}
 	request := c.Resources.Requests.Memory().Value()
 	for i := range pod.Spec.InitContainers {

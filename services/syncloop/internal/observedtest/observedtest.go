@@ -56,7 +56,7 @@ func Status(pod *v1.Pod, words string) *lifecyclev1.PodStatus {
 		state, options, _ := strings.Cut(state, ",")
 		name, sandbox, isContainer := strings.Cut(subject, "@")
 		if !isContainer {
-			attempt, err := strconv.Atoi(strings.TrimPrefix(subject, "s"))
+			attempt, err := strconv.ParseUint(strings.TrimPrefix(subject, "s"), 10, 32)
 			if err != nil {
 				panic(err)
 			}
@@ -108,7 +108,7 @@ func newContainer(pod *v1.Pod, name, state, options string) *lifecyclev1.Contain
 		c.State = lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN
 	case "exited":
 		c.State = lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
-		n, err := strconv.Atoi(code)
+		n, err := strconv.ParseInt(code, 10, 32)
 		if err != nil {
 			panic(err)
 		}

@@ -36,7 +36,7 @@ func (m *Manager) CleanUpPod(ctx context.Context, status *lifecyclev1.PodStatus)
 	defer func() { end(err) }()
 	var errs []error
 	for _, c := range status.GetContainers() {
-		if err := m.removeContainer(ctx, rt, c); err != nil {
+		if err := m.removeContainer(ctx, rt, status.GetUid(), c); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -45,7 +45,7 @@ func (m *Manager) CleanUpPod(ctx context.Context, status *lifecyclev1.PodStatus)
 			errs = append(errs, fmt.Errorf("remove sandbox %s: %w", s.GetId(), err))
 		}
 	}
-	m.images.Forget(pod.UID)
+	m.forgetPod(pod.UID)
 	if len(errs) == 0 {
 		errs = append(errs, m.removeFiles(pod))
 	}
@@ -55,11 +55,11 @@ func (m *Manager) CleanUpPod(ctx context.Context, status *lifecyclev1.PodStatus)
 	return nil
 }
 
-func (m *Manager) removeContainer(ctx context.Context, rt *tracedRuntime, c *lifecyclev1.Container) error {
+func (m *Manager) removeContainer(ctx context.Context, rt *tracedRuntime, uid string, c *lifecyclev1.Container) error {
 	if err := rt.removeContainer(ctx, c.GetId()); err != nil {
 		return fmt.Errorf("remove container %q (%s): %w", c.GetName(), c.GetId(), err)
 	}
-	m.forgetPreStop(c.GetId())
+	m.forgetPreStop(types.UID(uid), c.GetId())
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (m *Manager) PruneContainers(ctx context.Context, status *lifecyclev1.PodSt
 	rt := m.instrument(runtime)
 	var errs []error
 	for _, c := range remove {
-		if err := m.removeContainer(ctx, rt, c); err != nil {
+		if err := m.removeContainer(ctx, rt, status.GetUid(), c); err != nil {
 			errs = append(errs, err)
 			continue
 		}

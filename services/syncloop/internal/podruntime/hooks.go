@@ -109,7 +109,7 @@ func httpHook(ctx context.Context, h hook) error {
 	if err != nil {
 		return fmt.Errorf("httpGet: %w", err)
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }() // the answer is known by then
 	if _, err := io.Copy(io.Discard, io.LimitReader(response.Body, hookBodyLimit)); err != nil {
 		return fmt.Errorf("httpGet: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
@@ -196,7 +197,7 @@ func graceFor(pod *v1.Pod, spec *v1.Container, why decide.Why) int64 {
 
 // killContainer runs a container's preStop hook and ends it, both within the grace period.
 func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string) error {
-	if t.spec.Lifecycle != nil && t.spec.Lifecycle.PreStop != nil && grace > 0 && m.firstPreStop(t.id) {
+	if t.spec.Lifecycle != nil && t.spec.Lifecycle.PreStop != nil && grace > 0 && m.firstPreStop(pod.UID, t.id) {
 		grace -= int64(m.preStop(ctx, rt, pod, t, grace, ips).Seconds())
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -229,8 +230,7 @@ func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t
 	case err = <-ended:
 	case <-timer.C():
 		cancel()
-		<-ended // every hook honours its context
-		err = fmt.Errorf("not ended within the grace period of %d s", grace)
+		err = fmt.Errorf("not ended within the grace period of %d s: %w", grace, <-ended) // every hook honours its context
 	}
 	if err != nil && ctx.Err() == nil {
 		m.cfg.Logger.Warn("preStop hook failed", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, t.name, telemetry.KeyError, err)
@@ -239,16 +239,32 @@ func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t
 }
 
 // firstPreStop says whether a container's preStop hook has not been begun before, and notes that it is now.
-func (m *Manager) firstPreStop(id string) bool {
+func (m *Manager) firstPreStop(pod types.UID, id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	first := !m.preStopped[id]
-	m.preStopped[id] = true
-	return first
+	if m.preStopped[pod][id] {
+		return false
+	}
+	if m.preStopped[pod] == nil {
+		m.preStopped[pod] = map[string]bool{}
+	}
+	m.preStopped[pod][id] = true
+	return true
 }
 
-func (m *Manager) forgetPreStop(id string) {
+func (m *Manager) forgetPreStop(pod types.UID, id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.preStopped, id)
+	delete(m.preStopped[pod], id)
+	if len(m.preStopped[pod]) == 0 {
+		delete(m.preStopped, pod)
+	}
+}
+
+// forgetPod drops what is remembered of a pod that is gone.
+func (m *Manager) forgetPod(pod types.UID) {
+	m.images.Forget(pod)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.preStopped, pod)
 }

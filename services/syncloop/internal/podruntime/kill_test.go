@@ -84,7 +84,7 @@ func TestPreStopComesBeforeTheEndAndCountsAgainstTheGrace(t *testing.T) {
 func TestHTTPAndSleepHooks(t *testing.T) {
 	n := newNode(t)
 	var asked atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/bye" && r.Header.Get("User-Agent") == "kube-lifecycle" {
 			asked.Add(1)
 		}

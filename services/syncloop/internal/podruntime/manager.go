@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
@@ -38,9 +39,9 @@ type Manager struct {
 	images *images.Puller
 
 	mu sync.Mutex
-	// preStopped has the containers whose preStop hook was begun: a kill that is repeated with a shorter grace period does
-	// not run it again. Entries go when the container is removed.
-	preStopped map[string]bool
+	// preStopped has, by pod, the containers whose preStop hook was begun: a kill that is repeated with a shorter grace
+	// period does not run it again. Entries go when the container is removed, or the pod is cleaned up.
+	preStopped map[types.UID]map[string]bool
 }
 
 // New makes a Manager. It starts nothing and touches no runtime.
@@ -59,7 +60,7 @@ func New(cfg Config) *Manager {
 	if kubelet.MaxParallelImagePulls != nil {
 		puller.MaxParallel = int(*kubelet.MaxParallelImagePulls)
 	}
-	return &Manager{cfg: cfg, node: nodeOf(cfg), images: images.New(puller), preStopped: map[string]bool{}}
+	return &Manager{cfg: cfg, node: nodeOf(cfg), images: images.New(puller), preStopped: map[types.UID]map[string]bool{}}
 }
 
 // nodeOf gathers what the specs of all pods have in common.
@@ -81,7 +82,7 @@ func nodeOf(cfg Config) containerspec.Node {
 	}
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err == nil {
-		node.Capacity[v1.ResourceMemory] = *resource.NewQuantity(int64(info.Totalram)*int64(info.Unit), resource.BinarySI)
+		node.Capacity[v1.ResourceMemory] = *resource.NewQuantity(int64(info.Totalram)*int64(info.Unit), resource.BinarySI) //nolint:gosec // bytes of memory fit
 	} else {
 		cfg.Logger.Warn("the machine's memory is not known: downward API and oom scores do without", "error", err)
 	}

@@ -83,7 +83,7 @@ func tail(path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // it is only read
 	if info.Size() > limit {
 		if _, err := file.Seek(-limit, io.SeekEnd); err != nil {
 			return nil, err

@@ -39,7 +39,7 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
 	}
-	if err := os.MkdirAll(config.GetLogDirectory(), 0o755); err != nil {
+	if err := os.MkdirAll(config.GetLogDirectory(), logDirMode); err != nil {
 		return fmt.Errorf("log directory of pod %s: %w", podName(s.pod), err)
 	}
 	id, err := s.rt.runPodSandbox(ctx, config)
@@ -110,7 +110,7 @@ func (m *Manager) hostDNS() (*runtimeapi.DNSConfig, error) {
 	if err != nil {
 		return nil, fmt.Errorf("resolvConf of the configuration: %w", err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // it is only read
 	dns, err := containerspec.ParseResolvConf(file)
 	if err != nil {
 		return nil, fmt.Errorf("resolvConf of the configuration, %s: %w", path, err)

@@ -20,6 +20,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
 )
 
+// logDirMode lets log collectors that are not root read the logs, as the kubelet does.
+const logDirMode = 0o755
+
 // startError is why a container did not start, with the reason that the status shows.
 type startError struct {
 	reason string
@@ -128,7 +131,7 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	if err != nil {
 		return "", &startError{reasonCreateConfig, err}
 	}
-	if err := os.MkdirAll(filepath.Join(s.sandbox.config.GetLogDirectory(), c.Name), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(s.sandbox.config.GetLogDirectory(), c.Name), logDirMode); err != nil {
 		return "", &startError{reasonCreateConfig, fmt.Errorf("log directory: %w", err)}
 	}
 	id, err = s.rt.createContainer(ctx, s.sandbox.id, config, s.sandbox.config)

@@ -126,7 +126,8 @@ func makeEmptyDir(path string, sc *v1.PodSecurityContext) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err
 	}
-	if err := os.Mkdir(path, 0o777); err != nil && !errors.Is(err, fs.ErrExist) { // two containers may come at once
+	// Two containers may come at once; the mode is set below.
+	if err := os.Mkdir(path, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	mode := fs.FileMode(0o777)
@@ -147,7 +148,7 @@ func checkHostPath(source *v1.HostPathVolumeSource) error {
 	info, err := os.Stat(source.Path)
 	switch missing := errors.Is(err, fs.ErrNotExist); {
 	case missing && *source.Type == v1.HostPathDirectoryOrCreate:
-		return os.MkdirAll(source.Path, 0o755)
+		return os.MkdirAll(source.Path, 0o755) //nolint:gosec // DirectoryOrCreate promises this mode
 	case missing && *source.Type == v1.HostPathFileOrCreate:
 		return writeNew(source.Path)
 	case err != nil:
@@ -168,7 +169,7 @@ func checkHostPath(source *v1.HostPathVolumeSource) error {
 
 // writeNew makes an empty file in a folder that is there.
 func writeNew(path string) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o644)
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // FileOrCreate promises this mode
 	if err != nil {
 		return fmt.Errorf("hostPath: %w", err)
 	}

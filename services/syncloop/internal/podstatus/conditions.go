@@ -97,6 +97,7 @@ func (g *generation) containersReady(out v1.PodStatus) v1.PodCondition {
 	case v1.PodFailed:
 		c.Reason = reasonPodFailed
 		return c
+	case v1.PodPending, v1.PodRunning, v1.PodUnknown:
 	}
 	var unready []string
 	for i, status := range out.InitContainerStatuses {
@@ -190,6 +191,7 @@ func (g *generation) since(kind v1.PodConditionType, out v1.PodStatus) time.Time
 				later(s.State.Terminated.FinishedAt.Time)
 			}
 		}
+	case v1.DisruptionTarget, v1.PodResizePending, v1.PodResizeInProgress, v1.AllContainersRestarting: // not computed here
 	case v1.PodReady, v1.ContainersReady:
 		for _, s := range slices.Concat(out.InitContainerStatuses, out.ContainerStatuses) {
 			if s.State.Running != nil {

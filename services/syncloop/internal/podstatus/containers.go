@@ -57,7 +57,7 @@ func (g *generation) fromRecord(c *v1.Container, old *v1.ContainerStatus) *v1.Co
 	}
 	status.ImageID = latest.GetImageRef()
 	status.ContainerID = g.id(latest)
-	status.RestartCount = int32(podlabels.RestartOf(latest.GetAnnotations(), latest.GetAttempt()).Count)
+	status.RestartCount = int32(podlabels.RestartOf(latest.GetAnnotations(), latest.GetAttempt()).Attempt()) //nolint:gosec // Attempt bounds it
 	status.State = g.state(latest, old)
 	for _, other := range g.status.GetContainers() {
 		if other != latest && other.GetName() == c.Name && observed.Exited(other) {
