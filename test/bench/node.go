@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,7 +20,6 @@ import (
 
 const (
 	benchImage = "quartet.local/hello:1"
-	podsURL    = "http://127.0.0.1:10255/pods"
 	// roundTimeout is far above what any round may take.
 	roundTimeout = 3 * time.Minute
 	// pollBusy and pollMany are how often /pods is asked: a document of a hundred pods costs too much to be asked for
@@ -34,6 +34,7 @@ func benchArgs() []string { return []string{"sleep"} }
 type node struct {
 	quartet string
 	layout  layout.Layout
+	port    string
 	client  http.Client
 	up      bool
 	round   int
@@ -49,7 +50,20 @@ func newNode(bin string) (*node, error) {
 		return nil, err
 	}
 	n := &node{quartet: filepath.Join(bin, "quartet"), layout: l}
+	if n.port, err = freePort(); err != nil {
+		return nil, err
+	}
 	return n, n.startServices(context.Background())
+}
+
+// freePort finds a port that nothing listens on, so that the node stands beside any other on this machine.
+func freePort() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	return port, errors.Join(err, listener.Close())
 }
 
 func (n *node) command(ctx context.Context, args ...string) error {
@@ -65,7 +79,7 @@ func (n *node) startServices(ctx context.Context) error {
 	if n.up {
 		return nil
 	}
-	if err := n.command(ctx, "up", "--detach"); err != nil {
+	if err := n.command(ctx, "up", "--detach", "--read-only-port", n.port); err != nil {
 		return err
 	}
 	n.up = true
@@ -149,7 +163,22 @@ func (n *node) stopPods(ctx context.Context, pods int) error {
 			return fmt.Errorf("take a manifest away: %w", err)
 		}
 	}
-	return n.poll(ctx, pods, func(list *v1.PodList) bool { return len(list.Items) == 0 })
+	// /pods lists what the sources name, as the kubelet's does; the command line shows what is still being stopped.
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	ticker := time.NewTicker(pollMany)
+	defer ticker.Stop()
+	for {
+		out, err := exec.CommandContext(ctx, n.quartet, "get", "pods", "-o", "name", "--state-dir", n.layout.StateDir()).Output() //nolint:gosec // our own binary
+		if err == nil && !strings.Contains(string(out), "pod/") {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("pods are still there: %s: %w", out, errors.Join(ctx.Err(), err))
+		case <-ticker.C:
+		}
+	}
 }
 
 // poll asks for /pods until done says so.
@@ -178,7 +207,8 @@ func (n *node) poll(ctx context.Context, pods int, done func(*v1.PodList) bool) 
 }
 
 func (n *node) pods(ctx context.Context) (*v1.PodList, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, podsURL, nil)
+	url := "http://127.0.0.1:" + n.port + "/pods"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +218,7 @@ func (n *node) pods(ctx context.Context) (*v1.PodList, error) {
 	}
 	defer resp.Body.Close() //nolint:errcheck // the body was only read
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", podsURL, resp.Status)
+		return nil, fmt.Errorf("%s: %s", url, resp.Status)
 	}
 	list := &v1.PodList{}
 	return list, json.NewDecoder(resp.Body).Decode(list)

@@ -52,7 +52,7 @@ func TestNoPodNoticesAKill(t *testing.T) {
 			}
 			await(t, pod, "Ready", ready)
 			takeAway(t, file)
-			await(t, pod, "gone", gone)
+			awaitGone(t, pod)
 			for _, problem := range watch() {
 				t.Error(problem)
 			}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -24,8 +25,7 @@ import (
 )
 
 const (
-	podsURL = "http://127.0.0.1:10255/pods"
-	image   = "quartet.local/hello:1"
+	image = "quartet.local/hello:1"
 	// patience is how long a test waits for what should take a second or two on a busy machine.
 	patience = 60 * time.Second
 	interval = 20 * time.Millisecond
@@ -38,6 +38,7 @@ type testNode struct {
 	quartet string
 	layout  layout.Layout
 	env     []string
+	podsURL string
 }
 
 func TestMain(m *testing.M) {
@@ -98,9 +99,13 @@ func start() (stop func() error, err error) {
 	if err := startTraces(); err != nil {
 		return nil, err
 	}
-	node = &testNode{quartet: filepath.Join(bin(), "quartet"), layout: l, env: append(os.Environ(),
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	node = &testNode{podsURL: "http://127.0.0.1:" + port + "/pods", quartet: filepath.Join(bin(), "quartet"), layout: l, env: append(os.Environ(),
 		"OTEL_EXPORTER_OTLP_ENDPOINT="+traces.Endpoint(), "OTEL_BSP_SCHEDULE_DELAY=200")}
-	if out, err := node.command(context.Background(), "up", "--detach"); err != nil {
+	if out, err := node.command(context.Background(), "up", "--detach", "--read-only-port", port); err != nil {
 		node.printLogs()
 		return nil, fmt.Errorf("%w\n%s", err, out)
 	}
@@ -111,6 +116,16 @@ func start() (stop func() error, err error) {
 		}
 		return errors.Join(os.RemoveAll(dir), stopTraces())
 	}, nil
+}
+
+// freePort finds a port that nothing listens on, so that the node stands beside any other on this machine.
+func freePort() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	return port, errors.Join(err, listener.Close())
 }
 
 // command runs the command line against the node and returns what it printed.
@@ -187,7 +202,7 @@ spec:
 
 // pods asks the read-only API.
 func pods(ctx context.Context) ([]v1.Pod, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, podsURL, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, node.podsURL, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +212,7 @@ func pods(ctx context.Context) ([]v1.Pod, error) {
 	}
 	defer resp.Body.Close() //nolint:errcheck // the body was only read
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", podsURL, resp.Status)
+		return nil, fmt.Errorf("%s: %s", node.podsURL, resp.Status)
 	}
 	var list v1.PodList
 	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
@@ -283,7 +298,14 @@ func ready(p *v1.Pod) bool {
 	return false
 }
 
-func gone(p *v1.Pod) bool { return p == nil }
+// awaitGone waits until nothing of a pod is left. /pods does not tell, because it lists what the sources name, as the
+// kubelet's does: the command line shows the pods that are still being stopped.
+func awaitGone(t *testing.T, name string) {
+	t.Helper()
+	awaitThat(t, "pod "+name+" is gone", func() bool {
+		return !strings.Contains(quartet(t, "get", "pods", "-o", "name"), name+"-")
+	})
+}
 
 // containerIDs are the ids of the pod's containers by name.
 func containerIDs(p *v1.Pod) map[string]string {

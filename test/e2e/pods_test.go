@@ -56,7 +56,7 @@ spec:
 			data, err := os.ReadFile(files[0])
 			return err == nil && line.Match(data)
 		})
-		if out := quartet(t, "logs", "-n", "e2e", p.Name, "-c", "first"); strings.TrimSpace(out) == "" {
+		if out := quartet(t, "logs", "e2e/"+p.Name, "-c", "first"); strings.TrimSpace(out) == "" {
 			t.Error("quartet logs prints nothing of the init container")
 		}
 	})
@@ -75,7 +75,7 @@ spec:
 	})
 	t.Run("env fields and $(VAR) are resolved", func(t *testing.T) {
 		awaitThat(t, "the environment in the log", func() bool {
-			out := quartet(t, "logs", "-n", "e2e", p.Name, "-c", "other")
+			out := quartet(t, "logs", "e2e/"+p.Name, "-c", "other")
 			return strings.Contains(out, "POD="+p.Name)
 		})
 	})
@@ -125,16 +125,20 @@ func TestAnUpdateRestartsThePodWithTheNewSpec(t *testing.T) {
 func TestADeletedPodStopsWithinItsGracePeriod(t *testing.T) {
 	place(t, "obedient.yaml", manifest("obedient", 30, "sleep"))
 	place(t, "stubborn.yaml", manifest("stubborn", 3, "sleep", "-ignore-term"))
-	await(t, "obedient", "Ready", ready)
-	await(t, "stubborn", "Ready", ready)
+	for _, name := range []string{"obedient", "stubborn"} {
+		p := await(t, name, "Ready", ready)
+		awaitThat(t, name+" has said that it is up, and so handles signals", func() bool {
+			return strings.Contains(quartet(t, "logs", "e2e/"+p.Name), "hello")
+		})
+	}
 	begin := time.Now()
 	takeAway(t, "obedient.yaml")
 	takeAway(t, "stubborn.yaml")
-	await(t, "obedient", "gone", gone)
+	awaitGone(t, "obedient")
 	if took := time.Since(begin); took > 3*time.Second {
 		t.Errorf("a pod that ends on SIGTERM took %v to stop", took)
 	}
-	await(t, "stubborn", "gone", gone)
+	awaitGone(t, "stubborn")
 	if took := time.Since(begin); took < 3*time.Second || took > 8*time.Second {
 		t.Errorf("a pod that ignores SIGTERM took %v to stop, want its grace period of 3 s", took)
 	}
