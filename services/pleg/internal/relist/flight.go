@@ -140,7 +140,8 @@ func (r *Relister) List() ([]*lifecyclev1.PodStatus, error) {
 	return all, nil
 }
 
-// request asks for an inspection that begins after now. Who waits for an answer is urgent and goes before the others.
+// request asks for an inspection that begins after now. Who waits for an answer is urgent and goes before the
+// others.
 // Called with mu held.
 func (r *Relister) request(uid string, urgent bool) *flight {
 	p := r.pods[uid]
@@ -148,34 +149,46 @@ func (r *Relister) request(uid string, urgent bool) *flight {
 		p = &pod{}
 		r.pods[uid] = p
 	}
-	if p.next != nil {
-		return p.next
+	asked := p.next != nil
+	if !asked {
+		p.next = &flight{done: make(chan struct{})}
 	}
-	f := &flight{done: make(chan struct{})}
-	p.next = f
-	if p.running != nil {
-		return f
-	}
-	if urgent {
-		r.queue = slices.Insert(r.queue, 0, uid)
-	} else {
+	switch {
+	case p.running != nil:
+		// It is queued when the running one ends.
+	case urgent:
+		r.urgent = append(r.urgent, uid)
+	case !asked:
 		r.queue = append(r.queue, uid)
 	}
+	f := p.next
 	r.pump()
 	return f
 }
 
-// pump begins the inspections that may begin. Called with mu held.
+// pump begins the inspections that may begin: those that somebody waits for, then the others, each in the order in which
+// they were asked for. Called with mu held.
 func (r *Relister) pump() {
-	for r.ctx != nil && !r.closed && r.active < parallel && len(r.queue) > 0 {
-		uid := r.queue[0]
-		r.queue = r.queue[1:]
+	for r.ctx != nil && !r.closed && r.active < parallel && len(r.urgent)+len(r.queue) > 0 {
+		from := &r.queue
+		if len(r.urgent) > 0 {
+			from = &r.urgent
+		}
+		uid := (*from)[0]
+		*from = (*from)[1:]
 		p := r.pods[uid]
+		if p == nil || p.next == nil || p.running != nil {
+			// It stood in both queues, and its turn has been.
+			continue
+		}
 		f := p.next
 		p.running, p.next = f, nil
 		f.began = boottime.Now()
 		r.active++
-		known := p.record.Status
+		var known *lifecyclev1.PodStatus
+		if p.record.Inspected() {
+			known = p.record.Status
+		}
 		r.flights.Go(func() { r.fly(uid, f, known) })
 	}
 }
@@ -212,7 +225,7 @@ func (r *Relister) fly(uid string, f *flight, known *lifecyclev1.PodStatus) {
 	p.running = nil
 	close(f.done)
 	if p.next != nil {
-		r.queue = append(r.queue, uid)
+		r.urgent = append(r.urgent, uid)
 	} else if p.record.Gone() && p.failure == "" {
 		delete(r.pods, uid)
 	}

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"slices"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // items is what a full list has of one pod.

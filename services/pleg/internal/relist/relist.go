@@ -19,9 +19,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	"k8s.io/utils/clock"
-
 	internalapi "k8s.io/cri-api/pkg/apis"
+	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/cri"
@@ -88,6 +87,9 @@ type Relister struct {
 	ctx     context.Context //nolint:containedctx // the life of Run, which inspections share
 	runtime internalapi.RuntimeService
 	pods    map[string]*pod
+	// urgent and queue have the UIDs of pods whose next inspection has not begun; urgent goes first. A pod whose
+	// inspection has become urgent while it waited stands in both, and is passed over in one.
+	urgent  []string
 	queue   []string
 	active  int
 	closed  bool
