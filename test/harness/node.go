@@ -25,6 +25,8 @@ import (
 )
 
 const (
+	// nodeName is the node's name: a static pod's name ends with it.
+	nodeName = "node"
 	// startTimeout bounds the start of a node, which takes about a second.
 	startTimeout = time.Minute
 	// stopPatience is a little more than the node gives its services.
@@ -33,26 +35,12 @@ const (
 	logTail = 32 << 10
 )
 
-// NodeOptions changes what StartNode starts; the zero value is a plain node.
-type NodeOptions struct {
-	// Name is the node's name; "node" when empty.
-	Name string
-	// Env is added to the environment of the four services, for example OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317.
-	Env []string
-	// Config is added to the KubeletConfiguration, as lines of YAML at its top level.
-	Config string
-	// Verbosity is how much the services log.
-	Verbosity int
-}
-
 // Node is `quartet node` with its four services on a real runtime.
 type Node struct {
 	// Containerd is the runtime.
 	Containerd *Containerd
 	// Layout has the node's paths and addresses: Layout.Address(layout.PLEG) is what to dial for pleg.
 	Layout layout.Layout
-	// Name is the node's name: a static pod's name ends with it.
-	Name string
 	// Manifests is the directory that pods are read from.
 	Manifests string
 	// URL is that of the read-only API: URL + "/pods".
@@ -60,14 +48,12 @@ type Node struct {
 	// LogFile has what the four services and their supervisor wrote.
 	LogFile string
 
-	opts NodeOptions
-	bin  string
-	port int
+	bin string
 }
 
 // StartNode starts `quartet node` with directories of its own on a runtime, waits until /healthz answers, and stops it
 // when the test ends.
-func StartNode(t testing.TB, c *Containerd, opts NodeOptions) *Node {
+func StartNode(t testing.TB, c *Containerd) *Node {
 	t.Helper()
 	bin := BinDir(t)
 	for _, name := range append([]layout.Service{"quartet"}, layout.Services()...) {
@@ -77,18 +63,15 @@ func StartNode(t testing.TB, c *Containerd, opts NodeOptions) *Node {
 		}
 		Require(t, err)
 	}
-	if opts.Name == "" {
-		opts.Name = "node"
-	}
-	l, err := layout.New(filepath.Join(c.StateDir, opts.Name))
+	l, err := layout.New(filepath.Join(c.StateDir, nodeName))
 	if err != nil {
 		t.Fatal(err)
 	}
+	port := freePort(t)
 	n := &Node{
-		Containerd: c, Layout: l, Name: opts.Name, Manifests: l.Manifests(),
-		LogFile: filepath.Join(c.StateDir, opts.Name+".log"), opts: opts, bin: bin, port: freePort(t),
+		Containerd: c, Layout: l, Manifests: l.Manifests(), URL: fmt.Sprintf("http://127.0.0.1:%d", port),
+		LogFile: filepath.Join(c.StateDir, nodeName+".log"), bin: bin,
 	}
-	n.URL = fmt.Sprintf("http://127.0.0.1:%d", n.port)
 	for _, dir := range []string{l.StateDir(), n.Manifests, l.PodLogs()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
@@ -101,8 +84,7 @@ containerRuntimeEndpoint: %q
 podLogsDir: %q
 address: 127.0.0.1
 readOnlyPort: %d
-%s
-`, n.Manifests, c.Endpoint, l.PodLogs(), n.port, opts.Config)
+`, n.Manifests, c.Endpoint, l.PodLogs(), port)
 	if err := os.WriteFile(l.ConfigFile(), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -125,9 +107,8 @@ func (n *Node) Start(t testing.TB) {
 	}
 	cmd := exec.Command(filepath.Join(n.bin, "quartet"), "node",
 		"--config="+n.Layout.ConfigFile(), "--state-dir="+n.Layout.StateDir(),
-		"--hostname-override="+n.Name, "--v="+strconv.Itoa(n.opts.Verbosity))
+		"--hostname-override="+nodeName)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(os.Environ(), n.opts.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := errors.Join(cmd.Start(), log.Close()); err != nil {
 		t.Fatalf("harness: starting the node: %v", err)
@@ -176,30 +157,6 @@ func (n *Node) PID(name layout.Service) int {
 	return pid
 }
 
-// Kill ends services by SIGKILL at once and returns when the killed processes are gone. Their supervisor starts them
-// again by itself.
-func (n *Node) Kill(t testing.TB, services ...layout.Service) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
-	defer cancel()
-	var pids []int
-	for _, service := range services {
-		var pid int
-		Eventually(ctx, t, string(service)+" runs", func() bool { pid = n.PID(service); return pid != 0 })
-		pids = append(pids, pid)
-	}
-	for _, pid := range pids {
-		if err := process.Signal(pid, unix.SIGKILL); err != nil {
-			t.Fatalf("harness: %v", err)
-		}
-	}
-	for _, pid := range pids {
-		if err := process.Wait(ctx, pid); err != nil {
-			t.Fatalf("harness: %v", err)
-		}
-	}
-}
-
 // WriteManifest puts a manifest into the manifests directory under a name, by rename, as a careful editor does.
 func (n *Node) WriteManifest(t testing.TB, name, content string) {
 	t.Helper()
@@ -208,14 +165,6 @@ func (n *Node) WriteManifest(t testing.TB, name, content string) {
 		t.Fatal(err)
 	}
 	if err := os.Rename(tmp, filepath.Join(n.Manifests, name)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// RemoveManifest takes a manifest away.
-func (n *Node) RemoveManifest(t testing.TB, name string) {
-	t.Helper()
-	if err := os.Remove(filepath.Join(n.Manifests, name)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -241,7 +190,7 @@ func (n *Node) Pod(ctx context.Context, name string) *corev1.Pod {
 		return nil
 	}
 	for i := range pods {
-		if pods[i].Name == name+"-"+n.Name {
+		if pods[i].Name == name+"-"+nodeName {
 			return &pods[i]
 		}
 	}
@@ -259,18 +208,6 @@ func Ready(pod *corev1.Pod) bool {
 		}
 	}
 	return false
-}
-
-// Run runs a command of `quartet` against this node and returns its standard output.
-func (n *Node) Run(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(n.bin, "quartet"), args...)
-	cmd.Env = append(os.Environ(), "QUARTET_STATE_DIR="+n.Layout.StateDir())
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		err = fmt.Errorf("%w: %s", err, exit.Stderr)
-	}
-	return string(out), err
 }
 
 func (n *Node) get(ctx context.Context, path string) (body []byte, err error) {
