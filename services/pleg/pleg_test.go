@@ -260,12 +260,16 @@ func TestEverybodyWhoAsksWhileAnInspectionRunsSharesTheNext(t *testing.T) {
 		ask()
 	}
 	for range 5000 {
-		fake.SendEvent(sandbox, sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+		fake.SendEvent(sandbox, sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, 0)
 	}
+	// Events come in order: when this pod is known, all hints have been taken.
+	fake.RunPod(fakecri.Pod{UID: "uid-2"})
+	r.eventually("the hints have been taken", func() bool { return len(r.status("uid-2", 0).GetSandboxes()) == 1 })
 	gate.Open()
 	asked.Wait()
 	r.eventually("all is quiet", func() bool { return quiet(fake) })
-	if got := fake.Count("PodSandboxStatus", sandbox); got > 20 {
+	// The one that hangs and the one after it; and those for questions that came later than that one began.
+	if got := fake.Count("PodSandboxStatus", sandbox); got > 10 {
 		t.Errorf("51 questions and 5000 hints of one pod made %d inspections", got)
 	}
 }
@@ -274,8 +278,8 @@ func TestABacklogOfStaleEventsCostsFewInspections(t *testing.T) {
 	fake := fakecri.New(t)
 	sandbox, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
 	for range 3000 {
-		fake.SendEvent(ids["app"], sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
-		fake.SendEvent("long-gone", "long-gone", runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+		fake.SendEvent(ids["app"], sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, time.Minute)
+		fake.SendEvent("long-gone", "long-gone", runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, time.Minute)
 	}
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()

@@ -2,6 +2,7 @@ package fakecri
 
 import (
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -60,20 +61,23 @@ func (s *Server) MuteEvents(muted bool) {
 	s.muted = muted
 }
 
-// SendEvent tells an event of the test's making, for a container or a sandbox by the sandbox's id; the status is nil when
-// there is no such sandbox.
-func (s *Server) SendEvent(containerID, sandboxID string, kind runtimeapi.ContainerEventType) {
+// SendEvent tells an event of the test's making, which happened so long ago, for a container or a sandbox by the sandbox's
+// id; the status is nil when there is no such sandbox.
+func (s *Server) SendEvent(containerID, sandboxID string, kind runtimeapi.ContainerEventType, age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.emit(containerID, s.sandboxes[sandboxID], kind)
+	s.emitAged(containerID, s.sandboxes[sandboxID], kind, age)
 }
 
 // emit tells an event. Called with s.mu held; sb is nil when the sandbox is gone.
 func (s *Server) emit(containerID string, sb *sandbox, kind runtimeapi.ContainerEventType) {
-	if s.muted {
-		return
+	if !s.muted {
+		s.emitAged(containerID, sb, kind, 0)
 	}
-	event := &runtimeapi.ContainerEventResponse{ContainerId: containerID, ContainerEventType: kind, CreatedAt: s.now()}
+}
+
+func (s *Server) emitAged(containerID string, sb *sandbox, kind runtimeapi.ContainerEventType, age time.Duration) {
+	event := &runtimeapi.ContainerEventResponse{ContainerId: containerID, ContainerEventType: kind, CreatedAt: s.now() - age.Nanoseconds()}
 	if sb != nil {
 		event.PodSandboxStatus = sb.status()
 	}

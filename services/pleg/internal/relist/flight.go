@@ -21,6 +21,8 @@ type pod struct {
 	// running is the inspection that is under way, next the one that has been asked for since it began. There is never a
 	// third: everybody who asks while one runs gets the next.
 	running, next *flight
+	// urgent is true while somebody waits for next and it stands among the urgent ones.
+	urgent bool
 	// failure is why the last inspection did not work, empty when it did.
 	failure string
 	// traceparent is that of the pod's last event.
@@ -156,7 +158,8 @@ func (r *Relister) request(uid string, urgent bool) *flight {
 	switch {
 	case p.running != nil:
 		// It is queued when the running one ends.
-	case urgent:
+	case urgent && !p.urgent:
+		p.urgent = true
 		r.urgent = append(r.urgent, uid)
 	case !asked:
 		r.queue = append(r.queue, uid)
@@ -182,7 +185,7 @@ func (r *Relister) pump() {
 			continue
 		}
 		f := p.next
-		p.running, p.next = f, nil
+		p.running, p.next, p.urgent = f, nil, false
 		f.began = boottime.Now()
 		r.active++
 		var known *lifecyclev1.PodStatus
@@ -225,6 +228,7 @@ func (r *Relister) fly(uid string, f *flight, known *lifecyclev1.PodStatus) {
 	p.running = nil
 	close(f.done)
 	if p.next != nil {
+		p.urgent = true
 		r.urgent = append(r.urgent, uid)
 	} else if p.record.Gone() && p.failure == "" {
 		delete(r.pods, uid)
