@@ -2,7 +2,6 @@ package filesource
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -78,9 +77,9 @@ func restore(path, node string) (map[string][]*v1.Pod, []byte, error) {
 	return manifests, data, nil
 }
 
-// startKeeper restores the checkpoint and begins to keep it; what it returns waits until the keeper, whose end is that
-// of ctx, has written the last of it.
-func (s *Source) startKeeper(ctx context.Context) (wait func()) {
+// startKeeper restores the checkpoint and begins to keep it; what it returns ends that, once the last state that was
+// handed over is written.
+func (s *Source) startKeeper() (stop func()) {
 	restored, written, err := restore(s.cfg.Checkpoint, s.cfg.Node)
 	if err != nil {
 		s.cfg.Logger.Warn("starting without the last good versions of the manifests", telemetry.KeyError, err)
@@ -90,12 +89,16 @@ func (s *Source) startKeeper(ctx context.Context) (wait func()) {
 		path: s.cfg.Checkpoint, node: s.cfg.Node, clock: s.cfg.Clock, logger: s.cfg.Logger,
 		latest: make(chan map[string][]*v1.Pod, 1), written: written,
 	}
-	done := make(chan struct{})
+	// The end is not that of the process's context: the reader may hand over one more state after that.
+	end, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		s.keeper.run(ctx)
+		s.keeper.run(end)
 	}()
-	return func() { <-done }
+	return func() {
+		close(end)
+		<-done
+	}
 }
 
 // keep hands what each manifest stands for to the keeper.
@@ -140,18 +143,18 @@ func (k *keeper) keep(manifests map[string][]*v1.Pod) {
 	k.latest <- manifests
 }
 
-// run writes what it is handed until ctx ends, and then once more what is left.
-func (k *keeper) run(ctx context.Context) {
+// run writes what it is handed until the end, and then once more what is left.
+func (k *keeper) run(end <-chan struct{}) {
 	for {
 		select {
-		case <-ctx.Done():
+		case <-end:
 			k.saveLatest()
 			return
 		case manifests := <-k.latest:
 			timer := k.clock.NewTimer(saveDelay)
 			select {
 			case <-timer.C():
-			case <-ctx.Done():
+			case <-end:
 			}
 			timer.Stop()
 			if !k.saveLatest() {

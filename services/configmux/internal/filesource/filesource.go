@@ -122,7 +122,7 @@ func (s *Source) Target() string { return s.cfg.Path }
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	s.sink = sink
 	defer s.unwatch()
-	defer s.startKeeper(ctx)()
+	defer s.startKeeper()()
 	full := s.cfg.Clock.NewTicker(s.cfg.Period)
 	defer full.Stop()
 	poll := s.cfg.Clock.NewTicker(min(pollInterval, s.cfg.Period))
