@@ -128,13 +128,13 @@ func TestWithARealContainerd(t *testing.T) {
 			break
 		}
 	}
-	t.Logf("starts were told %v after containerd's word for them (the middle of 20)", startLatency(h, w))
+	t.Logf("starts were told %v after containerd's word for them (the middle of 10)", startLatency(h, w))
 }
 
 // startLatency measures how long after the start of a container pleg has told of it.
 func startLatency(h hand, w *watcher) time.Duration {
 	sandbox, config := h.sandbox("uid-2")
-	const starts = 20
+	const starts = 10
 	latencies := make([]time.Duration, starts)
 	for i := range latencies {
 		id := h.container(sandbox, config, "app-"+string(rune('a'+i)), "sleep")
