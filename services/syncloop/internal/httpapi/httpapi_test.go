@@ -169,8 +169,8 @@ func TestListenNamesAPortThatIsTaken(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	port := first.Addr().(*net.TCPAddr).Port                       //nolint:forcetypeassert // it is a TCP listener
-	_, err = httpapi.Listen(t.Context(), "127.0.0.1", int32(port)) //nolint:gosec // a port fits
+	port := first.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // it is a TCP listener
+	_, err = httpapi.Listen(t.Context(), "127.0.0.1", int32(port))
 	if err == nil || !strings.Contains(err.Error(), strconv.Itoa(port)) || !strings.Contains(err.Error(), "readOnlyPort") {
 		t.Errorf("got %v", err)
 	}

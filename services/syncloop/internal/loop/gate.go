@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// gateBackoffMin and gateBackoffMax bound how long after a failure pleg is asked again.
-	gateBackoffMin = 100 * time.Millisecond
-	gateBackoffMax = 5 * time.Second
+	// gateBackoffFirst and gateBackoffLast bound how long after a failure pleg is asked again.
+	gateBackoffFirst = 100 * time.Millisecond
+	gateBackoffLast  = 5 * time.Second
 	// gatePeriod is how often a pleg that is well is asked: as often as it asks the runtime.
 	gatePeriod = 5 * time.Second
 	// gateTimeout bounds one question.
@@ -65,7 +65,7 @@ func (l *Loop) watchGate(ctx context.Context) error {
 }
 
 func newGateBackoff() wait.Backoff {
-	return wait.Backoff{Duration: gateBackoffMin, Factor: 2, Steps: 1 << 30, Cap: gateBackoffMax}
+	return wait.Backoff{Duration: gateBackoffFirst, Factor: 2, Steps: 1 << 30, Cap: gateBackoffLast}
 }
 
 func (l *Loop) askPleg(ctx context.Context, relisted *bool) gateState {

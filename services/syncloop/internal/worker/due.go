@@ -96,22 +96,29 @@ type dueItem struct {
 	index int
 }
 
-// dueHeap implements heap.Interface, earliest first.
+// dueHeap is a heap.Interface, earliest first.
 type dueHeap []*dueItem
 
-func (h dueHeap) Len() int           { return len(h) }
+// Len implements heap.Interface.
+func (h dueHeap) Len() int { return len(h) }
+
+// Less implements heap.Interface.
 func (h dueHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+
+// Swap implements heap.Interface.
 func (h dueHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i, j
 }
 
+// Push implements heap.Interface.
 func (h *dueHeap) Push(x any) {
 	item := x.(*dueItem) //nolint:forcetypeassert // only Set pushes
 	item.index = len(*h)
 	*h = append(*h, item)
 }
 
+// Pop implements heap.Interface.
 func (h *dueHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]
