@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/quartet-node/quartet/internal/bundle"
+	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -115,6 +117,13 @@ func TestUpAndDown(t *testing.T) {
 		if pids := processesUnder(t, state, left); len(pids) > 0 {
 			t.Errorf("%s still runs: %v", left, pids)
 		}
+	}
+	l, err := layout.New(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(l.SocketDir()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the sockets' directory is left: %v", err)
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {

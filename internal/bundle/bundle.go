@@ -135,16 +135,25 @@ func (b *Bundle) CleanUp() error {
 	)
 }
 
+// removeSockets removes every socket of the node, also those that a killed process has left, and their directory unless
+// other nodes use it too.
 func (b *Bundle) removeSockets() error {
-	entries, err := os.ReadDir(b.cfg.Layout.ShimSocketDir())
+	l := b.cfg.Layout
+	entries, err := os.ReadDir(l.ShimSocketDir())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("removing the shims' sockets: %w", err)
 	}
-	paths := []string{b.cfg.Layout.RuntimeSocket(), b.cfg.Layout.RuntimeSocket() + ".ttrpc", b.pidFile()}
-	for _, e := range entries {
-		paths = append(paths, filepath.Join(b.cfg.Layout.ShimSocketDir(), e.Name()))
+	paths := []string{l.RuntimeSocket(), l.RuntimeSocket() + ".ttrpc", b.pidFile()}
+	for _, service := range layout.Services() {
+		paths = append(paths, l.Socket(service))
 	}
-	paths = append(paths, b.cfg.Layout.ShimSocketDir())
+	for _, e := range entries {
+		paths = append(paths, filepath.Join(l.ShimSocketDir(), e.Name()))
+	}
+	paths = append(paths, l.ShimSocketDir())
+	if l.SocketDir() != layout.DefaultRunDir && l.SocketDir() != l.PIDDir() {
+		paths = append(paths, l.SocketDir())
+	}
 	var errs []error
 	for _, path := range paths {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {

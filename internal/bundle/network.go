@@ -83,7 +83,7 @@ func sliceName(index int) string { return strconv.Itoa(index) }
 // claimSlice finds a slice for the node and claims it by a file. A lock on the directory lets one node look at a time, so
 // that two that start at once get two slices. A claim whose state directory is gone is void.
 func claimSlice(dir string, l layout.Layout, inUse func(int) bool) (index int, err error) {
-	if err := os.MkdirAll(dir, dirMode); err != nil {
+	if err := os.MkdirAll(dir, socketDirMode); err != nil {
 		return 0, fmt.Errorf("claiming a network: %w", err)
 	}
 	lock, err := os.Open(filepath.Clean(dir))
