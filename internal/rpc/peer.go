@@ -78,7 +78,7 @@ func peerOf(conn net.Conn) (uid uint32, pid int32, err error) {
 	var cred *unix.Ucred
 	var credErr error
 	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) //nolint:gosec // a file descriptor fits an int
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	}); err != nil {
 		return 0, 0, fmt.Errorf("read the peer of the socket: %w", err)
 	}

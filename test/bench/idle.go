@@ -70,7 +70,7 @@ func rest(ctx context.Context, length time.Duration) error {
 }
 
 func readPID(path string) (int, error) {
-	data, err := os.ReadFile(path) //nolint:gosec // a path of our own layout
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0, fmt.Errorf("read a process id: %w", err)
 	}
@@ -84,7 +84,7 @@ func readPID(path string) (int, error) {
 // processorTicks is the time that a process has used, in clockTicks: fields utime and stime of proc_pid_stat(5).
 func processorTicks(pid int) (int, error) {
 	path := fmt.Sprintf("/proc/%d/stat", pid)
-	data, err := os.ReadFile(path) //nolint:gosec // a path in /proc
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
@@ -108,7 +108,7 @@ func processorTicks(pid int) (int, error) {
 // memory reads the resident and the proportional set size of a process, in bytes.
 func memory(pid int) (rss, pss int64, err error) {
 	path := fmt.Sprintf("/proc/%d/smaps_rollup", pid)
-	file, err := os.Open(path) //nolint:gosec // a path in /proc
+	file, err := os.Open(path)
 	if err != nil {
 		return 0, 0, err
 	}

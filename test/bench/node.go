@@ -68,7 +68,7 @@ func freePort() (string, error) {
 
 func (n *node) command(ctx context.Context, args ...string) error {
 	args = append(args, "--state-dir", n.layout.StateDir())
-	out, err := exec.CommandContext(ctx, n.quartet, args...).CombinedOutput() //nolint:gosec // our own binary
+	out, err := exec.CommandContext(ctx, n.quartet, args...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("quartet %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
@@ -169,7 +169,7 @@ func (n *node) stopPods(ctx context.Context, pods int) error {
 	ticker := time.NewTicker(pollMany)
 	defer ticker.Stop()
 	for {
-		out, err := exec.CommandContext(ctx, n.quartet, "get", "pods", "-o", "name", "--state-dir", n.layout.StateDir()).Output() //nolint:gosec // our own binary
+		out, err := exec.CommandContext(ctx, n.quartet, "get", "pods", "-o", "name", "--state-dir", n.layout.StateDir()).Output()
 		if err == nil && !strings.Contains(string(out), "pod/") {
 			return nil
 		}

@@ -130,7 +130,7 @@ func freePort() (string, error) {
 
 // command runs the command line against the node and returns what it printed.
 func (n *testNode) command(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, n.quartet, append(args, "--state-dir", n.layout.StateDir())...) //nolint:gosec // our own binary
+	cmd := exec.CommandContext(ctx, n.quartet, append(args, "--state-dir", n.layout.StateDir())...)
 	cmd.Env = n.env
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -145,7 +145,7 @@ func (n *testNode) printLogs() {
 		return
 	}
 	for _, file := range files {
-		data, err := os.ReadFile(file) //nolint:gosec // our own logs
+		data, err := os.ReadFile(file)
 		if err != nil {
 			continue
 		}

@@ -28,7 +28,7 @@ type subscriber struct {
 	signal chan struct{}
 }
 
-// SetEventsSupported(false) makes GetContainerEvents unimplemented, and breaks the streams that are open.
+// SetEventsSupported with false makes GetContainerEvents unimplemented, and breaks the streams that are open.
 func (s *Server) SetEventsSupported(supported bool) {
 	s.events.mu.Lock()
 	s.events.unsupported = !supported

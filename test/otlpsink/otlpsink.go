@@ -108,8 +108,8 @@ func convert(service string, in *tracev1.Span) Span {
 	out := Span{
 		TraceID: hex.EncodeToString(in.GetTraceId()), SpanID: hex.EncodeToString(in.GetSpanId()), ParentID: hex.EncodeToString(in.GetParentSpanId()),
 		Service: service, Name: in.GetName(), Attributes: map[string]string{},
-		Start:  time.Unix(0, int64(in.GetStartTimeUnixNano())), //nolint:gosec // nanoseconds of this century
-		End:    time.Unix(0, int64(in.GetEndTimeUnixNano())),   //nolint:gosec // nanoseconds of this century
+		Start:  time.Unix(0, int64(in.GetStartTimeUnixNano())),
+		End:    time.Unix(0, int64(in.GetEndTimeUnixNano())),
 		Failed: in.GetStatus().GetCode() == tracev1.Status_STATUS_CODE_ERROR,
 	}
 	for _, a := range in.GetAttributes() {

@@ -148,7 +148,7 @@ func toStatus(err error) error {
 func fromStatus(err error) error {
 	switch status.Code(err) { //nolint:exhaustive // every other code is the connection's and stays as it is
 	case codes.ResourceExhausted:
-		return fmt.Errorf("%w (%v)", stream.ErrOverflow, err)
+		return fmt.Errorf("%w: %w", stream.ErrOverflow, err)
 	default:
 		return err
 	}

@@ -27,7 +27,7 @@ func TestConformanceOverAUnixSocket(t *testing.T) {
 		}
 		w.client = configv1.NewConfigServiceClient(conn)
 		t.Cleanup(func() {
-			w.stop()
+			w.stop(t)
 			if err := conn.Close(); err != nil {
 				t.Error(err)
 			}
@@ -44,16 +44,20 @@ type wire struct {
 	done    chan error
 }
 
-func (w *wire) stop() {
-	if w.cancel != nil {
-		w.cancel()
-		<-w.done
+func (w *wire) stop(t *testing.T) {
+	t.Helper()
+	if w.cancel == nil {
+		return
+	}
+	w.cancel()
+	if err := <-w.done; err != nil {
+		t.Errorf("serve: %v", err)
 	}
 }
 
 func (w *wire) Serve(t *testing.T, src stream.Source[string]) {
 	t.Helper()
-	w.stop()
+	w.stop(t)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	w.cancel, w.done = cancel, make(chan error, 1)
 	ready := make(chan struct{})

@@ -110,6 +110,11 @@ const (
 	deadline = 30 * time.Second
 )
 
+// seeded is randomness that repeats, so that a failure does too.
+func seeded(seed uint64, run int) *rand.Rand {
+	return rand.New(rand.NewPCG(seed, uint64(run))) //nolint:gosec // a test has to repeat
+}
+
 // writeRandomly makes writes to a few keys and ends with lastKey, after which a reader has seen everything. It goes on
 // from the numbers of an earlier call.
 func writeRandomly(p publisher, random *rand.Rand, writes int, numbers map[string]int) {
@@ -171,7 +176,7 @@ func (s suite) concurrentWrites(t *testing.T) {
 	for _, r := range readers {
 		go func() { errs <- read(ctx, transport.Source(), r, untilLast(r, 1)) }()
 	}
-	writeRandomly(p, rand.New(rand.NewPCG(1, 2)), 1000, map[string]int{})
+	writeRandomly(p, seeded(1, 2), 1000, map[string]int{})
 	for range readers {
 		if err := <-errs; err != nil {
 			t.Fatal(err)
@@ -188,7 +193,7 @@ func (s suite) resumes(t *testing.T) {
 	defer cancel()
 	p, transport := s.newPublisher(), s.newTransport(t)
 	transport.Serve(t, p)
-	random, numbers := rand.New(rand.NewPCG(3, 4)), map[string]int{}
+	random, numbers := seeded(3, 4), map[string]int{}
 	writeRandomly(p, random, 20, numbers)
 	r := NewReader(s.edges)
 	for after := 1; after < 20; after++ {
@@ -217,7 +222,7 @@ func (s suite) restarts(t *testing.T) {
 	transport, r := s.newTransport(t), NewReader(s.edges)
 	for run := range 3 {
 		p := s.newPublisher()
-		writeRandomly(p, rand.New(rand.NewPCG(5, uint64(run))), 30, map[string]int{lastKey: run})
+		writeRandomly(p, seeded(5, run), 30, map[string]int{lastKey: run})
 		transport.Serve(t, p)
 		if err := read(ctx, transport.Source(), r, untilLast(r, run+1)); err != nil {
 			t.Fatal(err)
@@ -257,7 +262,7 @@ func (s suite) stuckSubscriber(t *testing.T) {
 	}
 	numbers := map[string]int{}
 	for round := range 100 {
-		writeRandomly(p, rand.New(rand.NewPCG(6, uint64(round))), 1000, numbers)
+		writeRandomly(p, seeded(6, round), 1000, numbers)
 		awake := NewReader(s.edges)
 		if err := read(ctx, transport.Source(), awake, untilLast(awake, numbers[lastKey])); err != nil {
 			t.Fatalf("%v: a subscriber is held up by another: %v", ErrBounded, err)
@@ -290,7 +295,7 @@ func (s suite) stuckSubscriber(t *testing.T) {
 func (s suite) follower(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
-	transport, random := s.newTransport(t), rand.New(rand.NewPCG(7, 8))
+	transport, random := s.newTransport(t), seeded(7, 8)
 	held := map[string]string{}
 	var problem error
 	states := make(chan map[string]string, 1)
