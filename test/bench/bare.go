@@ -62,6 +62,7 @@ func (n *node) barePod(ctx context.Context, runtime internalapi.RuntimeService, 
 		DnsConfig:    &runtimev1.DNSConfig{},
 		Linux: &runtimev1.LinuxPodSandboxConfig{SecurityContext: &runtimev1.LinuxSandboxSecurityContext{
 			NamespaceOptions: &runtimev1.NamespaceOption{Pid: runtimev1.NamespaceMode_CONTAINER},
+			Seccomp:          &runtimev1.SecurityProfile{ProfileType: runtimev1.SecurityProfile_RuntimeDefault},
 		}},
 	}
 	id, err := runtime.RunPodSandbox(ctx, sandbox, "")

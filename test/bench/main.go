@@ -14,6 +14,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"runtime"
@@ -112,7 +113,8 @@ func parse(args []string) (options, error) {
 
 // rounds gives large numbers of pods fewer rounds: a hundred pods are a hundred samples in one.
 func rounds(forOne, pods int) int {
-	return max(min(forOne, 2), forOne/pods)
+	const least = 2
+	return max(least, int(float64(forOne)/math.Sqrt(float64(pods))))
 }
 
 // compare alternates bare rounds with rounds of the node.

@@ -22,10 +22,10 @@ const (
 	benchImage = "quartet.local/hello:1"
 	// roundTimeout is far above what any round may take.
 	roundTimeout = 3 * time.Minute
-	// pollBusy and pollMany are how often /pods is asked: a document of a hundred pods costs too much to be asked for
-	// at the rate that shows the time of one.
-	pollBusy = 5 * time.Millisecond
-	pollMany = 50 * time.Millisecond
+	// pollFast and pollSlow are how often /pods is asked for one pod and for many: a large document costs too much
+	// to be asked for at the rate that shows the time of one pod.
+	pollFast = 5 * time.Millisecond
+	pollSlow = 50 * time.Millisecond
 )
 
 func benchArgs() []string { return []string{"sleep"} }
@@ -166,7 +166,7 @@ func (n *node) stopPods(ctx context.Context, pods int) error {
 	// /pods lists what the sources name, as the kubelet's does; the command line shows what is still being stopped.
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	ticker := time.NewTicker(pollMany)
+	ticker := time.NewTicker(pollSlow)
 	defer ticker.Stop()
 	for {
 		out, err := exec.CommandContext(ctx, n.quartet, "get", "pods", "-o", "name", "--state-dir", n.layout.StateDir()).Output()
@@ -185,11 +185,7 @@ func (n *node) stopPods(ctx context.Context, pods int) error {
 func (n *node) poll(ctx context.Context, pods int, done func(*v1.PodList) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	interval := pollBusy
-	if pods > 10 {
-		interval = pollMany
-	}
-	ticker := time.NewTicker(interval)
+	ticker := time.NewTicker(min(time.Duration(pods)*pollFast, pollSlow))
 	defer ticker.Stop()
 	var last error
 	for {

@@ -38,6 +38,7 @@ type testNode struct {
 	quartet string
 	layout  layout.Layout
 	env     []string
+	port    string
 	podsURL string
 }
 
@@ -103,9 +104,9 @@ func start() (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	node = &testNode{podsURL: "http://127.0.0.1:" + port + "/pods", quartet: filepath.Join(bin(), "quartet"), layout: l, env: append(os.Environ(),
+	node = &testNode{port: port, podsURL: "http://127.0.0.1:" + port + "/pods", quartet: filepath.Join(bin(), "quartet"), layout: l, env: append(os.Environ(),
 		"OTEL_EXPORTER_OTLP_ENDPOINT="+traces.Endpoint(), "OTEL_BSP_SCHEDULE_DELAY=200")}
-	if out, err := node.command(context.Background(), "up", "--detach", "--read-only-port", port); err != nil {
+	if out, err := node.up(context.Background()); err != nil {
 		node.printLogs()
 		return nil, fmt.Errorf("%w\n%s", err, out)
 	}
@@ -137,6 +138,11 @@ func (n *testNode) command(ctx context.Context, args ...string) (string, error) 
 		return string(out), fmt.Errorf("quartet %s: %w", strings.Join(args, " "), err)
 	}
 	return string(out), nil
+}
+
+// up starts the node, and returns when it is healthy.
+func (n *testNode) up(ctx context.Context) (string, error) {
+	return n.command(ctx, "up", "--detach", "--read-only-port", n.port)
 }
 
 func (n *testNode) printLogs() {

@@ -35,7 +35,7 @@ var pathOfAStart = []edge{
 	{"syncloop dispatch", "syncloop pod.sync"},
 	{"syncloop pod.sync", "syncloop sandbox"},
 	{"syncloop sandbox", "syncloop cri.RunPodSandbox"},
-	{"syncloop pod.sync", "syncloop cri.ImageStatus"},
+	{"syncloop pod.sync", "syncloop image"},
 	{"syncloop pod.sync", "syncloop container.create"},
 	{"syncloop container.create", "syncloop cri.CreateContainer"},
 	{"syncloop pod.sync", "syncloop container.start"},

@@ -38,10 +38,13 @@ const (
 // Every RPC fails with UNAVAILABLE while the process stops, and with PERMISSION_DENIED when the peer of the unix
 // socket is neither root nor the user that syncloop runs as.
 type EngineServiceClient interface {
-	// ListPods returns the pods of this node with their status, terminating ones included. `quartet get pods` calls it.
+	// ListPods returns the pods of this node with their status, terminating ones and orphans included. `quartet get pods`
+	// calls it. Fails with UNAVAILABLE until what is desired and what runs have both been learned after a start, so that a
+	// running pod is never shown as anything else; a source that stays silent holds it back for 5 s at most.
 	ListPods(ctx context.Context, in *ListPodsRequest, opts ...grpc.CallOption) (*ListPodsResponse, error)
 	// WatchPods streams the pods of this node with their status by the stream contract of quartet.stream.v1,
-	// level-triggered. Keys are pod UIDs; a pod is removed from the stream when nothing of it is left.
+	// level-triggered. Keys are pod UIDs; a pod is removed from the stream when nothing of it is left. Fails with
+	// UNAVAILABLE as ListPods does.
 	WatchPods(ctx context.Context, in *WatchPodsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPodsResponse], error)
 	// ListWorkers returns the pod workers: state, pending work, last error, next try.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
@@ -143,10 +146,13 @@ func (c *engineServiceClient) GetHealth(ctx context.Context, in *GetHealthReques
 // Every RPC fails with UNAVAILABLE while the process stops, and with PERMISSION_DENIED when the peer of the unix
 // socket is neither root nor the user that syncloop runs as.
 type EngineServiceServer interface {
-	// ListPods returns the pods of this node with their status, terminating ones included. `quartet get pods` calls it.
+	// ListPods returns the pods of this node with their status, terminating ones and orphans included. `quartet get pods`
+	// calls it. Fails with UNAVAILABLE until what is desired and what runs have both been learned after a start, so that a
+	// running pod is never shown as anything else; a source that stays silent holds it back for 5 s at most.
 	ListPods(context.Context, *ListPodsRequest) (*ListPodsResponse, error)
 	// WatchPods streams the pods of this node with their status by the stream contract of quartet.stream.v1,
-	// level-triggered. Keys are pod UIDs; a pod is removed from the stream when nothing of it is left.
+	// level-triggered. Keys are pod UIDs; a pod is removed from the stream when nothing of it is left. Fails with
+	// UNAVAILABLE as ListPods does.
 	WatchPods(*WatchPodsRequest, grpc.ServerStreamingServer[WatchPodsResponse]) error
 	// ListWorkers returns the pod workers: state, pending work, last error, next try.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)

@@ -47,7 +47,8 @@ type LifecycleServiceClient interface {
 	// the time of their own last write to the runtime. When the record is older, that one pod is inspected at once,
 	// within the caller's deadline. A pod that the runtime does not have is an answer without sandboxes and containers,
 	// not an error. Fails with UNAVAILABLE before the first relist has finished and when the runtime does not answer,
-	// with DEADLINE_EXCEEDED when the deadline of the caller passes first.
+	// with DEADLINE_EXCEEDED when the deadline of the caller passes first, with INVALID_ARGUMENT when the UID is empty or
+	// the time is negative or in the future.
 	GetPodStatus(ctx context.Context, in *GetPodStatusRequest, opts ...grpc.CallOption) (*GetPodStatusResponse, error)
 	// ListPodStatuses returns the record of all pods that the runtime has. Fails with UNAVAILABLE before the first
 	// relist has finished.
@@ -146,7 +147,8 @@ type LifecycleServiceServer interface {
 	// the time of their own last write to the runtime. When the record is older, that one pod is inspected at once,
 	// within the caller's deadline. A pod that the runtime does not have is an answer without sandboxes and containers,
 	// not an error. Fails with UNAVAILABLE before the first relist has finished and when the runtime does not answer,
-	// with DEADLINE_EXCEEDED when the deadline of the caller passes first.
+	// with DEADLINE_EXCEEDED when the deadline of the caller passes first, with INVALID_ARGUMENT when the UID is empty or
+	// the time is negative or in the future.
 	GetPodStatus(context.Context, *GetPodStatusRequest) (*GetPodStatusResponse, error)
 	// ListPodStatuses returns the record of all pods that the runtime has. Fails with UNAVAILABLE before the first
 	// relist has finished.

@@ -97,15 +97,21 @@ type preparation struct {
 
 // prepare has the image and creates the container.
 func (s *podSync) prepare(ctx context.Context, start decide.Start) preparation {
-	c := start.Container
-	image, err := s.m.images.Ensure(ctx, images.Request{
-		PodUID: s.pod.UID, Image: c.Image, Policy: c.ImagePullPolicy, Sandbox: s.sandbox.config,
-	})
+	image, err := s.image(ctx, start.Container)
 	if err != nil {
 		return preparation{err: err}
 	}
 	id, err := s.create(ctx, start, image)
 	return preparation{id: id, err: err}
+}
+
+// image has the image in the runtime.
+func (s *podSync) image(ctx context.Context, c *v1.Container) (image images.Image, err error) {
+	ctx, end := s.m.phase(ctx, "image", s.pod, attribute.String(telemetry.KeyContainer, c.Name), attribute.String(telemetry.KeyImage, c.Image))
+	defer func() { end(err) }()
+	return s.m.images.Ensure(ctx, images.Request{
+		PodUID: s.pod.UID, Image: c.Image, Policy: c.ImagePullPolicy, Sandbox: s.sandbox.config,
+	})
 }
 
 // create creates a container.

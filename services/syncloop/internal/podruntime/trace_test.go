@@ -39,7 +39,7 @@ func TestEveryCallIsInTheTraceOfItsPhase(t *testing.T) {
 	}
 	want := map[string]string{
 		"sandbox": "pod.sync", "cri.RunPodSandbox": "sandbox",
-		"image.pull": "pod.sync", "cri.PullImage": "image.pull", "cri.ImageStatus": "image.pull",
+		"image": "pod.sync", "image.pull": "image", "cri.PullImage": "image.pull", "cri.ImageStatus": "image.pull",
 		"container.create": "pod.sync", "cri.PodSandboxStatus": "container.create", "cri.CreateContainer": "container.create",
 		"container.start": "pod.sync", "cri.StartContainer": "container.start",
 	}
