@@ -1,6 +1,7 @@
 package nodeconfig
 
 import (
+	"net"
 	"path/filepath"
 	"time"
 
@@ -10,10 +11,12 @@ import (
 )
 
 // The read-only API is what `curl` and the tests look at, and until the authenticated one exists it is the only one. So
-// unlike the kubelet's it is on unless the file turns it off with `readOnlyPort: 0`, and it listens on this machine only
-// unless the file says otherwise with `address`.
+// unlike the kubelet's it is on, on this machine only, unless the file turns it off with `readOnlyPort: 0`. A file whose
+// `address` is for the network, as many existing nodes have it for the API on 10250, leaves it off, as the kubelet does:
+// it has no authentication.
 const (
-	// DefaultReadOnlyPort is the port of the read-only API when the file does not set readOnlyPort.
+	// DefaultReadOnlyPort is the port of the read-only API when the file sets neither readOnlyPort nor an address that
+	// others can reach.
 	DefaultReadOnlyPort = 10255
 	// DefaultAddressIP is the address of the HTTP servers when the file does not set address.
 	DefaultAddressIP = "127.0.0.1"
@@ -50,10 +53,10 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration, set index) {
 			d.field.Duration = d.value
 		}
 	}
-	if !set.has("readOnlyPort") {
+	setDefault(&cfg.Address, DefaultAddressIP)
+	if !set.has("readOnlyPort") && net.ParseIP(cfg.Address).IsLoopback() {
 		cfg.ReadOnlyPort = DefaultReadOnlyPort
 	}
-	setDefault(&cfg.Address, DefaultAddressIP)
 	setDefault(&cfg.Port, 10250)
 	setDefault(&cfg.HealthzBindAddress, "127.0.0.1")
 	setDefault(&cfg.NodeLeaseDurationSeconds, 40)

@@ -101,6 +101,21 @@ func TestFileOverridesDefaults(t *testing.T) {
 	}
 }
 
+// TestAFileForTheNetworkLeavesTheReadOnlyAPIOff: a file that serves the authenticated API on every address starts, and
+// what has no authentication stays off.
+func TestAFileForTheNetworkLeavesTheReadOnlyAPIOff(t *testing.T) {
+	for address, want := range map[string]int32{"0.0.0.0": 0, "192.0.2.1": 0, "127.0.0.1": DefaultReadOnlyPort, "::1": DefaultReadOnlyPort} {
+		file := filepath.Join(t.TempDir(), "kubelet.yaml")
+		content := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\naddress: '" + address + "'\n"
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := parse(t, SyncLoop, "--config", file).Kubelet.ReadOnlyPort; got != want {
+			t.Errorf("address %s: readOnlyPort is %d, want %d", address, got, want)
+		}
+	}
+}
+
 func TestRelativePathsAreRelativeToTheFile(t *testing.T) {
 	cfg := parse(t, ConfigMux, "--config", "testdata/good/minimal.yaml")
 	want, err := filepath.Abs("testdata/good/manifests")
