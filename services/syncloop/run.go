@@ -113,7 +113,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	e.loop = loop.New(loop.Config{
 		Desired: peers.ConfigMux(configv1.NewConfigServiceClient(configmux)), Events: pleg.Events(),
 		Pleg:    connectedPLEG{PLEG: pleg, runtime: runtime},
-		Workers: e.pool, Store: e.store, Evictions: book, PodFromObserved: podruntime.PodFromObserved,
+		Workers: e.pool, Store: e.store, Evictions: book, PodFromObserved: podruntime.PodFromObserved, Leftovers: manager.Leftovers,
 		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync,
 	})
 	e.server = engineserver.New(engineserver.Config{

@@ -173,7 +173,7 @@ func (n *Node) KillPod(ctx context.Context, pod *v1.Pod, _ *lifecyclev1.PodStatu
 }
 
 // CleanUpPod implements worker.Runtime.
-func (n *Node) CleanUpPod(_ context.Context, observed *lifecyclev1.PodStatus) error {
+func (n *Node) CleanUpPod(_ context.Context, _ *v1.Pod, observed *lifecyclev1.PodStatus) error {
 	uid := types.UID(observed.GetUid())
 	defer n.enter(uid, "clean "+string(uid))()
 	n.mu.Lock()
@@ -365,4 +365,13 @@ func (n *Node) Vanish(uid types.UID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.pods, uid)
+}
+
+// FailInspection makes pleg say of a pod, from now on, that it could not be inspected.
+func (n *Node) FailInspection(uid types.UID, reason string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.clone(uid)
+	p.InspectError = reason
+	n.pods[uid] = p
 }

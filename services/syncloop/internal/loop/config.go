@@ -7,14 +7,19 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
+
+// reasonNameTaken is the status.reason of a pod that waits for the end of another of its full name.
+const reasonNameTaken = "NameTaken"
 
 // configEvent is one word from configmux's stream: a change, or, with synced, that all that was to be known is known.
 type configEvent struct {
@@ -144,12 +149,38 @@ func (l *Loop) want(d *Desired) {
 // dispatch hands a pod to its worker.
 func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	d := l.desired[uid]
+	if !l.clearName(d.pod) {
+		return // housekeeping comes back to it
+	}
 	cause := l.span(d, op, traceparent)
 	var end *worker.End
 	if _, evicted := l.cfg.Evictions.Get(uid); evicted || d.pod.DeletionTimestamp != nil {
 		end = &worker.End{}
 	}
 	l.cfg.Workers.Want(d.pod, cause, end)
+}
+
+// clearName sees to it that nobody else of a pod's full name runs from before this process began, as when the manifest
+// was changed meanwhile: what does is an orphan, and is ended first. It returns false while it cannot tell that yet.
+func (l *Loop) clearName(pod *v1.Pod) bool {
+	if l.cfg.Workers.Has(pod.UID) {
+		return true
+	}
+	for _, observed := range l.cfg.Store.Unknown() {
+		if observed.GetName() != pod.Name || observed.GetNamespace() != pod.Namespace || !worker.Runs(observed) ||
+			l.cfg.Workers.Has(types.UID(observed.GetUid())) {
+			continue
+		}
+		if !l.isOrphan(observed) {
+			l.cfg.Store.SetReasons(pod.UID, nil, podstatus.Reason{
+				Reason:  reasonNameTaken,
+				Message: "another pod of this name still runs, with UID " + observed.GetUid() + ", and not every source has said that it does not want that one",
+			})
+			return false
+		}
+		l.endOrphan(observed)
+	}
+	return true
 }
 
 // remove ends a pod that its source does not name any more. It waits for nothing, not even for pleg to be well.

@@ -2,12 +2,15 @@ package loop
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
@@ -15,6 +18,9 @@ import (
 
 // orphanGrace is how many seconds the containers of a pod have that nobody wants and whose spec nobody knows.
 const orphanGrace int64 = 1
+
+// sweepPeriod is how often the folders of pods are looked through for those of pods that are gone: it reads two folders.
+const sweepPeriod = 10 * time.Second
 
 // housekeep cleans up. It removes nothing before every source has spoken and pleg's snapshot is in.
 func (l *Loop) housekeep() {
@@ -37,15 +43,75 @@ func (l *Loop) housekeep() {
 // endOrphans stops what runs and is named by no source.
 func (l *Loop) endOrphans() {
 	for _, observed := range l.cfg.Store.Unknown() {
-		pod := l.cfg.PodFromObserved(observed)
-		if pod == nil || l.cfg.Workers.Has(pod.UID) {
-			continue
+		if !l.cfg.Workers.Has(types.UID(observed.GetUid())) {
+			l.endOrphan(observed)
 		}
+	}
+}
+
+// isOrphan tells whether what runs is named by no source for certain: its own source has spoken, or every one has.
+func (l *Loop) isOrphan(observed *lifecyclev1.PodStatus) bool {
+	if !l.configSynced {
+		return false
+	}
+	for _, s := range observed.GetSandboxes() {
+		if l.sources[s.GetAnnotations()[podset.AnnotationSource]] {
+			return true
+		}
+	}
+	return l.allReady()
+}
+
+// endOrphan stops a pod that runs and has no worker.
+func (l *Loop) endOrphan(observed *lifecyclev1.PodStatus) {
+	if pod := l.cfg.PodFromObserved(observed); pod != nil {
 		l.cfg.Logger.Info("stopping a pod that runs and is named by no source",
 			telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyPodUID, string(pod.UID), telemetry.KeyGracePeriod, orphanGrace)
 		grace := orphanGrace
 		l.cfg.Store.SetPod(pod, "", "")
 		l.cfg.Workers.Want(pod, worker.Cause{Kind: worker.CauseConfig}, &worker.End{Removed: true, Grace: &grace})
+	}
+}
+
+// sweep tells the loop, again and again, of which pods there are files.
+func (l *Loop) sweep(ctx context.Context) error {
+	if l.cfg.Leftovers == nil {
+		return nil
+	}
+	ticker := l.cfg.Clock.NewTicker(sweepPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C():
+		}
+		pods, err := l.cfg.Leftovers()
+		if err != nil {
+			l.cfg.Logger.Warn("the pods' folders cannot be listed; what gone pods left in them stays", telemetry.KeyError, err)
+			continue
+		}
+		select {
+		case l.leftovers <- pods:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// handleLeftovers has what is left of pods removed that neither a source nor the runtime has: a process that was killed
+// had made their files and nothing more, or had not come to remove them. The worker of each does it, so that no pod that
+// comes back loses its files to it.
+func (l *Loop) handleLeftovers(pods []*v1.Pod) {
+	if !l.isOpen() || !l.allReady() {
+		return
+	}
+	for _, pod := range pods {
+		if l.cfg.Store.Has(pod.UID) || l.cfg.Workers.Has(pod.UID) || l.cfg.Store.Observed(pod.UID) != nil {
+			continue
+		}
+		l.cfg.Logger.Info("removing the files of a pod that is gone", telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyPodUID, string(pod.UID))
+		l.cfg.Workers.Want(pod, worker.Cause{Kind: worker.CauseDue}, &worker.End{Removed: true})
 	}
 }
 

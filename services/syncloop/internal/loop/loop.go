@@ -9,6 +9,7 @@
 //	due           the earliest time at which a worker works by itself
 //	gate          whether pleg and the runtime can be relied on
 //	housekeeping  every 2 s: orphans, and pods that have no worker
+//	leftovers     every 10 s: the pods that there are files of
 //
 // The select over them is fair, and each channel is small, so a burst on one does not hold up another. A follower that
 // finds its channel full waits; what it has not taken yet stays, folded or bounded, with the publisher.
@@ -98,6 +99,9 @@ type Config struct {
 	Evictions *evictions.Book
 	// PodFromObserved makes a pod of what the runtime says of one that nobody knows: podruntime.PodFromObserved.
 	PodFromObserved func(*lifecyclev1.PodStatus) *v1.Pod
+	// Leftovers lists the pods that there are files of, with what their names tell: (*podruntime.Manager).Leftovers. Nil
+	// leaves files of pods that are gone where they are.
+	Leftovers func() ([]*v1.Pod, error)
 	// Waiting is told what the loop waits for: (*rpc.Health).Set. It may be nil.
 	Waiting func(what, reason string)
 	Clock   clock.WithTicker
@@ -113,6 +117,7 @@ type Loop struct {
 	config    chan configEvent
 	lifecycle chan lifecycleEvent
 	gate      chan gateState
+	leftovers chan []*v1.Pod
 	// lastTurn is when the loop last turned, as nanoseconds of the Unix epoch; 0 before the first turn.
 	lastTurn atomic.Int64
 	waiting  waiting
@@ -157,6 +162,7 @@ func New(cfg Config) *Loop {
 		desired: map[types.UID]*desiredPod{}, sources: map[string]bool{}, held: map[types.UID]worker.Cause{},
 		lifecycle: make(chan lifecycleEvent, lifecycleCapacity),
 		gate:      make(chan gateState, gateCapacity),
+		leftovers: make(chan []*v1.Pod),
 	}
 	l.gateState.reason = "pleg has not been asked yet"
 	l.tellWaiting()
@@ -169,6 +175,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	group.Go(func() error { return l.followConfig(ctx) })
 	group.Go(func() error { return l.followPleg(ctx) })
 	group.Go(func() error { return l.watchGate(ctx) })
+	group.Go(func() error { return l.sweep(ctx) })
 	group.Go(func() error { return l.turn(ctx) })
 	return group.Wait()
 }
@@ -189,6 +196,8 @@ func (l *Loop) turn(ctx context.Context) error {
 			l.handleLifecycle(e)
 		case state := <-l.gate:
 			l.handleGate(state)
+		case pods := <-l.leftovers:
+			l.handleLeftovers(pods)
 		case <-due.C():
 			l.handleDue()
 			l.arm(due)

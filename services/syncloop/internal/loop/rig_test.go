@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,7 +69,9 @@ type rig struct {
 	spans      *tracetest.SpanRecorder
 	tracer     *trace.TracerProvider
 	book       *evictions.Book
-	stop       func()
+	// leftovers are the pods that there are files of.
+	leftovers atomic.Pointer[[]*v1.Pod]
+	stop      func()
 }
 
 // newRig returns a rig whose peers are away, over a node that may have pods already.
@@ -95,6 +98,12 @@ func newRig(t *testing.T, node *fakenode.Node, stateDir string) *rig {
 		Desired: r.configPeer, Events: r.plegPeer, Pleg: node, Workers: r.pool, Store: r.store, Evictions: r.book,
 		PodFromObserved: func(s *lifecyclev1.PodStatus) *v1.Pod {
 			return fakenode.Pod(s.GetUid(), s.GetName(), v1.RestartPolicyAlways)
+		},
+		Leftovers: func() ([]*v1.Pod, error) {
+			if pods := r.leftovers.Load(); pods != nil {
+				return *pods, nil
+			}
+			return nil, errors.New("there is no such folder")
 		},
 		Clock: r.clock, Tracer: tracer, Logger: logger, Resync: time.Minute,
 	})

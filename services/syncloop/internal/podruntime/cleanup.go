@@ -19,9 +19,9 @@ import (
 )
 
 // CleanUpPod removes what is left of a pod after its termination: containers and sandboxes, and, when they are gone, its
-// logs and its files. It refuses a pod that still runs. Calling it again is harmless.
-func (m *Manager) CleanUpPod(ctx context.Context, status *lifecyclev1.PodStatus) error {
-	pod := PodFromObserved(status)
+// logs and its files. It refuses a pod that still runs. The runtime need not have anything of the pod any more: the names
+// are the pod's own. Calling it again is harmless.
+func (m *Manager) CleanUpPod(ctx context.Context, pod *v1.Pod, status *lifecyclev1.PodStatus) error {
 	for _, c := range status.GetContainers() {
 		if observed.Alive(c) {
 			return fmt.Errorf("clean up pod %s: container %q (%s) still runs", podName(pod), c.GetName(), c.GetId())
@@ -66,8 +66,8 @@ func (m *Manager) removeContainer(ctx context.Context, rt *tracedRuntime, uid st
 // removeFiles removes a pod's logs and files. A folder with something mounted in it is left: what is mounted is not the
 // pod's to remove.
 func (m *Manager) removeFiles(pod *v1.Pod) error {
-	if pod.UID == "" || pod.Name == "" || pod.Namespace == "" || strings.ContainsAny(pod.Namespace+pod.Name+string(pod.UID), "/\x00") {
-		return nil // nothing of ours: without them the paths would be of something else
+	if uid := string(pod.UID); uid == "" || uid == "." || uid == ".." || strings.ContainsAny(pod.Namespace+pod.Name+uid, "/\x00") {
+		return nil // nothing of ours: the paths would be of something else
 	}
 	dir := m.podDir(string(pod.UID))
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
@@ -76,6 +76,9 @@ func (m *Manager) removeFiles(pod *v1.Pod) error {
 	}
 	if len(mounts) > 0 {
 		return fmt.Errorf("remove %s: %s is mounted there; unmount it", dir, mounts[0].Mountpoint)
+	}
+	if pod.Name == "" || pod.Namespace == "" {
+		return os.RemoveAll(dir) // found by this folder alone
 	}
 	return errors.Join(os.RemoveAll(dir), os.RemoveAll(containerspec.LogDir(m.cfg.PodLogsDir, pod)))
 }

@@ -97,7 +97,7 @@ func TestOnContainerd(t *testing.T) {
 	if got := n.say(pod); strings.Contains(got, "running") || strings.Contains(got, "ready") || strings.Contains(got, "(137)") {
 		t.Errorf("the runtime has %s", got)
 	}
-	if err := n.manager.CleanUpPod(n.ctx, n.observe(pod)); err != nil {
+	if err := n.manager.CleanUpPod(n.ctx, pod, n.observe(pod)); err != nil {
 		t.Fatal(err)
 	}
 	n.want(pod, "")
@@ -111,7 +111,7 @@ func BenchmarkOnePod(b *testing.B) {
 		if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 1); err != nil {
 			b.Fatal(err)
 		}
-		if err := n.manager.CleanUpPod(n.ctx, n.observe(pod)); err != nil {
+		if err := n.manager.CleanUpPod(n.ctx, pod, n.observe(pod)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -205,14 +205,14 @@ func TestCleanUpRemovesEverythingOfAPod(t *testing.T) {
 	pod := newPod("a")
 	pod.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
 	n.sync(pod)
-	if err := n.manager.CleanUpPod(n.ctx, n.observe(pod)); err == nil {
+	if err := n.manager.CleanUpPod(n.ctx, pod, n.observe(pod)); err == nil {
 		t.Fatal("a pod that runs is cleaned up")
 	}
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 1); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // harmless again
-		if err := n.manager.CleanUpPod(n.ctx, n.observe(pod)); err != nil {
+		if err := n.manager.CleanUpPod(n.ctx, pod, n.observe(pod)); err != nil {
 			t.Fatal(err)
 		}
 	}

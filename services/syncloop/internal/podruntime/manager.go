@@ -21,6 +21,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
+	"github.com/quartet-node/quartet/services/syncloop/internal/startgate"
+	"os"
+	"strconv"
 )
 
 // Reasons of waiting containers, as the kubelet shows them.
@@ -37,6 +40,8 @@ type Manager struct {
 	cfg    Config
 	node   containerspec.Node
 	images *images.Puller
+
+	starts *startgate.Gate
 
 	mu sync.Mutex
 	// preStopped has, by pod, the containers whose preStop hook was begun: a kill that is repeated with a shorter grace
@@ -60,7 +65,14 @@ func New(cfg Config) *Manager {
 	if kubelet.MaxParallelImagePulls != nil {
 		puller.MaxParallel = int(*kubelet.MaxParallelImagePulls)
 	}
-	return &Manager{cfg: cfg, node: nodeOf(cfg), images: images.New(puller), preStopped: map[types.UID]map[string]bool{}}
+	n := runtime.NumCPU()
+	if v, err := strconv.Atoi(os.Getenv("QX")); err == nil {
+		n = v
+	}
+	return &Manager{
+		cfg: cfg, node: nodeOf(cfg), images: images.New(puller), starts: startgate.New(n, cfg.Clock),
+		preStopped: map[types.UID]map[string]bool{},
+	}
 }
 
 // nodeOf gathers what the specs of all pods have in common.

@@ -42,7 +42,11 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	if err := os.MkdirAll(config.GetLogDirectory(), logDirMode); err != nil {
 		return fmt.Errorf("log directory of pod %s: %w", podName(s.pod), err)
 	}
-	id, err := s.rt.runPodSandbox(ctx, config)
+	var id string
+	err = s.m.starts.Pass(ctx, func() (err error) {
+		id, err = s.rt.runPodSandbox(ctx, config)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("create the sandbox of pod %s: %w", podName(s.pod), err)
 	}

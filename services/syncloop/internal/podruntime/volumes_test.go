@@ -62,7 +62,7 @@ func TestAnEmptyDirIsSharedSurvivesARestartAndGoesWithThePod(t *testing.T) {
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.manager.CleanUpPod(n.ctx, n.observe(pod)); err != nil {
+	if err := n.manager.CleanUpPod(n.ctx, pod, n.observe(pod)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {

@@ -25,7 +25,7 @@ import (
 type Runtime interface {
 	SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (podruntime.Result, error)
 	KillPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus, gracePeriodSeconds int64) error
-	CleanUpPod(ctx context.Context, observed *lifecyclev1.PodStatus) error
+	CleanUpPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) error
 	PruneContainers(ctx context.Context, observed *lifecyclev1.PodStatus, keepPerContainer int) error
 }
 
@@ -119,7 +119,8 @@ func (p *Pool) Due() *Due { return p.due }
 func (p *Pool) Wait() { p.running.Wait() }
 
 // Want makes pod what is wanted. It starts at once, unless another of its full name, or an earlier life of its own UID,
-// is not gone yet: then it starts when that is. An end may be asked for with it, and a pod that is to end is not started.
+// is not gone yet: then it starts when that is. An end may be asked for with it, and a pod that is to end is not started:
+// one that is removed ends at once, whoever holds its full name.
 func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
 	u := Update{Pod: pod, Cause: cause, End: end}
 	name := nameOf(pod)
@@ -129,7 +130,8 @@ func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
 		w.tell(u)
 		return
 	}
-	if _, taken := p.names[name]; taken || p.workers[pod.UID] != nil {
+	_, taken := p.names[name]
+	if p.workers[pod.UID] != nil || (taken && (end == nil || !end.Removed)) {
 		p.queue(name, pod.UID, u)
 		return
 	}
@@ -147,12 +149,17 @@ func (p *Pool) Poke(uid types.UID, cause Cause) {
 func (p *Pool) End(uid types.UID, cause Cause, end End) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	waited := p.endWaiting(uid, end)
+	waited, pod := p.endWaiting(uid, end)
 	w := p.workers[uid]
-	if w == nil {
-		if waited && end.Removed {
-			p.cfg.Statuses.Forget(uid)
-		}
+	switch {
+	case w == nil && pod != nil && Runs(p.cfg.Statuses.Observed(uid)):
+		// This process has not started it, but one before has.
+		p.start(nameOf(pod), uid, Update{Pod: pod, Cause: cause, End: &End{Removed: true, Grace: end.Grace}})
+		return true
+	case w == nil && pod != nil:
+		p.cfg.Statuses.Forget(uid)
+		return true
+	case w == nil:
 		return waited
 	}
 	if !waited {
@@ -162,8 +169,8 @@ func (p *Pool) End(uid types.UID, cause Cause, end End) bool {
 }
 
 // endWaiting ends a pod that has not been started: one that is removed just stops to wait, one that is evicted is told
-// when its turn comes. Called with mu held.
-func (p *Pool) endWaiting(uid types.UID, end End) bool {
+// when its turn comes. It tells whether the pod waited, and returns the one that does not any more. Called with mu held.
+func (p *Pool) endWaiting(uid types.UID, end End) (waited bool, removed *v1.Pod) {
 	for name, queue := range p.waiting {
 		i := slices.IndexFunc(queue, func(w waiter) bool { return w.uid == uid })
 		if i < 0 {
@@ -171,8 +178,9 @@ func (p *Pool) endWaiting(uid types.UID, end End) bool {
 		}
 		if !end.Removed {
 			queue[i].update = Fold(queue[i].update, Update{End: &end})
-			return true
+			return true, nil
 		}
+		removed = queue[i].update.Pod
 		for _, c := range slices.Concat(end.Stopped, stoppedOf(queue[i].update)) {
 			close(c)
 		}
@@ -181,9 +189,9 @@ func (p *Pool) endWaiting(uid types.UID, end End) bool {
 		} else {
 			p.waiting[name] = queue
 		}
-		return true
+		return true, removed
 	}
-	return false
+	return false, nil
 }
 
 func stoppedOf(u Update) []chan<- struct{} {
@@ -276,7 +284,8 @@ func (p *Pool) queue(name types.NamespacedName, uid types.UID, u Update) {
 	p.waiting[name] = append(queue, waiter{uid: uid, update: u})
 }
 
-// start starts the worker of a pod. Called with mu held.
+// start starts the worker of a pod, which holds its full name unless another does: that may only be when the pod is to
+// end. Called with mu held.
 func (p *Pool) start(name types.NamespacedName, uid types.UID, u Update) {
 	if p.process.Err() != nil {
 		return
@@ -285,7 +294,10 @@ func (p *Pool) start(name types.NamespacedName, uid types.UID, u Update) {
 		pool: p, uid: uid, fullName: name, state: Syncing, pod: u.Pod,
 		lastWrite: p.written[uid].boot, wake: make(chan struct{}, 1),
 	}
-	p.workers[uid], p.names[name] = w, uid
+	p.workers[uid] = w
+	if _, taken := p.names[name]; !taken {
+		p.names[name] = uid
+	}
 	w.tell(u)
 	p.running.Go(func() { w.run(p.process) })
 }
@@ -296,22 +308,43 @@ func (p *Pool) gone(w *worker) {
 	defer p.mu.Unlock()
 	p.due.Clear(w.uid)
 	delete(p.workers, w.uid)
-	delete(p.names, w.fullName)
+	if p.names[w.fullName] == w.uid {
+		delete(p.names, w.fullName)
+		for _, other := range p.workers {
+			if other.fullName == w.fullName { // it is ending, too, and nobody may start before it has
+				p.names[w.fullName] = other.uid
+				break
+			}
+		}
+	}
 	if w.lastWrite > 0 {
 		p.written[w.uid] = write{boot: w.lastWrite, at: p.cfg.Clock.Now()}
 	}
 	p.cfg.Statuses.Forget(w.uid)
-	queue := p.waiting[w.fullName]
-	if len(queue) == 0 {
+	p.startNext(w.fullName)
+	for name, queue := range p.waiting { // a pod of this UID may have come back by another name
+		if slices.ContainsFunc(queue, func(next waiter) bool { return next.uid == w.uid }) {
+			p.startNext(name)
+			return
+		}
+	}
+}
+
+// startNext starts the first of the pods that wait for a full name, when nobody holds that. One whose UID has a worker
+// goes on waiting for the end of that. Called with mu held.
+func (p *Pool) startNext(name types.NamespacedName) {
+	queue := p.waiting[name]
+	i := slices.IndexFunc(queue, func(w waiter) bool { return p.workers[w.uid] == nil })
+	if _, taken := p.names[name]; taken || i < 0 {
 		return
 	}
-	next := queue[0]
-	if queue = queue[1:]; len(queue) == 0 {
-		delete(p.waiting, w.fullName)
+	next := queue[i]
+	if queue = slices.Delete(queue, i, i+1); len(queue) == 0 {
+		delete(p.waiting, name)
 	} else {
-		p.waiting[w.fullName] = queue
+		p.waiting[name] = queue
 	}
-	p.start(w.fullName, next.uid, next.update)
+	p.start(name, next.uid, next.update)
 }
 
 func nameOf(pod *v1.Pod) types.NamespacedName {

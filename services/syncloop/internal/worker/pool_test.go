@@ -12,6 +12,8 @@ import (
 
 	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -20,6 +22,7 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
@@ -57,7 +60,9 @@ type rig struct {
 	pump       sync.WaitGroup
 }
 
-func newRig(node *fakenode.Node) *rig {
+func newRig(node *fakenode.Node) *rig { return newRigWith(node, 20*time.Millisecond) }
+
+func newRigWith(node *fakenode.Node, resync time.Duration) *rig {
 	process, end := context.WithCancel(context.Background())
 	logger := discard()
 	tracer := noop.NewTracerProvider().Tracer("")
@@ -66,7 +71,7 @@ func newRig(node *fakenode.Node) *rig {
 	r.store.Open()
 	r.pool = worker.NewPool(process, worker.Config{
 		Runtime: node, Observer: node, Statuses: r.store, Clock: clock.RealClock{}, BootTime: boottime.Now,
-		Tracer: tracer, Logger: logger, Resync: 20 * time.Millisecond,
+		Tracer: tracer, Logger: logger, Resync: resync,
 	})
 	// What the loop does with time: give work to whoever is due.
 	r.pump.Go(func() {
@@ -424,4 +429,91 @@ func TestNoHistoryBreaksARule(t *testing.T) {
 			t.Fatalf("broken: %v", broken)
 		}
 	})
+}
+
+// TestRemovedPodEndsWhoeverHoldsItsName is about a pod that runs since before this process began, while another one of its
+// name has been started.
+func TestRemovedPodEndsWhoeverHoldsItsName(t *testing.T) {
+	node := fakenode.New()
+	node.Run(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	r := newRig(node)
+	defer r.stop() // not start: this test's beginning breaks the rule
+	r.want(fakenode.Pod("u2", "web", v1.RestartPolicyNever))
+	eventually(t, "both run", r.running("web", "web"))
+	old := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	r.store.SetPod(old, "", "")
+	r.pool.Want(old, worker.Cause{}, &worker.End{Removed: true})
+	eventually(t, "only the new one is left", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u2"}) })
+	// The name is still the new one's.
+	r.want(fakenode.Pod("u3", "web", v1.RestartPolicyAlways))
+	if got := r.state("u3"); got != enginev1.WorkerState_WORKER_STATE_SYNCING || slices.Contains(node.UIDs(), "u3") {
+		t.Errorf("u3 is %v, pods: %v", got, node.UIDs())
+	}
+	r.remove("u2", worker.End{})
+	eventually(t, "u3 runs alone", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u3"}) })
+}
+
+func TestPodStartsWhenAllOfItsNameAreGone(t *testing.T) {
+	node := fakenode.New()
+	mayStop := map[types.UID]chan struct{}{"u1": make(chan struct{}), "u2": make(chan struct{})}
+	node.SetScript(fakenode.Script{Kill: func(_ context.Context, pod *v1.Pod, _ int64) error {
+		<-mayStop[pod.UID]
+		return nil
+	}})
+	node.Run(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	node.Run(fakenode.Pod("u2", "web", v1.RestartPolicyAlways))
+	broken := len(node.Broken())
+	r := newRig(node)
+	defer r.stop()
+	for _, uid := range []string{"u1", "u2"} {
+		pod := fakenode.Pod(uid, "web", v1.RestartPolicyAlways)
+		r.store.SetPod(pod, "", "")
+		r.pool.Want(pod, worker.Cause{}, &worker.End{Removed: true})
+	}
+	r.want(fakenode.Pod("u3", "web", v1.RestartPolicyAlways))
+	close(mayStop["u1"])
+	eventually(t, "the first is gone", func() bool { return !slices.Contains(node.UIDs(), "u1") && len(r.pool.List()) == 2 })
+	close(mayStop["u2"])
+	eventually(t, "the new one runs alone", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u3"}) })
+	if got := node.Broken(); len(got) > broken {
+		t.Errorf("broken: %v", got)
+	}
+}
+
+func TestPodWhoseServiceWasAwayIsTriedAgainSoon(t *testing.T) {
+	for _, err := range []error{
+		status.Error(codes.Unavailable, "connection refused"),
+		&cri.NotConnectedError{Endpoint: "unix:///run/x.sock", Cause: errors.New("no such file")},
+	} {
+		node := fakenode.New()
+		var once sync.Once
+		node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) (failure error) {
+			once.Do(func() { failure = fmt.Errorf("create the sandbox: %w", err) })
+			return failure
+		}})
+		r := newRigWith(node, time.Minute)
+		begun := time.Now()
+		r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+		eventually(t, "web runs", r.running("web"))
+		if took := time.Since(begun); took > 3*time.Second {
+			t.Errorf("after %v it took %v", err, took)
+		}
+		r.stop()
+	}
+}
+
+func TestNothingFollowsFromAPodThatCouldNotBeInspected(t *testing.T) {
+	node := fakenode.New()
+	node.Run(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	node.FailInspection("u1", "the runtime does not answer for this pod")
+	r := newRig(node)
+	defer r.stop()
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	eventually(t, "the worker says why it waits", func() bool {
+		list := r.pool.List()
+		return len(list) == 1 && strings.Contains(list[0].GetLastError(), "does not answer for this pod")
+	})
+	if calls := node.Calls(); len(calls) > 0 {
+		t.Errorf("calls: %v", calls)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+	grpccodes "google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
@@ -25,6 +26,9 @@ const (
 	settleDelay = 100 * time.Millisecond
 	// transientDelay is the mean time to the next try after an error that is likely to pass.
 	transientDelay = 10 * time.Second
+	// awayDelay is the mean time to the next try when the runtime or pleg was away: a service that is restarted is back
+	// within a second, and one that stays away closes the gate, which holds the tries back.
+	awayDelay = 500 * time.Millisecond
 	// killAgainDelay is how long a worker waits when a kill went well and pleg still sees something running.
 	killAgainDelay = time.Second
 	// observeTimeout bounds a question to pleg; a pleg that is being restarted is back well within it.
@@ -58,6 +62,9 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	ctx, span := w.span(ctx, "pod.sync", cause)
 	defer span.End()
 	observed, err := w.observe(ctx)
+	if err == nil {
+		err = inspected(observed)
+	}
 	if err != nil {
 		return w.failed(ctx, span, err, transientDelay)
 	}
@@ -122,6 +129,9 @@ func (w *worker) terminate(ctx context.Context, cause Cause) outcome {
 			return w.failed(ctx, span, err, transientDelay)
 		}
 		if !Runs(observed) {
+			if err := inspected(observed); err != nil {
+				return w.failed(ctx, span, err, transientDelay)
+			}
 			return outcome{input: InputStopped}
 		}
 		if killed {
@@ -150,7 +160,10 @@ func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 	if err != nil {
 		return w.failed(ctx, span, err, transientDelay)
 	}
-	err = cfg.Runtime.CleanUpPod(ctx, observed)
+	if err := inspected(observed); err != nil {
+		return w.failed(ctx, span, err, transientDelay)
+	}
+	err = cfg.Runtime.CleanUpPod(ctx, w.pod, observed)
 	w.lastWrite = cfg.BootTime()
 	if err != nil {
 		return w.failed(ctx, span, fmt.Errorf("remove what the pod left: %w", err), transientDelay)
@@ -180,6 +193,15 @@ func (w *worker) newer(observed *lifecyclev1.PodStatus) bool {
 	return observed != nil && time.Duration(observed.GetObservedBoottimeNs()) > w.lastWrite
 }
 
+// inspected fails when pleg could not look at a pod: what it knows of it then is old, or lacks how containers ended.
+// Nothing that cannot be taken back follows from it.
+func inspected(observed *lifecyclev1.PodStatus) error {
+	if reason := observed.GetInspectError(); reason != "" {
+		return fmt.Errorf("pleg cannot inspect the pod: %s", reason)
+	}
+	return nil
+}
+
 // prune removes the ended containers of each name but the newest.
 func (w *worker) prune(ctx context.Context, observed *lifecyclev1.PodStatus) error {
 	if !hasGarbage(observed) {
@@ -200,6 +222,9 @@ func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay t
 	}
 	span.RecordError(err)
 	span.SetStatus(codes.Error, err.Error())
+	if status.Code(err) == grpccodes.Unavailable || errors.As(err, new(*cri.NotConnectedError)) {
+		delay = min(awayDelay, delay)
+	}
 	after := w.pool.cfg.Jitter(delay)
 	w.pool.cfg.Logger.Warn("work on a pod failed; it is tried again",
 		telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid), telemetry.KeyRetryAfter, after, telemetry.KeyError, err)
