@@ -234,6 +234,37 @@ func TestDownWithoutANodeSaysSo(t *testing.T) {
 	}
 }
 
+func TestDownLeavesADirectoryOfSomethingElseAlone(t *testing.T) {
+	dir := install(t, obedient)
+	other := t.TempDir()
+	if err := quartet(t, dir, "down", "--state-dir", other).Run(); err != nil {
+		t.Fatal(err)
+	}
+	if out := logOf(t, dir); !strings.Contains(out, "There is no node in") {
+		t.Errorf("got %q", out)
+	}
+	if left, err := os.ReadDir(other); err != nil || len(left) > 0 {
+		t.Errorf("it left %v there: %v", left, err)
+	}
+}
+
+func TestAMistypedCommandLineIsToldWhereTheWordsAre(t *testing.T) {
+	dir := install(t, obedient)
+	for _, test := range []struct{ args, want string }{
+		{"dwon", `there is no command "dwon": 'quartet --help' lists them; did you mean down?`},
+		{"frobnicate", `there is no command "frobnicate": 'quartet --help' lists them`},
+		{"get pods --wathc", "unknown flag: --wathc: 'quartet get pods --help' lists the flags"},
+		{"get pods -o xml", `invalid argument "xml" for "-o, --output" flag: must be wide, json, yaml or name`},
+		{"get", "say what to show: quartet get pods, sources or node"},
+		{"get secrets", `there is no "secrets" to show: quartet get shows pods, sources or node`},
+	} {
+		out := expectFailure(t, dir, strings.Fields(test.args)...)
+		if !strings.HasPrefix(out, "quartet: "+test.want) {
+			t.Errorf("quartet %s: got %q, want %q", test.args, out, test.want)
+		}
+	}
+}
+
 func TestUpNamesWhatIsMissing(t *testing.T) {
 	dir := install(t, obedient)
 	out := expectFailure(t, dir, "up", "--state-dir", filepath.Join(dir, "state"))

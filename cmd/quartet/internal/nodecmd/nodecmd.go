@@ -71,7 +71,11 @@ Their logs go to standard error, each line with the name of its process. A proce
 and Ctrl-C stop the four and no pod: the next start finds the pods as they are. STATE/run/NAME.pid has the process ids.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return Run(cmd.Context(), opts, cmd.ErrOrStderr())
+			err := Run(cmd.Context(), opts, cmd.ErrOrStderr())
+			if errors.Is(err, os.ErrPermission) {
+				err = fmt.Errorf("%w: run the command as root", err)
+			}
+			return err
 		},
 	}
 	cmd.Flags().SortFlags = false

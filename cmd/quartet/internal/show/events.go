@@ -3,6 +3,7 @@ package show
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -139,7 +140,7 @@ type eventFormat struct{ format }
 // Set implements pflag.Value.
 func (f *eventFormat) Set(text string) error {
 	if text != string(formatJSON) {
-		return fmt.Errorf("%q: must be json", text)
+		return errors.New("must be json")
 	}
 	return f.format.Set(text)
 }

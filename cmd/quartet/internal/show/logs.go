@@ -26,6 +26,7 @@ import (
 
 // logsOptions are the flags of logs.
 type logsOptions struct {
+	namespace string
 	container string
 	follow    bool
 	tail      int64
@@ -40,7 +41,7 @@ func (a *asker) logsCommand() *cobra.Command {
 		Long: "Print what a container of a pod has written to its standard output and error streams.\n\n" +
 			"The log is read from its file on this machine, so it is there also when the container has ended.",
 		Example: "  quartet logs hello-" + hostname() + " -c web -f --tail 10",
-		Args:    cobra.ExactArgs(1),
+		Args:    onePod,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.follow && o.previous {
 				return errors.New("-f with --previous: the previous container writes no more; leave one out")
@@ -48,15 +49,32 @@ func (a *asker) logsCommand() *cobra.Command {
 			return a.logs(cmd, args[0], o)
 		},
 	}
+	addNamespace(cmd.Flags(), &o.namespace)
 	cmd.Flags().StringVarP(&o.container, "container", "c", "", "`NAME` of the container; needed when the pod has more than one")
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written, until the container ends")
 	cmd.Flags().Int64Var(&o.tail, "tail", -1, "print the last `N` lines only; -1 prints all")
-	cmd.Flags().BoolVarP(&o.previous, "previous", "p", false, "print the log of the container before its last restart")
+	cmd.Flags().BoolVarP(&o.previous, "previous", "p", false, "print the log of the last container that has ended and was, or will be, started again")
 	a.addFlags(cmd, nil, nil)
 	return cmd
 }
 
+// onePod is the check of the arguments.
+func onePod(_ *cobra.Command, args []string) error {
+	switch len(args) {
+	case 1:
+		return nil
+	case 0:
+		return errors.New("name a pod: quartet logs POD; 'quartet get pods' lists them")
+	default:
+		return fmt.Errorf("name one pod, not %d: quartet logs POD -c CONTAINER", len(args))
+	}
+}
+
 func (a *asker) logs(cmd *cobra.Command, name string, o logsOptions) error {
+	s := selection{namespace: o.namespace, names: []string{name}}
+	if err := s.check(); err != nil {
+		return err
+	}
 	statuses, err := a.listStatuses(cmd.Context())
 	if err != nil {
 		return err
@@ -64,7 +82,7 @@ func (a *asker) logs(cmd *cobra.Command, name string, o logsOptions) error {
 	// The pod's spec tells init containers from others and knows containers that were not created yet; but what there
 	// is to read can be read without it.
 	pods, podsErr := a.listPods(cmd.Context())
-	pod, observed, err := findPod(name, pods, statuses)
+	pod, observed, err := findPod(s, pods, statuses)
 	if err != nil {
 		return errors.Join(err, podsErr)
 	}
@@ -83,25 +101,22 @@ func (a *asker) logs(cmd *cobra.Command, name string, o logsOptions) error {
 }
 
 // findPod finds what is known of a pod; either part may be missing, not both.
-func findPod(name string, pods []podView, statuses []*lifecyclev1.PodStatus) (*v1.Pod, *lifecyclev1.PodStatus, error) {
+func findPod(s selection, pods []podView, statuses []*lifecyclev1.PodStatus) (*v1.Pod, *lifecyclev1.PodStatus, error) {
 	var pod *v1.Pod
-	if i := slices.IndexFunc(pods, func(v podView) bool { return named(name, v.pod.Namespace, v.pod.Name) }); i >= 0 {
+	if i := slices.IndexFunc(pods, func(v podView) bool { return s.has(v.pod.Namespace, v.pod.Name) }); i >= 0 {
 		pod = pods[i].pod
 	}
 	var observed *lifecyclev1.PodStatus
 	var titles []string
-	for _, s := range statuses {
-		titles = append(titles, title(s.GetNamespace(), s.GetName()))
-		if named(name, s.GetNamespace(), s.GetName()) && (pod == nil || s.GetUid() == string(pod.UID)) {
-			observed = s
+	for _, status := range statuses {
+		titles = append(titles, title(status.GetNamespace(), status.GetName()))
+		if s.has(status.GetNamespace(), status.GetName()) && (pod == nil || status.GetUid() == string(pod.UID)) {
+			observed = status
 		}
 	}
 	if pod == nil && observed == nil {
-		if len(titles) == 0 {
-			return nil, nil, fmt.Errorf("there is no pod %q: there are no pods on this node", name)
-		}
 		slices.Sort(titles)
-		return nil, nil, fmt.Errorf("there is no pod %q: there are %s", name, strings.Join(slices.Compact(titles), ", "))
+		return nil, nil, s.noSuchPod(s.names[0], slices.Compact(titles))
 	}
 	return pod, observed, nil
 }
@@ -144,7 +159,8 @@ func chooseContainer(pod *v1.Pod, observed *lifecyclev1.PodStatus, wanted string
 	}
 }
 
-// chooseAttempt returns the last container of a name, or the one before it.
+// chooseAttempt returns the last container of a name, or the previous one. Previous is, as kubectl has it, what the
+// status names as the last termination: while a crashed container waits for its restart that is the one that crashed.
 func chooseAttempt(pod *v1.Pod, observed *lifecyclev1.PodStatus, name string, previous bool) (*lifecyclev1.Container, error) {
 	var attempts []*lifecyclev1.Container
 	for _, c := range observed.GetContainers() {
@@ -158,11 +174,28 @@ func chooseAttempt(pod *v1.Pod, observed *lifecyclev1.PodStatus, name string, pr
 		return nil, fmt.Errorf("container %s has not been created yet%s", name, waitingReason(pod, name))
 	case !previous:
 		return attempts[0], nil
+	case attempts[0].GetId() == lastTermination(pod, name):
+		return attempts[0], nil
 	case len(attempts) == 1:
 		return nil, fmt.Errorf("container %s has no previous log: it was not restarted, or what was before was cleaned up", name)
 	default:
 		return attempts[1], nil
 	}
+}
+
+// lastTermination is the id of the container that a pod's status names as the last that ended; empty when it names none.
+func lastTermination(pod *v1.Pod, name string) string {
+	if pod == nil {
+		return ""
+	}
+	for _, c := range append(slices.Clone(pod.Status.InitContainerStatuses), pod.Status.ContainerStatuses...) {
+		if c.Name == name && c.LastTerminationState.Terminated != nil {
+			// The status has RUNTIME://ID.
+			_, id, _ := strings.Cut(c.LastTerminationState.Terminated.ContainerID, "://")
+			return id
+		}
+	}
+	return ""
 }
 
 func waitingReason(pod *v1.Pod, name string) string {

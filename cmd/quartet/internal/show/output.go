@@ -3,6 +3,7 @@ package show
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -38,7 +39,7 @@ func (f *format) Type() string { return "format" }
 // Set implements pflag.Value.
 func (f *format) Set(text string) error {
 	if !slices.Contains([]format{formatWide, formatJSON, formatYAML, formatName}, format(text)) {
-		return fmt.Errorf("%q: must be wide, json, yaml or name", text)
+		return errors.New("must be wide, json, yaml or name")
 	}
 	*f = format(text)
 	return nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,19 +25,6 @@ type podView struct {
 	pod    *v1.Pod
 	source string
 	worker enginev1.WorkerState
-}
-
-// title names a pod: people rarely write the namespace "default".
-func title(namespace, name string) string {
-	if namespace == "" || namespace == metav1.NamespaceDefault {
-		return name
-	}
-	return namespace + "/" + name
-}
-
-// named is true when an argument means a pod: its name, or its namespace and name.
-func named(argument, namespace, name string) bool {
-	return argument == name && (namespace == "" || namespace == metav1.NamespaceDefault) || argument == namespace+"/"+name
 }
 
 func viewPod(p *enginev1.Pod) (podView, error) {
@@ -95,21 +81,28 @@ func workerName(state enginev1.WorkerState) string {
 func (a *asker) podsCommand() *cobra.Command {
 	var output format
 	var watch bool
+	var s selection
 	cmd := &cobra.Command{
 		Use:     "pods [NAME...]",
 		Aliases: []string{"pod", "po"},
 		Short:   "Show the pods of this node with their status",
 		Long: "Show the pods of this node with their status, those that are being stopped included.\n\n" +
-			"A pod of another namespace than \"default\" is shown, and named, as NAMESPACE/NAME. With -w each change is one\n" +
-			"more line; the last line of a pod that is gone has the status Removed.",
-		Example: "  quartet get pods\n  quartet get pods -o wide -w\n  quartet get pods hello-" + hostname() + " -o yaml",
+			"A pod of another namespace than \"default\" is shown, and named, as NAMESPACE/NAME; -n shows the pods of\n" +
+			"one namespace, and names count in it. With -w each change is one more line; the last line of a pod that is gone\n" +
+			"has the status Removed.",
+		Example: "  quartet get pods\n  quartet get pods -n kube-system\n  quartet get pods -o wide -w\n  quartet get pods hello-" + hostname() + " -o yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if watch {
-				return a.watchPods(cmd, output, args)
+			s.names = args
+			if err := s.check(); err != nil {
+				return err
 			}
-			return a.getPods(cmd, output, args)
+			if watch {
+				return a.watchPods(cmd, output, s)
+			}
+			return a.getPods(cmd, output, s)
 		},
 	}
+	addNamespace(cmd.Flags(), &s.namespace)
 	a.addFlags(cmd, &output, &watch)
 	return cmd
 }
@@ -132,42 +125,35 @@ func (a *asker) listPods(ctx context.Context) ([]podView, error) {
 	return views, nil
 }
 
-func (a *asker) getPods(cmd *cobra.Command, output format, names []string) error {
+func (a *asker) getPods(cmd *cobra.Command, output format, s selection) error {
 	all, err := a.listPods(cmd.Context())
 	if err != nil {
 		return err
-	}
-	var views []podView
-	for _, name := range names {
-		found := slices.IndexFunc(all, func(v podView) bool { return named(name, v.pod.Namespace, v.pod.Name) })
-		if found < 0 {
-			return noSuchPod(name, all)
-		}
-		views = append(views, all[found])
-	}
-	if len(names) == 0 {
-		views = all
-	}
-	return a.printPods(cmd, output, views, len(names) == 1)
-}
-
-func noSuchPod(name string, all []podView) error {
-	if len(all) == 0 {
-		return fmt.Errorf("there is no pod %q: there are no pods on this node", name)
 	}
 	titles := make([]string, len(all))
 	for i, v := range all {
 		titles[i] = title(v.pod.Namespace, v.pod.Name)
 	}
-	return fmt.Errorf("there is no pod %q: there are %s", name, strings.Join(titles, ", "))
+	var views []podView
+	for _, name := range s.names {
+		found := slices.IndexFunc(all, func(v podView) bool { return s.means(name, v.pod.Namespace, v.pod.Name) })
+		if found < 0 {
+			return s.noSuchPod(name, titles)
+		}
+		views = append(views, all[found])
+	}
+	if len(s.names) == 0 {
+		views = slices.DeleteFunc(all, func(v podView) bool { return !s.inNamespace(v.pod.Namespace) })
+	}
+	if output.isTable() && len(views) == 0 {
+		_, err := fmt.Fprintf(cmd.ErrOrStderr(), "There are no pods %s.\n", s.where())
+		return err
+	}
+	return a.printPods(cmd.OutOrStdout(), output, views, len(s.names) == 1)
 }
 
-func (a *asker) printPods(cmd *cobra.Command, output format, views []podView, single bool) error {
-	out := cmd.OutOrStdout()
+func (a *asker) printPods(out io.Writer, output format, views []podView, single bool) error {
 	switch {
-	case output.isTable() && len(views) == 0:
-		_, err := fmt.Fprintln(cmd.ErrOrStderr(), "There are no pods on this node.")
-		return err
 	case output.isTable():
 		var rows [][]any
 		for _, v := range views {
@@ -196,7 +182,7 @@ type podWatch struct {
 	out    io.Writer
 	output format
 	table  *table
-	names  []string
+	pods   selection
 	// begun is false until the first snapshot is complete; its pods are kept to be printed in order.
 	begun bool
 	first []podView
@@ -205,11 +191,11 @@ type podWatch struct {
 	fail  func(error)
 }
 
-func (a *asker) watchPods(cmd *cobra.Command, output format, names []string) error {
+func (a *asker) watchPods(cmd *cobra.Command, output format, s selection) error {
 	ctx, fail := context.WithCancelCause(cmd.Context())
 	defer fail(nil)
 	w := &podWatch{
-		now: a.clock.Now, out: cmd.OutOrStdout(), output: output, names: names, shown: make(map[string]string), fail: fail,
+		now: a.clock.Now, out: cmd.OutOrStdout(), output: output, pods: s, shown: make(map[string]string), fail: fail,
 		table: newTable(cmd.OutOrStdout(), output, podColumns, true),
 	}
 	return follow(ctx, a, cmd, layout.SyncLoop, podSource, stream.FollowConfig[*enginev1.Pod]{Handle: w.handle, Synced: w.synced})
@@ -239,7 +225,7 @@ func (w *podWatch) handle(change stream.Change[*enginev1.Pod]) {
 		w.fail(err)
 		return
 	}
-	if len(w.names) > 0 && !slices.ContainsFunc(w.names, func(name string) bool { return named(name, view.pod.Namespace, view.pod.Name) }) {
+	if !w.pods.has(view.pod.Namespace, view.pod.Name) {
 		return
 	}
 	if !w.begun {
@@ -299,9 +285,12 @@ func (w *podWatch) show(v podView, removed bool) {
 // isNews is false when a line would say again what the last line about the pod has said. Many changes of a pod are in
 // fields that no column shows.
 func (w *podWatch) isNews(v podView, row []any) bool {
-	timeless := slices.Clone(row)
-	timeless[ageCell] = ""
-	text := fmt.Sprint(timeless...)
+	text := ""
+	for i, cell := range row {
+		if i != ageCell && (w.output == formatWide || !podColumns[i].wide) {
+			text += fmt.Sprint(cell) + "\n"
+		}
+	}
 	if w.shown[string(v.pod.UID)] == text {
 		return false
 	}

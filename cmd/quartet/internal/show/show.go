@@ -46,6 +46,14 @@ func (a *asker) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get pods|sources|node",
 		Short: "Show pods, sources of pods, or the node",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("say what to show: " + cmd.CommandPath() + " pods, sources or node")
+			}
+			return fmt.Errorf("there is no %q to show: %s shows pods, sources or node", args[0], cmd.CommandPath())
+		},
+		// Reached by no arguments, which Args refuses: without it cobra would print its help and say that all is well.
+		RunE: func(*cobra.Command, []string) error { return nil },
 	}
 	cmd.AddCommand(a.podsCommand(), a.sourcesCommand(), a.nodeCommand())
 	return cmd

@@ -343,6 +343,12 @@ func TestLogs(t *testing.T) {
 	p.Status.ContainerStatuses[2].State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}}
 	n.putPod(p, "file", syncing)
 	n.putPod(pod("default", "single-node-1", "main"), "file", syncing)
+	crash := pod("default", "crash-node-1", "main")
+	crash.Status.ContainerStatuses[0] = v1.ContainerStatus{
+		Name: "main", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, ContainerID: "containerd://c7"}},
+	}
+	n.putPod(crash, "file", syncing)
 	web := logFile(t, line("stdout", "F", "one"), line("stderr", "F", "two"), line("stdout", "P", "th"), line("stdout", "F", "ree"), line("stdout", "F", "four"))
 	n.pleg.set(
 		observed("hello-node-1",
@@ -350,6 +356,8 @@ func TestLogs(t *testing.T) {
 			&lifecyclev1.Container{Id: "c2", Name: "web", State: exited, LogPath: logFile(t, line("stdout", "F", "before"))},
 			&lifecyclev1.Container{Id: "c1", Name: "setup", State: exited, LogPath: logFile(t, line("stdout", "F", "set up"))},
 		),
+		// The status names this one, whose restart is waited for, as the last that ended.
+		observed("crash-node-1", &lifecyclev1.Container{Id: "c7", Name: "main", Attempt: 3, State: exited, LogPath: logFile(t, line("stdout", "F", "crashed"))}),
 		observed("single-node-1", &lifecyclev1.Container{Id: "c9", Name: "main", State: exited, LogPath: logFile(t, line("stdout", "F", "alone"))}),
 	)
 	for _, test := range []struct{ args, want string }{
@@ -360,6 +368,8 @@ func TestLogs(t *testing.T) {
 		{"hello-node-1 -c web --previous", "before\n"},
 		{"default/hello-node-1 -c setup", "set up\n"},
 		{"single-node-1", "alone\n"},
+		{"crash-node-1", "crashed\n"},
+		{"crash-node-1 --previous", "crashed\n"},
 	} {
 		if got := n.must(append([]string{"logs"}, strings.Fields(test.args)...)...); got != test.want {
 			t.Errorf("logs %s: %q, want %q", test.args, got, test.want)
@@ -371,7 +381,7 @@ func TestLogs(t *testing.T) {
 		{"hello-node-1 -c late", "container late has not been created yet: ErrImagePull: no such image"},
 		{"hello-node-1 -c setup --previous", "container setup has no previous log"},
 		{"hello-node-1 -c web -f -p", "leave one out"},
-		{"nobody", `there is no pod "nobody": there are hello-node-1, single-node-1`},
+		{"nobody", `there is no pod "nobody": there are crash-node-1, hello-node-1, single-node-1`},
 	} {
 		if _, _, err := n.run(append([]string{"logs"}, strings.Fields(test.args)...)...); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("logs %s: got %v, want %q", test.args, err, test.want)

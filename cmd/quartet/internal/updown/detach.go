@@ -25,8 +25,8 @@ func (n *node) detached(ctx context.Context) error {
 	var held *statedir.HeldError
 	switch {
 	case errors.As(err, &held):
-		n.progress.note(fmt.Sprintf("the node already runs, pid %d; quartet down --keep-pods stops it without its pods, so that a new build can take over",
-			held.Holder.PID))
+		n.progress.note(fmt.Sprintf("the node already runs, pid %d; quartet down%s --keep-pods stops it without its pods, so that a new build can take over",
+			held.Holder.PID, stateDirFlag(n.layout)))
 		if err := n.waitHealthy(ctx); err != nil {
 			return err
 		}
@@ -37,7 +37,7 @@ func (n *node) detached(ctx context.Context) error {
 			return err
 		}
 	}
-	n.farewell("Logs are in " + n.logFile() + "; quartet down stops everything")
+	n.farewell("Logs are in " + n.logFile() + "; quartet down" + stateDirFlag(n.layout) + " stops everything")
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,7 +57,10 @@ func down(ctx context.Context, opts downOptions, out, errOut io.Writer) error {
 		return err
 	}
 	p := progress{out: out}
-	if _, err := os.Stat(l.StateDir()); errors.Is(err, os.ErrNotExist) {
+	switch was, err := hasNode(l); {
+	case err != nil:
+		return err
+	case !was:
 		p.printf("There is no node in %s.\n", l.StateDir())
 		return nil
 	}
@@ -73,15 +77,37 @@ func down(ctx context.Context, opts downOptions, out, errOut io.Writer) error {
 	return stopRuntime(ctx, b, l, p)
 }
 
-// stopServices ends the supervising command, and services that it left behind. Who runs is told by the locks: a process
-// id in a file may be another process's by now, the holder of a lock is not.
-func stopServices(ctx context.Context, l layout.Layout) (string, error) {
+// hasNode is true when a node runs, or has run, in the state directory: its lock is never removed. A directory of
+// something else is not to be touched.
+func hasNode(l layout.Layout) (bool, error) {
+	for _, name := range lockNames() {
+		_, err := os.Stat(filepath.Join(l.StateDir(), name+".lock"))
+		switch {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, os.ErrPermission):
+			return false, fmt.Errorf("looking for a node: %w: run the command as root", err)
+		case !errors.Is(err, os.ErrNotExist):
+			return false, fmt.Errorf("looking for a node: %w: name a directory with --state-dir", err)
+		}
+	}
+	return false, nil
+}
+
+// lockNames are those of the supervising command and the four services, in the order in which they are to stop.
+func lockNames() []string {
 	names := []string{nodecmd.Name}
 	for _, s := range layout.Services() {
 		names = append(names, string(s))
 	}
+	return names
+}
+
+// stopServices ends the supervising command, and services that it left behind. Who runs is told by the locks: a process
+// id in a file may be another process's by now, the holder of a lock is not.
+func stopServices(ctx context.Context, l layout.Layout) (string, error) {
 	stopped := "none ran"
-	for _, name := range names {
+	for _, name := range lockNames() {
 		lock, err := statedir.Lock(l.StateDir(), name)
 		var held *statedir.HeldError
 		switch {
@@ -126,7 +152,11 @@ func stopRuntime(ctx context.Context, b *bundle.Bundle, l layout.Layout, p progr
 			return err
 		}
 	}
-	if err := p.step("containerd", func() (string, error) { return "stopped", b.Stop(ctx) }); err != nil {
+	ended := "did not run"
+	if running {
+		ended = "stopped"
+	}
+	if err := p.step("containerd", func() (string, error) { return ended, b.Stop(ctx) }); err != nil {
 		return err
 	}
 	if err := p.step("mounts and network", func() (string, error) { return "removed", b.CleanUp() }); err != nil {

@@ -15,14 +15,17 @@ type progress struct {
 func (p progress) step(name string, do func() (detail string, err error)) error {
 	begin := time.Now()
 	detail, err := do()
-	took := time.Since(begin).Round(time.Millisecond)
+	took := seconds(time.Since(begin))
 	if err != nil {
-		p.printf("  failed  %-28s %8v\n", name, took)
+		p.printf("  failed  %-28s %s\n", name, took)
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	p.printf("  ok      %-28s %8v  %s\n", name, took, detail)
+	p.printf("  ok      %-28s %s  %s\n", name, took, detail)
 	return nil
 }
+
+// seconds is a time as the lines of the build have it, so that both stand in one column.
+func seconds(took time.Duration) string { return fmt.Sprintf("%7.1f s", took.Seconds()) }
 
 // note prints something that the operator should know and need not act on.
 func (p progress) note(text string) {

@@ -166,14 +166,20 @@ func checkPort(port int32) (string, error) {
 	address := net.JoinHostPort(readOnlyAddress, strconv.Itoa(int(port)))
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return "", fmt.Errorf("%w: stop who listens there (ss -ltnp names it), or choose another --read-only-port; 0 is none", err)
+		return "", fmt.Errorf("%w: stop who listens there ('ss -ltnp sport = :%d' names it), or choose another --read-only-port; 0 is none", err, port)
 	}
 	return address, listener.Close()
 }
 
 // foreground runs the node in this process until the context ends.
 func (n *node) foreground(ctx context.Context, errOut io.Writer) error {
-	if err := n.prepare(ctx); err != nil {
+	err := n.prepare(ctx)
+	var held *statedir.HeldError
+	if errors.As(err, &held) {
+		return fmt.Errorf("the node of %s already runs, pid %d: 'quartet get node%s' shows it, 'quartet down%s' stops it; another node on this machine needs another --state-dir and --read-only-port",
+			n.layout.StateDir(), held.Holder.PID, stateDirFlag(n.layout), stateDirFlag(n.layout))
+	}
+	if err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -188,7 +194,7 @@ func (n *node) foreground(ctx context.Context, errOut io.Writer) error {
 		if err := n.waitHealthy(ctx); err != nil {
 			return ignoreEnd(ctx, err)
 		}
-		n.farewell("Ctrl-C stops the four services and no pod; quartet down stops everything")
+		n.farewell("Ctrl-C stops the four services and no pod; quartet down" + stateDirFlag(n.layout) + " stops everything")
 		return nil
 	})
 	return ignoreEnd(ctx, group.Wait())
@@ -230,6 +236,14 @@ func (s runtimeService) Serve(ctx context.Context) error {
 		return err
 	}
 	return ctx.Err()
+}
+
+// stateDirFlag is what a command needs to mean this node.
+func stateDirFlag(l layout.Layout) string {
+	if l.IsDefault() {
+		return ""
+	}
+	return " --state-dir " + l.StateDir()
 }
 
 // logFile is where the four services log when nobody watches.

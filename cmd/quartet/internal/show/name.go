@@ -1,0 +1,94 @@
+package show
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// title names a pod: people rarely write the namespace "default".
+func title(namespace, name string) string {
+	if namespace == "" || namespace == metav1.NamespaceDefault {
+		return name
+	}
+	return namespace + "/" + name
+}
+
+// selection is the pods that a command is about.
+type selection struct {
+	// namespace is what -n says; empty for all namespaces.
+	namespace string
+	// names are the pods by NAME or NAMESPACE/NAME; empty for all of the namespace.
+	names []string
+}
+
+// addNamespace adds -n.
+func addNamespace(flags *pflag.FlagSet, namespace *string) {
+	flags.StringVarP(namespace, "namespace", "n", "", "`NAMESPACE` of the pods; without it pods are named by NAMESPACE/NAME, or by NAME in \"default\"")
+}
+
+// check fails when a name contradicts the namespace.
+func (s selection) check() error {
+	for _, name := range s.names {
+		if namespace, _, ok := strings.Cut(name, "/"); ok && s.namespace != "" && namespace != s.namespace {
+			return fmt.Errorf("%q is not in the namespace %q: leave out -n, or the namespace before the slash", name, s.namespace)
+		}
+	}
+	return nil
+}
+
+// means is true when a name of the selection means a pod.
+func (s selection) means(argument, namespace, name string) bool {
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	wanted := s.namespace
+	if wanted == "" {
+		wanted = metav1.NamespaceDefault
+	}
+	if before, after, ok := strings.Cut(argument, "/"); ok {
+		wanted, argument = before, after
+	}
+	return wanted == namespace && argument == name
+}
+
+// has is true for a pod of the selection.
+func (s selection) has(namespace, name string) bool {
+	if len(s.names) == 0 {
+		return s.inNamespace(namespace)
+	}
+	for _, argument := range s.names {
+		if s.means(argument, namespace, name) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s selection) inNamespace(namespace string) bool {
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	return s.namespace == "" || s.namespace == namespace
+}
+
+// noSuchPod is the error for a name that means none of the pods that there are.
+func (s selection) noSuchPod(name string, there []string) error {
+	if s.namespace != "" && !strings.Contains(name, "/") {
+		name = s.namespace + "/" + name
+	}
+	if len(there) == 0 {
+		return fmt.Errorf("there is no pod %q: there are no pods on this node", name)
+	}
+	return fmt.Errorf("there is no pod %q: there are %s", name, strings.Join(there, ", "))
+}
+
+// where completes "There are no pods".
+func (s selection) where() string {
+	if s.namespace == "" {
+		return "on this node"
+	}
+	return fmt.Sprintf("in the namespace %q on this node", s.namespace)
+}
