@@ -22,8 +22,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/startgate"
-	"os"
-	"strconv"
 )
 
 // Reasons of waiting containers, as the kubelet shows them.
@@ -65,12 +63,8 @@ func New(cfg Config) *Manager {
 	if kubelet.MaxParallelImagePulls != nil {
 		puller.MaxParallel = int(*kubelet.MaxParallelImagePulls)
 	}
-	n := runtime.NumCPU()
-	if v, err := strconv.Atoi(os.Getenv("QX")); err == nil {
-		n = v
-	}
 	return &Manager{
-		cfg: cfg, node: nodeOf(cfg), images: images.New(puller), starts: startgate.New(n, cfg.Clock),
+		cfg: cfg, node: nodeOf(cfg), images: images.New(puller), starts: startgate.New(runtime.NumCPU(), cfg.Clock),
 		preStopped: map[types.UID]map[string]bool{},
 	}
 }

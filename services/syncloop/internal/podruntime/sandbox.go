@@ -13,6 +13,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
 )
 
 // sandbox is the sandbox that containers are started in.
@@ -39,6 +40,7 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
 	}
+	observed.KeepStart(config.Annotations, s.observed)
 	if err := os.MkdirAll(config.GetLogDirectory(), logDirMode); err != nil {
 		return fmt.Errorf("log directory of pod %s: %w", podName(s.pod), err)
 	}
@@ -49,6 +51,10 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	})
 	if err != nil {
 		return fmt.Errorf("create the sandbox of pod %s: %w", podName(s.pod), err)
+	}
+	if names := probed(s.pod); names != "" && s.m.cfg.Liveness == nil {
+		s.m.cfg.Logger.Warn("the probes of a pod are not run by this version of Quartet; its containers count as ready when they run",
+			telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, names)
 	}
 	s.m.cfg.Logger.Info("created a sandbox", telemetry.KeyPod, podName(s.pod), telemetry.KeySandboxID, id)
 	s.sandbox = sandbox{id: id, config: config, ips: s.ips(id, nil)}
