@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -153,18 +154,41 @@ func (e *engine) serve(ctx context.Context) error {
 	return err
 }
 
-// connect waits for the runtime's first answers, so that no worker has to.
+// connect waits for the runtime's first answers, so that no worker has to, and asks for its name.
 func (e *engine) connect(ctx context.Context) error {
 	e.health.Set("runtime", "the container runtime has not answered yet at "+e.cfg.Kubelet.ContainerRuntimeEndpoint+": see that it runs")
-	if _, err := e.runtime.Runtime(ctx); err != nil {
+	runtime, err := e.runtime.Runtime(ctx)
+	if err != nil {
 		return ended(ctx, err)
 	}
 	if _, err := e.runtime.Images(ctx); err != nil {
 		return ended(ctx, err)
 	}
+	if err := e.askName(ctx, runtime); err != nil {
+		return ended(ctx, err)
+	}
 	e.health.Set("runtime", "")
 	return nil
 }
+
+// askName asks the runtime for its name until it answers: it may be away again since its first answer.
+func (e *engine) askName(ctx context.Context, runtime internalapi.RuntimeService) error {
+	for {
+		version, err := runtime.Version(cri.Quiet(ctx), "")
+		if err == nil {
+			e.store.SetRuntimeName(version.GetRuntimeName())
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(askNamePause):
+		}
+	}
+}
+
+// askNamePause separates two questions for the runtime's name.
+const askNamePause = time.Second
 
 // connectedPLEG is healthy when pleg is and this process, too, has reached the runtime: a worker that came before would
 // fail and have to wait for its next try.

@@ -47,6 +47,8 @@ type Script struct {
 	Kill func(ctx context.Context, pod *v1.Pod, grace int64) error
 	// Observe is called before pleg answers; its error is GetPodStatus's.
 	Observe func(ctx context.Context, uid types.UID) error
+	// SandboxError is what SyncPod's result has beside the error of Sync.
+	SandboxError error
 	// RetryAfter is what SyncPod returns.
 	RetryAfter time.Duration
 }
@@ -135,7 +137,7 @@ func (n *Node) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.P
 	n.mu.Unlock()
 	if script.Sync != nil {
 		if err := script.Sync(ctx, pod); err != nil {
-			return podruntime.Result{}, err
+			return podruntime.Result{SandboxError: script.SandboxError}, err
 		}
 	}
 	n.mu.Lock()

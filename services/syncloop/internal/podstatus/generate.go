@@ -64,22 +64,18 @@ func (g *generation) reason(phase v1.PodPhase) (reason, message string) {
 	return "", ""
 }
 
-// startTime is when the pod was first seen here. After a restart the oldest sandbox tells it best: it was made as soon as
-// the pod was seen.
+// startTime is when the pod began here: when its first sandbox was made, which the runtime tells the same after any
+// restart, or, until there is one, when the pod was first seen.
 func (g *generation) startTime() *metav1.Time {
+	if began := observed.Started(g.status); !began.IsZero() {
+		return &metav1.Time{Time: began}
+	}
 	for _, known := range []*metav1.Time{g.in.Previous.StartTime, g.pod.Status.StartTime} {
 		if known != nil && !known.IsZero() {
 			return known.DeepCopy()
 		}
 	}
-	start := g.in.Now
-	for _, s := range g.status.GetSandboxes() {
-		if created := observed.Time(s.GetCreatedAt()); !created.IsZero() && created.Before(start) {
-			start = created
-		}
-	}
-	t := metav1.NewTime(start)
-	return &t
+	return &metav1.Time{Time: g.in.Now}
 }
 
 // addresses fills in the addresses of pod and host.

@@ -71,7 +71,9 @@ type Store struct {
 	open bool
 	// waiting is why the pods cannot be told yet; empty when they can.
 	waiting string
-	entries map[types.UID]*entry
+	// runtimeName is the scheme of container IDs; empty until the runtime has told it.
+	runtimeName string
+	entries     map[types.UID]*entry
 	// observed has the newest observation of every pod in the runtime, also of those without an entry.
 	observed map[types.UID]*lifecyclev1.PodStatus
 }
@@ -123,6 +125,19 @@ func (s *Store) SetWaiting(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = reason
+}
+
+// SetRuntimeName says how the runtime names itself: the scheme of container IDs in the statuses.
+func (s *Store) SetRuntimeName(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.runtimeName == name {
+		return
+	}
+	s.runtimeName = name
+	for uid := range s.entries {
+		s.compute(uid, false)
+	}
 }
 
 // SetPod puts in a pod. Source is empty for one that only the runtime knows.
@@ -222,7 +237,7 @@ func (s *Store) compute(uid types.UID, changed bool) {
 		observed = &lifecyclev1.PodStatus{Uid: string(uid), Name: e.pod.Name, Namespace: e.pod.Namespace}
 	}
 	in := podstatus.Inputs{
-		Now: s.cfg.Clock.Now(), Reasons: e.reasons, Previous: e.status, HostIPs: s.cfg.HostIPs,
+		Now: s.cfg.Clock.Now(), Reasons: e.reasons, Previous: e.status, RuntimeName: s.runtimeName, HostIPs: s.cfg.HostIPs,
 		Messages: e.messages, Terminal: e.state >= worker.Terminated, Reason: e.whole.Reason, Message: e.whole.Message,
 	}
 	status := s.cfg.Generate(e.pod, observed, in)

@@ -227,3 +227,46 @@ func TestForgottenPodThatIsNamedAgainStartsAfresh(t *testing.T) {
 		t.Errorf("phase %q", got)
 	}
 }
+
+func TestContainerIDsHaveTheRuntimesName(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.SetPod(pod, "file", "")
+	s.Observe("u1", running(t, node, "u1"))
+	s.Open()
+	s.SetWaiting("")
+	s.SetRuntimeName("cri-o")
+	pods, err := s.Pods()
+	if err != nil || len(pods) != 1 {
+		t.Fatalf("got %v, %v", pods, err)
+	}
+	if got, want := pods[0].Status.ContainerStatuses[0].ContainerID, "cri-o://"+node.Container("u1"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestStartTimeIsTheSameAfterARestart(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	start := func(before bool) time.Time {
+		s := newStore(t, nil)
+		s.SetPod(pod, "file", "")
+		if before { // the pod is shown before it has a sandbox
+			s.Open()
+			node.Run(pod)
+		}
+		s.Observe("u1", running(t, node, "u1"))
+		s.Open()
+		s.SetWaiting("")
+		pods, err := s.Pods()
+		if err != nil || len(pods) != 1 {
+			t.Fatalf("got %v, %v", pods, err)
+		}
+		return pods[0].Status.StartTime.Time
+	}
+	if first, again := start(true), start(false); !first.Equal(again) {
+		t.Errorf("start time %v, after a restart %v", first, again)
+	}
+}

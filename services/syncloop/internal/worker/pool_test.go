@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +26,7 @@ import (
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
@@ -58,15 +61,17 @@ type rig struct {
 	// endProcess ends the process's context.
 	endProcess context.CancelFunc
 	pump       sync.WaitGroup
+	// warnings counts what was logged at the level of a warning, or above.
+	warnings atomic.Int64
 }
 
 func newRig(node *fakenode.Node) *rig { return newRigWith(node, 20*time.Millisecond) }
 
 func newRigWith(node *fakenode.Node, resync time.Duration) *rig {
 	process, end := context.WithCancel(context.Background())
-	logger := discard()
 	tracer := noop.NewTracerProvider().Tracer("")
 	r := &rig{node: node, endProcess: end}
+	logger := slog.New(counter{&r.warnings})
 	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger})
 	r.store.Open()
 	r.pool = worker.NewPool(process, worker.Config{
@@ -515,5 +520,23 @@ func TestNothingFollowsFromAPodThatCouldNotBeInspected(t *testing.T) {
 	})
 	if calls := node.Calls(); len(calls) > 0 {
 		t.Errorf("calls: %v", calls)
+	}
+}
+
+func TestUnsupportedPodHasAReasonOfItsOwnAndOneWarning(t *testing.T) {
+	node := fakenode.New()
+	refusal := &podruntime.UnsupportedError{Field: "spec.hostUsers", Message: "leave it out"}
+	node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return refusal }, SandboxError: refusal})
+	r := newRig(node)
+	defer r.stop()
+	r.store.SetWaiting("")
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	eventually(t, "it is tried again and again", func() bool { return len(node.Calls()) > 5 })
+	pods, err := r.store.Pods()
+	if err != nil || len(pods) != 1 || pods[0].Status.Reason != "UnsupportedPodSpec" {
+		t.Errorf("got %v, %v", pods, err)
+	}
+	if got := r.warnings.Load(); got != 1 {
+		t.Errorf("%d warnings", got)
 	}
 }

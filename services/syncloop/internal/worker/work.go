@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -16,6 +17,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 )
 
@@ -39,6 +41,8 @@ const (
 	keepExited = 1
 	// reasonSandbox is the status.reason of a pod whose sandbox cannot be made: the kubelet's word in its event for it.
 	reasonSandbox = "FailedCreatePodSandBox"
+	// reasonUnsupported is that of a pod that asks for something that this version cannot give it: none is tried to be made.
+	reasonUnsupported = "UnsupportedPodSpec"
 )
 
 // outcome is what a piece of work came to.
@@ -80,6 +84,9 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 		var whole podstatus.Reason
 		if result.SandboxError != nil {
 			whole = podstatus.Reason{Reason: reasonSandbox, Message: result.SandboxError.Error()}
+			if errors.As(result.SandboxError, new(*podruntime.UnsupportedError)) {
+				whole.Reason = reasonUnsupported
+			}
 		}
 		cfg.Statuses.SetReasons(w.uid, result.Reasons, whole)
 	}
@@ -226,7 +233,11 @@ func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay t
 		delay = min(awayDelay, delay)
 	}
 	after := w.pool.cfg.Jitter(delay)
-	w.pool.cfg.Logger.Warn("work on a pod failed; it is tried again",
+	level := slog.LevelWarn
+	if w.failedOf(err) {
+		level = slog.LevelDebug // it has been told
+	}
+	w.pool.cfg.Logger.Log(ctx, level, "work on a pod failed; it is tried again",
 		telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid), telemetry.KeyRetryAfter, after, telemetry.KeyError, err)
 	return outcome{err: err, after: after}
 }

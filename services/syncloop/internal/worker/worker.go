@@ -214,6 +214,13 @@ func (w *worker) failing() bool {
 	return w.lastError != ""
 }
 
+// failedOf tells whether the last work failed of the same.
+func (w *worker) failedOf(err error) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lastError == err.Error()
+}
+
 // describe returns what the worker does.
 func (w *worker) describe() *enginev1.Worker {
 	w.mu.Lock()
