@@ -1,0 +1,62 @@
+// Package service is what the main functions of the four processes have in common: signals, flags and configuration,
+// telemetry, and the exit code.
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+// flushTimeout is how long the stop waits for traces that were not sent yet.
+const flushTimeout = 2 * time.Second
+
+// Run is the work of a process, until ctx ends.
+type Run func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error
+
+// Main runs a process until SIGINT or SIGTERM, and exits: with 0 when it was told to stop or printed its help, with 1
+// and the reason on the standard error stream when it could not start or had to give up.
+func Main(name nodeconfig.Service, run Run) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := Start(ctx, name, os.Args[1:], os.Stdout, os.Stderr, run)
+	stop()
+	os.Exit(code)
+}
+
+// Start is Main without the process's globals: it returns the exit code.
+func Start(ctx context.Context, name nodeconfig.Service, args []string, stdout, stderr io.Writer, run Run) int {
+	err := start(ctx, name, args, stdout, run)
+	if err != nil && !errors.Is(err, pflag.ErrHelp) {
+		fmt.Fprintf(stderr, "%s: %v\n", name, err)
+		return 1
+	}
+	return 0
+}
+
+func start(ctx context.Context, name nodeconfig.Service, args []string, stdout io.Writer, run Run) (err error) {
+	cfg, err := nodeconfig.Parse(name, args, stdout)
+	if err != nil {
+		return err
+	}
+	tel, err := telemetry.Setup(ctx, string(name), cfg.Verbosity)
+	if err != nil {
+		return err
+	}
+	tel.RouteLibraryLogs()
+	defer func() {
+		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+		defer cancel()
+		err = errors.Join(err, tel.Shutdown(flush))
+	}()
+	return run(ctx, cfg, tel)
+}

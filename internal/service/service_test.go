@@ -1,0 +1,50 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/service"
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+func TestExitCodesAndWhatIsSaid(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "kubelet.yaml")
+	if err := os.WriteFile(bad, []byte("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstaticPodPaht: /x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		args           []string
+		result         error
+		code           int
+		stdout, stderr string
+	}{
+		"told to stop":      {nil, nil, 0, "", ""},
+		"help":              {[]string{"--help"}, nil, 0, "--config", ""},
+		"cannot go on":      {nil, errors.New("the disk is gone"), 1, "", "pleg: the disk is gone"},
+		"bad configuration": {[]string{"--config", bad}, nil, 1, "", "staticPodPaht"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			code := service.Start(t.Context(), nodeconfig.PLEG, tc.args, &stdout, &stderr,
+				func(_ context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error {
+					if cfg.Listen == "" || tel.Logger == nil {
+						t.Error("run was given no configuration or no logger")
+					}
+					return tc.result
+				})
+			if code != tc.code || !strings.Contains(stdout.String(), tc.stdout) || !strings.Contains(stderr.String(), tc.stderr) {
+				t.Errorf("code %d, stdout %q, stderr %q", code, stdout.String(), stderr.String())
+			}
+			if tc.stderr == "" && stderr.Len() > 0 {
+				t.Errorf("it complains: %s", stderr.String())
+			}
+		})
+	}
+}
