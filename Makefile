@@ -100,12 +100,12 @@ test: test-unit test-e2e ## Run every test
 
 .PHONY: test-unit
 test-unit: packages build ## Run the tests of every package, with the race detector
-	@go test -race -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/bench)
+	@go test -race -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/chaos -e /test/bench)
 	@go -C tools/images test ./...
 
 .PHONY: test-e2e
 test-e2e: packages build ## Run the end-to-end tests on real containers; needs root
-	@go test -count 1 -timeout 20m ./test/e2e/...
+	@go test -count 1 -p 1 -timeout 20m ./test/e2e/... ./test/chaos/...
 
 .PHONY: bench
 bench: packages build ## Measure against bare CRI calls; prints a table and writes bench.json

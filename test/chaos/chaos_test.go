@@ -78,7 +78,9 @@ func settings(t *testing.T) (seed uint64, duration time.Duration) {
 func unleash(t *testing.T, n *testNode, m *manifests, duration time.Duration) {
 	t.Helper()
 	begun := time.Now()
-	pause := func(longest time.Duration) time.Time { return time.Now().Add(time.Duration(m.random.Int64N(int64(longest)))) }
+	pause := func(longest time.Duration) time.Time {
+		return time.Now().Add(time.Duration(m.random.Int64N(int64(longest))))
+	}
 	nextChange, nextKill := time.Now(), pause(killPause)
 	for time.Since(begun) < duration {
 		next := nextChange
