@@ -10,6 +10,8 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	cri "k8s.io/cri-client/pkg"
+
+	"github.com/quartet-node/quartet/test/livenode"
 )
 
 // criTimeout is runtimeRequestTimeout's default.
@@ -29,7 +31,7 @@ func (n *node) bareRound(ctx context.Context, pods int) ([]float64, error) {
 	if err := n.stopServices(ctx); err != nil {
 		return nil, err
 	}
-	runtime, err := connect(ctx, n.layout.RuntimeEndpoint())
+	runtime, err := connect(ctx, n.Layout.RuntimeEndpoint())
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +60,7 @@ func (n *node) barePod(ctx context.Context, runtime internalapi.RuntimeService, 
 	sandbox := &runtimev1.PodSandboxConfig{
 		Metadata:     &runtimev1.PodSandboxMetadata{Name: name, Namespace: "bench", Uid: name},
 		Hostname:     name,
-		LogDirectory: filepath.Join(n.layout.PodLogs(), "bench_"+name),
+		LogDirectory: filepath.Join(n.Layout.PodLogs(), "bench_"+name),
 		DnsConfig:    &runtimev1.DNSConfig{},
 		Linux: &runtimev1.LinuxPodSandboxConfig{SecurityContext: &runtimev1.LinuxSandboxSecurityContext{
 			NamespaceOptions: &runtimev1.NamespaceOption{Pid: runtimev1.NamespaceMode_CONTAINER},
@@ -71,7 +73,7 @@ func (n *node) barePod(ctx context.Context, runtime internalapi.RuntimeService, 
 	}
 	container, err := runtime.CreateContainer(ctx, id, &runtimev1.ContainerConfig{
 		Metadata: &runtimev1.ContainerMetadata{Name: "main"},
-		Image:    &runtimev1.ImageSpec{Image: benchImage},
+		Image:    &runtimev1.ImageSpec{Image: livenode.Image},
 		Args:     benchArgs(),
 		LogPath:  "main_0.log",
 		Linux:    &runtimev1.LinuxContainerConfig{Resources: &runtimev1.LinuxContainerResources{CpuShares: 2}},

@@ -28,7 +28,7 @@ func measureIdle(ctx context.Context, n *node, pods int, length time.Duration) (
 	pids := map[string]int{}
 	for _, service := range layout.Services() {
 		name := string(service)
-		pid, err := readPID(n.layout.PIDFile(name))
+		pid, err := n.PID(name)
 		if err != nil {
 			return Idle{}, err
 		}
@@ -67,18 +67,6 @@ func rest(ctx context.Context, length time.Duration) error {
 	case <-time.After(length):
 		return nil
 	}
-}
-
-func readPID(path string) (int, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0, fmt.Errorf("read a process id: %w", err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
-	}
-	return pid, nil
 }
 
 // processorTicks is the time that a process has used, in clockTicks: fields utime and stime of proc_pid_stat(5).

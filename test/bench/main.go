@@ -22,6 +22,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/quartet-node/quartet/test/livenode"
 )
 
 func main() {
@@ -49,14 +51,14 @@ func run(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	if os.Geteuid() != 0 {
-		return errors.New("containers need root: run it as root, for example with sudo")
+	if err := livenode.CannotRun(opts.bin); err != nil {
+		return err
 	}
-	node, err := newNode(opts.bin)
+	node, err := newNode(ctx, opts.bin)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, node.remove(context.WithoutCancel(ctx))) }()
+	defer func() { err = errors.Join(err, node.Remove(context.WithoutCancel(ctx))) }()
 
 	report := Report{Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel()}
 	for _, pods := range opts.pods {

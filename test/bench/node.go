@@ -2,24 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
-	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/livenode"
 )
 
 const (
-	benchImage = "quartet.local/hello:1"
 	// roundTimeout is far above what any round may take.
 	roundTimeout = 3 * time.Minute
 	// pollFast and pollSlow are how often /pods is asked for one pod and for many: a large document costs too much
@@ -30,60 +21,28 @@ const (
 
 func benchArgs() []string { return []string{"sleep"} }
 
-// node is a Quartet node in a state directory of its own, driven by its command line as a user would.
+// node is a live node whose processes can be taken down, so that bare CRI calls have the runtime for themselves.
 type node struct {
-	quartet string
-	layout  layout.Layout
-	port    string
-	client  http.Client
-	up      bool
-	round   int
+	*livenode.Node
+	up    bool
+	round int
 }
 
-func newNode(bin string) (*node, error) {
-	dir, err := os.MkdirTemp("", "quartet-bench-")
-	if err != nil {
-		return nil, fmt.Errorf("make a state directory: %w", err)
-	}
-	l, err := layout.New(dir)
+func newNode(ctx context.Context, bin string) (*node, error) {
+	live, err := livenode.New(bin, "bench")
 	if err != nil {
 		return nil, err
 	}
-	n := &node{quartet: filepath.Join(bin, "quartet"), layout: l}
-	if n.port, err = freePort(); err != nil {
-		return nil, err
-	}
-	return n, n.startServices(context.Background())
-}
-
-// freePort finds a port that nothing listens on, so that the node stands beside any other on this machine.
-func freePort() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	return port, errors.Join(err, listener.Close())
-}
-
-func (n *node) command(ctx context.Context, args ...string) error {
-	args = append(args, "--state-dir", n.layout.StateDir())
-	out, err := exec.CommandContext(ctx, n.quartet, args...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("quartet %s: %w\n%s", strings.Join(args, " "), err, out)
-	}
-	return nil
+	n := &node{Node: live}
+	return n, n.startServices(ctx)
 }
 
 func (n *node) startServices(ctx context.Context) error {
 	if n.up {
 		return nil
 	}
-	if err := n.command(ctx, "up", "--detach", "--read-only-port", n.port); err != nil {
-		return err
-	}
 	n.up = true
-	return nil
+	return n.Up(ctx)
 }
 
 func (n *node) stopServices(ctx context.Context) error {
@@ -91,17 +50,7 @@ func (n *node) stopServices(ctx context.Context) error {
 		return nil
 	}
 	n.up = false
-	return n.command(ctx, "down", "--keep-pods")
-}
-
-func (n *node) remove(ctx context.Context) error {
-	if err := n.command(ctx, "down"); err != nil {
-		return fmt.Errorf("%w\nthe state directory %s is kept", err, n.layout.StateDir())
-	}
-	if err := os.RemoveAll(n.layout.StateDir()); err != nil {
-		return fmt.Errorf("remove the state directory: %w", err)
-	}
-	return nil
+	return n.StopServices(ctx)
 }
 
 // quartetRound puts manifests in place and returns the seconds until each pod was seen Ready, then takes them away
@@ -121,15 +70,15 @@ func (n *node) startPods(ctx context.Context, pods int) ([]float64, error) {
 	n.round++
 	for i := range pods {
 		manifest := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"bench-%d-%d","namespace":"bench"},
-"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"main","image":%q,"args":["sleep"]}]}}`, n.round, i, benchImage)
-		if err := os.WriteFile(n.hidden(i), []byte(manifest), 0o600); err != nil {
-			return nil, fmt.Errorf("write a manifest: %w", err)
+"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"main","image":%q,"args":["sleep"]}]}}`, n.round, i, livenode.Image)
+		if err := n.Prepare(file(i), manifest); err != nil {
+			return nil, err
 		}
 	}
 	begin := time.Now()
 	for i := range pods {
-		if err := os.Rename(n.hidden(i), n.manifest(i)); err != nil {
-			return nil, fmt.Errorf("put a manifest in place: %w", err)
+		if err := n.Rename(file(i)); err != nil {
+			return nil, err
 		}
 	}
 	return n.untilReady(ctx, begin, pods)
@@ -137,15 +86,16 @@ func (n *node) startPods(ctx context.Context, pods int) ([]float64, error) {
 
 func (n *node) untilReady(ctx context.Context, begin time.Time, pods int) ([]float64, error) {
 	ready := map[string]float64{}
-	err := n.poll(ctx, pods, func(list *v1.PodList) bool {
+	err := poll(ctx, min(time.Duration(pods)*pollFast, pollSlow), func(ctx context.Context) (bool, error) {
+		list, err := n.Pods(ctx)
 		now := time.Since(begin).Seconds()
-		for i := range list.Items {
-			pod := &list.Items[i]
-			if _, seen := ready[pod.Name]; !seen && isReady(pod) {
+		for i := range list {
+			pod := &list[i]
+			if _, seen := ready[pod.Name]; !seen && livenode.Ready(pod) {
 				ready[pod.Name] = now
 			}
 		}
-		return len(ready) == pods
+		return len(ready) == pods, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%d of %d pods are Ready: %w", len(ready), pods, err)
@@ -159,80 +109,33 @@ func (n *node) untilReady(ctx context.Context, begin time.Time, pods int) ([]flo
 
 func (n *node) stopPods(ctx context.Context, pods int) error {
 	for i := range pods {
-		if err := os.Remove(n.manifest(i)); err != nil {
-			return fmt.Errorf("take a manifest away: %w", err)
+		if err := n.TakeAway(file(i)); err != nil {
+			return err
 		}
 	}
-	// /pods lists what the sources name, as the kubelet's does; the command line shows what is still being stopped.
+	return poll(ctx, pollSlow, func(ctx context.Context) (bool, error) {
+		names, err := n.Names(ctx)
+		return err == nil && !strings.Contains(names, "pod/"), err
+	})
+}
+
+// poll asks until done says yes; its error has the last answer's.
+func poll(ctx context.Context, interval time.Duration, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	ticker := time.NewTicker(pollSlow)
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
-		out, err := exec.CommandContext(ctx, n.quartet, "get", "pods", "-o", "name", "--state-dir", n.layout.StateDir()).Output()
-		if err == nil && !strings.Contains(string(out), "pod/") {
+		ok, err := done(ctx)
+		if ok {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("pods are still there: %s: %w", out, errors.Join(ctx.Err(), err))
+			return errors.Join(ctx.Err(), err)
 		case <-ticker.C:
 		}
 	}
 }
 
-// poll asks for /pods until done says so.
-func (n *node) poll(ctx context.Context, pods int, done func(*v1.PodList) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
-	defer cancel()
-	ticker := time.NewTicker(min(time.Duration(pods)*pollFast, pollSlow))
-	defer ticker.Stop()
-	var last error
-	for {
-		list, err := n.pods(ctx)
-		if err == nil && done(list) {
-			return nil
-		}
-		last = err
-		select {
-		case <-ctx.Done():
-			return errors.Join(ctx.Err(), last)
-		case <-ticker.C:
-		}
-	}
-}
-
-func (n *node) pods(ctx context.Context) (*v1.PodList, error) {
-	url := "http://127.0.0.1:" + n.port + "/pods"
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := n.client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close() //nolint:errcheck // the body was only read
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", url, resp.Status)
-	}
-	list := &v1.PodList{}
-	return list, json.NewDecoder(resp.Body).Decode(list)
-}
-
-func isReady(pod *v1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == v1.PodReady {
-			return c.Status == v1.ConditionTrue
-		}
-	}
-	return false
-}
-
-func (n *node) manifest(i int) string {
-	return filepath.Join(n.layout.Manifests(), fmt.Sprintf("bench-%d.json", i))
-}
-
-func (n *node) hidden(i int) string {
-	return filepath.Join(n.layout.Manifests(), fmt.Sprintf(".bench-%d.json", i))
-}
+func file(i int) string { return fmt.Sprintf("bench-%d.json", i) }

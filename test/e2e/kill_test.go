@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -78,7 +76,7 @@ func watchReady(t *testing.T, prefix string, count int) func() []string {
 	var done sync.WaitGroup
 	done.Go(func() {
 		for ctx.Err() == nil {
-			items, err := pods(ctx)
+			items, err := node.Pods(ctx)
 			if err == nil {
 				check(items, prefix, count, problems)
 			}
@@ -119,7 +117,7 @@ func check(items []v1.Pod, prefix string, count int, problems map[string]bool) {
 func awaitRestart(t *testing.T, name string) {
 	t.Helper()
 	awaitThat(t, name+" is back", func() bool {
-		_, err := pods(t.Context())
+		_, err := node.Pods(t.Context())
 		return err == nil
 	})
 }
@@ -127,11 +125,7 @@ func awaitRestart(t *testing.T, name string) {
 func awaitNewPID(t *testing.T, name string, old int) {
 	t.Helper()
 	awaitThat(t, "a new process "+name, func() bool {
-		data, err := os.ReadFile(node.layout.PIDFile(name))
-		if err != nil {
-			return false
-		}
-		id, err := strconv.Atoi(strings.TrimSpace(string(data)))
+		id, err := node.PID(name)
 		return err == nil && id != old
 	})
 }

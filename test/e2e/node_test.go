@@ -8,12 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,33 +17,25 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/livenode"
 )
 
 const (
-	image = "quartet.local/hello:1"
+	image = livenode.Image
 	// patience is how long a test waits for what should take a second or two on a busy machine.
 	patience = 60 * time.Second
 	interval = 20 * time.Millisecond
 )
 
 // node is the one node that all tests of this package share; each uses pods of its own and removes them.
-var node *testNode
-
-type testNode struct {
-	quartet string
-	layout  layout.Layout
-	env     []string
-	port    string
-	podsURL string
-}
+var node *livenode.Node
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
 func run(m *testing.M) int {
-	if reason := cannotRun(); reason != "" {
+	if reason := livenode.CannotRun(livenode.Bin()); reason != nil {
 		if os.Getenv("CI") == "true" {
 			fmt.Fprintln(os.Stderr, "e2e:", reason)
 			return 1
@@ -62,7 +50,7 @@ func run(m *testing.M) int {
 	}
 	code := m.Run()
 	if code != 0 {
-		node.printLogs()
+		printLogs()
 	}
 	if err := stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e: stop the node:", err)
@@ -71,82 +59,23 @@ func run(m *testing.M) int {
 	return code
 }
 
-func bin() string {
-	if dir := os.Getenv("QUARTET_BIN"); dir != "" {
-		return dir
-	}
-	return filepath.Join("..", "..", "bin")
-}
-
-func cannotRun() string {
-	if os.Geteuid() != 0 {
-		return "containers need root: run them as root"
-	}
-	if _, err := os.Stat(filepath.Join(bin(), "containerd")); err != nil {
-		return "bin/containerd is missing: run 'make build' first"
-	}
-	return ""
-}
-
 func start() (stop func() error, err error) {
-	dir, err := os.MkdirTemp("", "quartet-e2e-")
-	if err != nil {
-		return nil, err
-	}
-	l, err := layout.New(dir)
-	if err != nil {
-		return nil, err
-	}
 	if err := startTraces(); err != nil {
 		return nil, err
 	}
-	port, err := freePort()
-	if err != nil {
+	if node, err = livenode.New(livenode.Bin(), "e2e"); err != nil {
 		return nil, err
 	}
-	node = &testNode{port: port, podsURL: "http://127.0.0.1:" + port + "/pods", quartet: filepath.Join(bin(), "quartet"), layout: l, env: append(os.Environ(),
-		"OTEL_EXPORTER_OTLP_ENDPOINT="+traces.Endpoint(), "OTEL_BSP_SCHEDULE_DELAY=200")}
-	if out, err := node.up(context.Background()); err != nil {
-		node.printLogs()
-		return nil, fmt.Errorf("%w\n%s", err, out)
+	node.Env = []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + traces.Endpoint(), "OTEL_BSP_SCHEDULE_DELAY=200"}
+	if err := node.Up(context.Background()); err != nil {
+		printLogs()
+		return nil, err
 	}
-	return func() error {
-		out, err := node.command(context.Background(), "down")
-		if err != nil {
-			return fmt.Errorf("%w\n%s", err, out)
-		}
-		return errors.Join(os.RemoveAll(dir), stopTraces())
-	}, nil
+	return func() error { return errors.Join(node.Remove(context.Background()), stopTraces()) }, nil
 }
 
-// freePort finds a port that nothing listens on, so that the node stands beside any other on this machine.
-func freePort() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	return port, errors.Join(err, listener.Close())
-}
-
-// command runs the command line against the node and returns what it printed.
-func (n *testNode) command(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, n.quartet, append(args, "--state-dir", n.layout.StateDir())...)
-	cmd.Env = n.env
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return string(out), fmt.Errorf("quartet %s: %w", strings.Join(args, " "), err)
-	}
-	return string(out), nil
-}
-
-// up starts the node, and returns when it is healthy.
-func (n *testNode) up(ctx context.Context) (string, error) {
-	return n.command(ctx, "up", "--detach", "--read-only-port", n.port)
-}
-
-func (n *testNode) printLogs() {
-	files, err := filepath.Glob(filepath.Join(n.layout.Logs(), "*.log"))
+func printLogs() {
+	files, err := filepath.Glob(filepath.Join(node.Layout.Logs(), "*.log"))
 	if err != nil {
 		return
 	}
@@ -163,21 +92,17 @@ func (n *testNode) printLogs() {
 // quartet runs the command line and fails the test when it fails.
 func quartet(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := node.command(t.Context(), args...)
+	out, err := node.Command(t.Context(), args...)
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatal(err)
 	}
 	return out
 }
 
-// place writes a manifest beside its place and renames it there, as editors do; it is taken away when the test ends.
+// place puts a manifest in its place; it is taken away when the test ends.
 func place(t *testing.T, file, manifest string) {
 	t.Helper()
-	dir := node.layout.Manifests()
-	if err := os.WriteFile(filepath.Join(dir, "."+file), []byte(manifest), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(filepath.Join(dir, "."+file), filepath.Join(dir, file)); err != nil {
+	if err := node.Place(file, manifest); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { takeAway(t, file) })
@@ -185,7 +110,7 @@ func place(t *testing.T, file, manifest string) {
 
 func takeAway(t *testing.T, file string) {
 	t.Helper()
-	if err := os.Remove(filepath.Join(node.layout.Manifests(), file)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := node.TakeAway(file); err != nil {
 		t.Error(err)
 	}
 }
@@ -206,30 +131,9 @@ spec:
 `, name, grace, image, quoted)
 }
 
-// pods asks the read-only API.
-func pods(ctx context.Context) ([]v1.Pod, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, node.podsURL, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close() //nolint:errcheck // the body was only read
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", node.podsURL, resp.Status)
-	}
-	var list v1.PodList
-	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
-		return nil, err
-	}
-	return list.Items, nil
-}
-
 // pod finds a pod by the name in its manifest; static pods have the node's name behind it.
 func pod(ctx context.Context, name string) (*v1.Pod, error) {
-	items, err := pods(ctx)
+	items, err := node.Pods(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -292,24 +196,15 @@ func describe(p *v1.Pod) string {
 	return b.String()
 }
 
-func ready(p *v1.Pod) bool {
-	if p == nil {
-		return false
-	}
-	for _, c := range p.Status.Conditions {
-		if c.Type == v1.PodReady {
-			return c.Status == v1.ConditionTrue
-		}
-	}
-	return false
-}
+func ready(p *v1.Pod) bool { return livenode.Ready(p) }
 
 // awaitGone waits until nothing of a pod is left. /pods does not tell, because it lists what the sources name, as the
 // kubelet's does: the command line shows the pods that are still being stopped.
 func awaitGone(t *testing.T, name string) {
 	t.Helper()
 	awaitThat(t, "pod "+name+" is gone", func() bool {
-		return !strings.Contains(quartet(t, "get", "pods", "-o", "name"), name+"-")
+		names, err := node.Names(t.Context())
+		return err == nil && !strings.Contains(names, name+"-")
 	})
 }
 
@@ -325,11 +220,7 @@ func containerIDs(p *v1.Pod) map[string]string {
 // pid is the process id of a process of the node, by its name.
 func pid(t *testing.T, name string) int {
 	t.Helper()
-	data, err := os.ReadFile(node.layout.PIDFile(name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	id, err := node.PID(name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ spec:
 	}
 
 	t.Run("its output is in a log in CRI format and in quartet logs", func(t *testing.T) {
-		files, err := filepath.Glob(filepath.Join(node.layout.PodLogs(), "e2e_whole-*", "web", "0.log"))
+		files, err := filepath.Glob(filepath.Join(node.Layout.PodLogs(), "e2e_whole-*", "web", "0.log"))
 		if err != nil || len(files) != 1 {
 			t.Fatalf("want one log file, got %v (%v)", files, err)
 		}

@@ -1,0 +1,203 @@
+// Package livenode drives a whole node as a user would: by the built command line, manifests in a directory and the
+// read-only API, in a state directory and on a port of its own, so that it stands beside any other node of the machine.
+// It needs no testing.T, because the benchmark uses it too.
+package livenode
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+// Image is the image of the example program, which the build makes.
+const Image = "quartet.local/hello:1"
+
+// Node is a node in a state directory of its own.
+type Node struct {
+	// Layout says where its files are.
+	Layout layout.Layout
+	// Env is what its processes get beside this process's environment.
+	Env []string
+
+	quartet string
+	port    string
+}
+
+// Bin is the directory of the built binaries, for tests in a folder two below the repository's: QUARTET_BIN, else bin.
+func Bin() string {
+	if dir := os.Getenv("QUARTET_BIN"); dir != "" {
+		return dir
+	}
+	return filepath.Join("..", "..", "bin")
+}
+
+// CannotRun says why this machine cannot run a node from the binaries in a directory, and what to do; nil when it can.
+func CannotRun(bin string) error {
+	if os.Geteuid() != 0 {
+		return errors.New("containers need root: run it as root, for example with sudo")
+	}
+	if _, err := os.Stat(filepath.Join(bin, "containerd")); err != nil {
+		return fmt.Errorf("%s is missing: run 'make build' first", filepath.Join(bin, "containerd"))
+	}
+	return nil
+}
+
+// New makes the state directory, whose name begins with quartet- and the purpose, and starts nothing.
+func New(bin, purpose string) (*Node, error) {
+	dir, err := os.MkdirTemp("", "quartet-"+purpose+"-")
+	if err != nil {
+		return nil, fmt.Errorf("make a state directory: %w", err)
+	}
+	l, err := layout.New(dir)
+	if err != nil {
+		return nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	return &Node{Layout: l, quartet: filepath.Join(bin, "quartet"), port: port}, nil
+}
+
+func freePort() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	return port, errors.Join(err, listener.Close())
+}
+
+// Command runs the command line against the node, and returns what it printed on both streams. Its error has the
+// output too.
+func (n *Node) Command(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, n.quartet, append(args, "--state-dir", n.Layout.StateDir())...)
+	cmd.Env = append(os.Environ(), n.Env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("quartet %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// Up starts the node in the background, and returns when it is healthy.
+func (n *Node) Up(ctx context.Context) error {
+	_, err := n.Command(ctx, "up", "--detach", "--read-only-port", n.port)
+	return err
+}
+
+// StopServices stops the four processes and no pod.
+func (n *Node) StopServices(ctx context.Context) error {
+	_, err := n.Command(ctx, "down", "--keep-pods")
+	return err
+}
+
+// Remove stops everything and removes the state directory, which stays when the stop fails.
+func (n *Node) Remove(ctx context.Context) error {
+	if _, err := n.Command(ctx, "down"); err != nil {
+		return fmt.Errorf("%w\nthe state directory %s is kept", err, n.Layout.StateDir())
+	}
+	if err := os.RemoveAll(n.Layout.StateDir()); err != nil {
+		return fmt.Errorf("remove the state directory: %w", err)
+	}
+	return nil
+}
+
+// Pods asks the read-only API, which lists the pods that the sources name, as the kubelet's does.
+func (n *Node) Pods(ctx context.Context) ([]v1.Pod, error) {
+	url := "http://127.0.0.1:" + n.port + "/pods"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // the body was only read
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	var list v1.PodList
+	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
+		return nil, fmt.Errorf("%s: %w", url, err)
+	}
+	return list.Items, nil
+}
+
+// Names asks the command line for all pods, those that are still being stopped included: one pod/NAME a line.
+func (n *Node) Names(ctx context.Context) (string, error) {
+	return n.Command(ctx, "get", "pods", "-o", "name")
+}
+
+// PID is the process id of a process of the node, by its name.
+func (n *Node) PID(name string) (int, error) {
+	data, err := os.ReadFile(n.Layout.PIDFile(name))
+	if err != nil {
+		return 0, err
+	}
+	id, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		return 0, fmt.Errorf("the pid file of %s: %w", name, err)
+	}
+	return id, nil
+}
+
+// Place writes a manifest beside its place and renames it there, as editors do.
+func (n *Node) Place(file, manifest string) error {
+	if err := n.Prepare(file, manifest); err != nil {
+		return err
+	}
+	return n.Rename(file)
+}
+
+// Prepare writes a manifest beside its place, under a name that is not read.
+func (n *Node) Prepare(file, manifest string) error {
+	if err := os.WriteFile(n.manifest("."+file), []byte(manifest), 0o600); err != nil {
+		return fmt.Errorf("write a manifest: %w", err)
+	}
+	return nil
+}
+
+// Rename puts a prepared manifest in its place.
+func (n *Node) Rename(file string) error {
+	if err := os.Rename(n.manifest("."+file), n.manifest(file)); err != nil {
+		return fmt.Errorf("put a manifest in place: %w", err)
+	}
+	return nil
+}
+
+// TakeAway removes a manifest; one that is not there is fine.
+func (n *Node) TakeAway(file string) error {
+	if err := os.Remove(n.manifest(file)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("take a manifest away: %w", err)
+	}
+	return nil
+}
+
+func (n *Node) manifest(file string) string { return filepath.Join(n.Layout.Manifests(), file) }
+
+// Ready tells whether a pod's condition Ready is true. A nil pod is not.
+func Ready(pod *v1.Pod) bool {
+	if pod == nil {
+		return false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == v1.PodReady {
+			return c.Status == v1.ConditionTrue
+		}
+	}
+	return false
+}
