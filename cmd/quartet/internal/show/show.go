@@ -29,6 +29,9 @@ import (
 // callTimeout is how long a service has to answer: none of the calls needs I/O.
 const callTimeout = 5 * time.Second
 
+// probeTimeout is how long a socket on this machine may take to accept.
+const probeTimeout = 200 * time.Millisecond
+
 // Commands returns get, events and logs.
 func Commands() []*cobra.Command {
 	a := &asker{clock: clock.RealClock{}}
@@ -110,12 +113,34 @@ func (a *asker) unreachable(service layout.Service, address string, err error) e
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("cannot reach %s at %s: this user may not: run the command as root", service, address)
 	}
+	if others := a.answering(service); len(others) > 0 {
+		return fmt.Errorf("cannot reach %s at %s: it does not run, and %s of the same node does: whoever runs them starts it again within seconds; else see its log",
+			service, address, strings.Join(others, ", "))
+	}
 	up := "quartet up"
 	if a.stateDir != "" && a.stateDir != layout.DefaultStateDir {
 		up += " --state-dir " + a.stateDir
 	}
 	return fmt.Errorf("cannot reach %s at %s: is the node running? start it with '%s', or name its state directory with --state-dir or %s",
 		service, address, up, target.EnvStateDir)
+}
+
+// answering lists the other services of the node that accept connections.
+func (a *asker) answering(service layout.Service) []string {
+	var names []string
+	for _, other := range layout.Services() {
+		address, err := a.address(other)
+		if other == service || err != nil {
+			continue
+		}
+		conn, err := net.DialTimeout("unix", strings.TrimPrefix(address, "unix://"), probeTimeout)
+		if err != nil {
+			continue
+		}
+		_ = conn.Close() // nothing was said on it
+		names = append(names, string(other))
+	}
+	return names
 }
 
 // ask makes one call to a service.
@@ -136,11 +161,15 @@ func ask[R any](ctx context.Context, a *asker, service layout.Service, call func
 
 // explain turns the error of a call into one for people.
 func explain(service layout.Service, err error) error {
-	switch status.Code(err) { //nolint:exhaustive // the service's own words do for every other code
-	case codes.DeadlineExceeded:
+	said := status.Convert(err).Message()
+	switch {
+	case status.Code(err) == codes.DeadlineExceeded:
 		return fmt.Errorf("%s did not answer within %s: see its log", service, callTimeout)
+	case status.Code(err) == codes.Unavailable && strings.HasPrefix(said, "connection error"):
+		// gRPC's words, not the service's: its socket accepts, and nobody speaks behind it.
+		return fmt.Errorf("%s does not answer on its socket: it hangs, or is just ending; see its log, and end it with SIGKILL when it stays so: no pod stops for it", service)
 	default:
-		return fmt.Errorf("%s: %s", service, status.Convert(err).Message())
+		return fmt.Errorf("%s: %s", service, said)
 	}
 }
 

@@ -1,6 +1,7 @@
 package show
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -138,6 +139,38 @@ func TestServiceThatIsNotThere(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "is the node running? start it with 'quartet up --state-dir "+n.stateDir+"'") {
 			t.Errorf("%v: got %v", args, err)
 		}
+	}
+}
+
+func TestOneServiceThatIsNotThere(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.SyncLoop)
+	_, _, err := n.run("events")
+	if err == nil || !strings.Contains(err.Error(), "cannot reach pleg") || !strings.Contains(err.Error(), "syncloop of the same node does") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A process that hangs has a socket that the kernel accepts on, and says nothing.
+func TestServiceThatHangs(t *testing.T) {
+	n := newNode(t)
+	l, err := layout.New(n.stateDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(l.SocketDir(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", l.Socket(layout.PLEG))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = n.run("events")
+	if err == nil || !strings.Contains(err.Error(), "pleg does not answer on its socket") {
+		t.Errorf("got %v", err)
+	}
+	if err := listener.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
