@@ -81,11 +81,10 @@ func listed(head *lifecyclev1.PodStatus, sandboxes []*runtimeapi.PodSandbox, con
 // finish puts sandboxes and containers in their order, and fills in the pod's name and addresses.
 func finish(s *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 	slices.SortFunc(s.Sandboxes, func(a, b *lifecyclev1.Sandbox) int {
-		return cmp.Or(b.GetCreatedAt().AsTime().Compare(a.GetCreatedAt().AsTime()), cmp.Compare(a.GetId(), b.GetId()))
+		return cmp.Or(cmp.Compare(b.GetAttempt(), a.GetAttempt()),
+			b.GetCreatedAt().AsTime().Compare(a.GetCreatedAt().AsTime()), cmp.Compare(a.GetId(), b.GetId()))
 	})
-	slices.SortFunc(s.Containers, func(a, b *lifecyclev1.Container) int {
-		return cmp.Or(b.GetCreatedAt().AsTime().Compare(a.GetCreatedAt().AsTime()), cmp.Compare(a.GetId(), b.GetId()))
-	})
+	newestFirst(s.Containers)
 	for _, c := range s.GetContainers() {
 		s.Name, s.Namespace = c.GetLabels()[podlabels.PodName], c.GetLabels()[podlabels.PodNamespace]
 	}
@@ -99,6 +98,25 @@ func finish(s *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 		}
 	}
 	return s
+}
+
+// newestFirst orders containers by when they were made, and those of one name by their attempt: when the clock was set
+// back, the newest one has the older time.
+func newestFirst(containers []*lifecyclev1.Container) {
+	slices.SortFunc(containers, func(a, b *lifecyclev1.Container) int {
+		return cmp.Or(b.GetCreatedAt().AsTime().Compare(a.GetCreatedAt().AsTime()), cmp.Compare(a.GetId(), b.GetId()))
+	})
+	places, named := map[string][]int{}, map[string][]*lifecyclev1.Container{}
+	for i, c := range containers {
+		places[c.GetName()] = append(places[c.GetName()], i)
+		named[c.GetName()] = append(named[c.GetName()], c)
+	}
+	for name, same := range named {
+		slices.SortStableFunc(same, func(a, b *lifecyclev1.Container) int { return cmp.Compare(b.GetAttempt(), a.GetAttempt()) })
+		for i, c := range same {
+			containers[places[name][i]] = c
+		}
+	}
 }
 
 func inspectSandbox(ctx context.Context, runtime internalapi.RuntimeService, item *runtimeapi.PodSandbox, known *lifecyclev1.Sandbox) (*lifecyclev1.Sandbox, error) {

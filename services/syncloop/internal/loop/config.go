@@ -149,15 +149,14 @@ func (l *Loop) want(d *Desired) {
 // dispatch hands a pod to its worker.
 func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	d := l.desired[uid]
-	if !l.clearName(d.pod) {
-		return // housekeeping comes back to it
-	}
-	cause := l.span(d, op, traceparent)
 	var end *worker.End
 	if _, evicted := l.cfg.Evictions.Get(uid); evicted || d.pod.DeletionTimestamp != nil {
 		end = &worker.End{}
 	}
-	l.cfg.Workers.Want(d.pod, cause, end)
+	if end == nil && !l.clearName(d.pod) {
+		return // housekeeping comes back to it
+	}
+	l.cfg.Workers.Want(d.pod, l.span(d, op, traceparent), end)
 }
 
 // clearName sees to it that nobody else of a pod's full name runs from before this process began, as when the manifest

@@ -42,9 +42,6 @@ func TestAProcessKilledHalfwayLeavesNothingBehind(t *testing.T) {
 
 			n.manager = podruntime.New(n.config)
 			n.sync(pod)
-			if err := n.manager.PruneContainers(n.ctx, n.observe(pod), 1); err != nil {
-				t.Fatal(err)
-			}
 			status := n.observe(pod)
 			running := 0
 			for _, c := range status.Containers {

@@ -21,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
+	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
 	"github.com/quartet-node/quartet/services/syncloop/internal/startgate"
 )
 
@@ -176,6 +177,23 @@ func (s *podSync) stop(ctx context.Context) error {
 		errs = append(errs, s.rt.stopPodSandbox(ctx, id))
 	}
 	errs = append(errs, s.m.killListed(ctx, s.rt, s.pod, s.observed, s.actions.Kill))
+	errs = append(errs, s.removeUnstarted(ctx))
+	return errors.Join(errs...)
+}
+
+// removeUnstarted removes the containers that were created, not started, and are about to be made again. A process that
+// was killed may have left the runtime in the middle of starting one: two of a name must not come to run.
+func (s *podSync) removeUnstarted(ctx context.Context) error {
+	var errs []error
+	for _, start := range s.actions.Start {
+		c := observed.Latest(s.observed, start.Container.Name)
+		if c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_CREATED {
+			continue
+		}
+		if err := s.m.removeContainer(ctx, s.rt, string(s.pod.UID), c); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	return errors.Join(errs...)
 }
 
