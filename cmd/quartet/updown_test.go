@@ -83,6 +83,10 @@ func TestUpAndDown(t *testing.T) {
 			t.Errorf("no line of progress for %s:\n%s", step, out)
 		}
 	}
+	again, err := exec.CommandContext(ctx, filepath.Join(bin, "quartet"), "up", "--state-dir", state, "--read-only-port", port).CombinedOutput()
+	if err == nil || !strings.Contains(string(again), "already runs, pid") {
+		t.Errorf("a second up in the foreground: %v\n%s", err, again)
+	}
 	if err := os.WriteFile(filepath.Join(state, "manifests", "kept.yaml"), []byte(pod), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -113,6 +117,9 @@ func TestUpAndDown(t *testing.T) {
 	})
 
 	run("down")
+	if again := run("down"); !strings.Contains(again, "none ran") || !strings.Contains(again, "did not run") {
+		t.Errorf("a second down:\n%s", again)
+	}
 	for _, left := range []string{"containerd", "containerd-shim-runc-v2"} {
 		if pids := processesUnder(t, state, left); len(pids) > 0 {
 			t.Errorf("%s still runs: %v", left, pids)
