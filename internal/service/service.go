@@ -43,7 +43,7 @@ func Start(ctx context.Context, name nodeconfig.Service, args []string, stdout, 
 	return 0
 }
 
-func start(ctx context.Context, name nodeconfig.Service, args []string, stdout io.Writer, run Run) (err error) {
+func start(ctx context.Context, name nodeconfig.Service, args []string, stdout io.Writer, run Run) error {
 	cfg, err := nodeconfig.Parse(name, args, stdout)
 	if err != nil {
 		return err
@@ -56,7 +56,9 @@ func start(ctx context.Context, name nodeconfig.Service, args []string, stdout i
 	defer func() {
 		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
-		err = errors.Join(err, tel.Shutdown(flush))
+		if lost := tel.Shutdown(flush); lost != nil {
+			tel.Logger.Warn("the last traces are lost; the collector may be away", telemetry.KeyError, lost)
+		}
 	}()
 	return run(ctx, cfg, tel)
 }

@@ -48,3 +48,17 @@ func TestExitCodesAndWhatIsSaid(t *testing.T) {
 		})
 	}
 }
+
+func TestACollectorThatIsAwayIsNoFailure(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+	var stdout, stderr bytes.Buffer
+	code := service.Start(t.Context(), nodeconfig.PLEG, nil, &stdout, &stderr,
+		func(ctx context.Context, _ nodeconfig.Config, tel *telemetry.Telemetry) error {
+			_, span := tel.Tracer.Start(ctx, "work")
+			span.End()
+			return nil
+		})
+	if code != 0 || stderr.Len() > 0 {
+		t.Errorf("code %d, stderr %q: want a process that was told to stop to end well", code, stderr.String())
+	}
+}
