@@ -540,3 +540,24 @@ func TestUnsupportedPodHasAReasonOfItsOwnAndOneWarning(t *testing.T) {
 		t.Errorf("%d warnings", got)
 	}
 }
+
+func TestPodWhoseServiceStaysAwayIsTriedLessAndLess(t *testing.T) {
+	node := fakenode.New()
+	node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error {
+		return status.Error(codes.Unavailable, "connection refused")
+	}})
+	r := newRigWith(node, time.Minute)
+	defer r.stop()
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	var waits []time.Duration
+	for tries := range 5 {
+		eventually(t, "it is tried", func() bool { return len(node.Calls()) > tries })
+		eventually(t, "the next try is due", func() bool { _, ok := r.pool.Due().At("u1"); return ok })
+		at, _ := r.pool.Due().At("u1")
+		waits = append(waits, time.Until(at))
+		r.pool.Poke("u1", worker.Cause{Kind: worker.CauseLost})
+	}
+	if waits[0] > time.Second || waits[4] < 1500*time.Millisecond {
+		t.Errorf("waits: %v", waits)
+	}
+}

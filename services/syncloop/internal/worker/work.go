@@ -29,8 +29,9 @@ const (
 	// transientDelay is the mean time to the next try after an error that is likely to pass.
 	transientDelay = 10 * time.Second
 	// awayDelay is the mean time to the next try when the runtime or pleg was away: a service that is restarted is back
-	// within a second, and one that stays away closes the gate, which holds the tries back.
-	awayDelay = 500 * time.Millisecond
+	// within a second. It doubles with every second failure in a row, at most awayDoublings times.
+	awayDelay     = 500 * time.Millisecond
+	awayDoublings = 6
 	// killAgainDelay is how long a worker waits when a kill went well and pleg still sees something running.
 	killAgainDelay = time.Second
 	// observeTimeout bounds a question to pleg; a pleg that is being restarted is back well within it.
@@ -230,7 +231,8 @@ func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay t
 	span.RecordError(err)
 	span.SetStatus(codes.Error, err.Error())
 	if status.Code(err) == grpccodes.Unavailable || errors.As(err, new(*cri.NotConnectedError)) {
-		delay = min(awayDelay, delay)
+		delay = min(awayDelay<<min(w.away/2, awayDoublings), delay)
+		w.away++
 	}
 	after := w.pool.cfg.Jitter(delay)
 	level := slog.LevelWarn

@@ -35,6 +35,8 @@ type worker struct {
 	// lastWrite is the boot time after the last call that may have changed the runtime; what was observed before does
 	// not count any more.
 	lastWrite time.Duration
+	// away counts the failures in a row because a service was away.
+	away int
 	// looked is true once pleg has been asked for the pod.
 	looked bool
 }
@@ -175,6 +177,9 @@ func (w *worker) work(process context.Context, cause Cause) outcome {
 
 // settle takes in the outcome of a piece of work; it returns true when the next follows at once.
 func (w *worker) settle(out outcome) bool {
+	if out.err == nil && !out.skipped {
+		w.away = 0
+	}
 	w.mu.Lock()
 	if !out.skipped {
 		w.lastError = ""
