@@ -33,8 +33,8 @@ func TestNodeSettlesAfterChaos(t *testing.T) {
 	t.Logf("seed: QUARTET_CHAOS_SEED=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	n := startNode(t)
-	r := dialRuntime(t, n.layout.RuntimeEndpoint())
-	m := &manifests{dir: n.layout.Manifests(), random: random}
+	r := dialRuntime(t, n.Layout.RuntimeEndpoint())
+	m := &manifests{dir: n.Layout.Manifests(), random: random}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	instances := r.watchInstances(ctx)

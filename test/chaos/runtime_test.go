@@ -107,7 +107,7 @@ func runningTwice(list []*runtimeapi.Container) []string {
 
 // check says what in the runtime and in the node's directories is not as the pods that the node lists would have it.
 func (n *testNode) check(ctx context.Context, r runtime, wanted map[string]kind) []string {
-	list, err := n.pods(ctx)
+	list, err := n.listPods(ctx)
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -216,7 +216,7 @@ func checkContainers(containers []*runtimeapi.Container, pods map[string]*v1.Pod
 
 // checkDirectories says which folders are left of pods that are gone.
 func (n *testNode) checkDirectories(pods map[string]*v1.Pod) (problems []string) {
-	for _, dir := range []string{filepath.Join(n.layout.Root(), "pods"), n.layout.PodLogs()} {
+	for _, dir := range []string{filepath.Join(n.Layout.Root(), "pods"), n.layout.PodLogs()} {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !os.IsNotExist(err) {
 			return append(problems, err.Error())

@@ -218,5 +218,5 @@ func (s *podSync) retryAfter(d time.Duration) {
 
 // podName is a pod as operators know it from the kubelet's messages.
 func podName(pod *v1.Pod) string {
-	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
+	return pod.Namespace + "/" + pod.Name
 }
