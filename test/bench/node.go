@@ -13,10 +13,11 @@ import (
 const (
 	// roundTimeout is far above what any round may take.
 	roundTimeout = 3 * time.Minute
-	// pollFast and pollSlow are how often /pods is asked for one pod and for many: a large document costs too much
-	// to be asked for at the rate that shows the time of one pod.
-	pollFast = 5 * time.Millisecond
-	pollSlow = 50 * time.Millisecond
+	// pollPerPod is how often /pods is asked, for each pod that is in it: the answer's size, and what it costs the
+	// machine that is being measured, grow with the pods, and so does the time that is measured.
+	pollPerPod = 2500 * time.Microsecond
+	// pollStop is how often the command line is asked whether all pods are gone, which is not measured.
+	pollStop = 100 * time.Millisecond
 )
 
 func benchArgs() []string { return []string{"sleep"} }
@@ -91,7 +92,7 @@ func (n *node) startPods(ctx context.Context, pods int) ([]float64, error) {
 
 func (n *node) untilReady(ctx context.Context, begin time.Time, pods int) ([]float64, error) {
 	ready := map[string]float64{}
-	err := poll(ctx, min(time.Duration(pods)*pollFast, pollSlow), func(ctx context.Context) (bool, error) {
+	err := poll(ctx, time.Duration(pods)*pollPerPod, func(ctx context.Context) (bool, error) {
 		list, err := n.Pods(ctx)
 		now := time.Since(begin).Seconds()
 		for i := range list {
@@ -118,7 +119,7 @@ func (n *node) stopPods(ctx context.Context, pods int) error {
 			return err
 		}
 	}
-	return poll(ctx, pollSlow, func(ctx context.Context) (bool, error) {
+	return poll(ctx, pollStop, func(ctx context.Context) (bool, error) {
 		names, err := n.Names(ctx)
 		return err == nil && !strings.Contains(names, "pod/"), err
 	})
