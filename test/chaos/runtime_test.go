@@ -216,7 +216,7 @@ func checkContainers(containers []*runtimeapi.Container, pods map[string]*v1.Pod
 
 // checkDirectories says which folders are left of pods that are gone.
 func (n *testNode) checkDirectories(pods map[string]*v1.Pod) (problems []string) {
-	for _, dir := range []string{filepath.Join(n.Layout.Root(), "pods"), n.layout.PodLogs()} {
+	for _, dir := range []string{filepath.Join(n.Layout.Root(), "pods"), n.Layout.PodLogs()} {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !os.IsNotExist(err) {
 			return append(problems, err.Error())
