@@ -130,7 +130,7 @@ func (r *rig) eventually(what string, condition func() bool) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("waited %v for: %s", patience, what)
 		}
-		time.Sleep(2 * time.Millisecond)
+		<-time.After(2 * time.Millisecond)
 	}
 }
 

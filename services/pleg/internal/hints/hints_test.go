@@ -113,7 +113,7 @@ func (r *rig) eventually(what string, condition func() bool) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("waited 20 s for: %s; heard %v", what, r.heard.all())
 		}
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 }
 

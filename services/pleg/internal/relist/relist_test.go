@@ -78,7 +78,7 @@ func (r *rig) eventually(what string, condition func() bool) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("waited 20 s for: %s", what)
 		}
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 }
 

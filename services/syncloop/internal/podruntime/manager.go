@@ -146,7 +146,7 @@ type podSync struct {
 func (s *podSync) run(ctx context.Context) error {
 	for _, wait := range s.actions.Wait {
 		s.reason(wait.Container.Name, reasonCrashLoop, fmt.Sprintf("back-off %s restarting failed container=%s pod=%s",
-			wait.Delay, wait.Container.Name, podName(s.pod)))
+			wait.Delay, wait.Container.Name, fullName(s.pod)))
 		s.retryAfter(wait.Until.Sub(s.m.cfg.Clock.Now()))
 	}
 	if s.actions.Nothing() {
@@ -219,4 +219,9 @@ func (s *podSync) retryAfter(d time.Duration) {
 // podName is a pod as operators know it from the kubelet's messages.
 func podName(pod *v1.Pod) string {
 	return pod.Namespace + "/" + pod.Name
+}
+
+// fullName names a pod as the kubelet does in the messages of a status, which people look for.
+func fullName(pod *v1.Pod) string {
+	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
 }
