@@ -216,7 +216,7 @@ func (s *podSync) retryAfter(d time.Duration) {
 	}
 }
 
-// podName is a pod as operators know it from the kubelet's messages.
+// podName names a pod in logs and errors, as all of Quartet does.
 func podName(pod *v1.Pod) string {
 	return pod.Namespace + "/" + pod.Name
 }
