@@ -42,6 +42,17 @@ type Config struct {
 	Kubeconfig string
 	// Listen is the address that this service serves on.
 	Listen string
+	// MetricsListen is where the service serves its metrics: unix:///ABSOLUTE/PATH, or a loopback HOST:PORT. Empty is nowhere.
+	MetricsListen string
+	// AllowedUIDs are the users, besides root and the process's own, whose processes may connect to this service's sockets.
+	AllowedUIDs []int
+	// Standby is configmux's: when another configmux holds the lock of the state directory, wait for it instead of ending.
+	Standby bool
+	// ReadOnly is pleg's: run beside the node's pleg, without the lock, on an address of its own.
+	ReadOnly bool
+	// HostRoot is syncloop's: the directory where the machine's root is visible to it, "/" unless it runs in a container.
+	// For the other services it is empty.
+	HostRoot string
 	// NodeName is the name of the node: --hostname-override, or the host's name in lower case.
 	NodeName string
 	// StateDir is where services keep what must survive them.
@@ -137,6 +148,7 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 	if len(errs) > 0 {
 		return Config{}, errs
 	}
+	f.overrideRuntime(&cfg.Kubelet)
 	return cfg, nil
 }
 

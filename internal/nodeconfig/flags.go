@@ -3,7 +3,6 @@ package nodeconfig
 import (
 	"fmt"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,13 +15,17 @@ import (
 
 // flags has the flags as they were given.
 type flags struct {
-	file, kubeconfig, listen           string
-	peers                              map[Service]*string
-	stateDir, rootDir                  string
-	hostnameOverride, nodeIP           string
-	nodeLabels                         string
-	verbosity                          int
-	listenGiven, hostnameOverrideGiven func() bool
+	file, kubeconfig, listen   string
+	metricsListen, allowedUIDs string
+	peers                      map[Service]*string
+	stateDir, rootDir          string
+	runtimeEndpoint            string
+	hostnameOverride, nodeIP   string
+	nodeLabels                 string
+	verbosity                  int
+	standby, readOnly          bool
+	hostRoot                   string
+	given                      func(flag string) bool
 }
 
 func (f *flags) flagSet(service Service) *pflag.FlagSet {
@@ -32,18 +35,21 @@ func (f *flags) flagSet(service Service) *pflag.FlagSet {
 	set.StringVar(&f.file, "config", "", "`FILE` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1), the same for all four services; without it everything has its default")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "`FILE` to reach an API server with; this version runs standalone only and refuses it")
 	set.StringVar(&f.listen, "listen", "", "`ADDRESS` to serve on (default: this service's own address below)")
+	set.StringVar(&f.metricsListen, "metrics-listen", "", "`ADDRESS` to serve metrics on: a unix socket, a loopback HOST:PORT, or none (default: beside --listen, with -metrics in its name)")
+	set.StringVar(&f.allowedUIDs, "allowed-uids", "", "`UIDS` of users, besides root and the one this process runs as, that may connect to its sockets, as UID,UID")
 	f.peers = make(map[Service]*string)
 	for _, peer := range Services() {
 		f.peers[peer] = set.String(string(peer)+"-address", DefaultAddress(peer), "`ADDRESS` of "+string(peer)+", a unix socket")
 	}
 	set.StringVar(&f.stateDir, "state-dir", DefaultStateDir, "`DIR` for what must survive the process")
 	set.StringVar(&f.rootDir, "root-dir", "", "`DIR` for the directories of pods (default: \"root\" in the state directory)")
+	set.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "`ADDRESS` of the container runtime, instead of the file's containerRuntimeEndpoint")
 	set.StringVar(&f.hostnameOverride, "hostname-override", "", "`NAME` of the node (default: the name of the host)")
 	set.StringVar(&f.nodeIP, "node-ip", "", "`IP` that the node reports (default: the address of the default route)")
 	set.StringVar(&f.nodeLabels, "node-labels", "", "`LABELS` for the Node, as KEY=VALUE,KEY=VALUE")
+	f.addOwnFlags(service, set)
 	set.IntVarP(&f.verbosity, "v", "v", 0, "`N`, how much to log: 0 is information, 4 and more is debugging")
-	f.listenGiven = func() bool { return set.Changed("listen") }
-	f.hostnameOverrideGiven = func() bool { return set.Changed("hostname-override") }
+	f.given = set.Changed
 	return set
 }
 
@@ -61,13 +67,17 @@ It is one of the four processes of a Quartet node. They may be started in any or
 
 Usage:
   %s [flags]
+  %s health [flags]     ask the one that runs: exit code 0 when it serves, and what it waits for
 
 Flags:
 %s
 Environment:
   OTEL_EXPORTER_OTLP_ENDPOINT   where traces go, by OTLP over gRPC; without it none are made
-`, purposes[service], service, set.FlagUsagesWrapped(110))
+`, purposes[service], service, service, set.FlagUsagesWrapped(110))
 }
+
+// failure notes what is wrong with a flag.
+type failure func(flag, format string, args ...any)
 
 // config makes what the flags say, and everything that is wrong with them.
 func (f *flags) config(service Service) (Config, []error) {
@@ -82,6 +92,23 @@ func (f *flags) config(service Service) (Config, []error) {
 	if f.verbosity < 0 {
 		fail("v", "%d: must be 0 or more", f.verbosity)
 	}
+	f.directories(&cfg, fail)
+	f.addresses(service, &cfg, fail)
+	f.ownFlags(service, &cfg, fail)
+	if f.nodeIP != "" && net.ParseIP(f.nodeIP) == nil {
+		fail("node-ip", "%q is not an IP address", f.nodeIP)
+	}
+	name, err := f.nodeName()
+	if err != nil {
+		errs = append(errs, err)
+	}
+	cfg.NodeName = name
+	labels, labelErrs := parseLabels(f.nodeLabels)
+	cfg.NodeLabels = labels
+	return cfg, append(errs, labelErrs...)
+}
+
+func (f *flags) directories(cfg *Config, fail failure) {
 	for _, dir := range []struct {
 		flag, value string
 		into        *string
@@ -101,35 +128,11 @@ func (f *flags) config(service Service) (Config, []error) {
 	if cfg.RootDir == "" {
 		cfg.RootDir = filepath.Join(cfg.StateDir, "root")
 	}
-	for _, peer := range Services() {
-		if problem := checkSocket(*f.peers[peer]); problem != "" {
-			fail(string(peer)+"-address", "%s", problem)
-		}
-	}
-	cfg.Peers = Peers{ConfigMux: *f.peers[ConfigMux], PLEG: *f.peers[PLEG], SyncLoop: *f.peers[SyncLoop], NodeStatus: *f.peers[NodeStatus]}
-	cfg.Listen = cfg.Peers.Of(service)
-	if f.listenGiven() {
-		cfg.Listen = f.listen
-		if problem := checkSocket(f.listen); problem != "" {
-			fail("listen", "%s", problem)
-		}
-	}
-	if f.nodeIP != "" && net.ParseIP(f.nodeIP) == nil {
-		fail("node-ip", "%q is not an IP address", f.nodeIP)
-	}
-	name, err := f.nodeName()
-	if err != nil {
-		errs = append(errs, err)
-	}
-	cfg.NodeName = name
-	labels, labelErrs := parseLabels(f.nodeLabels)
-	cfg.NodeLabels = labels
-	return cfg, append(errs, labelErrs...)
 }
 
 func (f *flags) nodeName() (string, error) {
 	name, from := f.hostnameOverride, "--hostname-override"
-	if !f.hostnameOverrideGiven() {
+	if !f.given("hostname-override") {
 		host, err := os.Hostname()
 		if err != nil {
 			return "", fmt.Errorf("asking for the name of the host: %w: name the node with --hostname-override", err)
@@ -191,19 +194,4 @@ func isKubernetesLabel(key string) bool {
 		}
 	}
 	return false
-}
-
-// maxSocketPath is what the kernel takes in a sockaddr_un, without the closing zero byte.
-const maxSocketPath = 107
-
-// checkSocket returns what is wrong with the address of a unix socket, or nothing.
-func checkSocket(address string) string {
-	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "unix" || u.Host != "" || !filepath.IsAbs(u.Path) || u.RawQuery != "" || u.Fragment != "" {
-		return fmt.Sprintf("%q must be unix:// and an absolute path, for example %s", address, DefaultAddress(PLEG))
-	}
-	if len(u.Path) > maxSocketPath {
-		return fmt.Sprintf("%q: the path has %d bytes, and a socket's may have %d: use a shorter directory", address, len(u.Path), maxSocketPath)
-	}
-	return ""
 }

@@ -3,7 +3,6 @@ package nodeconfig
 import (
 	"fmt"
 	"net"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -107,9 +106,8 @@ func validateAddresses(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *pro
 		endpoints["imageServiceEndpoint"] = cfg.ImageServiceEndpoint
 	}
 	for field, endpoint := range endpoints {
-		u, err := url.Parse(endpoint)
-		if err != nil || u.Scheme != "unix" || u.Host != "" || !filepath.IsAbs(u.Path) {
-			errs.add(field, fmt.Sprintf("%q must be unix:// and an absolute path, for example unix:///run/containerd/containerd.sock", endpoint))
+		if problem := checkEndpoint(endpoint); problem != "" {
+			errs.add(field, problem)
 		}
 	}
 }

@@ -1,89 +1,77 @@
 package rpc
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/credentials"
 )
 
-// peerCredentials accept a unix connection only from root and from the user that this process runs as. The mode of the
-// socket alone would let a whole group in.
-type peerCredentials struct {
-	credentials.TransportCredentials
-	uid    uint32
-	logger *slog.Logger
+// peerListener hands out only connections of root, of the user that this process runs as, and of the users that are
+// allowed besides. The mode of the socket alone would let a whole group in. Others are closed, and logged.
+type peerListener struct {
+	*net.UnixListener
+	// allowed has the users, sorted.
+	allowed []int
+	logger  *slog.Logger
 }
 
-func newPeerCredentials(uid int, logger *slog.Logger) credentials.TransportCredentials {
+func newPeerListener(listener *net.UnixListener, allowed []int, logger *slog.Logger) *peerListener {
 	if logger == nil {
 		logger = slog.Default()
 	}
-	return &peerCredentials{uid: uint32(uid), logger: logger} //nolint:gosec // a uid is not negative on Linux
+	all := append([]int{0, os.Geteuid()}, allowed...)
+	slices.Sort(all)
+	return &peerListener{UnixListener: listener, allowed: slices.Compact(all), logger: logger}
 }
 
-// errRefused makes gRPC close the connection.
-var errRefused = errors.New("peer is neither root nor the user of this process")
-
-type peerInfo struct {
-	credentials.CommonAuthInfo
+// Accept waits for the next connection of a user that is allowed. Its errors are the listener's own.
+func (l *peerListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		refusal := l.check(conn)
+		if refusal == nil {
+			return conn, nil
+		}
+		l.logger.Warn("refused a peer on the socket: run it as root or as the user of this process, or allow its user with --allowed-uids",
+			append(refusal, "allowed_uids", l.allowed, "socket", l.Addr().String())...)
+		// The connection is given up, whatever its end says.
+		_ = conn.Close()
+	}
 }
 
-// AuthType implements credentials.AuthInfo.
-func (peerInfo) AuthType() string { return "unix-peer" }
-
-// ServerHandshake implements credentials.TransportCredentials.
-func (p *peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	uid, pid, err := peerOf(conn)
+// check returns nothing for a peer that may connect, and what the log is to say of another.
+func (l *peerListener) check(conn *net.UnixConn) []any {
+	peer, err := peerOf(conn)
 	if err != nil {
-		return nil, nil, err
+		return []any{"error", err}
 	}
-	if uid != 0 && uid != p.uid {
-		p.logger.Warn("refused a peer on the socket: run it as root or as the user of this process",
-			"uid", uid, "pid", pid, "want_uid", p.uid, "socket", conn.LocalAddr().String())
-		return nil, nil, errRefused
+	if slices.Contains(l.allowed, int(peer.Uid)) {
+		return nil
 	}
-	return conn, peerInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, nil
+	return []any{"uid", peer.Uid, "pid", peer.Pid}
 }
 
-// ClientHandshake implements credentials.TransportCredentials; these credentials are a server's.
-func (p *peerCredentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("peer credentials are for servers")
-}
-
-// Info implements credentials.TransportCredentials.
-func (p *peerCredentials) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "unix-peer"}
-}
-
-// Clone implements credentials.TransportCredentials.
-func (p *peerCredentials) Clone() credentials.TransportCredentials {
-	c := *p
-	return &c
-}
-
-func peerOf(conn net.Conn) (uid uint32, pid int32, err error) {
-	unixConn, ok := conn.(*net.UnixConn)
-	if !ok {
-		return 0, 0, fmt.Errorf("connection of type %T: want a unix socket", conn)
-	}
-	raw, err := unixConn.SyscallConn()
+// peerOf returns who made the other end of a connection; of a listener's, who called listen(2).
+func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
 	if err != nil {
-		return 0, 0, fmt.Errorf("read the peer of the socket: %w", err)
+		return nil, fmt.Errorf("read the peer of the socket: %w", err)
 	}
 	var cred *unix.Ucred
 	var credErr error
-	if err := raw.Control(func(fd uintptr) {
+	err = raw.Control(func(fd uintptr) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return 0, 0, fmt.Errorf("read the peer of the socket: %w", err)
+	})
+	if err := errors.Join(err, credErr); err != nil {
+		return nil, fmt.Errorf("read the peer of the socket: %w", err)
 	}
-	if credErr != nil {
-		return 0, 0, fmt.Errorf("read the peer of the socket: %w", credErr)
-	}
-	return cred.Uid, cred.Pid, nil
+	return cred, nil
 }

@@ -7,11 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -26,10 +22,6 @@ import (
 )
 
 const (
-	// socketMode lets the owner and the group connect; the peer check then decides by user.
-	socketMode = 0o660
-	// socketDirMode lets others pass through the directory of the sockets, and not list it.
-	socketDirMode = 0o711
 	// stopTimeout is how long a stop waits for calls in flight.
 	stopTimeout = 5 * time.Second
 	// keepaliveTime is a little more than stream.BookmarkInterval, so a stream that is alive is never pinged.
@@ -38,8 +30,6 @@ const (
 	keepaliveTimeout = 10 * time.Second
 	// maxMessageSize is containerd's and the kubelet's limit for CRI messages; pods come nowhere near it.
 	maxMessageSize = 16 << 20
-	// maxSocketPath is the longest path that the kernel takes for a unix socket (sun_path, less its final zero).
-	maxSocketPath = 107
 )
 
 // Config says what to serve and where.
@@ -50,6 +40,8 @@ type Config struct {
 	Register func(*grpc.Server)
 	// Health is served as grpc.health.v1.
 	Health *Health
+	// AllowedUIDs are the users that may connect besides root and the process's own.
+	AllowedUIDs []int
 	// Logger gets refused peers.
 	Logger *slog.Logger
 	// Ready is called when the socket accepts; it may be nil.
@@ -59,12 +51,11 @@ type Config struct {
 // Serve serves until ctx ends, then ends all streams, waits a moment for calls in flight, and returns nil. It fails when
 // the address cannot be listened on.
 func Serve(ctx context.Context, cfg Config) error {
-	listener, err := listen(cfg.Address)
+	listener, err := ListenUnix(cfg.Address, cfg.AllowedUIDs, cfg.Logger)
 	if err != nil {
 		return err
 	}
 	server := grpc.NewServer(
-		grpc.Creds(newPeerCredentials(os.Geteuid(), cfg.Logger)),
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithFilter(isUnary))),
 		grpc.MaxRecvMsgSize(maxMessageSize),
 		grpc.ChainStreamInterceptor(endWith(ctx)),
@@ -116,45 +107,6 @@ type serverStream struct {
 }
 
 func (s serverStream) Context() context.Context { return s.ctx }
-
-// listen makes the socket, its directory, and takes the place of a socket that nobody serves any more.
-func listen(address string) (net.Listener, error) {
-	path, err := socketPath(address)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), socketDirMode); err != nil {
-		return nil, fmt.Errorf("make the directory of the socket %s: %w", path, err)
-	}
-	if conn, err := net.Dial("unix", path); err == nil {
-		if err := conn.Close(); err != nil {
-			return nil, fmt.Errorf("probe the socket %s: %w", path, err)
-		}
-		return nil, fmt.Errorf("another process serves on %s: stop it, or choose another address with --listen", path)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove the old socket %s: %w", path, err)
-	}
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", address, err)
-	}
-	if err := os.Chmod(path, socketMode); err != nil {
-		return nil, errors.Join(fmt.Errorf("set the mode of %s: %w", path, err), listener.Close())
-	}
-	return listener, nil
-}
-
-func socketPath(address string) (string, error) {
-	path, ok := strings.CutPrefix(address, "unix://")
-	if !ok || !filepath.IsAbs(path) {
-		return "", fmt.Errorf("address %q: want unix:///ABSOLUTE/PATH", address)
-	}
-	if len(path) > maxSocketPath {
-		return "", fmt.Errorf("address %q: a unix socket's path has at most %d bytes, this has %d: choose a shorter directory", address, maxSocketPath, len(path))
-	}
-	return path, nil
-}
 
 // Dial returns a connection to the service at address. It connects when it is first used and again whenever it must;
 // it fails only when the address is malformed.

@@ -18,13 +18,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func serve(t *testing.T, address string, health *rpc.Health) (stop func() error) {
+func serve(t *testing.T, address string, health *rpc.Health, allowed ...int) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		done <- rpc.Serve(ctx, rpc.Config{
-			Address: address, Health: health,
+			Address: address, Health: health, AllowedUIDs: allowed,
 			Register: func(*grpc.Server) {}, Ready: func() { close(ready) },
 		})
 	}()
@@ -149,11 +149,33 @@ func TestAddressesThatCannotWorkAreRefusedWithTheReason(t *testing.T) {
 	}
 }
 
-// TestForeignUsersAreRefused connects as the user nobody, through this test binary itself.
+// TestForeignUsersAreRefused connects as other users, through this test binary itself.
 func TestForeignUsersAreRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become another user")
 	}
+	const allowed, foreign = 10241, 65534
+	path := filepath.Join(openDir(t), "s.sock")
+	stop := serve(t, "unix://"+path, rpc.NewHealth(), allowed)
+	if err := os.Chmod(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if got := pingAs(t, path, foreign); got != 0 {
+		t.Errorf("the server sent %d bytes to a foreign user, want the connection closed", got)
+	}
+	for _, uid := range []int{0, allowed} {
+		if got := pingAs(t, path, uid); got == 0 {
+			t.Errorf("the server sent nothing to user %d", uid)
+		}
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// openDir is a directory that other users may enter.
+func openDir(t *testing.T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "rpc")
 	if err != nil {
 		t.Fatal(err)
@@ -166,18 +188,5 @@ func TestForeignUsersAreRefused(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(dir, "s.sock")
-	stop := serve(t, "unix://"+path, rpc.NewHealth())
-	if err := os.Chmod(path, 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if got := pingAs(t, path, 65534); got != 0 {
-		t.Errorf("the server sent %d bytes to a foreign user, want the connection closed", got)
-	}
-	if got := pingAs(t, path, 0); got == 0 {
-		t.Error("the server sent nothing to root")
-	}
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	return dir
 }

@@ -48,7 +48,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	group.Go(func() error {
 		defer desired.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: cfg.Listen, Register: server.New(desired).Register, Health: health, Logger: tel.Logger,
+			Address: cfg.Listen, Register: server.New(desired).Register, Health: health, Logger: tel.Logger, AllowedUIDs: cfg.AllowedUIDs,
 			Ready: func() { tel.Logger.Info("serving", "address", cfg.Listen, "node", cfg.NodeName) },
 		})
 	})

@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/statedir"
@@ -31,7 +30,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, held.Release()) }()
-	settings, err := nodeobject.SettingsOf(cfg, kubernetesVersion())
+	settings, err := nodeobject.SettingsOf(cfg, buildinfo.Kubernetes())
 	if err != nil {
 		return err
 	}
@@ -79,27 +78,9 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 	group.Go(func() error {
 		defer srv.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: cfg.Listen, Register: srv.Register, Health: health, Logger: logger,
+			Address: cfg.Listen, Register: srv.Register, Health: health, Logger: logger, AllowedUIDs: cfg.AllowedUIDs,
 			Ready: func() { logger.Info("serving", "address", cfg.Listen, "node", settings.Name) },
 		})
 	})
 	return group.Wait()
-}
-
-// kubernetesVersion is the version of Kubernetes whose API this binary was built with: v0.37.1 of k8s.io/api is
-// Kubernetes v1.37.1.
-func kubernetesVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-	for _, dep := range info.Deps {
-		if dep.Path == "k8s.io/api" {
-			if dep.Replace != nil {
-				dep = dep.Replace
-			}
-			return strings.Replace(dep.Version, "v0.", "v1.", 1)
-		}
-	}
-	return ""
 }

@@ -75,7 +75,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	group.Go(func() error {
 		defer events.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: cfg.Listen, Register: srv.Register, Health: health, Logger: logger,
+			Address: cfg.Listen, Register: srv.Register, Health: health, Logger: logger, AllowedUIDs: cfg.AllowedUIDs,
 			Ready: func() { logger.Info("serving", "address", cfg.Listen) },
 		})
 	})

@@ -137,7 +137,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error {
 		defer e.store.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: e.cfg.Listen, Health: e.health, Logger: e.logger,
+			Address: e.cfg.Listen, Health: e.health, Logger: e.logger, AllowedUIDs: e.cfg.AllowedUIDs,
 			Register: func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, e.server) },
 			Ready:    func() { e.logger.Info("serving", "address", e.cfg.Listen) },
 		})

@@ -40,8 +40,8 @@ const (
 type Options struct {
 	// ConfigFile is a KubeletConfiguration; empty for the defaults.
 	ConfigFile string
-	// Kubeconfig, HostnameOverride, RootDir, NodeIP and NodeLabels are passed to the services when they are given.
-	Kubeconfig, HostnameOverride, RootDir, NodeIP, NodeLabels string
+	// These are passed to the services when they are given.
+	Kubeconfig, RuntimeEndpoint, AllowedUIDs, HostnameOverride, RootDir, NodeIP, NodeLabels string
 	// StateDir is the directory of the node's state.
 	StateDir string
 	// Verbosity is how much the services log.
@@ -51,6 +51,8 @@ type Options struct {
 func (o *Options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.ConfigFile, "config", "", "`file` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1); without it every field has its default")
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server; without it the node is standalone")
+	flags.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "", "`address` of the container runtime, instead of the file's containerRuntimeEndpoint")
+	flags.StringVar(&o.AllowedUIDs, "allowed-uids", "", "`uids` of users, besides root, that may connect to the services' sockets, separated by commas")
 	flags.StringVar(&o.HostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")
 	flags.StringVar(&o.RootDir, "root-dir", "", "`directory` of the pods' volumes and files; root in the state directory when empty")
 	flags.StringVar(&o.NodeIP, "node-ip", "", "`address` that the node reports; chosen when empty")
@@ -154,12 +156,14 @@ func (o Options) args(l layout.Layout) []string {
 		args = append(args, fmt.Sprintf("--%s-address=%s", service, l.Address(service)))
 	}
 	for flag, value := range map[string]string{
-		"config":            o.ConfigFile,
-		"kubeconfig":        o.Kubeconfig,
-		"hostname-override": o.HostnameOverride,
-		"root-dir":          o.RootDir,
-		"node-ip":           o.NodeIP,
-		"node-labels":       o.NodeLabels,
+		"config":                     o.ConfigFile,
+		"kubeconfig":                 o.Kubeconfig,
+		"container-runtime-endpoint": o.RuntimeEndpoint,
+		"allowed-uids":               o.AllowedUIDs,
+		"hostname-override":          o.HostnameOverride,
+		"root-dir":                   o.RootDir,
+		"node-ip":                    o.NodeIP,
+		"node-labels":                o.NodeLabels,
 	} {
 		if value != "" {
 			args = append(args, "--"+flag+"="+value)

@@ -1,0 +1,153 @@
+package nodeconfig
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+const (
+	// maxSocketPath is what the kernel takes in a sockaddr_un, without the closing zero byte.
+	maxSocketPath = 107
+	// noMetrics is the value of --metrics-listen that turns the metrics off.
+	noMetrics = "none"
+)
+
+// addresses says where the service listens, who may connect, and where the others and the runtime are.
+func (f *flags) addresses(service Service, cfg *Config, fail failure) {
+	for _, peer := range Services() {
+		if problem := checkSocket(*f.peers[peer]); problem != "" {
+			fail(string(peer)+"-address", "%s", problem)
+		}
+	}
+	cfg.Peers = Peers{ConfigMux: *f.peers[ConfigMux], PLEG: *f.peers[PLEG], SyncLoop: *f.peers[SyncLoop], NodeStatus: *f.peers[NodeStatus]}
+	cfg.Listen = cfg.Peers.Of(service)
+	if f.given("listen") {
+		cfg.Listen = f.listen
+		if problem := checkSocket(f.listen); problem != "" {
+			fail("listen", "%s", problem)
+		}
+	}
+	metrics, problem := f.metricsAddress(cfg.Listen)
+	if problem != "" {
+		fail("metrics-listen", "%s", problem)
+	}
+	cfg.MetricsListen = metrics
+	uids, problem := parseUIDs(f.allowedUIDs)
+	if problem != "" {
+		fail("allowed-uids", "%s", problem)
+	}
+	cfg.AllowedUIDs = uids
+	if f.given("container-runtime-endpoint") {
+		if problem := checkEndpoint(f.runtimeEndpoint); problem != "" {
+			fail("container-runtime-endpoint", "%s", problem)
+		}
+	}
+}
+
+// metricsAddress returns where to serve metrics, empty for nowhere, or what is wrong with the address that was given.
+func (f *flags) metricsAddress(listen string) (address, problem string) {
+	if !f.given("metrics-listen") {
+		if checkSocket(listen) != "" {
+			return "", "" // said of that flag already
+		}
+		address = strings.TrimSuffix(listen, ".sock") + "-metrics.sock"
+		if problem := checkSocket(address); problem != "" {
+			return "", problem + ", or name another address, or none"
+		}
+		return address, ""
+	}
+	switch {
+	case f.metricsListen == noMetrics:
+		return "", ""
+	case f.metricsListen == listen:
+		return "", fmt.Sprintf("%q is what --listen says too: name another address, or none", listen)
+	case strings.HasPrefix(f.metricsListen, "unix:"):
+		return f.metricsListen, checkSocket(f.metricsListen)
+	default:
+		return f.metricsListen, checkLoopback(f.metricsListen)
+	}
+}
+
+// checkLoopback returns what is wrong with an address for HTTP, or nothing. Metrics ask nobody who they are, so they
+// stay on the machine.
+func checkLoopback(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Sprintf("%q must be unix:///PATH, a loopback HOST:PORT such as 127.0.0.1:9101, or none", address)
+	}
+	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
+		return fmt.Sprintf("%q: the host must be a loopback address such as 127.0.0.1 or [::1], since metrics are served to whoever asks", address)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Sprintf("%q: the port must be a number from 1 to 65535", address)
+	}
+	return ""
+}
+
+// parseUIDs reads UID,UID, and returns what is wrong with it, or nothing.
+func parseUIDs(text string) (uids []int, problem string) {
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		// The highest number stands for "no user" in the kernel's interfaces.
+		uid, err := strconv.ParseUint(part, 10, 32)
+		if err != nil || uid == math.MaxUint32 {
+			return nil, fmt.Sprintf("%q must be the number of a user, from 0 to %d, as `id -u NAME` prints it", part, uint32(math.MaxUint32-1))
+		}
+		uids = append(uids, int(uid))
+	}
+	slices.Sort(uids)
+	return slices.Compact(uids), ""
+}
+
+// overrideRuntime puts the endpoint of the flag in the place of the file's. Images come from there too, unless the file
+// has another place for them.
+func (f *flags) overrideRuntime(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
+	if !f.given("container-runtime-endpoint") {
+		return
+	}
+	if cfg.ImageServiceEndpoint == cfg.ContainerRuntimeEndpoint {
+		cfg.ImageServiceEndpoint = f.runtimeEndpoint
+	}
+	cfg.ContainerRuntimeEndpoint = f.runtimeEndpoint
+}
+
+// checkSocket returns what is wrong with the address of a unix socket that a service serves on, or nothing.
+func checkSocket(address string) string {
+	path, ok := socketPath(address)
+	if !ok {
+		return fmt.Sprintf("%q must be unix:// and an absolute path, for example %s", address, DefaultAddress(PLEG))
+	}
+	if len(path) > maxSocketPath {
+		return fmt.Sprintf("%q: the path has %d bytes, and a socket's may have %d: use a shorter directory", address, len(path), maxSocketPath)
+	}
+	return ""
+}
+
+// checkEndpoint returns what is wrong with the address of a container runtime, or nothing.
+func checkEndpoint(address string) string {
+	if _, ok := socketPath(address); !ok {
+		return fmt.Sprintf("%q must be unix:// and an absolute path, for example unix:///run/containerd/containerd.sock", address)
+	}
+	return ""
+}
+
+// socketPath returns the path in unix:///PATH, and whether the address is one.
+func socketPath(address string) (string, bool) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "unix" || u.Host != "" || !filepath.IsAbs(u.Path) || u.RawQuery != "" || u.Fragment != "" {
+		return "", false
+	}
+	return u.Path, true
+}

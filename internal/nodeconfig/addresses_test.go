@@ -1,0 +1,107 @@
+package nodeconfig
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestMetricsAreServedBesideTheSocketUnlessToldOtherwise(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "unix:///run/quartet/pleg-metrics.sock"},
+		{[]string{"--pleg-address", "unix:///s/node/pleg.sock"}, "unix:///s/node/pleg-metrics.sock"},
+		{[]string{"--listen", "unix:///s/second"}, "unix:///s/second-metrics.sock"},
+		{[]string{"--metrics-listen", "unix:///m/p.sock"}, "unix:///m/p.sock"},
+		{[]string{"--metrics-listen", "127.0.0.1:9101"}, "127.0.0.1:9101"},
+		{[]string{"--metrics-listen", "[::1]:9101"}, "[::1]:9101"},
+		{[]string{"--metrics-listen", "none"}, ""},
+	} {
+		if got := parse(t, PLEG, tc.args...).MetricsListen; got != tc.want {
+			t.Errorf("%v: metrics at %q, want %q", tc.args, got, tc.want)
+		}
+	}
+}
+
+func TestAllowedUsers(t *testing.T) {
+	for text, want := range map[string][]int{"": nil, "10241": {10241}, " 10244,10241 ,10244": {10241, 10244}} {
+		if got := parse(t, PLEG, "--allowed-uids", text).AllowedUIDs; !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+// TestTheRuntimeOfTheFlagTakesTheImagesWithIt, unless the file has another place for them.
+func TestTheRuntimeOfTheFlagTakesTheImagesWithIt(t *testing.T) {
+	const flag = "unix:///other/containerd.sock"
+	file := filepath.Join(t.TempDir(), "kubelet.yaml")
+	content := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nimageServiceEndpoint: unix:///images.sock\n"
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, service := range Services() {
+		k := parse(t, service, "--container-runtime-endpoint", flag).Kubelet
+		if k.ContainerRuntimeEndpoint != flag || k.ImageServiceEndpoint != flag {
+			t.Errorf("%s: runtime at %s, images at %s", service, k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint)
+		}
+		k = parse(t, service, "--config", file, "--container-runtime-endpoint", flag).Kubelet
+		if k.ContainerRuntimeEndpoint != flag || k.ImageServiceEndpoint != "unix:///images.sock" {
+			t.Errorf("%s, with a file: runtime at %s, images at %s", service, k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint)
+		}
+	}
+}
+
+func TestAFlagOfOneServiceIsOnlyIts(t *testing.T) {
+	if cfg := parse(t, ConfigMux, "--standby"); !cfg.Standby {
+		t.Error("configmux is not told to stand by")
+	}
+	if cfg := parse(t, PLEG, "--read-only", "--listen", "unix:///s/second.sock"); !cfg.ReadOnly {
+		t.Error("pleg is not told to only read")
+	}
+	if cfg := parse(t, SyncLoop, "--host-root", "/host/"); cfg.HostRoot != "/host" {
+		t.Errorf("syncloop sees the machine's root at %q", cfg.HostRoot)
+	}
+	if cfg := parse(t, SyncLoop); cfg.HostRoot != "/" {
+		t.Errorf("syncloop sees the machine's root at %q", cfg.HostRoot)
+	}
+	for flag, owner := range map[string]Service{"--standby": ConfigMux, "--read-only": PLEG, "--host-root=/host": SyncLoop} {
+		for _, service := range Services() {
+			_, err := Parse(service, []string{flag, "--listen", "unix:///s/own.sock"}, os.Stderr)
+			if (err == nil) != (service == owner) {
+				t.Errorf("%s %s: got %v", service, flag, err)
+			}
+		}
+	}
+}
+
+func TestAddressesThatCannotWorkAreRefusedWithWhatToDo(t *testing.T) {
+	for _, tc := range []struct {
+		service    Service
+		args, want string
+	}{
+		{PLEG, "--metrics-listen=0.0.0.0:9101", `--metrics-listen: "0.0.0.0:9101": the host must be a loopback address`},
+		{PLEG, "--metrics-listen=localhost:9101", "must be a loopback address such as 127.0.0.1"},
+		{PLEG, "--metrics-listen=127.0.0.1", "or none"},
+		{PLEG, "--metrics-listen=127.0.0.1:0", "from 1 to 65535"},
+		{PLEG, "--metrics-listen=unix://relative", "must be unix:// and an absolute path"},
+		{PLEG, "--metrics-listen=unix:///run/quartet/pleg.sock", "is what --listen says too"},
+		{PLEG, "--metrics-listen=", "or none"},
+		{PLEG, "--listen=unix:///" + strings.Repeat("d", 95) + ".sock", "--metrics-listen: "},
+		{PLEG, "--allowed-uids=quartet", `--allowed-uids: "quartet" must be the number of a user`},
+		{PLEG, "--allowed-uids=-1", "from 0 to 4294967294"},
+		{PLEG, "--allowed-uids=4294967295", "from 0 to 4294967294"},
+		{PLEG, "--container-runtime-endpoint=/run/containerd/containerd.sock", "--container-runtime-endpoint: "},
+		{PLEG, "--read-only", "--read-only: needs an address of its own, for the node's pleg serves on unix:///run/quartet/pleg.sock: add --listen"},
+		{PLEG, "--read-only --listen=unix:///run/quartet/pleg.sock", "--read-only: needs an address of its own"},
+		{SyncLoop, "--host-root=host", `--host-root: "host" must be an absolute path`},
+	} {
+		_, err := Parse(tc.service, strings.Fields(tc.args), os.Stderr)
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s %s: got %v, want %q in it", tc.service, tc.args, err, tc.want)
+		}
+	}
+}

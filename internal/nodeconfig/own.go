@@ -1,0 +1,34 @@
+package nodeconfig
+
+import (
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+)
+
+// addOwnFlags adds what only one service acts on. The others do not have it: a flag that is accepted has an effect.
+func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
+	switch service {
+	case ConfigMux:
+		set.BoolVar(&f.standby, "standby", false, "when another configmux of the state directory runs, wait until it ends and take over, instead of refusing to start")
+	case PLEG:
+		set.BoolVar(&f.readOnly, "read-only", false, "run beside the node's own pleg, without its lock; needs a --listen of its own")
+	case SyncLoop:
+		set.StringVar(&f.hostRoot, "host-root", "/", "`DIR` where the root of the machine is visible to this process, to check the paths of hostPath volumes; for a syncloop in a container")
+	case NodeStatus:
+	}
+}
+
+// ownFlags says what the flags of addOwnFlags say.
+func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
+	cfg.Standby, cfg.ReadOnly = f.standby, f.readOnly
+	if f.readOnly && cfg.Listen == cfg.Peers.Of(service) {
+		fail("read-only", "needs an address of its own, for the node's pleg serves on %s: add --listen unix:///PATH", cfg.Listen)
+	}
+	if service == SyncLoop {
+		if !filepath.IsAbs(f.hostRoot) {
+			fail("host-root", "%q must be an absolute path, for example /host", f.hostRoot)
+		}
+		cfg.HostRoot = filepath.Clean(f.hostRoot)
+	}
+}
