@@ -21,7 +21,7 @@ CONTAINERD_VERSION = $(shell sed -n 's|.*$(CONTAINERD) \(v[^ ]*\).*|\1|p' tools/
 CONTAINERD_FLAGS = -tags "no_btrfs no_zfs no_devmapper" -ldflags "-s -w -X $(CONTAINERD)/version.Version=$(CONTAINERD_VERSION)"
 RUNTIME := $(addprefix $(BIN)/,containerd containerd-shim-runc-v2 ctr runc bridge host-local loopback portmap)
 RUNTIME_MODULE := tools/runtime/go.mod tools/runtime/go.sum
-PRODUCT_FLAGS = -trimpath -ldflags "-s -w -X github.com/quartet-node/quartet/cmd/quartet/internal/version.version=$(VERSION)"
+PRODUCT_FLAGS = -trimpath -ldflags "-s -w -X github.com/quartet-node/quartet/internal/buildinfo.version=$(VERSION)"
 IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
 
 .PHONY: help
@@ -86,6 +86,11 @@ $(TOOLS)/buf: tools/dev/go.mod tools/dev/go.sum
 
 $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	@$(PART) golangci-lint go -C tools/lint build -o $(TOOLS)/ tool
+	@touch $@
+
+# Without its web interface, which is no part of the module: what the tests need is OTLP in and the query API.
+$(TOOLS)/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
+	@CGO_ENABLED=0 $(PART) jaeger go -C tools/jaeger build -trimpath -ldflags "-s -w" -o $@ github.com/jaegertracing/jaeger/cmd/all-in-one
 	@touch $@
 
 .PHONY: lint

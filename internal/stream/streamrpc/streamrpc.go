@@ -6,13 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
@@ -155,19 +155,4 @@ func fromStatus(err error) error {
 }
 
 // kubernetesAPIVersion is the version of k8s.io/api that this binary was built with.
-var kubernetesAPIVersion = sync.OnceValue(func() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-	for _, dep := range info.Deps {
-		if dep.Path != "k8s.io/api" {
-			continue
-		}
-		if dep.Replace != nil {
-			return dep.Replace.Version
-		}
-		return dep.Version
-	}
-	return ""
-})
+var kubernetesAPIVersion = sync.OnceValue(func() string { return buildinfo.Module("k8s.io/api") })

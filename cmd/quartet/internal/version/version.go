@@ -4,14 +4,12 @@ package version
 import (
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-)
 
-// version is set by the linker; the Makefile takes it from git.
-var version = "unknown"
+	"github.com/quartet-node/quartet/internal/buildinfo"
+)
 
 // Command is `quartet version`.
 func Command() *cobra.Command {
@@ -33,27 +31,17 @@ func Command() *cobra.Command {
 
 func rows() [][2]string {
 	return [][2]string{
-		{"Quartet", version},
+		{"Quartet", buildinfo.Version()},
 		{"Kubernetes API", moduleVersion("k8s.io/api")},
 		{"CRI API", moduleVersion("k8s.io/cri-api")},
 		{"Go", runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH},
 	}
 }
 
-// moduleVersion is what a module was built as; a replaced one as what replaces it.
+// moduleVersion is what a module was built as, in words for people.
 func moduleVersion(path string) string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	for _, m := range info.Deps {
-		if m.Path != path {
-			continue
-		}
-		if m.Replace != nil {
-			return m.Replace.Version
-		}
-		return m.Version
+	if version := buildinfo.Module(path); version != "" {
+		return version
 	}
 	return "not linked"
 }

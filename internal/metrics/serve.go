@@ -1,0 +1,128 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// readHeaderTimeout and idleTimeout keep slow and idle clients from holding connections. Prometheus keeps its
+	// connection between two scrapes, which are at most some minutes apart.
+	readHeaderTimeout = 5 * time.Second
+	idleTimeout       = 5 * time.Minute
+	// writeTimeout is long enough for a slow reader of some hundred kilobytes.
+	writeTimeout = 30 * time.Second
+	// stopTimeout is how long a stop waits for answers in flight.
+	stopTimeout = 2 * time.Second
+	// maxScrapes is how many scrapes may run at once; further ones are told to come again. Two servers and a person
+	// look at a node, not more.
+	maxScrapes = 4
+	// Path is where the metrics are.
+	Path = "/metrics"
+)
+
+// ServeConfig says what to serve and where.
+type ServeConfig struct {
+	// Address is unix:///ABSOLUTE/PATH or a loopback IP:PORT; empty to serve nothing.
+	Address string
+	// AllowedUIDs are users, besides root and the process's own, who may connect to a unix socket.
+	AllowedUIDs []int
+	// Registry has what is served.
+	Registry prometheus.Gatherer
+	// Logger gets the address, refused peers and errors of single metrics; the default one when nil.
+	Logger *slog.Logger
+	// Ready is called with the address that is listened on; it may be nil.
+	Ready func(net.Addr)
+}
+
+// Serve answers GET /metrics in Prometheus' formats until ctx ends, and returns nil. With no address it waits for ctx. It
+// fails when the address cannot be listened on, and says what to do: the metrics of a node that nobody can read would
+// not be missed before they are needed.
+//
+// There is neither TLS nor a password, so a TCP address has to be the loopback interface's; a unix socket asks the kernel
+// who connects.
+func Serve(ctx context.Context, cfg ServeConfig) error {
+	if cfg.Address == "" {
+		<-ctx.Done()
+		return nil
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	listener, err := listen(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if cfg.Ready != nil {
+		cfg.Ready(listener.Addr())
+	}
+	cfg.Logger.Info("serving metrics", "address", cfg.Address)
+	return serve(ctx, listener, cfg)
+}
+
+func serve(ctx context.Context, listener net.Listener, cfg ServeConfig) error {
+	warnings := slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn)
+	mux := http.NewServeMux()
+	// One metric that cannot be gathered must not hide the others.
+	mux.Handle("GET "+Path, promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{
+		ErrorLog: warnings, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
+	}))
+	server := &http.Server{
+		Handler: mux, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout, ErrorLog: warnings,
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve metrics on %s: %w", cfg.Address, err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-groupCtx.Done()
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if err := server.Shutdown(stopCtx); err != nil {
+			return errors.Join(fmt.Errorf("stop serving metrics: %w", err), server.Close())
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+func listen(ctx context.Context, cfg ServeConfig) (net.Listener, error) {
+	if strings.HasPrefix(cfg.Address, "unix:") {
+		return listenUnix(cfg)
+	}
+	return listenTCP(ctx, cfg.Address)
+}
+
+func listenTCP(ctx context.Context, address string) (net.Listener, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics-listen %q: want unix:///ABSOLUTE/PATH, or an address such as 127.0.0.1:9101: %w", address, err)
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return nil, fmt.Errorf("--metrics-listen %q: metrics have no TLS and are served on the loopback interface only: "+
+			"set it to 127.0.0.1:%s, or to a unix socket", address, port)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("--metrics-listen: %s is taken by another process (\"ss -ltnp sport = :%s\" names it): "+
+			"stop that, choose another port, or \"none\" to serve no metrics: %w", address, port, err)
+	case err != nil:
+		return nil, fmt.Errorf("--metrics-listen: listen on %s: %w", address, err)
+	}
+	return listener, nil
+}
