@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/preparecmd"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/runtimecmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/show"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/updown"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/version"
@@ -48,7 +50,7 @@ func root() *cobra.Command {
 		return fmt.Errorf("there is no command %q: '%s --help' lists them%s", args[0], cmd.CommandPath(), didYouMean(cmd, args[0]))
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.AddCommand(nodecmd.Command(), updown.UpCommand(), updown.DownCommand(), version.Command())
+	cmd.AddCommand(nodecmd.Command(), updown.UpCommand(), updown.DownCommand(), runtimecmd.Command(), preparecmd.Command(), version.Command())
 	cmd.AddCommand(show.Commands()...)
 	return cmd
 }

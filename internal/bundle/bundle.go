@@ -130,8 +130,19 @@ func (b *Bundle) Prepare() error {
 func (b *Bundle) CleanUp() error {
 	return errors.Join(
 		unmountBelow(b.cfg.Layout.StateDir()),
+		UnshareMounts(b.cfg.Layout),
 		b.removeNetwork(),
 		b.removeSockets(),
+	)
+}
+
+// CleanUpRuntime undoes what the runtime alone did to the machine, and leaves services that run their sockets and the mount
+// of the state directory. The runtime must have been stopped.
+func (b *Bundle) CleanUpRuntime() error {
+	return errors.Join(
+		unmountBelow(b.cfg.Layout.Runtime()),
+		b.removeNetwork(),
+		removeAll(b.runtimeSockets()),
 	)
 }
 
@@ -139,21 +150,31 @@ func (b *Bundle) CleanUp() error {
 // other nodes use it too.
 func (b *Bundle) removeSockets() error {
 	l := b.cfg.Layout
-	entries, err := os.ReadDir(l.ShimSocketDir())
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("removing the shims' sockets: %w", err)
-	}
-	paths := []string{l.RuntimeSocket(), l.RuntimeSocket() + ".ttrpc", b.pidFile()}
+	paths := b.runtimeSockets()
 	for _, service := range layout.Services() {
-		paths = append(paths, l.Socket(service))
+		paths = append(paths, l.Socket(service), l.MetricsSocket(service))
+	}
+	if l.SocketDir() != layout.DefaultRunDir && l.SocketDir() != l.PIDDir() {
+		paths = append(paths, l.SocketDir())
+	}
+	return removeAll(paths)
+}
+
+// runtimeSockets are containerd's and its shims', and the file with containerd's process id.
+func (b *Bundle) runtimeSockets() []string {
+	l := b.cfg.Layout
+	paths := []string{l.RuntimeSocket(), l.RuntimeSocket() + ".ttrpc", b.pidFile()}
+	entries, err := os.ReadDir(l.ShimSocketDir())
+	if err != nil {
+		return paths
 	}
 	for _, e := range entries {
 		paths = append(paths, filepath.Join(l.ShimSocketDir(), e.Name()))
 	}
-	paths = append(paths, l.ShimSocketDir())
-	if l.SocketDir() != layout.DefaultRunDir && l.SocketDir() != l.PIDDir() {
-		paths = append(paths, l.SocketDir())
-	}
+	return append(paths, l.ShimSocketDir())
+}
+
+func removeAll(paths []string) error {
 	var errs []error
 	for _, path := range paths {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -173,7 +173,7 @@ func TestNetworksAreClaimedOnce(t *testing.T) {
 
 func TestAClaimOfAGoneNodeIsVoid(t *testing.T) {
 	claims := t.TempDir()
-	for i := range slices {
+	for i := range sliceCount {
 		write(t, claims, sliceName(i), "/no/such/node")
 	}
 	if _, err := claimSlice(claims, layoutAt(t, t.TempDir()), func(int) bool { return false }); err != nil {
@@ -190,7 +190,7 @@ func TestNoNetworkLeftSaysWhatToDo(t *testing.T) {
 
 func TestSlicesAreDisjointAndWithin(t *testing.T) {
 	all := netip.MustParsePrefix("10.88.0.0/16")
-	for i := range slices {
+	for i := range sliceCount {
 		a := sliceSubnet(i)
 		if !all.Contains(a.Addr()) {
 			t.Errorf("%v is outside %v", a, all)

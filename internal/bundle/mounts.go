@@ -35,16 +35,24 @@ func makeShared(dir string, note func(string)) error {
 	return nil
 }
 
-// isShared is about the mount that a directory lies in: the longest mount point that is a prefix of it. Among mounts on
-// one point the last counts, because it covers the others.
 func isShared(dir string) (bool, error) {
+	at, err := mountOf(dir)
+	if err != nil {
+		return false, err
+	}
+	return at != nil && strings.Contains(at.Optional, "shared:"), nil
+}
+
+// mountOf is the mount that a directory lies in: the longest mount point that is a prefix of it. Among mounts on one point
+// the last counts, because it covers the others. It is nil where /proc shows no mount, as in some chroots.
+func mountOf(dir string) (*mountinfo.Info, error) {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if err != nil {
-		return false, fmt.Errorf("resolving %s: %w", dir, err)
+		return nil, fmt.Errorf("resolving %s: %w", dir, err)
 	}
 	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(resolved))
 	if err != nil {
-		return false, fmt.Errorf("reading the mounts: %w", err)
+		return nil, fmt.Errorf("reading the mounts: %w", err)
 	}
 	var at *mountinfo.Info
 	for _, m := range mounts {
@@ -52,7 +60,7 @@ func isShared(dir string) (bool, error) {
 			at = m
 		}
 	}
-	return at != nil && strings.Contains(at.Optional, "shared:"), nil
+	return at, nil
 }
 
 // unmountBelow removes the mounts at and below a directory, the newest first. A busy one is detached: it goes when its

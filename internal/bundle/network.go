@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// slices is how many nodes fit side by side into 10.88.0.0/16: each has a /23, 509 pods.
-	slices = 128
+	// sliceCount is how many nodes fit side by side into 10.88.0.0/16: each has a /23, 509 pods.
+	sliceCount = 128
 	// claimsDir has a file for each slice in use that names the state directory it belongs to.
 	claimsDir = "/run/quartet/networks"
 )
@@ -95,8 +95,8 @@ func claimSlice(dir string, l layout.Layout, inUse func(int) bool) (index int, e
 		return 0, fmt.Errorf("locking %s: %w", dir, err)
 	}
 	first := firstSlice(l)
-	for i := range slices {
-		index := (first + i) % slices
+	for i := range sliceCount {
+		index := (first + i) % sliceCount
 		path := filepath.Join(dir, sliceName(index))
 		owner, err := os.ReadFile(filepath.Clean(path))
 		if err == nil && string(owner) == l.StateDir() {
@@ -111,7 +111,7 @@ func claimSlice(dir string, l layout.Layout, inUse func(int) bool) (index int, e
 		return index, nil
 	}
 	return 0, fmt.Errorf("all %d networks of 10.88.0.0/16 are in use: end a node with quartet down, or remove its file from %s",
-		slices, dir)
+		sliceCount, dir)
 }
 
 // exists is true unless a path is certain not to be there.
@@ -129,7 +129,7 @@ func firstSlice(l layout.Layout) int {
 	if err != nil {
 		return 1
 	}
-	return 1 + int(n%(slices-1))
+	return 1 + int(n%(sliceCount-1))
 }
 
 func releaseSlices(dir string, l layout.Layout) error {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -70,15 +71,29 @@ func (b *Bundle) spawn() error {
 }
 
 // environment is this process's, with the bundled binaries first in the path and without what is about this process
-// alone: a supervisor's notification socket.
+// alone: a supervisor's notification socket, and its name in traces.
 func (b *Bundle) environment() []string {
-	env := []string{"PATH=" + b.binDir() + ":" + os.Getenv("PATH")}
+	env := append([]string{"PATH=" + b.binDir() + ":" + os.Getenv("PATH")}, tracing(os.Getenv)...)
 	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "PATH=") && !strings.HasPrefix(kv, "NOTIFY_SOCKET=") {
-			env = append(env, kv)
+		name, _, _ := strings.Cut(kv, "=")
+		if name == "PATH" || name == "NOTIFY_SOCKET" || slices.ContainsFunc(env, func(own string) bool { return strings.HasPrefix(own, name+"=") }) {
+			continue
 		}
+		env = append(env, kv)
 	}
 	return env
+}
+
+// tracing lets containerd's own spans join those of the services: under its own name, by the services' protocol, and only
+// for calls that belong to a trace, since pleg asks it all day on no pod's behalf.
+func tracing(getenv func(string) string) []string {
+	if getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
+		return nil
+	}
+	return []string{
+		"OTEL_SERVICE_NAME=containerd", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=grpc",
+		"OTEL_TRACES_SAMPLER=parentbased_always_off",
+	}
 }
 
 // PID is the process id of the containerd that runs for this state directory; 0 when none does.

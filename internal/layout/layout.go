@@ -87,6 +87,11 @@ func (l Layout) Socket(s Service) string {
 	return filepath.Join(l.SocketDir(), string(s)+".sock")
 }
 
+// MetricsSocket is the path of the socket on which a service serves its metrics, unless --metrics-listen says otherwise.
+func (l Layout) MetricsSocket(s Service) string {
+	return filepath.Join(l.SocketDir(), string(s)+"-metrics.sock")
+}
+
 // Address is what a client dials to reach a service.
 func (l Layout) Address(s Service) string { return "unix://" + l.Socket(s) }
 
@@ -123,3 +128,6 @@ func (l Layout) ConfigFile() string { return filepath.Join(l.stateDir, "kubelet.
 
 // Runtime has all of the bundled runtime's files: binaries, configuration, images, snapshots.
 func (l Layout) Runtime() string { return filepath.Join(l.stateDir, "runtime") }
+
+// RuntimeDist has the bundled runtime's programs and images when they came in an image, not from a build.
+func (l Layout) RuntimeDist() string { return filepath.Join(l.Runtime(), "dist") }

@@ -1,0 +1,71 @@
+// Package hostns lets a command that runs in a container act on the machine: in its mount namespace, where a container
+// runtime and its mounts belong. The container needs the machine's process ids (`pid: host`), CAP_SYS_ADMIN, CAP_SYS_CHROOT
+// and CAP_SYS_PTRACE; only the two commands that set up a machine for the four services use it, and none of the four.
+package hostns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// mountNamespace is that of the machine's first process.
+	mountNamespace = "/proc/1/ns/mnt"
+	// root is the machine's file system, as seen from a container that has the machine's process ids.
+	root = "/proc/1/root"
+)
+
+// Path is where a path of the machine is seen from the container.
+func Path(path string) string { return filepath.Join(root, path) }
+
+// Do calls do in the machine's mount namespace: what do opens, makes and mounts is the machine's. do must not start
+// goroutines that touch files, for they would be the container's. The error says what the container lacks.
+func Do(do func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		// The thread is never unlocked, so it ends with this goroutine and no other code runs in the namespace.
+		runtime.LockOSThread()
+		if err := enter(); err != nil {
+			result <- err
+			return
+		}
+		result <- do()
+	}()
+	return <-result
+}
+
+// Exec replaces this process by a program of the machine, in the machine's mount namespace. It returns only to fail.
+func Exec(path string, args, env []string) error {
+	runtime.LockOSThread()
+	if err := enter(); err != nil {
+		return err
+	}
+	if err := unix.Exec(path, args, env); err != nil {
+		return fmt.Errorf("starting %s on the machine: %w", path, err)
+	}
+	return nil
+}
+
+// enter moves the calling thread. A thread that shares its working directory with others may not change namespaces.
+func enter() (err error) {
+	namespace, err := os.Open(mountNamespace)
+	if err != nil {
+		return fmt.Errorf("opening the machine's mount namespace: %w: run the container with pid: host and privileged: true", err)
+	}
+	defer func() { err = errors.Join(err, namespace.Close()) }()
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("leaving the container's root: %w", err)
+	}
+	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("entering the machine's mount namespace: %w: run the container with pid: host and privileged: true", err)
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return fmt.Errorf("entering the machine's root: %w", err)
+	}
+	return nil
+}

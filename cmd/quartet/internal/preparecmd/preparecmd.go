@@ -1,0 +1,128 @@
+// Package preparecmd is `quartet prepare`: what the machine must have before the four services run as containers. Each of
+// them gets directories of its own with the user that it runs as, all of them the directory of the sockets, and the machine
+// passes mounts on between containers, without which none could mount a volume for another.
+package preparecmd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/hostns"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
+	"github.com/quartet-node/quartet/internal/bundle"
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+// The users of the images. pleg and syncloop are root: the container runtime's socket is root's.
+const (
+	group          = 10240
+	userConfigMux  = 10241
+	userNodeStatus = 10244
+)
+
+type options struct {
+	stateDir, manifests string
+	enterHost, undo     bool
+}
+
+// Command is `quartet prepare`.
+func Command() *cobra.Command {
+	var opts options
+	cmd := &cobra.Command{
+		Use:   "prepare",
+		Short: "Make the directories and the mount that the services need as containers",
+		Long: `Make the directories of a node whose four services are containers, as deploy/compose runs them: one for the sockets,
+one for the state of each service with the user that it runs as, and those of pods, logs and manifests. Where the
+machine's mounts are private, as without systemd, those of the root and of the state directory become shared, so that
+what one container mounts for a pod is seen by the others. It may be run again at any time; files stay as they are.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := layout.New(opts.stateDir)
+			if err != nil {
+				return err
+			}
+			if opts.manifests == "" {
+				opts.manifests = l.Manifests()
+			}
+			do := func() error { return run(l, opts, cmd.OutOrStdout()) }
+			if opts.enterHost {
+				return hostns.Do(do)
+			}
+			return do()
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	target.AddFlag(flags, &opts.stateDir)
+	flags.StringVar(&opts.manifests, "manifests", "", "`directory` that pods are read from; manifests in the state directory when empty")
+	flags.BoolVar(&opts.enterHost, "enter-host", false, "for a container with pid: host: do it on the machine")
+	flags.BoolVar(&opts.undo, "undo", false, "make the mounts private again that were made shared; files stay")
+	return cmd
+}
+
+func run(l layout.Layout, opts options, out io.Writer) error {
+	if opts.undo {
+		return bundle.UnshareMounts(l)
+	}
+	if l.SocketDir() != l.PIDDir() {
+		return fmt.Errorf("--state-dir %s: the sockets of this state directory would not be in it (its path is the default one or too long): choose another, "+
+			"for example /var/lib/quartet-compose", l.StateDir())
+	}
+	for _, d := range directories(l) {
+		if err := d.make(); err != nil {
+			return err
+		}
+	}
+	// The operator's: made when it is not there, else left alone.
+	if err := os.MkdirAll(opts.manifests, 0o755); err != nil { //nolint:gosec // manifests are read by configmux, who is not root
+		return fmt.Errorf("making the directory of the manifests: %w: name another with --manifests", err)
+	}
+	fmt.Fprintf(out, "%s is ready; pods are read from %s\n", l.StateDir(), opts.manifests)
+	return bundle.ShareMounts(l, func(note string) { fmt.Fprintln(out, note) })
+}
+
+// directory is one that a service needs.
+type directory struct {
+	path     string
+	uid, gid int
+	mode     os.FileMode
+}
+
+// directories are in the order in which they are made.
+func directories(l layout.Layout) []directory {
+	own := func(s layout.Service, uid int) directory {
+		return directory{path: filepath.Join(l.StateDir(), string(s)), uid: uid, gid: group, mode: 0o700}
+	}
+	return []directory{
+		{path: l.StateDir(), mode: 0o711},
+		// Each service makes its sockets here, and only their owner may remove them.
+		{path: l.SocketDir(), gid: group, mode: 0o771 | os.ModeSticky},
+		own(layout.ConfigMux, userConfigMux),
+		own(layout.PLEG, 0),
+		own(layout.SyncLoop, 0),
+		own(layout.NodeStatus, userNodeStatus),
+		{path: l.Root(), mode: 0o711},
+		{path: l.Logs(), mode: 0o711},
+		{path: l.PodLogs(), mode: 0o755},
+	}
+}
+
+// make makes the directory, or gives the one that is there its owner and mode.
+func (d directory) make() error {
+	err := os.MkdirAll(d.path, d.mode.Perm())
+	if err == nil {
+		err = errors.Join(os.Chown(d.path, d.uid, d.gid), os.Chmod(d.path, d.mode))
+	}
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("making %s: %w: run the command as root", d.path, err)
+	case err != nil:
+		return fmt.Errorf("making %s: %w: choose a --state-dir on a file system that can be written", d.path, err)
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+// Package runtimecmd is `quartet runtime`: the bundled containerd by itself in the foreground, for a node whose services
+// are not the children of this command but containers or units of their own.
+package runtimecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/hostns"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
+	"github.com/quartet-node/quartet/internal/bundle"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/statedir"
+)
+
+const (
+	// lockName is the lock of this command in the state directory.
+	lockName = "runtime"
+	// restartPause is the time between the end of a containerd that nobody stopped and its next start.
+	restartPause = time.Second
+	// podGrace is how long the containers get to end.
+	podGrace = 10 * time.Second
+	// stopPatience bounds the end of everything; deploy/compose gives the container as long.
+	stopPatience = time.Minute
+)
+
+// Command is `quartet runtime`.
+func Command() *cobra.Command {
+	var stateDir string
+	var enterHost bool
+	cmd := &cobra.Command{
+		Use:   "runtime",
+		Short: "Run the bundled containerd in the foreground",
+		Long: `Run containerd, runc and the CNI plugins that the build made, and nothing else of a node. A containerd that ends is
+started again, and no pod notices. SIGTERM and Ctrl-C end the pods, then containerd, and take its mounts and network off
+this machine: a machine that is switched off does the same.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := layout.New(stateDir)
+			if err != nil {
+				return err
+			}
+			if enterHost {
+				return moveToHost(l)
+			}
+			return run(cmd.Context(), l, cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().SortFlags = false
+	target.AddFlag(cmd.Flags(), &stateDir)
+	cmd.Flags().BoolVar(&enterHost, "enter-host", false, "for a container with pid: host: put the runtime's files on the machine and run it there")
+	return cmd
+}
+
+// moveToHost copies the files of the image to the machine and goes on there, as this process.
+func moveToHost(l layout.Layout) error {
+	dist := l.RuntimeDist()
+	if err := unpack(imageFiles(), hostns.Path(dist)); err != nil {
+		return fmt.Errorf("putting the runtime's files into %s: %w", dist, err)
+	}
+	program := dist + "/quartet"
+	return hostns.Exec(program, []string{"quartet", "runtime", "--state-dir", l.StateDir()}, append(os.Environ(), "PATH="+hostPath))
+}
+
+// hostPath is where the machine's programs are, iptables among them: an image has no PATH of use there.
+const hostPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+func run(ctx context.Context, l layout.Layout, errOut io.Writer) (err error) {
+	logger := slog.New(slog.NewTextHandler(errOut, nil)).With("service", "containerd")
+	binDir, err := nodecmd.BinDir()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(l.StateDir(), 0o711); err != nil { //nolint:gosec // what is in it has modes of its own
+		return fmt.Errorf("making the state directory: %w", err)
+	}
+	lock, err := statedir.Lock(l.StateDir(), lockName)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Release()) }()
+	b := bundle.New(bundle.Config{
+		Layout: l, BinDir: binDir, Logger: logger, Note: func(note string) { logger.Warn(note) },
+	})
+	if err := b.Prepare(); err != nil {
+		return err
+	}
+	err = keepRunning(ctx, b, l, logger)
+	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
+	defer cancel()
+	return errors.Join(err, stop(stopCtx, b, l, logger))
+}
+
+// keepRunning starts containerd whenever it does not run, until ctx ends. It fails when the first start does: then
+// something is wrong that a second will not mend.
+func keepRunning(ctx context.Context, b *bundle.Bundle, l layout.Layout, logger *slog.Logger) error {
+	for started := false; ; {
+		err := b.Start(ctx)
+		if err == nil && !started {
+			err = b.ImportImages(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !started:
+			return err
+		case err == nil:
+			started = true
+			logger.Info("serving", "socket", l.RuntimeSocket(), "pid", b.PID(), "log", b.LogFile())
+			err = b.Wait(ctx)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		logger.Warn("starting containerd again", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(restartPause):
+		}
+	}
+}
+
+// stop ends the pods and containerd. Services that still run keep their sockets and the mount of the state directory,
+// which their containers hold on to: then only this container is being restarted.
+func stop(ctx context.Context, b *bundle.Bundle, l layout.Layout, logger *slog.Logger) error {
+	logger.Info("ending the pods, then containerd")
+	if err := b.Start(ctx); err != nil {
+		logger.Warn("containerd cannot be started to end the pods, they are killed", "error", err)
+	} else if err := b.RemovePods(ctx, podGrace); err != nil {
+		logger.Warn("a pod did not end, it is killed", "error", err)
+	}
+	if err := b.Stop(ctx); err != nil {
+		return err
+	}
+	if servicesRun(l) {
+		return b.CleanUpRuntime()
+	}
+	return b.CleanUp()
+}
+
+// servicesRun is true when one of the four listens on its socket.
+func servicesRun(l layout.Layout) bool {
+	for _, service := range layout.Services() {
+		conn, err := net.Dial("unix", l.Socket(service))
+		if err != nil {
+			continue
+		}
+		_ = conn.Close() // it was only asked whether somebody is there
+		return true
+	}
+	return false
+}
