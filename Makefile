@@ -103,13 +103,17 @@ lint: $(TOOLS)/buf $(TOOLS)/golangci-lint ## Check the protos, gen/, the modules
 .PHONY: test
 test: test-unit test-e2e ## Run every test
 
+# What tests talk to. A unit test that needs one skips without it, except with CI=true.
+.PHONY: test-tools
+test-tools: $(TOOLS)/jaeger ## Build what only tests need
+
 .PHONY: test-unit
-test-unit: packages build ## Run the tests of every package, with the race detector
+test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests of every package, with the race detector
 	@go test -race -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/chaos -e /test/bench)
 	@go -C tools/images test ./...
 
 .PHONY: test-e2e
-test-e2e: packages build ## Run the end-to-end tests on real containers; needs root
+test-e2e: packages build test-tools ## Run the end-to-end tests on real containers; needs root
 	@go test -count 1 -p 1 -timeout 20m ./test/e2e/... ./test/chaos/...
 
 .PHONY: bench
