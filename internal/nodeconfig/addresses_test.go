@@ -1,6 +1,7 @@
 package nodeconfig
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,6 +52,21 @@ func TestTheRuntimeOfTheFlagTakesTheImagesWithIt(t *testing.T) {
 		k = parse(t, service, "--config", file, "--container-runtime-endpoint", flag).Kubelet
 		if k.ContainerRuntimeEndpoint != flag || k.ImageServiceEndpoint != "unix:///images.sock" {
 			t.Errorf("%s, with a file: runtime at %s, images at %s", service, k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint)
+		}
+	}
+}
+
+// TestPathsOfTheFlagsWin over the file's: in a container they are where the directories of the machine are mounted.
+func TestPathsOfTheFlagsWin(t *testing.T) {
+	if got := parse(t, ConfigMux, "--pod-manifest-path", "/m").Kubelet.StaticPodPath; got != "/m" {
+		t.Errorf("manifests are read from %q", got)
+	}
+	if got := parse(t, SyncLoop, "--pod-logs-dir", "/l").Kubelet.PodLogsDir; got != "/l" {
+		t.Errorf("logs are in %q", got)
+	}
+	for flag, service := range map[string]Service{"--pod-manifest-path": ConfigMux, "--pod-logs-dir": SyncLoop} {
+		if _, err := Parse(service, []string{flag, "logs/"}, io.Discard); err == nil || !strings.Contains(err.Error(), flag+": ") {
+			t.Errorf("%s with a relative path: %v", flag, err)
 		}
 	}
 }

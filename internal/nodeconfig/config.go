@@ -149,6 +149,7 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 		return Config{}, errs
 	}
 	f.overrideRuntime(&cfg.Kubelet)
+	f.overridePaths(&cfg.Kubelet)
 	return cfg, nil
 }
 

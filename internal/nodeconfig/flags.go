@@ -25,6 +25,8 @@ type flags struct {
 	verbosity                  int
 	standby, readOnly          bool
 	hostRoot                   string
+	podManifestPath            string
+	podLogsDir                 string
 	given                      func(flag string) bool
 }
 

@@ -4,16 +4,19 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/pflag"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
 // addOwnFlags adds what only one service acts on. The others do not have it: a flag that is accepted has an effect.
 func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 	switch service {
 	case ConfigMux:
+		set.StringVar(&f.podManifestPath, "pod-manifest-path", "", "`PATH` of the directory or file of static pods, instead of the file's staticPodPath")
 		set.BoolVar(&f.standby, "standby", false, "when another configmux of the state directory runs, wait until it ends and take over, instead of refusing to start")
 	case PLEG:
 		set.BoolVar(&f.readOnly, "read-only", false, "run beside the node's own pleg, without its lock; needs a --listen of its own")
 	case SyncLoop:
+		set.StringVar(&f.podLogsDir, "pod-logs-dir", "", "`DIR` for the logs of containers, as the runtime sees it, instead of the file's podLogsDir")
 		set.StringVar(&f.hostRoot, "host-root", "/", "`DIR` where the root of the machine is visible to this process, to check the paths of hostPath volumes; for a syncloop in a container")
 	case NodeStatus:
 	}
@@ -25,10 +28,25 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 	if f.readOnly && cfg.Listen == cfg.Peers.Of(service) {
 		fail("read-only", "needs an address of its own, for the node's pleg serves on %s: add --listen unix:///PATH", cfg.Listen)
 	}
+	for flag, path := range map[string]string{"pod-manifest-path": f.podManifestPath, "pod-logs-dir": f.podLogsDir} {
+		if f.given(flag) && (!filepath.IsAbs(path) || path != filepath.Clean(path)) {
+			fail(flag, "%q must be an absolute path without . and .. and a closing slash", path)
+		}
+	}
 	if service == SyncLoop {
 		if !filepath.IsAbs(f.hostRoot) {
 			fail("host-root", "%q must be an absolute path, for example /host", f.hostRoot)
 		}
 		cfg.HostRoot = filepath.Clean(f.hostRoot)
+	}
+}
+
+// overridePaths puts the paths of the flags in the place of the file's.
+func (f *flags) overridePaths(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
+	if f.given("pod-manifest-path") {
+		cfg.StaticPodPath = f.podManifestPath
+	}
+	if f.given("pod-logs-dir") {
+		cfg.PodLogsDir = f.podLogsDir
 	}
 }
