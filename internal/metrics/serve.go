@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/quartet-node/quartet/internal/rpc"
 )
 
 const (
@@ -101,10 +103,14 @@ func serve(ctx context.Context, listener net.Listener, cfg ServeConfig) error {
 }
 
 func listen(ctx context.Context, cfg ServeConfig) (net.Listener, error) {
-	if strings.HasPrefix(cfg.Address, "unix:") {
-		return listenUnix(cfg)
+	if !strings.HasPrefix(cfg.Address, "unix:") {
+		return listenTCP(ctx, cfg.Address)
 	}
-	return listenTCP(ctx, cfg.Address)
+	listener, err := rpc.ListenUnix(cfg.Address, cfg.AllowedUIDs, cfg.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics-listen: %w", err)
+	}
+	return listener, nil
 }
 
 func listenTCP(ctx context.Context, address string) (net.Listener, error) {

@@ -36,7 +36,7 @@ func ListenUnix(address string, allowedUIDs []int, logger *slog.Logger) (net.Lis
 		if err := conn.Close(); err != nil {
 			return nil, fmt.Errorf("probe the socket %s: %w", path, err)
 		}
-		return nil, fmt.Errorf("another process serves on %s: stop it, or choose another address with --listen", path)
+		return nil, fmt.Errorf("another process serves on %s: stop it, or choose another address", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove the old socket %s: %w", path, err)

@@ -53,7 +53,7 @@ type Config struct {
 func Serve(ctx context.Context, cfg Config) error {
 	listener, err := ListenUnix(cfg.Address, cfg.AllowedUIDs, cfg.Logger)
 	if err != nil {
-		return err
+		return fmt.Errorf("--listen: %w", err)
 	}
 	server := grpc.NewServer(
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithFilter(isUnary))),
