@@ -102,17 +102,24 @@ func (a *asker) logs(cmd *cobra.Command, name string, o logsOptions) error {
 
 // findPod finds what is known of a pod; either part may be missing, not both.
 func findPod(s selection, pods []podView, statuses []*lifecyclev1.PodStatus) (*v1.Pod, *lifecyclev1.PodStatus, error) {
+	podNames, observedNames := make([]podName, len(pods)), make([]podName, len(statuses))
+	for i, v := range pods {
+		podNames[i] = nameOf(v)
+	}
+	titles := make([]string, len(statuses))
+	for i, status := range statuses {
+		observedNames[i] = podName{status.GetNamespace(), status.GetName(), nodeOf(pods)}
+		titles[i] = title(status.GetNamespace(), status.GetName())
+	}
 	var pod *v1.Pod
-	if i := slices.IndexFunc(pods, func(v podView) bool { return s.has(v.pod.Namespace, v.pod.Name) }); i >= 0 {
+	seen := s.find(s.names[0], observedNames)
+	if i := s.find(s.names[0], podNames); i >= 0 {
 		pod = pods[i].pod
+		seen = slices.IndexFunc(statuses, func(status *lifecyclev1.PodStatus) bool { return status.GetUid() == string(pod.UID) })
 	}
 	var observed *lifecyclev1.PodStatus
-	var titles []string
-	for _, status := range statuses {
-		titles = append(titles, title(status.GetNamespace(), status.GetName()))
-		if s.has(status.GetNamespace(), status.GetName()) && (pod == nil || status.GetUid() == string(pod.UID)) {
-			observed = status
-		}
+	if seen >= 0 {
+		observed = statuses[seen]
 	}
 	if pod == nil && observed == nil {
 		slices.Sort(titles)

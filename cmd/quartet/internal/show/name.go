@@ -2,6 +2,7 @@ package show
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -20,7 +21,8 @@ func title(namespace, name string) string {
 type selection struct {
 	// namespace is what -n says; empty for all namespaces.
 	namespace string
-	// names are the pods by NAME or NAMESPACE/NAME; empty for all of the namespace.
+	// names are the pods by NAME or NAMESPACE/NAME; empty for all of the namespace. NAME is the pod's, or the one in the
+	// manifest of a static pod, which has the node's name appended to be the pod's.
 	names []string
 }
 
@@ -39,8 +41,28 @@ func (s selection) check() error {
 	return nil
 }
 
+// podName is how a pod can be named.
+type podName struct {
+	namespace, name string
+	// node is the name of the node that it is on.
+	node string
+}
+
+func nameOf(v podView) podName { return podName{v.pod.Namespace, v.pod.Name, v.pod.Spec.NodeName} }
+
+// find returns the index of the pod that a name of the selection means, -1 when there is none. A pod whose own name it is
+// goes before one in whose manifest it stands.
+func (s selection) find(argument string, names []podName) int {
+	exact := slices.IndexFunc(names, func(n podName) bool { return s.means(argument, podName{n.namespace, n.name, ""}) })
+	if exact >= 0 {
+		return exact
+	}
+	return slices.IndexFunc(names, func(n podName) bool { return s.means(argument, n) })
+}
+
 // means is true when a name of the selection means a pod.
-func (s selection) means(argument, namespace, name string) bool {
+func (s selection) means(argument string, pod podName) bool {
+	namespace := pod.namespace
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
 	}
@@ -51,20 +73,15 @@ func (s selection) means(argument, namespace, name string) bool {
 	if before, after, ok := strings.Cut(argument, "/"); ok {
 		wanted, argument = before, after
 	}
-	return wanted == namespace && argument == name
+	return wanted == namespace && (argument == pod.name || pod.node != "" && argument+"-"+pod.node == pod.name)
 }
 
 // has is true for a pod of the selection.
-func (s selection) has(namespace, name string) bool {
+func (s selection) has(pod podName) bool {
 	if len(s.names) == 0 {
-		return s.inNamespace(namespace)
+		return s.inNamespace(pod.namespace)
 	}
-	for _, argument := range s.names {
-		if s.means(argument, namespace, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.names, func(argument string) bool { return s.means(argument, pod) })
 }
 
 func (s selection) inNamespace(namespace string) bool {

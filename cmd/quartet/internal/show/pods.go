@@ -130,13 +130,13 @@ func (a *asker) getPods(cmd *cobra.Command, output format, s selection) error {
 	if err != nil {
 		return err
 	}
-	titles := make([]string, len(all))
+	names, titles := make([]podName, len(all)), make([]string, len(all))
 	for i, v := range all {
-		titles[i] = title(v.pod.Namespace, v.pod.Name)
+		names[i], titles[i] = nameOf(v), title(v.pod.Namespace, v.pod.Name)
 	}
 	var views []podView
 	for _, name := range s.names {
-		found := slices.IndexFunc(all, func(v podView) bool { return s.means(name, v.pod.Namespace, v.pod.Name) })
+		found := s.find(name, names)
 		if found < 0 {
 			return s.noSuchPod(name, titles)
 		}
@@ -225,7 +225,7 @@ func (w *podWatch) handle(change stream.Change[*enginev1.Pod]) {
 		w.fail(err)
 		return
 	}
-	if !w.pods.has(view.pod.Namespace, view.pod.Name) {
+	if !w.pods.has(nameOf(view)) {
 		return
 	}
 	if !w.begun {
