@@ -3,30 +3,17 @@
 package statedir
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 // dirMode lets only the owner read the state: it may hold secrets of pods.
 const dirMode = 0o700
-
-// maxHolderBytes bounds what is read from a lock file, which anyone with access to the directory may have written.
-const maxHolderBytes = 4096
-
-// Holder names the process that holds a lock.
-type Holder struct {
-	// Service is the service's name, for example "pleg".
-	Service string `json:"service"`
-	// PID is its process id.
-	PID int `json:"pid"`
-}
 
 // HeldError says that another process holds the lock of a service. Nothing is wrong with the state directory; the
 // other process has to end first.
@@ -35,15 +22,24 @@ type HeldError struct {
 	Path string
 	// Holder is who holds it; the zero value when the file does not say.
 	Holder Holder
+	// here is this process, to tell whether the holder is in another container.
+	here Holder
 }
 
 // Error names the holder and says what to do.
 func (e *HeldError) Error() string {
-	if e.Holder.PID == 0 {
-		return fmt.Sprintf("%s is locked by another process: stop it, or use another --state-dir", e.Path)
+	return fmt.Sprintf("%s is locked by %v: %s, or use another --state-dir", e.Path, e.Holder, e.remedy())
+}
+
+func (e *HeldError) remedy() string {
+	switch {
+	case e.Holder.PID == 0:
+		return "stop it"
+	case e.Holder.Container != "" && e.Holder.Container != e.here.Container:
+		return fmt.Sprintf("stop that container (docker stop %s)", e.Holder.Container)
+	default:
+		return "stop that process"
 	}
-	return fmt.Sprintf("%s is locked by %s with pid %d: stop that process, or use another --state-dir",
-		e.Path, e.Holder.Service, e.Holder.PID)
 }
 
 // Held is an exclusive hold on one service's place in a state directory. The kernel gives it up when the process ends,
@@ -53,29 +49,44 @@ type Held struct {
 }
 
 // Lock takes the lock of a service in a state directory, making the directory when there is none. It never waits:
-// when another process has the lock the error is a *HeldError that names it.
+// when another process has the lock the error is a *HeldError that names it. Where the directory cannot be written, the
+// error says who may not and what to do.
 func Lock(dir, service string) (*Held, error) {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
-		return nil, fmt.Errorf("making the state directory: %w", err)
+		return nil, accessError(dir, dir, err)
 	}
 	path := filepath.Join(dir, service+".lock")
 	// The file is never removed: whoever removes a lock file lets two others hold two files of one name.
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("opening the lock file of %s: %w", service, err)
+		return nil, accessError(dir, path, err)
 	}
+	holder := self(service)
 	if err := flock(file); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = &HeldError{Path: path, Holder: readHolder(file)}
+			err = &HeldError{Path: path, Holder: readHolder(file), here: holder}
 		} else {
 			err = fmt.Errorf("locking %s: %w", path, err)
 		}
 		return nil, errors.Join(err, file.Close())
 	}
-	if err := writeHolder(file, Holder{Service: service, PID: os.Getpid()}); err != nil {
+	if err := writeHolder(file, holder); err != nil {
 		return nil, errors.Join(fmt.Errorf("writing %s: %w", path, err), file.Close())
 	}
 	return &Held{file: file}, nil
+}
+
+// LastHolder returns who took the lock of a service last, whether it holds it still or not; the zero value when nobody
+// has, or the file does not say.
+func LastHolder(dir, service string) (Holder, error) {
+	file, err := os.Open(filepath.Join(dir, service+".lock"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Holder{}, nil
+	}
+	if err != nil {
+		return Holder{}, fmt.Errorf("reading who holds the lock of %s: %w", service, err)
+	}
+	return readHolder(file), file.Close()
 }
 
 // Release gives the lock up.
@@ -86,6 +97,26 @@ func (h *Held) Release() error {
 	return nil
 }
 
+// accessError says what an operator can do about a state directory in which this process cannot have a path.
+func accessError(dir, path string, err error) error {
+	remedy := "see that it is a directory on a disk that works"
+	if errors.Is(err, unix.EROFS) {
+		remedy = "it is on a read-only file system: mount it writable"
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		uid := os.Geteuid()
+		switch _, missing := os.Stat(path); {
+		case missing == nil:
+			remedy = fmt.Sprintf("user %d may not write what another user left: chown %d %s", uid, uid, path)
+		case path == dir:
+			remedy = fmt.Sprintf("user %d may not make it: make it as root (install -d -m 0700 -o %d %s)", uid, uid, dir)
+		default:
+			remedy = fmt.Sprintf("user %d may not write in it: chown %d %s", uid, uid, dir)
+		}
+	}
+	return fmt.Errorf("the state directory %s cannot be used: %w: %s, or name another with --state-dir", dir, err, remedy)
+}
+
 func flock(file *os.File) error {
 	for {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -93,31 +124,4 @@ func flock(file *os.File) error {
 			return err
 		}
 	}
-}
-
-func writeHolder(file *os.File, holder Holder) error {
-	data, err := json.Marshal(holder)
-	if err != nil {
-		return err
-	}
-	if err := file.Truncate(0); err != nil {
-		return err
-	}
-	_, err = file.WriteAt(append(data, '\n'), 0)
-	return err
-}
-
-// readHolder returns the zero Holder when the file says nothing that can be read: between taking the lock and writing
-// its name a holder is nameless for a moment.
-func readHolder(file *os.File) Holder {
-	data, err := io.ReadAll(io.NewSectionReader(file, 0, maxHolderBytes))
-	if err != nil {
-		return Holder{}
-	}
-	var holder Holder
-	if err := json.Unmarshal(data, &holder); err != nil {
-		return Holder{}
-	}
-	holder.Service = strings.ToValidUTF8(holder.Service, "")
-	return holder
 }

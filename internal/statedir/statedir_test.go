@@ -27,12 +27,16 @@ func TestLockIsExclusivePerService(t *testing.T) {
 	if !errors.As(err, &heldErr) {
 		t.Fatalf("second lock: got %v, want a HeldError", err)
 	}
-	if want := (Holder{Service: "pleg", PID: os.Getpid()}); heldErr.Holder != want {
-		t.Errorf("holder = %+v, want %+v", heldErr.Holder, want)
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, want := range []string{"pleg with pid", "pleg.lock", "--state-dir"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("error %q does not say %q", err, want)
+	if h := heldErr.Holder; h.Service != "pleg" || h.PID != os.Getpid() || h.Host != host || h.Since.IsZero() {
+		t.Errorf("holder = %+v", h)
+	}
+	for _, want := range []string{"pleg with pid", " on " + host, " since 20", "pleg.lock", "stop that process", "--state-dir"} {
+		if !strings.Contains(heldErr.Error(), want) {
+			t.Errorf("error %q does not say %q", heldErr, want)
 		}
 	}
 	if err := held.Release(); err != nil {
