@@ -55,6 +55,8 @@ type FollowConfig[V any] struct {
 	Logger *slog.Logger
 	// Name is what the log calls the stream.
 	Name string
+	// Metrics counts what comes; nobody sees it when nil.
+	Metrics *FollowedMetrics
 }
 
 // The back-off between subscriptions: short enough that a peer that was restarted is followed again before a person
@@ -73,6 +75,9 @@ func Follow[V any](ctx context.Context, cfg FollowConfig[V]) error {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = newFollowedMetrics(cfg.Name)
 	}
 	f := &follower[V]{cfg: cfg, held: map[string]V{}, backoff: newBackoff()}
 	for {
@@ -116,6 +121,7 @@ func (f *follower[V]) setConnected(up bool, cause error) {
 	} else if !f.lost {
 		f.cfg.Logger.Info("stream is away, trying again until it is back", "stream", f.cfg.Name, "error", cause)
 	}
+	f.cfg.Metrics.flows(f.up, up)
 	changed := f.up != up || (!up && !f.lost)
 	f.up, f.lost = up, !up
 	if changed && f.cfg.Connected != nil {
@@ -136,6 +142,7 @@ func (f *follower[V]) subscribe(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		f.cfg.Metrics.note(m.Kind, m.Start, f.cfg.Clock.Now())
 		f.handle(m)
 	}
 }

@@ -141,3 +141,12 @@ func (l *levelHistory[V]) next(cursor uint64) (change item[V], ok bool) {
 }
 
 func (l *levelHistory[V]) reaches(cursor uint64) bool { return cursor >= l.compacted }
+
+func (l *levelHistory[V]) behind(cursor uint64) int {
+	n := 0
+	l.order.AscendGreaterOrEqual(item[V]{rev: cursor + 1}, func(item[V]) bool {
+		n++
+		return true
+	})
+	return n
+}

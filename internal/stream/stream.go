@@ -107,6 +107,8 @@ type Config struct {
 	LogSize int
 	// Tombstones is how many removed keys a Level remembers for resumption; DefaultTombstones when 0.
 	Tombstones int
+	// Metrics counts what happens; nobody sees it when nil.
+	Metrics *ServedMetrics
 }
 
 const (

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 	"k8s.io/utils/clock"
@@ -26,6 +28,8 @@ type history[V any] interface {
 	next(cursor uint64) (change item[V], ok bool)
 	// reaches tells whether every change after the revision cursor is still known.
 	reaches(cursor uint64) bool
+	// behind returns how many messages the changes after the revision cursor make.
+	behind(cursor uint64) int
 }
 
 // hub is what Level and Edge share: the epoch, the revision, who waits for changes, and the subscriptions' protocol.
@@ -34,6 +38,7 @@ type hub[V any] struct {
 	epoch   string
 	clock   clock.WithTicker
 	history history[V]
+	metrics *ServedMetrics
 
 	mu      sync.Mutex
 	rev     uint64
@@ -43,17 +48,44 @@ type hub[V any] struct {
 
 func (h *hub[V]) init(cfg Config, past history[V]) {
 	h.epoch, h.clock, h.history, h.waiting = cfg.Epoch, cfg.Clock, past, map[*subscription[V]]struct{}{}
+	h.metrics = cfg.Metrics
 	if h.epoch == "" {
 		h.epoch = uuid.NewString()
 	}
 	if h.clock == nil {
 		h.clock = clock.RealClock{}
 	}
+	if h.metrics == nil {
+		h.metrics = newServedMetrics("")
+	}
+	look := h.look
+	h.metrics.look.Store(&look)
+}
+
+// look says how the subscribers are, for the metrics.
+func (h *hub[V]) look() servedState {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	state := servedState{subscribers: len(h.waiting), published: h.rev}
+	for s := range h.waiting {
+		state.behind = max(state.behind, h.history.behind(s.cursor)+int(s.unsent.Load()))
+		if !s.behindSince.IsZero() {
+			state.behindFor = max(state.behindFor, h.clock.Since(s.behindSince))
+		}
+	}
+	return state
 }
 
 // wake tells every subscription that something has changed. Called with mu held.
 func (h *hub[V]) wake() {
+	if len(h.waiting) == 0 {
+		return
+	}
+	now := h.clock.Now()
 	for s := range h.waiting {
+		if s.behindSince.IsZero() {
+			s.behindSince = now
+		}
 		select {
 		case s.changed <- struct{}{}:
 		default:
@@ -86,13 +118,15 @@ func (h *hub[V]) Subscribe(ctx context.Context, token []byte) (Subscription[V], 
 	if h.closed {
 		return nil, ErrClosed
 	}
-	s := &subscription[V]{hub: h, changed: make(chan struct{}, 1)}
+	s := &subscription[V]{hub: h, changed: make(chan struct{}, 1), behindSince: h.clock.Now(), end: endLeft}
 	s.start, s.cursor = h.startFrom(token)
 	if s.start != StartResumed {
 		s.cursor = h.rev
 		s.pending = h.history.snapshot()
+		s.unsent.Store(int64(len(s.pending)))
 	}
 	h.waiting[s] = struct{}{}
+	h.metrics.subscriptions[s.start].Inc()
 	return s, nil
 }
 
@@ -125,6 +159,12 @@ type subscription[V any] struct {
 	phase   phase
 	// changed has room for one signal: the subscription looks at everything that is new when it wakes.
 	changed chan struct{}
+	// unsent is the length of pending, for who looks on from outside.
+	unsent atomic.Int64
+	// behindSince is when the subscription was last up to date, and end is why it will have ended when it is closed.
+	// Both are under the hub's lock; behindSince is zero while it is up to date.
+	behindSince time.Time
+	end         ending
 }
 
 type phase int
@@ -139,12 +179,23 @@ const (
 func (s *subscription[V]) Close() {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
-	delete(s.hub.waiting, s)
+	if _, open := s.hub.waiting[s]; open {
+		delete(s.hub.waiting, s)
+		s.hub.metrics.ends[s.end].Inc()
+	}
 	s.pending = nil
 }
 
 // Next implements Subscription.
 func (s *subscription[V]) Next(ctx context.Context) (Message[V], error) {
+	m, err := s.next(ctx)
+	if err == nil {
+		s.hub.metrics.sent[m.Kind].Inc()
+	}
+	return m, err
+}
+
+func (s *subscription[V]) next(ctx context.Context) (Message[V], error) {
 	if err := ctx.Err(); err != nil {
 		return Message[V]{}, err
 	}
@@ -162,6 +213,7 @@ func (s *subscription[V]) Next(ctx context.Context) (Message[V], error) {
 			it := s.pending[0]
 			s.pending[0] = item[V]{}
 			s.pending = s.pending[1:]
+			s.unsent.Store(int64(len(s.pending)))
 			return Message[V]{Kind: KindSnapshot, Key: it.key, Value: it.value}, nil
 		}
 		s.phase, s.pending = phaseDeltas, nil
@@ -198,14 +250,21 @@ func (s *subscription[V]) take() (item[V], bool, error) {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
 	if s.hub.closed {
+		s.end = endClosed
 		return item[V]{}, false, ErrClosed
 	}
 	if !s.hub.history.reaches(s.cursor) {
+		if s.end != endOverflow {
+			s.hub.metrics.skipped.Add(s.hub.rev - s.cursor)
+		}
+		s.end = endOverflow
 		return item[V]{}, false, ErrOverflow
 	}
 	it, ok := s.hub.history.next(s.cursor)
 	if ok {
 		s.cursor = it.rev
+	} else {
+		s.behindSince = time.Time{}
 	}
 	return it, ok, nil
 }
