@@ -9,6 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -20,38 +23,147 @@ const (
 	maxSocketPath = 107
 )
 
-// ListenUnix listens on unix:///ABSOLUTE/PATH for connections of root, of the process's own user, and of the allowed
-// ones; others are closed and logged. It makes the directory when there is none, takes the place of a socket that nobody
-// serves any more, and fails when somebody serves there. The socket has mode 0660 and the process's group. The logger may
-// be nil.
+// abstractScheme begins the address of a socket that has a name and no file: unix-abstract:NAME, see unix(7).
+const abstractScheme = "unix-abstract:"
+
+const (
+	// probes is how often a socket is asked whether somebody serves it, and probePause the time between two questions: a
+	// process that is being killed gives up its lock a moment before its sockets.
+	probes     = 4
+	probePause = 50 * time.Millisecond
+)
+
+// ListenUnix listens on unix:///ABSOLUTE/PATH, or unix-abstract:NAME, for connections of root, of the process's own user,
+// and of the allowed ones; others are closed and logged. It makes the directory when there is none, takes the place of a
+// socket that nobody serves any more, and fails when somebody serves there. The socket has mode 0660 and the process's
+// group. The logger may be nil.
 func ListenUnix(address string, allowedUIDs []int, logger *slog.Logger) (net.Listener, error) {
-	path, err := socketPath(address)
+	name, err := socketName(address)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), socketDirMode); err != nil {
-		return nil, fmt.Errorf("make the directory of the socket %s: %w", path, err)
-	}
-	if conn, err := net.Dial("unix", path); err == nil {
-		if err := conn.Close(); err != nil {
-			return nil, fmt.Errorf("probe the socket %s: %w", path, err)
+	isFile := !strings.HasPrefix(name, "@")
+	if isFile {
+		if err := makeRoom(name); err != nil {
+			return nil, err
 		}
-		return nil, fmt.Errorf("another process serves on %s: stop it, or choose another address", path)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove the old socket %s: %w", path, err)
-	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", address, err)
+		return nil, fmt.Errorf("listen on %s: %w%s", address, err, remedy(err, filepath.Dir(name)))
 	}
-	if err := os.Chmod(path, socketMode); err != nil {
-		return nil, errors.Join(fmt.Errorf("set the mode of %s: %w", path, err), listener.Close())
+	if isFile {
+		if err := os.Chmod(name, socketMode); err != nil {
+			return nil, errors.Join(fmt.Errorf("set the mode of %s: %w", name, err), listener.Close())
+		}
 	}
 	return newPeerListener(listener, allowedUIDs, logger), nil
 }
 
-func socketPath(address string) (string, error) {
+// makeRoom makes the directory of a socket, and removes one that nobody serves.
+func makeRoom(path string) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, socketDirMode); err != nil {
+		return fmt.Errorf("make the directory of the socket %s: %w%s", path, err, remedy(err, dir))
+	}
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err == nil && info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s is there and is not a socket: move it away, or choose another address", path)
+	}
+	for i := range probes {
+		if i > 0 {
+			time.Sleep(probePause)
+		}
+		if err = probe(path); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the old socket %s: %w%s", path, err, remedy(err, path))
+	}
+	return nil
+}
+
+// probe fails when somebody serves a socket, or may, and says who.
+func probe(path string) error {
+	owner, err := WhoServes("unix://" + path)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		// It may well be served, and where the directory lets it, removing it would cut somebody off.
+		return fmt.Errorf("%s is another user's: %w%s", path, err, remedy(err, path))
+	case err != nil:
+		return nil //nolint:nilerr // nobody answers, which is what the caller wants
+	}
+	return fmt.Errorf("%v serves on %s: stop it when it is the same service of this node; two nodes do not share a directory of sockets, "+
+		"so give each its own, or choose another address", owner, path)
+}
+
+// Owner is the process at the other end of a connection to a socket.
+type Owner struct {
+	// PID is 0 when the process is not to be seen from here: it is in another container.
+	PID int
+	UID int
+	// Name is the command's name; empty when it is not known.
+	Name string
+}
+
+// WhoServes connects to an address, as Dial takes it, and returns who listens there. It fails when nobody does.
+func WhoServes(address string) (owner Owner, err error) {
+	name, err := socketName(address)
+	if err != nil {
+		return Owner{}, err
+	}
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		return Owner{}, fmt.Errorf("connect to %s: %w", address, err)
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	cred, err := peerOf(conn)
+	if err != nil {
+		return Owner{}, err
+	}
+	owner = Owner{PID: int(cred.Pid), UID: int(cred.Uid)}
+	if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", owner.PID)); err == nil {
+		owner.Name = strings.TrimSpace(string(comm))
+	}
+	return owner, nil
+}
+
+// String is "another process (pleg with pid 7 of user 0)".
+func (o Owner) String() string {
+	switch {
+	case o.PID == 0:
+		return fmt.Sprintf("a process of another container (user %d)", o.UID)
+	case o.Name == "":
+		return fmt.Sprintf("another process (pid %d of user %d)", o.PID, o.UID)
+	default:
+		return fmt.Sprintf("another process (%s with pid %d of user %d)", o.Name, o.PID, o.UID)
+	}
+}
+
+// remedy says what to do about a file or directory that cannot be used, when that is known.
+func remedy(err error, path string) string {
+	switch {
+	case errors.Is(err, unix.EROFS):
+		return ": " + path + " is on a read-only file system: mount it writable"
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Sprintf(": user %d may not: run as the owner of %s or as a member of a group that may write there", os.Geteuid(), path)
+	default:
+		return ""
+	}
+}
+
+// socketName returns what the kernel calls the socket of an address: a path, or @NAME for an abstract one.
+func socketName(address string) (string, error) {
+	if name, ok := strings.CutPrefix(address, abstractScheme); ok && name != "" && len(name) <= maxSocketPath {
+		return "@" + name, nil
+	}
 	path, ok := strings.CutPrefix(address, "unix://")
 	if !ok || !filepath.IsAbs(path) {
 		return "", fmt.Errorf("address %q: want unix:///ABSOLUTE/PATH", address)

@@ -111,7 +111,7 @@ func (s serverStream) Context() context.Context { return s.ctx }
 // Dial returns a connection to the service at address. It connects when it is first used and again whenever it must;
 // it fails only when the address is malformed.
 func Dial(address string) (*grpc.ClientConn, error) {
-	if _, err := socketPath(address); err != nil {
+	if _, err := socketName(address); err != nil {
 		return nil, err
 	}
 	conn, err := grpc.NewClient(address,
@@ -133,6 +133,6 @@ func Dial(address string) (*grpc.ClientConn, error) {
 
 // isUnary leaves out the watch streams, whose spans would never end, and the polls of health, which say nothing.
 func isUnary(info *stats.RPCTagInfo) bool {
-	method := info.FullMethodName[strings.LastIndexByte(info.FullMethodName, '/')+1:]
-	return !strings.HasPrefix(method, "Watch") && method != "GetHealth" && method != "Check"
+	service, method, _ := strings.Cut(strings.TrimPrefix(info.FullMethodName, "/"), "/")
+	return !strings.HasPrefix(method, "Watch") && method != "GetHealth" && service != grpc_health_v1.Health_ServiceDesc.ServiceName
 }

@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -128,6 +129,66 @@ func TestSocketHasItsModeAndReplacesAStaleOne(t *testing.T) {
 	}
 }
 
+// TestASocketOfAnotherNodeIsNotTaken is what a second node says whose directory of sockets is the first one's.
+func TestASocketOfAnotherNodeIsNotTaken(t *testing.T) {
+	address := "unix://" + filepath.Join(t.TempDir(), "s.sock")
+	stop := serve(t, address, rpc.NewHealth())
+	_, err := rpc.ListenUnix(address, nil, nil)
+	comm, readErr := os.ReadFile("/proc/self/comm")
+	if readErr != nil {
+		t.Fatal(readErr)
+	}
+	for _, want := range []string{
+		fmt.Sprintf("another process (%s with pid %d of user %d) serves on ", strings.TrimSpace(string(comm)), os.Getpid(), os.Geteuid()),
+		"two nodes do not share a directory of sockets, so give each its own",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	for owner, want := range map[rpc.Owner]string{
+		{UID: 10241}:         "a process of another container (user 10241)",
+		{PID: 7, UID: 10241}: "another process (pid 7 of user 10241)",
+	} {
+		if got := owner.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestAFileThatIsNoSocketIsLeftAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rpc.ListenUnix("unix://"+path, nil, nil); err == nil || !strings.Contains(err.Error(), "is not a socket: move it away") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnAddressWithoutAFileIsServedToo(t *testing.T) {
+	address := fmt.Sprintf("unix-abstract:quartet-test/%d", os.Getpid())
+	stop := serve(t, address, rpc.NewHealth())
+	if got, err := client(t, address).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if owner, err := rpc.WhoServes(address); err != nil || owner.PID != os.Getpid() {
+		t.Errorf("served by %v, %v", owner, err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if owner, err := rpc.WhoServes(address); err == nil {
+		t.Errorf("after the stop it is served by %v", owner)
+	}
+}
+
 func TestAddressesThatCannotWorkAreRefusedWithTheReason(t *testing.T) {
 	taken := "unix://" + filepath.Join(t.TempDir(), "s.sock")
 	stop := serve(t, taken, rpc.NewHealth())
@@ -137,7 +198,7 @@ func TestAddressesThatCannotWorkAreRefusedWithTheReason(t *testing.T) {
 		}
 	}()
 	for address, want := range map[string]string{
-		taken:                                 "another process serves on",
+		taken:                                 " serves on ",
 		"127.0.0.1:0":                         "want unix:///ABSOLUTE/PATH",
 		"unix://relative":                     "want unix:///ABSOLUTE/PATH",
 		"unix:///" + strings.Repeat("x", 200): "choose a shorter directory",
@@ -160,11 +221,11 @@ func TestForeignUsersAreRefused(t *testing.T) {
 	if err := os.Chmod(path, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if got := pingAs(t, path, foreign); got != 0 {
+	if got := pingAs(t, path, foreign, foreign); got != 0 {
 		t.Errorf("the server sent %d bytes to a foreign user, want the connection closed", got)
 	}
 	for _, uid := range []int{0, allowed} {
-		if got := pingAs(t, path, uid); got == 0 {
+		if got := pingAs(t, path, uid, uid); got == 0 {
 			t.Errorf("the server sent nothing to user %d", uid)
 		}
 	}
