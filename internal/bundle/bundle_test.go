@@ -2,7 +2,6 @@ package bundle
 
 import (
 	"encoding/json"
-	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -10,9 +9,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/machine"
 )
 
 func layoutAt(t *testing.T, dir string) layout.Layout {
@@ -112,24 +110,6 @@ func TestNetworkWithoutAPacketFilterStillConnects(t *testing.T) {
 	}
 }
 
-func TestPacketFilterPrefersIPTables(t *testing.T) {
-	having := func(have ...string) func(string) (string, error) {
-		return func(name string) (string, error) {
-			for _, h := range have {
-				if h == name {
-					return "/sbin/" + name, nil
-				}
-			}
-			return "", errors.New("not found")
-		}
-	}
-	for want, have := range map[string][]string{"iptables": {"nft", "iptables"}, "nftables": {"nft"}, "": {}} {
-		if got := packetFilter(having(have...)); got != want {
-			t.Errorf("with %v: got %q, want %q", have, got, want)
-		}
-	}
-}
-
 // Nodes that start at once get different networks, each keeps its own, and one that is gone gives it back.
 func TestNetworksAreClaimedOnce(t *testing.T) {
 	claims := t.TempDir()
@@ -223,68 +203,15 @@ func write(t *testing.T, root, path, content string) {
 	}
 }
 
-func levels(f Findings) map[string]Level {
-	out := map[string]Level{}
-	for _, finding := range f {
-		out[finding.Name] = finding.Level
-	}
-	return out
-}
-
-func TestPreflight(t *testing.T) {
-	const allCaps, withoutResource = "CapEff:\t000001ffffffffff\n", "CapEff:\t000001fffeffffff\n"
-	cases := []struct {
-		name string
-		prep func(root string) machine
-		want map[string]Level
-		says []string
-	}{
-		{"cgroup v2 with everything", func(root string) machine {
-			write(t, root, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n")
-			write(t, root, "proc/self/status", allCaps)
-			return machine{root: root}
-		}, map[string]Level{"root": OK, "cgroups": OK, "CAP_SYS_RESOURCE": OK}, nil},
-		{"cgroup v2 without memory", func(root string) machine {
-			write(t, root, "sys/fs/cgroup/cgroup.controllers", "cpu pids\n")
-			write(t, root, "proc/self/status", allCaps)
-			return machine{root: root}
-		}, map[string]Level{"root": OK, "cgroups": Missing, "CAP_SYS_RESOURCE": OK}, []string{"memory", "subtree_control"}},
-		{"cgroup v1 without the capability", func(root string) machine {
-			for _, c := range []string{"cpu", "memory", "pids", "devices", "freezer"} {
-				write(t, root, "sys/fs/cgroup/"+c+"/tasks", "")
-			}
-			write(t, root, "proc/self/status", withoutResource)
-			return machine{root: root}
-		}, map[string]Level{"root": OK, "cgroups": OK, "CAP_SYS_RESOURCE": Fallback}, nil},
-		{"no cgroups, not root", func(root string) machine {
-			write(t, root, "proc/self/status", allCaps)
-			return machine{root: root, euid: 1000}
-		}, map[string]Level{"root": Missing, "cgroups": Missing, "CAP_SYS_RESOURCE": OK}, []string{"sudo", "mount -t cgroup2"}},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			m := c.prep(t.TempDir())
-			m.binDir = t.TempDir()
-			for _, name := range binaries() {
-				write(t, m.binDir, name, "")
-			}
-			findings := m.check()
-			c.want["bundled runtime"] = OK
-			if diff := cmp.Diff(c.want, levels(findings)); diff != "" {
-				t.Errorf("findings (-want +got):\n%s", diff)
-			}
-			for _, text := range c.says {
-				if err := findings.Err(); err == nil || !strings.Contains(err.Error(), text) {
-					t.Errorf("the error does not say %q: %v", text, err)
-				}
-			}
-		})
-	}
-}
-
 func TestPreflightNamesMissingBinaries(t *testing.T) {
-	m := machine{root: t.TempDir(), binDir: t.TempDir()}
-	if f := m.binaries(); f.Level != Missing || !strings.Contains(f.Detail, "runc") || !strings.Contains(f.Do, "make build") {
+	dir := t.TempDir()
+	if f := checkBinaries(dir); f.Level != machine.Fault || !strings.Contains(f.Detail, "runc") || !strings.Contains(f.Fix, "make build") {
+		t.Errorf("got %+v", f)
+	}
+	for _, name := range binaries() {
+		write(t, dir, name, "")
+	}
+	if f := checkBinaries(dir); f.Level != machine.OK {
 		t.Errorf("got %+v", f)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
@@ -121,7 +122,7 @@ func (b *Bundle) configure(network networkConfig) error {
 		RuncRoot:         b.dir("runc"),
 		SandboxImage:     PauseImage,
 		Snapshotter:      snapshotter,
-		RestrictOOMScore: !hasCapability(capSysResource),
+		RestrictOOMScore: !machine.This().HasCapability(machine.CapSysResource),
 	}
 	text, err := config.render()
 	if err != nil {

@@ -5,20 +5,21 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/internal/machine"
 )
 
 // makeShared sees to it that mounts made below a directory propagate, which volumes with mount propagation need. Where
 // systemd runs, the root mount is shared and nothing is done. Elsewhere the directory becomes a shared mount of its own.
 func makeShared(dir string, note func(string)) error {
-	shared, err := isShared(dir)
+	at, err := machine.This().MountOf(dir)
 	if err != nil {
 		return err
 	}
-	if shared {
+	if machine.IsShared(at) {
 		return nil
 	}
 	if mounted, err := mountinfo.Mounted(dir); err != nil {
@@ -33,34 +34,6 @@ func makeShared(dir string, note func(string)) error {
 	}
 	note("the machine's mounts are private: " + dir + " is now a shared mount of its own")
 	return nil
-}
-
-func isShared(dir string) (bool, error) {
-	at, err := mountOf(dir)
-	if err != nil {
-		return false, err
-	}
-	return at != nil && strings.Contains(at.Optional, "shared:"), nil
-}
-
-// mountOf is the mount that a directory lies in: the longest mount point that is a prefix of it. Among mounts on one point
-// the last counts, because it covers the others. It is nil where /proc shows no mount, as in some chroots.
-func mountOf(dir string) (*mountinfo.Info, error) {
-	resolved, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return nil, fmt.Errorf("resolving %s: %w", dir, err)
-	}
-	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(resolved))
-	if err != nil {
-		return nil, fmt.Errorf("reading the mounts: %w", err)
-	}
-	var at *mountinfo.Info
-	for _, m := range mounts {
-		if at == nil || len(m.Mountpoint) >= len(at.Mountpoint) {
-			at = m
-		}
-	}
-	return at, nil
 }
 
 // unmountBelow removes the mounts at and below a directory, the newest first. A busy one is detached: it goes when its

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
@@ -44,7 +44,7 @@ func (b *Bundle) network() (networkConfig, error) {
 	if err != nil {
 		return networkConfig{}, err
 	}
-	backend := packetFilter(exec.LookPath)
+	backend := machine.This().PacketFilter()
 	if backend == "" {
 		b.cfg.Note("neither iptables nor nft is installed: pods reach each other and this machine, but not beyond it, " +
 			"and a hostPort fails; install iptables to have both")
@@ -172,17 +172,6 @@ func sliceInUse(index int, own string) bool {
 		}
 	}
 	return false
-}
-
-// packetFilter names what the CNI plugins can use on this machine.
-func packetFilter(lookPath func(string) (string, error)) string {
-	if _, err := lookPath("iptables"); err == nil {
-		return "iptables"
-	}
-	if _, err := lookPath("nft"); err == nil {
-		return "nftables"
-	}
-	return ""
 }
 
 // render writes the CNI configuration: a bridge with addresses by host-local, and port mapping. Port mapping stays in

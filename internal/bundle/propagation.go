@@ -7,11 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
@@ -26,11 +26,11 @@ func sharedMountsFile(l layout.Layout) string {
 func ShareMounts(l layout.Layout, note func(string)) error {
 	var changed []string
 	for _, dir := range []string{"/", l.StateDir()} {
-		at, err := mountOf(dir)
+		at, err := machine.This().MountOf(dir)
 		if err != nil {
 			return err
 		}
-		if at == nil || strings.Contains(at.Optional, "shared:") {
+		if at == nil || machine.IsShared(at) {
 			continue
 		}
 		// Remembered first: a mount that is undone without having been changed is as it was.

@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
@@ -149,11 +150,11 @@ func (n *node) checkMachine() (string, error) {
 	}
 	var have []string
 	for _, f := range findings {
-		if f.Level == bundle.Fallback {
-			n.progress.note(fmt.Sprintf("%s: %s; %s", f.Name, f.Detail, f.Do))
+		if f.Level == machine.Warning {
+			n.progress.note(fmt.Sprintf("%s: %s; %s", f.Check, f.Detail, f.Fix))
 			continue
 		}
-		have = append(have, f.Name+": "+f.Detail)
+		have = append(have, f.Check+": "+f.Detail)
 	}
 	return strings.Join(have, "; "), nil
 }

@@ -1,0 +1,172 @@
+package machine
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// version is the first two numbers of a kernel's release.
+type version struct{ major, minor int }
+
+func (v version) before(other version) bool {
+	return v.major < other.major || (v.major == other.major && v.minor < other.minor)
+}
+
+// oldestKernel can run containers under every process of a node: pidfd_open(2), by which they are waited for, is of 5.3,
+// the freezer of cgroup v2, which runc's documentation asks for, of 5.2, and 5.4 is the first release with both that is
+// maintained for long. kubeadm's own check (k8s.io/system-validators) asks for 4.19.
+var oldestKernel = version{5, 4}
+
+// wholeKernel can do everything: PIDFD_NONBLOCK, with which `quartet up` and `quartet down` wait, is of 5.10, and
+// Kubernetes asks for 5.8 with cgroup v2 (kubernetes.io, "Linux Kernel Version Requirements").
+var wholeKernel = version{5, 10}
+
+// Kernel checks the kernel's version.
+func (m Machine) Kernel() Finding {
+	const check = "kernel"
+	release, err := m.read("proc/sys/kernel/osrelease")
+	if err != nil {
+		return Unknown(check, err)
+	}
+	v, err := parseVersion(release)
+	f := Ok(check, "%s", release)
+	const fix = "boot a kernel of 5.10 or later"
+	switch {
+	case err != nil:
+		return Unknown(check, err)
+	case v.before(oldestKernel):
+		return f.With(Fault, release+" is older than 5.4, which containers and waiting for processes need", fix)
+	case v.before(wholeKernel):
+		return f.With(Warning, release+" is older than 5.10: quartet up and down cannot wait for processes, and cgroup v2 is not whole", fix)
+	default:
+		return f
+	}
+}
+
+func parseVersion(release string) (version, error) {
+	var v version
+	if _, err := fmt.Sscanf(release, "%d.%d", &v.major, &v.minor); err != nil {
+		return v, fmt.Errorf("%q is not the release of a kernel: %w", release, err)
+	}
+	return v, nil
+}
+
+// User checks that this process is root's.
+func (m Machine) User() Finding {
+	f := Ok("root", "running as root")
+	if m.EUID != 0 {
+		return f.With(Fault, fmt.Sprintf("running as uid %d, and containers need root", m.EUID), "run the command with sudo")
+	}
+	return f
+}
+
+// Cgroups checks the control groups. Version 2 has its controllers listed in one file, version 1 has a directory for
+// each. Without cpu, memory and pids no container has its limits; the others are asked for by single pods.
+func (m Machine) Cgroups() Finding {
+	f := Finding{Check: "cgroups"}
+	needed := []string{"cpu", "memory", "pids"}
+	if have, err := m.read("sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return cgroupFinding(f, "version 2", needed, []string{"cpuset", "io"}, strings.Fields(have),
+			"enable them in the kernel, or in the parent's cgroup.subtree_control when this is a container")
+	}
+	wanted := []string{"cpuset", "cpuacct", "blkio", "devices", "freezer"}
+	var have []string
+	for _, name := range append(wanted, needed...) {
+		if _, err := os.Stat(m.path("sys/fs/cgroup", name)); err == nil {
+			have = append(have, name)
+		}
+	}
+	if len(lacking(needed, have)) == len(needed) {
+		return f.With(Fault, "nothing is mounted at /sys/fs/cgroup", "mount -t cgroup2 none /sys/fs/cgroup")
+	}
+	return cgroupFinding(f, "version 1", needed, wanted, have,
+		"for each NAME: mkdir /sys/fs/cgroup/NAME && mount -t cgroup -o NAME none /sys/fs/cgroup/NAME")
+}
+
+func cgroupFinding(f Finding, version string, needed, wanted, have []string, fix string) Finding {
+	if missing := lacking(needed, have); len(missing) > 0 {
+		return f.With(Fault, version+" without the controllers "+strings.Join(missing, ", "), fix)
+	}
+	if missing := lacking(wanted, have); len(missing) > 0 {
+		return f.With(Warning, version+" without the controllers "+strings.Join(missing, ", ")+", which some pods need", fix)
+	}
+	f.Detail = version
+	return f
+}
+
+func lacking(needed, have []string) []string {
+	var out []string
+	for _, n := range needed {
+		found := false
+		for _, h := range have {
+			found = found || h == n
+		}
+		if !found {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// CapSysResource is CAP_SYS_RESOURCE of linux/capability.h: without it a process may not lower an OOM score.
+const CapSysResource = 24
+
+// Capabilities checks that this process may do what starting containers takes; root in a container often may not.
+func (m Machine) Capabilities() Finding {
+	f := Ok("capabilities", "all that containers need")
+	set, err := m.capabilities()
+	if err != nil {
+		return Unknown(f.Check, err)
+	}
+	var missing []string
+	// By their numbers in linux/capability.h. What runc needs to set up a container and its network.
+	for _, c := range []struct {
+		number uint
+		name   string
+	}{
+		{0, "CAP_CHOWN"}, {1, "CAP_DAC_OVERRIDE"}, {3, "CAP_FOWNER"}, {5, "CAP_KILL"}, {6, "CAP_SETGID"}, {7, "CAP_SETUID"},
+		{8, "CAP_SETPCAP"}, {12, "CAP_NET_ADMIN"}, {18, "CAP_SYS_CHROOT"}, {19, "CAP_SYS_PTRACE"}, {21, "CAP_SYS_ADMIN"},
+		{27, "CAP_MKNOD"},
+	} {
+		if set&(1<<c.number) == 0 {
+			missing = append(missing, c.name)
+		}
+	}
+	if len(missing) > 0 {
+		return f.With(Fault, "without "+strings.Join(missing, ", "),
+			"run the command with sudo; in a container, run that with --privileged")
+	}
+	return f
+}
+
+// OOMScores checks for CAP_SYS_RESOURCE, without which the bundled runtime leaves OOM scores as they are.
+func (m Machine) OOMScores() Finding {
+	f := Ok("CAP_SYS_RESOURCE", "held")
+	if !m.HasCapability(CapSysResource) {
+		return f.With(Warning, "not held, so containers keep the OOM score of this process where a lower one is asked",
+			"start with that capability to have the scores of guaranteed pods protected")
+	}
+	return f
+}
+
+// HasCapability is true when this process has a capability in its effective set, by its number in linux/capability.h.
+func (m Machine) HasCapability(capability uint) bool {
+	set, err := m.capabilities()
+	return err == nil && set&(1<<capability) != 0
+}
+
+// capabilities reads the effective set of this process.
+func (m Machine) capabilities() (uint64, error) {
+	status, err := m.read("proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(status) {
+		if hex, found := strings.CutPrefix(line, "CapEff:"); found {
+			return strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
+		}
+	}
+	return 0, fmt.Errorf("/proc/self/status has no line CapEff")
+}

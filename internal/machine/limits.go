@@ -1,0 +1,210 @@
+package machine
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// minOpenFiles is more than the 4096 that a machine without systemd gives every process: a containerd with the
+	// kubelet's 110 pods needs several for each container.
+	minOpenFiles = 8192
+	// minInstances and minWatches are the kernel's own defaults, below which somebody has set them; minThreads is the
+	// kernel's least default of pid_max.
+	minInstances, minWatches, minThreads = 128, 8192, 32768
+	// fullPercent of a limit in use is too much: what comes next is an error in some container.
+	fullPercent = 80
+
+	sysctlFile = " and the same line in /etc/sysctl.d/quartet.conf"
+)
+
+// OpenFiles checks how many files a process may have open.
+func (m Machine) OpenFiles() Finding {
+	f := Finding{Check: "open files"}
+	limit, err := m.OpenFilesLimit()
+	if err != nil {
+		return Unknown(f.Check, err)
+	}
+	f.Detail = fmt.Sprintf("%d for each process", limit)
+	if limit == math.MaxUint64 {
+		f.Detail = "no limit"
+	}
+	if limit < minOpenFiles {
+		return f.With(Warning, f.Detail+": too few for a runtime with many containers",
+			"ulimit -Hn 1048576 before quartet up, or LimitNOFILE=1048576 in the unit")
+	}
+	return f
+}
+
+// Inotify checks that files can still be watched: configmux, runtimes and many programs in containers do, and all that
+// root starts share one allowance.
+func (m Machine) Inotify(processes []Process) Finding {
+	f := Finding{Check: "inotify"}
+	instances, err := m.number("proc/sys/fs/inotify/max_user_instances")
+	if err != nil {
+		return Unknown(f.Check, err)
+	}
+	watches, err := m.number("proc/sys/fs/inotify/max_user_watches")
+	if err != nil {
+		return Unknown(f.Check, err)
+	}
+	var usedInstances, usedWatches int64
+	for _, p := range processes {
+		if p.UID == 0 {
+			usedInstances += p.Inotify
+			usedWatches += p.Watches
+		}
+	}
+	f.Detail = fmt.Sprintf("root has %d of %d instances and %d of %d watches", usedInstances, instances, usedWatches, watches)
+	if instances < minInstances || isFull(usedInstances, instances) {
+		return f.With(Warning, f.Detail+": too few instances are left", fmt.Sprintf("sysctl -w fs.inotify.max_user_instances=%d,%s", max(512, 4*usedInstances), sysctlFile))
+	}
+	if watches < minWatches || isFull(usedWatches, watches) {
+		return f.With(Warning, f.Detail+": too few watches are left", fmt.Sprintf("sysctl -w fs.inotify.max_user_watches=%d,%s", max(524288, 4*usedWatches), sysctlFile))
+	}
+	return f
+}
+
+func isFull(used, limit int64) bool { return used*100 >= limit*fullPercent }
+
+// Threads checks how many processes and threads there may be; the least of two limits counts.
+func (m Machine) Threads() Finding {
+	f := Finding{Check: "processes"}
+	pids, err := m.number("proc/sys/kernel/pid_max")
+	if err != nil {
+		return Unknown(f.Check, err)
+	}
+	threads, err := m.number("proc/sys/kernel/threads-max")
+	if err != nil {
+		return Unknown(f.Check, err)
+	}
+	used, err := m.runningThreads()
+	if err != nil {
+		return Unknown(f.Check, err)
+	}
+	limit, name, wanted := pids, "kernel.pid_max", int64(4194304) // the most that there can be, and what systemd sets
+	if threads < limit {
+		limit, name, wanted = threads, "kernel.threads-max", max(4*minThreads, 4*used)
+	}
+	f.Detail = fmt.Sprintf("%d of %d (%s)", used, limit, name)
+	if limit < minThreads || isFull(used, limit) {
+		return f.With(Warning, f.Detail+": too few are left for containers", fmt.Sprintf("sysctl -w %s=%d,%s", name, wanted, sysctlFile))
+	}
+	return f
+}
+
+// runningThreads is in the fourth word of loadavg, "RUNNABLE/ALL".
+func (m Machine) runningThreads() (int64, error) {
+	text, err := m.read("proc/loadavg")
+	if err != nil {
+		return 0, err
+	}
+	words := strings.Fields(text)
+	if len(words) < 4 {
+		return 0, fmt.Errorf("%q is not what /proc/loadavg has", text)
+	}
+	_, all, _ := strings.Cut(words[3], "/")
+	return strconv.ParseInt(all, 10, 64)
+}
+
+// Swap checks that there is none, as a kubelet does unless failSwapOn is false: memory limits of containers do not hold
+// back what is swapped.
+func (m Machine) Swap(failSwapOn bool) Finding {
+	f := Ok("swap", "off")
+	text, err := m.read("proc/swaps")
+	if err != nil {
+		return Unknown(f.Check, err)
+	}
+	var devices []string
+	for i, line := range strings.Split(text, "\n") {
+		if words := strings.Fields(line); i > 0 && len(words) > 0 { // the first line is the head of the table
+			devices = append(devices, words[0])
+		}
+	}
+	switch {
+	case len(devices) == 0:
+		return f
+	case !failSwapOn:
+		f.Detail = "on, and failSwapOn is false: " + strings.Join(devices, ", ")
+		return f
+	default:
+		return f.With(Warning, "on ("+strings.Join(devices, ", ")+"): containers that exceed their memory are swapped instead of ended",
+			"swapoff -a, and take its lines out of /etc/fstab; or failSwapOn: false in the configuration")
+	}
+}
+
+const (
+	// staUnsync and timeError are STA_UNSYNC and TIME_ERROR of adjtimex(2).
+	staUnsync, timeError = 0x40, 5
+	// clockSlack is how far in the future a file may have been written.
+	clockSlack = time.Minute
+)
+
+// earliest is before every machine that this program can run on was started: a clock that says less was never set.
+var earliest = time.Date(2025, time.January, 1, 0, 0, 0, 0, time.UTC)
+
+// Clock checks that the clock was set, was not set back since the node wrote its files into the state directory, and is
+// kept in time by somebody. The ages of pods, certificates and the times in traces depend on it; the order of events
+// does not.
+func (m Machine) Clock(stateDir string) Finding {
+	now := m.Now()
+	f := Ok("clock", "synchronised, %s", now.UTC().Format(time.RFC3339))
+	const set = "timedatectl set-ntp true, or apt-get install chrony; date -s sets it once"
+	booted, err := m.bootTime()
+	if err != nil {
+		return Unknown(f.Check, err)
+	}
+	if now.Before(earliest) || booted.Before(earliest) {
+		return f.With(Warning, fmt.Sprintf("it is %s, and the machine was started at %s: the clock was never set",
+			now.UTC().Format(time.RFC3339), booted.UTC().Format(time.RFC3339)), set)
+	}
+	if file, written := m.newest(stateDir); written.After(now.Add(clockSlack)) {
+		return f.With(Warning, fmt.Sprintf("it is %s, and %s was written at %s: the clock was set back",
+			now.UTC().Format(time.RFC3339), file, written.UTC().Format(time.RFC3339)), set)
+	}
+	var timex unix.Timex
+	state, err := m.Adjtimex(&timex)
+	if err != nil {
+		return Unknown(f.Check, err)
+	}
+	if state == timeError || timex.Status&staUnsync != 0 {
+		return f.With(Warning, "nobody keeps it in time (adjtimex says STA_UNSYNC)", set)
+	}
+	return f
+}
+
+// bootTime is what the kernel counts as the moment of its start, by the clock as it is set now.
+func (m Machine) bootTime() (time.Time, error) {
+	stat, err := m.read("proc/stat")
+	if err != nil {
+		return time.Time{}, err
+	}
+	for line := range strings.Lines(stat) {
+		if text, found := strings.CutPrefix(line, "btime "); found {
+			seconds, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+			return time.Unix(seconds, 0), err
+		}
+	}
+	return time.Time{}, fmt.Errorf("/proc/stat has no line btime")
+}
+
+// newest is the file directly in a directory that was written last; nothing when there is none.
+func (m Machine) newest(dir string) (file string, written time.Time) {
+	entries, err := os.ReadDir(m.path(dir))
+	if err != nil {
+		return "", time.Time{}
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && info.ModTime().After(written) {
+			file, written = filepath.Join(dir, e.Name()), info.ModTime()
+		}
+	}
+	return file, written
+}

@@ -1,0 +1,87 @@
+package machine
+
+import (
+	"fmt"
+	"os"
+)
+
+// PacketFilter names what CNI plugins can use for masquerading and host ports, "iptables" before "nftables"; empty
+// when the machine has neither.
+func (m Machine) PacketFilter() string {
+	if _, err := m.LookPath("iptables"); err == nil {
+		return "iptables"
+	}
+	if _, err := m.LookPath("nft"); err == nil {
+		return "nftables"
+	}
+	return ""
+}
+
+// Masquerading checks for a packet filter.
+func (m Machine) Masquerading() Finding {
+	filter := m.PacketFilter()
+	f := Ok("packet filter", "%s", filter)
+	if filter == "" {
+		return f.With(Warning, "neither iptables nor nft is installed: pods do not reach beyond this machine, and a hostPort fails",
+			"apt-get install iptables (or nftables)")
+	}
+	return f
+}
+
+// Forwarding checks that the kernel passes packets between pods and the network.
+func (m Machine) Forwarding() Finding {
+	f := Ok("ip_forward", "on")
+	on, err := m.number("proc/sys/net/ipv4/ip_forward")
+	switch {
+	case err != nil:
+		return Unknown(f.Check, err)
+	case on == 0:
+		return f.With(Warning, "off: pods do not reach beyond this machine unless the CNI plugin turns it on, as bridge does",
+			"sysctl -w net.ipv4.ip_forward=1, and the same line in /etc/sysctl.d/quartet.conf")
+	default:
+		return f
+	}
+}
+
+// BridgeFilter checks that packets between two pods on one bridge pass the packet filter, which host ports and services
+// need. The file is there once br_netfilter is, as a module or built in.
+func (m Machine) BridgeFilter() Finding {
+	f := Ok("br_netfilter", "on")
+	on, err := m.number("proc/sys/net/bridge/bridge-nf-call-iptables")
+	switch {
+	case os.IsNotExist(err):
+		return f.With(Warning, "not loaded: a pod does not reach a hostPort or a service that leads to its own bridge",
+			"modprobe br_netfilter, and the line br_netfilter in /etc/modules-load.d/quartet.conf")
+	case err != nil:
+		return Unknown(f.Check, err)
+	case on == 0:
+		return f.With(Warning, "off: a pod does not reach a hostPort or a service that leads to its own bridge",
+			"sysctl -w net.bridge.bridge-nf-call-iptables=1, and the same line in /etc/sysctl.d/quartet.conf")
+	default:
+		return f
+	}
+}
+
+// Port checks that a TCP port on the loopback interface is free, or is held by who it is for. purpose says what it is
+// for, and fix how to use another; mine tells whether a process may hold it.
+func (m Machine) Port(port int, purpose, fix string, processes []Process, mine func(Process) bool) Finding {
+	f := Ok(fmt.Sprintf("port %d", port), "free (%s)", purpose)
+	inodes, err := m.listeners(port)
+	switch {
+	case err != nil:
+		return Unknown(f.Check, err)
+	case len(inodes) == 0:
+		return f
+	}
+	holder, known := holderOf(processes, inodes)
+	switch {
+	case known && mine(holder):
+		return Ok(f.Check, "%s: %s, pid %d", purpose, holder.Name, holder.PID)
+	case known:
+		return f.With(Fault, fmt.Sprintf("%s, pid %d, listens there, and it is to be %s", holder.Name, holder.PID, purpose),
+			fmt.Sprintf("end pid %d, or %s", holder.PID, fix))
+	default:
+		return f.With(Fault, "another process listens there, and it is to be "+purpose,
+			fmt.Sprintf("ss -ltnp sport = :%d names it to root: end it, or %s", port, fix))
+	}
+}

@@ -1,0 +1,152 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Process is what several checks need to know of a process.
+type Process struct {
+	// PID and UID are its id and its user's.
+	PID int
+	UID uint32
+	// Name is its command's, the first 15 bytes. Args are its arguments, its program first.
+	Name string
+	Args []string
+	// Sockets are the inodes of the sockets that it has open.
+	Sockets []uint64
+	// Inotify is how many inotify instances it has open, and Watches what they watch.
+	Inotify, Watches int64
+}
+
+// Processes reads all processes of the machine. What may not be read of one, as by another user than root, is left out,
+// and so is a process that ends meanwhile.
+func (m Machine) Processes() ([]Process, error) {
+	entries, err := os.ReadDir(m.path("proc"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the processes: %w", err)
+	}
+	var out []Process
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if p, ok := m.process(pid); ok {
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}
+
+func (m Machine) process(pid int) (Process, bool) {
+	p := Process{PID: pid}
+	dir := filepath.Join("proc", strconv.Itoa(pid))
+	name, err := m.read(dir + "/comm")
+	if err != nil {
+		return p, false
+	}
+	p.Name = name
+	if cmdline, err := m.read(dir + "/cmdline"); err == nil {
+		p.Args = strings.Split(strings.TrimRight(cmdline, "\x00"), "\x00")
+	}
+	p.UID = m.userOf(dir)
+	files, err := os.ReadDir(m.path(dir, "fd"))
+	if err != nil {
+		return p, true
+	}
+	for _, file := range files {
+		target, err := os.Readlink(m.path(dir, "fd", file.Name()))
+		if err != nil {
+			continue
+		}
+		if inode, found := strings.CutPrefix(target, "socket:["); found {
+			if n, err := strconv.ParseUint(strings.TrimSuffix(inode, "]"), 10, 64); err == nil {
+				p.Sockets = append(p.Sockets, n)
+			}
+		}
+		if target == "anon_inode:inotify" {
+			p.Inotify++
+			p.Watches += m.watches(filepath.Join(dir, "fdinfo", file.Name()))
+		}
+	}
+	return p, true
+}
+
+// userOf is the effective user: the second number of the line Uid. One that cannot be read is nobody's.
+func (m Machine) userOf(dir string) uint32 {
+	const nobody = 65534
+	status, err := m.read(dir + "/status")
+	if err != nil {
+		return nobody
+	}
+	for line := range strings.Lines(status) {
+		if words := strings.Fields(line); len(words) > 2 && words[0] == "Uid:" {
+			if uid, err := strconv.ParseUint(words[2], 10, 32); err == nil {
+				return uint32(uid)
+			}
+		}
+	}
+	return nobody
+}
+
+// watches counts what an inotify instance watches: a line each.
+func (m Machine) watches(fdinfo string) int64 {
+	text, err := m.read(fdinfo)
+	if err != nil {
+		return 0
+	}
+	return int64(strings.Count("\n"+text, "\ninotify wd:"))
+}
+
+// listeners are the inodes of the sockets that listen on a port of the loopback interface, or of all.
+func (m Machine) listeners(port int) ([]uint64, error) {
+	const listening = "0A" // TCP_LISTEN of net/tcp_states.h
+	var inodes []uint64
+	for _, file := range []string{"proc/net/tcp", "proc/net/tcp6"} {
+		text, err := m.read(file)
+		if errors.Is(err, os.ErrNotExist) && file == "proc/net/tcp6" {
+			continue // a kernel without IPv6
+		}
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(text) {
+			// sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode
+			words := strings.Fields(line)
+			if len(words) < 10 || words[3] != listening {
+				continue
+			}
+			address, hexPort, _ := strings.Cut(words[1], ":")
+			if n, err := strconv.ParseInt(hexPort, 16, 32); err != nil || int(n) != port || !coversLoopback(address) {
+				continue
+			}
+			if inode, err := strconv.ParseUint(words[9], 10, 64); err == nil {
+				inodes = append(inodes, inode)
+			}
+		}
+	}
+	return inodes, nil
+}
+
+// coversLoopback is true for the addresses, as /proc/net/tcp writes them, on which nobody else can listen on 127.0.0.1
+// any more: itself, all of IPv4, and all of IPv6, which takes IPv4 too. 127.0.0.1 is written in the machine's byte order.
+func coversLoopback(address string) bool {
+	return address == "00000000" || address == "0100007F" || address == "7F000001" || address == strings.Repeat("0", 32)
+}
+
+func holderOf(processes []Process, inodes []uint64) (Process, bool) {
+	for _, p := range processes {
+		for _, inode := range inodes {
+			if slices.Contains(p.Sockets, inode) {
+				return p, true
+			}
+		}
+	}
+	return Process{}, false
+}
