@@ -1,0 +1,147 @@
+package metrics_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	v1 "k8s.io/api/core/v1"
+	kubeletmetrics "k8s.io/kubernetes/pkg/kubelet/metrics"
+	servermetrics "k8s.io/kubernetes/pkg/kubelet/server/metrics"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+// shape is what a dashboard or an alert relies on of a metric.
+type shape struct {
+	Type    string
+	Labels  []string
+	Buckets []float64
+}
+
+func shapes(t *testing.T, g prometheus.Gatherer) map[string]shape {
+	t.Helper()
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]shape{}
+	for _, f := range families {
+		s := shape{Type: f.GetType().String()}
+		metric := f.GetMetric()[0]
+		for _, label := range metric.GetLabel() {
+			s.Labels = append(s.Labels, label.GetName())
+		}
+		for _, bucket := range metric.GetHistogram().GetBucket() {
+			s.Buckets = append(s.Buckets, bucket.GetUpperBound())
+		}
+		all[f.GetName()] = s
+	}
+	return all
+}
+
+// everything makes a sample of every metric.
+func everything() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	m := metrics.New(registry)
+	m.Worked(metrics.OperationCreate, time.Second)
+	m.Retried("away")
+	m.Restarted(true)
+	m.SandboxCalled("", time.Second, http.ErrServerClosed)
+	m.ContainerBegun(metrics.Container)
+	m.ContainerFailed(metrics.InitContainer, "ErrImagePull")
+	m.StatusChanged(&v1.PodStatus{}, &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
+		Name: "web", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}},
+	}}})
+	m.Pulled(1, time.Second)
+	m.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	metrics.Collect(registry, metrics.Sources{
+		Pods: func() metrics.Census {
+			return metrics.Census{Waiting: []metrics.WaitingContainer{{Reason: "ErrImagePull"}}}
+		},
+		Workers:  func() metrics.Workers { return metrics.Workers{States: map[string]int{"syncing": 1}} },
+		LastTurn: func() time.Time { return time.Unix(1, 0) },
+	})
+	return registry
+}
+
+// kubelet is the kubelet's own registry with a sample of each metric that syncloop has too.
+func kubelet() prometheus.Gatherer {
+	kubeletmetrics.Register()
+	servermetrics.Register()
+	kubeletmetrics.PodWorkerDuration.WithLabelValues("create").Observe(1)
+	kubeletmetrics.PodStartSLIDuration.WithLabelValues().Observe(1)
+	kubeletmetrics.PodStartTotalDuration.WithLabelValues().Observe(1)
+	kubeletmetrics.RunPodSandboxDuration.WithLabelValues("").Observe(1)
+	kubeletmetrics.RunPodSandboxErrors.WithLabelValues("").Inc()
+	kubeletmetrics.ImagePullDuration.WithLabelValues("").Observe(1)
+	kubeletmetrics.RunningContainerCount.WithLabelValues("running").Inc()
+	kubeletmetrics.DesiredPodCount.WithLabelValues("").Inc()
+	kubeletmetrics.ActivePodCount.WithLabelValues("").Inc()
+	kubeletmetrics.WorkingPodCount.WithLabelValues("", "", "").Inc()
+	kubeletmetrics.RestartedPodTotal.WithLabelValues("").Inc()
+	kubeletmetrics.StartedContainersTotal.WithLabelValues("").Inc()
+	kubeletmetrics.StartedContainersErrorsTotal.WithLabelValues("", "").Inc()
+	kubeletmetrics.TerminatedContainersTotal.WithLabelValues("", "", "").Inc()
+	servermetrics.HTTPRequests.WithLabelValues("", "", "", "").Inc()
+	servermetrics.HTTPRequestsDuration.WithLabelValues("", "", "", "").Observe(1)
+	servermetrics.HTTPInflightRequests.WithLabelValues("", "", "", "").Inc()
+	return kubeletmetrics.GetGather()
+}
+
+func TestKubeletNamesHaveTheKubeletsTypesLabelsAndBuckets(t *testing.T) {
+	theirs, checked := shapes(t, kubelet()), 0
+	for name, ours := range shapes(t, everything()) {
+		if !strings.HasPrefix(name, "kubelet_") {
+			continue
+		}
+		checked++
+		their, ok := theirs[name]
+		if !ok {
+			t.Errorf("a kubelet has no %s", name)
+			continue
+		}
+		if diff := cmp.Diff(their, ours); diff != "" {
+			t.Errorf("%s differs from the kubelet's (-kubelet +ours):\n%s", name, diff)
+		}
+	}
+	if checked < 20 {
+		t.Errorf("only %d metrics were compared", checked)
+	}
+}
+
+func TestImageSizesFallIntoTheKubeletsClasses(t *testing.T) {
+	for _, size := range []uint64{0, 1, 10 << 20, 10<<20 + 1, 100 << 20, 100<<20 + 1, 600 << 20, 2 << 30, 9 << 30, 15 << 30, 25 << 30, 35 << 30, 50 << 30, 70 << 30, 101 << 30} {
+		registry := prometheus.NewRegistry()
+		metrics.New(registry).Pulled(size, time.Second)
+		if got, want := labelOf(t, registry, "kubelet_image_pull_duration_seconds"), kubeletmetrics.GetImageSizeBucket(size); got != want {
+			t.Errorf("%d bytes: got %q, the kubelet says %q", size, got, want)
+		}
+	}
+}
+
+// labelOf returns the value of the only label of a metric.
+func labelOf(t *testing.T, g prometheus.Gatherer, name string) string {
+	t.Helper()
+	return family(t, g, name).GetMetric()[0].GetLabel()[0].GetValue()
+}
+
+func family(t *testing.T, g prometheus.Gatherer, name string) *dto.MetricFamily {
+	t.Helper()
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f
+		}
+	}
+	t.Fatalf("there is no %s", name)
+	return nil
+}
