@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -50,6 +51,9 @@ type Config struct {
 	// TracerProvider traces each CRI call inside cri-client, with an event for each message. Leave it nil unless that is
 	// wanted: callers make their own spans.
 	TracerProvider trace.TracerProvider
+	// Registerer gets kubelet_runtime_operations_*: the calls of the services that are handed out, and the streams of
+	// events. The questions that wait for a runtime to come are not among them. Nobody counts when nil.
+	Registerer prometheus.Registerer
 	// Logger gets a line when the runtime cannot be reached and when it can; the default one when nil.
 	Logger *slog.Logger
 }
@@ -76,6 +80,7 @@ type Client struct {
 	image   *grpc.ClientConn
 	runtime slot[internalapi.RuntimeService]
 	images  slot[internalapi.ImageManagerService]
+	counts  *operations
 }
 
 // New checks the configuration and returns at once, whether the runtime is there or not. It fails when an endpoint is
@@ -100,7 +105,7 @@ func New(cfg Config) (*Client, error) {
 			return nil, errors.Join(fmt.Errorf("imageServiceEndpoint %q: %w", cfg.ImageEndpoint, err), conn.Close())
 		}
 	}
-	c := &Client{conn: conn, image: image}
+	c := &Client{conn: conn, image: image, counts: newOperations(cfg.Registerer)}
 	c.runtime = newSlot(cfg.Endpoint, "runtime service", cfg.Logger, func(ctx context.Context) error {
 		_, err := runtimeapi.NewRuntimeServiceClient(conn).Version(ctx, &runtimeapi.VersionRequest{})
 		return err
@@ -135,12 +140,20 @@ func dial(endpoint string) (*grpc.ClientConn, error) {
 // Runtime returns the runtime service, waiting for the runtime's first good answer. When ctx ends before, the error is a
 // *NotConnectedError. Once it has succeeded it always does, at once, also while the runtime is away: then the calls fail.
 func (c *Client) Runtime(ctx context.Context) (internalapi.RuntimeService, error) {
-	return c.runtime.get(ctx)
+	service, err := c.runtime.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return countedRuntime{RuntimeService: service, operations: c.counts}, nil
 }
 
 // Images returns the image service, as Runtime does the runtime service.
 func (c *Client) Images(ctx context.Context) (internalapi.ImageManagerService, error) {
-	return c.images.get(ctx)
+	service, err := c.images.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return countedImages{ImageManagerService: service, operations: c.counts}, nil
 }
 
 // Events hands every container event of the runtime to handle, from one goroutine, until the stream ends; it always
@@ -150,6 +163,10 @@ func (c *Client) Images(ctx context.Context) (internalapi.ImageManagerService, e
 // opened is called when the request has been handed to a connected runtime. gRPC does not tell whether the runtime has
 // accepted it until it speaks, and it speaks when it has an event or an error.
 func (c *Client) Events(ctx context.Context, opened func(), handle func(*runtimeapi.ContainerEventResponse)) error {
+	return countedOnly(c.counts, "get_container_events", func() error { return c.events(ctx, opened, handle) })
+}
+
+func (c *Client) events(ctx context.Context, opened func(), handle func(*runtimeapi.ContainerEventResponse)) error {
 	stream, err := runtimeapi.NewRuntimeServiceClient(c.conn).GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		return err
