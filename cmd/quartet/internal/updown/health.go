@@ -3,15 +3,11 @@ package updown
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health/grpc_health_v1"
-	corev1 "k8s.io/api/core/v1"
 
-	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/rpc"
 )
@@ -30,18 +26,18 @@ func (n *node) waitHealthy(ctx context.Context) error {
 	for _, service := range layout.Services() {
 		address := n.layout.Address(service)
 		if err := n.progress.step(string(service), func() (string, error) {
-			return address, poll(ctx, address, serving)
+			return address, poll(ctx, address, target.Serving)
 		}); err != nil {
 			return err
 		}
 	}
 	return n.progress.step("node", func() (string, error) {
-		return "Ready", poll(ctx, n.layout.Address(layout.NodeStatus), nodeReady)
+		return "Ready", poll(ctx, n.layout.Address(layout.NodeStatus), target.NodeReady)
 	})
 }
 
 // poll asks until the answer is nil. Its error is the last answer.
-func poll(ctx context.Context, address string, ask func(context.Context, *grpc.ClientConn) error) (err error) {
+func poll(ctx context.Context, address string, ask func(context.Context, grpc.ClientConnInterface) error) (err error) {
 	conn, err := rpc.Dial(address)
 	if err != nil {
 		return err
@@ -64,37 +60,4 @@ func poll(ctx context.Context, address string, ask func(context.Context, *grpc.C
 		case <-ticker.C:
 		}
 	}
-}
-
-func serving(ctx context.Context, conn *grpc.ClientConn) error {
-	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
-	if err != nil {
-		return fmt.Errorf("asking for its health: %w", err)
-	}
-	if answer.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
-		return fmt.Errorf("it is %v", answer.GetStatus())
-	}
-	return nil
-}
-
-// nodeReady is nil when the Node has the condition Ready, else it says what the node waits for.
-func nodeReady(ctx context.Context, conn *grpc.ClientConn) error {
-	answer, err := nodev1.NewNodeServiceClient(conn).GetNode(ctx, &nodev1.GetNodeRequest{})
-	if err != nil {
-		return fmt.Errorf("asking for the node: %w", err)
-	}
-	var object corev1.Node
-	if err := object.Unmarshal(answer.GetNode().GetNode()); err != nil {
-		return fmt.Errorf("reading the node: %w", err)
-	}
-	for _, condition := range object.Status.Conditions {
-		if condition.Type != corev1.NodeReady {
-			continue
-		}
-		if condition.Status == corev1.ConditionTrue {
-			return nil
-		}
-		return fmt.Errorf("the node is not ready: %s: %s", condition.Reason, strings.TrimSpace(condition.Message))
-	}
-	return errors.New("the node has no Ready condition yet")
 }

@@ -1,0 +1,48 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	corev1 "k8s.io/api/core/v1"
+
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+)
+
+// Serving is nil when the service at the other end says that it works.
+func Serving(ctx context.Context, conn grpc.ClientConnInterface) error {
+	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		return fmt.Errorf("asking for its health: %w", err)
+	}
+	if answer.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+		return fmt.Errorf("it is %v", answer.GetStatus())
+	}
+	return nil
+}
+
+// NodeReady asks nodestatus. It is nil when the Node has the condition Ready, else it says what the node waits for.
+func NodeReady(ctx context.Context, conn grpc.ClientConnInterface) error {
+	answer, err := nodev1.NewNodeServiceClient(conn).GetNode(ctx, &nodev1.GetNodeRequest{})
+	if err != nil {
+		return fmt.Errorf("asking for the node: %w", err)
+	}
+	var object corev1.Node
+	if err := object.Unmarshal(answer.GetNode().GetNode()); err != nil {
+		return fmt.Errorf("reading the node: %w", err)
+	}
+	for _, condition := range object.Status.Conditions {
+		if condition.Type != corev1.NodeReady {
+			continue
+		}
+		if condition.Status == corev1.ConditionTrue {
+			return nil
+		}
+		return fmt.Errorf("the node is not ready: %s: %s", condition.Reason, strings.TrimSpace(condition.Message))
+	}
+	return errors.New("the node has no Ready condition yet")
+}
