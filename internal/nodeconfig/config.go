@@ -51,7 +51,8 @@ type Config struct {
 	// ReadOnly is pleg's: run beside the node's pleg, without the lock, on an address of its own.
 	ReadOnly bool
 	// HostRoot is syncloop's: the directory where the machine's root is visible to it, "/" unless it runs in a container.
-	// For the other services it is empty.
+	// syncloop makes it its root when it starts, so no path needs to be translated: those of pods, of hostPath volumes and
+	// of sockets are the machine's.
 	HostRoot string
 	// NodeName is the name of the node: --hostname-override, or the host's name in lower case.
 	NodeName string

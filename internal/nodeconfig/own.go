@@ -17,7 +17,7 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 		set.BoolVar(&f.readOnly, "read-only", false, "run beside the node's own pleg, without its lock; needs a --listen of its own")
 	case SyncLoop:
 		set.StringVar(&f.podLogsDir, "pod-logs-dir", "", "`DIR` for the logs of containers, as the runtime sees it, instead of the file's podLogsDir")
-		set.StringVar(&f.hostRoot, "host-root", "/", "`DIR` where the root of the machine is visible to this process, to check the paths of hostPath volumes; for a syncloop in a container")
+		set.StringVar(&f.hostRoot, "host-root", "/", "`DIR` where the root of the machine is visible, for a syncloop in a container: it changes its root to it, so that all paths but that of --config are the machine's")
 	case NodeStatus:
 	}
 }

@@ -9,19 +9,18 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// mountNamespace is that of the machine's first process.
-	mountNamespace = "/proc/1/ns/mnt"
-	// root is the machine's file system, as seen from a container that has the machine's process ids.
-	root = "/proc/1/root"
-)
+// of is a file of the process that started this one: the container engine's shim, which is in the mount namespace where the
+// engine looks for the paths that it is told to bind. The machine's first process would be in the same, and is kept from
+// everyone on some machines.
+func of(name string) string { return filepath.Join("/proc", strconv.Itoa(os.Getppid()), name) }
 
 // Path is where a path of the machine is seen from the container.
-func Path(path string) string { return filepath.Join(root, path) }
+func Path(path string) string { return filepath.Join(of("root"), path) }
 
 // Do calls do in the machine's mount namespace: what do opens, makes and mounts is the machine's. do must not start
 // goroutines that touch files, for they would be the container's. The error says what the container lacks.
@@ -53,16 +52,16 @@ func Exec(path string, args, env []string) error {
 
 // enter moves the calling thread. A thread that shares its working directory with others may not change namespaces.
 func enter() (err error) {
-	namespace, err := os.Open(mountNamespace)
+	namespace, err := os.Open(of("ns/mnt"))
 	if err != nil {
-		return fmt.Errorf("opening the machine's mount namespace: %w: run the container with pid: host and privileged: true", err)
+		return fmt.Errorf("opening the machine's mount namespace: %w: give the container pid: host, CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE", err)
 	}
 	defer func() { err = errors.Join(err, namespace.Close()) }()
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("leaving the container's root: %w", err)
 	}
 	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("entering the machine's mount namespace: %w: run the container with pid: host and privileged: true", err)
+		return fmt.Errorf("entering the machine's mount namespace: %w: give the container pid: host, CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE", err)
 	}
 	if err := unix.Chdir("/"); err != nil {
 		return fmt.Errorf("entering the machine's root: %w", err)
