@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quartet-node/quartet/cmd/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/preparecmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/runtimecmd"
@@ -52,6 +53,7 @@ func root() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(nodecmd.Command(), updown.UpCommand(), updown.DownCommand(), runtimecmd.Command(), preparecmd.Command(), version.Command())
 	cmd.AddCommand(show.Commands()...)
+	cmd.AddCommand(metrics.Command())
 	return cmd
 }
 

@@ -1,0 +1,112 @@
+// Package metrics is the command that gives the metrics of a node: those of the four services as one exposition, each
+// sample with the label service. It asks the services on their metrics sockets, on this machine, and prints the answer or
+// serves it for Prometheus, so that one target has what a kubelet's /metrics has.
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/spf13/cobra"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+// Command returns the command.
+func Command() *cobra.Command {
+	var stateDir, socketDir, listen string
+	cmd := &cobra.Command{
+		Use:   "metrics [SERVICE]",
+		Short: "Print the node's Prometheus metrics, or serve them",
+		Long: "Prints the metrics of configmux, pleg, syncloop and nodestatus, or of the one that is named, in Prometheus' text\n" +
+			"format. Each sample has the label service; quartet_up says of each service whether it answered.\n\n" +
+			"With --listen nothing is printed: the same is served at http://ADDRESS/metrics, read anew for each request.",
+		Example: "  quartet metrics | grep quartet_pod_start\n  quartet metrics pleg\n  quartet metrics --listen 127.0.0.1:10256",
+		Args:    checkArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, err := socketDirOf(stateDir, socketDir)
+			if err != nil {
+				return err
+			}
+			n := &node{socketDir: dir}
+			switch {
+			case listen != "" && len(args) > 0:
+				return errors.New("--listen serves all services: name none with it")
+			case listen != "":
+				return serve(cmd.Context(), n, listen, cmd.ErrOrStderr())
+			default:
+				return printMetrics(cmd, n, args)
+			}
+		},
+	}
+	target.AddFlag(cmd.Flags(), &stateDir)
+	cmd.Flags().StringVar(&socketDir, "socket-dir", "", "`DIR` with the sockets NAME-metrics.sock, when it is not that of the state directory")
+	cmd.Flags().StringVar(&listen, "listen", "", "serve at this `ADDRESS` of the loopback interface, for example 127.0.0.1:10256")
+	return cmd
+}
+
+func checkArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if len(args) > 1 || !slices.Contains(layout.Services(), layout.Service(args[0])) {
+		return fmt.Errorf("there is no service %q: %s takes configmux, pleg, syncloop, nodestatus, or nothing for all of them",
+			strings.Join(args, " "), cmd.CommandPath())
+	}
+	return nil
+}
+
+func socketDirOf(stateDir, socketDir string) (string, error) {
+	if socketDir != "" {
+		return filepath.Abs(socketDir)
+	}
+	l, err := layout.New(stateDir)
+	if err != nil {
+		return "", err
+	}
+	return l.SocketDir(), nil
+}
+
+// printMetrics prints the metrics of the services that answer, and says which do not. It fails when none does.
+func printMetrics(cmd *cobra.Command, n *node, args []string) error {
+	services := layout.Services()
+	if len(args) == 1 {
+		services = []layout.Service{layout.Service(args[0])}
+	}
+	answers := n.ask(cmd.Context(), services)
+	families, problems := merge(answers)
+	var away []error
+	for _, a := range answers {
+		if a.err != nil {
+			away = append(away, a.err)
+		}
+	}
+	if len(away) == len(answers) && len(away) > 1 {
+		return fmt.Errorf("no service has metrics in %s: is the node running? start it, or name its state directory with --state-dir or %s",
+			n.socketDir, target.EnvStateDir)
+	}
+	if len(away) == len(answers) {
+		return away[0]
+	}
+	for _, err := range slices.Concat(away, problems) {
+		fmt.Fprintln(cmd.ErrOrStderr(), err)
+	}
+	return write(cmd.OutOrStdout(), families)
+}
+
+func write(out io.Writer, families []*dto.MetricFamily) error {
+	encoder := expfmt.NewEncoder(out, expfmt.NewFormat(expfmt.TypeTextPlain))
+	for _, family := range families {
+		if err := encoder.Encode(family); err != nil {
+			return fmt.Errorf("print the metrics: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+const (
+	// readHeaderTimeout and idleTimeout keep slow and idle clients from holding connections; Prometheus keeps its own
+	// between two scrapes.
+	readHeaderTimeout = 5 * time.Second
+	idleTimeout       = 5 * time.Minute
+	// writeTimeout is that of a scrape and of a slow reader.
+	writeTimeout = 30 * time.Second
+	// stopTimeout is how long a stop waits for answers in flight.
+	stopTimeout = 2 * time.Second
+	// maxRequests is how many requests are answered at once; each asks all four services.
+	maxRequests = 4
+)
+
+// serve serves the metrics of the node at a loopback address until ctx ends. What happens is told to the log.
+func serve(ctx context.Context, n *node, address string, log io.Writer) error {
+	listener, err := listenLoopback(ctx, address)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(log, "serving the metrics of the services in %s at http://%s/metrics\n", n.socketDir, listener.Addr())
+	server := &http.Server{
+		Handler: handler(ctx, n, log), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout,
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve metrics at %s: %w", address, err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-groupCtx.Done()
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if err := server.Shutdown(stopCtx); err != nil {
+			return errors.Join(fmt.Errorf("stop serving metrics: %w", err), server.Close())
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// listenLoopback refuses an address that other machines reach: the metrics tell who runs what here, and nobody is asked
+// who they are.
+func listenLoopback(ctx context.Context, address string) (net.Listener, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("--listen %q: want an address and a port, for example 127.0.0.1:10256: %w", address, err)
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return nil, fmt.Errorf("--listen %q: the metrics have neither TLS nor a password and are served on the loopback interface only: set it to 127.0.0.1:%s, "+
+			"and let Prometheus run on this machine or in this network namespace", address, port)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("--listen: %s is taken by another process (\"ss -ltnp sport = :%s\" names it; a kube-proxy's health check has 10256): stop that, or choose another port: %w",
+			address, port, err)
+	case err != nil:
+		return nil, fmt.Errorf("--listen: listen on %s: %w", address, err)
+	}
+	return listener, nil
+}
+
+func handler(ctx context.Context, n *node, log io.Writer) http.Handler {
+	told := &diary{log: log, said: map[string]string{}}
+	gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		answers := n.ask(ctx, layout.Services())
+		families, problems := merge(answers)
+		told.tell(answers, problems)
+		return families, nil
+	})
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(gather, promhttp.HandlerOpts{MaxRequestsInFlight: maxRequests}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
+}
+
+// diary says what is wrong with each service once, and when it is well again: a scrape comes every few seconds.
+type diary struct {
+	mu   sync.Mutex
+	log  io.Writer
+	said map[string]string
+}
+
+func (d *diary) tell(answers []answer, problems []error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range answers {
+		now := ""
+		if a.err != nil {
+			now = a.err.Error()
+		}
+		d.say(string(a.service), now, string(a.service)+": its metrics are there again")
+	}
+	now := ""
+	if err := errors.Join(problems...); err != nil {
+		now = err.Error()
+	}
+	d.say("", now, "the metrics of all services fit together again")
+}
+
+func (d *diary) say(about, now, well string) {
+	if d.said[about] == now {
+		return
+	}
+	d.said[about] = now
+	if now == "" {
+		now = well
+	}
+	fmt.Fprintln(d.log, now)
+}

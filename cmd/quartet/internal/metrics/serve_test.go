@@ -1,0 +1,136 @@
+package metrics_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/metrics"
+)
+
+// served is a command that serves.
+type served struct {
+	url string
+	// log has the lines of its standard error stream.
+	log <-chan string
+}
+
+// listen runs the command with --listen until the test ends.
+func listen(t *testing.T, s sockets) served {
+	t.Helper()
+	reader, writer := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := metrics.Command()
+	cmd.SetArgs([]string{"--socket-dir", s.dir, "--listen", "127.0.0.1:0"})
+	cmd.SetErr(writer)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	done := make(chan error, 1)
+	go func() { done <- cmd.ExecuteContext(ctx) }()
+	lines := make(chan string, 100)
+	go func() {
+		defer close(lines)
+		for scanner := bufio.NewScanner(reader); scanner.Scan(); {
+			lines <- scanner.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if err := writer.Close(); err != nil {
+			t.Error(err)
+		}
+		for range lines { // until the reader has ended
+		}
+	})
+	first := <-lines
+	url := regexp.MustCompile(`http://[0-9.:]+`).FindString(first)
+	if url == "" {
+		t.Fatalf("the first line does not say where: %q", first)
+	}
+	return served{url: url, log: lines}
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := response.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(body)
+}
+
+func TestPrometheusHasOneTargetForTheNode(t *testing.T) {
+	s := newSockets(t)
+	s.serve("configmux", gauge("fine", 1, nil))
+	s.serve("pleg", gauge("fine", 2, nil))
+	at := listen(t, s)
+	code, body := get(t, at.url+"/metrics")
+	if code != http.StatusOK {
+		t.Fatalf("got %d: %s", code, body)
+	}
+	contains(t, body, `fine{service="configmux"} 1`, `fine{service="pleg"} 2`, `quartet_up{service="syncloop"} 0`)
+	if code, body := get(t, at.url+"/healthz"); code != http.StatusOK || body != "ok\n" {
+		t.Errorf("healthz: got %d %q", code, body)
+	}
+}
+
+func TestAServiceThatGoesAndComesIsLoggedOnceEach(t *testing.T) {
+	s := newSockets(t)
+	s.serve("pleg", gauge("fine", 1, nil))
+	s.serve("syncloop", gauge("fine", 1, nil))
+	s.serve("nodestatus", gauge("fine", 1, nil))
+	at := listen(t, s)
+	get(t, at.url+"/metrics")
+	get(t, at.url+"/metrics")
+	if line := <-at.log; !strings.HasPrefix(line, "configmux: no metrics from") {
+		t.Fatalf("got %q", line)
+	}
+	s.serve("configmux", gauge("fine", 1, nil))
+	_, body := get(t, at.url+"/metrics")
+	contains(t, body, `quartet_up{service="configmux"} 1`)
+	if line := <-at.log; line != "configmux: its metrics are there again" {
+		t.Errorf("the second line should be that it is back, got %q", line)
+	}
+}
+
+func TestAServiceThatHangsHidesNoOther(t *testing.T) {
+	s := newSockets(t)
+	s.serve("configmux", gauge("fine", 1, nil))
+	release := make(chan struct{})
+	s.answer("pleg", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	defer close(release)
+	_, body := get(t, listen(t, s).url+"/metrics")
+	contains(t, body, `fine{service="configmux"} 1`, `quartet_up{service="pleg"} 0`)
+}
+
+func TestAPortThatIsTakenIsNamed(t *testing.T) {
+	s := newSockets(t)
+	taken := strings.TrimPrefix(listen(t, s).url, "http://")
+	_, _, err := run(t, "--socket-dir", s.dir, "--listen", taken)
+	if err == nil || !strings.Contains(err.Error(), taken+" is taken by another process") {
+		t.Errorf("got %v", err)
+	}
+}
