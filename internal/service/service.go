@@ -33,8 +33,12 @@ func Main(name nodeconfig.Service, run Run) {
 	os.Exit(code)
 }
 
-// Start is Main without the process's globals: it returns the exit code.
+// Start is Main without the process's globals: it returns the exit code. With the first argument "health" it asks the
+// process that was started with the other arguments, and starts none.
 func Start(ctx context.Context, name nodeconfig.Service, args []string, stdout, stderr io.Writer, run Run) int {
+	if len(args) > 0 && args[0] == healthCommand {
+		return health(ctx, name, args[1:], stdout, stderr)
+	}
 	err := start(ctx, name, args, stdout, run)
 	if err != nil && !errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprintf(stderr, "%s: %v\n", name, err)

@@ -22,8 +22,6 @@ type HeldError struct {
 	Path string
 	// Holder is who holds it; the zero value when the file does not say.
 	Holder Holder
-	// here is this process, to tell whether the holder is in another container.
-	here Holder
 }
 
 // Error names the holder and says what to do.
@@ -35,7 +33,7 @@ func (e *HeldError) remedy() string {
 	switch {
 	case e.Holder.PID == 0:
 		return "stop it"
-	case e.Holder.Container != "" && e.Holder.Container != e.here.Container:
+	case e.Holder.Container != "" && e.Holder.Container != self(e.Holder.Service).Container:
 		return fmt.Sprintf("stop that container (docker stop %s)", e.Holder.Container)
 	default:
 		return "stop that process"
@@ -61,16 +59,15 @@ func Lock(dir, service string) (*Held, error) {
 	if err != nil {
 		return nil, accessError(dir, path, err)
 	}
-	holder := self(service)
 	if err := flock(file); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = &HeldError{Path: path, Holder: readHolder(file), here: holder}
+			err = &HeldError{Path: path, Holder: readHolder(file)}
 		} else {
 			err = fmt.Errorf("locking %s: %w", path, err)
 		}
 		return nil, errors.Join(err, file.Close())
 	}
-	if err := writeHolder(file, holder); err != nil {
+	if err := writeHolder(file, self(service)); err != nil {
 		return nil, errors.Join(fmt.Errorf("writing %s: %w", path, err), file.Close())
 	}
 	return &Held{file: file}, nil

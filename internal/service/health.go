@@ -1,0 +1,96 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/standby"
+)
+
+const (
+	// healthCommand is the sub-command that asks a process of this service how it is.
+	healthCommand = "health"
+	// healthTimeout is how long it has to answer: the answer needs no I/O.
+	healthTimeout = 2 * time.Second
+)
+
+// health asks the process of a service that was started with the same flags how it is, says it in a line, and returns 0
+// when it works. What it waits for does not make it ill: it is in the line.
+func health(ctx context.Context, name nodeconfig.Service, args []string, stdout, stderr io.Writer) int {
+	cfg, err := nodeconfig.Parse(name, args, stdout)
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "%s: %v\n", name, err)
+		return 1
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	said, err := askHealth(ctx, name, cfg)
+	if err != nil {
+		fmt.Fprintf(stdout, "%s: %v\n", name, err)
+		return 1
+	}
+	fmt.Fprintf(stdout, "%s: %s\n", name, said)
+	return 0
+}
+
+// askHealth returns how the process is, or an error that says why it does not serve.
+func askHealth(ctx context.Context, name nodeconfig.Service, cfg nodeconfig.Config) (string, error) {
+	owner, err := rpc.WhoServes(cfg.Listen)
+	if err != nil || owner.PID == 0 {
+		// Nobody of this container serves there. Beside one that serves in another container, one may stand by in this.
+		holder, standing, askErr := standby.Ask(ctx, cfg.StateDir, name)
+		if askErr != nil {
+			return "", askErr
+		}
+		if standing {
+			return fmt.Sprintf("standby of %v", holder), nil
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("not reachable: %w: see that it runs; --listen names its address if that is another", err)
+	}
+	return askServer(ctx, cfg.Listen, owner)
+}
+
+// askServer asks grpc.health.v1 at an address.
+func askServer(ctx context.Context, address string, owner rpc.Owner) (said string, err error) {
+	conn, err := rpc.Dial(address)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	all, err := grpc_health_v1.NewHealthClient(conn).List(ctx, &grpc_health_v1.HealthListRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return "", fmt.Errorf("%v takes connections on %s and does not answer within %v: it hangs, or its log says that it refuses user %d: %w",
+			owner, address, healthTimeout, os.Geteuid(), err)
+	}
+	var waits []string
+	for what, health := range all.GetStatuses() {
+		if what != "" && health.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+			waits = append(waits, what)
+		}
+	}
+	slices.Sort(waits)
+	if all.GetStatuses()[""].GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+		return "", errors.New("not serving: it is ending")
+	}
+	if len(waits) == 0 {
+		return "serving", nil
+	}
+	return "serving; waits for: " + strings.Join(waits, ", "), nil
+}

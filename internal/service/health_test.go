@@ -1,0 +1,195 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/service"
+	"github.com/quartet-node/quartet/internal/standby"
+	"github.com/quartet-node/quartet/internal/statedir"
+)
+
+// serve serves the health of a process until the test ends.
+func serve(t *testing.T, socket string, health *rpc.Health) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- rpc.Serve(ctx, rpc.Config{
+			Address: "unix://" + socket, Health: health, Register: func(*grpc.Server) {}, Ready: func() { close(ready) },
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	<-ready
+}
+
+// health runs `NAME health` with flags, and returns its exit code and what it says.
+func health(t *testing.T, name nodeconfig.Service, args ...string) (code int, said string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code = service.Start(t.Context(), name, append([]string{"health"}, args...), &stdout, &stderr, nil)
+	return code, stdout.String() + stderr.String()
+}
+
+func TestHealthSaysWhatAProcessWaitsForInOneLine(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "pleg.sock")
+	state := rpc.NewHealth()
+	serve(t, socket, state)
+	for _, tc := range []struct {
+		what, reason, want string
+	}{
+		{"runtime", "", "pleg: serving\n"},
+		{"runtime", "it is away", "pleg: serving; waits for: runtime\n"},
+		{"relist", "none has ended", "pleg: serving; waits for: relist, runtime\n"},
+		{"runtime", "", "pleg: serving; waits for: relist\n"},
+	} {
+		state.Set(tc.what, tc.reason)
+		// The address of the service's own flag is as good as --listen.
+		for _, flag := range []string{"--listen", "--pleg-address"} {
+			if code, said := health(t, nodeconfig.PLEG, flag, "unix://"+socket); code != 0 || said != tc.want {
+				t.Errorf("%s: code %d, %q, want %q", flag, code, said, tc.want)
+			}
+		}
+	}
+}
+
+func TestHealthOfAProcessThatDoesNotServe(t *testing.T) {
+	dir := t.TempDir()
+	hung, stale := filepath.Join(dir, "hung.sock"), filepath.Join(dir, "stale.sock")
+	listener, err := net.Listen("unix", hung)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: stale}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Close(fd); err != nil {
+		t.Fatal(err)
+	}
+	for socket, want := range map[string]string{
+		filepath.Join(dir, "none.sock"): "no such file or directory: see that it runs; --listen names its address",
+		stale:                           "connection refused: see that it runs",
+		hung:                            fmt.Sprintf("pid %d of user %d) takes connections on unix://%s and does not answer within 2s: it hangs", os.Getpid(), os.Geteuid(), hung),
+	} {
+		begin := time.Now()
+		code, said := health(t, nodeconfig.SyncLoop, "--listen", "unix://"+socket)
+		if code != 1 || !strings.HasPrefix(said, "syncloop: ") || !strings.Contains(said, want) || strings.Count(said, "\n") != 1 {
+			t.Errorf("code %d, %q, want %q in a line", code, said, want)
+		}
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	}
+}
+
+func TestHealthTakesTheFlagsOfItsService(t *testing.T) {
+	if code, said := health(t, nodeconfig.PLEG, "--help"); code != 0 || !strings.Contains(said, "pleg health [flags]") {
+		t.Errorf("code %d, %q", code, said)
+	}
+	if code, said := health(t, nodeconfig.PLEG, "--standby"); code != 1 || !strings.Contains(said, "unknown flag: --standby") {
+		t.Errorf("code %d, %q", code, said)
+	}
+}
+
+// TestHealthOfAStandby has one configmux here, and one that stands by in a process namespace of its own, as in a
+// container that shares the directories. Each says what its own is.
+func TestHealthOfAStandby(t *testing.T) {
+	if dir := os.Getenv("SERVICE_TEST_STANDBY"); dir != "" {
+		standByAndSay(t, dir)
+		return
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make a process namespace")
+	}
+	dir := t.TempDir()
+	held, err := statedir.Lock(dir, string(nodeconfig.ConfigMux))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := held.Release(); err != nil {
+			t.Error(err)
+		}
+	}()
+	socket := filepath.Join(dir, "configmux.sock")
+	serve(t, socket, rpc.NewHealth())
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command(self, "-test.run=^TestHealthOfAStandby$", "-test.v")
+	child.Env = append(os.Environ(), "SERVICE_TEST_STANDBY="+dir)
+	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	out, err := child.CombinedOutput()
+	if want := fmt.Sprintf("code 0: configmux: standby of configmux with pid %d on ", os.Getpid()); err != nil || !strings.Contains(string(out), want) {
+		t.Errorf("%v, %s\nwant %q", err, out, want)
+	}
+	if code, said := health(t, nodeconfig.ConfigMux, "--state-dir", dir, "--listen", "unix://"+socket); code != 0 || said != "configmux: serving\n" {
+		t.Errorf("the one that serves: code %d, %q", code, said)
+	}
+	// When nobody stands by, what serves in the other container is all that there is to ask.
+	child = exec.Command(self, "-test.run=^TestHealthOfAStandby$", "-test.v")
+	child.Env = append(os.Environ(), "SERVICE_TEST_STANDBY="+dir, "SERVICE_TEST_NOBODY=1")
+	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	if out, err := child.CombinedOutput(); err != nil || !strings.Contains(string(out), "code 0: configmux: serving") {
+		t.Errorf("nobody stands by: %v, %s", err, out)
+	}
+}
+
+// standByAndSay is the child: it stands by, unless nobody is to, and asks for the health of the configmux here.
+func standByAndSay(t *testing.T, dir string) {
+	if os.Getenv("SERVICE_TEST_NOBODY") == "" {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if _, err := standby.Lock(ctx, standby.Config{
+				StateDir: dir, Service: nodeconfig.ConfigMux, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
+			}); err == nil {
+				t.Error("it has the lock")
+			}
+		}()
+		defer func() { <-done }()
+		defer cancel()
+		for end := time.Now().Add(20 * time.Second); ; {
+			_, ok, err := standby.Ask(ctx, dir, nodeconfig.ConfigMux)
+			if ok {
+				break
+			}
+			if err != nil || time.Now().After(end) {
+				t.Fatalf("it does not stand by: %v", err)
+			}
+		}
+	}
+	code, said := health(t, nodeconfig.ConfigMux, "--state-dir", dir, "--listen", "unix://"+filepath.Join(dir, "configmux.sock"))
+	fmt.Printf("code %d: %s", code, said)
+}
