@@ -20,7 +20,8 @@ func (m Machine) MountOf(dir string) (at *mountinfo.Info, err error) {
 	if below, found := strings.CutPrefix(resolved, filepath.Clean(m.Root)); found {
 		resolved = filepath.Join("/", below)
 	}
-	file, err := os.Open(m.path("proc/self/mountinfo"))
+	// The thread's, not the process's: a command in a container looks at the machine from a thread that has entered it.
+	file, err := os.Open(m.path("proc/thread-self/mountinfo"))
 	if err != nil {
 		return nil, fmt.Errorf("reading the mounts: %w", err)
 	}
@@ -52,7 +53,7 @@ func (m Machine) Propagation(stateDir string) Finding {
 	}
 	at, err := m.MountOf(dir)
 	if err == nil && at == nil {
-		err = errors.New("/proc/self/mountinfo shows no mount of " + dir)
+		err = errors.New("/proc/thread-self/mountinfo shows no mount of " + dir)
 	}
 	if err != nil {
 		return Unknown(check, err)

@@ -18,7 +18,7 @@ func mounted(root, second string) files {
 	line := func(id, at, optional string) string {
 		return id + " 1 0:2" + id + " / " + at + " rw,relatime " + optional + "- ext4 /dev/vda rw\n"
 	}
-	return files{"var/lib/x/here": "", "proc/self/mountinfo": line("1", "/", root) + line("2", "/var/lib/x", second)}
+	return files{"var/lib/x/here": "", "proc/thread-self/mountinfo": line("1", "/", root) + line("2", "/var/lib/x", second)}
 }
 
 func TestPropagation(t *testing.T) {
@@ -27,7 +27,7 @@ func TestPropagation(t *testing.T) {
 		{"shared mount of its own", mounted("", "shared:7 "), OK, []string{"/var/lib/x"}},
 		{"private, below a shared root", mounted("shared:1 ", ""), Warning,
 			[]string{"mount --bind /var/lib/x /var/lib/x && mount --make-rshared /var/lib/x"}},
-		{"no mounts are shown", files{"proc/self/mountinfo": "", "var/lib/x/here": ""}, Warning, []string{"cannot be told"}},
+		{"no mounts are shown", files{"proc/thread-self/mountinfo": "", "var/lib/x/here": ""}, Warning, []string{"cannot be told"}},
 	})
 	run(t, at("/var/lib/quartet"), []fileCase{
 		{"not there yet, shared root", mounted("shared:1 ", ""), OK, nil},
@@ -37,7 +37,7 @@ func TestPropagation(t *testing.T) {
 
 // The mount that covers another on the same point counts, here as in the kernel.
 func TestTheLastMountOnAPointCounts(t *testing.T) {
-	m := mounted("", "").and(files{"proc/self/mountinfo": mounted("", "")["proc/self/mountinfo"] +
+	m := mounted("", "").and(files{"proc/thread-self/mountinfo": mounted("", "")["proc/thread-self/mountinfo"] +
 		"3 2 0:23 / /var/lib/x rw shared:9 - ext4 /dev/vda rw\n"}).in(t)
 	if at, err := m.MountOf("/var/lib/x"); err != nil || !IsShared(at) {
 		t.Errorf("got %+v (%v)", at, err)
