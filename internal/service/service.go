@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
@@ -52,7 +53,9 @@ func start(ctx context.Context, name nodeconfig.Service, args []string, stdout i
 	if err != nil {
 		return err
 	}
-	tel, err := telemetry.Setup(ctx, string(name), cfg.Verbosity)
+	tel, err := telemetry.Setup(ctx, telemetry.Config{
+		Service: string(name), Version: buildinfo.Version(), Node: cfg.NodeName, Verbosity: cfg.Verbosity,
+	})
 	if err != nil {
 		return err
 	}
@@ -61,7 +64,7 @@ func start(ctx context.Context, name nodeconfig.Service, args []string, stdout i
 		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
 		if lost := tel.Shutdown(flush); lost != nil {
-			tel.Logger.Warn("the last traces are lost; the collector may be away", telemetry.KeyError, lost)
+			tel.Logger.Warn("the last traces are lost; see that the collector is there", telemetry.KeyError, lost)
 		}
 	}()
 	return run(ctx, cfg, tel)

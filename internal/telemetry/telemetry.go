@@ -1,6 +1,11 @@
 // Package telemetry gives each process its logger and its tracer, and carries trace contexts in the messages between
 // processes: a change gets its trace when configmux first sees it, the traceparent travels inside each message and on
-// sandboxes and containers as an annotation.
+// sandboxes and containers as an annotation, and goes to the runtime with each call.
+//
+// Log lines are for people who read them one by one: their keys are short words (pod, container, reason). Spans are for
+// tools that know OpenTelemetry's semantic conventions: their attributes have the names of those, and names under
+// "quartet." where there is none. Both are in attributes.go, side by side. A log line that is written within a span has
+// its trace_id and span_id.
 package telemetry
 
 import (
@@ -11,53 +16,42 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/google/uuid"
 	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	semconv "go.opentelemetry.io/otel/semconv/v1.37.0"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 )
 
-// The keys of log attributes and span attributes: one word for one thing in both.
-const (
-	KeyPod          = "pod"
-	KeyPodUID       = "pod.uid"
-	KeyContainer    = "container"
-	KeyContainerID  = "container.id"
-	KeySandboxID    = "sandbox.id"
-	KeyImage        = "image"
-	KeySource       = "source"
-	KeyFile         = "file"
-	KeyOp           = "op"
-	KeyEvent        = "event"
-	KeyExitCode     = "exit_code"
-	KeyReason       = "reason"
-	KeyPhase        = "phase"
-	KeyReady        = "ready"
-	KeyError        = "error"
-	KeyRetryAfter   = "retry_after"
-	KeyDuration     = "duration"
-	KeyGracePeriod  = "grace_period"
-	KeyRestartCount = "restart_count"
-)
-
-// AnnotationTraceparent is the annotation on sandboxes and containers that holds the W3C traceparent of the span that
-// created them.
-const AnnotationTraceparent = "quartet.dev/traceparent"
-
 // scope is the instrumentation scope of all of Quartet's spans.
 const scope = "github.com/quartet-node/quartet"
 
+// Config says whose telemetry it is.
+type Config struct {
+	// Service is the name of the process: service.name of its spans, "service" of its log lines.
+	Service string
+	// Version is what was built: service.version.
+	Version string
+	// Node is the node's name: k8s.node.name. It is left out when empty.
+	Node string
+	// Verbosity follows klog: 0 to 2 logs what an operator needs, 4 and more adds the details of each decision.
+	Verbosity int
+	// Output gets the log lines; the standard error stream when nil.
+	Output io.Writer
+}
+
 // Telemetry is what a process logs and traces with.
 type Telemetry struct {
-	// Logger writes text lines to the standard error stream. It is also slog's default.
+	// Logger writes text lines. It is also slog's default.
 	Logger *slog.Logger
 	// Tracer makes spans; they go nowhere and cost nothing when no endpoint is set.
 	Tracer trace.Tracer
@@ -67,37 +61,74 @@ type Telemetry struct {
 }
 
 // Setup makes the telemetry of a process. Spans are sent by OTLP over gRPC when OTEL_EXPORTER_OTLP_ENDPOINT or
-// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set; the standard OTEL variables say how. Verbosity follows klog: 0 to 2 logs
-// what an operator needs, 4 and more adds the details of each decision. It fails when the variables cannot be understood.
-func Setup(ctx context.Context, service string, verbosity int) (*Telemetry, error) {
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set; the standard OTEL variables say how, and which traces are kept. It does not
+// wait for the endpoint, which may come and go. It fails when the variables cannot be understood.
+func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	level := slog.LevelInfo
-	if verbosity >= 4 {
+	if cfg.Verbosity >= 4 {
 		level = slog.LevelDebug
 	}
-	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("service", service)
+	if cfg.Output == nil {
+		cfg.Output = os.Stderr
+	}
+	handler := withTraceIDs{slog.NewTextHandler(cfg.Output, &slog.HandlerOptions{Level: level})}
+	logger := slog.New(handler).With("service", cfg.Service)
 	slog.SetDefault(logger)
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		logger.Warn("traces could not be sent", KeyError, err)
-	}))
+	otel.SetErrorHandler(newQuietHandler(logger, time.Now))
 	otel.SetLogger(logr.Discard())
 	otel.SetTextMapPropagator(propagation.TraceContext{})
 
-	t := &Telemetry{Logger: logger, Tracer: noop.NewTracerProvider().Tracer(scope), shutdown: func(context.Context) error { return nil }}
-	if !endpointSet() {
+	t := &Telemetry{Logger: logger, Tracer: Off(), shutdown: func(context.Context) error { return nil }}
+	endpoint := endpointFromEnv()
+	if endpoint == "" {
 		return t, nil
 	}
-	exporter, err := otlptracegrpc.New(ctx)
+	res, err := resourceOf(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	otlp, err := otlptracegrpc.New(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("make the OTLP trace exporter from the OTEL_EXPORTER_OTLP_* variables: %w", err)
 	}
-	res, err := resource.New(ctx, resource.WithAttributes(semconv.ServiceName(service), semconv.ServiceNamespace("quartet")), resource.WithFromEnv(), resource.WithHost())
-	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
-		return nil, fmt.Errorf("read OTEL_RESOURCE_ATTRIBUTES: %w", err)
-	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res))
+	exporter := newExporter(otlp, endpoint, logger, time.Now)
+	provider := sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithSpanProcessor(dropIdle{sdktrace.NewBatchSpanProcessor(exporter)}))
 	otel.SetTracerProvider(provider)
-	t.Provider, t.Tracer, t.shutdown = provider, provider.Tracer(scope), provider.Shutdown
+	t.Provider, t.Tracer = provider, provider.Tracer(scope)
+	t.shutdown = func(ctx context.Context) error {
+		err := provider.Shutdown(ctx)
+		return errors.Join(err, exporter.end())
+	}
 	return t, nil
+}
+
+// resourceOf describes the process. What OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME say wins. It fails when the former
+// cannot be read.
+func resourceOf(ctx context.Context, cfg Config) (*resource.Resource, error) {
+	attrs := []attribute.KeyValue{
+		semconv.ServiceName(cfg.Service), semconv.ServiceNamespace("quartet"), semconv.ServiceVersion(cfg.Version),
+		// A process that is started again is another instance.
+		semconv.ServiceInstanceID(uuid.NewString()), semconv.ProcessPID(os.Getpid()),
+	}
+	if cfg.Node != "" {
+		attrs = append(attrs, semconv.K8SNodeName(cfg.Node))
+	}
+	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(), resource.WithAttributes(attrs...), resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("read OTEL_RESOURCE_ATTRIBUTES, a list of key=value: %w", err)
+	}
+	return res, nil
+}
+
+// endpointFromEnv returns where traces go; empty when they go nowhere.
+func endpointFromEnv() string {
+	if os.Getenv("OTEL_SDK_DISABLED") == "true" || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
+		return ""
+	}
+	if endpoint := os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"); endpoint != "" {
+		return endpoint
+	}
+	return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT")
 }
 
 // RouteLibraryLogs sends what Kubernetes' libraries and gRPC log to the logger. They keep their loggers in globals that are
@@ -116,45 +147,10 @@ func (w lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func endpointSet() bool {
-	return os.Getenv("OTEL_SDK_DISABLED") != "true" &&
-		(os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "")
-}
-
-// Shutdown sends the spans that wait, until ctx ends.
+// Shutdown sends the spans that wait, until ctx ends. It fails when some are lost.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	if err := t.shutdown(ctx); err != nil {
 		return fmt.Errorf("send the last traces: %w", err)
 	}
 	return nil
-}
-
-// Traceparent returns the W3C traceparent of the span in ctx; empty when it is not sampled, so that nobody downstream
-// pays for a trace that is not kept.
-func Traceparent(ctx context.Context) string {
-	sc := trace.SpanContextFromContext(ctx)
-	if !sc.IsValid() || !sc.IsSampled() {
-		return ""
-	}
-	carrier := propagation.MapCarrier{}
-	propagation.TraceContext{}.Inject(ctx, carrier)
-	return carrier["traceparent"]
-}
-
-// WithTraceparent returns ctx with the span that traceparent names as its parent; ctx itself when traceparent is empty
-// or cannot be read.
-func WithTraceparent(ctx context.Context, traceparent string) context.Context {
-	if traceparent == "" {
-		return ctx
-	}
-	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": traceparent})
-}
-
-// LinkTo links a new span to the span that traceparent names; it does nothing when traceparent is empty.
-func LinkTo(traceparent string) trace.SpanStartOption {
-	sc := trace.SpanContextFromContext(WithTraceparent(context.Background(), traceparent))
-	if !sc.IsValid() {
-		return trace.WithLinks()
-	}
-	return trace.WithLinks(trace.Link{SpanContext: sc})
 }

@@ -69,7 +69,7 @@ func TestTraceOfAManifest(t *testing.T) {
 			path, id = append(path, span.Name), span.Parent.SpanID()
 			if span.Name == "source.read" {
 				want := []attribute.KeyValue{
-					attribute.String(telemetry.KeyFile, filepath.Join(p.dir, "a.yaml")), attribute.String(telemetry.KeySource, "file"),
+					attribute.String("file.path", filepath.Join(p.dir, "a.yaml")), attribute.String("quartet.source", "file"),
 				}
 				if !slices.Equal(span.Attributes, want) {
 					t.Errorf("%s: the reading has the attributes %v, want %v", what, span.Attributes, want)

@@ -70,9 +70,9 @@ func TestACrashStartsATraceThatIsLinkedToTheStart(t *testing.T) {
 	start := traceOf(t, p)
 	awaitThat(t, "a death in a trace of its own, linked to the start", func() bool {
 		return slices.ContainsFunc(traces.Spans(), func(s otlpsink.Span) bool {
-			return s.Service == "pleg" && s.Attributes["pod.uid"] == string(p.UID) && s.TraceID != start[0].TraceID &&
-				slices.ContainsFunc(s.Links, func(id string) bool {
-					return slices.ContainsFunc(start, func(of otlpsink.Span) bool { return of.SpanID == id })
+			return s.Service == "pleg" && s.Attributes["k8s.pod.uid"] == string(p.UID) && s.TraceID != start[0].TraceID &&
+				slices.ContainsFunc(s.Links, func(to otlpsink.Link) bool {
+					return slices.ContainsFunc(start, func(of otlpsink.Span) bool { return of.SpanID == to.SpanID })
 				})
 		})
 	})
@@ -84,7 +84,7 @@ func traceOf(t *testing.T, p *v1.Pod) []otlpsink.Span {
 	var first otlpsink.Span
 	awaitThat(t, "the pod's dispatch has arrived", func() bool {
 		for _, s := range traces.Spans() {
-			if s.Name == "dispatch" && s.Attributes["pod.uid"] == string(p.UID) && (first.Name == "" || s.Start.Before(first.Start)) {
+			if s.Name == "dispatch" && s.Attributes["k8s.pod.uid"] == string(p.UID) && (first.Name == "" || s.Start.Before(first.Start)) {
 				first = s
 			}
 		}

@@ -3,9 +3,11 @@ package fakecri
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/metadata"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/kubelet/pkg/types"
 )
@@ -19,6 +21,8 @@ type Call struct {
 	IDs []string
 	// At is when it came in.
 	At time.Time
+	// Traceparent is the W3C trace context in its metadata; empty when it has none.
+	Traceparent string
 }
 
 // script is what calls meet before they are answered, and the log of them.
@@ -149,7 +153,7 @@ func (sc *script) enter(ctx context.Context, method string, ids []string) (done 
 		defer sc.mu.Unlock()
 		sc.inFlight[method]--
 	}
-	for _, r := range sc.note(method, ids) {
+	for _, r := range sc.note(Call{Method: method, IDs: ids, At: time.Now(), Traceparent: traceparent(ctx)}) {
 		if r.delay > 0 {
 			select {
 			case <-time.After(r.delay):
@@ -175,10 +179,17 @@ func (sc *script) enter(ctx context.Context, method string, ids []string) (done 
 	return done, nil
 }
 
-func (sc *script) note(method string, ids []string) []*rule {
+// traceparent is what a call has in its metadata.
+func traceparent(ctx context.Context) string {
+	received, _ := metadata.FromIncomingContext(ctx)
+	return strings.Join(received.Get("traceparent"), ",")
+}
+
+func (sc *script) note(call Call) []*rule {
+	method, ids := call.Method, call.IDs
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
-	sc.calls = append(sc.calls, Call{Method: method, IDs: ids, At: time.Now()})
+	sc.calls = append(sc.calls, call)
 	sc.inFlight[method]++
 	sc.maxInFlight[method] = max(sc.maxInFlight[method], sc.inFlight[method])
 	var met []*rule

@@ -25,11 +25,17 @@ type Span struct {
 	Start, End                time.Time
 	// Attributes as text; numbers and booleans in their usual form.
 	Attributes map[string]string
-	// Links are the ids of the linked spans.
-	Links []string
-	// Failed is true when the span's status is an error.
-	Failed bool
+	// Resource is what the process says of itself, as text.
+	Resource map[string]string
+	// Links are the linked spans.
+	Links []Link
+	// Failed is true when the span's status is an error, and Message what it says then.
+	Failed  bool
+	Message string
 }
+
+// Link names a span, most often of another trace.
+type Link struct{ TraceID, SpanID string }
 
 // Sink is a running receiver.
 type Sink struct {
@@ -39,10 +45,16 @@ type Sink struct {
 	spans   []Span
 }
 
-// Start begins to receive, until the test ends.
+// Start begins to receive on a free port, until the test ends.
 func Start(t testing.TB) *Sink {
 	t.Helper()
-	s, stop, err := New()
+	return StartAt(t, anyPort)
+}
+
+// StartAt begins to receive at an address, host:port, until the test ends.
+func StartAt(t testing.TB, address string) *Sink {
+	t.Helper()
+	s, stop, err := listen(address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,9 +66,14 @@ func Start(t testing.TB) *Sink {
 	return s
 }
 
+// anyPort is a free one of the loopback address.
+const anyPort = "127.0.0.1:0"
+
 // New begins to receive until stop is called. It fails when there is no free port on the loopback address.
-func New() (s *Sink, stop func() error, err error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func New() (s *Sink, stop func() error, err error) { return listen(anyPort) }
+
+func listen(address string) (s *Sink, stop func() error, err error) {
+	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, nil, fmt.Errorf("listen for traces: %w", err)
 	}
@@ -89,34 +106,34 @@ func (s *Sink) Export(_ context.Context, req *collectorv1.ExportTraceServiceRequ
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, resource := range req.GetResourceSpans() {
-		service := ""
-		for _, a := range resource.GetResource().GetAttributes() {
-			if a.GetKey() == "service.name" {
-				service = a.GetValue().GetStringValue()
-			}
-		}
+		process := texts(resource.GetResource().GetAttributes())
 		for _, scope := range resource.GetScopeSpans() {
 			for _, span := range scope.GetSpans() {
-				s.spans = append(s.spans, convert(service, span))
+				s.spans = append(s.spans, convert(process, span))
 			}
 		}
 	}
 	return &collectorv1.ExportTraceServiceResponse{}, nil
 }
 
-func convert(service string, in *tracev1.Span) Span {
+func convert(process map[string]string, in *tracev1.Span) Span {
 	out := Span{
 		TraceID: hex.EncodeToString(in.GetTraceId()), SpanID: hex.EncodeToString(in.GetSpanId()), ParentID: hex.EncodeToString(in.GetParentSpanId()),
-		Service: service, Name: in.GetName(), Attributes: map[string]string{},
+		Service: process["service.name"], Resource: process, Name: in.GetName(), Attributes: texts(in.GetAttributes()),
 		Start:  time.Unix(0, int64(in.GetStartTimeUnixNano())),
 		End:    time.Unix(0, int64(in.GetEndTimeUnixNano())),
-		Failed: in.GetStatus().GetCode() == tracev1.Status_STATUS_CODE_ERROR,
-	}
-	for _, a := range in.GetAttributes() {
-		out.Attributes[a.GetKey()] = text(a.GetValue())
+		Failed: in.GetStatus().GetCode() == tracev1.Status_STATUS_CODE_ERROR, Message: in.GetStatus().GetMessage(),
 	}
 	for _, l := range in.GetLinks() {
-		out.Links = append(out.Links, hex.EncodeToString(l.GetSpanId()))
+		out.Links = append(out.Links, Link{TraceID: hex.EncodeToString(l.GetTraceId()), SpanID: hex.EncodeToString(l.GetSpanId())})
+	}
+	return out
+}
+
+func texts(attrs []*commonv1.KeyValue) map[string]string {
+	out := make(map[string]string, len(attrs))
+	for _, a := range attrs {
+		out[a.GetKey()] = text(a.GetValue())
 	}
 	return out
 }

@@ -7,8 +7,6 @@ import (
 	"os"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -109,10 +107,11 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 			Path: path, Pod: p.Pod, Field: p.Field, Message: p.Message + outcome(p, kept), SeenAt: began,
 		})
 	}
+	var failure error
 	if len(result.Problems) > 0 {
-		span.SetStatus(codes.Error, result.Problems[0].Error())
+		failure = result.Problems[0]
 	}
-	span.End()
+	telemetry.End(span, failure)
 	s.files[path], s.causes[path], s.changed = next, ctx, true
 }
 
@@ -183,7 +182,7 @@ func (s *Source) fail(ctx context.Context, path string, began time.Time, next *f
 		return
 	}
 	span, ctx := s.beginRead(ctx, path, began)
-	span.SetStatus(codes.Error, message)
+	telemetry.FailWith(span, "unreadable", message)
 	span.End()
 	s.causes[path], s.changed = ctx, true
 }
@@ -204,8 +203,10 @@ func (s *Source) forget(ctx context.Context, path string, began time.Time) {
 
 // beginRead begins the trace of a change.
 func (s *Source) beginRead(ctx context.Context, path string, began time.Time) (trace.Span, context.Context) {
-	ctx, span := s.cfg.Tracer.Start(ctx, "source.read", trace.WithNewRoot(), trace.WithTimestamp(began),
-		trace.WithAttributes(attribute.String(telemetry.KeyFile, path), attribute.String(telemetry.KeySource, Name)))
+	ctx, span := s.cfg.Tracer.Start(ctx, "source.read", trace.WithNewRoot(), trace.WithTimestamp(began))
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.AttrFile.String(path), telemetry.AttrSource.String(Name))
+	}
 	return span, ctx
 }
 

@@ -2,6 +2,7 @@ package mux
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"math"
 	"slices"
@@ -26,15 +27,15 @@ type seenError struct {
 
 // noteErrors replaces what is wrong with a source: what is there no more has been mended. Each error is logged when it
 // comes and when it goes, and not in between. The mux is locked.
-func (m *Mux) noteErrors(name string, state *sourceState, errs []source.Error) {
-	now := make(map[errorKey]*seenError, len(errs))
-	for _, e := range errs {
+func (m *Mux) noteErrors(name string, state *sourceState, reading *source.Reading) {
+	now := make(map[errorKey]*seenError, len(reading.Errors))
+	for _, e := range reading.Errors {
 		key := errorKey{path: e.Path, pod: e.Pod, field: e.Field, message: e.Message}
 		known := state.errs[key]
 		switch {
 		case known == nil:
 			known = &seenError{first: e.SeenAt, last: e.SeenAt, count: 1}
-			m.note(slog.LevelWarn, e.Message, telemetry.KeySource, name, telemetry.KeyFile, e.Path, telemetry.KeyPod, e.Pod, "field", e.Field)
+			m.note(causeOf(reading, e.Path), slog.LevelWarn, e.Message, telemetry.KeySource, name, telemetry.KeyFile, e.Path, telemetry.KeyPod, e.Pod, "field", e.Field)
 		case e.SeenAt.After(known.last):
 			known.last = e.SeenAt
 			if known.count < math.MaxInt32 {
@@ -45,10 +46,18 @@ func (m *Mux) noteErrors(name string, state *sourceState, errs []source.Error) {
 	}
 	for key := range state.errs {
 		if now[key] == nil {
-			m.note(slog.LevelInfo, "mended", telemetry.KeySource, name, telemetry.KeyFile, key.path, telemetry.KeyPod, key.pod, "was", key.message)
+			m.note(causeOf(reading, key.path), slog.LevelInfo, "mended", telemetry.KeySource, name, telemetry.KeyFile, key.path, telemetry.KeyPod, key.pod, "was", key.message)
 		}
 	}
 	state.errs = now
+}
+
+// causeOf returns the trace of the change of a path; one without a span when the path did not change.
+func causeOf(reading *source.Reading, path string) context.Context {
+	if cause, known := reading.Causes[path]; known {
+		return cause
+	}
+	return context.Background()
 }
 
 // listErrors returns what is wrong with a source, in the order of path, pod and field.

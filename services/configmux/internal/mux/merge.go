@@ -7,8 +7,6 @@ import (
 	"maps"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -78,14 +76,13 @@ func (p *publication) publish(change podset.Change) {
 	if change.Op == podset.Remove {
 		pod, path = change.Old, before.path
 	}
-	ctx, span := p.m.cfg.Tracer.Start(p.mergeOf(path).ctx, "publish", trace.WithAttributes(
-		attribute.String(telemetry.KeyPod, pod.Namespace+"/"+pod.Name),
-		attribute.String(telemetry.KeyPodUID, string(uid)),
-		attribute.String(telemetry.KeyOp, change.Op.String()),
-		attribute.String(telemetry.KeySource, p.source),
-	))
+	ctx, span := telemetry.Start(p.mergeOf(path).ctx, p.m.cfg.Tracer, "publish",
+		telemetry.Subject{Namespace: pod.Namespace, Pod: pod.Name, UID: string(uid)})
 	defer span.End()
-	p.m.note(slog.LevelInfo, "published", telemetry.KeyOp, change.Op.String(), telemetry.KeyPod, pod.Namespace+"/"+pod.Name,
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.AttrOp.String(change.Op.String()), telemetry.AttrSource.String(p.source))
+	}
+	p.m.note(ctx, slog.LevelInfo, "published", telemetry.KeyOp, change.Op.String(), telemetry.KeyPod, pod.Namespace+"/"+pod.Name,
 		telemetry.KeyPodUID, string(uid), telemetry.KeySource, p.source, telemetry.KeyFile, path)
 
 	if change.Op == podset.Remove {
@@ -103,8 +100,8 @@ func (p *publication) publish(change podset.Change) {
 	data, err := annotated(pod, p.source, seen).Marshal()
 	if err != nil {
 		// Nothing that was decoded and validated can fail to encode. If it does the pod stays as it was published last.
-		span.SetStatus(codes.Error, err.Error())
-		p.m.note(slog.LevelError, "cannot encode the pod; it stays as it was", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+		telemetry.Fail(span, err)
+		p.m.note(ctx, slog.LevelError, "cannot encode the pod; it stays as it was", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 		return
 	}
 	update := &configv1.PodUpdate{Op: wireOp(change.Op), Source: p.source, Pod: data, Traceparent: telemetry.Traceparent(ctx)}
@@ -130,8 +127,10 @@ func (p *publication) mergeOf(path string) merge {
 	if m, begun := p.merges[path]; begun {
 		return m
 	}
-	ctx, span := p.m.cfg.Tracer.Start(cause, "merge", trace.WithTimestamp(p.began),
-		trace.WithAttributes(attribute.String(telemetry.KeySource, p.source)))
+	ctx, span := p.m.cfg.Tracer.Start(cause, "merge", trace.WithTimestamp(p.began))
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.AttrSource.String(p.source))
+	}
 	p.merges[path] = merge{ctx: ctx, span: span}
 	return p.merges[path]
 }

@@ -63,6 +63,8 @@ type Mux struct {
 
 // note is one line of the log.
 type note struct {
+	// ctx has the span that the line is about.
+	ctx     context.Context //nolint:containedctx // the line is written a moment later
 	level   slog.Level
 	message string
 	attrs   []any
@@ -120,28 +122,28 @@ func (m *Mux) Set(name string, reading source.Reading) {
 	m.notes = nil
 	m.mu.Unlock()
 	for _, n := range notes {
-		m.cfg.Logger.Log(context.Background(), n.level, n.message, n.attrs...)
+		m.cfg.Logger.Log(n.ctx, n.level, n.message, n.attrs...)
 	}
 }
 
 func (m *Mux) set(name string, reading source.Reading) {
 	state := m.sources[name]
 	if state == nil {
-		m.note(slog.LevelError, "a source that is not known gave pods; they are dropped", telemetry.KeySource, name)
+		m.note(context.Background(), slog.LevelError, "a source that is not known gave pods; they are dropped", telemetry.KeySource, name)
 		return
 	}
 	if reading.Failed {
 		state.mode = reading.Mode
-		m.noteErrors(name, state, reading.Errors)
+		m.noteErrors(name, state, &reading)
 		return
 	}
 	merged := m.merge(name, state, &reading)
-	m.noteErrors(name, state, reading.Errors)
+	m.noteErrors(name, state, &reading)
 	state.mode, state.readAt = reading.Mode, reading.ReadAt
 	if merged.First {
 		// Before anyone hears of it, so that who has heard of it finds it in the health too.
 		m.cfg.Health.Set(SourceKey(name), "")
-		m.note(slog.LevelInfo, "the source is ready", telemetry.KeySource, name, "target", state.target, "pods", len(merged.Set), "mode", reading.Mode)
+		m.note(context.Background(), slog.LevelInfo, "the source is ready", telemetry.KeySource, name, "target", state.target, "pods", len(merged.Set), "mode", reading.Mode)
 	}
 	if !merged.Silent() {
 		// Put last, so that it comes after this merge's pods on every subscription.
@@ -150,8 +152,8 @@ func (m *Mux) set(name string, reading source.Reading) {
 }
 
 // note keeps a line of the log for when the mux is no longer locked.
-func (m *Mux) note(level slog.Level, message string, attrs ...any) {
-	m.notes = append(m.notes, note{level: level, message: message, attrs: attrs})
+func (m *Mux) note(ctx context.Context, level slog.Level, message string, attrs ...any) {
+	m.notes = append(m.notes, note{ctx: ctx, level: level, message: message, attrs: attrs})
 }
 
 func (m *Mux) announce(name string, ready bool) {

@@ -287,7 +287,7 @@ func (r *rig) edges(cause context.Context, uid, op, traceparent string) {
 	var publish, merge tracetest.SpanStub
 	for _, s := range r.spans.GetSpans() {
 		for _, a := range s.Attributes {
-			if s.Name == "publish" && string(a.Key) == telemetry.KeyPodUID && a.Value.AsString() == uid {
+			if s.Name == "publish" && a.Key == "k8s.pod.uid" && a.Value.AsString() == uid {
 				publish = s
 			}
 		}

@@ -1,14 +1,16 @@
 package relist
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
@@ -34,9 +36,9 @@ func (r *Relister) publish(uid string, p *pod, changes []record.Change) {
 		return
 	}
 	for i, change := range changes {
-		event := r.event(status, change, now)
+		ctx, event := r.event(status, change, now)
 		p.traceparent = event.GetTraceparent()
-		r.cfg.Logger.Debug("lifecycle event", telemetry.KeyEvent, event.GetType(), telemetry.KeyPodUID, uid,
+		r.cfg.Logger.DebugContext(ctx, "lifecycle event", telemetry.KeyEvent, nameOf(event.GetType()), telemetry.KeyPodUID, uid,
 			telemetry.KeyContainer, event.GetContainerName(), telemetry.KeyContainerID, event.GetContainerId(),
 			telemetry.KeyExitCode, event.GetExitCode(), telemetry.KeyReason, event.GetReason())
 		if gone && i == len(changes)-1 {
@@ -59,7 +61,8 @@ func stateOf(status *lifecyclev1.PodStatus, p *pod, now time.Time) *lifecyclev1.
 	}
 }
 
-func (r *Relister) event(status *lifecyclev1.PodStatus, change record.Change, now time.Time) *lifecyclev1.Event {
+// event makes the event of a change, and a context that has its span.
+func (r *Relister) event(status *lifecyclev1.PodStatus, change record.Change, now time.Time) (context.Context, *lifecyclev1.Event) {
 	occurred := change.OccurredAt
 	if occurred.IsZero() {
 		occurred = now
@@ -73,36 +76,63 @@ func (r *Relister) event(status *lifecyclev1.PodStatus, change record.Change, no
 			event.ExitCode, event.Reason = c.GetExitCode(), c.GetReason()
 		}
 	}
-	event.Traceparent = r.trace(status, change, event, occurred, now)
-	return event
+	ctx := r.trace(status, change, occurred, now)
+	event.Traceparent = telemetry.Traceparent(ctx)
+	return ctx, event
 }
 
-// trace makes the span of an event and returns its traceparent. What the agent has just brought about, a container's start
-// or a sandbox's, goes on with the trace that is written on it; everything later begins a trace of its own, with a link
-// to that one. The span runs from when it happened to when it was noticed.
-func (r *Relister) trace(status *lifecyclev1.PodStatus, change record.Change, event *lifecyclev1.Event, occurred, now time.Time) string {
-	options := []trace.SpanStartOption{
-		trace.WithTimestamp(occurred),
-		trace.WithAttributes(
-			attribute.String(telemetry.KeyPod, status.GetNamespace()+"/"+status.GetName()),
-			attribute.String(telemetry.KeyPodUID, status.GetUid()),
-			attribute.String(telemetry.KeyEvent, event.GetType().String()),
-		),
-	}
-	if event.GetContainerId() != "" {
-		options = append(options, trace.WithAttributes(
-			attribute.String(telemetry.KeyContainer, event.GetContainerName()), attribute.String(telemetry.KeyContainerID, event.GetContainerId())))
-	}
-	origin, continues := originOf(status, change)
+// trace makes the span of an event and returns a context that has it. What the agent has just brought about, a container's
+// start or a sandbox's, goes on with the trace that is written on it; everything later begins a trace of its own, with a link
+// to that one. The span runs from when it happened to when it was noticed; that of a container which did not end well has
+// failed.
+func (r *Relister) trace(status *lifecyclev1.PodStatus, change record.Change, occurred, now time.Time) context.Context {
 	ctx := context.Background()
+	origin, continues := originOf(status, change)
 	if continues {
 		ctx = telemetry.WithTraceparent(ctx, origin)
-	} else {
-		options = append(options, trace.WithNewRoot(), telemetry.LinkTo(origin))
 	}
-	ctx, span := r.cfg.Tracer.Start(ctx, "lifecycle.event", options...)
+	c := change.Container
+	ctx, span := telemetry.Start(ctx, r.cfg.Tracer, "lifecycle.event", telemetry.Subject{
+		Namespace: status.GetNamespace(), Pod: status.GetName(), UID: status.GetUid(),
+		Container: c.GetName(), ContainerID: c.GetId(), SandboxID: change.Sandbox.GetId(),
+	}, trace.WithTimestamp(occurred))
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.AttrEvent.String(nameOf(change.Type)))
+		telemetry.LinkTo(span, origin)
+		if c != nil {
+			span.SetAttributes(telemetry.AttrRestartCount.Int(podlabels.RestartOf(c.GetAnnotations(), c.GetAttempt()).Count))
+		}
+		if change.Type == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED {
+			traceDeath(span, c)
+		}
+	}
 	span.End(trace.WithTimestamp(now))
-	return telemetry.Traceparent(ctx)
+	return ctx
+}
+
+// traceDeath notes how a container ended.
+func traceDeath(span trace.Span, c *lifecyclev1.Container) {
+	code, reason := c.GetExitCode(), cmp.Or(c.GetReason(), "Unknown")
+	span.SetAttributes(telemetry.AttrExitCode.Int(int(code)), telemetry.AttrReason.String(reason))
+	if code != 0 {
+		telemetry.FailWith(span, reason, fmt.Sprintf("container %q ended with exit code %d (%s)", c.GetName(), code, reason))
+	}
+}
+
+// nameOf is the type of an event as people read it: `quartet events` has the same words.
+func nameOf(t lifecyclev1.EventType) string {
+	switch t {
+	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED:
+		return "ContainerStarted"
+	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED:
+		return "ContainerDied"
+	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED:
+		return "ContainerRemoved"
+	case lifecyclev1.EventType_EVENT_TYPE_POD_SYNC:
+		return "PodSync"
+	case lifecyclev1.EventType_EVENT_TYPE_UNSPECIFIED:
+	}
+	return t.String()
 }
 
 // originOf returns the traceparent of what started the thing that an event is about, and whether the event belongs to that

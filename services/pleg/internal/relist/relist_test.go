@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
@@ -258,11 +259,11 @@ func TestAStartContinuesItsTraceAndADeathIsLinkedToIt(t *testing.T) {
 	}
 	attributes := map[string]string{}
 	for _, kv := range spans[started.GetTraceparent()].Attributes() {
-		attributes[string(kv.Key)] = kv.Value.AsString()
+		attributes[string(kv.Key)] = kv.Value.Emit()
 	}
 	want := map[string]string{
-		telemetry.KeyPod: "default/web", telemetry.KeyPodUID: "uid-1", telemetry.KeyEvent: "EVENT_TYPE_CONTAINER_STARTED",
-		telemetry.KeyContainer: "app", telemetry.KeyContainerID: ids["app"],
+		"k8s.namespace.name": "default", "k8s.pod.name": "web", "k8s.pod.uid": "uid-1", "quartet.event": "ContainerStarted",
+		"k8s.container.name": "app", "container.id": ids["app"], "k8s.container.restart_count": "0",
 	}
 	if diff := cmp.Diff(want, attributes); diff != "" {
 		t.Errorf("attributes of a start (-want +got):\n%s", diff)
@@ -276,8 +277,50 @@ func TestAStartContinuesItsTraceAndADeathIsLinkedToIt(t *testing.T) {
 	case len(death.Links()) != 1 || death.Links()[0].SpanContext.SpanID() != origin.SpanID():
 		t.Errorf("a death is linked to %v, want the span that created the container", death.Links())
 	}
-	if attributes := attribute.NewSet(death.Attributes()...); !attributes.HasValue(telemetry.KeyPodUID) {
-		t.Error("the span of a death does not name the pod")
+	for _, kv := range death.Attributes() {
+		attributes[string(kv.Key)] = kv.Value.Emit()
+	}
+	want["quartet.event"], want["process.exit.code"] = "ContainerDied", "137"
+	want["k8s.container.status.reason"], want["error.type"] = "Error", "Error"
+	if diff := cmp.Diff(want, attributes); diff != "" {
+		t.Errorf("attributes of a death (-want +got):\n%s", diff)
+	}
+	if s := death.Status(); s.Code != otelcodes.Error || !strings.Contains(s.Description, `"app" ended with exit code 137 (Error)`) {
+		t.Errorf("the status of a death is %v, want an error that says how", s)
+	}
+}
+
+func TestAContainerThatEndsWellHasNotFailed(t *testing.T) {
+	fake := fakecri.New(t)
+	r := start(t, fake)
+	next := r.subscribe()
+	_, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
+	r.Hint("uid-1", time.Time{})
+	next()
+	next()
+	fake.Exit(ids["app"], 0)
+	r.Hint("uid-1", time.Time{})
+	next()
+	for _, span := range r.spans.Ended() {
+		if span.Status().Code == otelcodes.Error {
+			t.Errorf("span %s has failed: %s", span.Name(), span.Status().Description)
+		}
+	}
+}
+
+// What pleg asks the runtime is on nobody's behalf: the runtime makes no spans of it.
+func TestLooksAreInNobodysTrace(t *testing.T) {
+	fake := fakecri.New(t)
+	r := start(t, fake)
+	fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
+	traceparent, _ := traced("a")
+	if _, err := r.Status(telemetry.WithTraceparent(t.Context(), traceparent), "uid-1", boottime.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range fake.Calls() {
+		if call.Traceparent != "" {
+			t.Errorf("%s carries the traceparent %s", call.Method, call.Traceparent)
+		}
 	}
 }
 

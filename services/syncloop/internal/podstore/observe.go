@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -82,16 +81,16 @@ func (s *Store) Event(event *lifecyclev1.Event) {
 		return
 	}
 	e.readyTold = true
-	name, phase := e.pod.Namespace+"/"+e.pod.Name, string(e.status.Phase)
+	about, phase := telemetry.Subject{Namespace: e.pod.Namespace, Pod: e.pod.Name, UID: string(uid)}, string(e.status.Phase)
 	s.mu.Unlock()
 
-	_, span := s.cfg.Tracer.Start(telemetry.WithTraceparent(context.Background(), event.GetTraceparent()), "status.update",
-		trace.WithTimestamp(begun), trace.WithAttributes(
-			attribute.String(telemetry.KeyPod, name), attribute.String(telemetry.KeyPodUID, string(uid)),
-			attribute.String(telemetry.KeyPhase, phase), attribute.Bool(telemetry.KeyReady, true),
-		))
+	ctx, span := telemetry.Start(telemetry.WithTraceparent(context.Background(), event.GetTraceparent()), s.cfg.Tracer, "status.update",
+		about, trace.WithTimestamp(begun))
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.AttrPhase.String(phase), telemetry.AttrReady.Bool(true))
+	}
 	span.End()
-	s.cfg.Logger.Info("pod is ready", telemetry.KeyPod, name, telemetry.KeyPodUID, string(uid), telemetry.KeyPhase, phase)
+	s.cfg.Logger.InfoContext(ctx, "pod is ready", telemetry.KeyPod, about.Namespace+"/"+about.Pod, telemetry.KeyPodUID, about.UID, telemetry.KeyPhase, phase)
 }
 
 // readMessages returns the termination messages of all ended containers of a status; nil when there is nothing new to
