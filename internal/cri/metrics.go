@@ -42,8 +42,10 @@ func newOperations(registry prometheus.Registerer) *operations {
 func (o *operations) done(operation string, began time.Time, err error) {
 	o.total.WithLabelValues(operation).Inc()
 	o.duration.WithLabelValues(operation).Observe(time.Since(began).Seconds())
+	// Asked for also when nothing failed: a rate needs the 0 before the first error.
+	failed := o.errors.WithLabelValues(operation)
 	if err != nil {
-		o.errors.WithLabelValues(operation).Inc()
+		failed.Inc()
 	}
 }
 

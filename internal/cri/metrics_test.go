@@ -88,5 +88,6 @@ func TestCallsThatWorkAreNoErrors(t *testing.T) {
 		t.Fatal("there is a container that is none")
 	}
 	metricstest.Want(t, registry, 1, "kubelet_runtime_operations_total", "operation_type", "version")
-	metricstest.Want(t, registry, 1, "kubelet_runtime_operations_errors_total")
+	metricstest.Want(t, registry, 0, "kubelet_runtime_operations_errors_total", "operation_type", "version")
+	metricstest.Want(t, registry, 1, "kubelet_runtime_operations_errors_total", "operation_type", "container_status")
 }

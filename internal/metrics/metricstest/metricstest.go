@@ -2,16 +2,24 @@
 package metricstest
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
 // Value returns the value of the one metric of this name that has the labels, given as name, value, name, value; of a
@@ -43,6 +51,31 @@ func Want(t testing.TB, from prometheus.Gatherer, want float64, name string, lab
 	}
 }
 
+// Scrape returns what is served at an address, as --metrics-listen has it, each time that it is gathered.
+func Scrape(address string) prometheus.Gatherer {
+	network, at := "tcp", address
+	if path, unix := strings.CutPrefix(address, "unix://"); unix {
+		network, at = "unix", path
+	}
+	return prometheus.GathererFunc(func() (families []*dto.MetricFamily, err error) {
+		transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, at)
+		}}
+		defer transport.CloseIdleConnections()
+		response, err := (&http.Client{Transport: transport, Timeout: patience}).Get("http://node/metrics")
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, response.Body.Close()) }()
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		byName, err := parser.TextToMetricFamilies(response.Body)
+		return slices.Collect(maps.Values(byName)), err
+	})
+}
+
+// patience is how long a scrape may take.
+const patience = 30 * time.Second
+
 func gather(t testing.TB, from prometheus.Gatherer) []*dto.MetricFamily {
 	t.Helper()
 	families, err := from.Gather()
@@ -72,25 +105,31 @@ func valueOf(metric *dto.Metric) float64 {
 	}
 }
 
-// row is a row of a table of docs/metrics.md: | `NAME` | TYPE | LABELS | ...
-var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes)_[a-z0-9_]+)` \\| ([a-z]+) \\| ([^|]*) \\|")
+// The sections of docs/metrics.md that have tables of metrics: what every service has, what those have that serve or
+// follow a stream or call the container runtime, and what one service alone has.
+const (
+	EveryService    = "Every service"
+	ServedStreams   = "Streams that are served"
+	FollowedStreams = "Streams that are followed"
+	RuntimeCalls    = "Calls of the container runtime"
+	ConfigMux       = "configmux"
+	PLEG            = "pleg"
+	SyncLoop        = "syncloop"
+	NodeStatus      = "nodestatus"
+)
 
-// Documented compares what a service exposes with its section of docs/metrics.md, the one whose heading is its name, and
-// with the section "Every service": each metric of Quartet's and the kubelet's names has a row with its type and labels, and
-// each row has a metric. So every metric has to be there, with all its labels, when this is called: vectors that are
-// still empty are not seen.
-func Documented(t testing.TB, from prometheus.Gatherer, service string) {
+// Documented compares what a service exposes with sections of docs/metrics.md: each metric of Quartet's and the kubelet's
+// names has a row, with its type and labels, and each row has a metric. So every metric has to be there, with all its
+// labels, when this is called: vectors that are still empty are not seen.
+func Documented(t testing.TB, from prometheus.Gatherer, sections ...string) {
 	t.Helper()
-	document := find(t, "docs/metrics.md")
+	document := rowsOf(t, find(t, "docs/metrics.md"))
 	want := map[string]string{}
-	for _, heading := range []string{"Every service", service} {
-		rows := rowsOf(t, document, heading)
-		if len(rows) == 0 {
-			t.Fatalf("docs/metrics.md has no table of metrics below the heading %q", heading)
+	for _, section := range sections {
+		if len(document[section]) == 0 {
+			t.Fatalf("docs/metrics.md has no table of metrics below the heading %q", section)
 		}
-		for name, what := range rows {
-			want[name] = what
-		}
+		maps.Copy(want, document[section])
 	}
 	for _, family := range gather(t, from) {
 		name := family.GetName()
@@ -100,37 +139,45 @@ func Documented(t testing.TB, from prometheus.Gatherer, service string) {
 		got := fmt.Sprintf("%s, labels: %s", strings.ToLower(family.GetType().String()), labelsOf(family))
 		switch documented, is := want[name]; {
 		case !is:
-			t.Errorf("%s exposes %s (%s), and docs/metrics.md has no row for it", service, name, got)
+			t.Errorf("%s (%s) is exposed, and docs/metrics.md has no row for it in %q", name, got, sections)
 		case documented != got:
-			t.Errorf("%s exposes %s (%s), docs/metrics.md says (%s)", service, name, got, documented)
+			t.Errorf("%s (%s) is exposed, docs/metrics.md says (%s)", name, got, documented)
 		}
 		delete(want, name)
 	}
 	for name := range want {
-		t.Errorf("docs/metrics.md has a row for %s, and %s does not expose it", name, service)
+		t.Errorf("docs/metrics.md has a row for %s in %q, and it is not exposed", name, sections)
 	}
 }
 
-// rowsOf returns type and labels of each metric in a section, by name.
-func rowsOf(t testing.TB, document, heading string) map[string]string {
+// row is a row of a table of docs/metrics.md: | `NAME` | TYPE | LABELS | ...
+var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes)_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\|")
+
+// rowsOf returns type and labels of each metric, by section and name. It fails for rows in a section that no service is
+// compared with.
+func rowsOf(t testing.TB, document string) map[string]map[string]string {
 	t.Helper()
-	rows, within := map[string]string{}, false
+	known := []string{EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, NodeStatus}
+	rows, section := map[string]map[string]string{}, ""
 	for line := range strings.Lines(document) {
 		line = strings.TrimSuffix(line, "\n")
 		if strings.HasPrefix(line, "#") {
-			within = strings.TrimLeft(line, "# ") == heading
+			section = strings.TrimLeft(line, "# ")
 			continue
 		}
 		match := row.FindStringSubmatch(line)
-		if !within || match == nil {
+		if match == nil {
 			continue
 		}
-		labels := regexp.MustCompile("`[a-z_]+`").FindAllString(match[3], -1)
-		for i := range labels {
-			labels[i] = strings.Trim(labels[i], "`")
+		if !slices.Contains(known, section) {
+			t.Errorf("docs/metrics.md has a row for %s in %q, which is none of %q", match[1], section, known)
 		}
+		if rows[section] == nil {
+			rows[section] = map[string]string{}
+		}
+		labels := strings.Fields(strings.ReplaceAll(match[3], "`", ""))
 		slices.Sort(labels)
-		rows[match[1]] = fmt.Sprintf("%s, labels: %s", match[2], strings.Join(labels, " "))
+		rows[section][match[1]] = fmt.Sprintf("%s, labels: %s", match[2], strings.Join(labels, " "))
 	}
 	return rows
 }
