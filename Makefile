@@ -22,7 +22,14 @@ CONTAINERD_FLAGS = -tags "no_btrfs no_zfs no_devmapper" -ldflags "-s -w -X $(CON
 RUNTIME := $(addprefix $(BIN)/,containerd containerd-shim-runc-v2 ctr runc bridge host-local loopback portmap)
 RUNTIME_MODULE := tools/runtime/go.mod tools/runtime/go.sum
 PRODUCT_FLAGS = -trimpath -ldflags "-s -w -X github.com/quartet-node/quartet/internal/buildinfo.version=$(VERSION)"
-IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
+# What pods are made of; the bundled runtime imports them.
+POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
+# What deploy/compose runs. Its .env names the tag.
+SERVICE_IMAGES := $(SERVICES) quartet containerd
+IMAGE_TAG ?= dev
+MAKE_IMAGE := go -C tools/images run .
+# A machine that cannot start a Docker engine skips the tests that need one, and builds nothing for them.
+DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar)
 
 .PHONY: help
 help: ## List the targets
@@ -42,7 +49,7 @@ packages: ## Install the system packages that are missing
 	@tools/scripts/packages
 
 .PHONY: build
-build: build-runtime build-product images ## Build the product, the bundled runtime and the images into bin/
+build: build-runtime build-product pod-images ## Build the product, the bundled runtime and the images of the examples into bin/
 
 .PHONY: build-runtime
 build-runtime: $(RUNTIME)
@@ -51,8 +58,10 @@ $(BIN)/containerd $(BIN)/containerd-shim-runc-v2 $(BIN)/ctr: $(RUNTIME_MODULE)
 	@CGO_ENABLED=0 $(PART) $(@F) go -C tools/runtime build -trimpath $(CONTAINERD_FLAGS) -o $@ $(CONTAINERD)/cmd/$(@F)
 	@touch $@
 
-$(BIN)/runc: $(RUNTIME_MODULE)
-	@CGO_ENABLED=1 $(PART) runc go -C tools/runtime build -trimpath -tags seccomp -ldflags "-s -w" -o $@ github.com/opencontainers/runc
+# Static, so that it runs in an image of its own and on any machine that it is copied to. The Makefile is what says so.
+$(BIN)/runc: $(RUNTIME_MODULE) Makefile
+	@CGO_ENABLED=1 $(PART) runc go -C tools/runtime build -trimpath -tags "seccomp netgo osusergo" \
+	  -ldflags '-s -w -extldflags "-static"' -o $@ github.com/opencontainers/runc
 	@touch $@
 
 $(BIN)/bridge $(BIN)/loopback: CNI_KIND := main
@@ -69,12 +78,36 @@ build-product: ## Build the four services and the command line
 	done
 	@CGO_ENABLED=0 $(PART) quartet go build $(PRODUCT_FLAGS) -o $(BIN)/ ./cmd/quartet
 
-.PHONY: images
-images: $(IMAGES) ## Make the image archives: hello and pause
+.PHONY: pod-images
+pod-images: $(POD_IMAGES)
 
-$(IMAGES): $(BIN)/images/%.tar: images/%/main.go tools/images/main.go tools/images/go.mod
+$(POD_IMAGES): $(BIN)/images/%.tar: images/%/main.go $(wildcard tools/images/*.go) tools/images/go.mod
 	@CGO_ENABLED=0 $(PART) "$* (program)" go build -trimpath -ldflags "-s -w" -o $(BIN)/images/ ./images/$*
-	@$(PART) "$* (image)" go -C tools/images run . -program $(BIN)/images/$* -name quartet.local/$*:1 -out $@
+	@$(PART) "$* (image)" $(MAKE_IMAGE) -file $(BIN)/images/$* -name quartet.local/$*:1 -out $@
+
+.PHONY: images
+images: packages service-images ## Make the images that deploy/compose runs, and load them into Docker
+	@tools/scripts/load-images $(SERVICE_IMAGES:%=$(BIN)/images/%.tar)
+
+.PHONY: service-images
+service-images: $(SERVICE_IMAGES:%=image-%)
+
+# Where the sockets and the state of a service are: a volume that is empty begins with the owner and mode that they have here.
+image-configmux: OWNER := 10241:10240
+image-pleg image-syncloop: OWNER := 0:10240
+image-nodestatus: OWNER := 10244:10240
+image-%: IMAGE_FLAGS = -file $(BIN)/$* -user $(OWNER) -dir /run/quartet=1771:0:10240 -dir /var/lib/quartet=700:$(OWNER)
+image-quartet: IMAGE_FLAGS := -file $(BIN)/quartet
+# The files lie as in bin/, which is where the command looks for a runtime.
+image-containerd: IMAGE_FLAGS := -file $(BIN)/quartet -entrypoint "/quartet runtime" \
+  $(foreach file,$(RUNTIME) $(POD_IMAGES),-file $(file)=/runtime$(file:$(BIN)%=%))
+
+.PHONY: $(SERVICE_IMAGES:%=image-%)
+$(SERVICE_IMAGES:%=image-%): image-%: build
+	@$(PART) "$* (image)" $(MAKE_IMAGE) $(IMAGE_FLAGS) -name quartet.local/$*:$(IMAGE_TAG) -out $(BIN)/images/$*.tar \
+	  -label org.opencontainers.image.title="quartet $*" -label org.opencontainers.image.version=$(VERSION) \
+	  -label org.opencontainers.image.source=https://github.com/quartet-node/quartet \
+	  -label org.opencontainers.image.licenses=Apache-2.0
 
 .PHONY: generate
 generate: $(TOOLS)/buf ## Generate gen/ from proto/
@@ -93,6 +126,15 @@ $(TOOLS)/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
 	@CGO_ENABLED=0 $(PART) jaeger go -C tools/jaeger build -trimpath -ldflags "-s -w" -o $@ github.com/jaegertracing/jaeger/cmd/all-in-one
 	@touch $@
 
+$(TOOLS)/docker-compose: tools/compose/go.mod tools/compose/go.sum
+	@CGO_ENABLED=0 $(PART) docker-compose go -C tools/compose build -trimpath -ldflags "-s -w" -o $@ github.com/docker/compose/v5/cmd
+	@touch $@
+
+# Stands in for Jaeger's own image where none can be pulled: for tests.
+$(BIN)/images/jaeger-standin.tar: $(TOOLS)/jaeger $(wildcard tools/images/*.go) tools/images/go.mod
+	@mkdir -p $(@D)
+	@$(PART) "jaeger (image)" $(MAKE_IMAGE) -file $(TOOLS)/jaeger -user 10001:10001 -name jaegertracing/all-in-one:1.62.0 -out $@
+
 .PHONY: lint
 lint: $(TOOLS)/buf $(TOOLS)/golangci-lint ## Check the protos, gen/, the modules and the code
 	@tools/scripts/check-protos
@@ -105,7 +147,7 @@ test: test-unit test-e2e ## Run every test
 
 # What tests talk to. A unit test that needs one skips without it, except with CI=true.
 .PHONY: test-tools
-test-tools: $(TOOLS)/jaeger ## Build what only tests need
+test-tools: $(TOOLS)/jaeger $(DOCKER_TOOLS) ## Build what only tests need
 
 .PHONY: test-unit
 test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests of every package, with the race detector
@@ -113,7 +155,7 @@ test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests
 	@go -C tools/images test ./...
 
 .PHONY: test-e2e
-test-e2e: packages build test-tools ## Run the end-to-end tests on real containers; needs root
+test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
 	@go test -count 1 -p 1 -timeout 20m ./test/e2e/... ./test/chaos/...
 
 .PHONY: bench

@@ -1,107 +1,86 @@
-// Command images makes an image archive from one static program: a single layer with the program in it, and a
-// configuration that runs it. The archive is in docker's format, which `ctr images import` reads. The same program
-// gives the same archive, byte for byte.
+// Command images makes an image archive from static programs: a single layer with them and with the directories that they
+// need, and a configuration that runs one of them. The archive is in docker's format, which `docker load` and
+// `ctr images import` read; no engine and no registry takes part. The same files give the same archive, byte for byte.
 //
-//	images -program bin/images/hello -name quartet.local/hello:1 -out bin/images/hello.tar
+//	images -file bin/pleg -user 0:10240 -label org.opencontainers.image.title=pleg \
+//	    -name quartet.local/pleg:dev -out bin/images/pleg.tar
 package main
 
 import (
-	"archive/tar"
-	"bytes"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"runtime"
-
-	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"strings"
 )
 
 func main() {
-	program := flag.String("program", "", "static program to put into the image")
-	ref := flag.String("name", "", "name of the image with its tag")
-	out := flag.String("out", "", "archive to write")
-	flag.Parse()
-	if err := run(*program, *ref, *out); err != nil {
+	if err := run(os.Args[1:], os.Stderr); err != nil {
 		fmt.Fprintf(os.Stderr, "images: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func run(program, ref, out string) error {
-	tag, err := name.NewTag(ref, name.StrictValidation)
+// run is main without the process's globals.
+func run(args []string, stderr io.Writer) error {
+	spec, out, err := parse(args, stderr)
 	if err != nil {
-		return fmt.Errorf("reading -name %q: %w", ref, err)
+		return err
 	}
-	img, err := imageOf(program)
+	img, err := spec.image()
 	if err != nil {
-		return fmt.Errorf("making %s from %s: %w", ref, program, err)
+		return fmt.Errorf("making %s: %w", spec.name, err)
 	}
-	// Written beside its place and renamed, so that an archive is never there in half.
-	tmp := out + ".tmp"
-	if err := tarball.WriteToFile(tmp, tag, img); err != nil {
-		return fmt.Errorf("writing %s: %w", tmp, err)
-	}
-	if err := os.Rename(tmp, out); err != nil {
-		return fmt.Errorf("putting %s in place: %w", out, err)
-	}
-	return nil
+	return write(out, spec.name, img)
 }
 
-// imageOf makes an image whose entry point is the program, at the root of an otherwise empty file system.
-func imageOf(program string) (v1.Image, error) {
-	content, err := os.ReadFile(program)
-	if err != nil {
-		return nil, err
-	}
-	path := "/" + filepath.Base(program)
-	layerBytes, err := layerOf(path, content)
-	if err != nil {
-		return nil, err
-	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(layerBytes)), nil
+// parse reads the command line: what the image is, and where its archive goes.
+func parse(args []string, stderr io.Writer) (imageSpec, string, error) {
+	spec := imageSpec{labels: map[string]string{}}
+	flags := flag.NewFlagSet("images", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	out := flags.String("out", "", "archive to write")
+	flags.StringVar(&spec.name, "name", "", "name of the image with its tag")
+	flags.StringVar(&spec.user, "user", "", "user and group that it runs as, in numbers: 10241:10240 (empty is root)")
+	flags.Func("file", "file to put in, as PATH (then it is at the root) or PATH=/PLACE; may be given again", func(v string) error {
+		file, err := parseFile(v)
+		spec.files = append(spec.files, file)
+		return err
 	})
-	if err != nil {
-		return nil, err
+	flags.Func("dir", "empty directory to make, as /PLACE=MODE:UID:GID; may be given again", func(v string) error {
+		dir, err := parseDir(v)
+		spec.dirs = append(spec.dirs, dir)
+		return err
+	})
+	flags.Func("entrypoint", "program that it runs with its first arguments, separated by blanks (default: the first file)", func(v string) error {
+		spec.entrypoint = strings.Fields(v)
+		return nil
+	})
+	flags.Func("env", "environment variable, as NAME=VALUE; may be given again", func(v string) error {
+		if name, _, found := strings.Cut(v, "="); !found || name == "" {
+			return fmt.Errorf("it is not NAME=VALUE")
+		}
+		spec.env = append(spec.env, v)
+		return nil
+	})
+	flags.Func("label", "label, as NAME=VALUE; may be given again", func(v string) error {
+		name, value, found := strings.Cut(v, "=")
+		if !found || name == "" {
+			return fmt.Errorf("it is not NAME=VALUE")
+		}
+		spec.labels[name] = value
+		return nil
+	})
+	if err := flags.Parse(args); err != nil {
+		return imageSpec{}, "", err
 	}
-	img, err := mutate.AppendLayers(empty.Image, layer)
-	if err != nil {
-		return nil, err
+	switch {
+	case flags.NArg() > 0:
+		return imageSpec{}, "", fmt.Errorf("%q is not a flag: give each file with -file", flags.Arg(0))
+	case *out == "":
+		return imageSpec{}, "", fmt.Errorf("-out is missing: name the archive to write")
+	case len(spec.files) == 0:
+		return imageSpec{}, "", fmt.Errorf("-file is missing: name the program of the image")
 	}
-	file, err := img.ConfigFile()
-	if err != nil {
-		return nil, err
-	}
-	file = file.DeepCopy()
-	file.OS = "linux"
-	file.Architecture = runtime.GOARCH
-	file.Config.Entrypoint = []string{path}
-	file.Config.WorkingDir = "/"
-	return mutate.ConfigFile(img, file)
-}
-
-// layerOf is a tar with a world-writable /tmp and the program, owned by root.
-func layerOf(path string, content []byte) ([]byte, error) {
-	var buf bytes.Buffer
-	w := tar.NewWriter(&buf)
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}); err != nil {
-		return nil, err
-	}
-	header := &tar.Header{Typeflag: tar.TypeReg, Name: path[1:], Mode: 0o755, Size: int64(len(content))}
-	if err := w.WriteHeader(header); err != nil {
-		return nil, err
-	}
-	if _, err := w.Write(content); err != nil {
-		return nil, err
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return buf.Bytes(), nil
+	return spec, *out, spec.check()
 }

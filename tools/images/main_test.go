@@ -1,55 +1,188 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"errors"
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-func TestArchiveRunsItsProgram(t *testing.T) {
-	dir := t.TempDir()
-	program := filepath.Join(dir, "prog")
-	if err := os.WriteFile(program, []byte("#!content"), 0o700); err != nil {
+const ref = "quartet.local/prog:dev"
+
+// program makes a file that passes for one.
+func program(t *testing.T, dir, base string, mode os.FileMode) string {
+	t.Helper()
+	path := filepath.Join(dir, base)
+	if err := os.WriteFile(path, []byte("content of "+base), mode); err != nil {
 		t.Fatal(err)
 	}
-	var archives [][]byte
-	for _, out := range []string{"a.tar", "b.tar"} {
-		if err := run(program, "quartet.local/prog:1", filepath.Join(dir, out)); err != nil {
+	return path
+}
+
+// makeImage runs the command and reads the archive back.
+func makeImage(t *testing.T, out string, args ...string) v1.Image {
+	t.Helper()
+	if err := run(append([]string{"-name", ref, "-out", out}, args...), t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := tarball.ImageFromPath(out, &tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// listing is each entry of an image's file system as "MODE UID:GID NAME SIZE".
+func listing(t *testing.T, img v1.Image) []string {
+	t.Helper()
+	content := mutate.Extract(img)
+	defer func() { _ = content.Close() }()
+	var lines []string
+	for r := tar.NewReader(content); ; {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return lines
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
-		content, err := os.ReadFile(filepath.Join(dir, out))
+		lines = append(lines, fmt.Sprintf("%04o %d:%d %s %d", header.Mode, header.Uid, header.Gid, header.Name, header.Size))
+	}
+}
+
+func config(t *testing.T, img v1.Image) v1.Config {
+	t.Helper()
+	file, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if file.OS != "linux" || !file.Created.IsZero() {
+		t.Errorf("the image is for %q, made at %v", file.OS, file.Created)
+	}
+	return file.Config
+}
+
+func TestOneProgramRunsAsRoot(t *testing.T) {
+	dir := t.TempDir()
+	img := makeImage(t, filepath.Join(dir, "a.tar"), "-file", program(t, dir, "prog", 0o700))
+	if got := config(t, img); !slices.Equal(got.Entrypoint, []string{"/prog"}) || got.User != "" {
+		t.Errorf("it runs %q as %q", got.Entrypoint, got.User)
+	}
+	want := []string{"1777 0:0 tmp 0", "0755 0:0 prog 15"}
+	if got := listing(t, img); !slices.Equal(got, want) {
+		t.Errorf("it has %q, want %q", got, want)
+	}
+}
+
+func TestEverythingThatIsAskedForIsInTheImage(t *testing.T) {
+	dir := t.TempDir()
+	img := makeImage(t, filepath.Join(dir, "a.tar"),
+		"-file", program(t, dir, "quartet", 0o755),
+		"-file", program(t, dir, "runc", 0o711)+"=/runtime/runc",
+		"-file", program(t, dir, "hello.tar", 0o600)+"=/runtime/images/hello.tar",
+		"-dir", "/run/quartet=1771:0:10240",
+		"-entrypoint", "/quartet runtime", "-user", "10241:10240",
+		"-env", "A=1", "-env", "B=x=y", "-label", "org.opencontainers.image.title=quartet")
+	got := config(t, img)
+	if !slices.Equal(got.Entrypoint, []string{"/quartet", "runtime"}) || got.User != "10241:10240" ||
+		!slices.Equal(got.Env, []string{"A=1", "B=x=y"}) || got.Labels["org.opencontainers.image.title"] != "quartet" {
+		t.Errorf("its configuration is %+v", got)
+	}
+	want := []string{
+		"0755 0:0 run 0", "1771 0:10240 run/quartet 0", "0755 0:0 runtime 0", "0755 0:0 runtime/images 0", "1777 0:0 tmp 0",
+		"0755 0:0 quartet 18", "0755 0:0 runtime/runc 15", "0644 0:0 runtime/images/hello.tar 20",
+	}
+	if got := listing(t, img); !slices.Equal(got, want) {
+		t.Errorf("it has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// The umask and the time of the build are not in the archive, nor is the order of a map.
+func TestTheSameFilesGiveTheSameArchive(t *testing.T) {
+	var archives [][]byte
+	for _, mode := range []os.FileMode{0o700, 0o755} {
+		dir := t.TempDir()
+		out := filepath.Join(dir, "a.tar")
+		makeImage(t, out, "-file", program(t, dir, "prog", mode), "-dir", "/b=755:0:0", "-dir", "/a/c=700:1:2",
+			"-label", "x=1", "-label", "y=2", "-label", "z=3")
+		content, err := os.ReadFile(out)
 		if err != nil {
 			t.Fatal(err)
 		}
 		archives = append(archives, content)
 	}
 	if !bytes.Equal(archives[0], archives[1]) {
-		t.Error("the same program gives two archives")
-	}
-	tag, err := name.NewTag("quartet.local/prog:1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	img, err := tarball.ImageFromPath(filepath.Join(dir, "a.tar"), &tag)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Join(config.Config.Entrypoint, " "); got != "/prog" || config.OS != "linux" {
-		t.Errorf("it runs %q on %q", got, config.OS)
+		t.Error("the same programs give two archives")
 	}
 }
 
-func TestANameWithoutATagIsRefused(t *testing.T) {
-	if err := run("/bin/true", "prog", filepath.Join(t.TempDir(), "a.tar")); err == nil {
-		t.Error("it was taken")
+func TestADynamicProgramIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	for linked, flags := range map[string]string{"dynamic": "-linkmode=external", "static": "-linkmode=external -extldflags=-static"} {
+		source := filepath.Join(dir, linked+".go")
+		text := "package main\n\nimport \"C\"\n\nfunc main() {}\n"
+		if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		build := exec.Command("go", "build", "-ldflags", flags, "-o", filepath.Join(dir, linked), source)
+		build.Env = append(os.Environ(), "CGO_ENABLED=1", "GOFLAGS=-mod=mod")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		err := run([]string{"-name", ref, "-out", filepath.Join(dir, "a.tar"), "-file", filepath.Join(dir, linked)}, t.Output())
+		if refused := err != nil && strings.Contains(err.Error(), "linked dynamically"); refused != (linked == "dynamic") {
+			t.Errorf("%s: %v", linked, err)
+		}
+	}
+}
+
+func TestMistakesAreNamed(t *testing.T) {
+	dir := t.TempDir()
+	prog := program(t, dir, "prog", 0o755)
+	cases := map[string]struct {
+		args []string
+		says string
+	}{
+		"no tag":                {[]string{"-name", "quartet.local/prog", "-file", prog}, `reading -name "quartet.local/prog"`},
+		"no file":               {nil, "-file is missing"},
+		"a file that is away":   {[]string{"-file", "/no/such/file"}, "/no/such/file"},
+		"a word":                {[]string{"-file", prog, "word"}, `"word" is not a flag`},
+		"a user by name":        {[]string{"-file", prog, "-user", "nobody"}, `-user "nobody" is not UID:GID`},
+		"a relative place":      {[]string{"-file", prog + "=bin/prog"}, `"bin/prog" is not an absolute path`},
+		"a place outside":       {[]string{"-file", prog + "=/../prog"}, `"/../prog" is not an absolute path`},
+		"a place taken":         {[]string{"-file", prog, "-file", prog}, "two files have the place /prog"},
+		"a directory twice":     {[]string{"-file", prog, "-dir", "/a=755:0:0", "-dir", "/a=700:0:0"}, "/a is named twice"},
+		"a directory's mode":    {[]string{"-file", prog, "-dir", "/a=999:0:0"}, `the mode "999" is not octal`},
+		"a directory's owner":   {[]string{"-file", prog, "-dir", "/a=755:root:0"}, `the user "root" is not a number`},
+		"a directory's group":   {[]string{"-file", prog, "-dir", "/a=755:0:wheel"}, `the group "wheel" is not a number`},
+		"a directory in short":  {[]string{"-file", prog, "-dir", "/a"}, "as in /run/quartet=1771:0:10240"},
+		"a foreign entry point": {[]string{"-file", prog, "-entrypoint", "/sh -c"}, "-entrypoint /sh is none of the files"},
+		"a variable":            {[]string{"-file", prog, "-env", "PATH"}, "it is not NAME=VALUE"},
+		"a label":               {[]string{"-file", prog, "-label", "=x"}, "it is not NAME=VALUE"},
+	}
+	for what, c := range cases {
+		t.Run(what, func(t *testing.T) {
+			args := append([]string{"-name", ref, "-out", filepath.Join(t.TempDir(), "a.tar")}, c.args...)
+			err := run(args, io.Discard)
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, want %q", err, c.says)
+			}
+		})
 	}
 }

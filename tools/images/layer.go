@@ -1,0 +1,130 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// image is the image in memory. No time is in it, of files or of the making.
+func (s *imageSpec) image() (v1.Image, error) {
+	content, err := s.layer()
+	if err != nil {
+		return nil, err
+	}
+	// An archive is made on the machine that loads it: what it takes to make counts more than its size.
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(content)), nil
+	}, tarball.WithCompressionLevel(gzip.BestSpeed), tarball.WithCompressedCaching)
+	if err != nil {
+		return nil, err
+	}
+	img, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		return nil, err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS = "linux"
+	config.Architecture = runtime.GOARCH
+	config.Config.Entrypoint = s.entrypoint
+	config.Config.WorkingDir = "/"
+	config.Config.User = s.user
+	config.Config.Env = s.env
+	if len(s.labels) > 0 {
+		config.Config.Labels = s.labels
+	}
+	return mutate.ConfigFile(img, config)
+}
+
+// layer is the tar of the image's only layer: its directories, then its programs, owned by root where nothing else is asked.
+func (s *imageSpec) layer() ([]byte, error) {
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, d := range s.directories() {
+		header := &tar.Header{Typeflag: tar.TypeDir, Name: d.place + "/", Mode: d.mode, Uid: d.uid, Gid: d.gid}
+		if err := w.WriteHeader(header); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range s.files {
+		if err := addFile(w, f); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
+
+func addFile(w *tar.Writer, f file) error {
+	content, err := os.ReadFile(filepath.Clean(f.source))
+	if err != nil {
+		return err
+	}
+	if err := checkStatic(content); err != nil {
+		return fmt.Errorf("%s: %w", f.source, err)
+	}
+	info, err := os.Stat(f.source)
+	if err != nil {
+		return err
+	}
+	mode := int64(dataMode)
+	if info.Mode()&0o100 != 0 {
+		mode = programMode
+	}
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: f.place, Mode: mode, Size: int64(len(content))}
+	if err := w.WriteHeader(header); err != nil {
+		return err
+	}
+	_, err = w.Write(content)
+	return err
+}
+
+// checkStatic refuses a program that needs a loader and libraries, which are not in the image: starting it would fail there
+// with "no such file or directory". What is no program of this kind, such as an image's archive, passes.
+func checkStatic(content []byte) error {
+	program, err := elf.NewFile(bytes.NewReader(content))
+	if err != nil {
+		return nil // it is not a program in ELF
+	}
+	for _, p := range program.Progs {
+		if p.Type == elf.PT_INTERP {
+			return errors.New("it is linked dynamically and cannot run in an image of its own: remove it and build it again with make")
+		}
+	}
+	return nil
+}
+
+// write puts the archive beside its place and renames it, so that an archive is never there in half.
+func write(out, ref string, img v1.Image) error {
+	tag, err := name.NewTag(ref, name.StrictValidation)
+	if err != nil {
+		return fmt.Errorf("reading -name %q: %w", ref, err)
+	}
+	tmp := out + ".tmp"
+	if err := tarball.WriteToFile(tmp, tag, img); err != nil {
+		return fmt.Errorf("writing %s: %w", tmp, err)
+	}
+	if err := os.Rename(tmp, out); err != nil {
+		return fmt.Errorf("putting %s in place: %w", out, err)
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+)
+
+const (
+	// programMode is that of directories and of files that their maker may run: open to everybody, root's to change. Not the
+	// file's own mode, which is as the umask of the build made it.
+	programMode = 0o755
+	// dataMode is that of other files.
+	dataMode = 0o644
+	// worldWritable is the mode of /tmp.
+	worldWritable = 0o1777
+	// modeBits are what a directory's mode may have: access, and the sticky, group and user bits.
+	modeBits = 0o7777
+)
+
+// imageSpec is what an image consists of.
+type imageSpec struct {
+	// name is the reference with its tag.
+	name string
+	// files are the programs; the first is what the image runs unless entrypoint says otherwise.
+	files []file
+	// dirs are directories to make besides /tmp and the parents of files.
+	dirs []dir
+	// entrypoint is the program and its first arguments.
+	entrypoint []string
+	// user is UID:GID, or empty for root.
+	user string
+	// env is NAME=VALUE.
+	env []string
+	// labels are the image's labels.
+	labels map[string]string
+}
+
+// file is a program on this machine and its place in the image, without the leading slash.
+type file struct{ source, place string }
+
+// dir is an empty directory of the image, its place without the leading slash.
+type dir struct {
+	place    string
+	mode     int64
+	uid, gid int
+}
+
+// parseFile reads PATH or PATH=/PLACE.
+func parseFile(value string) (file, error) {
+	source, place, found := strings.Cut(value, "=")
+	if !found {
+		place = "/" + filepath.Base(source)
+	}
+	inside, err := placeOf(place)
+	if err != nil {
+		return file{}, err
+	}
+	return file{source: source, place: inside}, nil
+}
+
+// parseDir reads /PLACE=MODE:UID:GID, the mode in octal.
+func parseDir(value string) (dir, error) {
+	place, rest, _ := strings.Cut(value, "=")
+	inside, err := placeOf(place)
+	if err != nil {
+		return dir{}, err
+	}
+	parts := strings.Split(rest, ":")
+	if len(parts) != 3 {
+		return dir{}, fmt.Errorf("it is not /PLACE=MODE:UID:GID, as in /run/quartet=1771:0:10240")
+	}
+	mode, err := strconv.ParseInt(parts[0], 8, 64)
+	if err != nil || mode&^modeBits != 0 {
+		return dir{}, fmt.Errorf("the mode %q is not octal, as 1771 is", parts[0])
+	}
+	uid, err := strconv.ParseUint(parts[1], 10, 31)
+	if err != nil {
+		return dir{}, fmt.Errorf("the user %q is not a number", parts[1])
+	}
+	gid, err := strconv.ParseUint(parts[2], 10, 31)
+	if err != nil {
+		return dir{}, fmt.Errorf("the group %q is not a number", parts[2])
+	}
+	return dir{place: inside, mode: mode, uid: int(uid), gid: int(gid)}, nil
+}
+
+// placeOf is an absolute, clean path of the image without its leading slash, as a layer names it.
+func placeOf(place string) (string, error) {
+	if !strings.HasPrefix(place, "/") || path.Clean(place) != place || place == "/" {
+		return "", fmt.Errorf("the place %q is not an absolute path without . and .. in it", place)
+	}
+	return place[1:], nil
+}
+
+// userPattern is UID:GID in numbers: an image from nothing has no /etc/passwd that could translate names.
+var userPattern = regexp.MustCompile(`^([0-9]+:[0-9]+)?$`)
+
+// check refuses what would make an image that does not run or is not the same each time.
+func (s *imageSpec) check() error {
+	if _, err := name.NewTag(s.name, name.StrictValidation); err != nil {
+		return fmt.Errorf("reading -name %q: %w", s.name, err)
+	}
+	if !userPattern.MatchString(s.user) {
+		return fmt.Errorf("-user %q is not UID:GID in numbers", s.user)
+	}
+	places := map[string]bool{}
+	for _, f := range s.files {
+		if places[f.place] {
+			return fmt.Errorf("two files have the place /%s", f.place)
+		}
+		places[f.place] = true
+	}
+	for _, d := range s.dirs {
+		if places[d.place] {
+			return fmt.Errorf("/%s is named twice", d.place)
+		}
+		places[d.place] = true
+	}
+	if len(s.entrypoint) == 0 {
+		s.entrypoint = []string{"/" + s.files[0].place}
+	}
+	if !slices.ContainsFunc(s.files, func(f file) bool { return "/"+f.place == s.entrypoint[0] }) {
+		return fmt.Errorf("-entrypoint %s is none of the files", s.entrypoint[0])
+	}
+	return nil
+}
+
+// directories are all that the layer needs, parents before what is in them: those that are asked for, /tmp, and the parents
+// of every file and directory, which are root's and open to everybody.
+func (s *imageSpec) directories() []dir {
+	have := map[string]dir{}
+	need := func(d dir) {
+		if _, there := have[d.place]; !there {
+			have[d.place] = d
+		}
+	}
+	for _, d := range s.dirs {
+		need(d)
+	}
+	need(dir{place: "tmp", mode: worldWritable})
+	parents := func(place string) {
+		for p := path.Dir(place); p != "."; p = path.Dir(p) {
+			need(dir{place: p, mode: programMode})
+		}
+	}
+	for _, d := range s.dirs {
+		parents(d.place)
+	}
+	for _, f := range s.files {
+		parents(f.place)
+	}
+	all := make([]dir, 0, len(have))
+	for _, d := range have {
+		all = append(all, d)
+	}
+	slices.SortFunc(all, func(a, b dir) int { return strings.Compare(a.place, b.place) })
+	return all
+}
