@@ -21,6 +21,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/statedir"
@@ -29,6 +30,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/peers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
@@ -87,6 +89,8 @@ type engine struct {
 	pool    *worker.Pool
 	loop    *loop.Loop
 	server  *engineserver.Server
+	metrics *metrics.Metrics
+	counts  *enginemetrics.Metrics
 	// readOnly is nil when the read-only API is off.
 	readOnly net.Listener
 }
@@ -96,33 +100,37 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{cfg: cfg, logger: tel.Logger, runtime: runtime, health: rpc.NewHealth()}
+	e := &engine{cfg: cfg, logger: tel.Logger, runtime: runtime, health: rpc.NewHealth(), metrics: metrics.New(nodeconfig.SyncLoop)}
+	e.counts = enginemetrics.New(e.metrics.Registry)
 	realClock := clock.RealClock{}
 	images := func() (internalapi.ImageManagerService, error) { return runtime.Images(atOnce(ctx)) }
 	nodeIP := addressOf(cfg)
 	manager := podruntime.New(podruntime.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtime.Runtime(atOnce(ctx)) }, Images: images,
 		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, NodeIP: nodeIP,
-		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet,
+		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Metrics: e.counts,
 	})
 	e.store = podstore.New(podstore.Config{
-		Generate: podstatus.Generate, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger,
+		Generate: podstatus.Generate, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
 	})
 	pleg := peers.NewPLEG(lifecyclev1.NewLifecycleServiceClient(plegConn))
 	resync := cfg.Kubelet.SyncFrequency.Duration
 	e.pool = worker.NewPool(ctx, worker.Config{
 		Runtime: manager, Observer: pleg, Statuses: e.store, Clock: realClock, BootTime: boottime.Now,
-		Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync,
+		Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,
 	})
 	e.loop = loop.New(loop.Config{
 		Desired: peers.ConfigMux(configv1.NewConfigServiceClient(configmux)), Events: pleg.Events(),
 		Pleg:    connectedPLEG{PLEG: pleg, runtime: runtime},
 		Workers: e.pool, Store: e.store, Evictions: book, PodFromObserved: podruntime.PodFromObserved, Leftovers: manager.Leftovers,
-		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync,
+		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,
 	})
 	e.server = engineserver.New(engineserver.Config{
 		Store: e.store, Workers: e.pool, Health: e.loop.Health, Images: images,
-		Evicter: &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool},
+		Evicter: &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts},
+	})
+	enginemetrics.Collect(e.metrics.Registry, enginemetrics.Sources{
+		Pods: e.store.Census, Workers: e.pool.Census, LastTurn: func() time.Time { return e.loop.Health().LastTurn },
 	})
 	if cfg.Kubelet.ReadOnlyPort != 0 {
 		if e.readOnly, err = httpapi.Listen(ctx, cfg.Kubelet.Address, cfg.Kubelet.ReadOnlyPort); err != nil {
@@ -147,7 +155,9 @@ func (e *engine) serve(ctx context.Context) error {
 	})
 	if e.readOnly != nil {
 		group.Go(func() error {
-			handler := httpapi.Handler(e.store, e.loop.Health, e.logger)
+			handler := httpapi.Handler(httpapi.Config{
+				Pods: e.store, Health: e.loop.Health, Gatherer: e.metrics.Registry, Metrics: e.counts, Logger: e.logger,
+			})
 			return httpapi.Serve(ctx, e.readOnly, handler, e.logger)
 		})
 	}

@@ -21,6 +21,7 @@ import (
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
@@ -148,6 +149,8 @@ type Evictions struct {
 	}
 	// Store shows them.
 	Store *podstore.Store
+	// Metrics counts them.
+	Metrics *metrics.Metrics
 	// Workers ends the pods.
 	Workers interface {
 		End(uid types.UID, cause worker.Cause, end worker.End) bool
@@ -165,6 +168,7 @@ func (e *Evictions) Evict(uid types.UID, eviction podstore.Eviction, grace int64
 	if err := e.Store.Evict(uid, eviction); err != nil {
 		return err
 	}
+	e.Metrics.Evicted()
 	end := worker.End{}
 	if grace >= 0 {
 		end.Grace = &grace

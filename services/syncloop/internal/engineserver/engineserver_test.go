@@ -27,6 +27,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
@@ -73,7 +74,7 @@ func start(t *testing.T) *rig {
 	})
 	server := engineserver.New(engineserver.Config{
 		Store: r.store, Workers: r.pool, Health: func() loop.Health { return r.health },
-		Evicter: &engineserver.Evictions{Book: r.book, Store: r.store, Workers: r.pool},
+		Evicter: &engineserver.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: metrics.New(nil)},
 		Images:  func() (internalapi.ImageManagerService, error) { return r.images, nil },
 	})
 	address := "unix://" + filepath.Join(dir, "s.sock")

@@ -3,6 +3,7 @@
 //	/pods               v1.PodList in JSON, of the pods that a source names, with full status
 //	/healthz            "ok", or 500 and a line for each reason
 //	/healthz/syncloop   the same of the sync loop alone
+//	/metrics            the metrics of syncloop, in Prometheus' formats
 //
 // It has neither TLS nor authentication, so it is served on the loopback interface and nowhere else.
 package httpapi
@@ -20,12 +21,15 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 )
 
@@ -89,15 +93,31 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, log
 	return group.Wait()
 }
 
-// Handler returns the API over the pods and the health of the loop.
-func Handler(pods Pods, health func() loop.Health, logger *slog.Logger) http.Handler {
+// Config is what the API tells.
+type Config struct {
+	Pods   Pods
+	Health func() loop.Health
+	// Gatherer has the metrics of the process. Metrics counts the requests.
+	Gatherer prometheus.Gatherer
+	Metrics  *metrics.Metrics
+	Logger   *slog.Logger
+}
+
+// maxScrapes is how many scrapes may run at once, so that those that pile up cost no memory.
+const maxScrapes = 4
+
+// Handler returns the API.
+func Handler(cfg Config) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) { servePods(w, pods, logger) })
-	mux.HandleFunc("GET /pods/", func(w http.ResponseWriter, _ *http.Request) { servePods(w, pods, logger) })
-	serveHealth := func(w http.ResponseWriter, _ *http.Request) { serveHealth(w, health(), logger) }
+	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) { servePods(w, cfg.Pods, cfg.Logger) })
+	mux.HandleFunc("GET /pods/", func(w http.ResponseWriter, _ *http.Request) { servePods(w, cfg.Pods, cfg.Logger) })
+	serveHealth := func(w http.ResponseWriter, _ *http.Request) { serveHealth(w, cfg.Health(), cfg.Logger) }
 	mux.HandleFunc("GET /healthz", serveHealth)
 	mux.HandleFunc("GET /healthz/syncloop", serveHealth)
-	return mux
+	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
+	}))
+	return cfg.Metrics.Handler(mux, "pods", "healthz", "metrics")
 }
 
 func servePods(w http.ResponseWriter, pods Pods, logger *slog.Logger) {

@@ -12,12 +12,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 )
 
@@ -41,7 +43,10 @@ func serve(t *testing.T, p httpapi.Pods, health loop.Health) string {
 	done := make(chan error, 1)
 	logger := slog.New(slog.DiscardHandler)
 	go func() {
-		done <- httpapi.Serve(ctx, listener, httpapi.Handler(p, func() loop.Health { return health }, logger), logger)
+		registry := prometheus.NewRegistry()
+		done <- httpapi.Serve(ctx, listener, httpapi.Handler(httpapi.Config{
+			Pods: p, Health: func() loop.Health { return health }, Gatherer: registry, Metrics: metrics.New(registry), Logger: logger,
+		}), logger)
 	}()
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
@@ -118,6 +123,28 @@ func TestHealthz(t *testing.T) {
 		}
 		if code, body, _ := get(t, bad+path); code != http.StatusInternalServerError || !strings.Contains(body, "has not turned") {
 			t.Errorf("%s: got %d %q", path, code, body)
+		}
+	}
+}
+
+func TestMetricsAreServedAndCountTheRequests(t *testing.T) {
+	url := serve(t, pods{}, loop.Health{Healthy: true})
+	for _, path := range []string{"/pods", "/pods/", "/nothing/of/the/kind", "/made-up"} {
+		get(t, url+path)
+	}
+	code, body, header := get(t, url+"/metrics")
+	if code != http.StatusOK || !strings.HasPrefix(header.Get("Content-Type"), "text/plain") {
+		t.Fatalf("got %d %s", code, header.Get("Content-Type"))
+	}
+	for _, want := range []string{
+		`kubelet_http_requests_total{long_running="false",method="GET",path="pods",server_type="readonly"} 2`,
+		`kubelet_http_requests_total{long_running="false",method="GET",path="other",server_type="readonly"} 2`,
+		`kubelet_http_inflight_requests{long_running="false",method="GET",path="metrics",server_type="readonly"} 1`,
+		`kubelet_http_requests_duration_seconds_count{long_running="false",method="GET",path="pods",server_type="readonly"} 2`,
+		`kubelet_started_pods_total 0`,
+	} {
+		if !strings.Contains(body, want+"\n") {
+			t.Errorf("%s is not in\n%s", want, body)
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // Reasons of a waiting container, as the kubelet shows them.
@@ -46,6 +47,8 @@ type Config struct {
 	Tracer trace.Tracer
 	// Logger tells of pulls. Required.
 	Logger *slog.Logger
+	// Metrics counts and times pulls. Required.
+	Metrics *metrics.Metrics
 	// Serial pulls one image after another; else MaxParallel at a time, 0 being no limit.
 	Serial      bool
 	MaxParallel int
@@ -55,6 +58,8 @@ type Config struct {
 type Image struct {
 	// Ref is the runtime's ID of it.
 	Ref string
+	// Size is its size in bytes, 0 when the runtime does not say.
+	Size uint64
 	// User is who it runs as by itself.
 	User containerspec.ImageUser
 }
@@ -126,14 +131,19 @@ func (p *Puller) Ensure(ctx context.Context, r Request) (Image, error) {
 	if wait, last := p.waiting(key); wait > 0 {
 		return Image{}, &Error{Reason: ReasonPullBackOff, Message: fmt.Sprintf("Back-off pulling image %q: %s", name, last), RetryAfter: wait}
 	}
+	begun := p.cfg.Clock.Now()
+	p.cfg.Metrics.PullBegan(r.PodUID, begun)
 	image, err := p.pull(ctx, name, r)
+	p.cfg.Metrics.PullEnded(r.PodUID, p.cfg.Clock.Now())
 	if err == nil {
+		p.cfg.Metrics.Pulled(image.Size, p.cfg.Clock.Since(begun))
 		p.succeeded(key)
 		return image, nil
 	}
 	if ctx.Err() != nil {
 		return Image{}, ctx.Err() // who gave up has not learned anything of the image
 	}
+	p.cfg.Metrics.PullFailed()
 	failure := &Error{Reason: ReasonPull, Message: fmt.Sprintf("failed to pull image %q: %v", name, err)}
 	failure.RetryAfter = p.failed(key, failure.Error())
 	return Image{}, failure

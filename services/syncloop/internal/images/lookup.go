@@ -86,7 +86,7 @@ func (p *Puller) status(ctx context.Context, name string) (image Image, found bo
 	if err != nil || response.GetImage() == nil {
 		return Image{}, false, err
 	}
-	image.Ref = response.GetImage().GetId()
+	image.Ref, image.Size = response.GetImage().GetId(), response.GetImage().GetSize()
 	if uid := response.GetImage().GetUid(); uid != nil {
 		image.User.UID = &uid.Value
 	} else {

@@ -14,6 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
@@ -155,6 +156,9 @@ func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	}
 	if end == nil && !l.clearName(d.pod) {
 		return // housekeeping comes back to it
+	}
+	if seen := metrics.Seen(d.pod); end == nil && !seen.IsZero() && !l.cfg.Workers.Has(uid) && l.cfg.Store.IsNew(uid) {
+		l.cfg.Metrics.Passed(metrics.PhaseDispatch, l.cfg.Clock.Since(seen))
 	}
 	l.cfg.Workers.Want(d.pod, l.span(d, op, traceparent), end)
 }

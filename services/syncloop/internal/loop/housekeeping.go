@@ -68,6 +68,7 @@ func (l *Loop) endOrphan(observed *lifecyclev1.PodStatus) {
 		l.cfg.Logger.Info("stopping a pod that runs and is named by no source",
 			telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyPodUID, string(pod.UID), telemetry.KeyGracePeriod, orphanGrace)
 		grace := orphanGrace
+		l.cfg.Metrics.OrphanFound()
 		l.cfg.Store.SetPod(pod, "", "")
 		l.cfg.Workers.Want(pod, worker.Cause{Kind: worker.CauseConfig}, &worker.End{Removed: true, Grace: &grace})
 	}

@@ -31,6 +31,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
@@ -107,6 +108,8 @@ type Config struct {
 	Clock   clock.WithTicker
 	Tracer  trace.Tracer
 	Logger  *slog.Logger
+	// Metrics counts and times the turns; nil is for nobody to read.
+	Metrics *metrics.Metrics
 	// Resync is syncFrequency of the KubeletConfiguration; the loop is unhealthy when it has not turned for twice as long.
 	Resync time.Duration
 }
@@ -156,6 +159,7 @@ func New(cfg Config) *Loop {
 	if cfg.Waiting == nil {
 		cfg.Waiting = func(string, string) {}
 	}
+	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
 	l := &Loop{
 		cfg:     cfg,
 		config:  make(chan configEvent, configCapacity),
@@ -191,22 +195,29 @@ func (l *Loop) turn(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case e := <-l.config:
-			l.handleConfig(e)
+			l.timed(metrics.EventConfig, func() { l.handleConfig(e) })
 		case e := <-l.lifecycle:
-			l.handleLifecycle(e)
+			l.timed(metrics.EventLifecycle, func() { l.handleLifecycle(e) })
 		case state := <-l.gate:
-			l.handleGate(state)
+			l.timed(metrics.EventGate, func() { l.handleGate(state) })
 		case pods := <-l.leftovers:
-			l.handleLeftovers(pods)
+			l.timed(metrics.EventLeftovers, func() { l.handleLeftovers(pods) })
 		case <-due.C():
-			l.handleDue()
+			l.timed(metrics.EventDue, l.handleDue)
 			l.arm(due)
 		case <-l.cfg.Workers.Due().Changed():
 			l.arm(due)
 		case <-housekeeping.C():
-			l.housekeep()
+			l.timed(metrics.EventHousekeeping, l.housekeep)
 		}
 	}
+}
+
+// timed handles an event and notes how long that took: for so long no other event was handled.
+func (l *Loop) timed(event metrics.Event, handle func()) {
+	begun := l.cfg.Clock.Now()
+	handle()
+	l.cfg.Metrics.Turned(event, l.cfg.Clock.Since(begun))
 }
 
 // arm sets the timer to the earliest time at which something is due.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 )
 
@@ -29,6 +30,8 @@ type Config struct {
 	Tracer trace.Tracer
 	// Logger is where what happens to containers is told; nil is slog.Default.
 	Logger *slog.Logger
+	// Metrics counts and times what is started; nil is for nobody to read.
+	Metrics *metrics.Metrics
 	// NodeName and NodeIP are what spec.nodeName and status.hostIP of the downward API say.
 	NodeName, NodeIP string
 	// PodLogsDir is the folder with one folder of logs per pod, for example /var/log/pods. Required.

@@ -21,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
 	"github.com/quartet-node/quartet/services/syncloop/internal/startgate"
 )
@@ -56,9 +57,10 @@ func New(cfg Config) *Manager {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
 	kubelet := cfg.Kubelet
 	puller := images.Config{
-		Images: cfg.Images, Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger,
+		Images: cfg.Images, Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger, Metrics: cfg.Metrics,
 		Serial: kubelet.SerializeImagePulls == nil || *kubelet.SerializeImagePulls,
 	}
 	if kubelet.MaxParallelImagePulls != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
 )
 
@@ -36,6 +37,8 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	}
 	ctx, end := s.m.phase(ctx, "sandbox", s.pod)
 	defer func() { end(err) }()
+	defer s.m.timePhase(metrics.PhaseSandbox)(&err)
+	s.m.cfg.Metrics.SandboxBegun()
 	config, err := s.m.sandboxConfig(s.pod, s.actions.Attempt, telemetry.Traceparent(ctx))
 	if err != nil {
 		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
@@ -44,12 +47,11 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	if err := os.MkdirAll(config.GetLogDirectory(), logDirMode); err != nil {
 		return fmt.Errorf("log directory of pod %s: %w", podName(s.pod), err)
 	}
-	var id string
-	err = s.m.starts.Pass(ctx, func() (err error) {
-		id, err = s.rt.runPodSandbox(ctx, config)
-		return err
-	})
+	id, err := s.runSandbox(ctx, config)
 	if err != nil {
+		if ctx.Err() == nil {
+			s.m.cfg.Metrics.SandboxFailed()
+		}
 		return fmt.Errorf("create the sandbox of pod %s: %w", podName(s.pod), err)
 	}
 	if names := probed(s.pod); names != "" && s.m.cfg.Liveness == nil {
@@ -60,6 +62,22 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	s.sandbox = sandbox{id: id, config: config, ips: s.ips(id, nil)}
 	return nil
 }
+
+// runSandbox makes the sandbox when it is its turn.
+func (s *podSync) runSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig) (id string, err error) {
+	waiting := s.m.cfg.Clock.Now()
+	err = s.m.starts.Pass(ctx, func() (err error) {
+		begun := s.m.cfg.Clock.Now()
+		s.m.cfg.Metrics.GatePassed(begun.Sub(waiting))
+		id, err = s.rt.runPodSandbox(ctx, config)
+		s.m.cfg.Metrics.SandboxCalled(defaultHandler, s.m.cfg.Clock.Since(begun), err)
+		return err
+	})
+	return id, err
+}
+
+// defaultHandler is the name of the runtime handler that pods without a runtime class have.
+const defaultHandler = ""
 
 // ips gives the addresses of a pod in a sandbox: those that are known, else what the runtime says, asked once.
 func (s *podSync) ips(id string, known []string) func(context.Context) ([]string, error) {

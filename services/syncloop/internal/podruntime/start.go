@@ -18,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // logDirMode lets log collectors that are not root read the logs, as the kubelet does.
@@ -73,6 +74,7 @@ func (s *podSync) failed(start decide.Start, err error) error {
 	name := start.Container.Name
 	var image *images.Error
 	if errors.As(err, &image) {
+		s.m.cfg.Metrics.ContainerFailed(typeOf(start.Kind), image.Reason)
 		s.reason(name, image.Reason, image.Message)
 		s.retryAfter(image.RetryAfter)
 		if image.Reason == images.ReasonPullBackOff {
@@ -83,6 +85,7 @@ func (s *podSync) failed(start decide.Start, err error) error {
 		if s, ok := status.FromError(failure.err); ok {
 			message = s.Message()
 		}
+		s.m.cfg.Metrics.ContainerFailed(typeOf(start.Kind), failure.reason)
 		s.reason(name, failure.reason, message)
 	}
 	s.m.cfg.Logger.Warn("a container did not start", telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, name, telemetry.KeyError, err)
@@ -97,6 +100,7 @@ type preparation struct {
 
 // prepare has the image and creates the container.
 func (s *podSync) prepare(ctx context.Context, start decide.Start) preparation {
+	s.m.cfg.Metrics.ContainerBegun(typeOf(start.Kind))
 	image, err := s.image(ctx, start.Container)
 	if err != nil {
 		return preparation{err: err}
@@ -109,6 +113,7 @@ func (s *podSync) prepare(ctx context.Context, start decide.Start) preparation {
 func (s *podSync) image(ctx context.Context, c *v1.Container) (image images.Image, err error) {
 	ctx, end := s.m.phase(ctx, "image", s.pod, attribute.String(telemetry.KeyContainer, c.Name), attribute.String(telemetry.KeyImage, c.Image))
 	defer func() { end(err) }()
+	defer s.m.timePhase(metrics.PhaseImage)(&err)
 	return s.m.images.Ensure(ctx, images.Request{
 		PodUID: s.pod.UID, Image: c.Image, Policy: c.ImagePullPolicy, Sandbox: s.sandbox.config,
 	})
@@ -119,6 +124,7 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	c := start.Container
 	ctx, end := s.m.phase(ctx, "container.create", s.pod, attribute.String(telemetry.KeyContainer, c.Name))
 	defer func() { end(err) }()
+	defer s.m.timePhase(metrics.PhaseCreate)(&err)
 	restart := start.Restart
 	if start.First {
 		restart.Count = nextInLogs(filepath.Join(s.sandbox.config.GetLogDirectory(), c.Name))
@@ -152,6 +158,7 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 	c := start.Container
 	ctx, end := s.m.phase(ctx, "container.start", s.pod, attribute.String(telemetry.KeyContainer, c.Name), containerID(id))
 	defer func() { end(err) }()
+	defer s.m.timePhase(metrics.PhaseStart)(&err)
 	if err := s.rt.startContainer(ctx, id); err != nil {
 		return &startError{reasonRunContainer, err}
 	}

@@ -23,6 +23,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
@@ -39,6 +40,8 @@ type Config struct {
 	Clock   clock.WithTicker
 	Tracer  trace.Tracer
 	Logger  *slog.Logger
+	// Metrics is told how far pods have come; nil is for nobody to read.
+	Metrics *metrics.Metrics
 }
 
 // NotReadyError says that the pods cannot be told yet, and why.
@@ -94,10 +97,12 @@ type entry struct {
 	status   v1.PodStatus
 	// readyTold is true when the trace of the container's start has been told that the pod is ready.
 	readyTold bool
+	start     start
 }
 
 // New returns an empty store.
 func New(cfg Config) *Store {
+	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
 	return &Store{
 		cfg: cfg, level: stream.NewLevel[*enginev1.Pod](stream.Config{Clock: cfg.Clock}),
 		waiting: "syncloop is starting", entries: map[types.UID]*entry{}, observed: map[types.UID]*lifecyclev1.PodStatus{},
@@ -212,6 +217,7 @@ func (s *Store) Forget(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.observed, uid)
+	s.cfg.Metrics.PodGone(uid)
 	e := s.entries[uid]
 	if e == nil {
 		return
@@ -247,7 +253,9 @@ func (s *Store) compute(uid types.UID, changed bool) {
 	if !changed && equality.Semantic.DeepEqual(&e.status, &status) {
 		return
 	}
+	before := e.status
 	e.status = status
+	s.measure(e, &before, observed)
 	ready := isReady(&status)
 	e.readyTold = e.readyTold && ready
 	data, err := withStatus(e).Marshal()

@@ -17,6 +17,8 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 )
@@ -62,6 +64,8 @@ type Config struct {
 	BootTime func() time.Duration
 	Tracer   trace.Tracer
 	Logger   *slog.Logger
+	// Metrics counts and times the work; nil is for nobody to read.
+	Metrics *metrics.Metrics
 	// Resync is how often a pod is looked at when nothing happens to it: syncFrequency of the KubeletConfiguration.
 	Resync time.Duration
 	// Jitter spreads a delay; by a half when nil.
@@ -92,6 +96,8 @@ type Pool struct {
 type waiter struct {
 	uid    types.UID
 	update Update
+	// again is true for a pod that has come back while its earlier life was ending.
+	again bool
 }
 
 // write is the last write of a worker that is gone.
@@ -105,6 +111,7 @@ func NewPool(process context.Context, cfg Config) *Pool {
 	if cfg.Jitter == nil {
 		cfg.Jitter = func(d time.Duration) time.Duration { return wait.Jitter(d, delayJitter) }
 	}
+	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
 	return &Pool{
 		cfg: cfg, process: process, due: NewDue(),
 		workers: map[types.UID]*worker{}, names: map[types.NamespacedName]types.UID{},
@@ -122,7 +129,7 @@ func (p *Pool) Wait() { p.running.Wait() }
 // is not gone yet: then it starts when that is. An end may be asked for with it, and a pod that is to end is not started:
 // one that is removed ends at once, whoever holds its full name.
 func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
-	u := Update{Pod: pod, Cause: cause, End: end}
+	u := Update{Pod: pod, Cause: cause, End: end, told: p.cfg.Clock.Now()}
 	name := nameOf(pod)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,8 +138,9 @@ func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
 		return
 	}
 	_, taken := p.names[name]
-	if p.workers[pod.UID] != nil || (taken && (end == nil || !end.Removed)) {
-		p.queue(name, pod.UID, u)
+	again := p.workers[pod.UID] != nil
+	if again || (taken && (end == nil || !end.Removed)) {
+		p.queue(name, waiter{uid: pod.UID, update: u, again: again})
 		return
 	}
 	p.start(name, pod.UID, u)
@@ -275,13 +283,13 @@ func (p *Pool) worker(uid types.UID) *worker {
 }
 
 // queue makes a pod wait for its full name. Called with mu held.
-func (p *Pool) queue(name types.NamespacedName, uid types.UID, u Update) {
+func (p *Pool) queue(name types.NamespacedName, next waiter) {
 	queue := p.waiting[name]
-	if i := slices.IndexFunc(queue, func(w waiter) bool { return w.uid == uid }); i >= 0 {
-		queue[i].update = Fold(queue[i].update, u)
+	if i := slices.IndexFunc(queue, func(w waiter) bool { return w.uid == next.uid }); i >= 0 {
+		queue[i].update = Fold(queue[i].update, next.update)
 		return
 	}
-	p.waiting[name] = append(queue, waiter{uid: uid, update: u})
+	p.waiting[name] = append(queue, next)
 }
 
 // start starts the worker of a pod, which holds its full name unless another does: that may only be when the pod is to
@@ -343,6 +351,9 @@ func (p *Pool) startNext(name types.NamespacedName) {
 		delete(p.waiting, name)
 	} else {
 		p.waiting[name] = queue
+	}
+	if next.again {
+		p.cfg.Metrics.Restarted(metrics.IsStatic(next.update.Pod.Annotations[podset.AnnotationSource]))
 	}
 	p.start(name, next.uid, next.update)
 }

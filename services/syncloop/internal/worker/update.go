@@ -2,6 +2,7 @@ package worker
 
 import (
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
@@ -65,6 +66,8 @@ type Update struct {
 	Cause Cause
 	// End asks for the pod's end; nil when nobody does.
 	End *End
+	// told is when the first of the folded updates was given.
+	told time.Time
 }
 
 // Fold joins two updates that have not been acted on, the second being the newer. The newest pod counts and the most
@@ -78,6 +81,9 @@ func Fold(older, newer Update) Update {
 		out.Cause = newer.Cause
 	}
 	out.End = foldEnd(older.End, newer.End)
+	if out.told.IsZero() {
+		out.told = newer.told
+	}
 	return out
 }
 

@@ -10,7 +10,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
-	grpccodes "google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
@@ -66,6 +65,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	}
 	ctx, span := w.span(ctx, "pod.sync", cause)
 	defer span.End()
+	begun := cfg.Clock.Now()
 	observed, err := w.observe(ctx)
 	if err == nil {
 		err = inspected(observed)
@@ -73,6 +73,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	if err != nil {
 		return w.failed(ctx, span, err, transientDelay)
 	}
+	w.measureStart(begun, observed)
 	if phase := cfg.Statuses.Phase(w.uid); phase == v1.PodSucceeded || phase == v1.PodFailed {
 		cfg.Logger.Info("pod has run to its end", telemetry.KeyPod, w.fullName.String(), telemetry.KeyPhase, string(phase))
 		return outcome{input: InputFinished}
@@ -205,7 +206,7 @@ func (w *worker) newer(observed *lifecyclev1.PodStatus) bool {
 // Nothing that cannot be taken back follows from it.
 func inspected(observed *lifecyclev1.PodStatus) error {
 	if reason := observed.GetInspectError(); reason != "" {
-		return fmt.Errorf("pleg cannot inspect the pod: %s", reason)
+		return &inspectError{reason}
 	}
 	return nil
 }
@@ -230,7 +231,8 @@ func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay t
 	}
 	span.RecordError(err)
 	span.SetStatus(codes.Error, err.Error())
-	if status.Code(err) == grpccodes.Unavailable || errors.As(err, new(*cri.NotConnectedError)) {
+	w.pool.cfg.Metrics.Retried(failureOf(err))
+	if isAway(err) {
 		delay = min(awayDelay<<min(w.away/2, awayDoublings), delay)
 		w.away++
 	}

@@ -39,12 +39,19 @@ type worker struct {
 	away int
 	// looked is true once pleg has been asked for the pod.
 	looked bool
+	// told is when the worker was first given the work that it does; measured is true once the beginning of the pod's
+	// start has been timed, or it was found to have been started before.
+	told     time.Time
+	measured bool
 }
 
 // tell gives the worker an update. Running work is cut short when the pod is to end, or to end sooner.
 func (w *worker) tell(u Update) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if u.told.IsZero() {
+		u.told = w.pool.cfg.Clock.Now()
+	}
 	folded := u
 	if w.pending != nil {
 		folded = Fold(*w.pending, u)
@@ -104,7 +111,7 @@ func (w *worker) take() (Cause, bool) {
 		return Cause{}, false
 	}
 	u := Fold(Update{Pod: w.pod, End: w.end}, *w.pending)
-	w.pending, w.pod, w.end = nil, u.Pod, u.End
+	w.pending, w.pod, w.end, w.told = nil, u.Pod, u.End, u.told
 	if w.end != nil {
 		w.move(InputEnd)
 	}
@@ -132,7 +139,12 @@ func (w *worker) move(in Input) {
 func (w *worker) step(process context.Context, cause Cause) {
 	w.pool.due.Clear(w.uid)
 	for {
+		operation := w.operation(cause)
 		out := w.work(process, cause)
+		if now := w.pool.cfg.Clock.Now(); !out.skipped {
+			w.pool.cfg.Metrics.Worked(operation, now.Sub(w.told))
+			w.told = now
+		}
 		if process.Err() != nil {
 			return
 		}

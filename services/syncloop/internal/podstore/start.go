@@ -1,0 +1,78 @@
+package podstore
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+// start follows a pod from nothing to its first Ready, so that its start can be timed.
+type start struct {
+	// followed is true for a pod that the runtime had nothing of when its status was first computed. Of another one, as
+	// every pod is after a restart of this process, nobody here knows how long its start took.
+	followed bool
+	// running, started and ready are true once the phase was Running, all containers ran, the pod was ready.
+	running, started, ready bool
+}
+
+// IsNew tells whether nothing of a pod is in the runtime, as far as was observed.
+func (s *Store) IsNew(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return isEmpty(s.observed[uid])
+}
+
+// measure tells the metrics how far a pod has come with the status that was just computed. Called with mu held.
+func (s *Store) measure(e *entry, before *v1.PodStatus, observed *lifecyclev1.PodStatus) {
+	if before.Phase == "" {
+		e.start.followed = isEmpty(observed)
+		return
+	}
+	s.cfg.Metrics.StatusChanged(before, &e.status)
+	if !e.start.followed || e.start.ready {
+		return
+	}
+	now, seen := s.cfg.Clock.Now(), metrics.Seen(e.pod)
+	if seen.IsZero() {
+		return
+	}
+	if !e.start.running && e.status.Phase == v1.PodRunning {
+		e.start.running = true
+		s.cfg.Metrics.PodRunning(now.Sub(seen))
+	}
+	if !e.start.started && allRun(&e.status) {
+		e.start.started = true
+		s.cfg.Metrics.PodStarted(withStatus(e), now)
+	}
+	if isReady(&e.status) {
+		e.start.ready = true
+		at := observed.GetObservedAt().AsTime()
+		s.cfg.Metrics.PodReady(now.Sub(seen), at.Sub(lastStart(observed)), now.Sub(at))
+	}
+}
+
+// allRun tells whether all ordinary containers of a pod run.
+func allRun(status *v1.PodStatus) bool {
+	for _, c := range status.ContainerStatuses {
+		if c.State.Running == nil {
+			return false
+		}
+	}
+	return len(status.ContainerStatuses) > 0
+}
+
+// lastStart is when the container that was started last was started, of those that run.
+func lastStart(observed *lifecyclev1.PodStatus) time.Time {
+	var last time.Time
+	for _, c := range observed.GetContainers() {
+		at := c.GetStartedAt().AsTime()
+		if c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING && at.After(last) {
+			last = at
+		}
+	}
+	return last
+}

@@ -1,0 +1,115 @@
+package worker
+
+import (
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/services/syncloop/internal/images"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+)
+
+// Census counts the workers as they are at this moment.
+func (p *Pool) Census() metrics.Workers {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	census := metrics.Workers{States: map[string]int{Syncing.String(): 0, Terminating.String(): 0, Terminated.String(): 0}}
+	for _, w := range p.workers {
+		w.count(&census)
+	}
+	for _, queue := range p.waiting {
+		census.Queued += len(queue)
+	}
+	return census
+}
+
+func (w *worker) count(census *metrics.Workers) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	state := w.state
+	if state == Gone { // it is about to be forgotten
+		state = Terminated
+	}
+	census.States[state.String()]++
+	if w.interrupt != nil {
+		census.Busy++
+	}
+	if w.lastError != "" {
+		census.Failing++
+	}
+	if w.pending != nil {
+		census.Pending++
+	}
+}
+
+// What work fails of, as quartet_pod_worker_retries_total has it.
+const (
+	failedAway        = "away"        // pleg or the runtime is not there
+	failedInspect     = "inspect"     // pleg cannot inspect the pod
+	failedUnsupported = "unsupported" // the pod asks for something that this version does not have
+	failedImage       = "image"       // an image cannot be had
+	failedRuntime     = "runtime"     // the runtime has refused a call
+	failedOther       = "other"
+)
+
+// failureOf puts an error of a worker's work into a class.
+func failureOf(err error) string {
+	_, refused := status.FromError(err)
+	switch {
+	case isAway(err):
+		return failedAway
+	case errors.As(err, new(*inspectError)):
+		return failedInspect
+	case errors.As(err, new(*podruntime.UnsupportedError)):
+		return failedUnsupported
+	case errors.As(err, new(*images.Error)):
+		return failedImage
+	case refused:
+		return failedRuntime
+	default:
+		return failedOther
+	}
+}
+
+// isAway tells whether work failed because pleg or the runtime is not there.
+func isAway(err error) bool {
+	return status.Code(err) == codes.Unavailable || errors.As(err, new(*cri.NotConnectedError))
+}
+
+// inspectError says that pleg could not look at a pod.
+type inspectError struct{ reason string }
+
+func (e *inspectError) Error() string { return "pleg cannot inspect the pod: " + e.reason }
+
+// operation is the kubelet's word for the work that the worker is about to do.
+func (w *worker) operation(cause Cause) metrics.Operation {
+	switch {
+	case w.state == Terminating:
+		return metrics.OperationKill
+	case w.state >= Terminated:
+		return metrics.OperationTerminated
+	case !w.measured:
+		return metrics.OperationCreate
+	case cause.Kind == CauseConfig:
+		return metrics.OperationUpdate
+	default:
+		return metrics.OperationSync
+	}
+}
+
+// measureStart times the beginning of the pod's start, once, when the runtime has nothing of the pod yet.
+func (w *worker) measureStart(begun time.Time, observed *lifecyclev1.PodStatus) {
+	if w.measured {
+		return
+	}
+	w.measured = true
+	seen := metrics.Seen(w.pod)
+	if len(observed.GetSandboxes()) == 0 && len(observed.GetContainers()) == 0 && !seen.IsZero() {
+		w.pool.cfg.Metrics.WorkerStarted(begun.Sub(seen), begun.Sub(w.told))
+	}
+}
