@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/standby"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/configmux/internal/filesource"
@@ -22,12 +25,15 @@ import (
 // checkpointFile, in the state directory, keeps what the manifests stood for.
 const checkpointFile = "configmux-manifests.json"
 
+// firstReading is how long those who subscribe at the start wait for the sources to be read.
+const firstReading = time.Second
+
 // run reads the sources and serves the desired pods until ctx ends.
 func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (err error) {
 	cfg.LogUnsupported(tel.Logger)
-	held, err := statedir.Lock(cfg.StateDir, string(nodeconfig.ConfigMux))
+	held, err := lock(ctx, cfg, tel.Logger)
 	if err != nil {
-		return err
+		return ended(ctx, err)
 	}
 	defer func() { err = errors.Join(err, held.Release()) }()
 
@@ -36,10 +42,17 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	desired := mux.New(mux.Config{
 		Sources: sources, Health: health, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
 	})
+	opening := mux.NewOpening(sources, desired)
+	opened := make(chan struct{})
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		opening.Wait(ctx, firstReading, clock.RealClock{})
+		close(opened)
+		return nil
+	})
 	for _, s := range sources {
 		group.Go(func() error {
-			if err := s.Run(ctx, desired); err != nil {
+			if err := s.Run(ctx, opening); err != nil {
 				return fmt.Errorf("source %s: %w", s.Name(), err)
 			}
 			return nil
@@ -48,11 +61,34 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	group.Go(func() error {
 		defer desired.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: cfg.Listen, Register: server.New(desired).Register, Health: health, Logger: tel.Logger, AllowedUIDs: cfg.AllowedUIDs,
+			Address: cfg.Listen, Register: server.New(desired, opened).Register, Health: health, Logger: tel.Logger, AllowedUIDs: cfg.AllowedUIDs,
 			Ready: func() { tel.Logger.Info("serving", "address", cfg.Listen, "node", cfg.NodeName) },
 		})
 	})
 	return group.Wait()
+}
+
+// lock takes the lock of the state directory. With --standby it waits for it as long as another process has it.
+func lock(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger) (*statedir.Held, error) {
+	if cfg.Standby {
+		return standby.Lock(ctx, standby.Config{
+			StateDir: cfg.StateDir, Service: nodeconfig.ConfigMux, Clock: clock.RealClock{}, Logger: logger,
+		})
+	}
+	held, err := statedir.Lock(cfg.StateDir, string(nodeconfig.ConfigMux))
+	var other *statedir.HeldError
+	if errors.As(err, &other) {
+		return nil, fmt.Errorf("%w, or start this one with --standby, so that it takes over when that one ends", err)
+	}
+	return held, err
+}
+
+// ended makes no error of the end of the process.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // sourcesOf returns the sources that the configuration asks for. A node may well have none.

@@ -29,16 +29,24 @@ type Desired interface {
 type Server struct {
 	configv1.UnimplementedConfigServiceServer
 	desired Desired
+	opening <-chan struct{}
 }
 
-// New returns a server.
-func New(desired Desired) *Server { return &Server{desired: desired} }
+// New returns a server that opens no stream before opening is closed.
+func New(desired Desired, opening <-chan struct{}) *Server {
+	return &Server{desired: desired, opening: opening}
+}
 
 // Register adds the service to a gRPC server.
 func (s *Server) Register(r *grpc.Server) { configv1.RegisterConfigServiceServer(r, s) }
 
 // WatchPodUpdates implements configv1.ConfigServiceServer.
 func (s *Server) WatchPodUpdates(req *configv1.WatchPodUpdatesRequest, out grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]) error {
+	select {
+	case <-s.opening:
+	case <-out.Context().Done():
+		return out.Context().Err()
+	}
 	w := watch{known: map[string]bool{}}
 	return streamrpc.Serve(out.Context(), s.desired.Stream(), req.GetResumeToken(), func(f *streamv1.Frame, e mux.Entry) error {
 		return out.Send(w.response(f, e))

@@ -1,0 +1,57 @@
+package mux
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/services/configmux/internal/source"
+)
+
+// Opening is a sink before another that tells when each source has spoken, so that who subscribes after a restart, or to
+// a standby that took over, sees what is desired at once and not first a node without pods.
+type Opening struct {
+	sink source.Sink
+
+	mu     sync.Mutex
+	silent map[string]bool
+	spoken chan struct{}
+}
+
+// NewOpening returns a sink that passes everything on, for sources that have not spoken yet.
+func NewOpening(sources []source.Source, sink source.Sink) *Opening {
+	o := &Opening{sink: sink, silent: map[string]bool{}, spoken: make(chan struct{})}
+	for _, s := range sources {
+		o.silent[s.Name()] = true
+	}
+	if len(o.silent) == 0 {
+		close(o.spoken)
+	}
+	return o
+}
+
+// Set implements source.Sink.
+func (o *Opening) Set(name string, reading source.Reading) {
+	o.sink.Set(name, reading)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if reading.Failed || !o.silent[name] {
+		return
+	}
+	delete(o.silent, name)
+	if len(o.silent) == 0 {
+		close(o.spoken)
+	}
+}
+
+// Wait returns when each source has spoken, after the limit, or when ctx ends: a source that cannot be read must not hide
+// the others.
+func (o *Opening) Wait(ctx context.Context, limit time.Duration, clk clock.Clock) {
+	select {
+	case <-o.spoken:
+	case <-clk.After(limit):
+	case <-ctx.Done():
+	}
+}
