@@ -53,7 +53,7 @@ func shortDir(t *testing.T) string {
 func startPLEG(t *testing.T, endpoint string) *rig {
 	t.Helper()
 	dir := shortDir(t)
-	cfg := nodeconfig.Config{Listen: "unix://" + filepath.Join(dir, "pleg.sock"), StateDir: dir}
+	cfg := nodeconfig.Config{Listen: "unix://" + filepath.Join(dir, "pleg.sock"), StateDir: dir, MetricsListen: "unix://" + filepath.Join(dir, "pleg-metrics.sock")}
 	cfg.Kubelet.ContainerRuntimeEndpoint = endpoint
 	cfg.Kubelet.RuntimeRequestTimeout.Duration = 20 * time.Second
 	r := &rig{t: t, cfg: cfg}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/statedir"
@@ -28,41 +30,56 @@ const (
 
 // run observes the runtime and serves what it sees until ctx ends.
 func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (err error) {
-	logger := tel.Logger
-	cfg.LogUnsupported(logger)
+	cfg.LogUnsupported(tel.Logger)
 	lock, err := statedir.Lock(cfg.StateDir, string(nodeconfig.PLEG))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
+	registry := metrics.New(nodeconfig.PLEG).Registry
 	// The calls are not traced: they read, on no pod's behalf.
 	client, err := cri.New(cri.Config{
-		Endpoint: cfg.Kubelet.ContainerRuntimeEndpoint, Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration, Logger: logger,
+		Endpoint: cfg.Kubelet.ContainerRuntimeEndpoint, Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration, Logger: tel.Logger,
+		Registerer: registry,
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
+	return observe(ctx, cfg, tel, client, registry)
+}
 
-	health := rpc.NewHealth()
+// observe runs everything that looks at the runtime, and who serves what it sees.
+func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, client *cri.Client, registry *prometheus.Registry) error {
+	logger, health := tel.Logger, rpc.NewHealth()
 	health.Set(waitRuntime, "waits for the container runtime at "+cfg.Kubelet.ContainerRuntimeEndpoint)
 	health.Set(waitRelist, "waits for the first relist")
-	events := stream.NewEdge[*lifecyclev1.Event](stream.Config{})
+	served := stream.NewServedMetrics(registry, stream.NameLifecycleEvents)
+	registry.MustRegister(discarded(served))
+	events := stream.NewEdge[*lifecyclev1.Event](stream.Config{Metrics: served})
 	relister := relist.New(relist.Config{
 		Runtime: client.Runtime, Events: events, Tracer: tel.Tracer, Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration,
-		Clock: clock.RealClock{}, Logger: logger,
+		Clock: clock.RealClock{}, Logger: logger, Metrics: relist.NewMetrics(registry),
 	})
 	runtime := runtimestate.New(runtimestate.Config{
 		Endpoint: cfg.Kubelet.ContainerRuntimeEndpoint, Runtime: client.Runtime, Clock: clock.RealClock{}, Logger: logger,
 		Changed: func(reason string) { health.Set(waitRuntime, reason) },
 	})
+	runtime.Expose(registry)
 	srv := server.New(relister, events, runtime, clock.RealClock{})
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return relister.Run(ctx) })
 	group.Go(func() error { return runtime.Run(ctx) })
 	group.Go(func() error {
-		return hints.Run(ctx, hints.Config{Events: client.Events, Relister: relister, Clock: clock.RealClock{}, Logger: logger})
+		return hints.Run(ctx, hints.Config{
+			Events: client.Events, Relister: relister, Clock: clock.RealClock{}, Logger: logger, Metrics: hints.NewMetrics(registry),
+		})
+	})
+	group.Go(func() error {
+		return metrics.Serve(ctx, metrics.ServeConfig{
+			Address: cfg.MetricsListen, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: logger,
+		})
 	})
 	group.Go(func() error {
 		select {
@@ -80,4 +97,13 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 		})
 	})
 	return group.Wait()
+}
+
+// discarded counts what the kubelet counts under this name: events that did not reach who is to act on them one by one,
+// since that was too slow.
+func discarded(served *stream.ServedMetrics) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "kubelet_pleg_discard_events",
+		Help: "Events that a subscriber was not sent one by one, since it fell behind; it then began anew from the state of all pods.",
+	}, func() float64 { return float64(served.Skipped()) })
 }

@@ -56,6 +56,8 @@ type Config struct {
 	Clock clock.WithTicker
 	// Logger gets what an operator should know.
 	Logger *slog.Logger
+	// Metrics counts.
+	Metrics *Metrics
 }
 
 // Run listens until ctx ends; it returns nil then.
@@ -68,6 +70,7 @@ func Run(ctx context.Context, cfg Config) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		cfg.Metrics.failed.Inc()
 		pause := time.Duration(0)
 		switch {
 		case lasted:
@@ -124,23 +127,24 @@ func listen(ctx context.Context, cfg Config) (lasted bool, err error) {
 	}
 	err = cfg.Events(ctx, opened, func(event *runtimeapi.ContainerEventResponse) {
 		trust.gain()
-		give(cfg.Relister, event)
+		give(cfg, event)
 	})
 	return trust.lose(), err
 }
 
 // give tells the relister about an event.
-func give(relister Relister, event *runtimeapi.ContainerEventResponse) {
+func give(cfg Config, event *runtimeapi.ContainerEventResponse) {
 	var at time.Time
 	if event.GetCreatedAt() > 0 {
 		at = time.Unix(0, event.GetCreatedAt())
 	}
+	cfg.Metrics.event(at, cfg.Clock.Now())
 	sandbox := event.GetPodSandboxStatus()
 	switch uid := sandbox.GetLabels()[podlabels.PodUID]; {
 	case uid != "":
-		relister.Hint(uid, at)
+		cfg.Relister.Hint(uid, at)
 	case sandbox == nil:
-		relister.HintAny(event.GetContainerId(), at)
+		cfg.Relister.HintAny(event.GetContainerId(), at)
 	default:
 		// A sandbox without a pod's UID is not ours.
 	}
@@ -162,6 +166,7 @@ func (t *trust) gain() {
 		return
 	}
 	t.gained = true
+	t.cfg.Metrics.connected.Inc()
 	t.cfg.Logger.Info("container events flow, full relists are rare from now on")
 	t.cfg.Relister.SetEvented(true)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -76,19 +77,20 @@ func (s *streams) events(ctx context.Context, opened func(), handle func(*runtim
 }
 
 type rig struct {
-	t     *testing.T
-	clock *clocktesting.FakeClock
-	heard *heard
+	t        *testing.T
+	clock    *clocktesting.FakeClock
+	heard    *heard
+	registry *prometheus.Registry
 	streams
 }
 
 func start(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Unix(0, 0)), heard: &heard{}, streams: streams{begun: make(chan *eventStream)}}
+	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Unix(0, 0)), heard: &heard{}, registry: prometheus.NewRegistry(), streams: streams{begun: make(chan *eventStream)}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- hints.Run(ctx, hints.Config{Events: r.events, Relister: r.heard, Clock: r.clock, Logger: slog.New(slog.DiscardHandler)})
+		done <- hints.Run(ctx, hints.Config{Events: r.events, Relister: r.heard, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Metrics: hints.NewMetrics(r.registry)})
 	}()
 	t.Cleanup(func() {
 		cancel()

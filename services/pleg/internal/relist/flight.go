@@ -207,13 +207,17 @@ func (r *Relister) fly(uid string, f *flight, known *lifecyclev1.PodStatus) {
 		leave()
 	})
 	ctx, cancel := context.WithTimeout(r.ctx, r.callTimeout())
-	seen := inspect(ctx, r.runtime, uid, f.began, r.cfg.Clock.Now(), known)
+	began := r.cfg.Clock.Now()
+	seen := inspect(ctx, r.runtime, uid, f.began, began, known)
 	cancel()
 	slowly.Stop()
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.pods[uid]
+	if r.ctx.Err() == nil {
+		r.cfg.Metrics.inspected(r.cfg.Clock.Since(began), seen.err)
+	}
 	switch {
 	case r.ctx.Err() != nil:
 		f.err = ErrStopped

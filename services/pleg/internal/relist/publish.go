@@ -37,6 +37,7 @@ func (r *Relister) publish(uid string, p *pod, changes []record.Change) {
 	}
 	for i, change := range changes {
 		ctx, event := r.event(status, change, now)
+		r.cfg.Metrics.published(event.GetType())
 		p.traceparent = event.GetTraceparent()
 		r.cfg.Logger.DebugContext(ctx, "lifecycle event", telemetry.KeyEvent, nameOf(event.GetType()), telemetry.KeyPodUID, uid,
 			telemetry.KeyContainer, event.GetContainerName(), telemetry.KeyContainerID, event.GetContainerId(),

@@ -71,6 +71,8 @@ type Config struct {
 	Clock clock.WithTicker
 	// Logger gets what an operator should know.
 	Logger *slog.Logger
+	// Metrics counts; those of one Relister alone.
+	Metrics *Metrics
 }
 
 // Relister holds the record. Its methods may be called from any goroutine, before and while Run runs.
@@ -113,10 +115,12 @@ type round struct {
 
 // New returns a Relister that knows nothing yet.
 func New(cfg Config) *Relister {
-	return &Relister{
+	r := &Relister{
 		cfg: cfg, synced: make(chan struct{}), stopped: make(chan struct{}), kick: make(chan struct{}, 1),
 		pods: map[string]*pod{}, round: round{changed: make(chan struct{})},
 	}
+	cfg.Metrics.expose(r)
+	return r
 }
 
 // Run relists until ctx ends, and returns nil when every inspection has ended.
@@ -250,14 +254,15 @@ func (r *Relister) retry() {
 
 // relist lists everything, has the pods inspected that are not as the record says, and waits a while for that.
 func (r *Relister) relist(ctx context.Context) {
-	r.begin()
 	began := r.cfg.Clock.Now()
+	r.begin(began)
 	all, err := r.listAll(ctx)
 	if ctx.Err() != nil {
 		return
 	}
 	if err != nil {
 		r.failRound(err)
+		r.cfg.Metrics.relisted(r.cfg.Clock.Since(began), err)
 		return
 	}
 	r.await(ctx, r.inspectChanged(all))
@@ -266,12 +271,16 @@ func (r *Relister) relist(ctx context.Context) {
 	}
 	r.adopt(all)
 	r.finishRound(began)
+	r.cfg.Metrics.relisted(r.cfg.Clock.Since(began), nil)
 }
 
 // begin counts a relist, which fulfils every wish for one that there was.
-func (r *Relister) begin() {
+func (r *Relister) begin(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if last := r.round.beganAt; !last.IsZero() {
+		r.cfg.Metrics.relistInterval.Observe(now.Sub(last).Seconds())
+	}
 	r.round.begun++
 	r.suspect = false
 	select {
@@ -299,6 +308,7 @@ func (r *Relister) finishRound(began time.Time) {
 	first := r.round.finished == 0
 	r.round.finished, r.round.err = r.round.begun, nil
 	r.round.beganAt, r.round.finishedAt = began, r.cfg.Clock.Now()
+	r.cfg.Metrics.seen(began)
 	close(r.round.changed)
 	r.round.changed = make(chan struct{})
 	if first {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	otelcodes "go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -29,11 +30,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type rig struct {
 	*relist.Relister
-	t      *testing.T
-	fake   *fakecri.Server
-	clock  *clocktesting.FakeClock
-	events *stream.Edge[*lifecyclev1.Event]
-	spans  *tracetest.SpanRecorder
+	t        *testing.T
+	fake     *fakecri.Server
+	clock    *clocktesting.FakeClock
+	events   *stream.Edge[*lifecyclev1.Event]
+	spans    *tracetest.SpanRecorder
+	registry *prometheus.Registry
 }
 
 // start runs a relister by a clock that stands until the test moves it.
@@ -46,11 +48,12 @@ func start(t *testing.T, fake *fakecri.Server) *rig {
 	spans := tracetest.NewSpanRecorder()
 	r := &rig{
 		t: t, fake: fake, clock: clocktesting.NewFakeClock(time.Now()), spans: spans,
-		events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}),
+		events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}), registry: prometheus.NewRegistry(),
 	}
 	r.Relister = relist.New(relist.Config{
 		Runtime: client.Runtime, Events: r.events, Timeout: 20 * time.Second, Clock: r.clock, Logger: slog.New(slog.DiscardHandler),
-		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test"),
+		Tracer:  sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test"),
+		Metrics: relist.NewMetrics(r.registry),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -259,7 +262,7 @@ func TestAStartContinuesItsTraceAndADeathIsLinkedToIt(t *testing.T) {
 	}
 	attributes := map[string]string{}
 	for _, kv := range spans[started.GetTraceparent()].Attributes() {
-		attributes[string(kv.Key)] = kv.Value.Emit()
+		attributes[string(kv.Key)] = kv.Value.String()
 	}
 	want := map[string]string{
 		"k8s.namespace.name": "default", "k8s.pod.name": "web", "k8s.pod.uid": "uid-1", "quartet.event": "ContainerStarted",
@@ -278,7 +281,7 @@ func TestAStartContinuesItsTraceAndADeathIsLinkedToIt(t *testing.T) {
 		t.Errorf("a death is linked to %v, want the span that created the container", death.Links())
 	}
 	for _, kv := range death.Attributes() {
-		attributes[string(kv.Key)] = kv.Value.Emit()
+		attributes[string(kv.Key)] = kv.Value.String()
 	}
 	want["quartet.event"], want["process.exit.code"] = "ContainerDied", "137"
 	want["k8s.container.status.reason"], want["error.type"] = "Error", "Error"

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/goleak"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -76,6 +77,7 @@ func start(t *testing.T, fake *fakecri.Server, clock *clocktesting.FakeClock) (*
 	events := stream.NewEdge[*lifecyclev1.Event](stream.Config{Clock: clock})
 	relister := relist.New(relist.Config{
 		Runtime: client.Runtime, Events: events, Tracer: noop.NewTracerProvider().Tracer(""), Timeout: time.Minute, Clock: clock, Logger: logger,
+		Metrics: relist.NewMetrics(prometheus.NewRegistry()),
 	})
 	answered := make(chan string, 1)
 	runtime := runtimestate.New(runtimestate.Config{
