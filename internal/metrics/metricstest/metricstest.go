@@ -106,8 +106,9 @@ func valueOf(metric *dto.Metric) float64 {
 }
 
 // The sections of docs/metrics.md that have tables of metrics: what every service has, what those have that serve or
-// follow a stream or call the container runtime, and what one service alone has.
+// follow a stream or call the container runtime, what one service alone has, and what `quartet metrics` adds.
 const (
+	WholeNode       = "The whole node at once"
 	EveryService    = "Every service"
 	ServedStreams   = "Streams that are served"
 	FollowedStreams = "Streams that are followed"
@@ -157,7 +158,7 @@ var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes)_[a-z0-9_]+)`
 // compared with.
 func rowsOf(t testing.TB, document string) map[string]map[string]string {
 	t.Helper()
-	known := []string{EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, NodeStatus}
+	known := []string{WholeNode, EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, NodeStatus}
 	rows, section := map[string]map[string]string{}, ""
 	for line := range strings.Lines(document) {
 		line = strings.TrimSuffix(line, "\n")

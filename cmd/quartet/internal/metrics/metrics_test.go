@@ -3,10 +3,12 @@ package metrics_test
 import (
 	"bytes"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,11 +16,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"go.uber.org/goleak"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/metrics"
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -144,6 +148,20 @@ func TestAServiceThatIsAwayCostsALineAndIsToldAsDown(t *testing.T) {
 	if len(lines) != 3 || !strings.HasPrefix(lines[0], "pleg: no metrics from "+s.dir) || !strings.Contains(lines[0], "it does not run") {
 		t.Errorf("want a line for each of three services, got\n%s", errOut)
 	}
+}
+
+func TestWhatIsAddedIsInTheDocument(t *testing.T) {
+	s := newSockets(t)
+	s.serve("pleg")
+	out, _, err := run(t, "--socket-dir", s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	metricstest.Documented(t, prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		families, err := parser.TextToMetricFamilies(strings.NewReader(out))
+		return slices.Collect(maps.Values(families)), err
+	}), metricstest.WholeNode)
 }
 
 func TestOneServiceAlone(t *testing.T) {

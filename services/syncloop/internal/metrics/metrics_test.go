@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
@@ -23,6 +24,10 @@ func seenPod(volumes ...v1.Volume) *v1.Pod {
 		ObjectMeta: metav1.ObjectMeta{UID: "u1", Annotations: map[string]string{podset.AnnotationSeen: epoch.Format(time.RFC3339Nano)}},
 		Spec:       v1.PodSpec{Volumes: volumes},
 	}
+}
+
+func TestEveryMetricIsInTheDocument(t *testing.T) {
+	metricstest.Documented(t, everything(), metricstest.SyncLoop)
 }
 
 // sums returns the sum of each of the two kubelet histograms of a start, and the number of samples.
