@@ -114,11 +114,7 @@ func checkStatic(content []byte) error {
 }
 
 // write puts the archive beside its place and renames it, so that an archive is never there in half.
-func write(out, ref string, img v1.Image) error {
-	tag, err := name.NewTag(ref, name.StrictValidation)
-	if err != nil {
-		return fmt.Errorf("reading -name %q: %w", ref, err)
-	}
+func write(out string, tag name.Tag, img v1.Image) error {
 	tmp := out + ".tmp"
 	if err := tarball.WriteToFile(tmp, tag, img); err != nil {
 		return fmt.Errorf("writing %s: %w", tmp, err)

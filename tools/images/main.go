@@ -27,11 +27,15 @@ func run(args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	tag, err := spec.tag()
+	if err != nil {
+		return err
+	}
 	img, err := spec.image()
 	if err != nil {
 		return fmt.Errorf("making %s: %w", spec.name, err)
 	}
-	return write(out, spec.name, img)
+	return write(out, tag, img)
 }
 
 // parse reads the command line: what the image is, and where its archive goes.

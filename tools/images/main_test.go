@@ -90,6 +90,23 @@ func TestOneProgramRunsAsRoot(t *testing.T) {
 	}
 }
 
+// An engine shows and finds such an image by the short name, so the archive must have it.
+func TestAWellKnownNameIsKeptAsItIs(t *testing.T) {
+	dir := t.TempDir()
+	out := filepath.Join(dir, "a.tar")
+	const short = "jaegertracing/all-in-one:1.62.0"
+	if err := run([]string{"-name", short, "-out", out, "-file", program(t, dir, "prog", 0o755)}, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(out) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := manifest[0].RepoTags; !slices.Equal(got, []string{short}) {
+		t.Errorf("it is named %q", got)
+	}
+}
+
 func TestEverythingThatIsAskedForIsInTheImage(t *testing.T) {
 	dir := t.TempDir()
 	img := makeImage(t, filepath.Join(dir, "a.tar"),

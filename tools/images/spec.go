@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
@@ -102,10 +103,22 @@ func placeOf(place string) (string, error) {
 // userPattern is UID:GID in numbers: an image from nothing has no /etc/passwd that could translate names.
 var userPattern = regexp.MustCompile(`^([0-9]+:[0-9]+)?$`)
 
+// tag is the name, which must say its tag and may be one without a registry, as a well-known image's is.
+func (s *imageSpec) tag() (name.Tag, error) {
+	tag, err := name.NewTag(s.name)
+	if err == nil && !strings.Contains(path.Base(s.name), ":") {
+		err = errors.New("it has no tag, as NAME:dev has")
+	}
+	if err != nil {
+		return name.Tag{}, fmt.Errorf("reading -name %q: %w", s.name, err)
+	}
+	return tag, nil
+}
+
 // check refuses what would make an image that does not run or is not the same each time.
 func (s *imageSpec) check() error {
-	if _, err := name.NewTag(s.name, name.StrictValidation); err != nil {
-		return fmt.Errorf("reading -name %q: %w", s.name, err)
+	if _, err := s.tag(); err != nil {
+		return err
 	}
 	if !userPattern.MatchString(s.user) {
 		return fmt.Errorf("-user %q is not UID:GID in numbers", s.user)
