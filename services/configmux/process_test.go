@@ -52,6 +52,7 @@ func newProcess(t testing.TB) *process {
 	must(t, os.Mkdir(p.dir, 0o700))
 	p.cfg = nodeconfig.Config{
 		NodeName: "node", StateDir: filepath.Join(root, "state"), Listen: "unix://" + filepath.Join(root, "s.sock"),
+		MetricsListen: "unix://" + filepath.Join(root, "m.sock"),
 	}
 	p.cfg.Kubelet.StaticPodPath = p.dir
 	p.cfg.Kubelet.FileCheckFrequency.Duration = time.Hour

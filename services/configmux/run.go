@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/standby"
@@ -37,10 +39,11 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	}
 	defer func() { err = errors.Join(err, held.Release()) }()
 
-	health := rpc.NewHealth()
-	sources := sourcesOf(cfg, tel)
+	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.ConfigMux).Registry
+	sources := sourcesOf(cfg, tel, registry)
 	desired := mux.New(mux.Config{
 		Sources: sources, Health: health, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
+		Metrics: mux.NewMetrics(registry),
 	})
 	opening := mux.NewOpening(sources, desired)
 	opened := make(chan struct{})
@@ -58,6 +61,11 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 			return nil
 		})
 	}
+	group.Go(func() error {
+		return metrics.Serve(ctx, metrics.ServeConfig{
+			Address: cfg.MetricsListen, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: tel.Logger,
+		})
+	})
 	group.Go(func() error {
 		defer desired.Close()
 		return rpc.Serve(ctx, rpc.Config{
@@ -92,13 +100,13 @@ func ended(ctx context.Context, err error) error {
 }
 
 // sourcesOf returns the sources that the configuration asks for. A node may well have none.
-func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry) []source.Source {
+func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometheus.Registerer) []source.Source {
 	var sources []source.Source
 	if path := cfg.Kubelet.StaticPodPath; path != "" {
 		sources = append(sources, filesource.New(filesource.Config{
 			Path: path, Node: cfg.NodeName, Period: cfg.Kubelet.FileCheckFrequency.Duration,
 			Checkpoint: filepath.Join(cfg.StateDir, checkpointFile),
-			Clock:      clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
+			Clock:      clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: filesource.NewMetrics(registry),
 		}))
 	}
 	return sources

@@ -113,6 +113,7 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 	}
 	telemetry.End(span, failure)
 	s.files[path], s.causes[path], s.changed = next, ctx, true
+	s.cfg.Metrics.taken(len(result.Problems) > 0)
 }
 
 // withLastGood returns the pods that a manifest stands for, and which of them are kept from its last good version: those
@@ -181,6 +182,7 @@ func (s *Source) fail(ctx context.Context, path string, began time.Time, next *f
 	if known != nil && len(known.errs) == 1 && known.errs[0].Message == message && len(known.pods) == len(next.pods) {
 		return
 	}
+	s.cfg.Metrics.failed.Inc()
 	span, ctx := s.beginRead(ctx, path, began)
 	telemetry.FailWith(span, "unreadable", message)
 	span.End()

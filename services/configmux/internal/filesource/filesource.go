@@ -58,6 +58,7 @@ type Config struct {
 	Clock      clock.WithTicker
 	Tracer     trace.Tracer
 	Logger     *slog.Logger
+	Metrics    *Metrics
 }
 
 // Source is the file source. It implements source.Source.
@@ -273,6 +274,7 @@ func (s *Source) turn(ctx context.Context, everything bool) {
 	if everything && s.failure == nil {
 		s.readAt, s.restored = s.cfg.Clock.Now(), nil
 	}
+	s.cfg.Metrics.there(s.files)
 	if s.changed {
 		s.give()
 	}

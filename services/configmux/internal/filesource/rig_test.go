@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace/noop"
 	"k8s.io/utils/clock"
 
@@ -50,8 +51,9 @@ func (r *recorder) all() []source.Reading {
 type rig struct {
 	t *testing.T
 	*recorder
-	path string
-	stop func()
+	path     string
+	registry *prometheus.Registry
+	stop     func()
 }
 
 type option func(*Source)
@@ -59,15 +61,17 @@ type option func(*Source)
 // start runs a file source on a path until the test ends.
 func start(t *testing.T, path string, options ...option) *rig {
 	t.Helper()
+	registry := prometheus.NewRegistry()
 	s := New(Config{
 		Path: path, Node: "node", Period: time.Hour, Clock: clock.RealClock{},
 		Checkpoint: filepath.Join(t.TempDir(), "checkpoint.json"),
 		Tracer:     noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler),
+		Metrics: NewMetrics(registry),
 	})
 	for _, o := range options {
 		o(s)
 	}
-	r := &rig{t: t, path: path, recorder: &recorder{news: make(chan struct{}, 1)}}
+	r := &rig{t: t, path: path, registry: registry, recorder: &recorder{news: make(chan struct{}, 1)}}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx, r.recorder) }()

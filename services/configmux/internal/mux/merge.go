@@ -47,6 +47,7 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) po
 			state.published[uid] = known
 		}
 	}
+	m.cfg.Metrics.merged(name, m.cfg.Clock.Since(began), merged.List)
 	return merged
 }
 

@@ -45,6 +45,8 @@ type Config struct {
 	Clock   clock.WithTicker
 	Tracer  trace.Tracer
 	Logger  *slog.Logger
+	// Metrics are those of this mux alone.
+	Metrics *Metrics
 }
 
 // Mux holds what every source gave last. It implements source.Sink; all of its methods may be called at any time by
@@ -93,7 +95,7 @@ type published struct {
 func New(cfg Config) *Mux {
 	m := &Mux{
 		cfg:     cfg,
-		level:   stream.NewLevel[Entry](stream.Config{Clock: cfg.Clock}),
+		level:   stream.NewLevel[Entry](stream.Config{Clock: cfg.Clock, Metrics: cfg.Metrics.served}),
 		sources: map[string]*sourceState{},
 		owners:  map[types.UID]string{},
 	}
@@ -104,6 +106,7 @@ func New(cfg Config) *Mux {
 		m.announce(s.Name(), false)
 		cfg.Health.Set(SourceKey(s.Name()), "waiting for the first reading of the source "+s.Name()+", "+s.Target())
 	}
+	cfg.Metrics.expose(m)
 	return m
 }
 

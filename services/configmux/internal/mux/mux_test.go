@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
@@ -39,19 +40,20 @@ func (n named) Run(context.Context, source.Sink) error { return nil }
 type rig struct {
 	t *testing.T
 	*mux.Mux
-	health *rpc.Health
-	spans  *tracetest.InMemoryExporter
-	tracer trace.Tracer
-	sub    stream.Subscription[mux.Entry]
+	health   *rpc.Health
+	registry *prometheus.Registry
+	spans    *tracetest.InMemoryExporter
+	tracer   trace.Tracer
+	sub      stream.Subscription[mux.Entry]
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, health: rpc.NewHealth(), spans: tracetest.NewInMemoryExporter()}
+	r := &rig{t: t, health: rpc.NewHealth(), registry: prometheus.NewRegistry(), spans: tracetest.NewInMemoryExporter()}
 	r.tracer = sdktrace.NewTracerProvider(sdktrace.WithSyncer(r.spans)).Tracer("")
 	r.Mux = mux.New(mux.Config{
 		Sources: []source.Source{named("file"), named("api")}, Health: r.health,
-		Clock: clock.RealClock{}, Tracer: r.tracer, Logger: slog.New(slog.DiscardHandler),
+		Clock: clock.RealClock{}, Tracer: r.tracer, Logger: slog.New(slog.DiscardHandler), Metrics: mux.NewMetrics(r.registry),
 	})
 	t.Cleanup(r.Close)
 	return r

@@ -1,0 +1,104 @@
+package mux
+
+import (
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/stream"
+)
+
+// sourceLabel names the source: file, http, api or local.
+const sourceLabel = "source"
+
+// Metrics counts merges and what they publish, and says how each source is when somebody asks.
+type Metrics struct {
+	registry prometheus.Registerer
+	served   *stream.ServedMetrics
+	merges   *prometheus.HistogramVec
+	changes  *prometheus.CounterVec
+
+	pods, errors, ready, readAt *prometheus.Desc
+	// mux is whose sources are told of; nil until there is one.
+	mux *Mux
+}
+
+// NewMetrics makes the metrics of one mux; they are registered when the mux is made.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, []string{sourceLabel}, nil)
+	}
+	return &Metrics{
+		registry: registry,
+		served:   stream.NewServedMetrics(registry, stream.NamePodUpdates),
+		merges: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "quartet_configmux_merge_duration_seconds", Help: "How long it took to compare a reading of a source with the one before and to publish the difference.",
+			Buckets: prometheus.ExponentialBuckets(.0001, 4, 8),
+		}, []string{sourceLabel}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "quartet_configmux_changes_total", Help: "Changes of desired pods published, by operation.",
+		}, []string{sourceLabel, "op"}),
+		pods:   desc("quartet_configmux_source_pods", "Pods that the source wants."),
+		errors: desc("quartet_configmux_source_errors", "Things that are wrong with what the source gives now."),
+		ready:  desc("quartet_configmux_source_ready", "1 from the first reading of the source on; until then nothing of it is removed from the node."),
+		readAt: desc("quartet_configmux_source_last_read_timestamp_seconds", "When the source was last read in full, in seconds since 1970; 0 before the first time."),
+	}
+}
+
+// expose registers the metrics of a mux, each with the labels that it will have, so that a rate has its 0.
+func (m *Metrics) expose(mux *Mux) {
+	m.mux = mux
+	for name := range mux.sources {
+		m.merges.WithLabelValues(name)
+		for op := podset.Remove; op <= podset.Reconcile; op++ {
+			m.changes.WithLabelValues(name, opName(op))
+		}
+	}
+	m.registry.MustRegister(m)
+}
+
+// opName is the operation as logs and the contract name it, in the lower case of labels.
+func opName(op podset.Op) string { return strings.ToLower(op.String()) }
+
+// merged counts one merge.
+func (m *Metrics) merged(source string, took time.Duration, changes []podset.Change) {
+	m.merges.WithLabelValues(source).Observe(took.Seconds())
+	for _, change := range changes {
+		m.changes.WithLabelValues(source, opName(change.Op)).Inc()
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	m.merges.Describe(ch)
+	m.changes.Describe(ch)
+	for _, desc := range []*prometheus.Desc{m.pods, m.errors, m.ready, m.readAt} {
+		ch <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.merges.Collect(ch)
+	m.changes.Collect(ch)
+	m.mux.mu.Lock()
+	defer m.mux.mu.Unlock()
+	for name, state := range m.mux.sources {
+		gauge := func(desc *prometheus.Desc, value float64) {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, name)
+		}
+		gauge(m.pods, float64(len(state.set)))
+		gauge(m.errors, float64(len(state.errs)))
+		ready, readAt := 0.0, 0.0
+		if state.set != nil {
+			ready = 1
+		}
+		if !state.readAt.IsZero() {
+			readAt = float64(state.readAt.Unix())
+		}
+		gauge(m.ready, ready)
+		gauge(m.readAt, readAt)
+	}
+}
