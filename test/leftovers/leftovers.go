@@ -1,0 +1,100 @@
+// Package leftovers tells what a test has left on the machine: it compares mounts, network interfaces, cgroups, processes of
+// a node and packet filter rules before and after. A test that starts a node or an engine calls Watch first, so that its
+// check runs after every other clean-up.
+//
+//	leftovers.Watch(t)
+//	host := dockerhost.Start(t)
+package leftovers
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	// patience is how long things may take to go away after the end of what made them: the kernel takes network namespaces
+	// down, and containers their cgroups, in the background.
+	patience = 20 * time.Second
+	// interval is the time between two looks.
+	interval = 200 * time.Millisecond
+)
+
+// Snapshot is what a machine has, one line for each thing: its kind, then what names it in a way that stays the same while it
+// is there.
+type Snapshot struct {
+	lines map[string]int
+}
+
+// Take looks at the machine. It fails when a part of it cannot be read, for then nothing could be said of it; only packet
+// filter rules may be unreadable, on a machine without iptables.
+func Take() (Snapshot, error) {
+	s := Snapshot{lines: map[string]int{}}
+	for _, part := range []struct {
+		kind string
+		read func() ([]string, error)
+	}{
+		{"mount", mounts}, {"interface", interfaces}, {"cgroup", cgroups}, {"process", processes}, {"rule", rules},
+	} {
+		names, err := part.read()
+		if err != nil {
+			return Snapshot{}, fmt.Errorf("reading what there is of kind %s: %w", part.kind, err)
+		}
+		for _, name := range names {
+			s.lines[part.kind+" "+name]++
+		}
+	}
+	return s, nil
+}
+
+// Since is what the machine has more than it had at an earlier snapshot, sorted.
+func (s Snapshot) Since(earlier Snapshot) []string {
+	var more []string
+	for line, n := range s.lines {
+		if n > earlier.lines[line] {
+			more = append(more, line)
+		}
+	}
+	slices.Sort(more)
+	return more
+}
+
+// Watch takes a snapshot and, at the end of the test, fails it by everything that is there in addition after a time of
+// patience. Lines that have one of the given texts in them do not count.
+func Watch(t testing.TB, except ...string) {
+	t.Helper()
+	before, err := Take()
+	if err != nil {
+		t.Fatalf("leftovers: %v", err)
+	}
+	t.Cleanup(func() {
+		deadline := time.NewTimer(patience)
+		defer deadline.Stop()
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		for {
+			left, err := leftSince(before, except)
+			if err == nil && len(left) == 0 {
+				return
+			}
+			select {
+			case <-ticker.C:
+			case <-deadline.C:
+				t.Errorf("leftovers: the test has left %d things behind (%v):\n  %s", len(left), err, strings.Join(left, "\n  "))
+				return
+			}
+		}
+	})
+}
+
+func leftSince(before Snapshot, except []string) ([]string, error) {
+	now, err := Take()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(now.Since(before), func(line string) bool {
+		return slices.ContainsFunc(except, func(text string) bool { return strings.Contains(line, text) })
+	}), nil
+}
