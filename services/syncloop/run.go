@@ -19,6 +19,7 @@ import (
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/metrics"
@@ -57,24 +58,47 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 		return err
 	}
 	defer func() { err = errors.Join(err, runtime.Close()) }()
-	configmux, err := rpc.Dial(cfg.Peers.ConfigMux)
+	to, err := dial(cfg.Peers)
 	if err != nil {
-		return fmt.Errorf("reach configmux: %w", err)
+		return err
 	}
-	defer func() { err = errors.Join(err, configmux.Close()) }()
-	pleg, err := rpc.Dial(cfg.Peers.PLEG)
-	if err != nil {
-		return fmt.Errorf("reach pleg: %w", err)
-	}
-	defer func() { err = errors.Join(err, pleg.Close()) }()
+	defer func() { err = errors.Join(err, to.close()) }()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	e, err := newEngine(ctx, cfg, tel, runtime, configmux, pleg)
+	e, err := newEngine(ctx, cfg, tel, runtime, to)
 	if err != nil {
 		return err
 	}
 	e.stop = stop
 	return e.serve(ctx)
+}
+
+// connections are those to the other three.
+type connections struct {
+	configmux, pleg, nodestatus *grpc.ClientConn
+}
+
+// dial makes the connections; they connect when they are first used.
+func dial(peers nodeconfig.Peers) (to connections, err error) {
+	for _, peer := range []struct {
+		name nodeconfig.Service
+		into **grpc.ClientConn
+	}{{nodeconfig.ConfigMux, &to.configmux}, {nodeconfig.PLEG, &to.pleg}, {nodeconfig.NodeStatus, &to.nodestatus}} {
+		if *peer.into, err = rpc.Dial(peers.Of(peer.name)); err != nil {
+			return connections{}, errors.Join(fmt.Errorf("reach %s: %w", peer.name, err), to.close())
+		}
+	}
+	return to, nil
+}
+
+func (c connections) close() error {
+	var errs []error
+	for _, conn := range []*grpc.ClientConn{c.configmux, c.pleg, c.nodestatus} {
+		if conn != nil {
+			errs = append(errs, conn.Close())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // engine is everything of syncloop, wired.
@@ -95,7 +119,7 @@ type engine struct {
 	readOnly net.Listener
 }
 
-func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, configmux, plegConn grpc.ClientConnInterface) (*engine, error) {
+func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, to connections) (*engine, error) {
 	book, err := evictions.Open(filepath.Join(cfg.StateDir, "evictions.json"))
 	if err != nil {
 		return nil, err
@@ -108,19 +132,20 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	manager := podruntime.New(podruntime.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtime.Runtime(atOnce(ctx)) }, Images: images,
 		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, NodeIP: nodeIP,
+		Node:       peers.Node(nodev1.NewNodeServiceClient(to.nodestatus)),
 		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Metrics: e.counts,
 	})
 	e.store = podstore.New(podstore.Config{
 		Generate: podstatus.Generate, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
 	})
-	pleg := peers.NewPLEG(lifecyclev1.NewLifecycleServiceClient(plegConn))
+	pleg := peers.NewPLEG(lifecyclev1.NewLifecycleServiceClient(to.pleg))
 	resync := cfg.Kubelet.SyncFrequency.Duration
 	e.pool = worker.NewPool(ctx, worker.Config{
 		Runtime: manager, Observer: pleg, Statuses: e.store, Clock: realClock, BootTime: boottime.Now,
 		Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,
 	})
 	e.loop = loop.New(loop.Config{
-		Desired: peers.ConfigMux(configv1.NewConfigServiceClient(configmux)), Events: pleg.Events(),
+		Desired: peers.ConfigMux(configv1.NewConfigServiceClient(to.configmux)), Events: pleg.Events(),
 		Pleg:    connectedPLEG{PLEG: pleg, runtime: runtime},
 		Workers: e.pool, Store: e.store, Evictions: book, PodFromObserved: podruntime.PodFromObserved, Leftovers: manager.Leftovers,
 		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,

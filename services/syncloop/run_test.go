@@ -332,7 +332,7 @@ func TestOneTraceReachesTheRuntimeAndComesBack(t *testing.T) {
 	}
 	m.eventually("the trace is whole", func() bool {
 		of := parents()
-		return of["dispatch"] == "change" && of["pod.sync"] == "dispatch" && of["cri.RunPodSandbox"] == "sandbox" &&
+		return of["dispatch"] == "change" && of["pod.sync"] == "dispatch" && of["runtime.v1.RuntimeService/RunPodSandbox"] == "sandbox" &&
 			of["sandbox"] == "pod.sync" && of["container.start"] == "pod.sync" && of["status.update"] == "container.create"
 	})
 }

@@ -131,7 +131,8 @@ func podField(pod *v1.Pod, path string, podIPs []string, node Node) (string, err
 	return fieldpath.ExtractFieldPathAsString(pod, path)
 }
 
-// resourceField is a container's request or limit. Where it has no limit of cpu or memory, that is all the node has.
+// resourceField is a container's request or limit. Where it has no limit of cpu, memory or
+// ephemeral storage, that is all that the node has for pods.
 func resourceField(pod *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, node Node) (string, error) {
 	if ref.ContainerName != "" && ref.ContainerName != c.Name {
 		other := containerOf(pod, ref.ContainerName)
@@ -145,7 +146,11 @@ func resourceField(pod *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, 
 		c.Resources.Limits = v1.ResourceList{}
 	}
 	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage} {
-		if all, ok := node.Capacity[name]; ok && c.Resources.Limits.Name(name, "").IsZero() {
+		all, ok := node.Allocatable[name]
+		if !ok {
+			all, ok = node.Capacity[name]
+		}
+		if ok && c.Resources.Limits.Name(name, "").IsZero() {
 			c.Resources.Limits[name] = all
 		}
 	}

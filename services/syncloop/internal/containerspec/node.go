@@ -16,9 +16,11 @@ type Node struct {
 	// Name is the node's name, IPs its addresses, the primary one first: what the downward API gives.
 	Name string
 	IPs  []string
-	// Capacity is the node's cpu and memory: the downward API's limit of a container without one, and the measure of
-	// the oom score.
+	// Capacity is the machine's cpu and memory: the measure of the oom score.
 	Capacity v1.ResourceList
+	// Allocatable is what of it is for pods: the downward API's limit of a container without one. Capacity stands in for
+	// what is not in it.
+	Allocatable v1.ResourceList
 	// PodLogsDir has one folder of logs per pod.
 	PodLogsDir string
 	// SeccompDir is the folder that localhost seccomp profiles are relative to.

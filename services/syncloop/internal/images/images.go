@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/distribution/reference"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,8 +41,9 @@ type Config struct {
 	Images func() (internalapi.ImageManagerService, error)
 	// Clock is the time. Required.
 	Clock clock.Clock
-	// Tracer makes the spans. Required.
+	// Tracer makes the spans, Calls those of calls. Required.
 	Tracer trace.Tracer
+	Calls  cri.Caller
 	// Logger tells of pulls. Required.
 	Logger *slog.Logger
 	// Metrics counts and times pulls. Required.
@@ -73,6 +72,9 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Reason, e.Message) }
+
+// ErrorType is the error.type of a span that failed of it.
+func (e *Error) ErrorType() string { return e.Reason }
 
 // Request is what is asked for.
 type Request struct {
@@ -163,8 +165,9 @@ func withTag(image string) (string, error) {
 
 // pull pulls an image, when it is its turn.
 func (p *Puller) pull(ctx context.Context, name string, r Request) (image Image, err error) {
-	ctx, span := p.cfg.Tracer.Start(ctx, "image.pull", trace.WithAttributes(attribute.String(telemetry.KeyImage, name)))
-	defer func() { endSpan(span, err) }()
+	about := telemetry.Subject{Image: name}
+	ctx, span := telemetry.Start(ctx, p.cfg.Tracer, "image.pull", about)
+	defer func() { telemetry.End(span, err) }()
 	if p.slots != nil {
 		select {
 		case p.slots <- struct{}{}:
@@ -178,15 +181,16 @@ func (p *Puller) pull(ctx context.Context, name string, r Request) (image Image,
 		return Image{}, err
 	}
 	start := p.cfg.Clock.Now()
-	p.cfg.Logger.Info("pulling an image", telemetry.KeyImage, name, telemetry.KeyPodUID, string(r.PodUID))
-	callCtx, call := p.cfg.Tracer.Start(ctx, "cri.PullImage", trace.WithSpanKind(trace.SpanKindClient))
-	_, err = service.PullImage(cri.Quiet(callCtx), &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}, nil, r.Sandbox)
-	endSpan(call, err)
+	p.cfg.Logger.InfoContext(ctx, "pulling an image", telemetry.KeyImage, name, telemetry.KeyPodUID, string(r.PodUID))
+	err = p.cfg.Calls.Call(ctx, runtimeapi.ImageService_PullImage_FullMethodName, about, nil, func(ctx context.Context) error {
+		_, err := service.PullImage(ctx, &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}, nil, r.Sandbox)
+		return err
+	})
 	if err != nil {
-		p.cfg.Logger.Warn("an image could not be pulled", telemetry.KeyImage, name, telemetry.KeyError, err)
+		p.cfg.Logger.WarnContext(ctx, "an image could not be pulled", telemetry.KeyImage, name, telemetry.KeyError, err)
 		return Image{}, err
 	}
-	p.cfg.Logger.Info("pulled an image", telemetry.KeyImage, name, telemetry.KeyDuration, p.cfg.Clock.Since(start))
+	p.cfg.Logger.InfoContext(ctx, "pulled an image", telemetry.KeyImage, name, telemetry.KeyDuration, p.cfg.Clock.Since(start))
 	p.mu.Lock()
 	delete(p.present, name) // a tag may have moved
 	p.mu.Unlock()
@@ -195,12 +199,4 @@ func (p *Puller) pull(ctx context.Context, name string, r Request) (image Image,
 		err = fmt.Errorf("the runtime does not have the image that it has just pulled")
 	}
 	return image, err
-}
-
-func endSpan(span trace.Span, err error) {
-	if err != nil {
-		span.RecordError(err)
-		span.SetStatus(codes.Error, err.Error())
-	}
-	span.End()
 }

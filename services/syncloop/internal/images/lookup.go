@@ -4,11 +4,8 @@ import (
 	"context"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
@@ -79,10 +76,11 @@ func (p *Puller) status(ctx context.Context, name string) (image Image, found bo
 	if err != nil {
 		return Image{}, false, err
 	}
-	ctx, span := p.cfg.Tracer.Start(ctx, "cri.ImageStatus", trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithAttributes(attribute.String(telemetry.KeyImage, name)))
-	response, err := service.ImageStatus(cri.Quiet(ctx), &runtimeapi.ImageSpec{Image: name}, false)
-	endSpan(span, err)
+	var response *runtimeapi.ImageStatusResponse
+	err = p.cfg.Calls.Call(ctx, runtimeapi.ImageService_ImageStatus_FullMethodName, telemetry.Subject{Image: name}, nil, func(ctx context.Context) (err error) {
+		response, err = service.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: name}, false)
+		return err
+	})
 	if err != nil || response.GetImage() == nil {
 		return Image{}, false, err
 	}

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -230,14 +228,13 @@ func (l *Loop) allReady() bool {
 
 // span makes the span of a dispatch, and returns the cause that continues it.
 func (l *Loop) span(d *desiredPod, op podset.Op, traceparent string) worker.Cause {
-	ctx, span := l.cfg.Tracer.Start(telemetry.WithTraceparent(context.Background(), traceparent), "dispatch", trace.WithAttributes(
-		attribute.String(telemetry.KeyPod, d.pod.Namespace+"/"+d.pod.Name),
-		attribute.String(telemetry.KeyPodUID, string(d.pod.UID)),
-		attribute.String(telemetry.KeySource, d.source),
-		attribute.String(telemetry.KeyOp, op.String()),
-	))
+	ctx, span := telemetry.Start(telemetry.WithTraceparent(context.Background(), traceparent), l.cfg.Tracer, "dispatch",
+		telemetry.Subject{Namespace: d.pod.Namespace, Pod: d.pod.Name, UID: string(d.pod.UID)})
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.AttrSource.String(d.source), telemetry.AttrOp.String(op.String()))
+	}
 	span.End()
-	l.cfg.Logger.Info("dispatched a pod", telemetry.KeyPod, d.pod.Namespace+"/"+d.pod.Name,
+	l.cfg.Logger.InfoContext(ctx, "dispatched a pod", telemetry.KeyPod, d.pod.Namespace+"/"+d.pod.Name,
 		telemetry.KeyPodUID, string(d.pod.UID), telemetry.KeySource, d.source, telemetry.KeyOp, op.String())
 	return worker.Cause{Kind: worker.CauseConfig, Traceparent: telemetry.Traceparent(ctx)}
 }

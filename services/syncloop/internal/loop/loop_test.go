@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -78,10 +79,12 @@ func TestOldestPodsAreDispatchedFirst(t *testing.T) {
 	var order []string
 	for _, span := range r.spans.Ended() {
 		if span.Name() == "dispatch" {
-			order = append(order, span.Attributes()[0].Value.AsString())
+			attributes := attribute.NewSet(span.Attributes()...)
+			name, _ := attributes.Value("k8s.pod.name")
+			order = append(order, name.AsString())
 		}
 	}
-	if want := []string{"default/age-3", "default/age-2", "default/age-1"}; !slices.Equal(order, want) {
+	if want := []string{"age-3", "age-2", "age-1"}; !slices.Equal(order, want) {
 		t.Errorf("dispatched %v, want %v", order, want)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
 )
@@ -32,8 +33,8 @@ func (m *Manager) CleanUpPod(ctx context.Context, pod *v1.Pod, status *lifecycle
 		return err
 	}
 	rt := m.instrument(runtime)
-	ctx, end := m.phase(ctx, "pod.cleanup", pod)
-	defer func() { end(err) }()
+	ctx, span := m.phase(ctx, "pod.cleanup", pod, telemetry.Subject{})
+	defer func() { telemetry.End(span, err) }()
 	var errs []error
 	for _, c := range status.GetContainers() {
 		if err := m.removeContainer(ctx, rt, status.GetUid(), c); err != nil {

@@ -4,10 +4,12 @@
 package podruntime
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	v1 "k8s.io/api/core/v1"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
@@ -34,6 +36,9 @@ type Config struct {
 	Metrics *metrics.Metrics
 	// NodeName and NodeIP are what spec.nodeName and status.hostIP of the downward API say.
 	NodeName, NodeIP string
+	// Node asks for the Node, which knows what of the machine is for pods; nil for a node without one. A pod is started
+	// with what was known last when it fails, and it is not given long.
+	Node func(context.Context) (*v1.Node, error)
 	// PodLogsDir is the folder with one folder of logs per pod, for example /var/log/pods. Required.
 	PodLogsDir string
 	// RootDir holds the folders of pods (hosts files, termination messages, empty directories). Required.

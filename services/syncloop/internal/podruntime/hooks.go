@@ -12,9 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
 const (
@@ -33,22 +34,26 @@ var hookClient = &http.Client{Transport: &http.Transport{
 
 // hook is one lifecycle hook to run.
 type hook struct {
+	// name is postStart or preStop.
+	name        string
 	handler     *v1.LifecycleHandler
 	pod         *v1.Pod
+	container   string
 	ports       []v1.ContainerPort
 	containerID string
 	ips         func(context.Context) ([]string, error)
 }
 
 // runHook runs a hook until it ends, or ctx does.
-func (m *Manager) runHook(ctx context.Context, rt *tracedRuntime, h hook) error {
+func (m *Manager) runHook(ctx context.Context, rt *tracedRuntime, h hook) (err error) {
+	ctx, span := m.phase(ctx, "container.hook", h.pod, telemetry.Subject{Container: h.container, ContainerID: h.containerID})
+	defer func() { telemetry.End(span, err) }()
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.AttrHook.String(h.name))
+	}
 	switch {
 	case h.handler.Exec != nil:
-		return rt.call(ctx, "ExecSync", func(ctx context.Context) error {
-			// No limit but that of ctx. The output stays in the container: it may have secrets.
-			_, _, err := rt.service.ExecSync(ctx, h.containerID, h.handler.Exec.Command, 0)
-			return err
-		}, containerID(h.containerID), attribute.String("hook", "exec"))
+		return rt.execHook(ctx, h.containerID, h.handler.Exec.Command)
 	case h.handler.Sleep != nil:
 		timer := m.cfg.Clock.NewTimer(time.Duration(h.handler.Sleep.Seconds) * time.Second)
 		defer timer.Stop()

@@ -39,12 +39,15 @@ func (m *Manager) KillPod(ctx context.Context, pod *v1.Pod, status *lifecyclev1.
 // stopPod kills all containers and stops the sandboxes that are ready. With again the newest one is stopped even when it is
 // not ready, for it is about to be replaced, and its network may still be there.
 func (m *Manager) stopPod(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, status *lifecyclev1.PodStatus, grace int64, again bool) (err error) {
-	ctx, end := m.phase(ctx, "pod.kill", pod)
-	defer func() { end(err) }()
+	ctx, span := m.phase(ctx, "pod.kill", pod, telemetry.Subject{})
+	defer func() { telemetry.End(span, err) }()
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.AttrGracePeriod.Int64(grace))
+	}
 	var targets []target
 	for _, c := range status.GetContainers() {
 		if observed.Alive(c) {
-			targets = append(targets, m.targetOf(pod, c))
+			targets = append(targets, m.targetOf(ctx, pod, c))
 		}
 	}
 	if err := m.killInOrder(ctx, rt, pod, status.GetIps(), targets, grace); err != nil {
@@ -69,7 +72,7 @@ type target struct {
 }
 
 // targetOf finds what is needed to kill a container: its spec from the pod, or else from its annotations.
-func (m *Manager) targetOf(pod *v1.Pod, c *lifecyclev1.Container) target {
+func (m *Manager) targetOf(ctx context.Context, pod *v1.Pod, c *lifecyclev1.Container) target {
 	t := target{id: c.GetId(), name: c.GetName()}
 	for i := range pod.Spec.Containers {
 		if pod.Spec.Containers[i].Name == t.name {
@@ -85,16 +88,16 @@ func (m *Manager) targetOf(pod *v1.Pod, c *lifecyclev1.Container) target {
 		}
 	}
 	if t.spec == nil {
-		t.spec = m.recoverSpec(c)
+		t.spec = m.recoverSpec(ctx, c)
 	}
 	return t
 }
 
 // recoverSpec makes the part of a container's spec that its end needs from its annotations.
-func (m *Manager) recoverSpec(c *lifecyclev1.Container) *v1.Container {
+func (m *Manager) recoverSpec(ctx context.Context, c *lifecyclev1.Container) *v1.Container {
 	recovered, err := podlabels.Recover(c.GetAnnotations())
 	if err != nil {
-		m.cfg.Logger.Warn("annotations of a container cannot be read; what they say is left out",
+		m.cfg.Logger.WarnContext(ctx, "annotations of a container cannot be read; what they say is left out",
 			telemetry.KeyContainerID, c.GetId(), telemetry.KeyError, err)
 	}
 	return specOf(c, recovered)
@@ -165,13 +168,13 @@ func (m *Manager) killListed(ctx context.Context, rt *tracedRuntime, pod *v1.Pod
 	errs := make([]error, len(kills))
 	var running sync.WaitGroup
 	for i, k := range kills {
-		m.cfg.Logger.Info("killing a container", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, k.Name,
+		m.cfg.Logger.InfoContext(ctx, "killing a container", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, k.Name,
 			telemetry.KeyContainerID, k.ContainerID, telemetry.KeyReason, k.Message)
 		at := slices.IndexFunc(status.GetContainers(), func(c *lifecyclev1.Container) bool { return c.GetId() == k.ContainerID })
 		if at < 0 {
 			continue
 		}
-		t := m.targetOf(pod, status.GetContainers()[at])
+		t := m.targetOf(ctx, pod, status.GetContainers()[at])
 		running.Go(func() { errs[i] = m.killContainer(ctx, rt, pod, t, graceFor(pod, t.spec, k.Why), status.GetIps()) })
 	}
 	running.Wait()
@@ -203,7 +206,7 @@ func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.
 			return ctx.Err()
 		}
 	}
-	m.cfg.Logger.Info("stopping a container", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, t.name,
+	m.cfg.Logger.InfoContext(ctx, "stopping a container", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, t.name,
 		telemetry.KeyContainerID, t.id, telemetry.KeyGracePeriod, max(grace, minGraceSeconds))
 	if err := rt.stopContainer(ctx, t.id, max(grace, minGraceSeconds)); err != nil {
 		return fmt.Errorf("stop container %q (%s) of pod %s: %w", t.name, t.id, podName(pod), err)
@@ -219,7 +222,7 @@ func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t
 	ended := make(chan error, 1)
 	go func() {
 		ended <- m.runHook(hookCtx, rt, hook{
-			handler: t.spec.Lifecycle.PreStop, pod: pod, ports: t.spec.Ports, containerID: t.id,
+			name: "preStop", handler: t.spec.Lifecycle.PreStop, pod: pod, container: t.name, ports: t.spec.Ports, containerID: t.id,
 			ips: func(context.Context) ([]string, error) { return ips, nil },
 		})
 	}()
@@ -233,7 +236,7 @@ func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t
 		err = fmt.Errorf("not ended within the grace period of %d s: %w", grace, <-ended) // every hook honours its context
 	}
 	if err != nil && ctx.Err() == nil {
-		m.cfg.Logger.Warn("preStop hook failed", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, t.name, telemetry.KeyError, err)
+		m.cfg.Logger.WarnContext(ctx, "preStop hook failed", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, t.name, telemetry.KeyError, err)
 	}
 	return m.cfg.Clock.Since(begun)
 }

@@ -1,23 +1,22 @@
 package podruntime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/trace/noop"
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
@@ -37,11 +36,13 @@ const (
 
 // Manager makes the runtime match pods. Its methods may be called from any goroutine, for one pod from one at a time.
 type Manager struct {
-	cfg    Config
-	node   containerspec.Node
+	cfg Config
+	// node is replaced when a pod is started, see learnNode.
+	node   atomic.Pointer[containerspec.Node]
 	images *images.Puller
 
 	starts *startgate.Gate
+	calls  cri.Caller
 
 	mu sync.Mutex
 	// preStopped has, by pod, the containers whose preStop hook was begun: a kill that is repeated with a shorter grace
@@ -52,7 +53,7 @@ type Manager struct {
 // New makes a Manager. It starts nothing and touches no runtime.
 func New(cfg Config) *Manager {
 	if cfg.Tracer == nil {
-		cfg.Tracer = noop.NewTracerProvider().Tracer("")
+		cfg.Tracer = telemetry.Off()
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -60,54 +61,20 @@ func New(cfg Config) *Manager {
 	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
 	kubelet := cfg.Kubelet
 	puller := images.Config{
+		Calls:  cri.NewCaller(cfg.Tracer, cmp.Or(kubelet.ImageServiceEndpoint, kubelet.ContainerRuntimeEndpoint)),
 		Images: cfg.Images, Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger, Metrics: cfg.Metrics,
 		Serial: kubelet.SerializeImagePulls == nil || *kubelet.SerializeImagePulls,
 	}
 	if kubelet.MaxParallelImagePulls != nil {
 		puller.MaxParallel = int(*kubelet.MaxParallelImagePulls)
 	}
-	return &Manager{
-		cfg: cfg, node: nodeOf(cfg), images: images.New(puller), starts: startgate.New(runtime.NumCPU(), cfg.Clock),
+	m := &Manager{
+		cfg: cfg, images: images.New(puller), starts: startgate.New(runtime.NumCPU(), cfg.Clock),
+		calls:      cri.NewCaller(cfg.Tracer, kubelet.ContainerRuntimeEndpoint),
 		preStopped: map[types.UID]map[string]bool{},
 	}
-}
-
-// nodeOf gathers what the specs of all pods have in common.
-func nodeOf(cfg Config) containerspec.Node {
-	kubelet := cfg.Kubelet
-	node := containerspec.Node{
-		Name: cfg.NodeName, PodLogsDir: cfg.PodLogsDir, SeccompDir: filepath.Join(cfg.RootDir, "seccomp"),
-		SeccompDefault: kubelet.SeccompDefault != nil && *kubelet.SeccompDefault,
-		CPUQuota:       kubelet.CPUCFSQuota == nil || *kubelet.CPUCFSQuota,
-		CgroupParent:   cgroupParent(cfg.CgroupDriver, kubelet.CgroupRoot),
-		ClusterDNS:     kubelet.ClusterDNS, ClusterDomain: kubelet.ClusterDomain,
-		Capacity: v1.ResourceList{v1.ResourceCPU: *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI)},
-	}
-	if cfg.NodeIP != "" {
-		node.IPs = strings.Split(cfg.NodeIP, ",")
-	}
-	if kubelet.CPUCFSQuotaPeriod != nil {
-		node.CPUPeriod = kubelet.CPUCFSQuotaPeriod.Duration
-	}
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err == nil {
-		node.Capacity[v1.ResourceMemory] = *resource.NewQuantity(int64(info.Totalram)*int64(info.Unit), resource.BinarySI) //nolint:gosec // bytes of memory fit
-	} else {
-		cfg.Logger.Warn("the machine's memory is not known: downward API and oom scores do without", "error", err)
-	}
-	return node
-}
-
-// cgroupParent names the cgroup that all pods are under: kubepods, below the configured root.
-func cgroupParent(driver, root string) string {
-	if driver != "systemd" {
-		return filepath.Join("/", root, "kubepods")
-	}
-	prefix := strings.ReplaceAll(strings.Trim(strings.ReplaceAll(root, ".slice", ""), "/"), "/", "-")
-	if prefix != "" {
-		prefix += "-"
-	}
-	return prefix + "kubepods.slice"
+	m.node.Store(nodeOf(cfg))
+	return m
 }
 
 // SyncPod makes the runtime match a pod that is to run. What was observed must be newer than the last write for this pod.

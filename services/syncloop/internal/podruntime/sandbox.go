@@ -28,18 +28,19 @@ type sandbox struct {
 // prepareSandbox has a sandbox for the pod's containers: the one in use, or a new one.
 func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	if !s.actions.CreateSandbox {
-		config, err := s.m.sandboxConfig(s.pod, s.actions.Attempt, "")
+		config, err := s.m.sandboxConfig(ctx, s.pod, s.actions.Attempt, "")
 		if err != nil {
 			return err
 		}
 		s.sandbox = sandbox{id: s.actions.SandboxID, config: config, ips: s.ips(s.actions.SandboxID, s.observed.GetIps())}
 		return nil
 	}
-	ctx, end := s.m.phase(ctx, "sandbox", s.pod)
-	defer func() { end(err) }()
+	s.m.learnNode(ctx)
+	ctx, span := s.m.phase(ctx, "sandbox", s.pod, telemetry.Subject{})
+	defer func() { telemetry.End(span, err) }()
 	defer s.m.timePhase(metrics.PhaseSandbox)(&err)
 	s.m.cfg.Metrics.SandboxBegun()
-	config, err := s.m.sandboxConfig(s.pod, s.actions.Attempt, telemetry.Traceparent(ctx))
+	config, err := s.m.sandboxConfig(ctx, s.pod, s.actions.Attempt, telemetry.Traceparent(ctx))
 	if err != nil {
 		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
 	}
@@ -55,10 +56,10 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 		return fmt.Errorf("create the sandbox of pod %s: %w", podName(s.pod), err)
 	}
 	if names := probed(s.pod); names != "" && s.m.cfg.Liveness == nil {
-		s.m.cfg.Logger.Warn("the probes of a pod are not run by this version of Quartet; its containers count as ready when they run",
+		s.m.cfg.Logger.WarnContext(ctx, "the probes of a pod are not run by this version of Quartet; its containers count as ready when they run",
 			telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, names)
 	}
-	s.m.cfg.Logger.Info("created a sandbox", telemetry.KeyPod, podName(s.pod), telemetry.KeySandboxID, id)
+	s.m.cfg.Logger.InfoContext(ctx, "created a sandbox", telemetry.KeyPod, podName(s.pod), telemetry.KeySandboxID, id)
 	s.sandbox = sandbox{id: id, config: config, ips: s.ips(id, nil)}
 	return nil
 }
@@ -84,7 +85,7 @@ func (s *podSync) ips(id string, known []string) func(context.Context) ([]string
 	var mu sync.Mutex
 	switch {
 	case s.pod.Spec.HostNetwork:
-		known = s.m.node.IPs
+		known = s.m.node.Load().IPs
 		fallthrough
 	case len(known) > 0:
 		return func(context.Context) ([]string, error) { return known, nil }
@@ -110,16 +111,16 @@ func (s *podSync) ips(id string, known []string) func(context.Context) ([]string
 }
 
 // sandboxConfig makes the configuration of a pod's sandbox.
-func (m *Manager) sandboxConfig(pod *v1.Pod, attempt uint32, traceparent string) (*runtimeapi.PodSandboxConfig, error) {
+func (m *Manager) sandboxConfig(ctx context.Context, pod *v1.Pod, attempt uint32, traceparent string) (*runtimeapi.PodSandboxConfig, error) {
 	host, err := m.hostDNS()
 	if err != nil {
 		return nil, err
 	}
-	dns, cut := containerspec.DNS(pod, m.node, host)
+	dns, cut := containerspec.DNS(pod, *m.node.Load(), host)
 	if len(cut) > 0 {
-		m.cfg.Logger.Warn("the pod's DNS configuration was cut", telemetry.KeyPod, podName(pod), telemetry.KeyReason, strings.Join(cut, "; "))
+		m.cfg.Logger.WarnContext(ctx, "the pod's DNS configuration was cut", telemetry.KeyPod, podName(pod), telemetry.KeyReason, strings.Join(cut, "; "))
 	}
-	return containerspec.Sandbox(pod, attempt, m.node, dns, traceparent)
+	return containerspec.Sandbox(pod, attempt, *m.node.Load(), dns, traceparent)
 }
 
 // hostDNS reads the node's resolv.conf; nil when the configuration says that there is none.

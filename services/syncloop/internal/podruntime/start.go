@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 
-	"go.opentelemetry.io/otel/attribute"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
 )
 
 // logDirMode lets log collectors that are not root read the logs, as the kubelet does.
@@ -32,6 +32,9 @@ type startError struct {
 
 func (e *startError) Error() string { return fmt.Sprintf("%s: %v", e.reason, e.err) }
 func (e *startError) Unwrap() error { return e.err }
+
+// ErrorType is the error.type of a span that failed of it.
+func (e *startError) ErrorType() string { return e.reason }
 
 // startContainers starts the containers in order. All are made ready (image, creation) side by side, since nothing of
 // that can be seen from inside another one; each is started when the one before has started and its postStart hook has
@@ -59,7 +62,7 @@ func (s *podSync) startContainers(ctx context.Context) error {
 		if err == nil {
 			continue
 		}
-		if err := s.failed(start, err); err != nil {
+		if err := s.failed(ctx, start, err); err != nil {
 			errs = append(errs, err)
 		}
 		if start.Kind == decide.Init {
@@ -70,7 +73,7 @@ func (s *podSync) startContainers(ctx context.Context) error {
 }
 
 // failed notes why a container did not start, and returns the error when a retry is the caller's to decide on.
-func (s *podSync) failed(start decide.Start, err error) error {
+func (s *podSync) failed(ctx context.Context, start decide.Start, err error) error {
 	name := start.Container.Name
 	var image *images.Error
 	if errors.As(err, &image) {
@@ -88,7 +91,7 @@ func (s *podSync) failed(start decide.Start, err error) error {
 		s.m.cfg.Metrics.ContainerFailed(typeOf(start.Kind), failure.reason)
 		s.reason(name, failure.reason, message)
 	}
-	s.m.cfg.Logger.Warn("a container did not start", telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, name, telemetry.KeyError, err)
+	s.m.cfg.Logger.WarnContext(ctx, "a container did not start", telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, name, telemetry.KeyError, err)
 	return fmt.Errorf("container %q of pod %s: %w", name, podName(s.pod), err)
 }
 
@@ -111,8 +114,8 @@ func (s *podSync) prepare(ctx context.Context, start decide.Start) preparation {
 
 // image has the image in the runtime.
 func (s *podSync) image(ctx context.Context, c *v1.Container) (image images.Image, err error) {
-	ctx, end := s.m.phase(ctx, "image", s.pod, attribute.String(telemetry.KeyContainer, c.Name), attribute.String(telemetry.KeyImage, c.Image))
-	defer func() { end(err) }()
+	ctx, span := s.m.phase(ctx, "image", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
+	defer func() { telemetry.End(span, err) }()
 	defer s.m.timePhase(metrics.PhaseImage)(&err)
 	return s.m.images.Ensure(ctx, images.Request{
 		PodUID: s.pod.UID, Image: c.Image, Policy: c.ImagePullPolicy, Sandbox: s.sandbox.config,
@@ -122,12 +125,17 @@ func (s *podSync) image(ctx context.Context, c *v1.Container) (image images.Imag
 // create creates a container.
 func (s *podSync) create(ctx context.Context, start decide.Start, image images.Image) (id string, err error) {
 	c := start.Container
-	ctx, end := s.m.phase(ctx, "container.create", s.pod, attribute.String(telemetry.KeyContainer, c.Name))
-	defer func() { end(err) }()
+	ctx, span := s.m.phase(ctx, "container.create", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
+	defer func() { telemetry.End(span, err) }()
 	defer s.m.timePhase(metrics.PhaseCreate)(&err)
 	restart := start.Restart
 	if start.First {
 		restart.Count = nextInLogs(filepath.Join(s.sandbox.config.GetLogDirectory(), c.Name))
+	}
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.AttrRestartCount.Int(restart.Count))
+		// To the start that this one follows, whatever became of the trace of its end.
+		telemetry.LinkTo(span, observed.Latest(s.observed, c.Name).GetAnnotations()[telemetry.AnnotationTraceparent])
 	}
 	ips, err := s.sandbox.ips(ctx)
 	if err != nil {
@@ -137,7 +145,7 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	if err != nil {
 		return "", &startError{reasonCreateConfig, err}
 	}
-	config, err := containerspec.Container(s.pod, c, s.m.node, containerspec.Inputs{
+	config, err := containerspec.Container(s.pod, c, *s.m.node.Load(), containerspec.Inputs{
 		Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips, Mounts: mounts, Traceparent: telemetry.Traceparent(ctx),
 	})
 	if err != nil {
@@ -156,19 +164,19 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 // start starts a container and runs its postStart hook. When the hook fails, the container is killed.
 func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err error) {
 	c := start.Container
-	ctx, end := s.m.phase(ctx, "container.start", s.pod, attribute.String(telemetry.KeyContainer, c.Name), containerID(id))
-	defer func() { end(err) }()
+	ctx, span := s.m.phase(ctx, "container.start", s.pod, telemetry.Subject{Container: c.Name, ContainerID: id})
+	defer func() { telemetry.End(span, err) }()
 	defer s.m.timePhase(metrics.PhaseStart)(&err)
 	if err := s.rt.startContainer(ctx, id); err != nil {
 		return &startError{reasonRunContainer, err}
 	}
-	s.m.cfg.Logger.Info("started a container", telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, c.Name,
+	s.m.cfg.Logger.InfoContext(ctx, "started a container", telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, c.Name,
 		telemetry.KeyContainerID, id, telemetry.KeyRestartCount, start.Restart.Count)
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return nil
 	}
 	hookErr := s.m.runHook(ctx, s.rt, hook{
-		handler: c.Lifecycle.PostStart, pod: s.pod, ports: c.Ports, containerID: id, ips: s.sandbox.ips,
+		name: "postStart", handler: c.Lifecycle.PostStart, pod: s.pod, container: c.Name, ports: c.Ports, containerID: id, ips: s.sandbox.ips,
 	})
 	if hookErr == nil {
 		return nil

@@ -2,15 +2,16 @@ package podruntime
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
-	"go.opentelemetry.io/otel/attribute"
-	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	utilexec "k8s.io/utils/exec"
 
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -20,48 +21,32 @@ import (
 // already is no error.
 type tracedRuntime struct {
 	service internalapi.RuntimeService
-	tracer  trace.Tracer
+	calls   cri.Caller
 }
 
 func (m *Manager) instrument(service internalapi.RuntimeService) *tracedRuntime {
-	return &tracedRuntime{service: service, tracer: m.cfg.Tracer}
+	return &tracedRuntime{service: service, calls: m.calls}
 }
 
-// phase begins the span of a phase of work on a pod. End must be called with the phase's error.
-func (m *Manager) phase(ctx context.Context, name string, pod *v1.Pod, attrs ...attribute.KeyValue) (_ context.Context, end func(error)) {
-	attrs = append(attrs, attribute.String(telemetry.KeyPod, pod.Namespace+"/"+pod.Name), attribute.String(telemetry.KeyPodUID, string(pod.UID)))
-	ctx, span := m.cfg.Tracer.Start(ctx, name, trace.WithAttributes(attrs...))
-	return ctx, func(err error) { endSpan(span, err) }
+// phase begins the span of a phase of work on a pod. It is to be ended by telemetry.End with the phase's error.
+func (m *Manager) phase(ctx context.Context, name string, pod *v1.Pod, about telemetry.Subject) (context.Context, trace.Span) {
+	about.Namespace, about.Pod, about.UID = pod.Namespace, pod.Name, string(pod.UID)
+	return telemetry.Start(ctx, m.cfg.Tracer, name, about)
 }
 
-func endSpan(span trace.Span, err error) {
-	if err != nil {
-		span.RecordError(err)
-		span.SetStatus(otelcodes.Error, err.Error())
-	}
-	span.End()
-}
-
-// call makes one CRI call in a span.
-func (t *tracedRuntime) call(ctx context.Context, method string, do func(context.Context) error, attrs ...attribute.KeyValue) error {
-	ctx, span := t.tracer.Start(ctx, "cri."+method, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attrs...))
-	err := do(cri.Quiet(ctx))
-	endSpan(span, err)
-	return err
-}
-
-func sandboxID(id string) attribute.KeyValue   { return attribute.String(telemetry.KeySandboxID, id) }
-func containerID(id string) attribute.KeyValue { return attribute.String(telemetry.KeyContainerID, id) }
-
-func ignoreGone(err error) error {
-	if status.Code(err) == codes.NotFound {
+// end makes a call that ends or removes something: that it is gone already is as good.
+func (t *tracedRuntime) end(ctx context.Context, method string, about telemetry.Subject, do func(context.Context) error) error {
+	err := t.calls.Call(ctx, method, about, isGone, do)
+	if isGone(err) {
 		return nil
 	}
 	return err
 }
 
+func isGone(err error) bool { return status.Code(err) == codes.NotFound }
+
 func (t *tracedRuntime) runPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig) (id string, err error) {
-	err = t.call(ctx, "RunPodSandbox", func(ctx context.Context) (err error) {
+	err = t.calls.Call(ctx, runtimeapi.RuntimeService_RunPodSandbox_FullMethodName, aboutSandbox(config), nil, func(ctx context.Context) (err error) {
 		id, err = t.service.RunPodSandbox(ctx, config, "")
 		return err
 	})
@@ -69,48 +54,71 @@ func (t *tracedRuntime) runPodSandbox(ctx context.Context, config *runtimeapi.Po
 }
 
 func (t *tracedRuntime) podSandboxStatus(ctx context.Context, id string) (s *runtimeapi.PodSandboxStatus, err error) {
-	err = t.call(ctx, "PodSandboxStatus", func(ctx context.Context) error {
+	err = t.calls.Call(ctx, runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName, telemetry.Subject{SandboxID: id}, nil, func(ctx context.Context) error {
 		response, err := t.service.PodSandboxStatus(ctx, id, false)
 		s = response.GetStatus()
 		return err
-	}, sandboxID(id))
+	})
 	return s, err
 }
 
 func (t *tracedRuntime) stopPodSandbox(ctx context.Context, id string) error {
-	return t.call(ctx, "StopPodSandbox", func(ctx context.Context) error {
-		return ignoreGone(t.service.StopPodSandbox(ctx, id))
-	}, sandboxID(id))
+	return t.end(ctx, runtimeapi.RuntimeService_StopPodSandbox_FullMethodName, telemetry.Subject{SandboxID: id}, func(ctx context.Context) error {
+		return t.service.StopPodSandbox(ctx, id)
+	})
 }
 
 func (t *tracedRuntime) removePodSandbox(ctx context.Context, id string) error {
-	return t.call(ctx, "RemovePodSandbox", func(ctx context.Context) error {
-		return ignoreGone(t.service.RemovePodSandbox(ctx, id))
-	}, sandboxID(id))
+	return t.end(ctx, runtimeapi.RuntimeService_RemovePodSandbox_FullMethodName, telemetry.Subject{SandboxID: id}, func(ctx context.Context) error {
+		return t.service.RemovePodSandbox(ctx, id)
+	})
 }
 
 func (t *tracedRuntime) createContainer(ctx context.Context, sandbox string, config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi.PodSandboxConfig) (id string, err error) {
-	err = t.call(ctx, "CreateContainer", func(ctx context.Context) (err error) {
+	about := aboutSandbox(sandboxConfig)
+	about.SandboxID, about.Container, about.Image = sandbox, config.GetMetadata().GetName(), config.GetImage().GetUserSpecifiedImage()
+	err = t.calls.Call(ctx, runtimeapi.RuntimeService_CreateContainer_FullMethodName, about, nil, func(ctx context.Context) (err error) {
 		id, err = t.service.CreateContainer(ctx, sandbox, config, sandboxConfig)
 		return err
-	}, sandboxID(sandbox))
+	})
 	return id, err
 }
 
 func (t *tracedRuntime) startContainer(ctx context.Context, id string) error {
-	return t.call(ctx, "StartContainer", func(ctx context.Context) error {
+	return t.calls.Call(ctx, runtimeapi.RuntimeService_StartContainer_FullMethodName, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
 		return t.service.StartContainer(ctx, id)
-	}, containerID(id))
+	})
 }
 
 func (t *tracedRuntime) stopContainer(ctx context.Context, id string, graceSeconds int64) error {
-	return t.call(ctx, "StopContainer", func(ctx context.Context) error {
-		return ignoreGone(t.service.StopContainer(ctx, id, graceSeconds))
-	}, containerID(id), attribute.Int64(telemetry.KeyGracePeriod, graceSeconds))
+	return t.end(ctx, runtimeapi.RuntimeService_StopContainer_FullMethodName, telemetry.Subject{ContainerID: id}, func(ctx context.Context) error {
+		if span := trace.SpanFromContext(ctx); span.IsRecording() {
+			span.SetAttributes(telemetry.AttrGracePeriod.Int64(graceSeconds))
+		}
+		return t.service.StopContainer(ctx, id, graceSeconds)
+	})
 }
 
 func (t *tracedRuntime) removeContainer(ctx context.Context, id string) error {
-	return t.call(ctx, "RemoveContainer", func(ctx context.Context) error {
-		return ignoreGone(t.service.RemoveContainer(ctx, id))
-	}, containerID(id))
+	return t.end(ctx, runtimeapi.RuntimeService_RemoveContainer_FullMethodName, telemetry.Subject{ContainerID: id}, func(ctx context.Context) error {
+		return t.service.RemoveContainer(ctx, id)
+	})
+}
+
+// execHook runs a command in a container until it ends. What it printed stays in the container, and so does what it was: both
+// may have secrets.
+func (t *tracedRuntime) execHook(ctx context.Context, id string, command []string) error {
+	return t.calls.Call(ctx, runtimeapi.RuntimeService_ExecSync_FullMethodName, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
+		_, _, err := t.service.ExecSync(ctx, id, command, 0) // no limit but that of ctx
+		if exit := (utilexec.CodeExitError{}); errors.As(err, &exit) {
+			return fmt.Errorf("the command ended with exit code %d", exit.ExitStatus())
+		}
+		return err
+	})
+}
+
+// aboutSandbox says whose sandbox a configuration is of.
+func aboutSandbox(config *runtimeapi.PodSandboxConfig) telemetry.Subject {
+	meta := config.GetMetadata()
+	return telemetry.Subject{Namespace: meta.GetNamespace(), Pod: meta.GetName(), UID: meta.GetUid()}
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"go.opentelemetry.io/otel/trace/noop"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +17,7 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
@@ -59,8 +60,11 @@ type rig struct {
 func newRig(node *fakenode.Node) *rig { return newRigWith(node, 20*time.Millisecond) }
 
 func newRigWith(node *fakenode.Node, resync time.Duration) *rig {
+	return newTracedRig(node, resync, telemetry.Off())
+}
+
+func newTracedRig(node *fakenode.Node, resync time.Duration, tracer trace.Tracer) *rig {
 	process, end := context.WithCancel(context.Background())
-	tracer := noop.NewTracerProvider().Tracer("")
 	r := &rig{node: node, endProcess: end}
 	logger := slog.New(counter{&r.warnings})
 	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger})

@@ -44,6 +44,8 @@ type Cause struct {
 	Kind CauseKind
 	// Traceparent is the parent of the work's span; empty when the cause is not traced.
 	Traceparent string
+	// Also are the traceparents of causes that were folded into this one: the work's span is linked to them.
+	Also []string
 }
 
 // End asks for the end of a pod.
@@ -77,14 +79,27 @@ func Fold(older, newer Update) Update {
 	if newer.Pod != nil {
 		out.Pod = newer.Pod
 	}
-	if newer.Cause.Kind >= older.Cause.Kind {
-		out.Cause = newer.Cause
-	}
+	out.Cause = foldCause(older.Cause, newer.Cause)
 	out.End = foldEnd(older.End, newer.End)
 	if out.told.IsZero() {
 		out.told = newer.told
 	}
 	return out
+}
+
+// foldCause returns the more pressing cause, the newer one of two that press as much. What pleg saw end is not lost: each of
+// several crashes leads to the work that follows them.
+func foldCause(older, newer Cause) Cause {
+	wins, loses := newer, older
+	if older.Kind > newer.Kind {
+		wins, loses = older, newer
+	}
+	also := slices.Concat(older.Also, newer.Also)
+	if loses.Kind >= CauseLost && loses.Traceparent != wins.Traceparent {
+		also = withTraceparent(also, loses.Traceparent)
+	}
+	wins.Also = also[max(0, len(also)-maxOpen):]
+	return wins
 }
 
 func foldEnd(older, newer *End) *End {

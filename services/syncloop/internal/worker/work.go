@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
@@ -53,6 +51,8 @@ type outcome struct {
 	err error
 	// after is when to work again if nothing happens before; 0 for never.
 	after time.Duration
+	// unfinished is true when the worker is to come back to this work although nothing failed.
+	unfinished bool
 	// skipped is true when there was nothing to be done yet.
 	skipped bool
 }
@@ -75,12 +75,12 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	}
 	w.measureStart(begun, observed)
 	if phase := cfg.Statuses.Phase(w.uid); phase == v1.PodSucceeded || phase == v1.PodFailed {
-		cfg.Logger.Info("pod has run to its end", telemetry.KeyPod, w.fullName.String(), telemetry.KeyPhase, string(phase))
+		cfg.Logger.InfoContext(ctx, "pod has run to its end", telemetry.KeyPod, w.fullName.String(), telemetry.KeyPhase, string(phase))
 		return outcome{input: InputFinished}
 	}
 	result, err := cfg.Runtime.SyncPod(ctx, w.pod, observed)
 	if result.Wrote || err != nil {
-		w.lastWrite = cfg.BootTime()
+		w.lastWrite, w.looking = cfg.BootTime(), false
 	}
 	if err == nil || result.Reasons != nil || result.SandboxError != nil {
 		var whole podstatus.Reason
@@ -93,7 +93,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 		cfg.Statuses.SetReasons(w.uid, result.Reasons, whole)
 	}
 	if ctx.Err() != nil {
-		return outcome{skipped: true}
+		return cutShort(span)
 	}
 	if err == nil {
 		err = result.SandboxError
@@ -108,7 +108,10 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	if err := w.prune(ctx, observed); err != nil {
 		return w.failed(ctx, span, err, transientDelay)
 	}
-	out := outcome{after: cfg.Jitter(cfg.Resync)}
+	out := outcome{after: cfg.Jitter(cfg.Resync), unfinished: result.Wrote || result.RetryAfter > 0}
+	if w.looking && !out.unfinished {
+		telemetry.Idle(span)
+	}
 	if result.RetryAfter > 0 {
 		out.after = min(out.after, result.RetryAfter)
 	}
@@ -144,10 +147,12 @@ func (w *worker) terminate(ctx context.Context, cause Cause) outcome {
 			return outcome{input: InputStopped}
 		}
 		if killed {
-			return outcome{after: killAgainDelay}
+			return outcome{after: killAgainDelay, unfinished: true}
 		}
 		grace := GraceOf(w.pod, w.end)
-		span.SetAttributes(attribute.Int64(telemetry.KeyGracePeriod, grace))
+		if span.IsRecording() {
+			span.SetAttributes(telemetry.AttrGracePeriod.Int64(grace))
+		}
 		err = cfg.Runtime.KillPod(ctx, w.pod, observed, grace)
 		w.lastWrite = cfg.BootTime()
 		if err != nil {
@@ -187,6 +192,7 @@ func (w *worker) observe(ctx context.Context) (*lifecyclev1.PodStatus, error) {
 	if known := cfg.Statuses.Observed(w.uid); w.looked && w.newer(known) {
 		return known, nil
 	}
+	w.looking = false
 	askCtx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
 	observed, err := cfg.Observer.GetPodStatus(askCtx, w.uid, w.lastWrite)
@@ -216,6 +222,7 @@ func (w *worker) prune(ctx context.Context, observed *lifecyclev1.PodStatus) err
 	if !hasGarbage(observed) {
 		return nil
 	}
+	w.looking = false
 	err := w.pool.cfg.Runtime.PruneContainers(ctx, observed, keepExited)
 	w.lastWrite = w.pool.cfg.BootTime()
 	if err != nil && ctx.Err() == nil {
@@ -227,10 +234,9 @@ func (w *worker) prune(ctx context.Context, observed *lifecyclev1.PodStatus) err
 // failed makes an outcome of an error. An error of work that was cut short is none.
 func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay time.Duration) outcome {
 	if ctx.Err() != nil {
-		return outcome{skipped: true}
+		return cutShort(span)
 	}
-	span.RecordError(err)
-	span.SetStatus(codes.Error, err.Error())
+	telemetry.Fail(span, err)
 	w.pool.cfg.Metrics.Retried(failureOf(err))
 	if isAway(err) {
 		delay = min(awayDelay<<min(w.away/2, awayDoublings), delay)
@@ -245,18 +251,6 @@ func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay t
 		telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid), telemetry.KeyRetryAfter, after, telemetry.KeyError, err)
 	return outcome{err: err, after: after}
 }
-
-// span begins the span of a piece of work in the trace of its cause.
-func (w *worker) span(ctx context.Context, name string, cause Cause) (context.Context, trace.Span) {
-	return w.pool.cfg.Tracer.Start(telemetry.WithTraceparent(ctx, cause.Traceparent), name, trace.WithAttributes(
-		attribute.String(telemetry.KeyPod, w.fullName.String()),
-		attribute.String(telemetry.KeyPodUID, string(w.uid)),
-		attribute.String(keyCause, cause.Kind.String()),
-	))
-}
-
-// keyCause is the attribute that says why a worker worked.
-const keyCause = "cause"
 
 // Runs tells whether anything of a pod runs: a container that does, or of which the runtime cannot tell, or a sandbox.
 func Runs(observed *lifecyclev1.PodStatus) bool {

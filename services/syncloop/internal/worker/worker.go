@@ -39,6 +39,9 @@ type worker struct {
 	away int
 	// looked is true once pleg has been asked for the pod.
 	looked bool
+	// looking is true while the running work is a regular look of which nothing has come.
+	looking bool
+	thread  thread
 	// told is when the worker was first given the work that it does; measured is true once the beginning of the pod's
 	// start has been timed, or it was found to have been started before.
 	told     time.Time
@@ -191,6 +194,9 @@ func (w *worker) work(process context.Context, cause Cause) outcome {
 func (w *worker) settle(out outcome) bool {
 	if out.err == nil && !out.skipped {
 		w.away = 0
+	}
+	if !out.skipped {
+		w.thread.done(out.err != nil || out.unfinished || out.input != 0)
 	}
 	w.mu.Lock()
 	if !out.skipped {

@@ -1,0 +1,87 @@
+package podruntime_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+)
+
+// created notes the environment that each container is created with.
+type created struct {
+	internalapi.RuntimeService
+	envs map[string][]string
+}
+
+func (c created) CreateContainer(ctx context.Context, sandbox string, config *runtimeapi.ContainerConfig, of *runtimeapi.PodSandboxConfig) (string, error) {
+	for _, env := range config.GetEnvs() {
+		c.envs[of.GetMetadata().GetUid()] = append(c.envs[of.GetMetadata().GetUid()], env.GetKey()+"="+string(env.GetValue()))
+	}
+	return c.RuntimeService.CreateContainer(ctx, sandbox, config, of)
+}
+
+// askingPod is told by its environment how much memory it may use and where it is.
+func askingPod(uid string) *v1.Pod {
+	pod := newPod("main")
+	pod.UID, pod.Name = types.UID(uid), uid
+	pod.Spec.Containers[0].Env = []v1.EnvVar{
+		{Name: "MEMORY", ValueFrom: &v1.EnvVarSource{ResourceFieldRef: &v1.ResourceFieldSelector{Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}}},
+		{Name: "HOST", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "status.hostIP"}}},
+	}
+	return pod
+}
+
+// TestAPodIsToldWhatTheNodeHasForPods, and what was known last when nodestatus is away or hangs: no start waits for it.
+func TestAPodIsToldWhatTheNodeHasForPods(t *testing.T) {
+	envs := map[string][]string{}
+	var answer atomic.Pointer[func(context.Context) (*v1.Node, error)]
+	say := func(f func(context.Context) (*v1.Node, error)) { answer.Store(&f) }
+	n := newNode(t, func(c *podruntime.Config) {
+		inner := c.Runtime
+		c.Runtime = func() (internalapi.RuntimeService, error) {
+			runtime, err := inner()
+			return created{runtime, envs}, err
+		}
+		c.Node = func(ctx context.Context) (*v1.Node, error) { return (*answer.Load())(ctx) }
+	})
+	start := func(uid string) {
+		t.Helper()
+		pod := askingPod(uid)
+		n.sync(pod)
+		n.want(pod, "sandbox-0:ready main-0:running")
+	}
+
+	say(func(context.Context) (*v1.Node, error) {
+		return &v1.Node{Status: v1.NodeStatus{
+			Allocatable: v1.ResourceList{v1.ResourceMemory: resource.MustParse("512Mi")},
+			Addresses:   []v1.NodeAddress{{Type: v1.NodeHostName, Address: "node-1"}, {Type: v1.NodeInternalIP, Address: "192.0.2.7"}},
+		}}, nil
+	})
+	start("told")
+	say(func(context.Context) (*v1.Node, error) { return nil, errors.New("nodestatus is away") })
+	start("away")
+	say(func(ctx context.Context) (*v1.Node, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	begun := time.Now()
+	start("hangs")
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("a nodestatus that hangs held a start back for %v", took)
+	}
+	for _, uid := range []string{"told", "away", "hangs"} {
+		if want := []string{"MEMORY=512", "HOST=192.0.2.7"}; !slices.Equal(envs[uid], want) {
+			t.Errorf("pod %q has the environment %v, want %v", uid, envs[uid], want)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package worker_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+)
+
+// The traceparents of two crashes.
+const (
+	crashA = "00-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-aaaaaaaaaaaaaaaa-01"
+	crashB = "00-bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb-bbbbbbbbbbbbbbbb-01"
+)
+
+// tracedRig is a rig whose spans are recorded, in the order in which they ended.
+type tracedRig struct {
+	*rig
+	spans *tracetest.SpanRecorder
+}
+
+func startTraced(t *testing.T) tracedRig {
+	t.Helper()
+	spans := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+	r := tracedRig{rig: newTracedRig(fakenode.New(), 20*time.Millisecond, provider.Tracer("test")), spans: spans}
+	t.Cleanup(r.stop)
+	return r
+}
+
+// syncs are the spans of syncs that were not idle.
+func (r tracedRig) syncs() []sdktrace.ReadOnlySpan {
+	return slices.DeleteFunc(r.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return s.Name() != "pod.sync" || isIdle(s) })
+}
+
+func isIdle(s sdktrace.ReadOnlySpan) bool {
+	attributes := attribute.NewSet(s.Attributes()...)
+	return attributes.HasValue("quartet.idle")
+}
+
+func tryOf(s sdktrace.ReadOnlySpan) int64 {
+	attributes := attribute.NewSet(s.Attributes()...)
+	try, _ := attributes.Value("quartet.try")
+	return try.AsInt64()
+}
+
+// parentOf is the parent of a span, as a traceparent.
+func parentOf(s sdktrace.ReadOnlySpan) string {
+	return "00-" + s.Parent().TraceID().String() + "-" + s.Parent().SpanID().String() + "-01"
+}
+
+func linksOf(s sdktrace.ReadOnlySpan) []string {
+	var links []string
+	for _, l := range s.Links() {
+		links = append(links, "00-"+l.SpanContext.TraceID().String()+"-"+l.SpanContext.SpanID().String()+"-01")
+	}
+	return links
+}
+
+func TestWhatFollowsABackoffIsInTheTraceOfTheCrash(t *testing.T) {
+	r := startTraced(t)
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	eventually(t, "web runs", r.running("web"))
+	r.node.SetScript(fakenode.Script{RetryAfter: 5 * time.Millisecond}) // a container waits for the end of its back-off
+	r.pool.Poke("u1", worker.Cause{Kind: worker.CauseLost, Traceparent: crashA})
+	ofTheCrash := func() []sdktrace.ReadOnlySpan {
+		return slices.DeleteFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool { return parentOf(s) != crashA })
+	}
+	eventually(t, "the worker comes back in the trace of the crash", func() bool { return len(ofTheCrash()) >= 3 })
+	for i, s := range ofTheCrash()[:3] {
+		if got := tryOf(s); got != int64(i+1) {
+			t.Errorf("sync %d in the trace of the crash says that it is try %d", i+1, got)
+		}
+	}
+	r.pool.Poke("u1", worker.Cause{Kind: worker.CauseLost, Traceparent: crashB})
+	eventually(t, "the worker comes back in the trace of the second crash, linked to the first", func() bool {
+		return slices.ContainsFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool {
+			return parentOf(s) == crashB && tryOf(s) > 1 && slices.Contains(linksOf(s), crashA)
+		})
+	})
+}
+
+// A pod whose image cannot be had for a week must not make a trace of a week.
+func TestATraceOfFailuresEndsAndTheNextIsLinkedToIt(t *testing.T) {
+	r := startTraced(t)
+	r.node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return status.Error(codes.Internal, "no") }})
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	r.store.SetPod(pod, "file", crashA)
+	r.pool.Want(pod, worker.Cause{Kind: worker.CauseConfig, Traceparent: crashA}, nil)
+	var next sdktrace.ReadOnlySpan
+	eventually(t, "a second trace", func() bool {
+		i := slices.IndexFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool { return !s.Parent().IsValid() })
+		if i >= 0 {
+			next = r.syncs()[i]
+		}
+		return i >= 0
+	})
+	if diff := cmp.Diff([]string{crashA}, linksOf(next)); diff != "" {
+		t.Errorf("links of the second trace's first span (-want +got):\n%s", diff)
+	}
+	first := 0
+	for _, s := range r.syncs() {
+		if parentOf(s) == crashA {
+			first++
+		}
+		if s.Status().Description == "" {
+			t.Error("a sync that failed does not say so")
+		}
+	}
+	if first != 10 {
+		t.Errorf("the first trace has %d tries, want 10", first)
+	}
+	eventually(t, "the second trace goes on", func() bool {
+		return slices.ContainsFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool { return s.Parent().SpanID() == next.SpanContext().SpanID() })
+	})
+}
+
+func TestARegularLookThatFindsNothingIsIdle(t *testing.T) {
+	r := startTraced(t)
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	idle := func() int {
+		return len(slices.DeleteFunc(r.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !isIdle(s) }))
+	}
+	eventually(t, "it is looked at again and again", func() bool { return idle() > 3 })
+	parents := map[string]bool{}
+	for _, s := range r.spans.Ended() {
+		parents[s.Parent().SpanID().String()] = true
+	}
+	for _, s := range r.spans.Ended() {
+		if isIdle(s) && (s.Parent().IsValid() || parents[s.SpanContext().SpanID().String()]) {
+			t.Error("an idle span is not alone in its trace")
+		}
+	}
+	settled := len(r.syncs())
+	eventually(t, "it is looked at again and again", func() bool { return idle() > 10 })
+	if got := len(r.syncs()); got != settled {
+		t.Errorf("%d more syncs of a pod that nothing happens to are told of", got-settled)
+	}
+	r.node.Exit("u1", 1)
+	eventually(t, "a look that finds something is told of", func() bool { return len(r.syncs()) > settled })
+}
+
+func TestCrashesThatFoldAreBothLedTo(t *testing.T) {
+	lost := func(traceparent string) worker.Update {
+		return worker.Update{Cause: worker.Cause{Kind: worker.CauseLost, Traceparent: traceparent}}
+	}
+	config := worker.Update{Cause: worker.Cause{Kind: worker.CauseConfig, Traceparent: "00-c"}}
+	seen := worker.Update{Cause: worker.Cause{Kind: worker.CauseSeen, Traceparent: "00-s"}}
+	for name, tc := range map[string]struct {
+		updates []worker.Update
+		want    worker.Cause
+	}{
+		"two crashes":            {[]worker.Update{lost(crashA), lost(crashB)}, worker.Cause{Kind: worker.CauseLost, Traceparent: crashB, Also: []string{crashA}}},
+		"one crash, told twice":  {[]worker.Update{lost(crashA), lost(crashA)}, worker.Cause{Kind: worker.CauseLost, Traceparent: crashA}},
+		"a crash and a change":   {[]worker.Update{lost(crashA), config}, worker.Cause{Kind: worker.CauseConfig, Traceparent: "00-c", Also: []string{crashA}}},
+		"a change and a crash":   {[]worker.Update{config, lost(crashA)}, worker.Cause{Kind: worker.CauseConfig, Traceparent: "00-c", Also: []string{crashA}}},
+		"an echo does not count": {[]worker.Update{lost(crashA), seen}, worker.Cause{Kind: worker.CauseLost, Traceparent: crashA}},
+		"more crashes than anyone needs": {
+			[]worker.Update{lost("1"), lost("2"), lost("3"), lost("4"), lost("5"), lost("6"), lost("7"), lost("8"), lost("9"), lost("10")},
+			worker.Cause{Kind: worker.CauseLost, Traceparent: "10", Also: []string{"2", "3", "4", "5", "6", "7", "8", "9"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folded := tc.updates[0]
+			for _, u := range tc.updates[1:] {
+				folded = worker.Fold(folded, u)
+			}
+			if len(folded.Cause.Also) == 0 {
+				folded.Cause.Also = nil
+			}
+			if diff := cmp.Diff(tc.want, folded.Cause); diff != "" {
+				t.Errorf("the folded cause (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
