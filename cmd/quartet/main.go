@@ -17,6 +17,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/preparecmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/runtimecmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/show"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/trace"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/updown"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/version"
 )
@@ -53,6 +54,7 @@ func root() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(nodecmd.Command(), updown.UpCommand(), updown.DownCommand(), runtimecmd.Command(), preparecmd.Command(), version.Command())
 	cmd.AddCommand(show.Commands()...)
+	cmd.AddCommand(trace.Command())
 	cmd.AddCommand(metrics.Command())
 	return cmd
 }

@@ -1,0 +1,290 @@
+package trace
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// style is what the output can show.
+type style struct {
+	// width of a line in characters.
+	width int
+	ascii bool
+	color bool
+}
+
+// glyphs are the characters beside letters.
+type glyphs struct {
+	bar, sliver, cut, fail, link, clock, ellipsis, slowLeft, slowRight string
+}
+
+func (s style) glyphs() glyphs {
+	if s.ascii {
+		return glyphs{bar: "#", sliver: "|", cut: ">", fail: "!", link: "->", clock: "?", ellipsis: "..", slowLeft: "< ", slowRight: " >"}
+	}
+	return glyphs{bar: "█", sliver: "▏", cut: "▶", fail: "✗", link: "↳", clock: "?", ellipsis: "…", slowLeft: "◄ ", slowRight: " ►"}
+}
+
+// The colors, as sequences of a terminal.
+const (
+	colorError = "\x1b[31m"
+	colorSlow  = "\x1b[1;33m"
+	colorFaint = "\x1b[2m"
+	colorOff   = "\x1b[0m"
+)
+
+// paint gives a text a color; none when the color is empty.
+func (s style) paint(color, text string) string {
+	if !s.color || color == "" || text == "" {
+		return text
+	}
+	return color + text + colorOff
+}
+
+// columns are the widths of the parts of a line. A part of width 0 is left out.
+type columns struct {
+	indent, name, service, offset, duration, bar int
+}
+
+const (
+	// The parts are so far apart.
+	space = 2
+	// A bar that is shorter shows nothing; a name that is shorter names nothing.
+	minBar, minName = 10, 16
+	// A child is indented by so much, by less when the tree is deep for the width.
+	maxIndent = 2
+)
+
+// layOut chooses the columns for some lines. Names give way to the bars, then bars and the services are left out, in
+// this order: what a span is and how long it took is there always.
+func layOut(lines []line, width int) columns {
+	var c columns
+	for _, l := range lines {
+		c.indent = max(c.indent, l.depth)
+		c.service = max(c.service, utf8.RuneCountInString(oneLine(l.service)))
+		c.offset = max(c.offset, len(length(l.offset)))
+		c.duration = max(c.duration, len(length(l.duration())))
+	}
+	c.service = min(c.service, minName)
+	c.indent = min(maxIndent, max(width/4, 1)/max(c.indent, 1))
+	for _, l := range lines {
+		c.name = max(c.name, l.depth*c.indent+utf8.RuneCountInString(l.title))
+	}
+	free := width - space - c.offset - space - c.duration
+	if rest := free - space - c.service - space; rest >= minName+minBar {
+		c.name = min(c.name, rest-max(minBar, rest/3))
+		c.bar = rest - c.name
+		return c
+	}
+	if rest := free - space - c.service; rest >= minName {
+		c.name = min(c.name, rest)
+		return c
+	}
+	c.service = 0
+	c.name = max(min(c.name, free), minName)
+	return c
+}
+
+// drawing writes a start.
+type drawing struct {
+	start
+	style   style
+	glyphs  glyphs
+	columns columns
+	out     strings.Builder
+}
+
+// draw writes a start as text.
+func draw(s start, st style) string {
+	d := &drawing{start: s, style: st, glyphs: st.glyphs()}
+	roots, orphans := s.lines(s.tree.roots), s.lines(s.tree.orphans)
+	d.columns = layOut(slices.Concat(roots, orphans), st.width)
+	d.header()
+	d.out.WriteByte('\n')
+	for _, l := range roots {
+		d.line(l)
+	}
+	if len(orphans) > 0 {
+		if len(roots) > 0 {
+			d.out.WriteByte('\n')
+		}
+		d.prose("", "orphans: spans below one that is not in the trace, because it has not arrived yet or was never sent", colorError)
+		for _, l := range orphans {
+			d.line(l)
+		}
+	}
+	d.footer()
+	return d.out.String()
+}
+
+func (d *drawing) header() {
+	name := d.pod.name
+	if d.pod.namespace != metav1.NamespaceDefault {
+		name = d.pod.namespace + "/" + name
+	}
+	d.field("pod", name)
+	if d.pod.uid != "" {
+		d.field("uid", d.pod.uid)
+	}
+	d.field("trace", d.traceID)
+	d.field("began", fmt.Sprintf("%s (%s ago)", d.window.from.Local().Format("2006-01-02 15:04:05.000 -07:00"), duration.HumanDuration(d.now.Sub(d.window.from))))
+	if d.window.ready != nil {
+		d.field("Ready", "after "+length(d.window.length()))
+	} else {
+		d.field("Ready", "not in this trace, whose last span ends after "+length(d.window.length()))
+	}
+	if d.slow != nil {
+		d.field("slowest", fmt.Sprintf("%s of %s: %s", title(d.slow.span), oneLine(d.slow.service), length(d.self)))
+	}
+	d.field("Jaeger", d.link)
+}
+
+func (d *drawing) field(name, value string) {
+	fmt.Fprintf(&d.out, "%-8s %s\n", name, oneLine(value))
+}
+
+// line writes one span.
+func (d *drawing) line(l line) {
+	c := d.columns
+	// The indentation of what is too deep for the width gives way to a name that can be told from others.
+	deep := min(l.depth*c.indent, max(c.name-min(utf8.RuneCountInString(l.title), minName), 0))
+	indent := strings.Repeat(" ", deep)
+	name := indent + shorten(l.title, c.name-deep, d.glyphs.ellipsis)
+	color := ""
+	switch {
+	case l.slow:
+		color = colorSlow
+	case l.failed:
+		color = colorError
+	}
+	var b strings.Builder
+	b.WriteString(d.style.paint(color, pad(name, c.name)))
+	if c.service > 0 {
+		b.WriteString(strings.Repeat(" ", space) + d.style.paint(colorFaint, pad(shorten(oneLine(l.service), c.service, d.glyphs.ellipsis), c.service)))
+	}
+	fmt.Fprintf(&b, "%*s%*s", space+c.offset, length(l.offset), space+c.duration, length(l.duration()))
+	mark := ""
+	if l.slow {
+		mark = "slowest: " + length(d.self)
+	}
+	if c.bar > 0 {
+		bar, held := d.bar(l.node, mark)
+		b.WriteString(strings.Repeat(" ", space) + d.style.paint(color, bar))
+		if held {
+			mark = ""
+		}
+	}
+	d.out.WriteString(strings.TrimRight(b.String(), " ") + "\n")
+	if mark != "" {
+		d.prose(indent+"  ", d.glyphs.slowLeft+mark, colorSlow)
+	}
+	for _, n := range l.notes {
+		d.note(indent+"  ", n)
+	}
+}
+
+func (d *drawing) note(indent string, n note) {
+	switch n.kind {
+	case noteError:
+		d.prose(indent, d.glyphs.fail+" "+n.text, colorError)
+	case noteLink:
+		d.prose(indent, d.glyphs.link+" "+n.text, "")
+	case noteClock:
+		d.prose(indent, d.glyphs.clock+" "+n.text, "")
+	}
+}
+
+// prose writes a text below its span, on as many lines as it takes.
+func (d *drawing) prose(indent, text, color string) {
+	for i, part := range wrap(text, max(d.style.width-len(indent)-space, minName)) {
+		if i > 0 {
+			part = "  " + part
+		}
+		d.out.WriteString(indent + d.style.paint(color, part) + "\n")
+	}
+}
+
+// bar draws a span to the scale of the start. The mark of the slowest stands right of its bar, or left of it; held is
+// false when there is no room for it.
+func (d *drawing) bar(n *node, mark string) (bar string, held bool) {
+	columns := float64(d.columns.bar)
+	begin, end := d.position(n.start)*columns, d.position(n.end)*columns
+	from := min(int(begin), d.columns.bar-1)
+	text := d.glyphs.sliver
+	switch {
+	case n.end.After(d.scale.to):
+		// It goes on beyond what is drawn.
+		text = strings.Repeat(d.glyphs.bar, d.columns.bar-1-from) + d.glyphs.cut
+	case end-begin >= 0.5:
+		text = strings.Repeat(d.glyphs.bar, max(int(end)-from, 1))
+	}
+	to := from + utf8.RuneCountInString(text)
+	right, left := " "+d.glyphs.slowLeft+mark, mark+d.glyphs.slowRight+" "
+	switch {
+	case mark == "":
+		return strings.Repeat(" ", from) + text, true
+	case to+utf8.RuneCountInString(right) <= d.columns.bar:
+		return strings.Repeat(" ", from) + text + right, true
+	case utf8.RuneCountInString(left) <= from:
+		return pad("", from-utf8.RuneCountInString(left)) + left + text, true
+	default:
+		return strings.Repeat(" ", from) + text, false
+	}
+}
+
+// position is how far into what is drawn a moment is, from 0 to 1.
+func (d *drawing) position(at time.Time) float64 {
+	whole := d.scale.length()
+	if whole <= 0 {
+		return 0
+	}
+	return min(max(float64(at.Sub(d.scale.from))/float64(whole), 0), 1)
+}
+
+// footer says what the lines do not show.
+func (d *drawing) footer() {
+	var notes []string
+	if whole := d.window.length(); d.idle.length > whole/10 && d.idle.length > 10*time.Millisecond {
+		notes = append(notes, fmt.Sprintf("no span covers %s from %s on: the pod waited, for a back-off or its turn", length(d.idle.length), length(d.idle.at.Sub(d.window.from))))
+	}
+	if d.hidden > 0 {
+		notes = append(notes, fmt.Sprintf("%s began after Ready, and %s shown with --all", count(d.hidden, "span"), isAre(d.hidden)))
+	}
+	if len(notes) > 0 {
+		d.out.WriteByte('\n')
+	}
+	for _, n := range notes {
+		d.prose("", n, "")
+	}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func isAre(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+func pad(text string, width int) string {
+	return text + strings.Repeat(" ", max(width-utf8.RuneCountInString(text), 0))
+}
+
+// print writes a start to a stream.
+func (s start) print(out io.Writer, st style) error {
+	_, err := io.WriteString(out, draw(s, st))
+	return err
+}

@@ -1,0 +1,170 @@
+package trace
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/show"
+)
+
+// fakeJaeger serves Jaeger's query API from memory.
+type fakeJaeger struct {
+	*httptest.Server
+	mu     sync.Mutex
+	traces map[string][]*span
+	asked  []string
+	// answer takes the place of the API when it is set.
+	answer http.HandlerFunc
+}
+
+func newFakeJaeger(t *testing.T) *fakeJaeger {
+	f := &fakeJaeger{traces: make(map[string][]*span)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/traces/{id}", f.one)
+	mux.HandleFunc("GET /api/traces", f.search)
+	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		f.asked = append(f.asked, r.URL.Path)
+		answer := f.answer
+		f.mu.Unlock()
+		if answer != nil {
+			answer(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}))
+	t.Cleanup(f.Close)
+	return f
+}
+
+// put adds spans to a trace.
+func (f *fakeJaeger) put(t *testing.T, id, spans string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.traces[id] = append(f.traces[id], parse(t, spans).spans...)
+}
+
+func (f *fakeJaeger) one(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := r.PathValue("id")
+	if len(f.traces[id]) == 0 {
+		// As the real one does: the JSON is text to its error handler.
+		http.Error(w, `{"data":null,"total":0,"limit":0,"offset":0,"errors":[{"code":404,"msg":"trace not found"}]}`, http.StatusNotFound)
+		return
+	}
+	reply(w, encode(id, f.traces[id]))
+}
+
+func (f *fakeJaeger) search(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var tags map[string]string
+	if err := json.Unmarshal([]byte(r.FormValue("tags")), &tags); err != nil || r.FormValue("service") == "" {
+		http.Error(w, `{"errors":[{"code":400,"msg":"malformed 'tags' parameter"}]}`, http.StatusBadRequest)
+		return
+	}
+	found := []jaegerTrace{}
+	for _, id := range slices.Sorted(maps.Keys(f.traces)) {
+		if slices.ContainsFunc(f.traces[id], func(s *span) bool {
+			return s.service == r.FormValue("service") && (r.FormValue("operation") == "" || s.name == r.FormValue("operation")) && has(s.attributes, tags)
+		}) {
+			found = append(found, encode(id, f.traces[id]))
+		}
+	}
+	reply(w, found...)
+}
+
+func reply(w http.ResponseWriter, traces ...jaegerTrace) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(jaegerAnswer{Data: traces})
+}
+
+// encode is what Jaeger would say of some spans.
+func encode(id string, spans []*span) jaegerTrace {
+	t := jaegerTrace{ID: id, Processes: map[string]jaegerProcess{}}
+	for _, s := range spans {
+		t.Processes[s.service] = jaegerProcess{Service: s.service}
+		out := jaegerSpan{ID: s.id, Name: s.name, Process: s.service, Start: uint64(s.start.UnixMicro()), Duration: uint64(s.duration().Microseconds())}
+		if s.parent != "" {
+			out.References = append(out.References, jaegerReference{Type: childOf, Trace: id, Span: s.parent})
+		}
+		for _, link := range s.links {
+			out.References = append(out.References, jaegerReference{Type: "FOLLOWS_FROM", Trace: link, Span: "1"})
+		}
+		for key, value := range s.attributes {
+			out.Tags = append(out.Tags, jaegerTag{Key: key, Value: value})
+		}
+		if s.failed {
+			out.Tags = append(out.Tags, jaegerTag{Key: "error", Value: true}, jaegerTag{Key: "otel.status_description", Value: s.message})
+		}
+		t.Spans = append(t.Spans, out)
+	}
+	return t
+}
+
+// fixture runs the command against fakes.
+type fixture struct {
+	t      *testing.T
+	jaeger *fakeJaeger
+	clock  *clocktesting.FakeClock
+	// located is what the node answers; err why it does not.
+	located show.Located
+	err     error
+	// onNote is called with each line that is told beside the result.
+	onNote func(string)
+}
+
+func newFixture(t *testing.T) *fixture {
+	return &fixture{t: t, jaeger: newFakeJaeger(t), clock: clocktesting.NewFakeClock(noon.Add(3 * time.Minute)), err: errors.New("cannot reach pleg: is the node running?")}
+}
+
+// run runs the command with some arguments.
+func (f *fixture) run(args ...string) (out, notes string, err error) {
+	return f.runWith(f.t.Context(), args...)
+}
+
+func (f *fixture) runWith(ctx context.Context, args ...string) (out, notes string, err error) {
+	c := &command{
+		clock: f.clock, http: f.jaeger.Client(),
+		locate: func(context.Context, string, string, string) (show.Located, error) { return f.located, f.err },
+		style:  func(io.Writer) style { return style{width: 100} },
+	}
+	cmd := newCommand(c)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	if !slices.Contains(args, "--jaeger") {
+		args = append(args, "--jaeger", f.jaeger.URL)
+	}
+	cmd.SetArgs(args)
+	var stdout, stderr bytes.Buffer
+	cmd.SetOut(&stdout)
+	cmd.SetErr(noteWriter{&stderr, f.onNote})
+	err = cmd.ExecuteContext(ctx)
+	return stdout.String(), stderr.String(), err
+}
+
+type noteWriter struct {
+	buffer *bytes.Buffer
+	on     func(string)
+}
+
+// Write implements io.Writer.
+func (w noteWriter) Write(p []byte) (int, error) {
+	if w.on != nil {
+		w.on(strings.TrimSpace(string(p)))
+	}
+	return w.buffer.Write(p)
+}

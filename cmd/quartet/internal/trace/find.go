@@ -1,0 +1,201 @@
+package trace
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+	oteltrace "go.opentelemetry.io/otel/trace"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/show"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+// found is a start whose trace is known by its id.
+type found struct {
+	pod     subject
+	traceID string
+	// began is when the start was, for how long to wait for its spans; zero when only its trace tells.
+	began time.Time
+}
+
+// begun is a sandbox or a container of a pod that was started.
+type begun struct {
+	// what it is, for people.
+	what string
+	at   time.Time
+	// context is the trace in which it was made; not valid when there was none.
+	context oteltrace.SpanContext
+}
+
+// beginnings lists what was started of a pod, or of one container of it, the newest first.
+func beginnings(status *lifecyclev1.PodStatus, container string) []begun {
+	var all []begun
+	add := func(what string, at time.Time, annotations map[string]string) {
+		ctx := telemetry.WithTraceparent(context.Background(), annotations[telemetry.AnnotationTraceparent])
+		all = append(all, begun{what: what, at: at, context: oteltrace.SpanContextFromContext(ctx)})
+	}
+	for _, c := range status.GetContainers() {
+		if container != "" && c.GetName() != container {
+			continue
+		}
+		at := c.GetCreatedAt()
+		if c.GetStartedAt() != nil {
+			at = c.GetStartedAt()
+		}
+		add("container "+c.GetName(), at.AsTime(), c.GetAnnotations())
+	}
+	if container == "" {
+		for _, s := range status.GetSandboxes() {
+			add("the sandbox", s.GetCreatedAt().AsTime(), s.GetAnnotations())
+		}
+	}
+	slices.SortStableFunc(all, func(x, y begun) int { return y.at.Compare(x.at) })
+	return all
+}
+
+// fromNode finds the trace of the last start in what the node knows of a pod. Without one traceID is empty; why says what
+// is known of the reason.
+func fromNode(pod show.Located, container string) (f found, why string) {
+	f.pod = subject{namespace: pod.Namespace, name: pod.Name, uid: pod.UID}
+	all := beginnings(pod.Status, container)
+	switch {
+	case pod.Status == nil:
+		return f, "pleg does not know the pod"
+	case len(all) == 0 && container != "":
+		return f, "no container " + container + " of it has been created yet"
+	case len(all) == 0:
+		return f, "nothing of it has been created yet"
+	}
+	i := slices.IndexFunc(all, func(b begun) bool { return b.context.IsValid() })
+	if i < 0 {
+		return f, fmt.Sprintf("%s was started without a trace at %s: syncloop had no OTEL_EXPORTER_OTLP_ENDPOINT then", all[0].what, all[0].at.Local().Format(time.DateTime))
+	}
+	if !all[i].context.IsSampled() {
+		return f, fmt.Sprintf("the trace of %s, started at %s, was left out by sampling: see OTEL_TRACES_SAMPLER of configmux", all[i].what, all[i].at.Local().Format(time.DateTime))
+	}
+	f.traceID, f.began, f.pod.span = all[i].context.TraceID().String(), all[i].at, all[i].context.SpanID().String()
+	if i > 0 {
+		why = fmt.Sprintf("%s was started later, at %s, and not traced", all[0].what, all[0].at.Local().Format(time.DateTime))
+	}
+	return f, why
+}
+
+// Spans of syncloop by which a start is found: the first for one that got as far as a container, the others for one that did not.
+var startSpans = []string{"container.start", "sandbox", "pod.sync"}
+
+// inJaeger searches Jaeger for the trace of the last start of a pod, by the names that it may have. It fails with
+// errNoTrace when there is none.
+func (c *command) inJaeger(ctx context.Context, j *jaeger, pods []subject, container string) (found, error) {
+	for _, operation := range startSpans {
+		for _, pod := range pods {
+			attributes := map[string]string{string(semconv.K8SPodNameKey): pod.name, string(semconv.K8SNamespaceNameKey): pod.namespace}
+			if container != "" && operation == startSpans[0] {
+				attributes[string(semconv.K8SContainerNameKey)] = container
+			}
+			traces, err := j.search(ctx, string(layout.SyncLoop), operation, attributes, c.clock.Now())
+			if err != nil {
+				return found{}, err
+			}
+			if id, s := newest(traces, operation, attributes); s != nil {
+				pod.uid = cmp.Or(pod.uid, s.attributes[string(semconv.K8SPodUIDKey)])
+				return found{pod: pod, traceID: id}, nil
+			}
+		}
+		if container != "" {
+			break
+		}
+	}
+	return found{}, errNoTrace
+}
+
+// newest finds the span of a name, with some attributes, that began last in any of some traces.
+func newest(traces []trace, name string, attributes map[string]string) (traceID string, last *span) {
+	for _, t := range traces {
+		for _, s := range t.spans {
+			if s.name != name || last != nil && !s.start.After(last.start) {
+				continue
+			}
+			if has(s.attributes, attributes) {
+				traceID, last = t.id, s
+			}
+		}
+	}
+	return traceID, last
+}
+
+// has is true when all of the wanted attributes are there.
+func has(attributes, wanted map[string]string) bool {
+	for key, value := range wanted {
+		if attributes[key] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// find finds the trace of the last start of the pod that the command is about.
+func (c *command) find(ctx context.Context, j *jaeger, name string) (found, error) {
+	located, err := c.locate(ctx, c.stateDir, c.namespace, name)
+	var candidates []subject
+	var why error
+	switch noPod := (*show.NoPodError)(nil); {
+	case err == nil:
+		f, reason := fromNode(located, c.container)
+		if reason != "" {
+			why = errors.New(reason)
+		}
+		if f.traceID != "" {
+			if why != nil {
+				c.tell("this is not the last start: %v", why)
+			}
+			return f, nil
+		}
+		candidates = []subject{f.pod}
+	case errors.As(err, &noPod):
+		candidates, why = c.named(name), err
+	default:
+		c.tell("the node cannot say which trace it is, so Jaeger is searched: %v", err)
+		candidates, why = c.named(name), err
+	}
+	f, err := c.inJaeger(ctx, j, candidates, c.container)
+	if errors.Is(err, errNoTrace) {
+		return f, c.noTrace(j, candidates[0], why)
+	}
+	return f, err
+}
+
+// named lists the pods that a name may mean when no node says which there are: a static pod has the node's name appended.
+func (c *command) named(name string) []subject {
+	namespace := cmp.Or(c.namespace, metav1.NamespaceDefault)
+	if before, after, ok := strings.Cut(name, "/"); ok {
+		namespace, name = before, after
+	}
+	subjects := []subject{{namespace: namespace, name: name}}
+	if host, err := os.Hostname(); err == nil {
+		subjects = append(subjects, subject{namespace: namespace, name: name + "-" + strings.ToLower(host)})
+	}
+	return subjects
+}
+
+// noTrace says that Jaeger has no trace of a pod, and what to look at.
+func (c *command) noTrace(j *jaeger, pod subject, why error) error {
+	if noPod := (*show.NoPodError)(nil); errors.As(why, &noPod) {
+		return fmt.Errorf("%w; and Jaeger at %s has no trace of one that was there before", why, j.base.Redacted())
+	}
+	reason := ""
+	if why != nil {
+		reason = " (" + why.Error() + ")"
+	}
+	return fmt.Errorf("there is no trace of a start of pod %s/%s in Jaeger at %s%s: is OTEL_EXPORTER_OTLP_ENDPOINT set for the four services and does it lead to this Jaeger, "+
+		"does OTEL_TRACES_SAMPLER keep the trace, and has Jaeger been restarted since without a store on disk?", pod.namespace, pod.name, j.base.Redacted(), reason)
+}

@@ -1,0 +1,43 @@
+package trace
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// Whatever Jaeger answers, each span of it is shown once, nothing breaks the lines, and no time is negative.
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{
+		`{"data":[{"traceID":"1","spans":[{"spanID":"a","operationName":"x","references":[{"refType":"CHILD_OF","traceID":"1","spanID":"a"}],"startTime":1,"duration":2,"tags":[{"key":"error","value":true}],"logs":[{"fields":[{"key":"exception.message","value":3}]}]}]}]}`,
+		`{"data":[{"traceID":"1","spans":[{"spanID":"a","startTime":18446744073709551615}]}]}`,
+		`{"errors":[{"code":404,"msg":"trace not found"}]}`,
+	} {
+		f.Add([]byte(seed), uint8(80))
+	}
+	f.Fuzz(func(t *testing.T, data []byte, width uint8) {
+		traces, err := decode(data)
+		if err != nil {
+			return
+		}
+		for _, tr := range traces {
+			s := newStart(subject{namespace: "default", name: "pod", span: "a"}, tr, true)
+			if got := len(s.lines(s.tree.tops())); got != len(tr.spans) {
+				t.Fatalf("%d spans are shown of %d", got, len(tr.spans))
+			}
+			if s.self < 0 || s.window.length() < 0 || s.idle.length < 0 {
+				t.Fatalf("negative times: %+v", s)
+			}
+			text := draw(s, style{width: int(width)})
+			if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && unicode.IsControl(r) }); i >= 0 {
+				t.Fatalf("a control character at %d of %q", i, text)
+			}
+			var out bytes.Buffer
+			if err := s.printJSON(&out); err != nil || !json.Valid(out.Bytes()) {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,153 @@
+package trace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/show"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
+)
+
+const (
+	// EnvJaeger is the environment variable that names the Jaeger when the flag does not.
+	EnvJaeger = "QUARTET_JAEGER"
+
+	defaultJaeger = "http://127.0.0.1:16686"
+	// defaultWait is twice the time that the processes keep spans for before they send them.
+	defaultWait = 10 * time.Second
+	// pollInterval is how often Jaeger is asked for spans that are still to come.
+	pollInterval = 500 * time.Millisecond
+)
+
+// command is one run of quartet trace.
+type command struct {
+	clock clock.WithTicker
+	http  *http.Client
+	// locate asks a node for a pod, as show.Locate does.
+	locate func(ctx context.Context, stateDir, namespace, name string) (show.Located, error)
+	// style finds out what a stream can show.
+	style func(io.Writer) style
+	// note gets what is told beside the result.
+	note io.Writer
+
+	namespace, container, jaeger, stateDir string
+	output                                 format
+	wait                                   time.Duration
+	all                                    bool
+}
+
+// Command returns quartet trace.
+func Command() *cobra.Command {
+	return newCommand(&command{clock: clock.RealClock{}, http: http.DefaultClient, locate: show.Locate, style: styleOf})
+}
+
+func newCommand(c *command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "trace POD",
+		Short: "Show how a pod started last, step by step, from its trace in Jaeger",
+		Long: "Show how a pod started last, step by step, from its trace in Jaeger: what each of the processes and the runtime did\n" +
+			"from the change to the pod's Ready, when it began, how long it took, what failed, and which step was the slowest.\n" +
+			"The slowest is the one with the most time of its own, what it called left out, of those that the pod waited for.\n\n" +
+			"The node says which trace it is; when it does not run, Jaeger is searched. The services send spans only with\n" +
+			"OTEL_EXPORTER_OTLP_ENDPOINT in their environment, some seconds after they end: for a pod that has just started,\n" +
+			"the command waits for them.",
+		Example: "  quartet trace hello\n  quartet trace hello -c web --jaeger http://jaeger.example:16686\n  quartet trace kube-system/dns -o json",
+		Args: func(_ *cobra.Command, args []string) error {
+			switch len(args) {
+			case 1:
+				return nil
+			case 0:
+				return errors.New("name a pod: quartet trace POD; 'quartet get pods' lists them")
+			default:
+				return fmt.Errorf("name one pod, not %d: quartet trace POD", len(args))
+			}
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.note = cmd.ErrOrStderr()
+			return c.run(cmd.Context(), args[0], cmd.OutOrStdout())
+		},
+	}
+	flags := cmd.Flags()
+	address := os.Getenv(EnvJaeger)
+	if address == "" {
+		address = defaultJaeger
+	}
+	flags.StringVarP(&c.namespace, "namespace", "n", "", "`NAMESPACE` of the pod; without it the pod is named by NAMESPACE/NAME, or by NAME in \"default\"")
+	flags.StringVarP(&c.container, "container", "c", "", "show the last start of the container `NAME`, not of whatever started last")
+	flags.StringVar(&c.jaeger, "jaeger", address, "`URL` of Jaeger's query service; "+EnvJaeger+" sets the default")
+	flags.DurationVar(&c.wait, "wait", defaultWait, "how long to wait for spans of a start that has just been; 0 prints what is there")
+	flags.BoolVar(&c.all, "all", false, "show also the spans of the trace that began after the pod was Ready")
+	flags.VarP(&c.output, "output", "o", "`FORMAT` of the output: json")
+	target.AddFlag(flags, &c.stateDir)
+	return cmd
+}
+
+func (c *command) run(ctx context.Context, name string, out io.Writer) error {
+	if c.wait < 0 {
+		return fmt.Errorf("--wait %s: give a time that is not negative, for example %s", c.wait, defaultWait)
+	}
+	j, err := newJaeger(c.jaeger, c.http)
+	if err != nil {
+		return err
+	}
+	f, err := c.find(ctx, j, name)
+	if err != nil {
+		return err
+	}
+	s, err := c.fetch(ctx, j, f)
+	if err != nil {
+		return err
+	}
+	if c.output == formatJSON {
+		return s.printJSON(out)
+	}
+	return s.print(out, c.style(out))
+}
+
+// fetch fetches the trace of a start. While spans may still come it asks again, until the start is complete.
+func (c *command) fetch(ctx context.Context, j *jaeger, f found) (start, error) {
+	ticker := c.clock.NewTicker(pollInterval)
+	defer ticker.Stop()
+	deadline := c.clock.Now().Add(c.wait)
+	for told := -1; ; {
+		t, err := j.trace(ctx, f.traceID)
+		if err != nil && !errors.Is(err, errNoTrace) {
+			return start{}, err
+		}
+		s := newStart(f.pod, t, c.all)
+		s.link, s.now = j.link(f.traceID), c.clock.Now()
+		active := f.began
+		if err == nil && s.window.to.After(active) {
+			active = s.window.to
+		}
+		// What is still to come of something that is over has come when it has been over for long.
+		over := !s.now.Before(deadline) || !s.now.Before(active.Add(c.wait))
+		switch {
+		case err == nil && (over || s.complete()):
+			return s, nil
+		case over:
+			return start{}, c.noTrace(j, f.pod, fmt.Errorf("trace %s, of %s", f.traceID, f.began.Local().Format(time.DateTime)))
+		case told != len(t.spans):
+			told = len(t.spans)
+			c.tell("waiting up to %s for the rest of the trace: %s so far", deadline.Sub(s.now).Round(time.Second), count(told, "span"))
+		}
+		select {
+		case <-ctx.Done():
+			return start{}, fmt.Errorf("waiting for the trace of pod %s: %w", f.pod.name, ctx.Err())
+		case <-ticker.C():
+		}
+	}
+}
+
+// tell says something to the person beside the result.
+func (c *command) tell(form string, args ...any) {
+	fmt.Fprintf(c.note, form+"\n", args...)
+}

@@ -1,0 +1,132 @@
+package trace
+
+import (
+	"slices"
+	"time"
+)
+
+// slack is by how much a child may end after its parent and still count as ended within it: Jaeger has starts and
+// durations in whole microseconds, each rounded by itself.
+const slack = 10 * time.Microsecond
+
+// slowest finds the step in which a start was longest, and how long it was in it. That is the span with the largest self
+// time among those on the way from the first span to Ready.
+//
+// The self time of a span is its duration less what its children cover, each counted only within the start.
+//
+// On the way are the span that says Ready and all above it; and of each span on the way, seen from its end backwards, the
+// child that ended last, then the one that ended last before that began, and so on: those that the span waited for.
+// A child that ends after its parent was not waited for, as when pleg notices a sandbox while its pod starts on; it is on
+// the way only when Ready is below it. Without Ready, and for each tree of orphans, the last span to end takes its place.
+//
+// Returns nil when no span on the way has any time of its own.
+func slowest(t *tree, w window) (*node, time.Duration) {
+	var found *node
+	var most time.Duration
+	for _, top := range t.tops() {
+		for n := range wayTo(lastOf(top, w), w) {
+			self := selfTime(n, w)
+			if self > most || self == most && found != nil && byStart(n, found) < 0 {
+				found, most = n, self
+			}
+		}
+	}
+	return found, most
+}
+
+// lastOf is the span that ends the start as far as one tree goes: Ready when it is there, else the last to end in the
+// window, the deepest of those that end together.
+func lastOf(top *node, w window) *node {
+	last, lastEnd := top, time.Time{}
+	(&tree{roots: []*node{top}}).each(func(n *node) {
+		_, end := w.clip(n.span)
+		switch {
+		case last == w.ready:
+		case n == w.ready, !end.Before(lastEnd) && !n.start.After(w.to):
+			last, lastEnd = n, end
+		}
+	})
+	return last
+}
+
+// wayTo is the set of spans on the way to the one that is last.
+func wayTo(last *node, w window) map[*node]bool {
+	way := make(map[*node]bool)
+	var waiting []*node
+	for n := last; n != nil; n = n.above {
+		waiting = append(waiting, n)
+	}
+	for len(waiting) > 0 {
+		n := waiting[len(waiting)-1]
+		waiting = waiting[:len(waiting)-1]
+		if way[n] {
+			continue
+		}
+		way[n] = true
+		waiting = append(waiting, waitedFor(n, w)...)
+	}
+	return way
+}
+
+// waitedFor are the children that a span waited for, the last first.
+func waitedFor(n *node, w window) []*node {
+	children := slices.Clone(n.children)
+	slices.SortStableFunc(children, func(x, y *node) int { return y.end.Compare(x.end) })
+	_, cursor := w.clip(n.span)
+	cursor = cursor.Add(slack)
+	var waited []*node
+	for _, child := range children {
+		if child.end.After(n.end.Add(slack)) || child.end.After(cursor) {
+			continue
+		}
+		waited = append(waited, child)
+		cursor = child.start.Add(slack)
+	}
+	return waited
+}
+
+// selfTime is how long a span was at work itself within the window: its duration less what its children cover.
+func selfTime(n *node, w window) time.Duration {
+	from, to := w.clip(n.span)
+	return to.Sub(from) - covered(n.children, window{from: from, to: to})
+}
+
+// covered is how much of a window some spans cover together. They are in the order of their starts.
+func covered(nodes []*node, w window) (sum time.Duration) {
+	at := w.from
+	for _, n := range nodes {
+		from, to := w.clip(n.span)
+		if from.Before(at) {
+			from = at
+		}
+		if to.After(from) {
+			sum += to.Sub(from)
+			at = to
+		}
+	}
+	return sum
+}
+
+// gap is a time within a start in which no span is at work: a back-off, or a turn that is waited for.
+type gap struct {
+	at     time.Time
+	length time.Duration
+}
+
+// longestGap finds the longest time in which no span of the trace was at work.
+func longestGap(t *tree, w window) (longest gap) {
+	var nodes []*node
+	t.each(func(n *node) { nodes = append(nodes, n) })
+	slices.SortFunc(nodes, byStart)
+	at := w.from
+	for _, n := range nodes {
+		from, to := w.clip(n.span)
+		if idle := from.Sub(at); idle > longest.length && !from.After(w.to) {
+			longest = gap{at: at, length: idle}
+		}
+		if to.After(at) {
+			at = to
+		}
+	}
+	return longest
+}

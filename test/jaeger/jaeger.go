@@ -1,0 +1,219 @@
+// Package jaeger starts a real Jaeger for tests: the all-in-one binary that "make test-tools" builds from tools/jaeger, with
+// OTLP in, the query API out and traces in memory. It has no user interface. All its addresses are of the loopback interface and
+// free ones, so that it stands beside any other Jaeger.
+package jaeger
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quartet-node/quartet/test/harness"
+)
+
+const (
+	// startTimeout is how long it may take until it answers, on a busy machine.
+	startTimeout = 30 * time.Second
+	// stopPatience is how long it has to end by itself.
+	stopPatience = 10 * time.Second
+	// pollInterval is how often it is asked whether it answers.
+	pollInterval = 20 * time.Millisecond
+	// tries bounds how often free ports are looked for: another process may take one before Jaeger does.
+	tries = 3
+)
+
+// Server is a running Jaeger.
+type Server struct {
+	query, otlp string
+	cmd         *exec.Cmd
+	log         *log
+	ended       chan struct{}
+}
+
+// Binary is the path of the binary below the folder of the build's binaries. It need not be there.
+func Binary(bin string) string { return filepath.Join(bin, "tools", "jaeger") }
+
+// Require skips a test when the binary has not been built, or fails it with CI=true. It returns its path.
+func Require(t testing.TB) string {
+	t.Helper()
+	binary := Binary(harness.BinDir(t))
+	if _, err := os.Stat(binary); err != nil {
+		harness.Require(t, fmt.Errorf("%w: run 'make test-tools' first", err))
+	}
+	return binary
+}
+
+// Start starts a Jaeger until the test ends. The test is skipped as Require says.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	s, err := New(t.Context(), Require(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// New starts a Jaeger from a binary and returns when it answers. It runs until Stop.
+func New(ctx context.Context, binary string) (s *Server, err error) {
+	for range tries {
+		if s, err = start(binary); err != nil {
+			return nil, err
+		}
+		if err = s.await(ctx); err == nil {
+			return s, nil
+		}
+		err = errors.Join(err, s.Stop())
+		if !strings.Contains(s.log.String(), "address already in use") {
+			break
+		}
+	}
+	return nil, err
+}
+
+// QueryURL is the address of the query API, for example http://127.0.0.1:40123.
+func (s *Server) QueryURL() string { return "http://" + s.query }
+
+// Endpoint is the value for OTEL_EXPORTER_OTLP_ENDPOINT: OTLP over gRPC, without TLS.
+func (s *Server) Endpoint() string { return "http://" + s.otlp }
+
+// Stop ends it and waits until it has ended.
+func (s *Server) Stop() error {
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop Jaeger: %w", err)
+	}
+	patience := time.NewTimer(stopPatience)
+	defer patience.Stop()
+	select {
+	case <-s.ended:
+		return nil
+	case <-patience.C:
+	}
+	if err := s.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill Jaeger, which did not end within %s: %w", stopPatience, err)
+	}
+	<-s.ended
+	return nil
+}
+
+func start(binary string) (*Server, error) {
+	query, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	otlp, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	const anyPort = "127.0.0.1:0"
+	s := &Server{query: query, otlp: otlp, log: &log{}, ended: make(chan struct{})}
+	s.cmd = exec.Command(binary,
+		"--query.http-server.host-port", query, "--query.grpc-server.host-port", anyPort,
+		"--collector.otlp.grpc.host-port", otlp, "--collector.otlp.http.host-port", anyPort,
+		"--collector.grpc-server.host-port", anyPort, "--collector.http-server.host-port", anyPort,
+		"--admin.http.host-port", anyPort, "--http-server.host-port", anyPort,
+		"--processor.jaeger-compact.server-host-port", anyPort, "--processor.jaeger-binary.server-host-port", anyPort,
+		"--processor.zipkin-compact.server-host-port", anyPort,
+		"--memory.max-traces", "10000")
+	s.cmd.Env = append(os.Environ(), "SPAN_STORAGE_TYPE=memory")
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start Jaeger: %w", err)
+	}
+	go func() {
+		defer close(s.ended)
+		_ = s.cmd.Wait() // how it ended is told by its log, when anybody has to know
+	}()
+	return s, nil
+}
+
+// freeAddress is an address on which nobody listens now.
+func freeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("look for a free port: %w", err)
+	}
+	return listener.Addr().String(), listener.Close()
+}
+
+// await returns when the query API answers and OTLP is accepted.
+func (s *Server) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		err := errors.Join(s.answers(ctx), s.accepts(ctx))
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-s.ended:
+			return fmt.Errorf("jaeger has ended; its log:\n%s", s.log)
+		case <-ctx.Done():
+			return fmt.Errorf("jaeger does not answer: %w; its log:\n%s", err, s.log)
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Server) answers(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.QueryURL()+"/api/services", nil)
+	if err != nil {
+		return err
+	}
+	// A connection of its own, which is gone afterwards: a test may look for what is left.
+	transport := &http.Transport{DisableKeepAlives: true}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("it answers %s", response.Status)
+	}
+	return errors.Join(err, response.Body.Close())
+}
+
+func (s *Server) accepts(ctx context.Context) error {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", s.otlp)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// log keeps what was written, and may be read meanwhile. Jaeger writes some hundred lines in its life.
+type log struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// String is all of it.
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
