@@ -1,0 +1,56 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/configmux/internal/mux"
+)
+
+// asked is a Desired without pods that notes whether it was asked for its stream.
+type asked struct {
+	Desired
+	streams int
+	then    func()
+}
+
+func (a *asked) Stream() stream.Source[mux.Entry] {
+	a.streams++
+	a.then()
+	return stream.NewLevel[mux.Entry](stream.Config{})
+}
+
+// subscriber goes away when its context ends.
+type subscriber struct {
+	grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]
+	ctx context.Context //nolint:containedctx // grpc's streams hand out theirs
+}
+
+func (s subscriber) Context() context.Context { return s.ctx }
+
+func (s subscriber) Send(*configv1.WatchPodUpdatesResponse) error { return nil }
+
+// TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead: the state of a moment in which nothing has been read would look as
+// if all pods had gone.
+func TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead(t *testing.T) {
+	opening, desired := make(chan struct{}), &asked{then: func() {}}
+	s := New(desired, opening)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.WatchPodUpdates(&configv1.WatchPodUpdatesRequest{}, subscriber{ctx: gone}); !errors.Is(err, context.Canceled) || desired.streams != 0 {
+		t.Errorf("before the first reading: %v, and the stream was opened %d times", err, desired.streams)
+	}
+	close(opening)
+	ctx, cancel := context.WithCancel(t.Context())
+	desired.then = cancel
+	if err := s.WatchPodUpdates(&configv1.WatchPodUpdatesRequest{}, subscriber{ctx: ctx}); status.Code(err) != codes.Canceled || desired.streams != 1 {
+		t.Errorf("after the first reading: %v, and the stream was opened %d times", err, desired.streams)
+	}
+}
