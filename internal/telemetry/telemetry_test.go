@@ -148,7 +148,7 @@ func recorded(t *testing.T, use func(trace.Tracer)) sdktrace.ReadOnlySpan {
 func textOf(attrs []attribute.KeyValue) map[string]string {
 	text := map[string]string{}
 	for _, a := range attrs {
-		text[string(a.Key)] = a.Value.Emit()
+		text[string(a.Key)] = a.Value.String()
 	}
 	return text
 }

@@ -42,7 +42,7 @@ type node struct {
 }
 
 // newNode makes a node on a fake runtime that has image:1 and image:2.
-func newNode(t *testing.T, change ...func(*podruntime.Config)) *node {
+func newNode(t testing.TB, change ...func(*podruntime.Config)) *node {
 	t.Helper()
 	fake := fakecri.New(t)
 	fake.AddImage("image:1", 1)

@@ -148,6 +148,11 @@ func TestARegularLookThatFindsNothingIsIdle(t *testing.T) {
 		t.Errorf("%d more syncs of a pod that nothing happens to are told of", got-settled)
 	}
 	r.node.Exit("u1", 1)
+	observed, err := r.node.GetPodStatus(t.Context(), "u1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.store.Observe("u1", observed)
 	eventually(t, "a look that finds something is told of", func() bool { return len(r.syncs()) > settled })
 }
 
