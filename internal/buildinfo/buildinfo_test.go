@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A test binary has no build information of its modules, so a real program is built and run.
+// The version is the linker's work, so a program is linked and run.
 func TestAProgramKnowsWhatItWasBuiltFrom(t *testing.T) {
 	dir, err := os.MkdirTemp(".", "program")
 	if err != nil {

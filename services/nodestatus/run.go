@@ -11,9 +11,11 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/buildinfo"
+	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/checkpoint"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
@@ -53,7 +55,8 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 	if err != nil {
 		logger.Warn("starting without what was remembered of the node", telemetry.KeyError, err)
 	}
-	health := rpc.NewHealth()
+	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.NodeStatus).Registry
+	registry.MustRegister(nodeInfo(settings.Name)...)
 	var srv *server.Server
 	heart := heartbeat.New(heartbeat.Config{
 		Settings: settings, Period: cfg.Kubelet.NodeStatusUpdateFrequency.Duration,
@@ -69,12 +72,17 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 			}
 		},
 		Save:   func(state nodeobject.State) error { return checkpoint.Save(cfg.StateDir, state) },
-		Health: health, Clock: clock.RealClock{}, Logger: logger,
+		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry),
 	})
-	srv = server.New(settings.Name, health, heart.Overdue)
+	srv = server.New(settings.Name, health, heart.Overdue, stream.NewServedMetrics(registry, stream.NameNode))
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return heart.Run(ctx) })
+	group.Go(func() error {
+		return metrics.Serve(ctx, metrics.ServeConfig{
+			Address: cfg.MetricsListen, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: logger,
+		})
+	})
 	group.Go(func() error {
 		defer srv.Close()
 		return rpc.Serve(ctx, rpc.Config{

@@ -47,6 +47,8 @@ type Config struct {
 	Health *rpc.Health
 	Clock  clock.WithTicker
 	Logger *slog.Logger
+	// Metrics are those of this heart alone.
+	Metrics *Metrics
 }
 
 // Heart computes the Node. Make it with New.
@@ -119,14 +121,17 @@ func (h *Heart) loop(ctx context.Context) {
 }
 
 func (h *Heart) beat() {
+	began := h.cfg.Clock.Now()
 	if !h.readMachine() {
+		h.cfg.Metrics.failedReadings.Inc()
 		return
 	}
 	readings, err := h.cfg.ReadNow()
+	if err != nil {
+		h.cfg.Metrics.failedReadings.Inc()
+	}
 	h.complain(err)
-	pleg, syncloop := h.pleg.peer(), h.syncloop.peer()
-	h.cfg.Health.Set("pleg", strings.Join(pleg.Reasons, "; "))
-	h.cfg.Health.Set("syncloop", strings.Join(syncloop.Reasons, "; "))
+	pleg, syncloop := h.ask(peerPLEG, h.pleg), h.ask(peerSyncLoop, h.syncloop)
 	state := nodeobject.Build(nodeobject.Input{
 		Settings: h.cfg.Settings, Machine: *h.machine, Readings: readings, PLEG: pleg, SyncLoop: syncloop,
 		Previous: h.previous, StartedAt: h.startedAt, Now: h.cfg.Clock.Now(),
@@ -137,7 +142,16 @@ func (h *Heart) beat() {
 	h.mu.Lock()
 	h.lastBeat = h.cfg.Clock.Now()
 	h.mu.Unlock()
+	h.cfg.Metrics.beat(state, h.cfg.Clock.Now(), h.cfg.Clock.Since(began))
 	h.save(state)
+}
+
+// ask returns what is known of a peer, and says it in the health and the metrics.
+func (h *Heart) ask(name string, of *watcher) nodeobject.Peer {
+	peer := of.peer()
+	h.cfg.Health.Set(name, strings.Join(peer.Reasons, "; "))
+	h.cfg.Metrics.peer(name, peer)
+	return peer
 }
 
 // readMachine reads what does not change, until that has worked once.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -82,6 +83,7 @@ type rig struct {
 	plegConn, loop *grpc.ClientConn
 	health         *rpc.Health
 	cfg            Config
+	registry       *prometheus.Registry
 
 	mu        sync.Mutex
 	published []nodeobject.State
@@ -92,7 +94,7 @@ func newRig(t *testing.T) *rig {
 	dir := t.TempDir()
 	r := &rig{
 		t: t, clock: clocktesting.NewFakeClock(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)), pleg: &fakePLEG{answer: wellPLEG},
-		plegAddress: "unix://" + filepath.Join(dir, "pleg.sock"), health: rpc.NewHealth(),
+		plegAddress: "unix://" + filepath.Join(dir, "pleg.sock"), health: rpc.NewHealth(), registry: prometheus.NewRegistry(),
 	}
 	loopAddress := "unix://" + filepath.Join(dir, "syncloop.sock")
 	r.serve(loopAddress, func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, fakeSyncLoop{}) })
@@ -116,6 +118,7 @@ func newRig(t *testing.T) *rig {
 			return nil
 		},
 		Health: r.health, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Metrics: NewMetrics(r.registry),
 	}
 	return r
 }

@@ -91,8 +91,9 @@ type Input struct {
 type State struct {
 	// Node is the Node; nil before the first time.
 	Node *v1.Node
-	// Signals are the thresholds that are crossed now, in the order of their names.
-	Signals []Signal
+	// Read are the thresholds that could be compared with what is left, and Signals those of them that are crossed now;
+	// both in the order of their names.
+	Read, Signals []Signal
 	// PressureSeen says when each pressure was last seen.
 	PressureSeen map[v1.NodeConditionType]time.Time
 }
@@ -100,8 +101,14 @@ type State struct {
 // Build makes the Node. It changes nothing that it was given.
 func Build(in Input) State {
 	capacity := capacityOf(in.Settings, in.Machine, in.Readings)
-	signals, unread := crossed(in.Settings.Thresholds, in.Machine, in.Readings)
-	state := State{Signals: signals, PressureSeen: pressureSeen(in, signals)}
+	read, unread := compare(in.Settings.Thresholds, in.Machine, in.Readings)
+	state := State{Read: read}
+	for _, signal := range read {
+		if signal.Available < signal.Threshold {
+			state.Signals = append(state.Signals, signal)
+		}
+	}
+	state.PressureSeen = pressureSeen(in, state.Signals)
 	node := &v1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: in.Settings.Name, Labels: labels(in), CreationTimestamp: metav1.NewTime(in.Now).Rfc3339Copy()},

@@ -29,7 +29,7 @@ var conditionOf = map[string]v1.NodeConditionType{
 	signalPIDs:     v1.NodePIDPressure,
 }
 
-// Signal says that less of a resource is left than must be.
+// Signal is how much of a resource is left, beside how much must be.
 type Signal struct {
 	// Name is the kubelet's name of the signal.
 	Name string
@@ -105,8 +105,8 @@ func read(signal string, m facts.Machine, r facts.Readings) (reading, bool) {
 	return got, got.capacity > 0
 }
 
-// crossed returns the thresholds that are crossed, and which of them could not be compared with anything.
-func crossed(thresholds map[string]nodeconfig.Threshold, m facts.Machine, r facts.Readings) (signals []Signal, unread []string) {
+// compare returns what is left beside each threshold, and the thresholds that could not be compared with anything.
+func compare(thresholds map[string]nodeconfig.Threshold, m facts.Machine, r facts.Readings) (signals []Signal, unread []string) {
 	for name, threshold := range thresholds {
 		if _, known := conditionOf[name]; !known {
 			continue
@@ -119,9 +119,7 @@ func crossed(thresholds map[string]nodeconfig.Threshold, m facts.Machine, r fact
 			}
 			continue
 		}
-		if least := threshold.Of(got.capacity); got.available < least {
-			signals = append(signals, Signal{Name: name, Available: got.available, Threshold: least})
-		}
+		signals = append(signals, Signal{Name: name, Available: got.available, Threshold: threshold.Of(got.capacity)})
 	}
 	slices.SortFunc(signals, func(a, b Signal) int { return cmp.Compare(a.Name, b.Name) })
 	slices.Sort(unread)

@@ -27,9 +27,10 @@ type Server struct {
 	overdue func() error
 }
 
-// New returns a server without a Node. Overdue says why the Node is not up to date, or nothing.
-func New(nodeName string, health *rpc.Health, overdue func() error) *Server {
-	return &Server{name: nodeName, nodes: stream.NewLevel[*nodev1.Node](stream.Config{}), health: health, overdue: overdue}
+// New returns a server without a Node. Overdue says why the Node is not up to date, or nothing; served counts what the
+// stream of the Node does.
+func New(nodeName string, health *rpc.Health, overdue func() error, served *stream.ServedMetrics) *Server {
+	return &Server{name: nodeName, nodes: stream.NewLevel[*nodev1.Node](stream.Config{Metrics: served}), health: health, overdue: overdue}
 }
 
 // Register adds the service to a gRPC server.

@@ -19,7 +19,7 @@ import (
 func TestBeforeTheFirstNode(t *testing.T) {
 	health := rpc.NewHealth()
 	health.Set("pleg", "pleg is away")
-	s := New("node-1", health, func() error { return errors.New("no Node has been computed yet") })
+	s := New("node-1", health, func() error { return errors.New("no Node has been computed yet") }, nil)
 	defer s.Close()
 	if _, err := s.GetNode(t.Context(), nil); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no Node has been computed yet") {
 		t.Errorf("got %v, want UNAVAILABLE with the reason", err)
@@ -35,7 +35,7 @@ func TestBeforeTheFirstNode(t *testing.T) {
 }
 
 func TestSignalsAreServedWithTheNode(t *testing.T) {
-	s := New("node-1", rpc.NewHealth(), func() error { return nil })
+	s := New("node-1", rpc.NewHealth(), func() error { return nil }, nil)
 	defer s.Close()
 	node := &v1.Node{}
 	node.Name = "node-1"

@@ -1,0 +1,90 @@
+package heartbeat
+
+import (
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
+)
+
+// Metrics says what the last Node says, and counts heartbeats.
+type Metrics struct {
+	duration           prometheus.Histogram
+	lastBeat           prometheus.Gauge
+	failedReadings     prometheus.Counter
+	condition, healthy *prometheus.GaugeVec
+	signals            signalMetrics
+}
+
+// signalMetrics are the eviction signals.
+type signalMetrics struct{ available, threshold *prometheus.GaugeVec }
+
+// NewMetrics registers the metrics of one Heart.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	vector := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "quartet_nodestatus_heartbeat_duration_seconds", Help: "How long it took to read the machine and to compute and publish the Node.",
+			Buckets: prometheus.ExponentialBuckets(.0005, 4, 8),
+		}),
+		lastBeat: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "quartet_nodestatus_last_heartbeat_timestamp_seconds",
+			Help: "When the Node was last computed, in seconds since 1970; 0 before the first time.",
+		}),
+		failedReadings: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "quartet_nodestatus_reading_errors_total", Help: "Heartbeats at which the machine could not be read, or not in full.",
+		}),
+		condition: vector("quartet_node_condition", "1 for the status that a condition of the Node has, 0 for the others.", "condition", "status"),
+		healthy:   vector("quartet_nodestatus_peer_healthy", "1 while the process answers that all is well.", "peer"),
+		signals: signalMetrics{
+			available: vector("quartet_node_eviction_signal_available", "What is left, in bytes, inodes or processes.", "signal"),
+			threshold: vector("quartet_node_eviction_signal_threshold", "What must be left: below it the Node has the pressure condition.", "signal"),
+		},
+	}
+	for _, peer := range []string{peerPLEG, peerSyncLoop} {
+		m.healthy.WithLabelValues(peer)
+	}
+	registry.MustRegister(m.duration, m.lastBeat, m.failedReadings, m.condition, m.healthy, m.signals.available, m.signals.threshold)
+	return m
+}
+
+// The names of the peers.
+const (
+	peerPLEG     = "pleg"
+	peerSyncLoop = "syncloop"
+)
+
+// beat notes a Node that was computed now.
+func (m *Metrics) beat(state nodeobject.State, now time.Time, took time.Duration) {
+	m.duration.Observe(took.Seconds())
+	m.lastBeat.Set(float64(now.Unix()))
+	for _, condition := range state.Node.Status.Conditions {
+		for _, status := range []v1.ConditionStatus{v1.ConditionTrue, v1.ConditionFalse, v1.ConditionUnknown} {
+			m.condition.WithLabelValues(string(condition.Type), strings.ToLower(string(status))).Set(oneIf(condition.Status == status))
+		}
+	}
+	// A signal that could not be read is better away than old.
+	m.signals.available.Reset()
+	m.signals.threshold.Reset()
+	for _, signal := range state.Read {
+		m.signals.available.WithLabelValues(signal.Name).Set(float64(signal.Available))
+		m.signals.threshold.WithLabelValues(signal.Name).Set(float64(signal.Threshold))
+	}
+}
+
+// peer notes how a peer is.
+func (m *Metrics) peer(name string, peer nodeobject.Peer) {
+	m.healthy.WithLabelValues(name).Set(oneIf(peer.State == nodeobject.PeerHealthy))
+}
+
+func oneIf(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"runtime"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quartet-node/quartet/internal/buildinfo"
+)
+
+// nodeInfo returns the two metrics by which dashboards of a kubelet know which node this is and which version it behaves
+// as. Each is always 1. Of the kubelet's labels of the version those are left out that tell of a build of Kubernetes
+// itself: commit, tree state and date.
+func nodeInfo(nodeName string) []prometheus.Collector {
+	version := buildinfo.Kubernetes()
+	major, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	one := func(name, help string, labels prometheus.Labels) prometheus.Collector {
+		gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels})
+		gauge.Set(1)
+		return gauge
+	}
+	return []prometheus.Collector{
+		one("kubelet_node_name", "Always 1. The label is the node's name.", prometheus.Labels{"node": nodeName}),
+		one("kubernetes_build_info", "Always 1. The labels are the version of Kubernetes that this node behaves as, and what it was built with.", prometheus.Labels{
+			"major": major, "minor": minor, "git_version": version,
+			"go_version": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH,
+		}),
+	}
+}
