@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quartet-node/quartet/cmd/quartet/internal/doctor"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/preparecmd"
@@ -28,7 +30,11 @@ func main() {
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "quartet: %v\n", err)
-		os.Exit(1)
+		code := 1
+		if special := (*doctor.ExitError)(nil); errors.As(err, &special) {
+			code = special.Code
+		}
+		os.Exit(code)
 	}
 }
 
@@ -56,6 +62,7 @@ func root() *cobra.Command {
 	cmd.AddCommand(show.Commands()...)
 	cmd.AddCommand(trace.Command())
 	cmd.AddCommand(metrics.Command())
+	cmd.AddCommand(doctor.Command())
 	return cmd
 }
 

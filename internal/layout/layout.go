@@ -114,6 +114,9 @@ func (l Layout) PIDFile(name string) string { return filepath.Join(l.PIDDir(), n
 // Logs has the logs of the node's own processes.
 func (l Layout) Logs() string { return filepath.Join(l.stateDir, "logs") }
 
+// NodeLog is the output of the node that runs in the background.
+func (l Layout) NodeLog() string { return filepath.Join(l.Logs(), "node.log") }
+
 // PodLogs has the logs of the containers.
 func (l Layout) PodLogs() string { return filepath.Join(l.stateDir, "logs", "pods") }
 

@@ -156,18 +156,18 @@ var earliest = time.Date(2025, time.January, 1, 0, 0, 0, 0, time.UTC)
 func (m Machine) Clock(stateDir string) Finding {
 	now := m.Now()
 	f := Ok("clock", "synchronised, %s", now.UTC().Format(time.RFC3339))
-	const set = "timedatectl set-ntp true, or apt-get install chrony; date -s sets it once"
+	const keep = "timedatectl set-ntp true, or apt-get install chrony"
 	booted, err := m.bootTime()
 	if err != nil {
 		return Unknown(f.Check, err)
 	}
 	if now.Before(earliest) || booted.Before(earliest) {
 		return f.With(Warning, fmt.Sprintf("it is %s, and the machine was started at %s: the clock was never set",
-			now.UTC().Format(time.RFC3339), booted.UTC().Format(time.RFC3339)), set)
+			now.UTC().Format(time.RFC3339), booted.UTC().Format(time.RFC3339)), keep)
 	}
 	if file, written := m.newest(stateDir); written.After(now.Add(clockSlack)) {
 		return f.With(Warning, fmt.Sprintf("it is %s, and %s was written at %s: the clock was set back",
-			now.UTC().Format(time.RFC3339), file, written.UTC().Format(time.RFC3339)), set)
+			now.UTC().Format(time.RFC3339), file, written.UTC().Format(time.RFC3339)), keep)
 	}
 	var timex unix.Timex
 	state, err := m.Adjtimex(&timex)
@@ -175,7 +175,7 @@ func (m Machine) Clock(stateDir string) Finding {
 		return Unknown(f.Check, err)
 	}
 	if state == timeError || timex.Status&staUnsync != 0 {
-		return f.With(Warning, "nobody keeps it in time (adjtimex says STA_UNSYNC)", set)
+		return f.With(Warning, "nobody keeps it in time (adjtimex says STA_UNSYNC)", keep)
 	}
 	return f
 }

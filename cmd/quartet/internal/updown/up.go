@@ -248,4 +248,4 @@ func stateDirFlag(l layout.Layout) string {
 }
 
 // logFile is where the four services log when nobody watches.
-func (n *node) logFile() string { return filepath.Join(n.layout.Logs(), "node.log") }
+func (n *node) logFile() string { return n.layout.NodeLog() }

@@ -1,0 +1,252 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/machine"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/rpc"
+)
+
+// surroundings is what the checks ask, besides sockets of the node: tests have their own.
+type surroundings struct {
+	machine machine.Machine
+	// command runs a program and returns what it wrote to its standard output. The error has what it wrote to the other.
+	command func(ctx context.Context, name string, args ...string) (string, error)
+	// engine reaches the container engine; nil when dockerHost does not name a socket of this machine.
+	engine *http.Client
+	// dockerHost is the variable DOCKER_HOST.
+	dockerHost string
+}
+
+// thisMachine is what the command looks at.
+func thisMachine() surroundings {
+	host := os.Getenv("DOCKER_HOST")
+	return surroundings{machine: machine.This(), command: command, engine: engineClient(host), dockerHost: host}
+}
+
+func command(ctx context.Context, name string, args ...string) (string, error) {
+	var stderr strings.Builder
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil && stderr.Len() > 0 {
+		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	return string(out), err
+}
+
+// patient is what is examined: a machine and the node of one state directory on it.
+type patient struct {
+	surroundings
+	layout layout.Layout
+	// kubelet is the node's configuration, or the defaults when there is none or it is wrong. configFile is empty when
+	// there is none, configErr says what is wrong.
+	kubelet    kubeletconfigv1beta1.KubeletConfiguration
+	configFile string
+	configErr  error
+	// runtime is the container runtime of the node.
+	runtime runtimeTarget
+	// stack is the compose stack, stackErr why it is not known; both nil unless --compose is given. stackFile is its file.
+	stack     *stack
+	stackErr  error
+	stackFile string
+	// processes are those of the machine, read once.
+	processes func() ([]machine.Process, error)
+}
+
+// runtimeTarget is a container runtime that a node uses.
+type runtimeTarget struct {
+	// endpoint is its socket; empty when nothing says which runtime the node is to have.
+	endpoint string
+	// start is the command that starts it when it is the node's own; empty when it is the machine's.
+	start string
+}
+
+// newPatient finds out which node is meant: its configuration, its runtime, its stack.
+func newPatient(ctx context.Context, s surroundings, l layout.Layout, opts options) *patient {
+	p := &patient{surroundings: s, layout: l, stackFile: opts.stackFile, processes: sync.OnceValues(s.machine.Processes)}
+	if opts.stackFile != "" {
+		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		defer cancel()
+		p.stack, p.stackErr = readStack(ctx, s.command, opts.stackFile)
+	}
+	if p.stack != nil && !opts.stateDirGiven {
+		if stackLayout, err := layout.New(p.stack.stateDir); err == nil {
+			p.layout = stackLayout
+		}
+	}
+	p.configFile = opts.configFile
+	if p.configFile == "" && p.stack != nil {
+		p.configFile = p.stack.configFile
+	}
+	if _, err := os.Stat(p.layout.ConfigFile()); err == nil && p.configFile == "" && p.stack == nil {
+		p.configFile = p.layout.ConfigFile()
+	}
+	p.readConfig()
+	p.runtime = p.findRuntime(opts.configFile != "")
+	return p
+}
+
+// readConfig reads the configuration as pleg does; all four are given the same.
+func (p *patient) readConfig() {
+	read := func(args ...string) (nodeconfig.Config, error) {
+		return nodeconfig.Parse(nodeconfig.PLEG, append(args, "--state-dir="+p.layout.StateDir()), nil)
+	}
+	cfg, err := read("--config=" + p.configFile)
+	if err != nil {
+		p.configErr = err
+		// The defaults; when even they are refused, for the name of the host, they are what is left.
+		cfg, _ = read()
+	}
+	p.kubelet = cfg.Kubelet
+	if p.stack != nil && p.stack.podLogs != "" {
+		p.kubelet.PodLogsDir = p.stack.podLogs
+	}
+}
+
+func (p *patient) findRuntime(configGiven bool) runtimeTarget {
+	own := runtimeTarget{endpoint: p.layout.RuntimeEndpoint(), start: "quartet up" + p.stateDirFlag()}
+	switch {
+	case p.configErr != nil:
+		return runtimeTarget{} // it does not say which
+	case configGiven:
+		return runtimeTarget{endpoint: p.kubelet.ContainerRuntimeEndpoint}
+	case p.stack != nil && p.stack.bundled:
+		return runtimeTarget{endpoint: p.stack.endpoint, start: p.stack.up("containerd")}
+	case p.stack != nil:
+		return runtimeTarget{endpoint: p.stack.endpoint}
+	case p.configFile != "" && p.kubelet.ContainerRuntimeEndpoint == own.endpoint:
+		return own
+	}
+	if _, err := os.Stat(p.layout.RuntimeSocket()); err == nil {
+		return own
+	}
+	return runtimeTarget{}
+}
+
+// stateDirFlag is what a command needs to mean this node.
+func (p *patient) stateDirFlag() string {
+	if p.layout.IsDefault() {
+		return ""
+	}
+	return " --state-dir " + p.layout.StateDir()
+}
+
+// checks are all checks, in the order in which they are printed.
+func (p *patient) checks() []check {
+	m, stateDir := p.machine, p.layout.StateDir()
+	checks := []check{
+		one("root", m.User),
+		one("capabilities", m.Capabilities),
+		one("CAP_SYS_RESOURCE", m.OOMScores),
+		one("kernel", m.Kernel),
+		one("cgroups", m.Cgroups),
+		one("overlayfs", m.Overlay),
+		one("open files", m.OpenFiles),
+		one("processes", m.Threads),
+		p.withProcesses("inotify", m.Inotify),
+		one("swap", func() machine.Finding { return m.Swap(p.kubelet.FailSwapOn == nil || *p.kubelet.FailSwapOn) }),
+		one("clock", func() machine.Finding { return m.Clock(stateDir) }),
+		one("state directory", func() machine.Finding { return m.StateDir(stateDir) }),
+		one("mount propagation", func() machine.Finding { return m.Propagation(stateDir) }),
+		one("disk of state", func() machine.Finding { return m.Disk("state", stateDir, p.room("nodefs")) }),
+		one("disk of logs", func() machine.Finding { return m.Disk("logs", p.kubelet.PodLogsDir, p.room("nodefs")) }),
+		one("packet filter", m.Masquerading),
+		one("ip_forward", m.Forwarding),
+		one("br_netfilter", m.BridgeFilter),
+		{name: "configuration", run: func(context.Context) []machine.Finding { return p.configuration() }},
+	}
+	if p.kubelet.ReadOnlyPort != 0 {
+		checks = append(checks, p.readOnlyPort())
+	}
+	checks = append(checks,
+		p.withProcesses("kubelet", func(processes []machine.Process) machine.Finding {
+			return m.Kubelet(p.runtime.endpoint, processes)
+		}),
+		check{name: "runtime", run: p.checkRuntime},
+	)
+	if p.stackFile != "" {
+		checks = append(checks, p.stackChecks()...)
+	}
+	return append(checks, p.serviceChecks()...)
+}
+
+// withProcesses makes a check of one that looks at the processes of the machine.
+func (p *patient) withProcesses(name string, find func([]machine.Process) machine.Finding) check {
+	return one(name, func() machine.Finding {
+		processes, err := p.processes()
+		if err != nil {
+			return machine.Unknown(name, err)
+		}
+		return find(processes)
+	})
+}
+
+// room is what eviction asks for of a file system, "nodefs" or "imagefs".
+func (p *patient) room(fs string) machine.Room {
+	threshold := func(signal string) nodeconfig.Threshold {
+		t, err := nodeconfig.ParseThreshold(p.kubelet.EvictionHard[signal])
+		if err != nil { // not set: a value that is wrong does not get this far
+			return nodeconfig.Threshold{}
+		}
+		return t
+	}
+	return machine.Room{
+		Bytes: threshold(fs + ".available"), Inodes: threshold(fs + ".inodesFree"),
+		Fields: "evictionHard: " + fs + ".available, " + fs + ".inodesFree",
+	}
+}
+
+// configuration says what is wrong with the configuration, each thing for itself.
+func (p *patient) configuration() []machine.Finding {
+	const name = "configuration"
+	switch {
+	case p.configErr != nil:
+		all := []error{p.configErr}
+		var several nodeconfig.Errors
+		if errors.As(p.configErr, &several) {
+			all = several
+		}
+		var findings []machine.Finding
+		for _, err := range all {
+			findings = append(findings, machine.Ok(name, "").With(machine.Fault, err.Error(), "mend "+orElse(p.configFile, "it")+": no process starts with it"))
+		}
+		return findings
+	case p.configFile == "":
+		return []machine.Finding{machine.Ok(name, "the defaults; --config names a file")}
+	default:
+		return []machine.Finding{machine.Ok(name, "%s", p.configFile)}
+	}
+}
+
+func (p *patient) readOnlyPort() check {
+	port := int(p.kubelet.ReadOnlyPort)
+	return p.withProcesses(fmt.Sprintf("port %d", port), func(processes []machine.Process) machine.Finding {
+		fix := "set another readOnlyPort in " + orElse(p.configFile, "the configuration")
+		if p.runtime.start != "" && p.stack == nil || p.configFile == "" {
+			fix = "choose another --read-only-port of quartet up (0 is none)"
+		}
+		return p.machine.Port(port, "the read-only API of syncloop", fix, processes, func(holder machine.Process) bool {
+			owner, err := rpc.WhoServes(p.layout.Address(layout.SyncLoop))
+			return err == nil && owner.PID == holder.PID
+		})
+	})
+}
+
+func orElse(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
+}

@@ -1,0 +1,251 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/machine"
+	"github.com/quartet-node/quartet/internal/rpc"
+)
+
+// socketMode is the mode that every service gives its socket: whoever may connect by it is asked who they are.
+const socketMode = 0o660
+
+// hasNode is true when something of a node is there: a socket or a process id.
+func (p *patient) hasNode() bool {
+	paths := []string{p.layout.PIDFile("quartet")}
+	for _, s := range layout.Services() {
+		paths = append(paths, p.layout.Socket(s), p.layout.PIDFile(string(s)))
+	}
+	return slices.ContainsFunc(paths, func(path string) bool {
+		_, err := os.Lstat(path)
+		return err == nil || errors.Is(err, fs.ErrPermission)
+	})
+}
+
+// serviceChecks are a check for each service, one for what they come to, and one for their versions; a single line when
+// there is no node.
+func (p *patient) serviceChecks() []check {
+	if !p.hasNode() {
+		start := "quartet up" + p.stateDirFlag()
+		if p.stack != nil {
+			start = p.stack.up()
+		}
+		return []check{one("node", func() machine.Finding {
+			return machine.Ok("node", "none in %s: no socket and no pid file; %s starts one", p.layout.StateDir(), start)
+		})}
+	}
+	var checks []check
+	for _, s := range layout.Services() {
+		checks = append(checks, check{name: string(s), run: func(ctx context.Context) []machine.Finding {
+			return p.judgeService(p.askService(ctx, s))
+		}})
+	}
+	return append(checks,
+		check{name: "versions", run: func(ctx context.Context) []machine.Finding { return judgeVersions(p.askVersions(ctx)) }},
+		check{name: "node", run: func(ctx context.Context) []machine.Finding { return []machine.Finding{judgeNode(p.askNode(ctx))} }},
+	)
+}
+
+// serviceFacts is what there is of a service.
+type serviceFacts struct {
+	service layout.Service
+	socket  string
+	// socketErr is why the socket cannot be looked at; mode and uid are the file's.
+	socketErr error
+	mode      fs.FileMode
+	uid       uint32
+	// owner listens on it, or ownerErr says why nobody does.
+	owner    rpc.Owner
+	ownerErr error
+	// healthErr is why it does not say that it works.
+	healthErr error
+	// unhealthy is true when it says itself that it is not healthy. reasons are its sentences about that and about what it
+	// waits for; waiting has the names of what it waits for.
+	unhealthy bool
+	reasons   []string
+	waiting   []string
+	// notes are what it says that harms single pods only.
+	notes []string
+}
+
+// askService gathers the facts of one service.
+func (p *patient) askService(ctx context.Context, service layout.Service) serviceFacts {
+	facts := serviceFacts{service: service, socket: p.layout.Socket(service)}
+	info, err := os.Lstat(facts.socket)
+	if err != nil {
+		facts.socketErr = err
+		return facts
+	}
+	facts.mode, facts.uid = info.Mode(), ownerOf(info)
+	if facts.owner, facts.ownerErr = rpc.WhoServes(p.layout.Address(service)); facts.ownerErr != nil {
+		return facts
+	}
+	conn, err := rpc.Dial(p.layout.Address(service))
+	if err != nil {
+		facts.ownerErr = err
+		return facts
+	}
+	defer func() { _ = conn.Close() }() // nothing was written to it
+	if facts.healthErr = target.Serving(ctx, conn); facts.healthErr != nil {
+		return facts
+	}
+	facts.waiting = waiting(ctx, conn)
+	askMore(ctx, conn, &facts)
+	return facts
+}
+
+// waiting lists the names in its health that are not there yet.
+func waiting(ctx context.Context, conn grpc.ClientConnInterface) []string {
+	list, err := grpc_health_v1.NewHealthClient(conn).List(ctx, &grpc_health_v1.HealthListRequest{})
+	if err != nil {
+		return nil // a service of an earlier version
+	}
+	var names []string
+	for name, health := range list.GetStatuses() {
+		if name != "" && health.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// askMore asks each service in its own words why it is not well.
+func askMore(ctx context.Context, conn grpc.ClientConnInterface, facts *serviceFacts) {
+	switch facts.service {
+	case layout.ConfigMux:
+		answer, err := configv1.NewConfigServiceClient(conn).ListSources(ctx, &configv1.ListSourcesRequest{})
+		facts.healthErr = err
+		for _, source := range answer.GetSources() {
+			for _, e := range source.GetErrors() {
+				facts.notes = append(facts.notes, strings.Trim(strings.Join([]string{e.GetPath(), e.GetPod(), e.GetField(), e.GetMessage()}, ": "), ": "))
+			}
+		}
+	case layout.PLEG:
+		answer, err := lifecyclev1.NewLifecycleServiceClient(conn).GetHealth(ctx, &lifecyclev1.GetHealthRequest{})
+		facts.healthErr, facts.unhealthy, facts.reasons = err, !answer.GetHealthy(), answer.GetReasons()
+	case layout.SyncLoop:
+		answer, err := enginev1.NewEngineServiceClient(conn).GetHealth(ctx, &enginev1.GetHealthRequest{})
+		facts.healthErr, facts.unhealthy, facts.reasons = err, !answer.GetHealthy(), answer.GetReasons()
+	case layout.NodeStatus:
+		answer, err := nodev1.NewNodeServiceClient(conn).GetHealth(ctx, &nodev1.GetHealthRequest{})
+		facts.healthErr, facts.unhealthy, facts.reasons = err, !answer.GetHealthy(), answer.GetReasons()
+	}
+}
+
+// judgeService says what the facts of a service mean.
+func (p *patient) judgeService(facts serviceFacts) []machine.Finding {
+	f := machine.Ok(string(facts.service), "serving at %s, pid %d of user %d", facts.socket, facts.owner.PID, facts.owner.UID)
+	fault := func(detail, fix string) []machine.Finding {
+		return []machine.Finding{f.With(machine.Fault, detail, fix)}
+	}
+	switch {
+	case errors.Is(facts.socketErr, fs.ErrNotExist):
+		return fault(facts.socket+" is not there, and others of the node are: it does not run", p.startService(facts.service))
+	case errors.Is(facts.socketErr, fs.ErrPermission), errors.Is(facts.ownerErr, fs.ErrPermission):
+		return fault(facts.socket+" may not be used by this user", "run the command as root")
+	case facts.socketErr != nil:
+		return fault(facts.socketErr.Error(), p.startService(facts.service))
+	case facts.mode.Type() != fs.ModeSocket:
+		return fault(facts.socket+" is not a socket", "move it away; "+p.startService(facts.service))
+	case facts.ownerErr != nil:
+		return fault("nobody listens on "+facts.socket+": it was killed", p.startService(facts.service))
+	case facts.healthErr != nil:
+		return fault(fmt.Sprintf("pid %d has the socket %s and does not answer: %s", facts.owner.PID, facts.socket, status.Convert(facts.healthErr).Message()),
+			fmt.Sprintf("kill -9 %d: no pod stops for it, and it is started again", facts.owner.PID))
+	}
+	findings := p.judgeSocket(f, facts)
+	reasons := facts.reasons
+	if len(reasons) == 0 && len(facts.waiting) > 0 {
+		reasons = []string{"it waits for " + strings.Join(facts.waiting, ", ")}
+	}
+	level := machine.Warning
+	if facts.unhealthy {
+		level = machine.Fault
+		if len(reasons) == 0 {
+			reasons = []string{"it says that it is not healthy, and not why"}
+		}
+	}
+	for _, reason := range reasons {
+		findings = append(findings, f.With(level, reason, "as the reason says; else "+p.logOf(facts.service)))
+	}
+	for _, note := range facts.notes {
+		findings = append(findings, f.With(machine.Warning, note, "mend it; quartet get sources"+p.stateDirFlag()+" shows when it is well"))
+	}
+	if len(findings) == 0 {
+		return []machine.Finding{f}
+	}
+	return findings
+}
+
+// judgeSocket is about who may connect. The services refuse strangers whatever the mode is.
+func (p *patient) judgeSocket(f machine.Finding, facts serviceFacts) []machine.Finding {
+	switch {
+	case facts.mode.Perm() != socketMode:
+		return []machine.Finding{f.With(machine.Warning, fmt.Sprintf("%s has mode %04o instead of %04o", facts.socket, facts.mode.Perm(), socketMode),
+			fmt.Sprintf("chmod %04o %s", socketMode, facts.socket))}
+	case int(facts.uid) != facts.owner.UID:
+		return []machine.Finding{f.With(machine.Warning, fmt.Sprintf("%s is user %d's, and who listens is user %d's", facts.socket, facts.uid, facts.owner.UID),
+			fmt.Sprintf("chown %d %s", facts.owner.UID, facts.socket))}
+	default:
+		return nil
+	}
+}
+
+// startService is what to do about a service that does not run.
+func (p *patient) startService(service layout.Service) string {
+	if p.stack != nil {
+		return p.stack.up(string(service)) + "; " + p.stack.logs(string(service)) + " says why it ended"
+	}
+	return fmt.Sprintf("quartet up%s, or systemctl start quartet-%s, whichever runs the node; %s", p.stateDirFlag(), service, p.logOf(service))
+}
+
+// logOf says where a service's log is.
+func (p *patient) logOf(service layout.Service) string {
+	if p.stack != nil {
+		return p.stack.logs(string(service))
+	}
+	if _, err := os.Stat(p.layout.NodeLog()); err == nil {
+		return fmt.Sprintf("its log is in %s", p.layout.NodeLog())
+	}
+	return fmt.Sprintf("its log is that of the unit ('journalctl -u quartet-%s') or of quartet node", service)
+}
+
+// askNode is nil when the node is Ready.
+func (p *patient) askNode(ctx context.Context) (err error) {
+	conn, err := rpc.Dial(p.layout.Address(layout.NodeStatus))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	return target.NodeReady(ctx, conn)
+}
+
+func judgeNode(err error) machine.Finding {
+	f := machine.Ok("node", "the Node has the condition Ready")
+	if status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "connection error") {
+		return f.With(machine.Fault, "nodestatus, which says whether it is Ready, cannot be asked", "mend nodestatus, see above")
+	}
+	if err != nil {
+		return f.With(machine.Fault, err.Error(), "the lines above say what it waits for; quartet get node shows the conditions")
+	}
+	return f
+}

@@ -1,0 +1,256 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/machine"
+)
+
+const (
+	// oldestCompose has depends_on.required, which the compose file uses.
+	oldestCompose = "2.20"
+	// ownImages begins the names of the images that the build makes; the others can be pulled.
+	ownImages = "quartet.local/"
+)
+
+// stack is what a compose file comes to, with its .env and the environment.
+type stack struct {
+	// file is the compose file, compose the command that reads it: "docker compose" or "docker-compose".
+	file    string
+	compose []string
+	// version is the command's.
+	version string
+	// project is the stack's name.
+	project string
+	// stateDir, configFile, podLogs and endpoint are the node's, as the machine sees them.
+	stateDir, configFile, podLogs, endpoint string
+	// bundled is true when the stack has a runtime of its own.
+	bundled bool
+	// images has the image of each service, ports the service of each port that is published on this machine.
+	images map[string]string
+	ports  map[int]string
+}
+
+// up is the command that starts services of the stack, all without names; logs shows the log of one.
+func (s *stack) up(services ...string) string { return s.commandLine("up -d", services...) }
+func (s *stack) logs(service string) string   { return s.commandLine("logs", service) }
+
+func (s *stack) commandLine(verb string, services ...string) string {
+	return strings.Join(append([]string{strings.Join(s.compose, " "), "-f", s.file, verb}, services...), " ")
+}
+
+// errNoCompose says that there is no docker compose.
+var errNoCompose = errors.New("neither 'docker compose' nor docker-compose is there")
+
+// findCompose returns how docker compose is called here, and its version.
+func findCompose(ctx context.Context, command func(context.Context, string, ...string) (string, error)) (compose []string, version string, err error) {
+	for _, compose := range [][]string{{"docker", "compose"}, {"docker-compose"}} {
+		if out, err := command(ctx, compose[0], append(compose[1:], "version", "--short")...); err == nil {
+			return compose, strings.TrimSpace(out), nil
+		}
+	}
+	return nil, "", errNoCompose
+}
+
+// readStack lets docker compose read the file.
+func readStack(ctx context.Context, command func(context.Context, string, ...string) (string, error), file string) (*stack, error) {
+	if _, err := os.Stat(file); err != nil {
+		return nil, err
+	}
+	compose, version, err := findCompose(ctx, command)
+	if err != nil {
+		return nil, err
+	}
+	out, err := command(ctx, compose[0], append(compose[1:], "-f", file, "config", "--format", "json")...)
+	if err != nil {
+		return nil, err
+	}
+	s, err := parseStack([]byte(out))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	s.file, s.compose, s.version = file, compose, version
+	return s, nil
+}
+
+// composeService is the part of a service in the output of `docker compose config` that matters here.
+type composeService struct {
+	Image   string   `json:"image"`
+	Command []string `json:"command"`
+	Volumes []struct {
+		Type   string `json:"type"`
+		Source string `json:"source"`
+		Target string `json:"target"`
+	} `json:"volumes"`
+	Ports []struct {
+		Published string `json:"published"`
+	} `json:"ports"`
+}
+
+// onMachine is where a path of the container is on the machine; empty when it is not.
+func (c composeService) onMachine(path string) string {
+	found := ""
+	longest := -1
+	for _, v := range c.Volumes {
+		below, err := filepath.Rel(v.Target, path)
+		if v.Type != "bind" || err != nil || below == ".." || strings.HasPrefix(below, "../") || len(v.Target) <= longest {
+			continue
+		}
+		found, longest = filepath.Join(v.Source, below), len(v.Target)
+	}
+	return found
+}
+
+// flag is the value of a flag in the command, as --NAME=VALUE or --NAME VALUE.
+func (c composeService) flag(name string) string {
+	for i, arg := range c.Command {
+		if value, found := strings.CutPrefix(arg, "--"+name+"="); found {
+			return value
+		}
+		if arg == "--"+name && i+1 < len(c.Command) {
+			return c.Command[i+1]
+		}
+	}
+	return ""
+}
+
+// parseStack reads the output of `docker compose config --format json`.
+func parseStack(data []byte) (*stack, error) {
+	var config struct {
+		Name     string                    `json:"name"`
+		Services map[string]composeService `json:"services"`
+	}
+	if err := json.Unmarshal(data, &config); err != nil {
+		return nil, fmt.Errorf("what docker compose makes of it cannot be read: %w", err)
+	}
+	for _, name := range layout.Services() {
+		if _, found := config.Services[string(name)]; !found {
+			return nil, fmt.Errorf("it has no service %s: name the compose file of the node with --compose=FILE", name)
+		}
+	}
+	pleg, syncloop := config.Services[string(layout.PLEG)], config.Services[string(layout.SyncLoop)]
+	s := &stack{
+		project: config.Name, stateDir: filepath.Dir(pleg.onMachine(layout.DefaultRunDir)), configFile: pleg.onMachine(pleg.flag("config")),
+		podLogs: syncloop.flag("pod-logs-dir"), images: map[string]string{}, ports: map[int]string{},
+	}
+	if endpoint := pleg.onMachine(strings.TrimPrefix(pleg.flag("container-runtime-endpoint"), "unix://")); endpoint != "" {
+		s.endpoint = "unix://" + endpoint
+	}
+	_, s.bundled = config.Services["containerd"]
+	for name, service := range config.Services {
+		s.images[name] = service.Image
+		for _, port := range service.Ports {
+			if n, err := strconv.Atoi(port.Published); err == nil && n != 0 {
+				s.ports[n] = name
+			}
+		}
+	}
+	return s, nil
+}
+
+// stackChecks are those that --compose adds.
+func (p *patient) stackChecks() []check {
+	checks := []check{
+		{name: "docker engine", run: p.checkEngine},
+		{name: "docker compose", run: p.checkCompose},
+	}
+	if p.stack == nil {
+		return checks
+	}
+	checks = append(checks, check{name: "images", run: func(ctx context.Context) []machine.Finding {
+		missing, err := p.missingImages(ctx, slices.Compact(slices.Sorted(maps.Values(p.stack.images))))
+		return p.judgeImages(missing, err)
+	}})
+	for _, port := range slices.Sorted(maps.Keys(p.stack.ports)) {
+		checks = append(checks, p.stackPort(port))
+	}
+	return checks
+}
+
+// checkCompose checks the command and the file, and that the command and the engine understand each other.
+func (p *patient) checkCompose(ctx context.Context) []machine.Finding {
+	if p.stack == nil {
+		return []machine.Finding{p.judgeCompose(nil)}
+	}
+	_, err := p.command(ctx, p.stack.compose[0], append(p.stack.compose[1:], "-f", p.stack.file, "ps", "--quiet")...)
+	return []machine.Finding{p.judgeCompose(err)}
+}
+
+// judgeCompose says what the error of a question to the engine by the command means.
+func (p *patient) judgeCompose(asked error) machine.Finding {
+	f := machine.Ok("docker compose", "")
+	switch {
+	case errors.Is(p.stackErr, errNoCompose):
+		return f.With(machine.Fault, errNoCompose.Error(), "install its plugin, "+oldestCompose+" or later: the package docker-compose-plugin of Docker, or docker-compose-v2 of Ubuntu")
+	case errors.Is(p.stackErr, os.ErrNotExist):
+		return f.With(machine.Fault, p.stackErr.Error(), "run the command in a checkout, or name the file with --compose=FILE")
+	case p.stackErr != nil:
+		return f.With(machine.Fault, p.stackErr.Error(), "mend "+p.stackFile+" or the .env beside it")
+	}
+	f.Detail = fmt.Sprintf("%s; %s is the project %s, its state is in %s", p.stack.version, p.stack.file, p.stack.project, p.stack.stateDir)
+	switch {
+	case isOlder(p.stack.version, oldestCompose):
+		return f.With(machine.Fault, p.stack.version+" is older than "+oldestCompose, "install a newer one: the package docker-compose-plugin of Docker, or docker-compose-v2 of Ubuntu")
+	case asked != nil && strings.Contains(asked.Error(), "is too new. Maximum supported API version is "):
+		_, api, _ := strings.Cut(asked.Error(), "Maximum supported API version is ")
+		api = strings.TrimSpace(api)
+		return f.With(machine.Fault, "it is too new for the engine, whose API is "+api, "export DOCKER_API_VERSION="+api+", or install a newer engine")
+	case asked != nil:
+		return f.With(machine.Fault, "it cannot ask the engine: "+asked.Error(), "see 'docker engine' above; else run "+p.stack.commandLine("ps"))
+	default:
+		return f
+	}
+}
+
+// judgeImages tells images that only the build can make from those that are pulled.
+func (p *patient) judgeImages(missing []string, err error) []machine.Finding {
+	f := machine.Ok("images", "all %d of the stack", len(p.stack.images))
+	if err != nil {
+		return nil // the engine is away, which a line of its own says
+	}
+	var built, pulled []string
+	for _, image := range missing {
+		if strings.HasPrefix(image, ownImages) {
+			built = append(built, image)
+		} else {
+			pulled = append(pulled, image)
+		}
+	}
+	var findings []machine.Finding
+	if len(built) > 0 {
+		findings = append(findings, f.With(machine.Fault, strings.Join(built, ", ")+" not there", "make images"))
+	}
+	if len(pulled) > 0 {
+		findings = append(findings, f.With(machine.Warning, strings.Join(pulled, ", ")+" not there: the start pulls them",
+			"docker pull "+strings.Join(pulled, " && docker pull ")+", or take their profiles out of COMPOSE_PROFILES in .env"))
+	}
+	if len(findings) == 0 {
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+// stackPort checks a port that the stack publishes: the engine's own process listens there for it.
+func (p *patient) stackPort(port int) check {
+	service := p.stack.ports[port]
+	name := fmt.Sprintf("port %d", port)
+	return check{name: name, run: func(ctx context.Context) []machine.Finding {
+		processes, err := p.processes()
+		if err != nil {
+			return []machine.Finding{machine.Unknown(name, err)}
+		}
+		return []machine.Finding{p.machine.Port(port, service+" of the stack", "set another port for "+service+" in .env", processes, func(machine.Process) bool {
+			return p.stackPublishes(ctx, p.stack.project, port)
+		})}
+	}}
+}
