@@ -26,6 +26,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
@@ -50,9 +51,10 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 		return err
 	}
 	defer func() { err = errors.Join(err, held.Release()) }()
+	counted := metrics.New(nodeconfig.SyncLoop)
 	runtime, err := cri.New(cri.Config{
 		Endpoint: cfg.Kubelet.ContainerRuntimeEndpoint, ImageEndpoint: cfg.Kubelet.ImageServiceEndpoint,
-		Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration, Logger: tel.Logger,
+		Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration, Logger: tel.Logger, Registerer: counted.Registry,
 	})
 	if err != nil {
 		return err
@@ -65,7 +67,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	defer func() { err = errors.Join(err, to.close()) }()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	e, err := newEngine(ctx, cfg, tel, runtime, to)
+	e, err := newEngine(ctx, cfg, tel, runtime, to, counted)
 	if err != nil {
 		return err
 	}
@@ -119,12 +121,12 @@ type engine struct {
 	readOnly net.Listener
 }
 
-func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, to connections) (*engine, error) {
+func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, to connections, counted *metrics.Metrics) (*engine, error) {
 	book, err := evictions.Open(filepath.Join(cfg.StateDir, "evictions.json"))
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{cfg: cfg, logger: tel.Logger, runtime: runtime, health: rpc.NewHealth(), metrics: metrics.New(nodeconfig.SyncLoop)}
+	e := &engine{cfg: cfg, logger: tel.Logger, runtime: runtime, health: rpc.NewHealth(), metrics: counted}
 	e.counts = enginemetrics.New(e.metrics.Registry)
 	realClock := clock.RealClock{}
 	images := func() (internalapi.ImageManagerService, error) { return runtime.Images(atOnce(ctx)) }
@@ -137,6 +139,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	})
 	e.store = podstore.New(podstore.Config{
 		Generate: podstatus.Generate, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
+		StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
 	})
 	pleg := peers.NewPLEG(lifecyclev1.NewLifecycleServiceClient(to.pleg))
 	resync := cfg.Kubelet.SyncFrequency.Duration
@@ -149,6 +152,8 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Pleg:    connectedPLEG{PLEG: pleg, runtime: runtime},
 		Workers: e.pool, Store: e.store, Evictions: book, PodFromObserved: podruntime.PodFromObserved, Leftovers: manager.Leftovers,
 		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,
+		DesiredMetrics: stream.NewFollowedMetrics(e.metrics.Registry, stream.NamePodUpdates),
+		EventsMetrics:  stream.NewFollowedMetrics(e.metrics.Registry, stream.NameLifecycleEvents),
 	})
 	e.server = engineserver.New(engineserver.Config{
 		Store: e.store, Workers: e.pool, Health: e.loop.Health, Images: images,
@@ -176,6 +181,11 @@ func (e *engine) serve(ctx context.Context) error {
 			Address: e.cfg.Listen, Health: e.health, Logger: e.logger, AllowedUIDs: e.cfg.AllowedUIDs,
 			Register: func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, e.server) },
 			Ready:    func() { e.logger.Info("serving", "address", e.cfg.Listen) },
+		})
+	})
+	group.Go(func() error {
+		return metrics.Serve(ctx, metrics.ServeConfig{
+			Address: e.cfg.MetricsListen, AllowedUIDs: e.cfg.AllowedUIDs, Registry: e.metrics.Registry, Logger: e.logger,
 		})
 	})
 	if e.readOnly != nil {

@@ -119,36 +119,64 @@ const (
 	NodeStatus      = "nodestatus"
 )
 
-// Documented compares what a service exposes with sections of docs/metrics.md: each metric of Quartet's and the kubelet's
-// names has a row, with its type and labels, and each row has a metric. So every metric has to be there, with all its
-// labels, when this is called: vectors that are still empty are not seen.
+// Documented compares what a service exposes with sections of docs/metrics.md: it is [Within] them, and [Exposes] all
+// that they have. So every metric has to be there, with all its labels, when this is called: vectors that are still empty
+// are not seen.
 func Documented(t testing.TB, from prometheus.Gatherer, sections ...string) {
 	t.Helper()
-	document := rowsOf(t, find(t, "docs/metrics.md"))
-	want := map[string]string{}
+	Within(t, from, sections...)
+	Exposes(t, from, sections...)
+}
+
+// Within fails the test when a metric is exposed that has no row in one of the sections, or a row with another type or
+// other labels. What every Go program has needs no row.
+func Within(t testing.TB, from prometheus.Gatherer, sections ...string) {
+	t.Helper()
+	rows := documented(t, sections)
+	for name, got := range exposed(t, from) {
+		switch want, is := rows[name]; {
+		case !is:
+			t.Errorf("%s (%s) is exposed, and docs/metrics.md has no row for it in %q", name, got, sections)
+		case want != got:
+			t.Errorf("%s (%s) is exposed, docs/metrics.md says (%s)", name, got, want)
+		}
+	}
+}
+
+// Exposes fails the test when a metric that has a row in one of the sections is not exposed.
+func Exposes(t testing.TB, from prometheus.Gatherer, sections ...string) {
+	t.Helper()
+	got := exposed(t, from)
+	for name := range documented(t, sections) {
+		if _, is := got[name]; !is {
+			t.Errorf("docs/metrics.md has a row for %s in %q, and it is not exposed", name, sections)
+		}
+	}
+}
+
+// exposed returns type and labels of each metric, by name.
+func exposed(t testing.TB, from prometheus.Gatherer) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, family := range gather(t, from) {
+		if name := family.GetName(); !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_") {
+			all[name] = fmt.Sprintf("%s, labels: %s", strings.ToLower(family.GetType().String()), labelsOf(family))
+		}
+	}
+	return all
+}
+
+// documented returns type and labels of each metric that has a row in one of the sections, by name.
+func documented(t testing.TB, sections []string) map[string]string {
+	t.Helper()
+	document, rows := rowsOf(t, find(t, "docs/metrics.md")), map[string]string{}
 	for _, section := range sections {
 		if len(document[section]) == 0 {
 			t.Fatalf("docs/metrics.md has no table of metrics below the heading %q", section)
 		}
-		maps.Copy(want, document[section])
+		maps.Copy(rows, document[section])
 	}
-	for _, family := range gather(t, from) {
-		name := family.GetName()
-		if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") {
-			continue
-		}
-		got := fmt.Sprintf("%s, labels: %s", strings.ToLower(family.GetType().String()), labelsOf(family))
-		switch documented, is := want[name]; {
-		case !is:
-			t.Errorf("%s (%s) is exposed, and docs/metrics.md has no row for it in %q", name, got, sections)
-		case documented != got:
-			t.Errorf("%s (%s) is exposed, docs/metrics.md says (%s)", name, got, documented)
-		}
-		delete(want, name)
-	}
-	for name := range want {
-		t.Errorf("docs/metrics.md has a row for %s in %q, and it is not exposed", name, sections)
-	}
+	return rows
 }
 
 // row is a row of a table of docs/metrics.md: | `NAME` | TYPE | LABELS | ...

@@ -36,7 +36,7 @@ func (l *Loop) followConfig(ctx context.Context) error {
 		}
 	}
 	return stream.Follow(ctx, stream.FollowConfig[*Desired]{
-		Name: "configmux", Source: l.cfg.Desired, Clock: l.cfg.Clock, Logger: l.cfg.Logger,
+		Name: "configmux", Source: l.cfg.Desired, Clock: l.cfg.Clock, Logger: l.cfg.Logger, Metrics: l.cfg.DesiredMetrics,
 		Handle: func(c stream.Change[*Desired]) { send(configEvent{change: c}) },
 		Synced: func() { send(configEvent{synced: true}) },
 		Connected: func(up bool, cause error) {

@@ -110,6 +110,8 @@ type Config struct {
 	Logger  *slog.Logger
 	// Metrics counts and times the turns; nil is for nobody to read.
 	Metrics *metrics.Metrics
+	// DesiredMetrics and EventsMetrics count what comes by the two streams; nil is for nobody to read.
+	DesiredMetrics, EventsMetrics *stream.FollowedMetrics
 	// Resync is syncFrequency of the KubeletConfiguration; the loop is unhealthy when it has not turned for twice as long.
 	Resync time.Duration
 }

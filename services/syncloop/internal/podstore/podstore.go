@@ -42,6 +42,8 @@ type Config struct {
 	Logger  *slog.Logger
 	// Metrics is told how far pods have come; nil is for nobody to read.
 	Metrics *metrics.Metrics
+	// StreamMetrics counts what the stream of pods does; nil is for nobody to read.
+	StreamMetrics *stream.ServedMetrics
 }
 
 // NotReadyError says that the pods cannot be told yet, and why.
@@ -104,7 +106,7 @@ type entry struct {
 func New(cfg Config) *Store {
 	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
 	return &Store{
-		cfg: cfg, level: stream.NewLevel[*enginev1.Pod](stream.Config{Clock: cfg.Clock}),
+		cfg: cfg, level: stream.NewLevel[*enginev1.Pod](stream.Config{Clock: cfg.Clock, Metrics: cfg.StreamMetrics}),
 		waiting: "syncloop is starting", entries: map[types.UID]*entry{}, observed: map[types.UID]*lifecyclev1.PodStatus{},
 	}
 }
