@@ -58,22 +58,6 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// NotConnectedError says that the runtime has not answered yet.
-type NotConnectedError struct {
-	// Endpoint is where it should be.
-	Endpoint string
-	// Cause is why the last try failed, or the error of the caller's context when there was none.
-	Cause error
-}
-
-// Error says what to check.
-func (e *NotConnectedError) Error() string {
-	return fmt.Sprintf("the container runtime does not answer at %s: %v (is it running, and is containerRuntimeEndpoint right?)", e.Endpoint, e.Cause)
-}
-
-// Unwrap returns the cause.
-func (e *NotConnectedError) Unwrap() error { return e.Cause }
-
 // Client is a service's connection to the runtime. It starts no goroutine: who asks for a service waits for it in its own.
 type Client struct {
 	conn    *grpc.ClientConn
@@ -280,18 +264,15 @@ func (s *slot[T]) note(err error) {
 	s.state.cause = err
 	s.state.mu.Unlock()
 	if !known {
-		s.logger.Warn("the container runtime does not answer, trying again until it does", "what", s.what, "endpoint", s.endpoint, "error", err)
+		s.logger.Warn("the container runtime does not answer, trying again until it does", "what", s.what, "endpoint", s.endpoint, "error", Away(s.endpoint, err))
 	}
 }
 
 func (s *slot[T]) fail(err error) (T, error) {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
-	if s.state.cause != nil {
-		err = fmt.Errorf("%w; last: %w", err, s.state.cause)
-	}
 	var none T
-	return none, &NotConnectedError{Endpoint: s.endpoint, Cause: err}
+	return none, &NotConnectedError{Endpoint: s.endpoint, Cause: s.state.cause, Ended: err}
 }
 
 func (s *slot[T]) close(ctx context.Context, closeService func(T, context.Context) error) error {

@@ -43,7 +43,7 @@ func TestARuntimeThatIsAwayIsNamedAndNotWaitedForForever(t *testing.T) {
 	if !errors.As(err, &away) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("got %v, want a NotConnectedError after the deadline", err)
 	}
-	for _, want := range []string{endpoint, "no such file", "containerRuntimeEndpoint"} {
+	for _, want := range []string{endpoint, "no such file", "containerRuntimeEndpoint", "--container-runtime-endpoint"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
 		}

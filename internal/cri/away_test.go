@@ -1,0 +1,85 @@
+package cri_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/quartet-node/quartet/internal/cri"
+)
+
+// TestARuntimeThatCannotBeUsedIsOneLineThatSaysWhatToDo, in the error and in the log, once each.
+func TestARuntimeThatCannotBeUsedIsOneLineThatSaysWhatToDo(t *testing.T) {
+	dir, err := os.MkdirTemp("", "cri")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	listen := func(name string) net.Listener {
+		listener, err := net.Listen("unix", filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			// The server has closed it, where there is one.
+			_ = listener.Close()
+		})
+		return listener
+	}
+	stale := listen("stale.sock")
+	stale.(*net.UnixListener).SetUnlinkOnClose(false) //nolint:forcetypeassert // net.Listen makes one
+	if err := stale.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// A containerd without its CRI plugin: gRPC, and no service of that name.
+	server, served := grpc.NewServer(), make(chan error, 1)
+	without := listen("without.sock")
+	go func() { served <- server.Serve(without) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	for socket, want := range map[string][]string{
+		"none.sock":    {"no such file or directory: start it, or name its socket with containerRuntimeEndpoint or --container-runtime-endpoint", "in a container, see that the directory"},
+		"stale.sock":   {"connection refused: nothing serves on that socket any more: start the runtime"},
+		"without.sock": {"unknown service runtime.v1.RuntimeService: it does not serve CRI v1, which containerd does from 1.6 on", "disabled_plugins in /etc/containerd/config.toml"},
+	} {
+		t.Run(socket, func(t *testing.T) {
+			endpoint := "unix://" + filepath.Join(dir, socket)
+			var log bytes.Buffer
+			client := newClient(t, cri.Config{Endpoint: endpoint, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+			defer cancel()
+			_, err := client.Runtime(ctx)
+			if err == nil {
+				t.Fatal("it is taken for a runtime")
+			}
+			logged := strings.ReplaceAll(log.String(), `\"`, `"`)
+			for _, part := range append(want, "the container runtime at "+endpoint+" does not answer: ") {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("the error lacks %q: %v", part, err)
+				}
+				if !strings.Contains(logged, part) {
+					t.Errorf("the log lacks %q: %s", part, logged)
+				}
+			}
+			if strings.Count(log.String(), "\n") != 1 || strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than a line: %s\n%v", log.String(), err)
+			}
+		})
+	}
+}
