@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
@@ -41,6 +42,8 @@ const (
 	// BackoffStep is how many restarts of the present row of crashes came before this container: it gives the next
 	// back-off, and unlike RestartCount begins again after a long run or a changed spec.
 	BackoffStep = "quartet.dev/backoff-step"
+	// InitContainer is "true" on a container that the pod's start waits for to end. How it ends well is part of that start.
+	InitContainer = "quartet.dev/init-container"
 	// TerminationMessagePath is the file in the container that its last words are read from.
 	TerminationMessagePath = "io.kubernetes.container.terminationMessagePath"
 	// TerminationMessagePolicy says whether the log is read when that file is empty.
@@ -99,6 +102,9 @@ func Container(pod *v1.Pod, c *v1.Container, restart Restart, traceparent string
 	if traceparent != "" {
 		annotations[telemetry.AnnotationTraceparent] = traceparent
 	}
+	if isInit(pod, c.Name) {
+		annotations[InitContainer] = "true"
+	}
 	if pod.DeletionGracePeriodSeconds != nil {
 		annotations[PodDeletionGracePeriod] = strconv.FormatInt(*pod.DeletionGracePeriodSeconds, 10)
 	}
@@ -116,6 +122,13 @@ func Container(pod *v1.Pod, c *v1.Container, restart Restart, traceparent string
 		}
 	}
 	return labels, annotations, nil
+}
+
+// isInit is true for an init container, and false for one that runs beside the others (restartPolicy Always).
+func isInit(pod *v1.Pod, name string) bool {
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(c v1.Container) bool {
+		return c.Name == name && (c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways)
+	})
 }
 
 func podLabels(pod *v1.Pod) map[string]string {

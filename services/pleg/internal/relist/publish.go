@@ -83,7 +83,7 @@ func (r *Relister) event(status *lifecyclev1.PodStatus, change record.Change, no
 }
 
 // trace makes the span of an event and returns a context that has it. What the agent has just brought about, a container's
-// start or a sandbox's, goes on with the trace that is written on it; everything later begins a trace of its own, with a link
+// start, an init container's good end or a sandbox's, goes on with the trace that is written on it; everything later begins a trace of its own, with a link
 // to that one. The span runs from when it happened to when it was noticed; that of a container which did not end well has
 // failed.
 func (r *Relister) trace(status *lifecyclev1.PodStatus, change record.Change, occurred, now time.Time) context.Context {
@@ -141,11 +141,19 @@ func nameOf(t lifecyclev1.EventType) string {
 func originOf(status *lifecyclev1.PodStatus, change record.Change) (traceparent string, continues bool) {
 	switch {
 	case change.Container != nil:
-		return change.Container.GetAnnotations()[telemetry.AnnotationTraceparent], change.Type == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED
+		return change.Container.GetAnnotations()[telemetry.AnnotationTraceparent], isPartOfStart(change)
 	case change.Sandbox != nil:
 		return change.Sandbox.GetAnnotations()[telemetry.AnnotationTraceparent], true
 	case len(status.GetSandboxes()) > 0:
 		return status.GetSandboxes()[0].GetAnnotations()[telemetry.AnnotationTraceparent], false
 	}
 	return "", false
+}
+
+// isPartOfStart is true for what belongs to the start of the pod: a container has started, or an init container has ended well
+// and so lets the next one start.
+func isPartOfStart(change record.Change) bool {
+	c := change.Container
+	return change.Type == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED ||
+		change.Type == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED && c.GetExitCode() == 0 && c.GetAnnotations()[podlabels.InitContainer] == "true"
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
 	"github.com/quartet-node/quartet/test/fakecri"
@@ -290,6 +291,29 @@ func TestAStartContinuesItsTraceAndADeathIsLinkedToIt(t *testing.T) {
 	}
 	if s := death.Status(); s.Code != otelcodes.Error || !strings.Contains(s.Description, `"app" ended with exit code 137 (Error)`) {
 		t.Errorf("the status of a death is %v, want an error that says how", s)
+	}
+}
+
+// TestTheGoodEndOfAnInitContainerIsPartOfThePodsStart, so that a pod with init containers has one trace until it is Ready;
+// a failed one is a crash like any other.
+func TestTheGoodEndOfAnInitContainerIsPartOfThePodsStart(t *testing.T) {
+	for code, same := range map[int32]bool{0: true, 1: false} {
+		traceparent, origin := traced("b")
+		fake := fakecri.New(t)
+		r := start(t, fake)
+		next := r.subscribe()
+		_, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"setup"}, Annotations: map[string]string{
+			telemetry.AnnotationTraceparent: traceparent, podlabels.InitContainer: "true",
+		}})
+		r.Hint("uid-1", time.Time{})
+		next()
+		next()
+		fake.Exit(ids["setup"], code)
+		r.Hint("uid-1", time.Time{})
+		died := trace.SpanContextFromContext(telemetry.WithTraceparent(context.Background(), next().GetTraceparent()))
+		if (died.TraceID() == origin.TraceID()) != same {
+			t.Errorf("exit code %d: the end is in the trace of the start: %v, want %v", code, !same, same)
+		}
 	}
 }
 
