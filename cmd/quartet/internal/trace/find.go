@@ -63,6 +63,19 @@ func beginnings(status *lifecyclev1.PodStatus, container string) []begun {
 	return all
 }
 
+// created completes a sentence about a container that was not created with those that were.
+func created(status *lifecyclev1.PodStatus) string {
+	var names []string
+	for _, c := range status.GetContainers() {
+		names = append(names, c.GetName())
+	}
+	slices.Sort(names)
+	if names = slices.Compact(names); len(names) == 0 {
+		return ""
+	}
+	return ", or name one of " + strings.Join(names, ", ")
+}
+
 // fromNode finds the trace of the last start in what the node knows of a pod. Without one traceID is empty; why says what
 // is known of the reason.
 func fromNode(pod show.Located, container string) (f found, why string) {
@@ -71,8 +84,6 @@ func fromNode(pod show.Located, container string) (f found, why string) {
 	switch {
 	case pod.Status == nil:
 		return f, "pleg does not know the pod"
-	case len(all) == 0 && container != "":
-		return f, "no container " + container + " of it has been created yet"
 	case len(all) == 0:
 		return f, "nothing of it has been created yet"
 	}
@@ -149,6 +160,9 @@ func (c *command) find(ctx context.Context, j *jaeger, name string) (found, erro
 	var candidates []subject
 	var why error
 	switch noPod := (*show.NoPodError)(nil); {
+	case err == nil && c.container != "" && len(beginnings(located.Status, c.container)) == 0:
+		return found{}, fmt.Errorf("no container %q of pod %s/%s has been created: leave out -c to see how far the pod got%s",
+			c.container, located.Namespace, located.Name, created(located.Status))
 	case err == nil:
 		f, reason := fromNode(located, c.container)
 		if reason != "" {

@@ -100,27 +100,48 @@ func (s start) lines(tops []*node) []line {
 		}
 	}
 	push(tops, 0)
+	told := make(map[string]time.Duration)
 	var lines []line
 	for len(stack) > 0 {
 		p := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
-		lines = append(lines, line{
-			node: p.node, title: title(p.span), depth: p.depth, offset: p.start.Sub(s.window.from), slow: p.node == s.slow, notes: notesOf(p.node),
-		})
+		l := line{node: p.node, title: title(p.span), depth: p.depth, offset: p.start.Sub(s.window.from), slow: p.node == s.slow}
+		if p.failed {
+			l.notes = append(l.notes, note{noteError, reason(l, told)})
+		}
+		l.notes = append(l.notes, remarks(p.node)...)
+		lines = append(lines, l)
 		push(p.below, p.depth+1)
 	}
 	return lines
 }
 
-func notesOf(n *node) []note {
-	var notes []note
-	if n.failed {
-		text := oneLine(n.message)
-		if text == "" {
-			text = "failed, without saying why"
+// reason says why a span failed. What a span below it says stands there; what one above has said at an offset is not said again.
+func reason(l line, told map[string]time.Duration) string {
+	text := oneLine(l.message)
+	for _, child := range l.below {
+		below := oneLine(child.message)
+		switch own, found := strings.CutSuffix(text, below); {
+		case !child.failed || below == "" || !found:
+		case own == "":
+			return "as below"
+		default:
+			return own + "…"
 		}
-		notes = append(notes, note{noteError, text})
 	}
+	if text == "" {
+		return "failed, without saying why"
+	}
+	if at, known := told[text]; known {
+		return "as at " + length(at)
+	}
+	told[text] = l.offset
+	return text
+}
+
+// remarks are the links of a span, and what is odd about its times.
+func remarks(n *node) []note {
+	var notes []note
 	for _, id := range n.links {
 		notes = append(notes, note{noteLink, oneLine(relation(n.span) + ": trace " + id)})
 	}
@@ -134,7 +155,10 @@ func notesOf(n *node) []note {
 
 // relation says what a link of a span leads to.
 func relation(s *span) string {
-	if s.attributes[string(telemetry.AttrEvent)] != "ContainerDied" {
+	switch {
+	case s.name == spanCreate:
+		return "the container's last start"
+	case s.attributes[string(telemetry.AttrEvent)] != "ContainerDied":
 		return "linked to"
 	}
 	switch code := s.attributes[string(telemetry.AttrExitCode)]; code {

@@ -129,7 +129,8 @@ func TestAStartThatFailedIsFound(t *testing.T) {
 	f.jaeger.put(t, traceOne, `syncloop pod.sync 0 100 error="sandbox: no network"
   syncloop sandbox 1 90 k8s.pod.name=hello-node-1 k8s.namespace.name=default error="no network"`)
 	out, _ := f.must("hello-node-1")
-	f.wants(out, "✗ sandbox: no network")
+	f.wants(out, "✗ sandbox: …")
+	f.wants(out, "✗ no network")
 	f.wants(out, "Ready    not in this trace")
 }
 
@@ -149,7 +150,7 @@ func TestWhyThereIsNoTrace(t *testing.T) {
 	f.fails("was left out by sampling: see OTEL_TRACES_SAMPLER", "hello")
 	f.knows(container("web", 0, traceOne, "01"))
 	f.fails("has Jaeger been restarted", "hello")
-	f.fails("no container side of it has been created yet", "hello", "-c", "side")
+	f.fails(`no container "side" of pod default/hello-node-1 has been created: leave out -c to see how far the pod got, or name one of web`, "hello", "-c", "side")
 	f.knows()
 	f.fails("nothing of it has been created yet", "hello")
 	f.located.Status = nil

@@ -14,6 +14,9 @@ import (
 // spanReady is the span with which syncloop ends the start of a pod: the status says Ready.
 const spanReady = "status.update"
 
+// spanCreate is the span in which syncloop makes a container.
+const spanCreate = "container.create"
+
 // node is a span at its place in the tree.
 type node struct {
 	*span
