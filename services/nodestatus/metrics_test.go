@@ -24,6 +24,9 @@ func TestMetricsAreServedAsDocumented(t *testing.T) {
 	metricstest.Want(t, served, 0, "quartet_node_condition", "condition", "Ready", "status", "false")
 	metricstest.Want(t, served, 1, "quartet_nodestatus_peer_healthy", "peer", "pleg")
 	metricstest.Want(t, served, 1, "quartet_stream_subscribers", "stream", "node")
+	if got := metricstest.Value(t, served, "kubelet_cgroup_version"); got != 1 && got != 2 {
+		t.Errorf("cgroups are of version %v", got)
+	}
 	if got := metricstest.Value(t, served, "quartet_node_eviction_signal_available", "signal", "memory.available"); got <= 0 {
 		t.Errorf("%v bytes of memory are left", got)
 	}

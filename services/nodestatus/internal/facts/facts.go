@@ -13,6 +13,7 @@ import (
 	"github.com/google/cadvisor/lib/machine"
 	"github.com/google/cadvisor/lib/utils/sysfs"
 	"github.com/google/cadvisor/lib/utils/sysinfo"
+	"golang.org/x/sys/unix"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
@@ -32,6 +33,8 @@ type Machine struct {
 	OSImage string
 	// OperatingSystem and Architecture are Go's names: "linux", "amd64".
 	OperatingSystem, Architecture string
+	// CgroupVersion is 2 where the unified hierarchy is mounted, and 1 where each controller has its own.
+	CgroupVersion int
 }
 
 // HugePages is how many huge pages of one size are set aside.
@@ -79,7 +82,7 @@ func ReadMachine() (Machine, error) {
 		CPUs: cpus(sys), MemoryBytes: int64(memory), //nolint:gosec // a machine has less than 8 EiB
 		MachineID: firstOf(machineIDFiles), BootID: firstOf(bootIDFiles),
 		KernelVersion: machine.KernelVersion(), OSImage: machine.ContainerOsVersion(),
-		OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
+		OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH, CgroupVersion: cgroupVersion(cgroupDir),
 	}
 	// Only root may read the hardware's id on most machines, and virtual ones often have none.
 	if uuid, err := sysinfo.GetSystemUUID(sys); err == nil {
@@ -103,6 +106,17 @@ func cpus(sys sysfs.SysFs) int {
 		return runtime.NumCPU()
 	}
 	return n
+}
+
+const cgroupDir = "/sys/fs/cgroup"
+
+// cgroupVersion tells by the file system that is mounted there, as the kubelet does.
+func cgroupVersion(dir string) int {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
+		return 2
+	}
+	return 1
 }
 
 func firstOf(files []string) string {

@@ -110,3 +110,16 @@ func TestTheLeastLimitOfProcessesCounts(t *testing.T) {
 		t.Errorf("got %d, %d, %v, want 1000, 20", limit, running, err)
 	}
 }
+
+func TestCgroupVersionIsThatOfTheFileSystem(t *testing.T) {
+	if got := cgroupVersion(t.TempDir()); got != 1 {
+		t.Errorf("a directory that is no unified hierarchy is of version %d, want 1", got)
+	}
+	const hybrid = "/sys/fs/cgroup/unified"
+	if _, err := os.Stat(hybrid); err != nil {
+		t.Skip("no unified hierarchy beside others on this machine")
+	}
+	if got := cgroupVersion(hybrid); got != 2 {
+		t.Errorf("a unified hierarchy is of version %d, want 2", got)
+	}
+}

@@ -167,6 +167,7 @@ func (h *Heart) readMachine() bool {
 	}
 	h.cfg.Health.Set("machine", "")
 	h.machine = &machine
+	h.cfg.Metrics.cgroup.Set(float64(machine.CgroupVersion))
 	if node := h.previous.Node; node != nil && node.Status.NodeInfo.BootID != machine.BootID {
 		// The machine has been started anew: what was ready then says nothing about now.
 		node = node.DeepCopy()

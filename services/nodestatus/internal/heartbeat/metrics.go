@@ -13,7 +13,7 @@ import (
 // Metrics says what the last Node says, and counts heartbeats.
 type Metrics struct {
 	duration           prometheus.Histogram
-	lastBeat           prometheus.Gauge
+	lastBeat, cgroup   prometheus.Gauge
 	failedReadings     prometheus.Counter
 	condition, healthy *prometheus.GaugeVec
 	signals            signalMetrics
@@ -36,6 +36,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "quartet_nodestatus_last_heartbeat_timestamp_seconds",
 			Help: "When the Node was last computed, in seconds since 1970; 0 before the first time.",
 		}),
+		cgroup: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "kubelet_cgroup_version", Help: "1 or 2, the version of cgroups that the machine uses; 0 until the machine could be read.",
+		}),
 		failedReadings: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "quartet_nodestatus_reading_errors_total", Help: "Heartbeats at which the machine could not be read, or not in full.",
 		}),
@@ -49,7 +52,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	for _, peer := range []string{peerPLEG, peerSyncLoop} {
 		m.healthy.WithLabelValues(peer)
 	}
-	registry.MustRegister(m.duration, m.lastBeat, m.failedReadings, m.condition, m.healthy, m.signals.available, m.signals.threshold)
+	registry.MustRegister(m.duration, m.lastBeat, m.cgroup, m.failedReadings, m.condition, m.healthy, m.signals.available, m.signals.threshold)
 	return m
 }
 
