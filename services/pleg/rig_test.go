@@ -74,7 +74,7 @@ func startPLEG(t *testing.T, endpoint string) *rig {
 
 // run starts the rig's pleg, also once more after it has been stopped.
 func (r *rig) run() {
-	tel := &telemetry.Telemetry{Logger: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer("")}
+	tel := silent()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, r.cfg, tel) }()
@@ -89,6 +89,10 @@ func (r *rig) run() {
 			r.t.Errorf("pleg ended with %v", err)
 		}
 	}
+}
+
+func silent() *telemetry.Telemetry {
+	return &telemetry.Telemetry{Logger: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer("")}
 }
 
 func (r *rig) ctx() context.Context {

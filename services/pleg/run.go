@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -31,11 +33,11 @@ const (
 // run observes the runtime and serves what it sees until ctx ends.
 func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (err error) {
 	cfg.LogUnsupported(tel.Logger)
-	lock, err := statedir.Lock(cfg.StateDir, string(nodeconfig.PLEG))
+	release, err := takePlace(cfg, tel.Logger)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, lock.Release()) }()
+	defer func() { err = errors.Join(err, release()) }()
 	registry := metrics.New(nodeconfig.PLEG).Registry
 	// The calls are not traced: they read, on no pod's behalf.
 	client, err := cri.New(cri.Config{
@@ -47,6 +49,24 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
 	return observe(ctx, cfg, tel, client, registry)
+}
+
+// takePlace takes the lock of the node's pleg, and returns what gives it up. One that only reads beside it takes none: no
+// pleg writes anything, so two do not harm each other; the lock keeps the node's own the only one that others find.
+func takePlace(cfg nodeconfig.Config, logger *slog.Logger) (release func() error, err error) {
+	if cfg.ReadOnly {
+		logger.Info("running beside the node's own pleg, without its lock", "address", cfg.Listen)
+		return func() error { return nil }, nil
+	}
+	held, err := statedir.Lock(cfg.StateDir, string(nodeconfig.PLEG))
+	var other *statedir.HeldError
+	switch {
+	case errors.As(err, &other):
+		return nil, fmt.Errorf("%w, or run this one beside it with --read-only and a --listen of its own", err)
+	case err != nil:
+		return nil, err
+	}
+	return held.Release, nil
 }
 
 // observe runs everything that looks at the runtime, and who serves what it sees.

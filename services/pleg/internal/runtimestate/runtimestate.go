@@ -95,7 +95,7 @@ func (w *Watcher) ask(ctx context.Context) (well bool) {
 	reason := ""
 	switch {
 	case err != nil:
-		reason = fmt.Sprintf("the container runtime at %s does not answer: %v", w.cfg.Endpoint, err)
+		reason = cri.Away(w.cfg.Endpoint, err).Error()
 	case !state.GetReady():
 		reason = fmt.Sprintf("the container runtime at %s is not ready: %s", w.cfg.Endpoint, cmp.Or(state.GetReadyMessage(), "it does not say why"))
 	}
@@ -129,8 +129,15 @@ func (w *Watcher) note(state *lifecyclev1.Runtime, reason string) {
 	w.cfg.Changed(reason)
 }
 
+// connected returns the service of a runtime that has answered once; one that has not is soon said to be away.
+func (w *Watcher) connected(ctx context.Context) (internalapi.RuntimeService, error) {
+	ctx, cancel := context.WithTimeout(ctx, impatience)
+	defer cancel()
+	return w.cfg.Runtime(ctx)
+}
+
 func (w *Watcher) question(ctx context.Context) (*lifecyclev1.Runtime, error) {
-	runtime, err := w.cfg.Runtime(ctx)
+	runtime, err := w.connected(ctx)
 	if err != nil {
 		return nil, err
 	}
