@@ -24,8 +24,8 @@ func (s *Store) Census() metrics.Census {
 		census.Desired[static]++
 		if e.isActive() {
 			census.Active[static]++
+			census.Waiting = append(census.Waiting, e.waiting()...)
 		}
-		census.Waiting = append(census.Waiting, e.waiting()...)
 	}
 	for _, observed := range s.observed {
 		for _, sandbox := range observed.GetSandboxes() {
@@ -67,7 +67,7 @@ func (e *entry) working() metrics.Working {
 	return w
 }
 
-// waiting lists the containers of a pod that wait.
+// waiting lists the containers of a pod that wait. Those of a pod that has ended wait for nothing, whatever they say.
 func (e *entry) waiting() []metrics.WaitingContainer {
 	var list []metrics.WaitingContainer
 	for _, statuses := range [][]v1.ContainerStatus{e.status.InitContainerStatuses, e.status.ContainerStatuses} {
