@@ -1,0 +1,165 @@
+// Package dockerhost gives tests a Docker engine and docker compose: the engine that answers on this machine, else one of the
+// test's own that is started for it and leaves nothing behind.
+//
+// An own engine has its directories, socket and process ids below one temporary directory, no default bridge, and touches
+// neither the packet filter nor the settings of the machine's network: two engines, and what else a test looks at, do not
+// meet. Published ports work, by the engine's own proxy.
+//
+// What a test needs and the machine lacks makes the test skip with the reason; with CI=true it fails instead.
+package dockerhost
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quartet-node/quartet/test/harness"
+)
+
+const (
+	// defaultEndpoint is where an engine listens unless DOCKER_HOST says otherwise.
+	defaultEndpoint = "unix:///var/run/docker.sock"
+	// commandTimeout bounds one command: compose waits for health checks, and stops what has ten seconds to end.
+	commandTimeout = 5 * time.Minute
+	// pipePatience is how long the output of a command that was ended may stay open by what it has started.
+	pipePatience = 5 * time.Second
+)
+
+// Host is an engine for one test.
+type Host struct {
+	// Endpoint is its address, "unix://" and a path.
+	Endpoint string
+	// Own is true when the test has started it, so that there is nothing else on it.
+	Own bool
+	// APIVersion is the newest version of the API that it speaks. compose 5.1 asks for a newer one than Debian's engine has.
+	APIVersion string
+
+	// configDir is an empty directory for what the docker command would read of the user's.
+	configDir string
+	// kept counts the images of others that have a second name during the test.
+	kept int
+}
+
+// Start gives the engine of this machine, or one of the test's own when none answers.
+func Start(t testing.TB) *Host {
+	t.Helper()
+	requirements(t)
+	endpoint := os.Getenv("DOCKER_HOST")
+	if endpoint == "" {
+		endpoint = defaultEndpoint
+	}
+	h := &Host{Endpoint: endpoint, configDir: t.TempDir()}
+	// The containers of tests bind directories of this machine, which an engine elsewhere does not have.
+	if strings.HasPrefix(endpoint, "unix://") && h.ask() == nil {
+		t.Logf("dockerhost: the engine at %s answers and is used", endpoint)
+		return h
+	}
+	return StartOwn(t)
+}
+
+// StartOwn starts an engine for the test alone, beside one that the machine may have.
+func StartOwn(t testing.TB) *Host {
+	t.Helper()
+	requirements(t)
+	if _, err := exec.LookPath("dockerd"); err != nil {
+		harness.Require(t, errors.New("dockerd is missing: apt-get install docker.io"))
+	}
+	e := startEngine(t)
+	h := &Host{Endpoint: "unix://" + e.socket(), Own: true, configDir: t.TempDir()}
+	t.Cleanup(func() {
+		h.removeEverything(t)
+		e.stop(t)
+	})
+	e.await(t, h.ask)
+	return h
+}
+
+// requirements are what every test with an engine needs.
+func requirements(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		harness.Require(t, errors.New("a Docker engine is root's: run the test as root"))
+	}
+	if _, err := exec.LookPath("docker"); err != nil {
+		harness.Require(t, errors.New("the docker command is missing: apt-get install docker.io docker-cli"))
+	}
+}
+
+// ask asks the engine for the version of its API. It fails while none answers.
+func (h *Host) ask() error {
+	out, err := h.run("docker", nil, "version", "--format", "{{.Server.APIVersion}}")
+	if err != nil {
+		return err
+	}
+	h.APIVersion = strings.TrimSpace(out)
+	return nil
+}
+
+// Env is the environment for a program that talks to this engine.
+func (h *Host) Env() []string {
+	env := append(os.Environ(), "DOCKER_HOST="+h.Endpoint, "DOCKER_CONFIG="+h.configDir)
+	if h.APIVersion != "" {
+		env = append(env, "DOCKER_API_VERSION="+h.APIVersion)
+	}
+	return env
+}
+
+// Docker runs the docker command and gives what it prints to its standard output. A failure fails the test.
+func (h *Host) Docker(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := h.TryDocker(args...)
+	if err != nil {
+		t.Fatalf("dockerhost: %v", err)
+	}
+	return out
+}
+
+// TryDocker is Docker for a command that may fail; the error has what it printed.
+func (h *Host) TryDocker(args ...string) (string, error) {
+	return h.run("docker", nil, args...)
+}
+
+// Compose runs docker compose of the build (tools/compose) with environment variables in addition, NAME=VALUE, which win over
+// those of an .env file. It gives what compose prints to its standard output; a failure fails the test.
+func (h *Host) Compose(t testing.TB, env []string, args ...string) string {
+	t.Helper()
+	out, err := h.TryCompose(t, env, args...)
+	if err != nil {
+		t.Fatalf("dockerhost: %v", err)
+	}
+	return out
+}
+
+// TryCompose is Compose for a command that may fail; the error has what it printed.
+func (h *Host) TryCompose(t testing.TB, env []string, args ...string) (string, error) {
+	t.Helper()
+	compose := filepath.Join(harness.BinDir(t), "tools", "docker-compose")
+	if _, err := os.Stat(compose); err != nil {
+		harness.Require(t, fmt.Errorf("%w: run make test-tools", err))
+	}
+	return h.run(compose, env, args...)
+}
+
+func (h *Host) run(program string, env []string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(h.Env(), env...)
+	cmd.WaitDelay = pipePatience
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("it did not end within %v", commandTimeout)
+		}
+		return stdout.String(), fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(program), strings.Join(args, " "), err, stdout.String(), stderr.String())
+	}
+	return stdout.String(), nil
+}

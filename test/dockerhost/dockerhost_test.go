@@ -1,0 +1,133 @@
+package dockerhost_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/quartet-node/quartet/test/dockerhost"
+	"github.com/quartet-node/quartet/test/leftovers"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const hello = "quartet.local/hello:1"
+
+// project runs compose with the project of this test.
+func project(t *testing.T, h *dockerhost.Host, args ...string) string {
+	t.Helper()
+	return h.Compose(t, []string{"WHO=composer"}, append([]string{"--file", "testdata/compose.yaml"}, args...)...)
+}
+
+// container is what `docker inspect` says of a container, as far as this test looks.
+type container struct {
+	State      struct{ Health struct{ Status string } }
+	HostConfig struct {
+		ReadonlyRootfs bool
+		CapDrop        []string
+		Memory         int64
+	}
+	Config struct{ User string }
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// An engine of the test's own runs what deploy/compose needs, and nothing of it stays, though nothing is taken down.
+func TestAnEngineOfItsOwnLeavesNothingBehind(t *testing.T) {
+	leftovers.Watch(t)
+	h := dockerhost.StartOwn(t)
+	if !h.Own {
+		t.Error("the engine is not the test's")
+	}
+	if got := h.Load(t, "hello"); len(got) != 1 || got[0] != hello {
+		t.Fatalf("loaded %q", got)
+	}
+	project(t, h, "up", "--detach", "--wait", "web")
+
+	var inspected []container
+	id := strings.TrimSpace(project(t, h, "ps", "--quiet", "web"))
+	if err := json.Unmarshal([]byte(h.Docker(t, "inspect", id)), &inspected); err != nil {
+		t.Fatal(err)
+	}
+	c := inspected[0]
+	if c.State.Health.Status != "healthy" || !c.HostConfig.ReadonlyRootfs || c.Config.User != "65534:65534" ||
+		len(c.HostConfig.CapDrop) != 1 || c.HostConfig.Memory != 64<<20 {
+		t.Errorf("the container is %+v", c)
+	}
+	address := strings.TrimSpace(project(t, h, "port", "web", "8080"))
+	if body := get(t, "http://"+address+"/"); !strings.HasPrefix(body, "hello composer") {
+		t.Errorf("it answers %q", body)
+	}
+	if out, err := h.TryCompose(t, []string{"WHO=x"}, "--file", "testdata/compose.yaml", "--profile", "sick", "up", "--detach", "--wait", "sick"); err == nil ||
+		!strings.Contains(err.Error(), "unhealthy") {
+		t.Errorf("a container whose health check fails counts as healthy: %v\n%s", err, out)
+	}
+}
+
+// On an engine that others use too, the names of images are theirs again after the test.
+func TestASharedEngineHasItsImagesBack(t *testing.T) {
+	own := dockerhost.StartOwn(t)
+	own.Load(t, "hello", "pause")
+	own.Docker(t, "tag", "quartet.local/pause:1", hello)
+	theirs := own.Docker(t, "image", "inspect", "--format", "{{.Id}}", hello)
+	own.Docker(t, "rmi", "quartet.local/pause:1")
+
+	t.Run("a test with the shared engine", func(t *testing.T) {
+		t.Setenv("DOCKER_HOST", own.Endpoint)
+		h := dockerhost.Start(t)
+		if h.Own || h.Endpoint != own.Endpoint || h.APIVersion == "" {
+			t.Fatalf("the engine that answers is not used: %+v", h)
+		}
+		h.Load(t, "hello", "pause")
+		if loaded := h.Docker(t, "image", "inspect", "--format", "{{.Id}}", hello); loaded == theirs {
+			t.Error("the image is not loaded")
+		}
+	})
+	if back := own.Docker(t, "image", "inspect", "--format", "{{.Id}}", hello); back != theirs {
+		t.Errorf("the name is of %s, and was of %s", back, theirs)
+	}
+	if names := strings.Fields(own.Docker(t, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}")); len(names) != 1 {
+		t.Errorf("there was %s alone, and now there is %q", hello, names)
+	}
+}
+
+// The services are of the machine's kernel alone: an image of one has a static program, its user and its labels.
+func TestTheImagesOfTheServicesStart(t *testing.T) {
+	h := dockerhost.StartOwn(t)
+	users := map[string]string{"configmux": "10241:10240", "pleg": "0:10240", "syncloop": "0:10240", "nodestatus": "10244:10240", "quartet": ""}
+	for name, user := range users {
+		ref := h.Load(t, name)[0]
+		format := `{{.Config.User}}|{{index .Config.Labels "org.opencontainers.image.licenses"}}|{{index .Config.Labels "org.opencontainers.image.title"}}`
+		if got, want := strings.TrimSpace(h.Docker(t, "image", "inspect", "--format", format, ref)), user+"|Apache-2.0|quartet "+name; got != want {
+			t.Errorf("%s is %q, want %q", ref, got, want)
+		}
+		out := h.Docker(t, "run", "--rm", "--read-only", "--cap-drop=ALL", "--network=none", ref, "--help")
+		if !strings.Contains(out, name) {
+			t.Errorf("%s --help prints %q", ref, out)
+		}
+	}
+	ref := h.Load(t, "containerd")[0]
+	for _, program := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc", "bridge"} {
+		if out, err := h.TryDocker("run", "--rm", "--network=none", "--entrypoint=/runtime/"+program, ref, "--version"); err != nil {
+			t.Errorf("%s does not run: %v\n%s", program, err, out)
+		}
+	}
+}

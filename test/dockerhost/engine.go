@@ -1,0 +1,219 @@
+package dockerhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/internal/process"
+	"github.com/quartet-node/quartet/test/harness"
+)
+
+const (
+	// startTimeout bounds the start of an engine, which takes about two seconds.
+	startTimeout = time.Minute
+	// stopPatience is what an engine gets to end by itself; it has no containers then.
+	stopPatience = 30 * time.Second
+	// stopTimeout bounds everything at its end.
+	stopTimeout = time.Minute
+	// logTail is how much of the engine's log a failed test shows, in bytes.
+	logTail = 8 << 10
+)
+
+// engine is a dockerd of the test's own.
+type engine struct {
+	// dir has everything of it.
+	dir string
+	// ended is closed when the process has ended, and exit is how.
+	ended chan struct{}
+	exit  error
+	// pid is the process.
+	pid int
+	// made are paths outside dir that the engine makes and that were not there before, the deepest first.
+	made []string
+}
+
+func (e *engine) socket() string { return filepath.Join(e.dir, "docker.sock") }
+func (e *engine) log() string    { return filepath.Join(e.dir, "dockerd.log") }
+
+// outside are the paths that an engine makes whatever its flags say: its key, the folders of its plugins and of its
+// containers' shims, and the parents of its containers' cgroups.
+func outside() []string {
+	paths := []string{"/etc/docker/key.json", "/etc/docker", "/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd"}
+	// One hierarchy has it at its root, several have it at the root of each.
+	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*")
+	if err != nil {
+		return paths
+	}
+	for _, hierarchy := range append(hierarchies, "/sys/fs/cgroup") {
+		paths = append(paths, filepath.Join(hierarchy, "docker"))
+	}
+	return paths
+}
+
+func startEngine(t testing.TB) *engine {
+	t.Helper()
+	// Not t.TempDir: its removal would run while mounts are there, and its path is long for sockets.
+	dir, err := os.MkdirTemp("", "quartet-docker-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &engine{dir: dir, ended: make(chan struct{})}
+	for _, path := range outside() {
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			e.made = append(e.made, path)
+		}
+	}
+	// An own, empty configuration: the machine's may contradict the flags, which ends an engine.
+	config := filepath.Join(dir, "daemon.json")
+	if err := os.WriteFile(config, []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(e.log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("dockerd",
+		"--config-file="+config, "--host=unix://"+e.socket(), "--pidfile="+filepath.Join(dir, "dockerd.pid"),
+		"--data-root="+filepath.Join(dir, "data"), "--exec-root="+filepath.Join(dir, "exec"),
+		"--log-level=warn", "--bridge=none", "--iptables=false", "--ip-masq=false", "--ip-forward=false")
+	cmd.Stdout, cmd.Stderr = log, log
+	// A test that is ended by force takes its engine along.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := errors.Join(e.start(cmd), log.Close()); err != nil {
+		t.Fatalf("dockerhost: starting dockerd: %v", err)
+	}
+	return e
+}
+
+// start starts the process and waits for it in a goroutine that ends with it.
+func (e *engine) start(cmd *exec.Cmd) error {
+	started := make(chan error)
+	go func() {
+		// Pdeathsig is about the thread that has started the process: it has to stay as long.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		if err == nil {
+			e.pid = cmd.Process.Pid
+		}
+		started <- err
+		if err == nil {
+			e.exit = cmd.Wait()
+			close(e.ended)
+		}
+	}()
+	return <-started
+}
+
+// await waits until the engine answers, and fails the test when it has ended instead.
+func (e *engine) await(t testing.TB, ask func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	harness.Eventually(ctx, t, "the engine at "+e.socket()+" answers", func() bool {
+		select {
+		case <-e.ended:
+			t.Fatalf("dockerhost: dockerd has ended: %v\n%s", e.exit, e.tail())
+		default:
+		}
+		return ask() == nil
+	})
+}
+
+func (e *engine) tail() string {
+	log, err := os.ReadFile(e.log())
+	if err != nil {
+		return err.Error()
+	}
+	return string(log[max(0, len(log)-logTail):])
+}
+
+// stop ends the engine and removes all that is left of it. It reports what it could not remove, and goes on.
+func (e *engine) stop(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	err := process.End(ctx, e.pid, stopPatience)
+	if err == nil {
+		<-e.ended
+	}
+	// Its containerd ends with it unless it was killed.
+	if pid := e.containerd(); pid != 0 {
+		err = errors.Join(err, process.End(ctx, pid, stopPatience))
+	}
+	if t.Failed() {
+		t.Logf("dockerhost: the end of dockerd's log:\n%s", e.tail())
+	}
+	err = errors.Join(err, unmountBelow(e.dir), os.RemoveAll(e.dir))
+	for _, path := range e.made {
+		// A directory that is not empty is in use by others meanwhile, and theirs.
+		if rmErr := os.Remove(path); rmErr != nil && !errors.Is(rmErr, os.ErrNotExist) && !errors.Is(rmErr, unix.ENOTEMPTY) &&
+			!errors.Is(rmErr, unix.EBUSY) {
+			err = errors.Join(err, rmErr)
+		}
+	}
+	if err != nil {
+		t.Errorf("dockerhost: %v", err)
+	}
+}
+
+// containerd is the process id of the engine's containerd; 0 when it has ended.
+func (e *engine) containerd() int {
+	content, err := os.ReadFile(filepath.Join(e.dir, "exec", "containerd", "containerd.pid"))
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil || unix.Kill(pid, 0) != nil {
+		return 0
+	}
+	return pid
+}
+
+// unmountBelow takes away every mount on or below a directory, the last one first.
+func unmountBelow(dir string) error {
+	content, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	lines := strings.Split(strings.TrimSpace(string(content)), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		fields := strings.Fields(lines[i])
+		if len(fields) < 2 || (fields[1] != dir && !strings.HasPrefix(fields[1], dir+"/")) {
+			continue
+		}
+		if err := unix.Unmount(fields[1], unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, fmt.Errorf("unmounting %s: %w", fields[1], err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeEverything takes all containers, networks and volumes off an engine of the test's own: their mounts and interfaces
+// would outlive it.
+func (h *Host) removeEverything(t testing.TB) {
+	t.Helper()
+	ids, err := h.TryDocker("ps", "--all", "--quiet")
+	if err == nil && strings.TrimSpace(ids) != "" {
+		_, err = h.TryDocker(append([]string{"rm", "--force", "--volumes"}, strings.Fields(ids)...)...)
+	}
+	if err == nil {
+		_, err = h.TryDocker("network", "prune", "--force")
+	}
+	if err != nil {
+		t.Errorf("dockerhost: %v", err)
+	}
+}
