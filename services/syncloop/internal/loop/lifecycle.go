@@ -29,8 +29,8 @@ func (l *Loop) followPleg(ctx context.Context) error {
 	return stream.Follow(ctx, stream.FollowConfig[*lifecyclev1.Event]{
 		Name: "pleg", Source: l.cfg.Events, Clock: l.cfg.Clock, Logger: l.cfg.Logger, Equal: sameObservation,
 		Metrics: l.cfg.EventsMetrics,
-		Handle: func(c stream.Change[*lifecyclev1.Event]) { send(lifecycleEvent{change: c}) },
-		Synced: func() { send(lifecycleEvent{synced: true}) },
+		Handle:  func(c stream.Change[*lifecyclev1.Event]) { send(lifecycleEvent{change: c}) },
+		Synced:  func() { send(lifecycleEvent{synced: true}) },
 		Connected: func(up bool, cause error) {
 			if !up && cause != nil {
 				send(lifecycleEvent{down: cause.Error()})
