@@ -68,8 +68,9 @@ func (m Machine) Cgroups() Finding {
 	f := Finding{Check: "cgroups"}
 	needed := []string{"cpu", "memory", "pids"}
 	if have, err := m.read("sys/fs/cgroup/cgroup.controllers"); err == nil {
-		return cgroupFinding(f, "version 2", needed, []string{"cpuset", "io"}, strings.Fields(have),
-			"enable them in the kernel, or in the parent's cgroup.subtree_control when this is a container")
+		return cgroupFinding(f, "version 2", needed, []string{"cpuset", "io"}, strings.Fields(have), func([]string) string {
+			return "enable them in the kernel, or in the parent's cgroup.subtree_control when this is a container"
+		})
 	}
 	wanted := []string{"cpuset", "cpuacct", "blkio", "devices", "freezer"}
 	var have []string
@@ -81,16 +82,22 @@ func (m Machine) Cgroups() Finding {
 	if len(lacking(needed, have)) == len(needed) {
 		return f.With(Fault, "nothing is mounted at /sys/fs/cgroup", "mount -t cgroup2 none /sys/fs/cgroup")
 	}
-	return cgroupFinding(f, "version 1", needed, wanted, have,
-		"for each NAME: mkdir /sys/fs/cgroup/NAME && mount -t cgroup -o NAME none /sys/fs/cgroup/NAME")
+	return cgroupFinding(f, "version 1", needed, wanted, have, func(missing []string) string {
+		var commands []string
+		for _, name := range missing {
+			commands = append(commands, fmt.Sprintf("mkdir -p /sys/fs/cgroup/%[1]s && mount -t cgroup -o %[1]s none /sys/fs/cgroup/%[1]s", name))
+		}
+		return strings.Join(commands, " && ")
+	})
 }
 
-func cgroupFinding(f Finding, version string, needed, wanted, have []string, fix string) Finding {
+// cgroupFinding compares the controllers that are needed by every pod, and wanted by some, with those that there are.
+func cgroupFinding(f Finding, version string, needed, wanted, have []string, fix func(missing []string) string) Finding {
 	if missing := lacking(needed, have); len(missing) > 0 {
-		return f.With(Fault, version+" without the controllers "+strings.Join(missing, ", "), fix)
+		return f.With(Fault, version+" without the controllers "+strings.Join(missing, ", "), fix(missing))
 	}
 	if missing := lacking(wanted, have); len(missing) > 0 {
-		return f.With(Warning, version+" without the controllers "+strings.Join(missing, ", ")+", which some pods need", fix)
+		return f.With(Warning, version+" without the controllers "+strings.Join(missing, ", ")+", which some pods need", fix(missing))
 	}
 	f.Detail = version
 	return f

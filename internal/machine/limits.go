@@ -21,8 +21,6 @@ const (
 	minInstances, minWatches, minThreads = 128, 8192, 32768
 	// fullPercent of a limit in use is too much: what comes next is an error in some container.
 	fullPercent = 80
-
-	sysctlFile = " and the same line in /etc/sysctl.d/quartet.conf"
 )
 
 // OpenFiles checks how many files a process may have open.
@@ -64,14 +62,20 @@ func (m Machine) Inotify(processes []Process) Finding {
 	}
 	f.Detail = fmt.Sprintf("root has %d of %d instances and %d of %d watches", usedInstances, instances, usedWatches, watches)
 	if instances < minInstances || isFull(usedInstances, instances) {
-		return f.With(Warning, f.Detail+": too few instances are left", fmt.Sprintf("sysctl -w fs.inotify.max_user_instances=%d,%s", max(512, 4*usedInstances), sysctlFile))
+		return f.With(Warning, f.Detail+": too few instances are left", sysctl("fs.inotify.max_user_instances", max(512, 4*usedInstances)))
 	}
 	if watches < minWatches || isFull(usedWatches, watches) {
-		return f.With(Warning, f.Detail+": too few watches are left", fmt.Sprintf("sysctl -w fs.inotify.max_user_watches=%d,%s", max(524288, 4*usedWatches), sysctlFile))
+		return f.With(Warning, f.Detail+": too few watches are left", sysctl("fs.inotify.max_user_watches", max(524288, 4*usedWatches)))
 	}
 	return f
 }
 
+// sysctl is how a setting of the kernel is changed, now and for good.
+func sysctl(name string, value int64) string {
+	return fmt.Sprintf("sysctl -w %[1]s=%[2]d, and the line %[1]s = %[2]d in /etc/sysctl.d/quartet.conf", name, value)
+}
+
+// isFull is true when too little of a limit is left.
 func isFull(used, limit int64) bool { return used*100 >= limit*fullPercent }
 
 // Threads checks how many processes and threads there may be; the least of two limits counts.
@@ -95,7 +99,7 @@ func (m Machine) Threads() Finding {
 	}
 	f.Detail = fmt.Sprintf("%d of %d (%s)", used, limit, name)
 	if limit < minThreads || isFull(used, limit) {
-		return f.With(Warning, f.Detail+": too few are left for containers", fmt.Sprintf("sysctl -w %s=%d,%s", name, wanted, sysctlFile))
+		return f.With(Warning, f.Detail+": too few are left for containers", sysctl(name, wanted))
 	}
 	return f
 }

@@ -110,7 +110,7 @@ func TestCgroups(t *testing.T) {
 		{"v2 without memory", v2("cpuset cpu io pids"), Fault, []string{"version 2", "memory", "subtree_control"}},
 		{"v2 without cpuset", v2("cpu io memory pids"), Warning, []string{"cpuset"}},
 		{"v1", v1, OK, []string{"version 1"}},
-		{"v1 without pids", v1.and(files{"sys/fs/cgroup/pids/tasks": absent}), Fault, []string{"pids", "mount -t cgroup -o"}},
+		{"v1 without pids", v1.and(files{"sys/fs/cgroup/pids/tasks": absent}), Fault, []string{"mkdir -p /sys/fs/cgroup/pids && mount -t cgroup -o pids none /sys/fs/cgroup/pids"}},
 		{"v1 without freezer", v1.and(files{"sys/fs/cgroup/freezer/tasks": absent}), Warning, []string{"freezer"}},
 		{"nothing mounted", files{"sys/fs/cgroup/README": ""}, Fault, []string{"mount -t cgroup2"}},
 	})
@@ -150,7 +150,7 @@ func TestForwardingAndBridges(t *testing.T) {
 	const forward, filter = "proc/sys/net/ipv4/ip_forward", "proc/sys/net/bridge/bridge-nf-call-iptables"
 	run(t, Machine.Forwarding, []fileCase{
 		{"on", files{forward: "1\n"}, OK, nil},
-		{"off", files{forward: "0\n"}, Warning, []string{"sysctl -w net.ipv4.ip_forward=1"}},
+		{"off", files{forward: "0\n"}, Warning, []string{"sysctl -w net.ipv4.ip_forward=1", "net.ipv4.ip_forward = 1 in"}},
 	})
 	run(t, Machine.BridgeFilter, []fileCase{
 		{"on", files{filter: "1\n"}, OK, nil},

@@ -37,7 +37,7 @@ func (m Machine) Forwarding() Finding {
 		return Unknown(f.Check, err)
 	case on == 0:
 		return f.With(Warning, "off: pods do not reach beyond this machine unless the CNI plugin turns it on, as bridge does",
-			"sysctl -w net.ipv4.ip_forward=1, and the same line in /etc/sysctl.d/quartet.conf")
+			sysctl("net.ipv4.ip_forward", 1))
 	default:
 		return f
 	}
@@ -56,7 +56,7 @@ func (m Machine) BridgeFilter() Finding {
 		return Unknown(f.Check, err)
 	case on == 0:
 		return f.With(Warning, "off: a pod does not reach a hostPort or a service that leads to its own bridge",
-			"sysctl -w net.bridge.bridge-nf-call-iptables=1, and the same line in /etc/sysctl.d/quartet.conf")
+			sysctl("net.bridge.bridge-nf-call-iptables", 1))
 	default:
 		return f
 	}

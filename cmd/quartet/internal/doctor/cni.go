@@ -14,15 +14,15 @@ import (
 )
 
 // judgeNetwork checks that there is a CNI configuration and that every plugin that it names is there. As CNI has it, the
-// first file by name counts.
-func judgeNetwork(facts networkFacts) []machine.Finding {
+// first file by name counts. mend is how they come back; empty when they are somebody else's.
+func judgeNetwork(facts networkFacts, mend string) []machine.Finding {
 	f := machine.Ok("CNI configuration", "")
 	file, plugins, err := readCNI(facts.configDir)
 	if errors.Is(err, fs.ErrPermission) {
 		return []machine.Finding{machine.Unknown(f.Check, err)}
 	}
 	if err != nil {
-		return []machine.Finding{f.With(machine.Fault, err.Error(), "put a CNI configuration (*.conflist) into "+facts.configDir)}
+		return []machine.Finding{f.With(machine.Fault, err.Error(), orElse(mend, "write a CNI configuration (*.conflist) into "+facts.configDir))}
 	}
 	f.Detail = fmt.Sprintf("%s: %s", file, strings.Join(plugins, ", "))
 	b := machine.Ok("CNI plugins", "in %s", strings.Join(facts.binDirs, ", "))
@@ -35,7 +35,7 @@ func judgeNetwork(facts networkFacts) []machine.Finding {
 	if len(missing) > 0 {
 		dirs := strings.Join(facts.binDirs, ", ")
 		return []machine.Finding{f, b.With(machine.Fault, fmt.Sprintf("%s not in %s: no pod gets a network", strings.Join(missing, ", "), dirs),
-			"install them into "+facts.binDirs[0]+" (github.com/containernetworking/plugins, or the package containernetworking-plugins)")}
+			orElse(mend, "install them into "+facts.binDirs[0]+" (github.com/containernetworking/plugins, or the package containernetworking-plugins)"))}
 	}
 	return []machine.Finding{f, b}
 }

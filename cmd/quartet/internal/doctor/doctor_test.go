@@ -312,7 +312,7 @@ func TestTheConfigurationOfQuartetUpIsFound(t *testing.T) {
 	}
 	write(t, l.ConfigFile(), "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nreadOnlyPort: 4711\ncontainerRuntimeEndpoint: "+l.RuntimeEndpoint()+"\n", 0o644)
 	p := examine(t, dir, nil)
-	if p.configFile != l.ConfigFile() || p.runtime.endpoint != l.RuntimeEndpoint() || p.runtime.start != "quartet up --state-dir "+dir {
+	if p.configFile != l.ConfigFile() || p.runtime.endpoint != l.RuntimeEndpoint() || p.runtime.start != "quartet up --detach --state-dir "+dir {
 		t.Errorf("got %q, %+v", p.configFile, p.runtime)
 	}
 	var names []string

@@ -116,7 +116,7 @@ func (p *patient) readConfig() {
 }
 
 func (p *patient) findRuntime(configGiven bool) runtimeTarget {
-	own := runtimeTarget{endpoint: p.layout.RuntimeEndpoint(), start: "quartet up" + p.stateDirFlag()}
+	own := runtimeTarget{endpoint: p.layout.RuntimeEndpoint(), start: "quartet up --detach" + p.stateDirFlag()}
 	switch {
 	case p.configErr != nil:
 		return runtimeTarget{} // it does not say which

@@ -20,6 +20,9 @@ import (
 
 // runtimeFacts is what a container runtime says of itself.
 type runtimeFacts struct {
+	// owner listens on its socket, or ownerErr says why nobody does.
+	owner    rpc.Owner
+	ownerErr error
 	// err is why it does not say anything; the rest is then empty.
 	err error
 	// version is the answer to the first question.
@@ -41,8 +44,8 @@ func (p *patient) checkRuntime(ctx context.Context) []machine.Finding {
 	}
 	facts := askRuntime(ctx, p.runtime.endpoint)
 	findings := p.judgeRuntime(facts)
-	if facts.err == nil {
-		findings = append(findings, judgeNetwork(facts.network)...)
+	if facts.version != nil && facts.err == nil {
+		findings = append(findings, judgeNetwork(facts.network, p.mendNetwork())...)
 	}
 	if facts.imageDir != "" {
 		findings = append(findings, p.machine.Disk("images", facts.imageDir, p.room("imagefs")))
@@ -82,19 +85,37 @@ func (p *patient) startRuntime() string {
 	return "start the runtime ('systemctl start containerd', or crio), or set containerRuntimeEndpoint in " + orElse(p.configFile, "the configuration")
 }
 
+// mendNetwork is what puts the network of the node's own runtime back; empty when the runtime is the machine's.
+func (p *patient) mendNetwork() string {
+	switch {
+	case p.runtime.start == "":
+		return ""
+	case p.stack != nil:
+		return p.stack.commandLine("restart", "containerd") + " writes it again, and ends the pods on the way"
+	default:
+		return fmt.Sprintf("quartet down --keep-pods%[1]s && quartet up --detach%[1]s writes it again", p.stateDirFlag())
+	}
+}
+
 // askRuntime gathers the facts. A runtime that does not answer the first question is not asked the others.
 func askRuntime(ctx context.Context, endpoint string) (facts runtimeFacts) {
+	if facts.owner, facts.ownerErr = rpc.WhoServes(endpoint); facts.ownerErr != nil {
+		return facts
+	}
 	conn, err := rpc.Dial(endpoint)
 	if err != nil {
-		return runtimeFacts{err: err}
+		facts.err = err
+		return facts
 	}
 	defer func() { _ = conn.Close() }() // nothing was written to it
 	client := runtimeapi.NewRuntimeServiceClient(conn)
 	if facts.version, err = client.Version(ctx, &runtimeapi.VersionRequest{}); err != nil {
-		return runtimeFacts{err: err}
+		facts.err = err
+		return facts
 	}
 	if facts.status, err = client.Status(ctx, &runtimeapi.StatusRequest{Verbose: true}); err != nil {
-		return runtimeFacts{err: err}
+		facts.err = err
+		return facts
 	}
 	// The last two are not served by every runtime, and none has to.
 	if config, err := client.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{}); err == nil && config.GetLinux() != nil {
@@ -121,17 +142,22 @@ func imageDir(ctx context.Context, conn grpc.ClientConnInterface) string {
 func (p *patient) judgeRuntime(facts runtimeFacts) []machine.Finding {
 	f := machine.Ok("runtime", "")
 	switch {
+	case errors.Is(facts.ownerErr, fs.ErrPermission):
+		return []machine.Finding{f.With(machine.Fault, p.runtime.endpoint+" may not be used by this user", "run the command as root")}
+	case facts.ownerErr != nil:
+		return []machine.Finding{f.With(machine.Fault, "nobody listens on "+p.runtime.endpoint+": the runtime has ended, or is just starting", p.startRuntime())}
 	case status.Code(facts.err) == codes.Unimplemented:
 		return []machine.Finding{f.With(machine.Fault, p.runtime.endpoint+" does not serve CRI v1: "+status.Convert(facts.err).Message(),
 			"take \"cri\" out of disabled_plugins in /etc/containerd/config.toml and restart containerd; containerd before 1.6 is too old")}
 	case facts.err != nil:
-		return []machine.Finding{f.With(machine.Fault, fmt.Sprintf("%s does not answer: %s", p.runtime.endpoint, status.Convert(facts.err).Message()), p.startRuntime())}
+		return []machine.Finding{f.With(machine.Fault, fmt.Sprintf("%s, pid %d, at %s: %s", facts.owner.Name, facts.owner.PID, p.runtime.endpoint, said(facts.err)),
+			"see the log of the runtime; when it hangs, restart it: containers run on")}
 	}
 	f.Detail = fmt.Sprintf("%s %s, CRI %s, at %s", facts.version.GetRuntimeName(), facts.version.GetRuntimeVersion(),
 		facts.version.GetRuntimeApiVersion(), p.runtime.endpoint)
 	findings := []machine.Finding{f,
 		condition("RuntimeReady", runtimeapi.RuntimeReady, facts.status, "see the log of the runtime"),
-		condition("NetworkReady", runtimeapi.NetworkReady, facts.status, "install a CNI network: a configuration in "+facts.network.configDir+", its plugins in "+strings.Join(facts.network.binDirs, ", ")),
+		condition("NetworkReady", runtimeapi.NetworkReady, facts.status, "see the two CNI lines below; when both are ok, restart the runtime (containerd does not notice a configuration that is moved into place)"),
 	}
 	if facts.driver != nil {
 		findings = append(findings, p.cgroupDriver(*facts.driver))

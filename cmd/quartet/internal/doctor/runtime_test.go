@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -40,7 +41,7 @@ func TestARuntimeThatIsNotReadySaysWhy(t *testing.T) {
 	findings := p.checkRuntime(t.Context())
 	expect(t, find(t, findings, "runtime")[0], machine.OK)
 	expect(t, find(t, findings, "RuntimeReady")[0], machine.Fault, "log of the runtime")
-	expect(t, find(t, findings, "NetworkReady")[0], machine.Fault, "CNI", "/etc/cni/net.d")
+	expect(t, find(t, findings, "NetworkReady")[0], machine.Fault, "CNI lines below")
 	expect(t, find(t, findings, "cgroup driver")[0], machine.Fault, "set cgroupDriver: cgroupfs in "+p.configFile)
 	expect(t, condition("RuntimeReady", runtimeapi.RuntimeReady, &runtimeapi.StatusResponse{}, "look"), machine.Fault, "no such condition")
 }
@@ -69,7 +70,31 @@ func TestARuntimeThatIsNotThere(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, one(check(dir+"/left.sock")), machine.Fault, "does not answer", "connection refused", "systemctl start containerd")
+	expect(t, one(check(dir+"/left.sock")), machine.Fault, "nobody listens", "systemctl start containerd")
+}
+
+// A runtime that takes connections and never speaks, as one that is stopped.
+func TestARuntimeThatHangs(t *testing.T) {
+	path := shortDir(t) + "/hangs.sock"
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p := withRuntime(t, "unix://"+path, "")
+	var found []machine.Finding
+	err = runner{timeout: checkTimeout / 10, atOnce: 1}.run(t.Context(), []check{{name: "runtime", run: p.checkRuntime}}, func(findings []machine.Finding) error {
+		found = findings
+		return nil
+	})
+	if err != nil || len(found) != 1 {
+		t.Fatalf("got %+v (%v)", found, err)
+	}
+	expect(t, found[0], machine.Fault, fmt.Sprintf("pid %d", os.Getpid()), "does not answer", "restart it")
 }
 
 // A containerd whose CRI plugin is off answers, and knows no such service.
@@ -100,9 +125,9 @@ func TestTheBundledRuntime(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, l.ConfigFile(), "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+l.RuntimeEndpoint()+"\n", 0o644)
-	expect(t, examine(t, dir, nil).checkRuntime(t.Context())[0], machine.OK, "not running; quartet up --state-dir "+dir+" starts it")
+	expect(t, examine(t, dir, nil).checkRuntime(t.Context())[0], machine.OK, "not running; quartet up --detach --state-dir "+dir+" starts it")
 	write(t, l.PIDFile("pleg"), "1\n", 0o644)
-	expect(t, examine(t, dir, nil).checkRuntime(t.Context())[0], machine.Fault, l.RuntimeEndpoint(), "quartet up --state-dir "+dir)
+	expect(t, examine(t, dir, nil).checkRuntime(t.Context())[0], machine.Fault, l.RuntimeEndpoint(), "quartet up --detach --state-dir "+dir)
 }
 
 func TestNetworkOfContainerd(t *testing.T) {
@@ -129,7 +154,7 @@ func TestCNI(t *testing.T) {
 		for _, plugin := range plugins {
 			write(t, filepath.Join(dir, "bin2", plugin), "", 0o755)
 		}
-		return judgeNetwork(networkFacts{configDir: filepath.Join(dir, "conf"), binDirs: []string{filepath.Join(dir, "bin1"), filepath.Join(dir, "bin2")}})
+		return judgeNetwork(networkFacts{configDir: filepath.Join(dir, "conf"), binDirs: []string{filepath.Join(dir, "bin1"), filepath.Join(dir, "bin2")}}, "")
 	}
 	well := network(map[string]string{"10-a.conflist": list, "99-b.conf": `{"type": "nonsense"}`}, "bridge", "host-local", "portmap")
 	expect(t, find(t, well, "CNI configuration")[0], machine.OK, "10-a.conflist", "bridge, host-local, portmap")
@@ -140,6 +165,7 @@ func TestCNI(t *testing.T) {
 	single := network(map[string]string{"a.conf": `{"type": "macvlan"}`}, "bridge")
 	expect(t, find(t, single, "CNI plugins")[0], machine.Fault, "macvlan")
 	expect(t, network(nil)[0], machine.Fault, "there is none", "*.conflist")
+	expect(t, judgeNetwork(networkFacts{configDir: t.TempDir()}, "quartet up")[0], machine.Fault, "there is none", "quartet up")
 	expect(t, network(map[string]string{"a.conflist": "{"})[0], machine.Fault, "a.conflist")
 	expect(t, network(map[string]string{"a.conflist": "{}"})[0], machine.Fault, "names no plugin")
 }

@@ -44,7 +44,7 @@ func (p *patient) hasNode() bool {
 // there is no node.
 func (p *patient) serviceChecks() []check {
 	if !p.hasNode() {
-		start := "quartet up" + p.stateDirFlag()
+		start := "quartet up --detach" + p.stateDirFlag()
 		if p.stack != nil {
 			start = p.stack.up()
 		}
@@ -136,7 +136,7 @@ func askMore(ctx context.Context, conn grpc.ClientConnInterface, facts *serviceF
 		facts.healthErr = err
 		for _, source := range answer.GetSources() {
 			for _, e := range source.GetErrors() {
-				facts.notes = append(facts.notes, strings.Trim(strings.Join([]string{e.GetPath(), e.GetPod(), e.GetField(), e.GetMessage()}, ": "), ": "))
+				facts.notes = append(facts.notes, join(e.GetPath(), e.GetPod(), e.GetField(), e.GetMessage()))
 			}
 		}
 	case layout.PLEG:
@@ -151,6 +151,29 @@ func askMore(ctx context.Context, conn grpc.ClientConnInterface, facts *serviceF
 	}
 }
 
+// join puts those of the parts that there are behind each other.
+func join(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
+}
+
+// said is what the error of a call says, in words for people.
+func said(err error) string {
+	if isSilent(err) {
+		return "it takes connections and does not answer: it hangs, or is just ending"
+	}
+	var answer interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &answer) {
+		return answer.GRPCStatus().Message()
+	}
+	return err.Error()
+}
+
+// isSilent is true when nobody spoke at the other end of a socket: gRPC's own words then, not those of a service.
+func isSilent(err error) bool {
+	return status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded) ||
+		(status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "connection error"))
+}
+
 // judgeService says what the facts of a service mean.
 func (p *patient) judgeService(facts serviceFacts) []machine.Finding {
 	f := machine.Ok(string(facts.service), "serving at %s, pid %d of user %d", facts.socket, facts.owner.PID, facts.owner.UID)
@@ -159,7 +182,7 @@ func (p *patient) judgeService(facts serviceFacts) []machine.Finding {
 	}
 	switch {
 	case errors.Is(facts.socketErr, fs.ErrNotExist):
-		return fault(facts.socket+" is not there, and others of the node are: it does not run", p.startService(facts.service))
+		return fault(facts.socket+" is not there: it does not run", p.startService(facts.service))
 	case errors.Is(facts.socketErr, fs.ErrPermission), errors.Is(facts.ownerErr, fs.ErrPermission):
 		return fault(facts.socket+" may not be used by this user", "run the command as root")
 	case facts.socketErr != nil:
@@ -169,7 +192,7 @@ func (p *patient) judgeService(facts serviceFacts) []machine.Finding {
 	case facts.ownerErr != nil:
 		return fault("nobody listens on "+facts.socket+": it was killed", p.startService(facts.service))
 	case facts.healthErr != nil:
-		return fault(fmt.Sprintf("pid %d has the socket %s and does not answer: %s", facts.owner.PID, facts.socket, status.Convert(facts.healthErr).Message()),
+		return fault(fmt.Sprintf("pid %d has the socket %s: %s", facts.owner.PID, facts.socket, said(facts.healthErr)),
 			fmt.Sprintf("kill -9 %d: no pod stops for it, and it is started again", facts.owner.PID))
 	}
 	findings := p.judgeSocket(f, facts)
@@ -215,7 +238,7 @@ func (p *patient) startService(service layout.Service) string {
 	if p.stack != nil {
 		return p.stack.up(string(service)) + "; " + p.stack.logs(string(service)) + " says why it ended"
 	}
-	return fmt.Sprintf("quartet up%s, or systemctl start quartet-%s, whichever runs the node; %s", p.stateDirFlag(), service, p.logOf(service))
+	return fmt.Sprintf("quartet up --detach%s, or systemctl start quartet-%s, whichever runs the node; %s", p.stateDirFlag(), service, p.logOf(service))
 }
 
 // logOf says where a service's log is.
@@ -241,7 +264,7 @@ func (p *patient) askNode(ctx context.Context) (err error) {
 
 func judgeNode(err error) machine.Finding {
 	f := machine.Ok("node", "the Node has the condition Ready")
-	if status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "connection error") {
+	if isSilent(err) {
 		return f.With(machine.Fault, "nodestatus, which says whether it is Ready, cannot be asked", "mend nodestatus, see above")
 	}
 	if err != nil {

@@ -151,7 +151,7 @@ func TestNoNodeIsOneLineAndNoFault(t *testing.T) {
 	if len(findings) != 1 {
 		t.Fatalf("got %+v", findings)
 	}
-	expect(t, findings[0], machine.OK, "none in "+dir, "quartet up --state-dir "+dir)
+	expect(t, findings[0], machine.OK, "none in "+dir, "quartet up --detach --state-dir "+dir)
 }
 
 func TestANodeThatIsWell(t *testing.T) {
@@ -181,7 +181,7 @@ func TestWhatServicesSayIsFound(t *testing.T) {
 
 	configmux := find(t, findings, "configmux")
 	expect(t, configmux[0], machine.Warning, "waits for source/file")
-	expect(t, configmux[1], machine.Warning, "/m/web.yaml", "default/web", "give it one", "quartet get sources --state-dir")
+	expect(t, configmux[1], machine.Warning, "/m/web.yaml: default/web: no image", "give it one", "quartet get sources --state-dir")
 	pleg := find(t, findings, "pleg")
 	if len(pleg) != 2 {
 		t.Errorf("got %+v, want a finding for each reason", pleg)
@@ -207,7 +207,7 @@ func TestAServiceThatIsAway(t *testing.T) {
 	findings := ask(t, p)
 	expect(t, find(t, findings, "pleg")[0], machine.OK)
 	expect(t, find(t, findings, "syncloop")[0], machine.Fault, "nobody listens", "systemctl start quartet-syncloop", p.layout.NodeLog())
-	expect(t, find(t, findings, "nodestatus")[0], machine.Fault, "is not there", "quartet up --state-dir")
+	expect(t, find(t, findings, "nodestatus")[0], machine.Fault, "is not there", "quartet up --detach --state-dir")
 	expect(t, find(t, findings, "node")[0], machine.Fault, "nodestatus", "cannot be asked")
 }
 
