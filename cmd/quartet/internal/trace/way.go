@@ -15,9 +15,11 @@ const slack = 10 * time.Microsecond
 // The self time of a span is its duration less what its children cover, each counted only within the start.
 //
 // On the way are the span that says Ready and all above it; and of each span on the way, seen from its end backwards, the
-// child that ended last, then the one that ended last before that began, and so on: those that the span waited for.
+// child that ended last, then the one that ended last before that began, and so on: those that the span waited for. So are,
+// beside a span that leads to Ready, its siblings that ended before it began, in the same way: the tries before the last.
 // A child that ends after its parent was not waited for, as when pleg notices a sandbox while its pod starts on; it is on
-// the way only when Ready is below it. Without Ready, and for each tree of orphans, the last span to end takes its place.
+// the way only when it is in one of these places. Without Ready, and for each tree of orphans, the last span to end takes
+// its place.
 //
 // Returns nil when no span on the way has any time of its own.
 func slowest(t *tree, w window) (*node, time.Duration) {
@@ -55,6 +57,9 @@ func wayTo(last *node, w window) map[*node]bool {
 	var waiting []*node
 	for n := last; n != nil; n = n.above {
 		waiting = append(waiting, n)
+		if n.above != nil {
+			waiting = append(waiting, backwards(n.above.children, n.start)...)
+		}
 	}
 	for len(waiting) > 0 {
 		n := waiting[len(waiting)-1]
@@ -63,26 +68,24 @@ func wayTo(last *node, w window) map[*node]bool {
 			continue
 		}
 		way[n] = true
-		waiting = append(waiting, waitedFor(n, w)...)
+		_, end := w.clip(n.span)
+		waiting = append(waiting, backwards(n.children, end)...)
 	}
 	return way
 }
 
-// waitedFor are the children that a span waited for, the last first.
-func waitedFor(n *node, w window) []*node {
-	children := slices.Clone(n.children)
-	slices.SortStableFunc(children, func(x, y *node) int { return y.end.Compare(x.end) })
-	_, cursor := w.clip(n.span)
-	cursor = cursor.Add(slack)
-	var waited []*node
-	for _, child := range children {
-		if child.end.After(n.end.Add(slack)) || child.end.After(cursor) {
-			continue
+// backwards are those of some spans that followed one another up to a moment, the last first.
+func backwards(spans []*node, until time.Time) []*node {
+	spans = slices.Clone(spans)
+	slices.SortStableFunc(spans, func(x, y *node) int { return y.end.Compare(x.end) })
+	var row []*node
+	for _, n := range spans {
+		if !n.end.After(until.Add(slack)) {
+			row = append(row, n)
+			until = n.start
 		}
-		waited = append(waited, child)
-		cursor = child.start.Add(slack)
 	}
-	return waited
+	return row
 }
 
 // selfTime is how long a span was at work itself within the window: its duration less what its children cover.
