@@ -28,6 +28,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 )
@@ -81,6 +82,7 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	t := &Telemetry{Logger: logger, Tracer: Off(), shutdown: func(context.Context) error { return nil }}
 	endpoint := endpointFromEnv()
 	if endpoint == "" {
+		otel.SetTracerProvider(noop.NewTracerProvider())
 		return t, nil
 	}
 	res, err := resourceOf(ctx, cfg)
@@ -118,6 +120,13 @@ func resourceOf(ctx context.Context, cfg Config) (*resource.Resource, error) {
 		return nil, fmt.Errorf("read OTEL_RESOURCE_ATTRIBUTES, a list of key=value: %w", err)
 	}
 	return res, nil
+}
+
+// Tracing tells whether instrumentation that takes the process's tracer from OpenTelemetry's globals is worth its cost: it is
+// not once Setup has found that there is nowhere to send traces to.
+func Tracing() bool {
+	_, off := otel.GetTracerProvider().(noop.TracerProvider)
+	return !off
 }
 
 // endpointFromEnv returns where traces go; empty when they go nowhere.
