@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
 )
 
@@ -148,6 +149,29 @@ func TestTheStackOfTheRepositoryIsUnderstood(t *testing.T) {
 		}
 		if !filepath.IsAbs(s.stateDir) || !strings.HasPrefix(s.endpoint, "unix:///") || !filepath.IsAbs(s.podLogs) || s.configFile != filepath.Join(root, "deploy/compose/kubelet.yaml") {
 			t.Errorf("got %+v", s)
+		}
+	}
+}
+
+// An operator reads of every check what it finds before it is found.
+func TestEveryCheckIsInTheDocument(t *testing.T) {
+	document, err := os.ReadFile("../../../../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := withStack(t, nil, nil)
+	stateDir := t.TempDir()
+	if p.layout, err = layout.New(stateDir); err != nil {
+		t.Fatal(err)
+	}
+	write(t, p.layout.PIDFile("pleg"), "1\n", 0o644) // so that the services are checked one by one
+	for _, c := range p.checks() {
+		name := c.name
+		if strings.HasPrefix(name, "port ") {
+			name = "port N"
+		}
+		if !strings.Contains(string(document), "`"+name+"`") {
+			t.Errorf("docs/operating.md does not name the check %q", name)
 		}
 	}
 }
