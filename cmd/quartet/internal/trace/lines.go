@@ -6,6 +6,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
@@ -190,14 +192,17 @@ func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }), " ")
 }
 
-// title is how a span is named to people: a call without the package of its service.
+// title is how a span is named to people: a call without the package of its service, a step with the container that it is
+// about.
 func title(s *span) string {
 	name := oneLine(s.name)
-	service, method, isCall := strings.Cut(name, "/")
-	if !isCall {
-		return name
+	if service, method, isCall := strings.Cut(name, "/"); isCall {
+		return service[strings.LastIndex(service, ".")+1:] + "/" + method
 	}
-	return service[strings.LastIndex(service, ".")+1:] + "/" + method
+	if container := oneLine(s.attributes[string(semconv.K8SContainerNameKey)]); container != "" {
+		return name + " " + container
+	}
+	return name
 }
 
 // shorten makes a name fit: of a call's name the service goes first, then the end of what is left.
