@@ -71,6 +71,9 @@ func New(bin, purpose string) (*Node, error) {
 	return &Node{Layout: l, quartet: filepath.Join(bin, "quartet"), port: port}, nil
 }
 
+// Port is the port of its read-only API.
+func (n *Node) Port() string { return n.port }
+
 func freePort() (string, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -163,9 +166,9 @@ func (n *Node) Place(file, manifest string) error {
 	return n.Rename(file)
 }
 
-// Prepare writes a manifest beside its place, under a name that is not read.
+// Prepare writes a manifest beside its place, under a name that is not read. A configmux that is not root may read it.
 func (n *Node) Prepare(file, manifest string) error {
-	if err := os.WriteFile(n.manifest("."+file), []byte(manifest), 0o600); err != nil {
+	if err := os.WriteFile(n.manifest("."+file), []byte(manifest), 0o644); err != nil {
 		return fmt.Errorf("write a manifest: %w", err)
 	}
 	return nil

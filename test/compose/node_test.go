@@ -1,0 +1,252 @@
+package compose
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/leftovers"
+)
+
+// takeover is how soon a standby must serve after the first has died.
+const takeover = 2 * time.Second
+
+// TestANodeInContainers goes through what docs/deploy.md says, on one stack, in the order in which somebody would try it.
+func TestANodeInContainers(t *testing.T) {
+	leftovers.Watch(t)
+	s := newStack(t)
+	s.compose("up", "--detach")
+	for _, step := range []struct {
+		name string
+		do   func(*stack)
+	}{
+		{"a pod is Ready and its trace is one tree of all four and containerd", traceOfAStart},
+		{"each container has the privileges of the document and no others", privileges},
+		{"paths of the machine are the machine's", hostPath},
+		{"the metrics of all four are there", metrics},
+		{"the command line works from a container", cli},
+		{"each of the four killed, no pod notices, and the rest says what it misses", killInTurn},
+		{"containerd killed, no pod notices", killContainerd},
+		{"a standby takes over", standby},
+		{"a second syncloop, nodestatus or pleg is refused and the holder named", secondOnes},
+		{"a second pleg watches read-only", observer},
+		{"one service is upgraded", upgrade},
+		{"two stacks do not share a node", twoStacks},
+	} {
+		if !t.Run(step.name, func(t *testing.T) { step.do(s.on(t)) }) {
+			break
+		}
+	}
+	s.compose("down")
+	if out := s.compose("ps", "--all", "--quiet"); strings.TrimSpace(out) != "" {
+		t.Errorf("after down there are containers: %s", out)
+	}
+}
+
+func hostPath(s *stack) {
+	dir := filepath.Join(s.node.Layout.StateDir(), "made", "by", "hostpath")
+	s.place("paths", manifest("paths", fmt.Sprintf(`    volumeMounts: [{name: data, mountPath: /data}, {name: scratch, mountPath: /scratch}]
+  volumes:
+  - {name: data, hostPath: {path: %s, type: DirectoryOrCreate}}
+  - {name: scratch, emptyDir: {}}
+`, dir)))
+	pod := s.awaitReady("paths")
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		s.t.Errorf("the directory of the hostPath was not made on the machine: %v", err)
+	}
+	logs := s.quartet("logs", pod.Name, "-n", pod.Namespace, "-c", "before")
+	if strings.TrimSpace(logs) == "" {
+		s.t.Error("the init container has no logs")
+	}
+	s.must(s.node.TakeAway("paths.yaml"))
+	s.await("pod paths is gone", func() bool {
+		names, err := s.node.Names(s.t.Context())
+		return err == nil && !strings.Contains(names, "paths-")
+	}, func() string { return "" })
+}
+
+func metrics(s *stack) {
+	page := s.quartet("metrics")
+	for _, want := range []string{
+		`quartet_up{service="configmux"} 1`, `quartet_up{service="pleg"} 1`, `quartet_up{service="syncloop"} 1`, `quartet_up{service="nodestatus"} 1`,
+		`kubelet_running_pods{service="syncloop"}`, `kubelet_pleg_relist_duration_seconds_count{service="pleg"}`,
+	} {
+		if !strings.Contains(page, want) {
+			s.t.Errorf("the page of metrics lacks %s", want)
+		}
+	}
+}
+
+func cli(s *stack) {
+	if out := s.compose("run", "--rm", "-T", "quartet", "get", "pods", "-n", "compose"); !strings.Contains(out, "web-") {
+		s.t.Errorf("get pods in a container says\n%s", out)
+	}
+}
+
+// killInTurn kills each service as the kernel would: docker starts it again.
+func killInTurn(s *stack) {
+	before := instances(s.awaitReady("web"))
+	waitsFor := map[layout.Service]map[layout.Service]string{
+		layout.ConfigMux:  {layout.SyncLoop: "configmux"},
+		layout.PLEG:       {layout.SyncLoop: "pleg", layout.NodeStatus: "pleg"},
+		layout.SyncLoop:   {layout.NodeStatus: "syncloop"},
+		layout.NodeStatus: {},
+	}
+	for i, service := range layout.Services() {
+		// Stopped first, so that the others have the time to say what they miss.
+		s.compose("kill", string(service))
+		for other, word := range waitsFor[service] {
+			s.awaitHealth(s.container(other), fmt.Sprintf("%s: serving; waits for: %s", other, word))
+		}
+		s.compose("up", "--detach", "--no-recreate", string(service))
+		for _, other := range layout.Services() {
+			s.awaitHealth(s.container(other), string(other)+": serving")
+		}
+		// Killed behind docker's back, it comes back by itself.
+		s.killProcess(s.container(service))
+		name := fmt.Sprintf("after-%d", i)
+		s.place(name, manifest(name))
+		s.awaitReady(name)
+		s.must(s.node.TakeAway(name + ".yaml"))
+		if now := instances(s.awaitReady("web")); now != before {
+			s.t.Errorf("after the death of %s the pod is another:\nbefore %s\nafter  %s", service, before, now)
+		}
+	}
+}
+
+// killProcess kills the first process of a container, and returns when docker has noticed.
+func (s *stack) killProcess(id string) {
+	s.t.Helper()
+	started := s.inspect(id, "{{.State.StartedAt}}")
+	var pid int
+	_, err := fmt.Sscan(s.inspect(id, "{{.State.Pid}}"), &pid)
+	s.must(err)
+	s.must(syscall.Kill(pid, syscall.SIGKILL))
+	s.await("docker has started "+id[:12]+" again", func() bool {
+		return s.inspect(id, "{{.State.StartedAt}}") != started && s.inspect(id, "{{.State.Running}}") == "true"
+	}, func() string { return s.inspect(id, "{{json .State}}") })
+}
+
+func killContainerd(s *stack) {
+	before := instances(s.awaitReady("web"))
+	pid, err := s.node.PID("containerd")
+	s.must(err)
+	s.must(syscall.Kill(pid, syscall.SIGKILL))
+	s.await("containerd runs again", func() bool {
+		now, err := s.node.PID("containerd")
+		return err == nil && now != pid
+	}, func() string { return "" })
+	s.place("afterwards", manifest("afterwards"))
+	s.awaitReady("afterwards")
+	s.must(s.node.TakeAway("afterwards.yaml"))
+	if now := instances(s.awaitReady("web")); now != before {
+		s.t.Errorf("after the death of containerd the pod is another:\nbefore %s\nafter  %s", before, now)
+	}
+}
+
+// standby: the first is killed for good, and the second serves what the first did.
+func standby(s *stack) {
+	before := instances(s.awaitReady("web"))
+	first := s.container(layout.ConfigMux)
+	s.compose("up", "--detach", "--no-recreate", "--scale", "configmux=2", "configmux")
+	second := slices.DeleteFunc(s.containers("configmux"), func(id string) bool { return id == first })[0]
+	s.await("the second stands by", func() bool {
+		health, err := s.health(second)
+		return err == nil && strings.Contains(health, "standby")
+	}, func() string { return s.host.Docker(s.t, "logs", second) })
+	removals := strings.Count(s.logs("syncloop"), "op=REMOVE")
+	s.host.Docker(s.t, "kill", first)
+	died := time.Now()
+	s.await("the second serves", func() bool {
+		_, err := s.node.Command(s.t.Context(), "get", "sources")
+		return err == nil
+	}, func() string { return s.host.Docker(s.t, "logs", second) })
+	if took := time.Since(died); took > takeover {
+		s.t.Errorf("the standby took over after %v, want %v at most", took, takeover)
+	}
+	s.place("taken-over", manifest("taken-over"))
+	s.awaitReady("taken-over")
+	if now := strings.Count(s.logs("syncloop"), "op=REMOVE"); now != removals {
+		s.t.Errorf("syncloop was told of %d removals by a change of the one that serves", now-removals)
+	}
+	s.must(s.node.TakeAway("taken-over.yaml"))
+	if now := instances(s.awaitReady("web")); now != before {
+		s.t.Errorf("the pod is another:\nbefore %s\nafter  %s", before, now)
+	}
+	s.compose("up", "--detach", "--no-recreate", "--scale", "configmux=1", "configmux")
+	s.awaitHealth(s.container(layout.SyncLoop), "syncloop: serving")
+}
+
+func (s *stack) logs(service string) string {
+	s.t.Helper()
+	return s.compose("logs", "--no-color", service)
+}
+
+// secondOnes: `run` makes another container of a service, which ends with the reason.
+func secondOnes(s *stack) {
+	for _, service := range []layout.Service{layout.SyncLoop, layout.NodeStatus, layout.PLEG} {
+		_, err := s.tryCompose("run", "--rm", "-T", "--no-deps", string(service))
+		if err == nil {
+			s.t.Errorf("a second %s ended well", service)
+			continue
+		}
+		for _, want := range []string{"is locked by " + string(service), s.container(service)[:12], "docker stop"} {
+			if !strings.Contains(err.Error(), want) {
+				s.t.Errorf("a second %s does not say %q: %v", service, want, err)
+			}
+		}
+	}
+}
+
+func observer(s *stack) {
+	s.compose("--profile", "observer", "up", "--detach", "--no-recreate", "pleg-observer")
+	s.awaitHealth(s.containers("pleg-observer")[0], "pleg: serving")
+	s.awaitHealth(s.container(layout.PLEG), "pleg: serving")
+	s.compose("--profile", "observer", "rm", "--stop", "--force", "pleg-observer")
+}
+
+// upgrade gives one service an image of another name; compose replaces that container alone.
+func upgrade(s *stack) {
+	before := instances(s.awaitReady("web"))
+	ids := map[layout.Service]string{}
+	for _, service := range layout.Services() {
+		ids[service] = s.container(service)
+	}
+	next := "next-" + filepath.Base(s.node.Layout.StateDir())
+	s.host.Docker(s.t, "tag", "quartet.local/pleg:dev", "quartet.local/pleg:"+next)
+	s.t.Cleanup(func() { s.host.Docker(s.t, "rmi", "--force", "quartet.local/pleg:"+next) })
+	newer := *s
+	newer.env = append(slices.Clone(s.env), "PLEG_VERSION="+next)
+	newer.compose("up", "--detach", "pleg")
+	for _, service := range layout.Services() {
+		if changed := s.container(service) != ids[service]; changed != (service == layout.PLEG) {
+			s.t.Errorf("the container of %s was replaced: %v", service, changed)
+		}
+		s.awaitHealth(s.container(service), string(service)+": serving")
+	}
+	s.place("upgraded", manifest("upgraded"))
+	s.awaitReady("upgraded")
+	s.must(s.node.TakeAway("upgraded.yaml"))
+	if now := instances(s.awaitReady("web")); now != before {
+		s.t.Errorf("after the upgrade the pod is another:\nbefore %s\nafter  %s", before, now)
+	}
+	s.compose("up", "--detach", "pleg")
+	s.awaitHealth(s.container(layout.SyncLoop), "syncloop: serving")
+}
+
+// twoStacks: a stack that is given the directories of another is refused by name.
+func twoStacks(s *stack) {
+	other := *s
+	other.env = append(slices.Clone(s.env), "COMPOSE_PROJECT_NAME="+filepath.Base(s.node.Layout.StateDir())+"-other")
+	defer other.compose("down")
+	_, err := other.tryCompose("run", "--rm", "-T", "--no-deps", "syncloop")
+	if err == nil || !strings.Contains(err.Error(), "is locked by syncloop") || !strings.Contains(err.Error(), s.container(layout.SyncLoop)[:12]) {
+		s.t.Errorf("the syncloop of another stack says %v", err)
+	}
+}

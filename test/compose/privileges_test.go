@@ -1,0 +1,60 @@
+package compose
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// privilege is what docs/deploy.md promises of a container.
+type privilege struct {
+	user string
+	caps []string
+}
+
+var promised = map[string]privilege{
+	"configmux":  {"10241:10240", nil},
+	"pleg":       {"0:10240", nil},
+	"syncloop":   {"0:10240", []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "SYS_CHROOT"}},
+	"nodestatus": {"10244:10240", nil},
+}
+
+// bits are the numbers of the capabilities in /proc/PID/status.
+var bits = map[string]uint{
+	"CHOWN": unix.CAP_CHOWN, "DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "FOWNER": unix.CAP_FOWNER, "SYS_CHROOT": unix.CAP_SYS_CHROOT,
+}
+
+// privileges looks at the processes themselves, where they can be seen, and at what docker was told.
+func privileges(s *stack) {
+	for service, want := range promised {
+		id := s.containers(service)[0]
+		status, err := os.ReadFile("/proc/" + s.inspect(id, "{{.State.Pid}}") + "/status")
+		s.must(err)
+		var mask uint64
+		for _, name := range want.caps {
+			mask |= 1 << bits[name]
+		}
+		expectLine(s, service, string(status), "CapEff", fmt.Sprintf("%016x", mask))
+		expectLine(s, service, string(status), "CapBnd", fmt.Sprintf("%016x", mask))
+		expectLine(s, service, string(status), "NoNewPrivs", "1")
+		uid, gid, _ := strings.Cut(want.user, ":")
+		expectLine(s, service, string(status), "Uid", strings.Join(slices.Repeat([]string{uid}, 4), "\t"))
+		expectLine(s, service, string(status), "Gid", strings.Join(slices.Repeat([]string{gid}, 4), "\t"))
+		told := s.inspect(id, "{{.HostConfig.ReadonlyRootfs}} {{.HostConfig.Privileged}} {{gt .HostConfig.Memory 0}} {{.HostConfig.RestartPolicy.Name}} {{ne .State.Health nil}}")
+		if told != "true false true unless-stopped true" {
+			s.t.Errorf("%s: read-only root, privileged, memory limit, restart policy, health check: %s", service, told)
+		}
+	}
+}
+
+func expectLine(s *stack, service, status, key, want string) {
+	s.t.Helper()
+	got := regexp.MustCompile(`(?m)^` + key + `:\s*(.*)$`).FindStringSubmatch(status)
+	if len(got) != 2 || strings.TrimSpace(got[1]) != want {
+		s.t.Errorf("%s: %s is %q, want %q", service, key, got, want)
+	}
+}

@@ -1,0 +1,229 @@
+// Package compose tests deploy/compose as its users have it: real images, docker compose, a Docker engine, Jaeger, pods on
+// the bundled runtime.
+package compose
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/dockerhost"
+	"github.com/quartet-node/quartet/test/livenode"
+)
+
+const (
+	// patience is how long things may take on a busy machine.
+	patience = 90 * time.Second
+	interval = 100 * time.Millisecond
+	file     = "../../deploy/compose/compose.yaml"
+)
+
+// stack is the compose project of one test, with a node in a state directory of its own.
+type stack struct {
+	t      *testing.T
+	host   *dockerhost.Host
+	node   *livenode.Node
+	env    []string
+	jaeger string
+}
+
+// newStack loads the images, and makes a configuration; nothing is started. What is left of it when the test ends is taken
+// down.
+func newStack(t *testing.T) *stack {
+	t.Helper()
+	s := &stack{t: t, host: dockerhost.Start(t)}
+	s.host.Load(t, "configmux", "pleg", "syncloop", "nodestatus", "quartet", "containerd", "jaeger-standin")
+	node, err := livenode.New(livenode.Bin(), "compose")
+	s.must(err)
+	t.Cleanup(func() {
+		if err := os.RemoveAll(node.Layout.StateDir()); err != nil {
+			t.Error(err)
+		}
+	})
+	s.node = node
+	config := filepath.Join(t.TempDir(), "kubelet.yaml")
+	s.must(os.WriteFile(config, fmt.Appendf(nil,
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: cgroupfs\naddress: 127.0.0.1\nreadOnlyPort: %s\n",
+		node.Port()), 0o644))
+	query, otlp := freePort(t), freePort(t)
+	s.jaeger = "http://127.0.0.1:" + query
+	s.env = []string{
+		"COMPOSE_PROFILES=bundled,tracing", "COMPOSE_PROJECT_NAME=" + filepath.Base(node.Layout.StateDir()),
+		"QUARTET_STATE_DIR=" + node.Layout.StateDir(), "QUARTET_CONFIG=" + config, "JAEGER_PORT=" + query, "OTLP_PORT=" + otlp,
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			logs, err := s.tryCompose("logs", "--no-color", "--tail", "60", "prepare", "containerd", "configmux", "pleg", "syncloop", "nodestatus")
+			t.Logf("%v\n%s", err, logs)
+		}
+		if out, err := s.tryCompose("--profile", "*", "down", "--volumes"); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	return s
+}
+
+func (s *stack) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// on gives the stack to a subtest.
+func (s *stack) on(t *testing.T) *stack {
+	c := *s
+	c.t = t
+	return &c
+}
+
+func (s *stack) compose(args ...string) string {
+	s.t.Helper()
+	return s.host.Compose(s.t, s.env, append([]string{"-f", file}, args...)...)
+}
+
+func (s *stack) tryCompose(args ...string) (string, error) {
+	return s.host.TryCompose(s.t, s.env, append([]string{"-f", file}, args...)...)
+}
+
+// quartet runs the command line of the machine, not of a container.
+func (s *stack) quartet(args ...string) string {
+	s.t.Helper()
+	out, err := s.node.Command(s.t.Context(), args...)
+	s.must(err)
+	return out
+}
+
+// container is the id of the first container of a service that runs.
+func (s *stack) container(service layout.Service) string {
+	s.t.Helper()
+	return s.containers(string(service))[0]
+}
+
+// containers are the ids of all containers of a service that run.
+func (s *stack) containers(service string) []string {
+	s.t.Helper()
+	ids := strings.Fields(s.compose("ps", "--quiet", "--no-trunc", service))
+	if len(ids) == 0 {
+		s.t.Fatalf("no container of %s runs", service)
+	}
+	return ids
+}
+
+// inspect gives what docker knows of a container, by a template.
+func (s *stack) inspect(id, template string) string {
+	s.t.Helper()
+	return strings.TrimSpace(s.host.Docker(s.t, "inspect", "--format", template, id))
+}
+
+// health is what a service says of itself when it is asked by the command of its health check.
+func (s *stack) health(id string) (string, error) {
+	check := []string{}
+	if err := json.Unmarshal([]byte(s.inspect(id, "{{json .Config.Healthcheck.Test}}")), &check); err != nil {
+		return "", err
+	}
+	out, err := s.host.TryDocker(append([]string{"exec", id}, check[1:]...)...)
+	return strings.TrimSpace(out), err
+}
+
+// awaitHealth waits until a service says something of itself.
+func (s *stack) awaitHealth(id, want string) {
+	s.t.Helper()
+	var last string
+	var err error
+	s.await(fmt.Sprintf("the health of %s is %q", id[:12], want), func() bool {
+		last, err = s.health(id)
+		return last == want
+	}, func() string { return fmt.Sprintf("%q, %v", last, err) })
+}
+
+func (s *stack) place(name, manifest string) {
+	s.t.Helper()
+	s.must(s.node.Place(name+".yaml", manifest))
+}
+
+// pod finds a pod by the name in its manifest; nil when there is none, or nobody answers.
+func (s *stack) pod(name string) *v1.Pod {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	items, err := s.node.Pods(ctx)
+	if err != nil {
+		return nil
+	}
+	for i := range items {
+		if strings.HasPrefix(items[i].Name, name+"-") {
+			return &items[i]
+		}
+	}
+	return nil
+}
+
+// awaitReady waits until a pod is Ready, and returns it.
+func (s *stack) awaitReady(name string) *v1.Pod {
+	s.t.Helper()
+	var pod *v1.Pod
+	s.await("pod "+name+" is Ready", func() bool {
+		pod = s.pod(name)
+		return livenode.Ready(pod)
+	}, func() string { return fmt.Sprintf("%+v", pod) })
+	return pod
+}
+
+func (s *stack) await(what string, holds func() bool, last func() string) {
+	s.t.Helper()
+	for end := time.Now().Add(patience); !holds(); <-time.After(interval) {
+		if time.Now().After(end) {
+			s.t.Fatalf("%s: not after %v; last: %s", what, patience, last())
+		}
+	}
+}
+
+// instances are the containers of a pod and how often each was restarted: what must not change when nobody is to notice.
+func instances(pod *v1.Pod) string {
+	var words []string
+	for _, c := range pod.Status.ContainerStatuses {
+		words = append(words, fmt.Sprintf("%s %s restarts=%d ready=%v", c.Name, c.ContainerID, c.RestartCount, c.Ready))
+	}
+	return strings.Join(words, "; ")
+}
+
+// manifest is a pod of an init container and one that serves, with more fields of its spec after them.
+func manifest(name string, more ...string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: compose}
+spec:
+  terminationGracePeriodSeconds: 1
+  initContainers:
+  - {name: before, image: %[2]q, args: [init]}
+  containers:
+  - name: main
+    image: %[2]q
+    args: [sleep]
+%[3]s`, name, livenode.Image, strings.Join(more, ""))
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
