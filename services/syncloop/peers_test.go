@@ -19,6 +19,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
@@ -78,7 +79,7 @@ func (p *pleg) run(ctx context.Context) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		_ = p.relist(ctx) // the next one may work
+		_ = p.relist(cri.Quiet(ctx)) // the next one may work
 		select {
 		case <-ctx.Done():
 		case <-tick.C:

@@ -37,6 +37,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtimewatch"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
 
@@ -173,7 +174,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 // serve runs everything until ctx ends.
 func (e *engine) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return e.connect(ctx) })
+	group.Go(func() error { return e.watchRuntime(ctx) })
 	group.Go(func() error { return ended(ctx, e.loop.Run(ctx)) })
 	group.Go(func() error {
 		defer e.store.Close()
@@ -202,41 +203,13 @@ func (e *engine) serve(ctx context.Context) error {
 	return err
 }
 
-// connect waits for the runtime's first answers, so that no worker has to, and asks for its name.
-func (e *engine) connect(ctx context.Context) error {
-	e.health.Set("runtime", "the container runtime has not answered yet at "+e.cfg.Kubelet.ContainerRuntimeEndpoint+": see that it runs")
-	runtime, err := e.runtime.Runtime(ctx)
-	if err != nil {
-		return ended(ctx, err)
-	}
-	if _, err := e.runtime.Images(ctx); err != nil {
-		return ended(ctx, err)
-	}
-	if err := e.askName(ctx, runtime); err != nil {
-		return ended(ctx, err)
-	}
-	e.health.Set("runtime", "")
-	return nil
+// watchRuntime says in the health whether this process reaches the runtime.
+func (e *engine) watchRuntime(ctx context.Context) error {
+	return runtimewatch.Run(ctx, runtimewatch.Config{
+		Endpoint: e.cfg.Kubelet.ContainerRuntimeEndpoint, Runtime: e.runtime.Runtime, Images: e.runtime.Images,
+		Named: e.store.SetRuntimeName, Waiting: e.health.Set, Clock: clock.RealClock{},
+	})
 }
-
-// askName asks the runtime for its name until it answers: it may be away again since its first answer.
-func (e *engine) askName(ctx context.Context, runtime internalapi.RuntimeService) error {
-	for {
-		version, err := runtime.Version(cri.Quiet(ctx), "")
-		if err == nil {
-			e.store.SetRuntimeName(version.GetRuntimeName())
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(askNamePause):
-		}
-	}
-}
-
-// askNamePause separates two questions for the runtime's name.
-const askNamePause = time.Second
 
 // connectedPLEG is healthy when pleg is and this process, too, has reached the runtime: a worker that came before would
 // fail and have to wait for its next try.

@@ -49,6 +49,8 @@ type machine struct {
 	cfg       nodeconfig.Config
 	spans     *tracetest.SpanRecorder
 	tel       *telemetry.Telemetry
+	// serveConfigmux and servePLEG let the two serve, and stopConfigmux and stopPLEG end that.
+	serveConfigmux, servePLEG, stopConfigmux, stopPLEG func()
 }
 
 func newMachine(t *testing.T) *machine {
@@ -78,9 +80,15 @@ func newMachine(t *testing.T) *machine {
 	}
 	tracer := trace.NewTracerProvider(trace.WithSpanProcessor(m.spans)).Tracer("test")
 	m.tel = &telemetry.Telemetry{Logger: slog.New(slog.DiscardHandler), Tracer: tracer}
-	m.serve(m.cfg.Peers.ConfigMux, func(s *grpc.Server) { configv1.RegisterConfigServiceServer(s, m.configmux) })
 	p := newPLEG(m.connect())
-	m.serve(m.cfg.Peers.PLEG, func(s *grpc.Server) { lifecyclev1.RegisterLifecycleServiceServer(s, p) })
+	m.serveConfigmux = func() {
+		m.stopConfigmux = m.serve(m.cfg.Peers.ConfigMux, func(s *grpc.Server) { configv1.RegisterConfigServiceServer(s, m.configmux) })
+	}
+	m.servePLEG = func() {
+		m.stopPLEG = m.serve(m.cfg.Peers.PLEG, func(s *grpc.Server) { lifecyclev1.RegisterLifecycleServiceServer(s, p) })
+	}
+	m.serveConfigmux()
+	m.servePLEG()
 	m.background(func(ctx context.Context) error { p.run(ctx); return nil })
 	return m
 }
@@ -134,12 +142,13 @@ func (m *machine) background(run func(context.Context) error) (stop func()) {
 	return stop
 }
 
-func (m *machine) serve(address string, register func(*grpc.Server)) {
+func (m *machine) serve(address string, register func(*grpc.Server)) (stop func()) {
 	ready := make(chan struct{})
-	m.background(func(ctx context.Context) error {
+	stop = m.background(func(ctx context.Context) error {
 		return rpc.Serve(ctx, rpc.Config{Address: address, Health: rpc.NewHealth(), Register: register, Ready: func() { close(ready) }})
 	})
 	<-ready
+	return stop
 }
 
 // start runs syncloop, as main does, and returns what stops it.
@@ -344,7 +353,8 @@ func TestTwoOfOneStateDirAreRefused(t *testing.T) {
 	m.start()
 	m.eventually("web is ready", m.ready("u1")) // and so all of the first is up, what it has to close included
 	var held *statedir.HeldError
-	if err := run(t.Context(), m.cfg, m.tel); !errors.As(err, &held) {
+	err := run(t.Context(), m.cfg, m.tel)
+	if !errors.As(err, &held) || held.Holder.PID != os.Getpid() || !strings.Contains(err.Error(), "stop that process, or use another --state-dir") {
 		t.Errorf("got %v", err)
 	}
 }
