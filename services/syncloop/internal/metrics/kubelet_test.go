@@ -50,7 +50,7 @@ func everything() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	m := metrics.New(registry)
 	m.Worked(metrics.OperationCreate, time.Second)
-	m.Retried("away")
+	m.Retried(metrics.FailedAway)
 	m.Restarted(true)
 	m.SandboxCalled("", time.Second, http.ErrServerClosed)
 	m.ContainerBegun(metrics.Container)

@@ -76,6 +76,25 @@ const (
 	OperationTerminated Operation = "terminated"
 )
 
+// Failure is what a piece of work has failed of.
+type Failure string
+
+// The failures.
+const (
+	// FailedAway: pleg or the runtime is not there.
+	FailedAway Failure = "away"
+	// FailedInspect: pleg cannot inspect the pod.
+	FailedInspect Failure = "inspect"
+	// FailedUnsupported: the pod asks for something that this version does not have.
+	FailedUnsupported Failure = "unsupported"
+	// FailedImage: an image cannot be had.
+	FailedImage Failure = "image"
+	// FailedRuntime: the runtime has refused a call.
+	FailedRuntime Failure = "runtime"
+	// FailedOther: anything else, said in the log.
+	FailedOther Failure = "other"
+)
+
 func (m *Metrics) addLoop(f factory) {
 	m.turns = f.histograms(quartet, "loop_turn_duration_seconds",
 		"How long the sync loop took to handle one event, by the kind of event. The count is the number of events.", turnBuckets, "event")
@@ -91,6 +110,13 @@ func (m *Metrics) addLoop(f factory) {
 		"Pieces of a worker's work that failed and are tried again after a pause, by what they failed of.", "reason")
 	m.restarted = f.counters(kubelet, "restarted_pods_total",
 		"Pods that came back with the UID of a pod that was still ending, and were started again after it.", "static")
+	// What is there from the beginning shows its first increase.
+	for _, reason := range []Failure{FailedAway, FailedInspect, FailedUnsupported, FailedImage, FailedRuntime, FailedOther} {
+		m.retries.WithLabelValues(string(reason))
+	}
+	for _, static := range []bool{false, true} {
+		m.restarted.WithLabelValues(staticLabel(static))
+	}
 	m.orphans = f.counter(kubelet, "orphaned_runtime_pods_total",
 		"Pods that were found running, that no source names and that no worker knew.")
 	m.evictions = f.counter(quartet, "pod_evictions_total", "Pods that were ended through EvictPod.")
@@ -106,8 +132,8 @@ func (m *Metrics) Worked(operation Operation, took time.Duration) {
 	m.workerDuration.WithLabelValues(string(operation)).Observe(seconds(took))
 }
 
-// Retried notes that a piece of work has failed and is tried again. The reason is one of a few words.
-func (m *Metrics) Retried(reason string) { m.retries.WithLabelValues(reason).Inc() }
+// Retried notes that a piece of work has failed and is tried again.
+func (m *Metrics) Retried(reason Failure) { m.retries.WithLabelValues(string(reason)).Inc() }
 
 // Restarted notes that a pod that has come back while it was ending is started again.
 func (m *Metrics) Restarted(static bool) { m.restarted.WithLabelValues(staticLabel(static)).Inc() }

@@ -26,6 +26,9 @@ func (m *Metrics) addRuntime(f factory) {
 	m.startedPodErrors = f.counter(kubelet, "started_pods_errors_total", "Sandboxes that could not be made.")
 	m.startedContainers = f.counters(kubelet, "started_containers_total",
 		"Containers that were begun to be started, whatever came of it, by type.", "container_type")
+	for _, kind := range []ContainerType{Container, InitContainer} {
+		m.startedContainers.WithLabelValues(string(kind))
+	}
 	m.startedContainerErrors = f.counters(kubelet, "started_containers_errors_total",
 		"Containers that did not start, by type and by the reason that the status shows.", "container_type", "code")
 	m.containerEnds = f.counters(kubelet, "terminated_containers_total",

@@ -47,32 +47,22 @@ func (w *worker) count(census *metrics.Workers) {
 	}
 }
 
-// What work fails of, as quartet_pod_worker_retries_total has it.
-const (
-	failedAway        = "away"        // pleg or the runtime is not there
-	failedInspect     = "inspect"     // pleg cannot inspect the pod
-	failedUnsupported = "unsupported" // the pod asks for something that this version does not have
-	failedImage       = "image"       // an image cannot be had
-	failedRuntime     = "runtime"     // the runtime has refused a call
-	failedOther       = "other"
-)
-
 // failureOf puts an error of a worker's work into a class.
-func failureOf(err error) string {
+func failureOf(err error) metrics.Failure {
 	_, refused := status.FromError(err)
 	switch {
 	case isAway(err):
-		return failedAway
+		return metrics.FailedAway
 	case errors.As(err, new(*inspectError)):
-		return failedInspect
+		return metrics.FailedInspect
 	case errors.As(err, new(*podruntime.UnsupportedError)):
-		return failedUnsupported
+		return metrics.FailedUnsupported
 	case errors.As(err, new(*images.Error)):
-		return failedImage
+		return metrics.FailedImage
 	case refused:
-		return failedRuntime
+		return metrics.FailedRuntime
 	default:
-		return failedOther
+		return metrics.FailedOther
 	}
 }
 
