@@ -1,9 +1,9 @@
 // Package dockerhost gives tests a Docker engine and docker compose: the engine that answers on this machine, else one of the
 // test's own that is started for it and leaves nothing behind.
 //
-// An own engine has its directories, socket and process ids below one temporary directory, no default bridge, and touches
-// neither the packet filter nor the settings of the machine's network: two engines, and what else a test looks at, do not
-// meet. Published ports work, by the engine's own proxy.
+// An own engine has its directories, socket and process ids below one temporary directory, addresses of its own and no default
+// bridge, and does not write its rules into the packet filter or set up forwarding: two engines, and what else a test looks at,
+// do not meet. Its containers reach each other and the machine, and nothing else. Published ports work, by the engine's own proxy.
 //
 // What a test needs and the machine lacks makes the test skip with the reason; with CI=true it fails instead.
 package dockerhost

@@ -2,13 +2,18 @@ package dockerhost_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/quartet-node/quartet/test/dockerhost"
 	"github.com/quartet-node/quartet/test/leftovers"
@@ -26,13 +31,62 @@ func project(t *testing.T, h *dockerhost.Host, args ...string) string {
 
 // container is what `docker inspect` says of a container, as far as this test looks.
 type container struct {
-	State      struct{ Health struct{ Status string } }
+	State struct {
+		Pid    int
+		Health struct{ Status string }
+	}
 	HostConfig struct {
 		ReadonlyRootfs bool
 		CapDrop        []string
 		Memory         int64
 	}
-	Config struct{ User string }
+	Config          struct{ User string }
+	NetworkSettings struct {
+		Networks map[string]struct{ IPAddress string }
+	}
+}
+
+// address is that of its only network.
+func (c container) address() string {
+	for _, network := range c.NetworkSettings.Networks {
+		return network.IPAddress
+	}
+	return ""
+}
+
+func inspect(t *testing.T, h *dockerhost.Host, service string) container {
+	t.Helper()
+	var inspected []container
+	id := strings.TrimSpace(project(t, h, "ps", "--quiet", service))
+	if err := json.Unmarshal([]byte(h.Docker(t, "inspect", id)), &inspected); err != nil {
+		t.Fatal(err)
+	}
+	return inspected[0]
+}
+
+// dialFrom connects to an address from the network of a process.
+func dialFrom(pid int, address string) error {
+	result := make(chan error)
+	go func() {
+		// The thread is never unlocked, so it ends with this goroutine: no other code runs in that network.
+		runtime.LockOSThread()
+		result <- func() error {
+			namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+			if err != nil {
+				return err
+			}
+			defer func() { _ = namespace.Close() }()
+			if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			conn, err := net.DialTimeout("tcp", address, 5*time.Second)
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		}()
+	}()
+	return <-result
 }
 
 func get(t *testing.T, url string) string {
@@ -60,14 +114,9 @@ func TestAnEngineOfItsOwnLeavesNothingBehind(t *testing.T) {
 	if got := h.Load(t, "hello"); len(got) != 1 || got[0] != hello {
 		t.Fatalf("loaded %q", got)
 	}
-	project(t, h, "up", "--detach", "--wait", "web")
+	project(t, h, "up", "--detach", "--wait", "web", "visitor")
 
-	var inspected []container
-	id := strings.TrimSpace(project(t, h, "ps", "--quiet", "web"))
-	if err := json.Unmarshal([]byte(h.Docker(t, "inspect", id)), &inspected); err != nil {
-		t.Fatal(err)
-	}
-	c := inspected[0]
+	c := inspect(t, h, "web")
 	if c.State.Health.Status != "healthy" || !c.HostConfig.ReadonlyRootfs || c.Config.User != "65534:65534" ||
 		len(c.HostConfig.CapDrop) != 1 || c.HostConfig.Memory != 64<<20 {
 		t.Errorf("the container is %+v", c)
@@ -75,6 +124,9 @@ func TestAnEngineOfItsOwnLeavesNothingBehind(t *testing.T) {
 	address := strings.TrimSpace(project(t, h, "port", "web", "8080"))
 	if body := get(t, "http://"+address+"/"); !strings.HasPrefix(body, "hello composer") {
 		t.Errorf("it answers %q", body)
+	}
+	if err := dialFrom(inspect(t, h, "visitor").State.Pid, c.address()+":8080"); err != nil {
+		t.Errorf("one container does not reach the other: %v", err)
 	}
 	if out, err := h.TryCompose(t, []string{"WHO=x"}, "--file", "testdata/compose.yaml", "--profile", "sick", "up", "--detach", "--wait", "sick"); err == nil ||
 		!strings.Contains(err.Error(), "unhealthy") {

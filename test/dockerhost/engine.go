@@ -40,6 +40,8 @@ type engine struct {
 	exit  error
 	// pid is the process.
 	pid int
+	// pool is where the addresses of its networks are taken from.
+	pool string
 	// made are paths outside dir that the engine makes and that were not there before, the deepest first.
 	made []string
 }
@@ -62,6 +64,23 @@ func outside() []string {
 	return paths
 }
 
+// poolOf gives the engines of tests that run at once different addresses, all of them apart from those of an engine's defaults
+// and of the pods of a node. They are sixteen; who meets another there sees a network that it cannot reach.
+func poolOf(pid int) string { return fmt.Sprintf("10.213.%d.0/20", pid%16*16) }
+
+// forward adds ("--insert") or removes ("--delete") the one rule that lets the engine's containers talk to each other. Where
+// another engine runs or ran, what no rule of that engine accepts is dropped.
+func (e *engine) forward(action string) error {
+	if _, err := exec.LookPath("iptables"); err != nil {
+		return nil
+	}
+	out, err := exec.Command("iptables", "--wait", action, "FORWARD", "--source", e.pool, "--destination", e.pool, "--jump", "ACCEPT").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("letting the containers at %s talk to each other: %w: %s", e.pool, err, out)
+	}
+	return nil
+}
+
 func startEngine(t testing.TB) *engine {
 	t.Helper()
 	// Not t.TempDir: its removal would run while mounts are there, and its path is long for sockets.
@@ -69,7 +88,7 @@ func startEngine(t testing.TB) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{dir: dir, ended: make(chan struct{})}
+	e := &engine{dir: dir, ended: make(chan struct{}), pool: poolOf(os.Getpid())}
 	for _, path := range outside() {
 		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 			e.made = append(e.made, path)
@@ -87,12 +106,16 @@ func startEngine(t testing.TB) *engine {
 	cmd := exec.Command("dockerd",
 		"--config-file="+config, "--host=unix://"+e.socket(), "--pidfile="+filepath.Join(dir, "dockerd.pid"),
 		"--data-root="+filepath.Join(dir, "data"), "--exec-root="+filepath.Join(dir, "exec"),
-		"--log-level=warn", "--bridge=none", "--iptables=false", "--ip-masq=false", "--ip-forward=false")
+		"--log-level=warn", "--bridge=none", "--iptables=false", "--ip-masq=false", "--ip-forward=false",
+		"--default-address-pool=base="+e.pool+",size=24")
 	cmd.Stdout, cmd.Stderr = log, log
 	// A test that is ended by force takes its engine along.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if err := errors.Join(e.start(cmd), log.Close()); err != nil {
 		t.Fatalf("dockerhost: starting dockerd: %v", err)
+	}
+	if err := e.forward("--insert"); err != nil {
+		t.Errorf("dockerhost: %v", err)
 	}
 	return e
 }
@@ -156,7 +179,7 @@ func (e *engine) stop(t testing.TB) {
 	if t.Failed() {
 		t.Logf("dockerhost: the end of dockerd's log:\n%s", e.tail())
 	}
-	err = errors.Join(err, unmountBelow(e.dir), os.RemoveAll(e.dir))
+	err = errors.Join(err, e.forward("--delete"), unmountBelow(e.dir), os.RemoveAll(e.dir))
 	for _, path := range e.made {
 		// A directory that is not empty is in use by others meanwhile, and theirs.
 		if rmErr := os.Remove(path); rmErr != nil && !errors.Is(rmErr, os.ErrNotExist) && !errors.Is(rmErr, unix.ENOTEMPTY) &&
