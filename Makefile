@@ -152,13 +152,13 @@ test-tools: $(TOOLS)/jaeger $(DOCKER_TOOLS) ## Build what only tests need
 
 .PHONY: test-unit
 test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests of every package, with the race detector
-	@go test -race -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/chaos -e /test/bench -e /test/dockerhost)
+	@go test -race -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
 	@go -C tools/images test ./...
 	@go -C test/dashboard test -count 1 ./... # what it reads is outside its module, so Go would not run it again
 
 .PHONY: test-e2e
 test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
-	@go test -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/e2e/... ./test/chaos/...
+	@go test -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/... ./test/e2e/... ./test/chaos/...
 
 .PHONY: bench
 bench: packages build ## Measure against bare CRI calls; prints a table and writes bench.json
