@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -84,14 +85,25 @@ func background(t *testing.T, do func(context.Context) error) (stop func() error
 
 func servePeers(t *testing.T, cfg nodeconfig.Config) {
 	t.Helper()
-	for address, register := range map[string]func(*grpc.Server){
-		cfg.Peers.PLEG:     func(s *grpc.Server) { lifecyclev1.RegisterLifecycleServiceServer(s, wellPLEG{}) },
-		cfg.Peers.SyncLoop: func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, wellSyncLoop{}) },
-	} {
-		background(t, func(ctx context.Context) error {
-			return rpc.Serve(ctx, rpc.Config{Address: address, Register: register, Health: rpc.NewHealth(), Logger: quiet})
-		})
-	}
+	servePLEG(t, cfg)
+	serveSyncLoop(t, cfg)
+}
+
+func servePLEG(t *testing.T, cfg nodeconfig.Config) (stop func() error) {
+	t.Helper()
+	return servePeer(t, cfg.Peers.PLEG, func(s *grpc.Server) { lifecyclev1.RegisterLifecycleServiceServer(s, wellPLEG{}) })
+}
+
+func serveSyncLoop(t *testing.T, cfg nodeconfig.Config) (stop func() error) {
+	t.Helper()
+	return servePeer(t, cfg.Peers.SyncLoop, func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, wellSyncLoop{}) })
+}
+
+func servePeer(t *testing.T, address string, register func(*grpc.Server)) (stop func() error) {
+	t.Helper()
+	return background(t, func(ctx context.Context) error {
+		return rpc.Serve(ctx, rpc.Config{Address: address, Register: register, Health: rpc.NewHealth(), Logger: quiet})
+	})
 }
 
 func client(t *testing.T, cfg nodeconfig.Config) nodev1.NodeServiceClient {
@@ -230,7 +242,7 @@ func TestSecondOneOnAStateDirIsRefused(t *testing.T) {
 	}()
 	err = run(t.Context(), cfg, quiet)
 	var other *statedir.HeldError
-	if !errors.As(err, &other) {
-		t.Errorf("got %v, want a HeldError", err)
+	if !errors.As(err, &other) || other.Holder.PID != os.Getpid() || !strings.Contains(err.Error(), "stop that process, or use another --state-dir") {
+		t.Errorf("got %v, want a HeldError that names this process and says what to do", err)
 	}
 }

@@ -69,7 +69,7 @@ type Heart struct {
 	lastBeat time.Time
 }
 
-// New returns a heart that does not beat yet.
+// New returns a heart that does not beat yet, and says in the health that nothing is known.
 func New(cfg Config) *Heart {
 	h := &Heart{
 		cfg: cfg, previous: cfg.Previous, startedAt: cfg.Clock.Now(),
@@ -79,6 +79,10 @@ func New(cfg Config) *Heart {
 		return &watcher{ask: ask, timeout: cfg.AskTimeout, clock: cfg.Clock, changed: h.changed}
 	}
 	h.pleg, h.syncloop = watch(cfg.AskPLEG), watch(cfg.AskSyncLoop)
+	for _, peer := range []string{"pleg", "syncloop"} {
+		cfg.Health.Set(peer, peer+" has not been asked yet")
+	}
+	cfg.Health.Set("machine", "the machine has not been read yet")
 	return h
 }
 
