@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -48,9 +47,6 @@ type Config struct {
 	// Timeout bounds each call, and is doubled for sandboxes by cri-client: runtimeRequestTimeout of the
 	// KubeletConfiguration. A context with an earlier deadline wins.
 	Timeout time.Duration
-	// TracerProvider traces each CRI call inside cri-client, with an event for each message. Leave it nil unless that is
-	// wanted: callers make their own spans.
-	TracerProvider trace.TracerProvider
 	// Registerer gets kubelet_runtime_operations_*: the calls of the services that are handed out, and the streams of
 	// events. The questions that wait for a runtime to come are not among them. Nobody counts when nil.
 	Registerer prometheus.Registerer
@@ -89,17 +85,18 @@ func New(cfg Config) (*Client, error) {
 			return nil, errors.Join(fmt.Errorf("imageServiceEndpoint %q: %w", cfg.ImageEndpoint, err), conn.Close())
 		}
 	}
+	// cri-client is told to leave its own tracing out: Caller makes the spans.
 	c := &Client{conn: conn, image: image, counts: newOperations(cfg.Registerer)}
 	c.runtime = newSlot(cfg.Endpoint, "runtime service", cfg.Logger, func(ctx context.Context) error {
 		_, err := runtimeapi.NewRuntimeServiceClient(conn).Version(ctx, &runtimeapi.VersionRequest{})
 		return err
 	}, criclient.NewRemoteRuntimeServiceBuilder().
-		WithEndpoint(cfg.Endpoint).WithConnectionTimeout(cfg.Timeout).WithTracerProvider(cfg.TracerProvider).Build)
+		WithEndpoint(cfg.Endpoint).WithConnectionTimeout(cfg.Timeout).WithTracerProvider(nil).Build)
 	c.images = newSlot(cfg.ImageEndpoint, "image service", cfg.Logger, func(ctx context.Context) error {
 		_, err := runtimeapi.NewImageServiceClient(image).ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 		return err
 	}, criclient.NewRemoteImageServiceBuilder().
-		WithEndpoint(cfg.ImageEndpoint).WithConnectionTimeout(cfg.Timeout).WithTracerProvider(cfg.TracerProvider).Build)
+		WithEndpoint(cfg.ImageEndpoint).WithConnectionTimeout(cfg.Timeout).WithTracerProvider(nil).Build)
 	return c, nil
 }
 

@@ -55,9 +55,7 @@ type Telemetry struct {
 	// Logger writes text lines. It is also slog's default.
 	Logger *slog.Logger
 	// Tracer makes spans; they go nowhere and cost nothing when no endpoint is set.
-	Tracer trace.Tracer
-	// Provider is nil when no endpoint is set, so that clients can leave their instrumentation out.
-	Provider trace.TracerProvider
+	Tracer   trace.Tracer
 	shutdown func(context.Context) error
 }
 
@@ -96,7 +94,7 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	exporter := newExporter(otlp, endpoint, logger, time.Now)
 	provider := sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithSpanProcessor(dropIdle{sdktrace.NewBatchSpanProcessor(exporter)}))
 	otel.SetTracerProvider(provider)
-	t.Provider, t.Tracer = provider, provider.Tracer(scope)
+	t.Tracer = provider.Tracer(scope)
 	t.shutdown = func(ctx context.Context) error {
 		err := provider.Shutdown(ctx)
 		return errors.Join(err, exporter.end())
