@@ -38,6 +38,8 @@ func TestAProcessKilledHalfwayLeavesNothingBehind(t *testing.T) {
 			}
 			kill()
 			<-done
+			// The runtime, too, has seen that its caller is gone: what it did from then on would come in between.
+			eventually(t, "no call waits", func() bool { return gate.Waiting() == 0 })
 			gate.Open()
 
 			n.manager = podruntime.New(n.config)
