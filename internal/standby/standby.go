@@ -46,7 +46,8 @@ type Config struct {
 // Lock takes the lock of a service, as statedir.Lock does, and waits while another process has it. It fails when the lock
 // cannot be tried at all, and with the error of ctx when that ends first.
 func Lock(ctx context.Context, cfg Config) (*statedir.Held, error) {
-	held, err := statedir.Lock(cfg.StateDir, string(cfg.Service))
+	self := statedir.Self(string(cfg.Service))
+	held, err := statedir.LockAs(cfg.StateDir, self)
 	var other *statedir.HeldError
 	if !errors.As(err, &other) {
 		return held, err
@@ -66,11 +67,11 @@ func Lock(ctx context.Context, cfg Config) (*statedir.Held, error) {
 	}()
 	defer func() { <-served }()
 	defer stop()
-	return wait(ctx, cfg, other.Holder)
+	return wait(ctx, cfg, self, other.Holder)
 }
 
 // wait tries until the lock is free.
-func wait(ctx context.Context, cfg Config, holder statedir.Holder) (*statedir.Held, error) {
+func wait(ctx context.Context, cfg Config, self, holder statedir.Holder) (*statedir.Held, error) {
 	cfg.Logger.Info("standing by: another process has the lock, and this one takes over when it ends", "holder", holder.String())
 	for {
 		select {
@@ -78,7 +79,7 @@ func wait(ctx context.Context, cfg Config, holder statedir.Holder) (*statedir.He
 			return nil, ctx.Err()
 		case <-cfg.Clock.After(pollInterval):
 		}
-		held, err := statedir.Lock(cfg.StateDir, string(cfg.Service))
+		held, err := statedir.LockAs(cfg.StateDir, self)
 		var other *statedir.HeldError
 		switch {
 		case err == nil:

@@ -52,14 +52,13 @@ func (h Holder) String() string {
 	return b.String()
 }
 
-// self is this process as the holder of a lock. What cannot be found out is left out: it is for people.
-func self(service string) Holder {
+// Self is this process as the holder of the lock of a service, since no time yet. What cannot be found out is left out: it
+// is for people. Before chroot(2) it finds the container, after it no more.
+func Self(service string) Holder {
 	host, _ := os.Hostname()
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	cgroups, _ := os.ReadFile("/proc/self/cgroup")
-	return Holder{
-		Service: service, PID: os.Getpid(), Host: host, Container: containerID(mounts, cgroups), Since: time.Now().UTC().Truncate(time.Second),
-	}
+	return Holder{Service: service, PID: os.Getpid(), Host: host, Container: containerID(mounts, cgroups)}
 }
 
 var (

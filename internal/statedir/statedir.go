@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,6 +23,8 @@ type HeldError struct {
 	Path string
 	// Holder is who holds it; the zero value when the file does not say.
 	Holder Holder
+	// here is this process.
+	here Holder
 }
 
 // Error names the holder and says what to do.
@@ -33,7 +36,7 @@ func (e *HeldError) remedy() string {
 	switch {
 	case e.Holder.PID == 0:
 		return "stop it"
-	case e.Holder.Container != "" && e.Holder.Container != self(e.Holder.Service).Container:
+	case e.Holder.Container != "" && e.Holder.Container != e.here.Container:
 		return fmt.Sprintf("stop that container (docker stop %s)", e.Holder.Container)
 	default:
 		return "stop that process"
@@ -49,11 +52,14 @@ type Held struct {
 // Lock takes the lock of a service in a state directory, making the directory when there is none. It never waits:
 // when another process has the lock the error is a *HeldError that names it. Where the directory cannot be written, the
 // error says who may not and what to do.
-func Lock(dir, service string) (*Held, error) {
+func Lock(dir, service string) (*Held, error) { return LockAs(dir, Self(service)) }
+
+// LockAs is Lock for who has called Self before: a process that tries again and again, or that has changed its root since.
+func LockAs(dir string, self Holder) (*Held, error) {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return nil, accessError(dir, dir, err)
 	}
-	path := filepath.Join(dir, service+".lock")
+	path := filepath.Join(dir, self.Service+".lock")
 	// The file is never removed: whoever removes a lock file lets two others hold two files of one name.
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -61,13 +67,14 @@ func Lock(dir, service string) (*Held, error) {
 	}
 	if err := flock(file); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = &HeldError{Path: path, Holder: readHolder(file)}
+			err = &HeldError{Path: path, Holder: readHolder(file), here: self}
 		} else {
 			err = fmt.Errorf("locking %s: %w", path, err)
 		}
 		return nil, errors.Join(err, file.Close())
 	}
-	if err := writeHolder(file, self(service)); err != nil {
+	self.Since = time.Now().UTC().Truncate(time.Second)
+	if err := writeHolder(file, self); err != nil {
 		return nil, errors.Join(fmt.Errorf("writing %s: %w", path, err), file.Close())
 	}
 	return &Held{file: file}, nil

@@ -44,10 +44,11 @@ import (
 // run serves until ctx, the process's context, ends. Its end stops no pod.
 func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (err error) {
 	cfg.LogUnsupported(tel.Logger)
+	self := statedir.Self(string(nodeconfig.SyncLoop))
 	if err := enterRoot(cfg.HostRoot); err != nil {
 		return err
 	}
-	held, err := statedir.Lock(cfg.StateDir, string(nodeconfig.SyncLoop))
+	held, err := statedir.LockAs(cfg.StateDir, self)
 	if err != nil {
 		return err
 	}
