@@ -89,6 +89,11 @@ $(POD_IMAGES): $(BIN)/images/%.tar: images/%/main.go $(wildcard tools/images/*.g
 images: packages service-images ## Make the images that deploy/compose runs, and load them into Docker
 	@tools/scripts/load-images $(SERVICE_IMAGES:%=$(BIN)/images/%.tar)
 
+# A machine with a registry has no use for them.
+.PHONY: standins
+standins: $(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar ## Make docker compose and an image of Jaeger from Go modules, where they cannot be had otherwise
+	@tools/scripts/load-images $(BIN)/images/jaeger-standin.tar
+
 .PHONY: service-images
 service-images: $(SERVICE_IMAGES:%=image-%)
 
@@ -130,7 +135,7 @@ $(TOOLS)/docker-compose: tools/compose/go.mod tools/compose/go.sum
 	@CGO_ENABLED=0 $(PART) docker-compose go -C tools/compose build -trimpath -ldflags "-s -w" -o $@ github.com/docker/compose/v5/cmd
 	@touch $@
 
-# Stands in for Jaeger's own image where none can be pulled: for tests.
+# Stands in for Jaeger's own image where none can be pulled.
 $(BIN)/images/jaeger-standin.tar: $(TOOLS)/jaeger $(wildcard tools/images/*.go) tools/images/go.mod
 	@mkdir -p $(@D)
 	@$(PART) "jaeger (image)" $(MAKE_IMAGE) -file $(TOOLS)/jaeger -user 10001:10001 -name jaegertracing/all-in-one:1.62.0 -out $@
