@@ -130,7 +130,8 @@ func start(binary string) (*Server, error) {
 		"--processor.jaeger-compact.server-host-port", anyPort, "--processor.jaeger-binary.server-host-port", anyPort,
 		"--processor.zipkin-compact.server-host-port", anyPort,
 		"--memory.max-traces", "10000")
-	s.cmd.Env = append(os.Environ(), "SPAN_STORAGE_TYPE=memory")
+	// Else it sends spans of its own to whoever listens at the usual address, and at its end waits until they are taken.
+	s.cmd.Env = []string{"SPAN_STORAGE_TYPE=memory", "OTEL_TRACES_SAMPLER=always_off"}
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start Jaeger: %w", err)

@@ -19,6 +19,9 @@ func TestItAnswersAndEnds(t *testing.T) {
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
+	if state := s.cmd.ProcessState; !state.Exited() {
+		t.Errorf("it did not end by itself: %v; its log:\n%s", state, s.log)
+	}
 	if s.answers(t.Context()) == nil {
 		t.Error("it answers after its end")
 	}
