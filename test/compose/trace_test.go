@@ -103,7 +103,7 @@ func (s *stack) traces(uid string) []trace {
 	s.t.Helper()
 	response, err := http.Get(s.jaeger + "/api/traces?service=syncloop&limit=20&tags=%7B%22k8s.pod.uid%22%3A%22" + uid + "%22%7D")
 	s.must(err)
-	defer response.Body.Close()
+	defer response.Body.Close() //nolint:errcheck // the body was only read
 	var answer struct {
 		Data []trace `json:"data"`
 	}
