@@ -227,3 +227,14 @@ func freePort(t *testing.T) string {
 	}
 	return port
 }
+
+// badConfig is a configuration with a field that does not exist.
+func badConfig(t *testing.T) string {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "kubelet.yaml")
+	content := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nstaticPodPaht: /x\n"
+	if err := os.WriteFile(config, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return config
+}

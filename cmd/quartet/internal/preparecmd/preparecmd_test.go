@@ -1,0 +1,123 @@
+package preparecmd_test
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/preparecmd"
+)
+
+// prepare runs the command on a thread whose mounts are its own, so that it may change them. It is run there as it is: the
+// command starts nothing.
+func prepare(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+			result <- err
+			return
+		}
+		cmd := preparecmd.Command()
+		cmd.SilenceUsage = true
+		cmd.SetArgs(args)
+		cmd.SetOut(&out)
+		cmd.SetErr(&out)
+		result <- cmd.Execute()
+	}()
+	err := <-result
+	return out.String(), err
+}
+
+func asRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("directories of other users need root")
+	}
+}
+
+// shortDir is a directory whose path leaves room for sockets; t.TempDir's has the name of the test in it.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "quartet-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// TestEachServiceGetsDirectoriesOfItsOwn, and what is in them stays when the command is run again.
+func TestEachServiceGetsDirectoriesOfItsOwn(t *testing.T) {
+	asRoot(t)
+	state := filepath.Join(shortDir(t), "state")
+	manifests := filepath.Join(t.TempDir(), "manifests")
+	for range 2 {
+		if out, err := prepare(t, "--state-dir", state, "--manifests", manifests); err != nil || !strings.Contains(out, manifests) {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for name, want := range map[string]struct {
+			uid, gid uint32
+			mode     fs.FileMode
+		}{
+			"run":        {0, 10240, 0o771 | fs.ModeSticky},
+			"configmux":  {10241, 10240, 0o700},
+			"pleg":       {0, 10240, 0o700},
+			"syncloop":   {0, 10240, 0o700},
+			"nodestatus": {10244, 10240, 0o700},
+			"root":       {0, 0, 0o711},
+			"logs/pods":  {0, 0, 0o755},
+		} {
+			info, err := os.Stat(filepath.Join(state, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			owner := info.Sys().(*syscall.Stat_t)
+			if got := info.Mode() &^ fs.ModeDir; got != want.mode || owner.Uid != want.uid || owner.Gid != want.gid {
+				t.Errorf("%s is %v of %d:%d, want %v of %d:%d", name, got, owner.Uid, owner.Gid, want.mode, want.uid, want.gid)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(state, "configmux", "kept"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(manifests, 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if info, err := os.Stat(manifests); err != nil || info.Mode().Perm() != 0o750 {
+		t.Errorf("the mode that the operator gave the manifests' directory has changed: %v, %v", info.Mode(), err)
+	}
+	if _, err := os.Stat(filepath.Join(state, "configmux", "kept")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAStateDirectoryThatCannotBeUsedSaysWhatToDo(t *testing.T) {
+	asRoot(t)
+	file := filepath.Join(shortDir(t), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{
+		"/var/lib/quartet": "choose another, for example /var/lib/quartet-compose",
+		filepath.Join(shortDir(t), strings.Repeat("x", 80)): "too long",
+		filepath.Join(file, "state"):                        "choose a --state-dir",
+	} {
+		if out, err := prepare(t, "--state-dir", dir); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), dir) {
+			t.Errorf("%s: %v %s, want %q", dir, err, out, want)
+		}
+	}
+}
