@@ -110,7 +110,7 @@ func TestAddressesThatCannotWorkAreRefusedWithWhatToDo(t *testing.T) {
 	takenSocket := "unix://" + serve(t, "unix://"+filepath.Join(t.TempDir(), "m.sock"), registry).String()
 	for address, want := range map[string]string{
 		takenPort:                        "is taken by another process",
-		takenSocket:                      "another process serves on",
+		takenSocket:                      "serves on ",
 		"0.0.0.0:9101":                   "set it to 127.0.0.1:9101, or to a unix socket",
 		"node.example:9101":              "loopback interface only",
 		"9101":                           "want unix:///ABSOLUTE/PATH, or an address such as 127.0.0.1:9101",
