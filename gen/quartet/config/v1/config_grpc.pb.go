@@ -35,8 +35,8 @@ const (
 //
 // ConfigService is configmux's side of the node: the desired pods of all sources, merged.
 //
-// Every RPC fails with UNAVAILABLE while the process stops, and with PERMISSION_DENIED when the peer of the unix
-// socket is neither root nor the user that configmux runs as.
+// Every RPC fails with UNAVAILABLE while the process stops. So it does for a peer of the unix socket that is neither root
+// nor the user that configmux runs as nor one of --allowed-uids: its connection is closed, and the refusal is in the log.
 type ConfigServiceClient interface {
 	// WatchPodUpdates streams the desired pods of all sources: syncloop follows it for as long as it lives, and any
 	// number of others may. It keeps the stream contract of quartet.stream.v1, level-triggered: changes of one pod that
@@ -155,8 +155,8 @@ type ConfigService_WatchObjectsClient = grpc.ServerStreamingClient[WatchObjectsR
 //
 // ConfigService is configmux's side of the node: the desired pods of all sources, merged.
 //
-// Every RPC fails with UNAVAILABLE while the process stops, and with PERMISSION_DENIED when the peer of the unix
-// socket is neither root nor the user that configmux runs as.
+// Every RPC fails with UNAVAILABLE while the process stops. So it does for a peer of the unix socket that is neither root
+// nor the user that configmux runs as nor one of --allowed-uids: its connection is closed, and the refusal is in the log.
 type ConfigServiceServer interface {
 	// WatchPodUpdates streams the desired pods of all sources: syncloop follows it for as long as it lives, and any
 	// number of others may. It keeps the stream contract of quartet.stream.v1, level-triggered: changes of one pod that

@@ -35,8 +35,8 @@ const (
 //
 // EngineService is syncloop's side of the node: the pods with their status, and the workers behind them.
 //
-// Every RPC fails with UNAVAILABLE while the process stops, and with PERMISSION_DENIED when the peer of the unix
-// socket is neither root nor the user that syncloop runs as.
+// Every RPC fails with UNAVAILABLE while the process stops. So it does for a peer of the unix socket that is neither root
+// nor the user that syncloop runs as nor one of --allowed-uids: its connection is closed, and the refusal is in the log.
 type EngineServiceClient interface {
 	// ListPods returns the pods of this node with their status, terminating ones and orphans included. `quartet get pods`
 	// calls it. Fails with UNAVAILABLE until what is desired and what runs have both been learned after a start, so that a
@@ -143,8 +143,8 @@ func (c *engineServiceClient) GetHealth(ctx context.Context, in *GetHealthReques
 //
 // EngineService is syncloop's side of the node: the pods with their status, and the workers behind them.
 //
-// Every RPC fails with UNAVAILABLE while the process stops, and with PERMISSION_DENIED when the peer of the unix
-// socket is neither root nor the user that syncloop runs as.
+// Every RPC fails with UNAVAILABLE while the process stops. So it does for a peer of the unix socket that is neither root
+// nor the user that syncloop runs as nor one of --allowed-uids: its connection is closed, and the refusal is in the log.
 type EngineServiceServer interface {
 	// ListPods returns the pods of this node with their status, terminating ones and orphans included. `quartet get pods`
 	// calls it. Fails with UNAVAILABLE until what is desired and what runs have both been learned after a start, so that a

@@ -34,8 +34,8 @@ const (
 //
 // LifecycleService is pleg's side of the node: the last observed state of every pod in the runtime.
 //
-// Every RPC fails with UNAVAILABLE while the process stops, and with PERMISSION_DENIED when the peer of the unix
-// socket is neither root nor the user that pleg runs as.
+// Every RPC fails with UNAVAILABLE while the process stops. So it does for a peer of the unix socket that is neither root
+// nor the user that pleg runs as nor one of --allowed-uids: its connection is closed, and the refusal is in the log.
 type LifecycleServiceClient interface {
 	// WatchEvents streams what happens to pods in the runtime: syncloop follows it for as long as it lives, and any
 	// number of others may. It keeps the stream contract of quartet.stream.v1, edge-triggered: the snapshot has one
@@ -134,8 +134,8 @@ func (c *lifecycleServiceClient) GetHealth(ctx context.Context, in *GetHealthReq
 //
 // LifecycleService is pleg's side of the node: the last observed state of every pod in the runtime.
 //
-// Every RPC fails with UNAVAILABLE while the process stops, and with PERMISSION_DENIED when the peer of the unix
-// socket is neither root nor the user that pleg runs as.
+// Every RPC fails with UNAVAILABLE while the process stops. So it does for a peer of the unix socket that is neither root
+// nor the user that pleg runs as nor one of --allowed-uids: its connection is closed, and the refusal is in the log.
 type LifecycleServiceServer interface {
 	// WatchEvents streams what happens to pods in the runtime: syncloop follows it for as long as it lives, and any
 	// number of others may. It keeps the stream contract of quartet.stream.v1, edge-triggered: the snapshot has one

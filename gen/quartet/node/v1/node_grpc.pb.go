@@ -32,11 +32,12 @@ const (
 //
 // NodeService is nodestatus's side of the node: the Node object and its conditions.
 //
-// Every RPC fails with UNAVAILABLE while the process stops, and with PERMISSION_DENIED when the peer of the unix
-// socket is neither root nor the user that nodestatus runs as.
+// Every RPC fails with UNAVAILABLE while the process stops. So it does for a peer of the unix socket that is neither root
+// nor the user that nodestatus runs as nor one of --allowed-uids: its connection is closed, and the refusal is in the log.
 type NodeServiceClient interface {
-	// GetNode returns the Node as it was last computed. Fails with UNAVAILABLE before the first time, which is a moment
-	// after the start.
+	// GetNode returns the Node as it was last computed: syncloop asks for it when it starts a pod, and does without when
+	// nobody answers; `quartet get node` shows it. Fails with UNAVAILABLE before the first time, which is a moment after
+	// the start.
 	GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*GetNodeResponse, error)
 	// WatchNode streams the Node by the stream contract of quartet.stream.v1, level-triggered, with the node's name as
 	// its one key: syncloop follows it for admission, configmux to learn that the node has been registered.
@@ -98,11 +99,12 @@ func (c *nodeServiceClient) GetHealth(ctx context.Context, in *GetHealthRequest,
 //
 // NodeService is nodestatus's side of the node: the Node object and its conditions.
 //
-// Every RPC fails with UNAVAILABLE while the process stops, and with PERMISSION_DENIED when the peer of the unix
-// socket is neither root nor the user that nodestatus runs as.
+// Every RPC fails with UNAVAILABLE while the process stops. So it does for a peer of the unix socket that is neither root
+// nor the user that nodestatus runs as nor one of --allowed-uids: its connection is closed, and the refusal is in the log.
 type NodeServiceServer interface {
-	// GetNode returns the Node as it was last computed. Fails with UNAVAILABLE before the first time, which is a moment
-	// after the start.
+	// GetNode returns the Node as it was last computed: syncloop asks for it when it starts a pod, and does without when
+	// nobody answers; `quartet get node` shows it. Fails with UNAVAILABLE before the first time, which is a moment after
+	// the start.
 	GetNode(context.Context, *GetNodeRequest) (*GetNodeResponse, error)
 	// WatchNode streams the Node by the stream contract of quartet.stream.v1, level-triggered, with the node's name as
 	// its one key: syncloop follows it for admission, configmux to learn that the node has been registered.
