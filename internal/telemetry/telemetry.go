@@ -29,6 +29,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 )
@@ -87,7 +88,9 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if err != nil {
 		return nil, err
 	}
-	otlp, err := otlptracegrpc.New(ctx)
+	// gRPC would ask the name servers for settings of the receiver first, and a machine that cannot reach any would wait ten
+	// seconds for that: longer than a batch of spans has.
+	otlp, err := otlptracegrpc.New(ctx, otlptracegrpc.WithDialOption(grpc.WithDisableServiceConfig()))
 	if err != nil {
 		return nil, fmt.Errorf("make the OTLP trace exporter from the OTEL_EXPORTER_OTLP_* variables: %w", err)
 	}
