@@ -130,6 +130,11 @@ func killContainerd(s *stack) {
 		now, err := s.node.PID("containerd")
 		return err == nil && now != pid
 	}, func() string { return "" })
+	id := s.containers("containerd")[0]
+	s.await("containerd's health check succeeds", func() bool {
+		_, err := s.health(id)
+		return err == nil
+	}, func() string { return s.inspect(id, "{{json .State.Health}}") })
 	s.place("afterwards", manifest("afterwards"))
 	s.awaitReady("afterwards")
 	s.must(s.node.TakeAway("afterwards.yaml"))
