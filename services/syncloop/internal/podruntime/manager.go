@@ -96,6 +96,7 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 	}
 	s := &podSync{m: m, rt: m.instrument(runtime), pod: pod, observed: observed, actions: decide.Pod(pod, observed, facts)}
 	err = s.run(ctx)
+	s.result.Wrote = s.rt.wrote.Load()
 	return s.result, err
 }
 
@@ -121,7 +122,6 @@ func (s *podSync) run(ctx context.Context) error {
 	if s.actions.Nothing() {
 		return nil
 	}
-	s.result.Wrote = true
 	if err := s.stop(ctx); err != nil {
 		return err
 	}

@@ -182,6 +182,10 @@ func TestFailedPullsAreHeldBack(t *testing.T) {
 			result.RetryAfter != wantRetry || (err != nil) != wantErr {
 			t.Fatalf("%d pulls, reason %+v, retry after %s, error %v", got, result.Reasons["a"], result.RetryAfter, err)
 		}
+		// What waits for an image changes nothing, and must not be looked at again as if it had.
+		if wantReason == "ImagePullBackOff" && result.Wrote {
+			t.Error("a container that only waits for its image counts as written")
+		}
 	}
 	pulls(1, "ErrImagePull", 10*time.Second, true)
 	clock.Step(4 * time.Second)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
@@ -22,6 +23,8 @@ import (
 type tracedRuntime struct {
 	service internalapi.RuntimeService
 	calls   cri.Caller
+	// wrote is true once a call was made that changes something, however it went.
+	wrote atomic.Bool
 }
 
 func (m *Manager) instrument(service internalapi.RuntimeService) *tracedRuntime {
@@ -36,6 +39,7 @@ func (m *Manager) phase(ctx context.Context, name string, pod *v1.Pod, about tel
 
 // end makes a call that ends or removes something: that it is gone already is as good.
 func (t *tracedRuntime) end(ctx context.Context, method string, about telemetry.Subject, do func(context.Context) error) error {
+	t.wrote.Store(true)
 	err := t.calls.Call(ctx, method, about, isGone, do)
 	if isGone(err) {
 		return nil
@@ -46,6 +50,7 @@ func (t *tracedRuntime) end(ctx context.Context, method string, about telemetry.
 func isGone(err error) bool { return status.Code(err) == codes.NotFound }
 
 func (t *tracedRuntime) runPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig) (id string, err error) {
+	t.wrote.Store(true)
 	err = t.calls.Call(ctx, runtimeapi.RuntimeService_RunPodSandbox_FullMethodName, aboutSandbox(config), nil, func(ctx context.Context) (err error) {
 		id, err = t.service.RunPodSandbox(ctx, config, "")
 		return err
@@ -77,6 +82,7 @@ func (t *tracedRuntime) removePodSandbox(ctx context.Context, id string) error {
 func (t *tracedRuntime) createContainer(ctx context.Context, sandbox string, config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi.PodSandboxConfig) (id string, err error) {
 	about := aboutSandbox(sandboxConfig)
 	about.SandboxID, about.Container, about.Image = sandbox, config.GetMetadata().GetName(), config.GetImage().GetUserSpecifiedImage()
+	t.wrote.Store(true)
 	err = t.calls.Call(ctx, runtimeapi.RuntimeService_CreateContainer_FullMethodName, about, nil, func(ctx context.Context) (err error) {
 		id, err = t.service.CreateContainer(ctx, sandbox, config, sandboxConfig)
 		return err
@@ -85,6 +91,7 @@ func (t *tracedRuntime) createContainer(ctx context.Context, sandbox string, con
 }
 
 func (t *tracedRuntime) startContainer(ctx context.Context, id string) error {
+	t.wrote.Store(true)
 	return t.calls.Call(ctx, runtimeapi.RuntimeService_StartContainer_FullMethodName, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
 		return t.service.StartContainer(ctx, id)
 	})
