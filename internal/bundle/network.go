@@ -52,6 +52,11 @@ func (b *Bundle) network() (networkConfig, error) {
 	if err := ensureBridge(bridge); err != nil {
 		return networkConfig{}, fmt.Errorf("making the bridge %s: %w: the kernel needs CONFIG_BRIDGE (modprobe bridge)", bridge, err)
 	}
+	if backend == "iptables" {
+		if err := allowForwarding(bridge); err != nil {
+			b.cfg.Note(err.Error() + ": pods may not reach beyond this machine")
+		}
+	}
 	return networkConfig{
 		Name:    bridge,
 		Bridge:  bridge,
@@ -62,7 +67,8 @@ func (b *Bundle) network() (networkConfig, error) {
 }
 
 func (b *Bundle) removeNetwork() error {
-	return errors.Join(removeBridge(bridgeName(b.cfg.Layout)), releaseSlices(claimsDir, b.cfg.Layout))
+	bridge := bridgeName(b.cfg.Layout)
+	return errors.Join(endForwarding(bridge), removeBridge(bridge), releaseSlices(claimsDir, b.cfg.Layout))
 }
 
 // bridgeName is the link's name: at most the 15 bytes that the kernel allows.

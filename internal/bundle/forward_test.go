@@ -1,0 +1,61 @@
+package bundle
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestPacketsOfPodsPassWhereForwardingIsDropped: the rules are there once however often a node starts, and gone with it. It
+// looks at a network namespace of its own, not at the machine's rules.
+func TestPacketsOfPodsPassWhereForwardingIsDropped(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("packet filter rules need root")
+	}
+	if _, err := exec.LookPath("iptables"); err != nil {
+		t.Skip("iptables is not installed")
+	}
+	const bridge = "quartet-test"
+	rules := func() (ours []string) {
+		out, err := exec.Command("iptables", "-S", "FORWARD").CombinedOutput()
+		if err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		for line := range strings.Lines(string(out)) {
+			if strings.Contains(line, bridge) && strings.Contains(line, "-j ACCEPT") {
+				ours = append(ours, line)
+			}
+		}
+		return ours
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Errorf("making a network namespace: %v", err)
+			return
+		}
+		for range 2 {
+			if err := allowForwarding(bridge); err != nil {
+				t.Error(err)
+			}
+		}
+		if got := rules(); len(got) != 2 {
+			t.Errorf("the rules are %q, want one for each direction", got)
+		}
+		for range 2 {
+			if err := endForwarding(bridge); err != nil {
+				t.Error(err)
+			}
+		}
+		if got := rules(); len(got) != 0 {
+			t.Errorf("left behind: %q", got)
+		}
+	}()
+	<-done
+}
