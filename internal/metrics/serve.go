@@ -9,24 +9,15 @@ import (
 	"net/http"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/sync/errgroup"
 
+	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
 const (
-	// readHeaderTimeout and idleTimeout keep slow and idle clients from holding connections. Prometheus keeps its
-	// connection between two scrapes, which are at most some minutes apart.
-	readHeaderTimeout = 5 * time.Second
-	idleTimeout       = 5 * time.Minute
-	// writeTimeout is long enough for a slow reader of some hundred kilobytes.
-	writeTimeout = 30 * time.Second
-	// stopTimeout is how long a stop waits for answers in flight.
-	stopTimeout = 2 * time.Second
 	// maxScrapes is how many scrapes may run at once; further ones are told to come again. Two servers and a person
 	// look at a node, not more.
 	maxScrapes = 4
@@ -80,26 +71,7 @@ func serve(ctx context.Context, listener net.Listener, cfg ServeConfig) error {
 	mux.Handle("GET "+Path, promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{
 		ErrorLog: warnings, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
 	}))
-	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout, ErrorLog: warnings,
-	}
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve metrics on %s: %w", cfg.Address, err)
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-groupCtx.Done()
-		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-		defer cancel()
-		if err := server.Shutdown(stopCtx); err != nil {
-			return errors.Join(fmt.Errorf("stop serving metrics: %w", err), server.Close())
-		}
-		return nil
-	})
-	return group.Wait()
+	return httpserve.Until(ctx, listener, mux, cfg.Logger)
 }
 
 func listen(ctx context.Context, cfg ServeConfig) (net.Listener, error) {

@@ -22,6 +22,7 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
@@ -195,7 +196,7 @@ func (e *engine) serve(ctx context.Context) error {
 			handler := httpapi.Handler(httpapi.Config{
 				Pods: e.store, Health: e.loop.Health, Gatherer: e.metrics.Registry, Metrics: e.counts, Logger: e.logger,
 			})
-			return httpapi.Serve(ctx, e.readOnly, handler, e.logger)
+			return httpserve.Until(ctx, e.readOnly, handler, e.logger)
 		})
 	}
 	err := group.Wait()

@@ -5,32 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
-	"golang.org/x/sync/errgroup"
 
+	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-const (
-	// readHeaderTimeout and idleTimeout keep slow and idle clients from holding connections; Prometheus keeps its own
-	// between two scrapes.
-	readHeaderTimeout = 5 * time.Second
-	idleTimeout       = 5 * time.Minute
-	// writeTimeout is that of a scrape and of a slow reader.
-	writeTimeout = 30 * time.Second
-	// stopTimeout is how long a stop waits for answers in flight.
-	stopTimeout = 2 * time.Second
-	// maxRequests is how many requests are answered at once; each asks all four services.
-	maxRequests = 4
-)
+// maxRequests is how many requests are answered at once; each asks all four services.
+const maxRequests = 4
 
 // serve serves the metrics of the node at a loopback address until ctx ends. What happens is told to the log.
 func serve(ctx context.Context, n *node, address string, log io.Writer) error {
@@ -39,26 +29,7 @@ func serve(ctx context.Context, n *node, address string, log io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(log, "serving the metrics of the services in %s at http://%s/metrics\n", n.socketDir, listener.Addr())
-	server := &http.Server{
-		Handler: handler(ctx, n, log), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout,
-	}
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve metrics at %s: %w", address, err)
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-groupCtx.Done()
-		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-		defer cancel()
-		if err := server.Shutdown(stopCtx); err != nil {
-			return errors.Join(fmt.Errorf("stop serving metrics: %w", err), server.Close())
-		}
-		return nil
-	})
-	return group.Wait()
+	return httpserve.Until(ctx, listener, handler(ctx, n, log), slog.New(slog.NewTextHandler(log, nil)))
 }
 
 // listenLoopback refuses an address that other machines reach: the metrics tell who runs what here, and nobody is asked

@@ -19,11 +19,9 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -31,16 +29,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
-)
-
-const (
-	// readHeaderTimeout and idleTimeout keep slow and idle clients from holding connections.
-	readHeaderTimeout = 5 * time.Second
-	idleTimeout       = 90 * time.Second
-	// writeTimeout is long enough for the list of a full node to a slow client.
-	writeTimeout = 30 * time.Second
-	// stopTimeout is how long a stop waits for answers in flight.
-	stopTimeout = 2 * time.Second
 )
 
 // Pods tells the pods that a source names, with their status; it fails with podstore.NotReadyError.
@@ -66,31 +54,6 @@ func Listen(ctx context.Context, address string, port int32) (net.Listener, erro
 		return nil, fmt.Errorf("readOnlyPort: listen on %s: %w", at, err)
 	}
 	return listener, nil
-}
-
-// Serve serves on listener until ctx ends, and closes it.
-func Serve(ctx context.Context, listener net.Listener, handler http.Handler, logger *slog.Logger) error {
-	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout,
-		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
-	}
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve the read-only API on %s: %w", listener.Addr(), err)
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-groupCtx.Done()
-		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-		defer cancel()
-		if err := server.Shutdown(stopCtx); err != nil {
-			return errors.Join(fmt.Errorf("stop the read-only API: %w", err), server.Close())
-		}
-		return nil
-	})
-	return group.Wait()
 }
 
 // Config is what the API tells.

@@ -17,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
@@ -44,7 +45,7 @@ func serve(t *testing.T, p httpapi.Pods, health loop.Health) string {
 	logger := slog.New(slog.DiscardHandler)
 	go func() {
 		registry := prometheus.NewRegistry()
-		done <- httpapi.Serve(ctx, listener, httpapi.Handler(httpapi.Config{
+		done <- httpserve.Until(ctx, listener, httpapi.Handler(httpapi.Config{
 			Pods: p, Health: func() loop.Health { return health }, Gatherer: registry, Metrics: metrics.New(registry), Logger: logger,
 		}), logger)
 	}()

@@ -1,0 +1,52 @@
+// Package httpserve is how Quartet's programs serve HTTP: with limits that keep slow and idle clients from holding
+// connections, and a stop that waits a moment for answers in flight. gRPC is package rpc's.
+package httpserve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// readHeaderTimeout bounds the beginning of a request.
+	readHeaderTimeout = 5 * time.Second
+	// idleTimeout is longer than Prometheus waits between two scrapes on a connection that it keeps.
+	idleTimeout = 5 * time.Minute
+	// writeTimeout is long enough for a slow reader of the pods of a full node, or of some hundred kilobytes of metrics.
+	writeTimeout = 30 * time.Second
+	// stopTimeout is how long a stop waits for answers in flight.
+	stopTimeout = 2 * time.Second
+)
+
+// Until serves on listener until ctx ends, closes it, and returns nil. It fails when connections cannot be accepted, or when
+// an answer was still under way too long after the end. The logger gets the server's own complaints.
+func Until(ctx context.Context, listener net.Listener, handler http.Handler, logger *slog.Logger) error {
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout,
+		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve HTTP on %s: %w", listener.Addr(), err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-groupCtx.Done()
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if err := server.Shutdown(stopCtx); err != nil {
+			return errors.Join(fmt.Errorf("stop serving HTTP on %s: %w", listener.Addr(), err), server.Close())
+		}
+		return nil
+	})
+	return group.Wait()
+}
