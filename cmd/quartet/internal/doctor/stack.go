@@ -19,6 +19,8 @@ import (
 const (
 	// oldestCompose has depends_on.required, which the compose file uses.
 	oldestCompose = "2.20"
+	// whereCompose is where docker compose is to be had.
+	whereCompose = "the package docker-compose-plugin of Docker, docker-compose-v2 of Ubuntu; or in a checkout make standins, which puts one into bin/tools"
 	// ownImages begins the names of the images that the build makes; the others can be pulled.
 	ownImages = "quartet.local/"
 )
@@ -191,7 +193,7 @@ func (p *patient) judgeCompose(asked error) machine.Finding {
 	f := machine.Ok("docker compose", "")
 	switch {
 	case errors.Is(p.stackErr, errNoCompose):
-		return f.With(machine.Fault, errNoCompose.Error(), "install its plugin, "+oldestCompose+" or later: the package docker-compose-plugin of Docker, or docker-compose-v2 of Ubuntu")
+		return f.With(machine.Fault, errNoCompose.Error(), "install its plugin, "+oldestCompose+" or later: "+whereCompose)
 	case errors.Is(p.stackErr, os.ErrNotExist):
 		return f.With(machine.Fault, p.stackErr.Error(), "run the command in a checkout, or name the file with --compose=FILE")
 	case p.stackErr != nil:
@@ -200,7 +202,7 @@ func (p *patient) judgeCompose(asked error) machine.Finding {
 	f.Detail = fmt.Sprintf("%s; %s is the project %s, its state is in %s", p.stack.version, p.stack.file, p.stack.project, p.stack.stateDir)
 	switch {
 	case isOlder(p.stack.version, oldestCompose):
-		return f.With(machine.Fault, p.stack.version+" is older than "+oldestCompose, "install a newer one: the package docker-compose-plugin of Docker, or docker-compose-v2 of Ubuntu")
+		return f.With(machine.Fault, p.stack.version+" is older than "+oldestCompose, "install a newer one: "+whereCompose)
 	case asked != nil && strings.Contains(asked.Error(), "is too new. Maximum supported API version is "):
 		_, api, _ := strings.Cut(asked.Error(), "Maximum supported API version is ")
 		api = strings.TrimSpace(api)
