@@ -27,6 +27,8 @@ POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
 # What deploy/compose runs. Its .env names the tag.
 SERVICE_IMAGES := $(SERVICES) quartet containerd
 IMAGE_TAG ?= dev
+# Modules of their own that have code of this repository, besides the product.
+TESTED_MODULES := tools/images test/dashboard services/syncloop/internal/metrics/oracle
 MAKE_IMAGE := go -C tools/images run .
 # A machine that cannot start a Docker engine skips the tests that need one, and builds nothing for them.
 DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar)
@@ -145,8 +147,7 @@ lint: $(TOOLS)/buf $(TOOLS)/golangci-lint ## Check the protos, gen/, the modules
 	@tools/scripts/check-protos
 	@tools/scripts/check-modules
 	@$(TOOLS)/golangci-lint run --allow-parallel-runners ./...
-	@cd tools/images && $(TOOLS)/golangci-lint run --allow-parallel-runners ./...
-	@cd test/dashboard && $(TOOLS)/golangci-lint run --allow-parallel-runners ./...
+	@for module in $(TESTED_MODULES); do (cd $$module && $(TOOLS)/golangci-lint run --allow-parallel-runners ./...); done
 
 .PHONY: test
 test: test-unit test-e2e ## Run every test
@@ -158,8 +159,7 @@ test-tools: $(TOOLS)/jaeger $(DOCKER_TOOLS) ## Build what only tests need
 .PHONY: test-unit
 test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests of every package, with the race detector
 	@go test -race -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
-	@go -C tools/images test ./...
-	@go -C test/dashboard test -count 1 ./... # what it reads is outside its module, so Go would not run it again
+	@for module in $(TESTED_MODULES); do go -C $$module test -count 1 ./...; done # what they read may be outside of them
 
 .PHONY: test-e2e
 test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root

@@ -1,4 +1,6 @@
-package metrics_test
+// Package oracle compares the metrics that syncloop has under the kubelet's names with the kubelet's own. It is a module of
+// its own, so that nothing of the kubelet's code is in the product's reach.
+package oracle
 
 import (
 	"net/http"

@@ -1,0 +1,54 @@
+package metrics_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+// everything makes a sample of every metric.
+func everything() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	m := metrics.New(registry)
+	m.Worked(metrics.OperationCreate, time.Second)
+	m.Retried(metrics.FailedAway)
+	m.Restarted(true)
+	m.SandboxCalled("", time.Second, http.ErrServerClosed)
+	m.ContainerBegun(metrics.Container)
+	m.ContainerFailed(metrics.InitContainer, "ErrImagePull")
+	m.StatusChanged(&v1.PodStatus{}, &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
+		Name: "web", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}},
+	}}})
+	m.Pulled(1, time.Second)
+	m.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	metrics.Collect(registry, metrics.Sources{
+		Pods: func() metrics.Census {
+			return metrics.Census{Waiting: []metrics.WaitingContainer{{Reason: "ErrImagePull"}}}
+		},
+		Workers:  func() metrics.Workers { return metrics.Workers{States: map[string]int{"syncing": 1}} },
+		LastTurn: func() time.Time { return time.Unix(1, 0) },
+	})
+	return registry
+}
+
+func family(t *testing.T, g prometheus.Gatherer, name string) *dto.MetricFamily {
+	t.Helper()
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f
+		}
+	}
+	t.Fatalf("there is no %s", name)
+	return nil
+}
