@@ -21,7 +21,7 @@ const takeover = 2 * time.Second
 func TestANodeInContainers(t *testing.T) {
 	leftovers.Watch(t)
 	s := newStack(t)
-	s.compose("up", "--detach")
+	s.compose("up", "--detach", "--wait")
 	for _, step := range []struct {
 		name string
 		do   func(*stack)
