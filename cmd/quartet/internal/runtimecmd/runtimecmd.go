@@ -10,6 +10,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -67,8 +70,8 @@ func moveToHost(l layout.Layout) error {
 	if err := unpack(imageFiles(), hostns.Path(dist)); err != nil {
 		return fmt.Errorf("putting the runtime's files into %s: %w", dist, err)
 	}
-	program := dist + "/quartet"
-	return hostns.Exec(program, []string{"quartet", "runtime", "--state-dir", l.StateDir()}, append(os.Environ(), "PATH="+hostPath))
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "PATH=") })
+	return hostns.Exec(filepath.Join(dist, "quartet"), []string{"quartet", "runtime", "--state-dir", l.StateDir()}, append(env, "PATH="+hostPath))
 }
 
 // hostPath is where the machine's programs are, iptables among them: an image has no PATH of use there.
