@@ -102,6 +102,13 @@ type fakeConfig struct {
 	configv1.UnimplementedConfigServiceServer
 	mu      sync.Mutex
 	sources []*configv1.Source
+	updates *stream.Level[podUpdates]
+}
+
+func (f *fakeConfig) WatchPodUpdates(r *configv1.WatchPodUpdatesRequest, to grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]) error {
+	return streamrpc.Serve(to.Context(), f.updates, r.GetResumeToken(), func(frame *streamv1.Frame, m podUpdates) error {
+		return to.Send(&configv1.WatchPodUpdatesResponse{Frame: frame, Payload: m.GetPayload()})
+	})
 }
 
 func (f *fakeConfig) set(sources ...*configv1.Source) {
@@ -171,7 +178,7 @@ func newNode(t *testing.T) *node {
 		t: t, stateDir: dir, clock: clocktesting.NewFakeClock(now),
 		engine: &fakeEngine{pods: stream.NewLevel[*enginev1.Pod](stream.Config{})},
 		pleg:   &fakePLEG{events: stream.NewEdge[*lifecyclev1.Event](stream.Config{})},
-		config: &fakeConfig{}, node: &fakeNode{nodes: stream.NewLevel[*nodev1.Node](stream.Config{})},
+		config: &fakeConfig{updates: stream.NewLevel[podUpdates](stream.Config{})}, node: &fakeNode{nodes: stream.NewLevel[*nodev1.Node](stream.Config{})},
 	}
 }
 
@@ -214,7 +221,7 @@ func (n *node) serve(service layout.Service) (stop func()) {
 func (n *node) command(args []string, out, errOut io.Writer) *cobra.Command {
 	a := &asker{clock: n.clock}
 	root := &cobra.Command{Use: "quartet", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(a.getCommand(), a.eventsCommand(), a.logsCommand())
+	root.AddCommand(a.getCommand(), a.eventsCommand(), a.updatesCommand(), a.logsCommand())
 	// The directory is another each time; what is printed of it is not.
 	root.SetArgs(append(args, "--state-dir", n.stateDir))
 	root.SetOut(out)
@@ -269,13 +276,19 @@ func (n *node) start(args ...string) *running {
 // until waits until a buffer says something.
 func (r *running) until(b *buffer, text string) {
 	r.t.Helper()
+	r.untilTrue(text, func() bool { return strings.Contains(b.String(), text) })
+}
+
+// untilTrue waits until something is so.
+func (r *running) untilTrue(what string, is func() bool) {
+	r.t.Helper()
 	deadline := time.After(10 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for !strings.Contains(b.String(), text) {
+	for !is() {
 		select {
 		case <-deadline:
-			r.t.Fatalf("waited for %q, have:\n%s\n%s", text, r.out, r.errOut)
+			r.t.Fatalf("waited for %q, have:\n%s\n%s", what, r.out, r.errOut)
 		case <-tick.C:
 		}
 	}

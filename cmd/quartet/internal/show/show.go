@@ -1,4 +1,4 @@
-// Package show is the commands that look at a running node and change nothing: get, events and logs. They ask the
+// Package show is the commands that look at a running node and change nothing: get, events, updates and logs. They ask the
 // services over gRPC, each service only for what it owns: configmux for the sources, pleg for what was observed,
 // syncloop for the pods with their status, nodestatus for the Node.
 package show
@@ -32,10 +32,10 @@ const callTimeout = 5 * time.Second
 // probeTimeout is how long a socket on this machine may take to accept.
 const probeTimeout = 200 * time.Millisecond
 
-// Commands returns get, events and logs.
+// Commands returns get, events, updates and logs.
 func Commands() []*cobra.Command {
 	a := &asker{clock: clock.RealClock{}}
-	return []*cobra.Command{a.getCommand(), a.eventsCommand(), a.logsCommand()}
+	return []*cobra.Command{a.getCommand(), a.eventsCommand(), a.updatesCommand(), a.logsCommand()}
 }
 
 // asker asks the services of one node.

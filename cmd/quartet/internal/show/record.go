@@ -1,0 +1,115 @@
+package show
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/recording"
+)
+
+// recordMode lets only the owner read a recording: the environment of a pod may hold what others should not see.
+const recordMode = 0o600
+
+func (a *asker) recordCommand() *cobra.Command {
+	var force bool
+	var length time.Duration
+	cmd := &cobra.Command{
+		Use:   "record FILE",
+		Short: "Write configmux's stream of pod updates into a file",
+		Long: "Write configmux's stream of pod updates into a file, every message with its time, until Ctrl-C or for the time that\n" +
+			"--for says. The file has whole pods, with what their environment holds: only its owner may read it.",
+		Example: "  quartet updates record /tmp/updates.jsonl --for 10m",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("say where to: " + cmd.CommandPath() + " FILE")
+			}
+			if cmd.Flags().Changed("for") && length <= 0 {
+				return fmt.Errorf("--for: %s: must be more than 0, for example 10m", length)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.record(cmd, args[0], force, length) },
+	}
+	a.addFlags(cmd, nil, nil)
+	cmd.Flags().BoolVar(&force, "force", false, "replace the file if there is one")
+	cmd.Flags().DurationVar(&length, "for", 0, "`DURATION` after which to end, for example 10m; without it, until Ctrl-C")
+	return cmd
+}
+
+// record writes the stream until the command is ended or the time is over; 0 is without limit.
+func (a *asker) record(cmd *cobra.Command, path string, force bool, length time.Duration) (err error) {
+	// Nobody loses a file to a node that cannot be reached.
+	conn, err := a.connect(cmd.Context(), layout.ConfigMux)
+	if err != nil {
+		return err
+	}
+	if err := conn.Close(); err != nil {
+		return err
+	}
+	file, err := createRecording(path, force)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	w, err := recording.NewWriter(file, a.clock.Now())
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if length > 0 {
+		limited, cancel := context.WithTimeout(ctx, length)
+		defer cancel()
+		ctx = limited
+	}
+	messages, failed := 0, error(nil)
+	err = a.tap(ctx, cmd, func(m podUpdates) error {
+		if failed = w.Write(a.clock.Now(), m); failed == nil {
+			messages++
+		}
+		return failed
+	})
+	if err == nil || errors.Is(err, context.DeadlineExceeded) {
+		err = failed // which ends it too when Ctrl-C comes at the same time
+	}
+	if err != nil {
+		return fmt.Errorf("%w: the recording is cut off after %d messages", err, messages)
+	}
+	if err := w.End(a.clock.Now()); err != nil {
+		return err
+	}
+	if err := file.Sync(); err != nil {
+		return fmt.Errorf("writing the recording to the disk: %w", err)
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "Recorded %d messages in %s\n", messages, path)
+	return err
+}
+
+// createRecording creates a file, in the place of another only with force. A file that is replaced is another one, so
+// that who has it open, or may read it, does not get what is recorded.
+func createRecording(path string, force bool) (*os.File, error) {
+	if force {
+		switch info, err := os.Lstat(path); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return nil, err
+		case !info.Mode().IsRegular():
+			return nil, fmt.Errorf("%s is no regular file, and is not replaced: name another", path)
+		default:
+			if err := os.Remove(path); err != nil {
+				return nil, err
+			}
+		}
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, recordMode)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("%s is there already: name another file, or replace it with --force", path)
+	}
+	return file, err
+}

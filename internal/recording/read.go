@@ -1,0 +1,175 @@
+package recording
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	v1 "k8s.io/api/core/v1"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+)
+
+// Message is one message of the recorded stream.
+type Message struct {
+	// Line is where it stands, counted from 1.
+	Line int
+	// Time is when it came.
+	Time time.Time
+	// Update is the message; its frame is of a kind that this version knows.
+	Update *configv1.WatchPodUpdatesResponse
+	// Pod is the pod of the message, nil when it has none. Its UID is the key of the frame.
+	Pod *v1.Pod
+}
+
+// Error says what is wrong with a recording, and where.
+type Error struct {
+	// File is its name.
+	File string
+	// Line is counted from 1.
+	Line int
+	// Problem says what is wrong and what to do.
+	Problem string
+}
+
+// Error is "FILE:LINE: PROBLEM".
+func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Problem) }
+
+// Reader reads a recording line by line; it holds one line at a time.
+type Reader struct {
+	name   string
+	in     *bufio.Reader
+	line   int
+	opened bool
+	ended  bool
+}
+
+// NewReader reads the first line of the recording called name.
+func NewReader(in io.Reader, name string) (*Reader, error) {
+	r := &Reader{name: name, in: bufio.NewReader(in)}
+	data, err := r.readLine()
+	if errors.Is(err, io.EOF) {
+		r.line = 1
+		return nil, r.fail("the file is empty: record one with 'quartet updates record'")
+	}
+	if err != nil {
+		return nil, err
+	}
+	// Another version may have other fields here: they are not looked at before the version is known.
+	var head line
+	if err := json.Unmarshal(data, &head); err != nil || head.Format != Format {
+		return nil, r.fail("this is no recording: its first line does not say that its format is %s: name a file that 'quartet updates record' has written", Format)
+	}
+	if head.Version != Version {
+		return nil, r.fail("the recording is of version %d of the format, and this program reads version %d: use the version of Quartet that recorded it", head.Version, Version)
+	}
+	return r, nil
+}
+
+// Next returns the next message, and io.EOF at the end of a recording that is whole. Every other error is final.
+func (r *Reader) Next() (Message, error) {
+	data, err := r.readLine()
+	switch {
+	case errors.Is(err, io.EOF) && r.ended:
+		return Message{}, io.EOF
+	case errors.Is(err, io.EOF):
+		r.line++
+		return Message{}, r.fail(`the recording has no last line, so something may be missing: the recorder was killed, or the copy is not complete; to use what is there, add the line {"end":true}`)
+	case err != nil:
+		return Message{}, err
+	case r.ended:
+		return Message{}, r.fail("there is more after the last line of the recording: remove it")
+	}
+	var l line
+	if err := strict(data, &l); err != nil {
+		return Message{}, r.fail("the line cannot be read: %v: copy the recording again, or remove the line", err)
+	}
+	if l.End {
+		r.ended = true
+		return r.Next()
+	}
+	return r.message(l)
+}
+
+// message makes what a line says, once it is known to make sense.
+func (r *Reader) message(l line) (Message, error) {
+	m := Message{Line: r.line, Time: l.Time, Update: &configv1.WatchPodUpdatesResponse{}}
+	if l.Time.IsZero() || l.Update == nil {
+		return Message{}, r.fail("the line has no time or no update: remove it")
+	}
+	if err := protojson.Unmarshal(l.Update, m.Update); err != nil {
+		return Message{}, r.fail("the update cannot be read: %v: use the version of Quartet that recorded it", err)
+	}
+	frame := m.Update.GetFrame()
+	kind := frame.GetKind()
+	if _, known := streamv1.Kind_name[int32(kind)]; !known || kind == streamv1.Kind_KIND_UNSPECIFIED {
+		return Message{}, r.fail("update.frame.kind: %v is not known: use the version of Quartet that recorded it", kind)
+	}
+	r.opened = r.opened || kind == streamv1.Kind_KIND_OPENED
+	if !r.opened {
+		return Message{}, r.fail("update.frame.kind: %v comes before the stream was opened: lines are missing; copy the recording again", kind)
+	}
+	if m.Update.GetPod() == nil {
+		return m, nil
+	}
+	m.Pod = &v1.Pod{}
+	if err := m.Pod.Unmarshal(m.Update.GetPod().GetPod()); err != nil {
+		return Message{}, r.fail("update.pod.pod: the pod cannot be read: %v: remove the line, or record again", err)
+	}
+	if m.Pod.Name == "" || m.Pod.UID == "" || string(m.Pod.UID) != frame.GetKey() {
+		return Message{}, r.fail("update.pod.pod: the pod %q has the UID %q, and update.frame.key is %q: it must have a name, and both must be the same", m.Pod.Name, m.Pod.UID, frame.GetKey())
+	}
+	return m, nil
+}
+
+// readLine returns the next line without its end, and io.EOF when there is none.
+func (r *Reader) readLine() ([]byte, error) {
+	var data []byte
+	for {
+		part, err := r.in.ReadSlice('\n')
+		if len(data) == 0 {
+			if len(part) == 0 && errors.Is(err, io.EOF) {
+				return nil, io.EOF
+			}
+			r.line++
+		}
+		if len(data)+len(part) > MaxLine {
+			return nil, r.fail("the line has more than %d MiB, and no message of the stream is so large: this is no recording, or it is damaged", MaxLine>>20)
+		}
+		data = append(data, part...)
+		switch {
+		case err == nil:
+			return bytes.TrimSuffix(data, []byte("\n")), nil
+		case errors.Is(err, bufio.ErrBufferFull):
+		case errors.Is(err, io.EOF) && r.line == 1:
+			return data, nil // a short file of another kind is told so
+		case errors.Is(err, io.EOF):
+			return nil, r.fail(`the line is cut off: the recorder was killed, or the copy is not complete; to use what is there, put {"end":true} in its place`)
+		default:
+			return nil, fmt.Errorf("read %s: %w", r.name, err)
+		}
+	}
+}
+
+func (r *Reader) fail(format string, args ...any) error {
+	return &Error{File: r.name, Line: r.line, Problem: fmt.Sprintf(format, args...)}
+}
+
+// strict decodes one object that has no fields but those of into.
+func strict(data []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		return err
+	}
+	if decoder.More() {
+		return errors.New("there is more than one object in it")
+	}
+	return nil
+}
