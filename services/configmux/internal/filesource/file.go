@@ -57,7 +57,17 @@ func (s *Source) look(ctx context.Context, path string, how howToLook, began tim
 			s.forget(ctx, path, began)
 			return
 		}
-		s.unusable(ctx, path, began, linkError(err))
+		if leadsNowhere(err) {
+			s.unusable(ctx, path, began, linkError(err))
+			return
+		}
+		s.broken(ctx, path, began, s.known(path), reason(err))
+		return
+	}
+	if info.IsDir() && path == s.cfg.Path {
+		// What was one manifest has become the directory of them.
+		s.forget(ctx, path, began)
+		s.relook = true
 		return
 	}
 	if isLink(path) && !s.watch.follows(path) {
@@ -100,11 +110,15 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 	}
 	span, ctx := s.beginRead(ctx, path, began)
 	next := &file{print: print, sum: sum, lookedAt: began}
-	var kept map[types.NamespacedName]bool
-	next.pods, kept = withLastGood(result, known)
+	var lastGood []*v1.Pod
+	if known != nil {
+		lastGood = known.pods
+	}
+	pods, kept := result.WithLastGood(lastGood)
+	next.pods = pods
 	for _, p := range result.Problems {
 		next.errs = append(next.errs, source.Error{
-			Path: path, Pod: p.Pod, Field: p.Field, Message: p.Message + outcome(p, kept), SeenAt: began,
+			Path: path, Pod: p.Pod, Field: p.Field, Message: p.Message + kept.Outcome(p, "the file"), SeenAt: began,
 		})
 	}
 	var failure error
@@ -114,46 +128,6 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 	telemetry.End(span, failure)
 	s.files[path], s.causes[path], s.changed = next, ctx, true
 	s.cfg.Metrics.taken(len(result.Problems) > 0)
-}
-
-// withLastGood returns the pods that a manifest stands for, and which of them are kept from its last good version: those
-// whose new version is bad, and all others of before when the manifest leaves open which pods its bad parts are.
-func withLastGood(result staticpod.Result, known *file) ([]*v1.Pod, map[types.NamespacedName]bool) {
-	if known == nil || len(result.Problems) == 0 {
-		return result.Pods, nil
-	}
-	good := make(map[types.NamespacedName]bool, len(result.Pods))
-	for _, pod := range result.Pods {
-		good[nameOf(pod)] = true
-	}
-	bad := make(map[string]bool, len(result.Problems))
-	for _, p := range result.Problems {
-		bad[p.Pod] = true
-	}
-	pods, kept := result.Pods, map[types.NamespacedName]bool{}
-	for _, pod := range known.pods {
-		name := nameOf(pod)
-		if !good[name] && (result.Incomplete || bad[name.String()]) {
-			pods, kept[name] = append(pods, pod), true
-		}
-	}
-	return pods, kept
-}
-
-// outcome says what became of the pod of a problem, and what to do.
-func outcome(p staticpod.Problem, kept map[types.NamespacedName]bool) string {
-	switch {
-	case p.Pod == "" && len(kept) > 0:
-		return "; the last good version of what was in the file is kept: mend the file"
-	case p.Pod == "":
-		return "; it is left out: mend the file"
-	}
-	for name := range kept {
-		if name.String() == p.Pod {
-			return "; the last good version of the pod is kept: mend the file"
-		}
-	}
-	return "; the pod is left out: mend the file"
 }
 
 // broken keeps what is known of a file that cannot be read, and reports why it cannot.
