@@ -1,6 +1,7 @@
 package filesource
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -57,7 +58,7 @@ func list(path string) (paths []string, isDir bool, err error) {
 }
 
 // read returns the content of a file and the fingerprint that it had then. It never waits for a writer: a pipe that has
-// taken the file's place is opened without blocking, and refused.
+// taken the file's place is opened without blocking, and refused. Nothing is read of a file that is too large.
 func read(path string) (data []byte, print fingerprint, err error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -75,14 +76,22 @@ func read(path string) (data []byte, print fingerprint, err error) {
 	if !info.Mode().IsRegular() {
 		return nil, print, fmt.Errorf("it is %s: put only manifest files here", kindOf(info.Mode()))
 	}
-	data, err = io.ReadAll(io.LimitReader(file, maxManifest+1))
-	if err != nil {
+	if info.Size() > maxManifest {
+		return nil, print, tooLarge()
+	}
+	// The size is only what the file had: one that grows is read on, up to the limit.
+	content := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
+	if _, err := content.ReadFrom(io.LimitReader(file, maxManifest+1)); err != nil {
 		return nil, print, reason(err)
 	}
-	if len(data) > maxManifest {
-		return nil, print, fmt.Errorf("it is larger than the limit of %d MiB: split it into several manifests", maxManifest>>20)
+	if content.Len() > maxManifest {
+		return nil, print, tooLarge()
 	}
-	return data, fingerprintOf(info), nil
+	return content.Bytes(), fingerprintOf(info), nil
+}
+
+func tooLarge() error {
+	return fmt.Errorf("it is larger than the limit of %d MiB: split it into several manifests", maxManifest>>20)
 }
 
 // reason takes the path out of an error that is shown beside the path.
@@ -93,6 +102,10 @@ func reason(err error) error {
 	}
 	return err
 }
+
+// leadsNowhere reports whether an error is that of a link which leads to nothing. Every other error leaves open what is
+// there, as that of a directory which may not be entered does.
+func leadsNowhere(err error) bool { return isGone(err) || errors.Is(err, unix.ELOOP) }
 
 // linkError explains why a link cannot be followed.
 func linkError(err error) error {

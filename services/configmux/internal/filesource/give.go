@@ -49,5 +49,22 @@ func (s *Source) give() {
 			Message: fmt.Sprintf("%s, by %s; this one is left out: remove one of the two, or rename it", r.Reason, pathOf[r.By]),
 		})
 	}
+	s.bound(&reading)
 	s.sink.Set(Name, reading)
+}
+
+// maxErrors bounds how many errors are shown at a time: a directory of another program's ten thousand files, mounted here
+// by mistake, does not fill the memory, the log and the answers with them.
+const maxErrors = 1000
+
+// bound leaves out the errors that are too many, and says how many those are.
+func (s *Source) bound(reading *source.Reading) {
+	more := len(reading.Errors) - maxErrors
+	if more <= 0 {
+		return
+	}
+	reading.Errors = append(slices.Clip(reading.Errors[:maxErrors]), source.Error{
+		Path: s.cfg.Path, SeenAt: reading.Errors[maxErrors].SeenAt,
+		Message: fmt.Sprintf("%d more errors of its manifests are not shown: mend the others first", more),
+	})
 }

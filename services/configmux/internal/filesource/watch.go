@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
@@ -103,16 +104,31 @@ func (s *Source) rewatch(tryAgain bool) {
 func (s *Source) newWatch(want targets) (*watch, error) {
 	watcher, err := s.newWatcher()
 	if err != nil {
-		return nil, fmt.Errorf("begin to use inotify (see fs.inotify.max_user_instances): %w", err)
+		return nil, fmt.Errorf("begin to use inotify: %w%s", err, remedy(err))
 	}
 	for i, dir := range want.dirs {
 		err := watcher.Add(dir.path)
 		if err == nil || i > 0 && errors.Is(err, fs.ErrPermission) {
 			continue
 		}
-		return nil, errors.Join(fmt.Errorf("watch %s (see fs.inotify.max_user_watches): %w", dir.path, err), watcher.Close())
+		return nil, errors.Join(fmt.Errorf("watch %s: %w%s", dir.path, err, remedy(err)), watcher.Close())
 	}
 	return &watch{watcher: watcher, targets: want}, nil
+}
+
+// remedy says what to do about a limit that inotify has reached: the kernel's own words for it speak of files and of
+// space on a device.
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, unix.ENOSPC):
+		return ": the limit of inotify watches is reached: raise the sysctl fs.inotify.max_user_watches"
+	case errors.Is(err, unix.EMFILE):
+		return ": the limit of inotify instances is reached: raise the sysctl fs.inotify.max_user_instances, or the limit of open files of this process"
+	case errors.Is(err, unix.ENFILE):
+		return ": the limit of open files of the machine is reached: raise the sysctl fs.file-max"
+	default:
+		return ""
+	}
 }
 
 // unwatch gives up the watches. Events that nobody has taken are lost with them, so who calls it looks at everything.

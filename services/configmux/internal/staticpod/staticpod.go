@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	yamlv3 "go.yaml.in/yaml/v3"
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -33,7 +34,7 @@ type Problem struct {
 	Pod string
 	// Field is the path of the field, for example "spec.containers[0].image"; empty when it is not about one.
 	Field string
-	// Message says what is wrong.
+	// Message says what is wrong, and on which line where that is known.
 	Message string
 }
 
@@ -65,15 +66,14 @@ type Result struct {
 // that is what a file looks like which is just being written; who wants no pods writes an empty list.
 func Decode(data []byte, origin Origin) Result {
 	d := decoder{origin: origin}
+	if err := checkText(data); err != nil {
+		d.unnamed("", err.Error())
+		return d.finish()
+	}
 	documents := 0
 	for doc := range documentsOf(data) {
 		documents++
-		object, err := doc.object()
-		if err != nil {
-			d.unnamed("", fmt.Sprintf("cannot parse it: %s", err))
-			continue
-		}
-		d.object(object, "")
+		d.document(doc)
 	}
 	if documents == 0 && len(d.result.Problems) == 0 {
 		d.unnamed("", "the manifest is empty: write a Pod into it, or a List with no items if no pod is meant")
@@ -86,6 +86,28 @@ type decoder struct {
 	origin  Origin
 	result  Result
 	dropped int
+	// aliased is by how much the aliases of the documents so far make the manifest larger.
+	aliased int
+
+	// doc is the document that is being decoded; root is its tree, once parsed is true and if it can be had.
+	doc    document
+	root   *yamlv3.Node
+	parsed bool
+}
+
+// document takes one document of the manifest.
+func (d *decoder) document(doc document) {
+	d.doc, d.root, d.parsed = doc, nil, false
+	if err := d.useAliases(doc); err != nil {
+		d.unnamed("", fmt.Sprintf("cannot parse it: %s", err))
+		return
+	}
+	object, err := doc.object()
+	if err != nil {
+		d.unnamed("", fmt.Sprintf("cannot parse it: %s", err))
+		return
+	}
+	d.object(object, "")
 }
 
 // object takes one document, or one item of a list, whose place in the list is then in where.
@@ -143,6 +165,11 @@ func (d *decoder) problem(p Problem) {
 		d.dropped++
 		d.result.Incomplete = true
 		return
+	}
+	if p.Field != "" {
+		if line := d.lineOf(p.Field); line > 0 {
+			p.Message = fmt.Sprintf("line %d: %s", line, p.Message)
+		}
 	}
 	d.result.Problems = append(d.result.Problems, p)
 }

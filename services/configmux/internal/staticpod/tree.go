@@ -1,0 +1,157 @@
+package staticpod
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+
+	yamlv3 "go.yaml.in/yaml/v3"
+)
+
+// maxAliased bounds by how much the aliases of a manifest may make it larger, in bytes: enough for every environment
+// that pods share, and a few lines of anchors within anchors do not fill the memory.
+const maxAliased = 1 << 20
+
+// nodeSize is what a node counts for beside its text, so that a million empty ones do not count as nothing.
+const nodeSize = 16
+
+// mayAlias reports whether the document may have aliases: they take an anchor and a reference to it. Both signs may also
+// be part of a text.
+func (d document) mayAlias() bool {
+	return !d.isJSON && bytes.IndexByte(d.text, '&') >= 0 && bytes.IndexByte(d.text, '*') >= 0
+}
+
+// tree parses the document without following its aliases, so it takes no more than its text.
+func (d document) tree() (*yamlv3.Node, error) {
+	root := &yamlv3.Node{}
+	if err := yamlv3.Unmarshal(d.text, root); err != nil {
+		return nil, d.inManifest(err)
+	}
+	return root, nil
+}
+
+// aliased returns by how much its aliases make the document larger, or some figure above maxAliased.
+func (d document) aliased() (int, error) {
+	if !d.mayAlias() {
+		return 0, nil
+	}
+	root, err := d.tree()
+	if err != nil {
+		return 0, err
+	}
+	m := measure{whole: map[*yamlv3.Node]int{}}
+	m.of(root)
+	return m.aliased, nil
+}
+
+// measure finds the size of nodes with their aliases followed, without following an alias twice.
+type measure struct {
+	// whole has the sizes of the targets of aliases; 0 for one that is being measured, which is one that contains itself,
+	// and which the decoder refuses.
+	whole map[*yamlv3.Node]int
+	// aliased is what the aliases add up to outside of the targets of others.
+	aliased int
+	// inside is how deep in targets of aliases the measuring is.
+	inside int
+}
+
+func (m *measure) of(node *yamlv3.Node) int {
+	if node.Kind == yamlv3.AliasNode {
+		size, known := m.whole[node.Alias]
+		if !known {
+			m.whole[node.Alias] = 0
+			m.inside++
+			size = m.of(node.Alias)
+			m.inside--
+			m.whole[node.Alias] = size
+		}
+		if m.inside == 0 {
+			m.aliased = min(m.aliased+size, maxAliased+1)
+		}
+		return size
+	}
+	size := nodeSize + len(node.Value)
+	for _, child := range node.Content {
+		size += m.of(child)
+	}
+	return min(size, maxAliased+1)
+}
+
+// useAliases takes what the aliases of a document add from what is left to the manifest.
+func (d *decoder) useAliases(doc document) error {
+	more, err := doc.aliased()
+	if err != nil {
+		return err
+	}
+	if more > maxAliased-d.aliased {
+		return fmt.Errorf("line %d: the aliases of this document make the manifest more than %d MiB larger: write out what they stand for, or split it",
+			doc.firstLine+1, maxAliased>>20)
+	}
+	d.aliased += more
+	return nil
+}
+
+// lineOf returns the line of the manifest that a field of the current document is on, or, for one that is missing, that
+// of what it is missing in; 0 when it is not known. It is only asked for what is reported.
+func (d *decoder) lineOf(path string) int {
+	if !d.parsed {
+		d.parsed = true
+		// A tree that cannot be had only costs the line.
+		d.root, _ = d.doc.tree()
+	}
+	if d.root == nil || len(d.root.Content) == 0 {
+		return 0
+	}
+	at := position{node: d.root.Content[0]}
+	at.line = at.node.Line
+	for _, step := range steps(path) {
+		next, found := at.child(step)
+		if next.node == nil {
+			return 0
+		}
+		at = next
+		if !found {
+			break
+		}
+	}
+	return d.doc.firstLine + at.line
+}
+
+// position is a place in a tree.
+type position struct {
+	node *yamlv3.Node
+	line int
+}
+
+// child takes one step of a field's path. Without such a child it stays; it returns no node when the path leaves open
+// which child is meant.
+func (p position) child(step string) (position, bool) {
+	node := p.node
+	if node.Kind == yamlv3.AliasNode {
+		node = node.Alias
+	}
+	switch node.Kind {
+	case yamlv3.MappingNode:
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			if node.Content[i].Value == step {
+				return position{node: node.Content[i+1], line: node.Content[i].Line}, true
+			}
+		}
+	case yamlv3.SequenceNode:
+		index, err := strconv.Atoi(step)
+		if err != nil {
+			return position{}, false
+		}
+		if index >= 0 && index < len(node.Content) {
+			return position{node: node.Content[index], line: node.Content[index].Line}, true
+		}
+	case yamlv3.DocumentNode, yamlv3.ScalarNode, yamlv3.AliasNode:
+	}
+	return p, false
+}
+
+// steps splits the path of a field, "spec.containers[0].image", into the keys and indices that lead to it.
+func steps(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' })
+}
