@@ -35,6 +35,8 @@ const (
 const (
 	// AttrFile is the path of a manifest.
 	AttrFile = semconv.FilePathKey
+	// AttrURL is where the manifest of a server is, without what may be secret in a URL.
+	AttrURL = semconv.URLFullKey
 	// AttrExitCode is a container's exit code, a number.
 	AttrExitCode = semconv.ProcessExitCodeKey
 	// AttrReason is the runtime's word for why a container ended: Completed, Error, OOMKilled.

@@ -1,0 +1,19 @@
+package httpsource
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics counts what the server answers.
+type Metrics struct {
+	changed, unchanged, failed prometheus.Counter
+}
+
+// NewMetrics registers the metrics of one HTTP source.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	polls := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "quartet_configmux_http_polls_total", Help: "How often staticPodURL was asked for its pods, by what came of it.",
+	}, []string{"outcome"})
+	registry.MustRegister(polls)
+	return &Metrics{
+		changed: polls.WithLabelValues("changed"), unchanged: polls.WithLabelValues("unchanged"), failed: polls.WithLabelValues("failed"),
+	}
+}
