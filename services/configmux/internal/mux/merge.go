@@ -21,17 +21,28 @@ import (
 // adds to the errors of the reading. The mux is locked.
 func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) podset.Changes {
 	began := m.cfg.Clock.Now()
-	paths := make(map[types.UID]string, len(reading.Pods))
+	paths := map[types.UID]string{}
 	pods := make([]*v1.Pod, 0, len(reading.Pods))
 	for _, p := range reading.Pods {
-		if owner, taken := m.owners[p.UID]; taken && owner != name {
+		known, ours := state.published[p.UID]
+		owner, taken := name, ours
+		if !ours {
+			owner, taken = m.owners[p.UID]
+			paths[p.UID] = p.Path
+		}
+		if taken && owner != name {
 			reading.Errors = append(reading.Errors, source.Error{
 				Path: p.Path, Pod: p.Namespace + "/" + p.Name, Field: "metadata.uid", SeenAt: began,
 				Message: fmt.Sprintf("the UID %s is that of a pod of the source %q; this one is left out: give it another", p.UID, owner),
 			})
 			continue
 		}
-		paths[p.UID], pods = p.Path, append(pods, p.Pod)
+		if ours && known.path != p.Path {
+			// A pod that stays the same may have moved to another file.
+			known.path = p.Path
+			state.published[p.UID] = known
+		}
+		pods = append(pods, p.Pod)
 	}
 	merged := podset.Merge(state.set, pods)
 	state.set = merged.Set
@@ -40,13 +51,6 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) po
 		p.publish(change)
 	}
 	p.end()
-	// A pod that stayed the same may have moved to another file.
-	for uid, path := range paths {
-		if known, is := state.published[uid]; is {
-			known.path = path
-			state.published[uid] = known
-		}
-	}
 	m.cfg.Metrics.merged(name, m.cfg.Clock.Since(began), merged.List)
 	return merged
 }
@@ -57,7 +61,7 @@ type publication struct {
 	source  string
 	state   *sourceState
 	reading *source.Reading
-	// paths has where each pod of the reading was found.
+	// paths has where each pod of the reading was found that is not published yet.
 	paths  map[types.UID]string
 	began  time.Time
 	merges map[string]merge
@@ -72,10 +76,12 @@ type merge struct {
 // publish puts one change on the stream, with its trace.
 func (p *publication) publish(change podset.Change) {
 	uid := change.UID()
-	before := p.state.published[uid]
-	pod, path := change.New, p.paths[uid]
+	before, known := p.state.published[uid]
+	pod, path := change.New, before.path
 	if change.Op == podset.Remove {
-		pod, path = change.Old, before.path
+		pod = change.Old
+	} else if !known {
+		path = p.paths[uid]
 	}
 	ctx, span := telemetry.Start(p.mergeOf(path).ctx, p.m.cfg.Tracer, "publish",
 		telemetry.Subject{Namespace: pod.Namespace, Pod: pod.Name, UID: string(uid)})
