@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -157,10 +158,41 @@ func TestEveryUnsupportedFieldIsNamedByOneService(t *testing.T) {
 	}
 }
 
-func TestUnsupportedFieldOfASourceIsConfigmuxsToName(t *testing.T) {
-	for service, want := range map[Service]int{ConfigMux: 1, PLEG: 0, SyncLoop: 0, NodeStatus: 0} {
-		if got := parse(t, service, "--config", "testdata/good/http.yaml").Unsupported; len(got) != want {
-			t.Errorf("%s names %v, want %d", service, got, want)
+func TestThePodsOfAServerAreSupported(t *testing.T) {
+	for _, service := range Services() {
+		cfg := parse(t, service, "--config", "testdata/good/http.yaml")
+		if len(cfg.Unsupported) > 0 {
+			t.Errorf("%s names %v, want nothing", service, cfg.Unsupported)
+		}
+		k := cfg.Kubelet
+		if k.StaticPodURL != "https://node:secret@127.0.0.1/pods?of=node-1" || k.HTTPCheckFrequency.Duration != 5*time.Second ||
+			!slices.Equal(k.StaticPodURLHeader["X-Token"], []string{"a", "b"}) {
+			t.Errorf("%s has %q, %v and %s", service, k.StaticPodURL, k.StaticPodURLHeader, k.HTTPCheckFrequency.Duration)
+		}
+	}
+}
+
+// A URL or a header that is wrong is said by its line, and without what may be secret in it.
+func TestAWrongURLOfPodsIsSaidWithoutItsSecrets(t *testing.T) {
+	for value, want := range map[string]string{
+		"staticPodURL: ftp://u:hunter2@host/pods":              ":3: staticPodURL: must be",
+		"staticPodURL: http:///hunter2":                        ":3: staticPodURL: must be",
+		"staticPodURL: /hunter2":                               ":3: staticPodURL: must be",
+		"staticPodURL: http://u:hunter2/@host":                 ":3: staticPodURL: must be",
+		"staticPodURL: 'http://u:hunter2 @host'":               ":3: staticPodURL: must be",
+		"staticPodURLHeader: {'a b': [hunter2]}":               ":3: staticPodURLHeader.a b: is no name",
+		"staticPodURLHeader: {'': [hunter2]}":                  ":3: staticPodURLHeader: is no name",
+		"staticPodURLHeader: {ok: [fine, \"hunter2\\nX: y\"]}": ":3: staticPodURLHeader.ok[1]: has a character",
+		"staticPodURLHeader: {ok: hunter2}":                    ":3: staticPodURLHeader",
+		"httpCheckFrequency: -1s":                              ":3: httpCheckFrequency: is -1s, must be more than 0",
+	} {
+		_, errs := Decode("/etc/node.yaml", []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+value+"\n"))
+		if len(errs) != 1 {
+			t.Errorf("%s: errors %v, want one", value, errs)
+			continue
+		}
+		if got := errs[0].Error(); !strings.HasPrefix(got, "/etc/node.yaml"+want) || strings.Contains(got, "hunter2") {
+			t.Errorf("%s: says %q, want it to begin with %q and no secret in it", value, got, want)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 var supported = []string{
 	"apiVersion", "kind",
 	// configmux
-	"staticPodPath", "fileCheckFrequency",
+	"staticPodPath", "fileCheckFrequency", "staticPodURL", "staticPodURLHeader", "httpCheckFrequency",
 	// pleg
 	"containerRuntimeEndpoint", "runtimeRequestTimeout",
 	// syncloop
@@ -27,13 +27,10 @@ var owners = map[string]Service{
 	"evictionMinimumReclaim":    NodeStatus,
 	"evictionSoft":              NodeStatus,
 	"evictionSoftGracePeriod":   NodeStatus,
-	"httpCheckFrequency":        ConfigMux,
 	"nodeLeaseDurationSeconds":  NodeStatus,
 	"nodeStatusMaxImages":       NodeStatus,
 	"nodeStatusReportFrequency": NodeStatus,
 	"registerNode":              NodeStatus,
-	"staticPodURL":              ConfigMux,
-	"staticPodURLHeader":        ConfigMux,
 }
 
 // unsupported lists the fields that the file sets to something, that a service would act on and that it does not act on.

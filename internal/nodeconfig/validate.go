@@ -21,6 +21,7 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateDurations(cfg, errs)
 	validateNumbers(cfg, errs)
 	validateAddresses(cfg, errs)
+	validateStaticPodURL(cfg, errs)
 	validateReservations(cfg, errs)
 	validateEviction(cfg, errs)
 	if cfg.CgroupDriver != "cgroupfs" && cfg.CgroupDriver != "systemd" {

@@ -19,6 +19,7 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/configmux/internal/filesource"
+	"github.com/quartet-node/quartet/services/configmux/internal/httpsource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 	"github.com/quartet-node/quartet/services/configmux/internal/server"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
@@ -107,6 +108,13 @@ func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometh
 			Path: path, Node: cfg.NodeName, Period: cfg.Kubelet.FileCheckFrequency.Duration,
 			Checkpoint: filepath.Join(cfg.StateDir, checkpointFile),
 			Clock:      clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: filesource.NewMetrics(registry),
+		}))
+	}
+	polls := httpsource.NewMetrics(registry)
+	if at := cfg.StaticPodURL(); at != nil {
+		sources = append(sources, httpsource.New(httpsource.Config{
+			URL: at, Header: cfg.Kubelet.StaticPodURLHeader, Node: cfg.NodeName, Period: cfg.Kubelet.HTTPCheckFrequency.Duration,
+			Transport: httpsource.NewTransport(), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: polls,
 		}))
 	}
 	return sources
