@@ -19,7 +19,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen. It is much longer than anything takes.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // recorder is a sink that keeps what it was given.
 type recorder struct {

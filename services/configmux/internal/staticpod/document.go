@@ -90,7 +90,11 @@ var lineNumber = regexp.MustCompile(`\bline (\d+)`)
 // inManifest turns the line numbers of a YAML error, which count from the document's beginning, into those of the
 // manifest, and makes the error one line.
 func (d document) inManifest(err error) error {
-	text := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
+	text := err.Error()
+	for _, prefix := range []string{"error converting YAML to JSON: ", "yaml: ", "unmarshal errors:\n  "} {
+		text = strings.TrimPrefix(text, prefix)
+	}
+	text = strings.ReplaceAll(text, "\n  ", "; ")
 	text = lineNumber.ReplaceAllStringFunc(text, func(match string) string {
 		n, convErr := strconv.Atoi(strings.TrimPrefix(match, "line "))
 		if convErr != nil {
