@@ -75,6 +75,12 @@ func TestAFlagOfOneServiceIsOnlyIts(t *testing.T) {
 	if cfg := parse(t, ConfigMux, "--standby"); !cfg.Standby {
 		t.Error("configmux is not told to stand by")
 	}
+	if cfg := parse(t, ConfigMux, "--replay", "/r.jsonl", "--replay-speed", "0"); cfg.Replay != "/r.jsonl" || cfg.ReplaySpeed != 0 {
+		t.Errorf("configmux replays %q at %v", cfg.Replay, cfg.ReplaySpeed)
+	}
+	if cfg := parse(t, ConfigMux, "--replay", "/r.jsonl"); cfg.ReplaySpeed != 1 {
+		t.Errorf("configmux replays at %v", cfg.ReplaySpeed)
+	}
 	if cfg := parse(t, PLEG, "--read-only", "--listen", "unix:///s/second.sock"); !cfg.ReadOnly {
 		t.Error("pleg is not told to only read")
 	}
@@ -84,7 +90,7 @@ func TestAFlagOfOneServiceIsOnlyIts(t *testing.T) {
 	if cfg := parse(t, SyncLoop); cfg.HostRoot != "/" {
 		t.Errorf("syncloop sees the machine's root at %q", cfg.HostRoot)
 	}
-	for flag, owner := range map[string]Service{"--standby": ConfigMux, "--read-only": PLEG, "--host-root=/host": SyncLoop} {
+	for flag, owner := range map[string]Service{"--standby": ConfigMux, "--replay=/r": ConfigMux, "--read-only": PLEG, "--host-root=/host": SyncLoop} {
 		for _, service := range Services() {
 			_, err := Parse(service, []string{flag, "--listen", "unix:///s/own.sock"}, os.Stderr)
 			if (err == nil) != (service == owner) {
@@ -113,6 +119,12 @@ func TestAddressesThatCannotWorkAreRefusedWithWhatToDo(t *testing.T) {
 		{PLEG, "--container-runtime-endpoint=/run/containerd/containerd.sock", "--container-runtime-endpoint: "},
 		{PLEG, "--read-only", "--read-only: needs an address of its own, for the node's pleg serves on unix:///run/quartet/pleg.sock: add --listen"},
 		{PLEG, "--read-only --listen=unix:///run/quartet/pleg.sock", "--read-only: needs an address of its own"},
+		{ConfigMux, "--replay=r.jsonl", `--replay: "r.jsonl" must be an absolute path`},
+		{ConfigMux, "--replay=", `--replay: "" must be an absolute path`},
+		{ConfigMux, "--replay-speed=2", "--replay-speed: there is nothing to replay: name the recording with --replay"},
+		{ConfigMux, "--replay=/r --replay-speed=-1", "--replay-speed: -1: must be a number of 0 or more"},
+		{ConfigMux, "--replay=/r --replay-speed=NaN", "--replay-speed: NaN: must be a number of 0 or more"},
+		{ConfigMux, "--replay=/r --replay-speed=inf", "--replay-speed: +Inf: must be a number of 0 or more"},
 		{SyncLoop, "--host-root=host", `--host-root: "host" must be an absolute path`},
 	} {
 		_, err := Parse(tc.service, strings.Fields(tc.args), os.Stderr)

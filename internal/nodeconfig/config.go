@@ -48,6 +48,10 @@ type Config struct {
 	AllowedUIDs []int
 	// Standby is configmux's: when another configmux holds the lock of the state directory, wait for it instead of ending.
 	Standby bool
+	// Replay is configmux's: the recording that is read instead of every source of pods; empty when there is none.
+	Replay string
+	// ReplaySpeed is how many times faster than it was recorded Replay is given back; 0 is without waiting.
+	ReplaySpeed float64
 	// ReadOnly is pleg's: run beside the node's pleg, without the lock, on an address of its own.
 	ReadOnly bool
 	// HostRoot is syncloop's: the directory where the machine's root is visible to it, "/" unless it runs in a container.

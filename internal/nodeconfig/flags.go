@@ -27,6 +27,8 @@ type flags struct {
 	hostRoot                   string
 	podManifestPath            string
 	podLogsDir                 string
+	replay                     string
+	replaySpeed                float64
 	given                      func(flag string) bool
 }
 

@@ -1,6 +1,7 @@
 package nodeconfig
 
 import (
+	"math"
 	"path/filepath"
 
 	"github.com/spf13/pflag"
@@ -13,6 +14,8 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 	case ConfigMux:
 		set.StringVar(&f.podManifestPath, "pod-manifest-path", "", "`PATH` of the directory or file of static pods, instead of the file's staticPodPath")
 		set.BoolVar(&f.standby, "standby", false, "when another configmux of the state directory runs, wait until it ends and take over, instead of refusing to start")
+		set.StringVar(&f.replay, "replay", "", "`FILE` written by 'quartet updates record', whose pods are desired one after the other as they were then; no other source of pods is read")
+		set.Float64Var(&f.replaySpeed, "replay-speed", 1, "how many `TIMES` faster than it was recorded --replay goes; 0 is without waiting")
 	case PLEG:
 		set.BoolVar(&f.readOnly, "read-only", false, "run beside the node's own pleg, without its lock; needs a --listen of its own")
 	case SyncLoop:
@@ -33,11 +36,28 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 			fail(flag, "%q must be an absolute path without . and .. and a closing slash", path)
 		}
 	}
+	if service == ConfigMux {
+		f.replayed(cfg, fail)
+	}
 	if service == SyncLoop {
 		if !filepath.IsAbs(f.hostRoot) {
 			fail("host-root", "%q must be an absolute path, for example /host", f.hostRoot)
 		}
 		cfg.HostRoot = filepath.Clean(f.hostRoot)
+	}
+}
+
+// replayed says what is replayed, and how fast.
+func (f *flags) replayed(cfg *Config, fail failure) {
+	cfg.Replay, cfg.ReplaySpeed = f.replay, f.replaySpeed
+	if f.given("replay") && (!filepath.IsAbs(f.replay) || f.replay != filepath.Clean(f.replay)) {
+		fail("replay", "%q must be an absolute path without . and .. and a closing slash", f.replay)
+	}
+	if f.given("replay-speed") && !f.given("replay") {
+		fail("replay-speed", "there is nothing to replay: name the recording with --replay")
+	}
+	if !(f.replaySpeed >= 0) || math.IsInf(f.replaySpeed, 1) {
+		fail("replay-speed", "%v: must be a number of 0 or more, for example 10", f.replaySpeed)
 	}
 }
 

@@ -1,5 +1,6 @@
 // Package recording keeps a stream of PodUpdates in a file: every message as it came, with the time at which it came.
-// `quartet updates record` writes one, so that what a node was told can be looked at elsewhere.
+// `quartet updates record` writes one, and configmux --replay gives it back, so that what a node was told can be looked at
+// elsewhere.
 //
 // A recording is lines of JSON, each an object:
 //

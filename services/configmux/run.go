@@ -21,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/filesource"
 	"github.com/quartet-node/quartet/services/configmux/internal/httpsource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
+	"github.com/quartet-node/quartet/services/configmux/internal/replay"
 	"github.com/quartet-node/quartet/services/configmux/internal/server"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
@@ -102,6 +103,11 @@ func ended(ctx context.Context, err error) error {
 
 // sourcesOf returns the sources that the configuration asks for. A node may well have none.
 func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometheus.Registerer) []source.Source {
+	if cfg.Replay != "" {
+		return []source.Source{replay.New(replay.Config{
+			Path: cfg.Replay, Speed: cfg.ReplaySpeed, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
+		})}
+	}
 	var sources []source.Source
 	if path := cfg.Kubelet.StaticPodPath; path != "" {
 		sources = append(sources, filesource.New(filesource.Config{

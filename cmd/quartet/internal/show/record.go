@@ -24,7 +24,8 @@ func (a *asker) recordCommand() *cobra.Command {
 		Use:   "record FILE",
 		Short: "Write configmux's stream of pod updates into a file",
 		Long: "Write configmux's stream of pod updates into a file, every message with its time, until Ctrl-C or for the time that\n" +
-			"--for says. The file has whole pods, with what their environment holds: only its owner may read it.",
+			"--for says; 'configmux --replay FILE' gives it back. The file has whole pods, with what their environment holds: only\n" +
+			"its owner may read it.",
 		Example: "  quartet updates record /tmp/updates.jsonl --for 10m",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
