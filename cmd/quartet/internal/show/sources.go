@@ -68,7 +68,7 @@ func (a *asker) printSources(out io.Writer, output format, response *configv1.Li
 		return fmt.Errorf("there is no format %q", output)
 	}
 	if len(response.GetSources()) == 0 {
-		_, err := fmt.Fprintln(out, "No source of pods is configured: set staticPodPath in the configuration.")
+		_, err := fmt.Fprintln(out, "No source of pods is configured: set staticPodPath or staticPodURL in the configuration.")
 		return err
 	}
 	var rows [][]any

@@ -173,17 +173,17 @@ func TestAFailureIsRepeatedInTheLogTwice(t *testing.T) {
 		if got.Errors[0].Message != first.Errors[0].Message || !got.Errors[0].SeenAt.After(first.Errors[0].SeenAt) {
 			t.Errorf("error %v, want the same as before and later", got.Errors)
 		}
-		if n := strings.Count(r.log.String(), "418"); n != want {
+		if n := strings.Count(r.log.String(), "status 418"); n != want {
 			t.Errorf("after %d times more it is in the log %d times, want %d", i+1, n, want)
 		}
 	}
 	w.does(func(out http.ResponseWriter, _ *http.Request) { out.WriteHeader(http.StatusNotFound) })
 	r.poll()
-	if strings.Contains(r.log.String(), "404") {
+	if strings.Contains(r.log.String(), "status 404") {
 		t.Error("another failure is logged by the source too, and not by the mux alone")
 	}
 	r.poll()
-	if !strings.Contains(r.log.String(), "404") {
+	if !strings.Contains(r.log.String(), "status 404") {
 		t.Error("another failure does not begin anew")
 	}
 	w.answer(manifest("a", "i:1"))

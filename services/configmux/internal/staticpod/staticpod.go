@@ -1,7 +1,7 @@
 // Package staticpod turns the bytes of a manifest into pods that can run: it decodes strictly, applies the defaults of
 // a static pod and those of the API, validates, and refuses what needs an API server.
 //
-// It stands between the sources that read bytes (filesource) and the mux. It is a function of its arguments: it knows
+// It stands between the sources that read bytes (filesource, httpsource) and the mux. It is a function of its arguments: it knows
 // no disk, no clock and no earlier version of a manifest.
 package staticpod
 
@@ -24,7 +24,8 @@ const maxProblems = 20
 type Origin struct {
 	// Node is the node's name. Pods get it as a suffix to their names, and as spec.nodeName.
 	Node string
-	// Path is the file that the manifest was read from, as it was configured and not as symlinks resolve it.
+	// Path is the file that the manifest was read from, as it was configured and not as symlinks resolve it, or the URL,
+	// without what may be secret in it.
 	Path string
 }
 
