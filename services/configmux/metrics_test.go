@@ -27,9 +27,9 @@ func TestMetricsAreServedAsDocumented(t *testing.T) {
 	})
 	metricstest.Want(t, served, 1, "quartet_configmux_source_ready", "source", "file")
 	metricstest.Want(t, served, 1, "quartet_configmux_source_pods", "source", "file")
-	metricstest.Want(t, served, 1, "quartet_configmux_changes_total", "op", "add")
-	metricstest.Want(t, served, 1, "quartet_configmux_changes_total", "op", "update")
-	metricstest.Want(t, served, 0, "quartet_configmux_changes_total", "op", "remove")
+	metricstest.Want(t, served, 1, "quartet_configmux_changes_total", "source", "file", "op", "add")
+	metricstest.Want(t, served, 1, "quartet_configmux_changes_total", "source", "file", "op", "update")
+	metricstest.Want(t, served, 0, "quartet_configmux_changes_total", "source", "file", "op", "remove")
 	metricstest.Want(t, served, 2, "quartet_configmux_manifests")
 	metricstest.Want(t, served, 1, "quartet_configmux_manifests_broken")
 	metricstest.Want(t, served, 3, "quartet_configmux_manifests_read_total")
@@ -37,11 +37,11 @@ func TestMetricsAreServedAsDocumented(t *testing.T) {
 	if got := metricstest.Value(t, served, "quartet_stream_subscribers", "stream", "pod_updates"); got < 1 {
 		t.Errorf("%v subscribers are counted, and this test is one", got)
 	}
-	at := metricstest.Value(t, served, "quartet_configmux_source_last_read_timestamp_seconds")
+	at := metricstest.Value(t, served, "quartet_configmux_source_last_read_timestamp_seconds", "source", "file")
 	if age := time.Since(time.Unix(int64(at), 0)); age < 0 || age > time.Minute {
 		t.Errorf("the source was read %v ago, want just now", age)
 	}
-	if got := metricstest.Value(t, served, "quartet_configmux_merge_duration_seconds"); got < 3 {
+	if got := metricstest.Value(t, served, "quartet_configmux_merge_duration_seconds", "source", "file"); got < 3 {
 		t.Errorf("%v merges were timed, want each", got)
 	}
 	must(t, os.Remove(filepath.Join(p.dir, "b.yaml")))

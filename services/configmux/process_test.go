@@ -55,7 +55,7 @@ func newProcess(t testing.TB) *process {
 		MetricsListen: "unix://" + filepath.Join(root, "m.sock"),
 	}
 	p.cfg.Kubelet.StaticPodPath = p.dir
-	p.cfg.Kubelet.FileCheckFrequency.Duration = time.Hour
+	p.cfg.Kubelet.FileCheckFrequency.Duration, p.cfg.Kubelet.MaxPods = time.Hour, 110
 	conn, err := rpc.Dial(p.cfg.Listen)
 	must(t, err)
 	p.conn, p.client = conn, configv1.NewConfigServiceClient(conn)
@@ -107,7 +107,8 @@ func manifest(name, uid, image string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s%s}\nspec: {containers: [{name: c, image: %s}]}\n", name, uid, image)
 }
 
-// watch opens a stream and returns what reads it.
+// watch opens a stream and returns what reads it, without what it says of the state of the source "local", which every
+// node has.
 func (p *process) watch(token []byte) func() *configv1.WatchPodUpdatesResponse {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
@@ -116,9 +117,13 @@ func (p *process) watch(token []byte) func() *configv1.WatchPodUpdatesResponse {
 	must(p.t, err)
 	return func() *configv1.WatchPodUpdatesResponse {
 		p.t.Helper()
-		m, err := out.Recv()
-		must(p.t, err)
-		return m
+		for {
+			m, err := out.Recv()
+			must(p.t, err)
+			if m.GetSource().GetName() != "local" {
+				return m
+			}
+		}
 	}
 }
 

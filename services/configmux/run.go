@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/configmux/internal/filesource"
 	"github.com/quartet-node/quartet/services/configmux/internal/httpsource"
+	"github.com/quartet-node/quartet/services/configmux/internal/localsource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 	"github.com/quartet-node/quartet/services/configmux/internal/replay"
 	"github.com/quartet-node/quartet/services/configmux/internal/server"
@@ -28,6 +29,13 @@ import (
 
 // checkpointFile, in the state directory, keeps what the manifests stood for.
 const checkpointFile = "configmux-manifests.json"
+
+// appliedDir, in the state directory, has the pods that were applied.
+const appliedDir = "applied"
+
+// appliedPerRunning is how many pods may be applied for each that the node runs at most: more are a mistake, and each has
+// a file.
+const appliedPerRunning = 10
 
 // firstReading is how long those who subscribe at the start wait for the sources to be read.
 const firstReading = time.Second
@@ -42,8 +50,9 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	defer func() { err = errors.Join(err, held.Release()) }()
 
 	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.ConfigMux).Registry
-	sources := sourcesOf(cfg, tel, registry)
-	desired := mux.New(mux.Config{
+	var desired *mux.Mux
+	sources, local := sourcesOf(cfg, tel, registry, func() localsource.Others { return desired })
+	desired = mux.New(mux.Config{
 		Sources: sources, Health: health, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
 		Metrics: mux.NewMetrics(registry),
 	})
@@ -71,7 +80,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	group.Go(func() error {
 		defer desired.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: cfg.Listen, Register: server.New(desired, opened).Register, Health: health, Logger: tel.Logger, AllowedUIDs: cfg.AllowedUIDs,
+			Address: cfg.Listen, Register: server.New(desired, opened, local).Register, Health: health, Logger: tel.Logger, AllowedUIDs: cfg.AllowedUIDs,
 			Ready: func() { tel.Logger.Info("serving", "address", cfg.Listen, "node", cfg.NodeName) },
 		})
 	})
@@ -101,14 +110,19 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// sourcesOf returns the sources that the configuration asks for. A node may well have none.
-func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometheus.Registerer) []source.Source {
+// sourcesOf returns the sources that the configuration asks for, and of these the one that pods are applied to. A replay of a
+// recording has none: it is to depend on nothing else.
+func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometheus.Registerer, others func() localsource.Others) ([]source.Source, server.Local) {
 	if cfg.Replay != "" {
 		return []source.Source{replay.New(replay.Config{
 			Path: cfg.Replay, Speed: cfg.ReplaySpeed, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
-		})}
+		})}, nil
 	}
-	var sources []source.Source
+	local := localsource.New(localsource.Config{
+		Dir: filepath.Join(cfg.StateDir, appliedDir), Node: cfg.NodeName, MaxPods: appliedPerRunning * int(cfg.Kubelet.MaxPods), Others: others,
+		Clock: clock.RealClock{}, Tracer: tel.Tracer,
+	})
+	sources := []source.Source{local}
 	if path := cfg.Kubelet.StaticPodPath; path != "" {
 		sources = append(sources, filesource.New(filesource.Config{
 			Path: path, Node: cfg.NodeName, Period: cfg.Kubelet.FileCheckFrequency.Duration,
@@ -123,5 +137,5 @@ func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometh
 			Transport: httpsource.NewTransport(), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: polls,
 		}))
 	}
-	return sources
+	return sources, local
 }

@@ -160,8 +160,8 @@ func TestABadFileBesideAGoodOneIsListed(t *testing.T) {
 	}
 	listed, err := p.client.ListSources(t.Context(), &configv1.ListSourcesRequest{})
 	must(t, err)
-	if len(listed.GetSources()) != 1 {
-		t.Fatalf("sources %v", listed.GetSources())
+	if len(listed.GetSources()) != 2 {
+		t.Fatalf("sources %v, want file and local", listed.GetSources())
 	}
 	s := listed.GetSources()[0]
 	if s.GetName() != "file" || s.GetTarget() != p.dir || !s.GetReady() || s.GetPods() != 1 || s.GetMode() != "inotify" || s.GetLastReadAt() == nil {
@@ -194,10 +194,10 @@ func TestSourcesThatAreNotThereAreUnimplemented(t *testing.T) {
 	p := newProcess(t)
 	p.run()
 	p.ready()
-	_, apply := p.client.ApplyPod(t.Context(), &configv1.ApplyPodRequest{})
-	_, remove := p.client.DeletePod(t.Context(), &configv1.DeletePodRequest{})
-	if status.Code(apply) != codes.Unimplemented || status.Code(remove) != codes.Unimplemented {
-		t.Errorf("ApplyPod: %v, DeletePod: %v, want UNIMPLEMENTED", apply, remove)
+	objects, err := p.client.WatchObjects(t.Context(), &configv1.WatchObjectsRequest{})
+	must(t, err)
+	if _, err := objects.Recv(); status.Code(err) != codes.Unimplemented {
+		t.Errorf("WatchObjects: %v, want UNIMPLEMENTED", err)
 	}
 }
 

@@ -29,7 +29,7 @@ const (
 type Op int32
 
 const (
-	// Never sent.
+	// Nothing: only ApplyPod says so, of a pod that was there already as it was asked for.
 	Op_OP_UNSPECIFIED Op = 0
 	// The pod is new in its source.
 	Op_OP_ADD Op = 1
@@ -543,7 +543,7 @@ type Source struct {
 	Pods int32 `protobuf:"varint,4,opt,name=pods,proto3" json:"pods,omitempty"`
 	// When it was last read in full; unset before the first time.
 	LastReadAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=last_read_at,json=lastReadAt,proto3" json:"last_read_at,omitempty"`
-	// How changes are noticed: "inotify" or "polling" for files.
+	// How changes are noticed: "inotify" or "polling" for files, "calls" for the source "local".
 	Mode string `protobuf:"bytes,6,opt,name=mode,proto3" json:"mode,omitempty"`
 	// What is wrong with it now, in the order of path and pod. It is empty when all is well: an error that has been
 	// mended is dropped.
@@ -789,7 +789,8 @@ func (x *ApplyPodRequest) GetDryRun() bool {
 // ApplyPodResponse has the pod as it was stored.
 type ApplyPodResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The pod with its defaults.
+	// The pod with its defaults and its whole name. The operation is ADD for a new pod, UPDATE for one that replaces what
+	// was applied by that name, and unset when nothing was to be changed.
 	Pod           *PodUpdate `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -837,7 +838,7 @@ type DeletePodRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its namespace.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Its name.
+	// Its name, with the node's suffix or without.
 	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

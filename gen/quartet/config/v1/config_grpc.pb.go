@@ -52,11 +52,14 @@ type ConfigServiceClient interface {
 	// `quartet get sources` calls it.
 	ListSources(ctx context.Context, in *ListSourcesRequest, opts ...grpc.CallOption) (*ListSourcesResponse, error)
 	// ApplyPod creates or replaces a pod of the source "local", durably. Fails with UNIMPLEMENTED on a configmux without
-	// that source, with INVALID_ARGUMENT and one violation for each field that is wrong, and with ALREADY_EXISTS when
-	// another source has a pod of that name and namespace.
+	// that source, with INVALID_ARGUMENT and one violation for each field that is wrong (google.rpc.BadRequest), with
+	// ALREADY_EXISTS when another source has a pod of that name and namespace or any other pod has its UID, and with
+	// RESOURCE_EXHAUSTED when the source has as many pods as it takes. Applying a pod that is there as it is asked for
+	// changes nothing, so a call that ended without an answer is just made again. `quartet apply` calls it.
 	ApplyPod(ctx context.Context, in *ApplyPodRequest, opts ...grpc.CallOption) (*ApplyPodResponse, error)
 	// DeletePod takes a pod out of the source "local", durably. Fails with UNIMPLEMENTED on a configmux without that
-	// source, and with NOT_FOUND when the source has no such pod.
+	// source, with NOT_FOUND when the source has no such pod, and with FAILED_PRECONDITION when the name is that of one pod
+	// and, without the node's suffix, of another. `quartet delete` calls it.
 	DeletePod(ctx context.Context, in *DeletePodRequest, opts ...grpc.CallOption) (*DeletePodResponse, error)
 	// WatchObjects streams the config maps and secrets that the sources of a node without an API server hold, by the
 	// stream contract, level-triggered; syncloop mounts them. Fails with UNIMPLEMENTED on a configmux that holds none.
@@ -172,11 +175,14 @@ type ConfigServiceServer interface {
 	// `quartet get sources` calls it.
 	ListSources(context.Context, *ListSourcesRequest) (*ListSourcesResponse, error)
 	// ApplyPod creates or replaces a pod of the source "local", durably. Fails with UNIMPLEMENTED on a configmux without
-	// that source, with INVALID_ARGUMENT and one violation for each field that is wrong, and with ALREADY_EXISTS when
-	// another source has a pod of that name and namespace.
+	// that source, with INVALID_ARGUMENT and one violation for each field that is wrong (google.rpc.BadRequest), with
+	// ALREADY_EXISTS when another source has a pod of that name and namespace or any other pod has its UID, and with
+	// RESOURCE_EXHAUSTED when the source has as many pods as it takes. Applying a pod that is there as it is asked for
+	// changes nothing, so a call that ended without an answer is just made again. `quartet apply` calls it.
 	ApplyPod(context.Context, *ApplyPodRequest) (*ApplyPodResponse, error)
 	// DeletePod takes a pod out of the source "local", durably. Fails with UNIMPLEMENTED on a configmux without that
-	// source, and with NOT_FOUND when the source has no such pod.
+	// source, with NOT_FOUND when the source has no such pod, and with FAILED_PRECONDITION when the name is that of one pod
+	// and, without the node's suffix, of another. `quartet delete` calls it.
 	DeletePod(context.Context, *DeletePodRequest) (*DeletePodResponse, error)
 	// WatchObjects streams the config maps and secrets that the sources of a node without an API server hold, by the
 	// stream contract, level-triggered; syncloop mounts them. Fails with UNIMPLEMENTED on a configmux that holds none.

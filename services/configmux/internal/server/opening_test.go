@@ -41,7 +41,7 @@ func (s subscriber) Send(*configv1.WatchPodUpdatesResponse) error { return nil }
 // if all pods had gone.
 func TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead(t *testing.T) {
 	opening, desired := make(chan struct{}), &asked{then: func() {}}
-	s := New(desired, opening)
+	s := New(desired, opening, nil)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.WatchPodUpdates(&configv1.WatchPodUpdatesRequest{}, subscriber{ctx: gone}); !errors.Is(err, context.Canceled) || desired.streams != 0 {

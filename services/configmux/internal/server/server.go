@@ -24,17 +24,19 @@ type Desired interface {
 	Sources() []*configv1.Source
 }
 
-// Server implements the ConfigService. ApplyPod, DeletePod and WatchObjects belong to sources that this configmux does
-// not have, and fail with UNIMPLEMENTED as their contract says.
+// Server implements the ConfigService. WatchObjects belongs to sources that this configmux does not have, and fails with
+// UNIMPLEMENTED as its contract says.
 type Server struct {
 	configv1.UnimplementedConfigServiceServer
 	desired Desired
 	opening <-chan struct{}
+	local   Local
 }
 
-// New returns a server that opens no stream before opening is closed.
-func New(desired Desired, opening <-chan struct{}) *Server {
-	return &Server{desired: desired, opening: opening}
+// New returns a server that opens no stream before opening is closed. Where local is nil, ApplyPod and DeletePod fail with
+// UNIMPLEMENTED.
+func New(desired Desired, opening <-chan struct{}, local Local) *Server {
+	return &Server{desired: desired, opening: opening, local: local}
 }
 
 // Register adds the service to a gRPC server.

@@ -1,0 +1,150 @@
+package localsource
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/podset"
+)
+
+func TestFilesWithoutAPodAreSetAside(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.apply(pod("good", "i:1"))
+	r.apply(pod("bad", "i:1"))
+	r.stop()
+	bad := r.pathOf(types.NamespacedName{Namespace: "default", Name: "bad"})
+	good, err := os.ReadFile(r.pathOf(types.NamespacedName{Namespace: "default", Name: "good"}))
+	must(t, err)
+	must(t, os.WriteFile(bad, []byte(`{"half`), 0o600))
+	must(t, os.WriteFile(filepath.Join(r.dir, "copy.json"), good, 0o600))
+	must(t, os.WriteFile(filepath.Join(r.dir, "notes.txt"), nil, 0o600))
+	must(t, os.Mkdir(filepath.Join(r.dir, "dir.json"), 0o700))
+	reading := r.start()
+	expect(t, reading, map[string]string{"default/good-node": "i:1"})
+	if got := len(reading.Errors); got != 4 {
+		t.Errorf("%d errors, want 4: %v", got, reading.Errors)
+	}
+	if _, err := os.Stat(bad + ".broken"); err != nil {
+		t.Errorf("the file was not set aside: %v", err)
+	}
+	// What was set aside stays told of, until the pod is applied anew or deleted.
+	reading = r.restart()
+	if got := len(reading.Errors); got != 4 {
+		t.Errorf("after a restart there are %d errors, want 4: %v", got, reading.Errors)
+	}
+	r.apply(pod("bad", "i:2"))
+	reading = r.next()
+	expect(t, reading, map[string]string{"default/good-node": "i:1", "default/bad-node": "i:2"})
+	if got := len(reading.Errors); got != 3 {
+		t.Errorf("after the pod was applied anew there are %d errors, want 3: %v", got, reading.Errors)
+	}
+	r.stop()
+	must(t, os.WriteFile(bad, nil, 0o600))
+	r.start()
+	must(t, r.Delete(t.Context(), types.NamespacedName{Name: "bad-node"}))
+	reading = r.restart()
+	if got := len(reading.Errors); got != 3 || len(reading.Pods) != 1 {
+		t.Errorf("after the pod was deleted there are %d errors, want 3, and %d pods, want 1", got, len(reading.Pods))
+	}
+}
+
+// What a pod lacks to be valid may come back with another configuration, so its file is left alone.
+func TestAPodThatIsNotValidAnyMoreIsLeftOut(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.apply(pod("a", "i:1"))
+	r.apply(pod("b", "i:1"))
+	r.stop()
+	r.node = "no_name"
+	reading := r.start()
+	if len(reading.Pods) != 0 || len(reading.Errors) != 2 || reading.Errors[0].Field != "metadata.name" {
+		t.Errorf("pods on a node without a valid name: %v, errors %v", images(reading), reading.Errors)
+	}
+	must(t, r.Delete(t.Context(), types.NamespacedName{Name: "b"}))
+	r.stop()
+	r.node = "node"
+	reading = r.start()
+	expect(t, reading, map[string]string{"default/a-node": "i:1"})
+	if len(reading.Errors) > 0 {
+		t.Errorf("errors %v, want none", reading.Errors)
+	}
+}
+
+// The writes of a change are: the new file under another name, bit by bit; its renaming into place. Whatever part of
+// them a killed process has done, the next one has the old version or the new one, and nothing is wrong.
+func TestEveryPrefixOfTheWritesIsAState(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.apply(pod("a", "i:1"))
+	path := r.pathOf(types.NamespacedName{Namespace: "default", Name: "a"})
+	before, err := os.ReadFile(path)
+	must(t, err)
+	r.apply(pod("a", "i:2"))
+	after, err := os.ReadFile(path)
+	must(t, err)
+	r.stop()
+	temporary := filepath.Join(r.dir, "."+filepath.Base(path)+".tmp-1")
+	check := func(what, image string) {
+		t.Helper()
+		reading := r.start()
+		r.stop()
+		expect(t, reading, map[string]string{"default/a-node": image})
+		if len(reading.Errors) > 0 {
+			t.Errorf("%s: errors %v", what, reading.Errors)
+		}
+		if files, err := os.ReadDir(r.dir); err != nil || len(files) != 1 {
+			t.Errorf("%s: %d files, %v; want one", what, len(files), err)
+		}
+	}
+	for cut := range len(after) + 1 {
+		if cut%50 != 0 && cut != len(after) {
+			continue
+		}
+		must(t, os.WriteFile(path, before, 0o600))
+		must(t, os.WriteFile(temporary, after[:cut], 0o600))
+		check(fmt.Sprintf("%d bytes written", cut), "i:1")
+	}
+	must(t, os.WriteFile(temporary, after, 0o600))
+	must(t, os.Rename(temporary, path))
+	check("renamed", "i:2")
+}
+
+func TestADirectoryThatCannotBeReadIsTriedAgain(t *testing.T) {
+	r := newRig(t)
+	must(t, os.WriteFile(r.dir, nil, 0o600))
+	if reading := r.start(); !reading.Failed || len(reading.Errors) != 1 || !strings.Contains(reading.Errors[0].Message, r.dir) {
+		t.Errorf("a file in the place of the directory: %+v, want a failure that names it", reading)
+	}
+	must(t, os.Remove(r.dir))
+	for end := time.Now().Add(patience); !r.clock.HasWaiters(); {
+		if time.Now().After(end) {
+			t.Fatal("nothing is tried again")
+		}
+	}
+	r.clock.Step(retryInterval)
+	if reading := r.next(); reading.Failed {
+		t.Errorf("the directory can be made now: %+v", reading)
+	}
+	r.apply(pod("a", "i"))
+}
+
+func TestNothingIsAppliedThatCannotBeKept(t *testing.T) {
+	r := newRig(t)
+	must(t, os.WriteFile(r.dir, nil, 0o600))
+	r.start()
+	if _, err := r.Apply(t.Context(), pod("a", "i"), false); err == nil || !strings.Contains(err.Error(), r.dir) {
+		t.Errorf("a pod that cannot be kept: %v, want an error that names the directory", err)
+	}
+	// A call finds out by itself that the directory can be had again.
+	must(t, os.Remove(r.dir))
+	if op := r.apply(pod("a", "i")); op != podset.Add {
+		t.Errorf("a new pod: %v, want Add", op)
+	}
+}

@@ -1,0 +1,25 @@
+package mux
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/services/configmux/internal/source"
+)
+
+// Holder returns the desired pod with that name or that UID of another source than the one that asks; ok is false when
+// there is none.
+func (m *Mux) Holder(name types.NamespacedName, uid types.UID, asks string) (holder source.Holder, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for other, state := range m.sources {
+		if other == asks {
+			continue
+		}
+		for has, p := range state.published {
+			if p.name == name || has == uid {
+				return source.Holder{Name: p.name, UID: has, Source: other, Path: p.path}, true
+			}
+		}
+	}
+	return source.Holder{}, false
+}
