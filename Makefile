@@ -166,5 +166,6 @@ test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run 
 	@go test -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/... ./test/e2e/... ./test/chaos/...
 
 .PHONY: bench
-bench: packages build ## Measure against bare CRI calls; prints a table and writes bench.json
+bench: packages build ## Measure against bare CRI calls, prints a table and writes bench.json; then the merge of configmux
 	@go run ./test/bench -out bench.json
+	@go test ./services/configmux/internal/mux -run '^$$' -bench .
