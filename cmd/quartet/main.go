@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quartet-node/quartet/cmd/quartet/internal/applycmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/doctor"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
@@ -60,6 +61,7 @@ func root() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(nodecmd.Command(), updown.UpCommand(), updown.DownCommand(), runtimecmd.Command(), preparecmd.Command(), version.Command())
 	cmd.AddCommand(show.Commands()...)
+	cmd.AddCommand(applycmd.Commands()...)
 	cmd.AddCommand(trace.Command())
 	cmd.AddCommand(metrics.Command())
 	cmd.AddCommand(doctor.Command())

@@ -1,0 +1,208 @@
+package applycmd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/rpc"
+)
+
+// configmux is the service, built for these tests.
+var configmux string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "q")
+	if err == nil {
+		configmux = filepath.Join(dir, "configmux")
+		build := exec.Command("go", "build", "-o", configmux, "github.com/quartet-node/quartet/services/configmux")
+		build.Stderr = os.Stderr
+		err = build.Run()
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "building configmux: %v\n", err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if err := os.RemoveAll(dir); err != nil && code == 0 {
+			code = 1
+		}
+		os.Exit(code)
+	}))
+}
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// node is a real configmux, and a directory for manifests.
+type node struct {
+	t             *testing.T
+	dir, stateDir string
+}
+
+func newNode(t *testing.T, flags ...string) *node {
+	t.Helper()
+	// Not t.TempDir: a name with the test's own would make the sockets' paths too long.
+	dir, err := os.MkdirTemp("", "q")
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	n := &node{t: t, dir: dir, stateDir: filepath.Join(dir, "state")}
+	l, err := layout.New(n.stateDir)
+	must(t, err)
+	must(t, os.MkdirAll(l.SocketDir(), 0o700))
+	config := n.write("kubelet.yaml", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nstaticPodPath: "+filepath.Join(dir, "static")+"\n")
+	var log bytes.Buffer
+	cmd := exec.Command(configmux, append([]string{
+		"--config=" + config, "--state-dir=" + n.stateDir, "--listen=" + l.Address(layout.ConfigMux), "--metrics-listen=none", "--hostname-override=node",
+	}, flags...)...)
+	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		must(t, cmd.Process.Signal(syscall.SIGTERM))
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("configmux: %v\n%s", err, log.String())
+		}
+	})
+	conn, err := rpc.Dial(l.Address(layout.ConfigMux))
+	must(t, err)
+	defer func() { must(t, conn.Close()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for err := target.Serving(ctx, conn); err != nil; err = target.Serving(ctx, conn) {
+		if ctx.Err() != nil {
+			t.Fatalf("configmux does not serve: %v", err)
+		}
+	}
+	return n
+}
+
+func (n *node) write(name, content string) string {
+	n.t.Helper()
+	path := filepath.Join(n.dir, name)
+	must(n.t, os.MkdirAll(filepath.Dir(path), 0o700))
+	must(n.t, os.WriteFile(path, []byte(content), 0o600))
+	return path
+}
+
+// run runs a command to its end. In what it prints, DIR is the directory.
+func (n *node) run(stdin string, args ...string) (out, errOut string, err error) {
+	n.t.Helper()
+	root := &cobra.Command{Use: "quartet", SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(Commands()...)
+	root.SetArgs(append(args, "--state-dir", n.stateDir))
+	var o, e bytes.Buffer
+	root.SetIn(strings.NewReader(stdin))
+	root.SetOut(&o)
+	root.SetErr(&e)
+	err = root.ExecuteContext(n.t.Context())
+	return o.String(), strings.ReplaceAll(e.String(), n.dir, "DIR"), err
+}
+
+// expect runs a command and compares what it prints, and its error; "" is none.
+func (n *node) expect(stdin string, args []string, out, errOut, failure string) {
+	n.t.Helper()
+	gotOut, gotErrOut, err := n.run(stdin, args...)
+	gotFailure := ""
+	if err != nil {
+		gotFailure = strings.ReplaceAll(err.Error(), n.dir, "DIR")
+	}
+	for what, got := range map[string][2]string{"output": {gotOut, out}, "error output": {gotErrOut, errOut}, "error": {gotFailure, failure}} {
+		if got[0] != got[1] {
+			n.t.Errorf("quartet %s: the %s is\n%s\nwant\n%s", strings.Join(args, " "), what, got[0], got[1])
+		}
+	}
+}
+
+func manifest(name, image string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: c, image: %s}]}\n", name, image)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestApplyAndDelete(t *testing.T) {
+	n := newNode(t)
+	file := n.write("a.yaml", "# two\n---\n"+manifest("a", "i:1")+"---\n"+manifest("b", "i:1"))
+	apply := []string{"apply", "-f", file}
+	n.expect("", append(apply, "--dry-run"), "pod/a-node created (dry run)\npod/b-node created (dry run)\n", "", "")
+	n.expect("", apply, "pod/a-node created\npod/b-node created\n", "", "")
+	n.expect(manifest("b", "i:2"), []string{"apply", "-f", "-"}, "pod/b-node configured\n", "", "")
+	n.expect("", apply, "pod/a-node unchanged\npod/b-node configured\n", "", "")
+	n.expect("", []string{"delete", "-f", file}, "pod/a deleted\npod/b deleted\n", "", "")
+	other := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"c","namespace":"other"},"spec":{"containers":[{"name":"c","image":"i"}]}}`
+	n.expect(other, []string{"apply", "-f", "-"}, "pod/other/c-node created\n", "", "")
+	n.expect("", []string{"delete", "pod", "-n", "other", "c-node"}, "pod/other/c-node deleted\n", "", "")
+	n.expect("", []string{"delete", "pod", "other/c"}, "",
+		"pod/other/c: the source \"local\" has no pod other/c: one of another source goes away with its file; quartet get pods lists all\n",
+		"1 of 1 pods could not be deleted: see above")
+}
+
+func TestWhatIsWrongIsToldAndTheOthersAreApplied(t *testing.T) {
+	n := newNode(t)
+	n.write("m/1.yaml", manifest("good", "i:1")+"---\n"+manifest("bad", "''")+"---\n"+strings.Replace(manifest("misspelled", "i"), "image:", "imago:", 1))
+	n.write("m/2.json", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x/y"},"spec":{"restartPolicy":"Nevr","containers":[{"name":"c","image":"i"}]}}`)
+	n.write("m/3.yml", "")
+	n.write("m/4.yaml", "apiVersion: v1\nkind: ConfigMap\n")
+	n.write("m/5.yaml", manifest("last", "i:1"))
+	n.write("m/notes.txt", "no manifest")
+	out, errOut, err := n.run("", "apply", "-f", filepath.Join(n.dir, "m"))
+	if out != "pod/good-node created\npod/last-node created\n" {
+		t.Errorf("the output is\n%s\nwant the two good pods created", out)
+	}
+	if err == nil || err.Error() != "5 of 7 pods could not be applied: see above" {
+		t.Errorf("the command ended with %v", err)
+	}
+	for _, want := range []string{
+		"DIR/m/1.yaml: document 2: pod/bad: it is not valid:\n    spec.containers[0].image  Required value\n",
+		"DIR/m/1.yaml: document 3: check the spelling and the indentation of:\n    unknown field \"spec.containers[0].imago\"\n",
+		"DIR/m/2.json: pod/x/y: it is not valid:\n    metadata.name       Invalid value: \"x/y-node\"",
+		"\n    spec.restartPolicy  Unsupported value: \"Nevr\"",
+		"DIR/m/3.yml: it is empty: write a Pod into it\n",
+		"DIR/m/4.yaml: it must have apiVersion v1 and kind Pod, and has \"v1\" and \"ConfigMap\"\n",
+	} {
+		if !strings.Contains(errOut, want) {
+			t.Errorf("the errors lack\n%s\nthey are\n%s", want, errOut)
+		}
+	}
+}
+
+func TestWhoeverMistypesIsToldWhatToDo(t *testing.T) {
+	n := newNode(t)
+	for _, tc := range []struct{ args, want string }{
+		{"apply", "say what to apply: -f FILE, -f DIR or, for the standard input, -f -"},
+		{"apply -f " + n.dir + "/none", "reading the manifests: stat DIR/none: no such file or directory"},
+		{"apply -f " + n.stateDir, "DIR/state has no manifests: they are files that end in .yaml, .yml or .json"},
+		{"delete", "say what to delete: pod NAME, or -f FILE"},
+		{"delete node x", `there is no "node" to delete: say delete pod NAME`},
+		{"delete pod", "name the pods to delete: delete pod NAME"},
+		{"delete pod x -f y", "name the pods, or the manifests with -f, and not both"},
+		{"delete pod -n a b/c", `"b/c" is not in the namespace "a": leave out -n, or the namespace before the slash`},
+	} {
+		n.expect("", strings.Fields(tc.args), "", "", tc.want)
+	}
+}
+
+func TestWithoutANodeItSaysHowToStartOne(t *testing.T) {
+	n := &node{t: t, stateDir: filepath.Join(t.TempDir(), "none")}
+	_, _, err := n.run("", "delete", "pod", "a", "b")
+	if err == nil || !strings.Contains(err.Error(), "start it with 'quartet up --state-dir "+n.stateDir+"'") {
+		t.Errorf("without a node: %v", err)
+	}
+}

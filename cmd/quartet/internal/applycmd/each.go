@@ -1,0 +1,63 @@
+package applycmd
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// eachPod does something with each pod of the manifests, and prints what went wrong with which.
+func eachPod(cmd *cobra.Command, path, done string, do func(document) error) error {
+	t := tally{cmd: cmd}
+	err := documents(path, cmd.InOrStdin(), func(d document) error {
+		err := d.err
+		if err == nil {
+			err = do(d)
+		}
+		return t.count(d.String(), err)
+	})
+	if err != nil {
+		return err
+	}
+	return t.result(done)
+}
+
+// eachName does something with each pod of a list.
+func eachName(cmd *cobra.Command, names []podName, do func(podName) error) error {
+	t := tally{cmd: cmd}
+	for _, n := range names {
+		if err := t.count(n.String(), do(n)); err != nil {
+			return err
+		}
+	}
+	return t.result("deleted")
+}
+
+// tally counts what went wrong.
+type tally struct {
+	cmd           *cobra.Command
+	tried, failed int
+}
+
+// count takes in one outcome. Its error ends the command: there is no use in going on.
+func (t *tally) count(what string, err error) error {
+	t.tried++
+	var unreachable *unreachableError
+	if errors.As(err, &unreachable) {
+		return err
+	}
+	if err == nil {
+		return nil
+	}
+	t.failed++
+	_, err = fmt.Fprintf(t.cmd.ErrOrStderr(), "%s: %v\n", what, err)
+	return err
+}
+
+func (t *tally) result(done string) error {
+	if t.failed > 0 {
+		return fmt.Errorf("%d of %d pods could not be %s: see above", t.failed, t.tried, done)
+	}
+	return nil
+}
