@@ -33,6 +33,12 @@ func (s *Server) ApplyPod(ctx context.Context, req *configv1.ApplyPodRequest) (*
 	if err := pod.Unmarshal(req.GetPod()); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "the pod is not the bytes of a v1.Pod: %v", err)
 	}
+	// Before the other sources were read nobody knows which names they have.
+	select {
+	case <-s.opening:
+	case <-ctx.Done():
+		return nil, statusOf(ctx.Err())
+	}
 	applied, err := s.local.Apply(ctx, pod, req.GetDryRun())
 	if err != nil {
 		return nil, statusOf(err)
