@@ -241,7 +241,7 @@ type PodUpdate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What has become of it.
 	Op Op `protobuf:"varint,1,opt,name=op,proto3,enum=quartet.config.v1.Op" json:"op,omitempty"`
-	// The source that it belongs to: "file", "http", "api" or "local".
+	// The source that it belongs to: "file", "http", "api", "local" or "replay".
 	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
 	// The v1.Pod, defaulted and validated, as the bytes of its Marshal method.
 	Pod []byte `protobuf:"bytes,3,opt,name=pod,proto3" json:"pod,omitempty"`
@@ -533,7 +533,7 @@ func (x *ListSourcesResponse) GetSources() []*Source {
 // Source is one configured source of pods and what is known of it.
 type Source struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "file", "http", "api" or "local".
+	// "file", "http", "api", "local" or "replay".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Where it reads: a path, a URL.
 	Target string `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`

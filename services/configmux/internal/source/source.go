@@ -12,7 +12,7 @@ import (
 
 // Source gives the full set of its pods whenever the set, or what is wrong with it, may have changed.
 type Source interface {
-	// Name is the name that operators see: "file", "http", "api" or "local". It is unique among the sources of a mux.
+	// Name is the name that operators see: "file", "http", "api", "local" or "replay". It is unique among the sources of a mux.
 	Name() string
 	// Target is where the source reads, for people: a path, a URL.
 	Target() string
