@@ -12,6 +12,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/test/fakecri"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 // beside runs a second pleg on the state directory of the rig, on a socket of its own.
@@ -19,7 +20,7 @@ func (r *rig) beside() *rig {
 	r.t.Helper()
 	cfg := r.cfg
 	cfg.ReadOnly = true
-	dir := shortDir(r.t)
+	dir := harness.ShortDir(r.t)
 	cfg.Listen, cfg.MetricsListen = "unix://"+filepath.Join(dir, "second.sock"), ""
 	second := &rig{t: r.t, cfg: cfg}
 	second.run()

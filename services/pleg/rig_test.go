@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,25 +34,10 @@ type rig struct {
 	stop   func()
 }
 
-// shortDir returns a directory whose name leaves room for a socket's.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "pleg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
 // startPLEG runs a pleg against a runtime until the test ends or the rig is stopped.
 func startPLEG(t *testing.T, endpoint string) *rig {
 	t.Helper()
-	dir := shortDir(t)
+	dir := harness.ShortDir(t)
 	cfg := nodeconfig.Config{Listen: "unix://" + filepath.Join(dir, "pleg.sock"), StateDir: dir, MetricsListen: "unix://" + filepath.Join(dir, "pleg-metrics.sock")}
 	cfg.Kubelet.ContainerRuntimeEndpoint = endpoint
 	cfg.Kubelet.RuntimeRequestTimeout.Duration = 20 * time.Second

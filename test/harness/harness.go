@@ -72,6 +72,22 @@ func BinDir(t testing.TB) string {
 	return ""
 }
 
+// ShortDir is a directory for sockets: its path leaves room for their names, which that of t.TempDir, with the name of the
+// test in it, may not. It goes when the test ends.
+func ShortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "quartet-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 // Require skips a test when a condition of the machine is not met, or fails it with CI=true.
 func Require(t testing.TB, err error) {
 	t.Helper()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -60,21 +61,6 @@ func write(t *testing.T, path, content string, mode os.FileMode) {
 	if err := os.WriteFile(path, []byte(content), mode); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// shortDir is a directory whose sockets have paths that fit.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "doctor")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
 }
 
 // examine makes the patient of a state directory. There is no compose, no engine.
@@ -305,7 +291,7 @@ func TestConfiguration(t *testing.T) {
 
 // quartet up leaves its configuration in the state directory, with its own runtime in it.
 func TestTheConfigurationOfQuartetUpIsFound(t *testing.T) {
-	dir := shortDir(t)
+	dir := harness.ShortDir(t)
 	l, err := layout.New(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/test/fakecri"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 // withRuntime examines a node whose configuration names a runtime.
@@ -22,7 +23,7 @@ func withRuntime(t *testing.T, endpoint, more string) *patient {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
 	write(t, file, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+endpoint+"\n"+more, 0o644)
-	return examine(t, shortDir(t), func(o *options, _ *surroundings) { o.configFile = file })
+	return examine(t, harness.ShortDir(t), func(o *options, _ *surroundings) { o.configFile = file })
 }
 
 func TestARuntimeThatIsWell(t *testing.T) {
@@ -47,7 +48,7 @@ func TestARuntimeThatIsNotReadySaysWhy(t *testing.T) {
 }
 
 func TestARuntimeThatIsNotThere(t *testing.T) {
-	dir := shortDir(t)
+	dir := harness.ShortDir(t)
 	check := func(path string) []machine.Finding {
 		return withRuntime(t, "unix://"+path, "").checkRuntime(t.Context())
 	}
@@ -75,7 +76,7 @@ func TestARuntimeThatIsNotThere(t *testing.T) {
 
 // A runtime that takes connections and never speaks, as one that is stopped.
 func TestARuntimeThatHangs(t *testing.T) {
-	path := shortDir(t) + "/hangs.sock"
+	path := harness.ShortDir(t) + "/hangs.sock"
 	listener, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +100,7 @@ func TestARuntimeThatHangs(t *testing.T) {
 
 // A containerd whose CRI plugin is off answers, and knows no such service.
 func TestARuntimeWithoutCRI(t *testing.T) {
-	listener, err := net.Listen("unix", shortDir(t)+"/containerd.sock")
+	listener, err := net.Listen("unix", harness.ShortDir(t)+"/containerd.sock")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ func TestARuntimeWithoutCRI(t *testing.T) {
 
 // The node's own runtime: without a node it is quartet up's to start, with one that runs it is missed.
 func TestTheBundledRuntime(t *testing.T) {
-	dir := shortDir(t)
+	dir := harness.ShortDir(t)
 	expect(t, examine(t, dir, nil).checkRuntime(t.Context())[0], machine.OK, "quartet up", "--config")
 	l, err := layout.New(dir)
 	if err != nil {
@@ -181,7 +182,7 @@ func TestTheReadOnlyPortIsSyncloops(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	p := examine(t, shortDir(t), nil)
+	p := examine(t, harness.ShortDir(t), nil)
 	p.kubelet.ReadOnlyPort = int32(listener.Addr().(*net.TCPAddr).Port)
 	expect(t, p.readOnlyPort().run(t.Context())[0], machine.Fault, "the read-only API of syncloop", "--read-only-port")
 

@@ -22,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 type fakeConfig struct {
@@ -146,7 +147,7 @@ func ask(t *testing.T, p *patient) []machine.Finding {
 }
 
 func TestNoNodeIsOneLineAndNoFault(t *testing.T) {
-	dir := shortDir(t)
+	dir := harness.ShortDir(t)
 	findings := ask(t, examine(t, dir, nil))
 	if len(findings) != 1 {
 		t.Fatalf("got %+v", findings)
@@ -155,7 +156,7 @@ func TestNoNodeIsOneLineAndNoFault(t *testing.T) {
 }
 
 func TestANodeThatIsWell(t *testing.T) {
-	p := examine(t, shortDir(t), nil)
+	p := examine(t, harness.ShortDir(t), nil)
 	wellNode().start(t, p.layout)
 	findings := ask(t, p)
 	if len(findings) != 5 {
@@ -169,7 +170,7 @@ func TestANodeThatIsWell(t *testing.T) {
 }
 
 func TestWhatServicesSayIsFound(t *testing.T) {
-	p := examine(t, shortDir(t), nil)
+	p := examine(t, harness.ShortDir(t), nil)
 	n := wellNode()
 	n.config.sources = []*configv1.Source{{Name: "file", Errors: []*configv1.SourceError{{Path: "/m/web.yaml", Pod: "default/web", Message: "no image: give it one"}}}}
 	n.health[layout.ConfigMux].Set("source/file", "the manifests have not been read")
@@ -192,7 +193,7 @@ func TestWhatServicesSayIsFound(t *testing.T) {
 }
 
 func TestAServiceThatIsAway(t *testing.T) {
-	p := examine(t, shortDir(t), nil)
+	p := examine(t, harness.ShortDir(t), nil)
 	wellNode().start(t, p.layout, layout.ConfigMux, layout.PLEG)
 	// What a killed process leaves behind.
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.layout.Socket(layout.SyncLoop), Net: "unix"})
@@ -213,7 +214,7 @@ func TestAServiceThatIsAway(t *testing.T) {
 
 // A process that has the socket and says nothing: it is stopped, or hangs.
 func TestAServiceThatHangs(t *testing.T) {
-	p := examine(t, shortDir(t), nil)
+	p := examine(t, harness.ShortDir(t), nil)
 	if err := os.MkdirAll(p.layout.SocketDir(), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +240,7 @@ func TestAServiceThatHangs(t *testing.T) {
 }
 
 func TestSocketsHaveTheirModeAndOwner(t *testing.T) {
-	p := examine(t, shortDir(t), nil)
+	p := examine(t, harness.ShortDir(t), nil)
 	wellNode().start(t, p.layout)
 	if err := os.Chmod(p.layout.Socket(layout.PLEG), 0o666); err != nil {
 		t.Fatal(err)
@@ -259,7 +260,7 @@ func TestSocketsHaveTheirModeAndOwner(t *testing.T) {
 }
 
 func TestVersions(t *testing.T) {
-	p := examine(t, shortDir(t), nil)
+	p := examine(t, harness.ShortDir(t), nil)
 	if got := judgeVersions(p.askVersions(t.Context())); got != nil {
 		t.Errorf("nothing is known, and it says %+v", got)
 	}
@@ -281,7 +282,7 @@ func TestVersions(t *testing.T) {
 }
 
 func TestANodeThatIsNotComputedYet(t *testing.T) {
-	p := examine(t, shortDir(t), nil)
+	p := examine(t, harness.ShortDir(t), nil)
 	n := wellNode()
 	n.node.condition = v1.NodeCondition{}
 	n.start(t, p.layout)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 // commands answers the programs that are asked, by their whole command line; what is not in it is not installed.
@@ -67,7 +68,7 @@ func withStack(t *testing.T, change func(commands), engine http.Handler) *patien
 
 func serveHTTP(t *testing.T, handler http.Handler) (socket string) {
 	t.Helper()
-	listener, err := net.Listen("unix", shortDir(t)+"/docker.sock")
+	listener, err := net.Listen("unix", harness.ShortDir(t)+"/docker.sock")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +131,7 @@ func TestTheStackOfTheRepositoryIsUnderstood(t *testing.T) {
 	}
 	compose := filepath.Join(root, "bin/tools/docker-compose")
 	if _, err := os.Stat(compose); err != nil {
-		t.Skip("there is no docker compose of the build")
+		harness.Require(t, fmt.Errorf("%w: run make test-tools", err))
 	}
 	run := func(ctx context.Context, name string, args ...string) (string, error) {
 		if name != "docker-compose" {

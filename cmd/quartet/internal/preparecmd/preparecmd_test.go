@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/preparecmd"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 // prepare runs the command on a thread whose mounts are its own, so that it may change them. It is run there as it is: the
@@ -45,25 +46,10 @@ func asRoot(t *testing.T) {
 	}
 }
 
-// shortDir is a directory whose path leaves room for sockets; t.TempDir's has the name of the test in it.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "quartet-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
 // TestEachServiceGetsDirectoriesOfItsOwn, and what is in them stays when the command is run again.
 func TestEachServiceGetsDirectoriesOfItsOwn(t *testing.T) {
 	asRoot(t)
-	state := filepath.Join(shortDir(t), "state")
+	state := filepath.Join(harness.ShortDir(t), "state")
 	manifests := filepath.Join(t.TempDir(), "manifests")
 	for range 2 {
 		if out, err := prepare(t, "--state-dir", state, "--manifests", manifests); err != nil || !strings.Contains(out, manifests) {
@@ -107,14 +93,14 @@ func TestEachServiceGetsDirectoriesOfItsOwn(t *testing.T) {
 
 func TestAStateDirectoryThatCannotBeUsedSaysWhatToDo(t *testing.T) {
 	asRoot(t)
-	file := filepath.Join(shortDir(t), "file")
+	file := filepath.Join(harness.ShortDir(t), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for dir, want := range map[string]string{
 		"/var/lib/quartet": "choose another, for example /var/lib/quartet-compose",
-		filepath.Join(shortDir(t), strings.Repeat("x", 80)): "too long",
-		filepath.Join(file, "state"):                        "choose a --state-dir",
+		filepath.Join(harness.ShortDir(t), strings.Repeat("x", 80)): "too long",
+		filepath.Join(file, "state"):                                "choose a --state-dir",
 	} {
 		if out, err := prepare(t, "--state-dir", dir); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), dir) {
 			t.Errorf("%s: %v %s, want %q", dir, err, out, want)
