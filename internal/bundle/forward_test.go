@@ -1,24 +1,22 @@
 package bundle
 
 import (
-	"os"
 	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/test/require"
 )
 
 // TestPacketsOfPodsPassWhereForwardingIsDropped: the rules are there once however often a node starts, and gone with it. It
 // looks at a network namespace of its own, not at the machine's rules.
 func TestPacketsOfPodsPassWhereForwardingIsDropped(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("packet filter rules need root")
-	}
-	if _, err := exec.LookPath("iptables"); err != nil {
-		t.Skip("iptables is not installed")
-	}
+	require.Root(t, "a packet filter rule")
+	_, err := exec.LookPath("iptables")
+	require.NoError(t, err)
 	const bridge = "quartet-test"
 	rules := func() (ours []string) {
 		out, err := exec.Command("iptables", "-S", "FORWARD").CombinedOutput()

@@ -11,15 +11,14 @@ import (
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 // inMountNamespace calls do on a thread with a mount namespace of its own whose root is private, as on a machine without
 // systemd; a command in a container is on such a thread when it works on the machine.
 func inMountNamespace(t *testing.T, do func()) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a mount namespace needs root")
-	}
+	require.Root(t, "a mount namespace")
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

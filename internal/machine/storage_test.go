@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 const ext4 = 0xef53
@@ -85,13 +85,9 @@ func TestStateDir(t *testing.T) {
 
 // A file system that really is mounted read-only, and one in memory.
 func TestStateDirOnRealFileSystems(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount")
-	}
+	require.Root(t, "mounting")
 	dir := t.TempDir()
-	if err := unix.Mount("none", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skipf("needs to mount: %v", err)
-	}
+	require.NoError(t, unix.Mount("none", dir, "tmpfs", 0, "size=1m"))
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, 0); err != nil {
 			t.Error(err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 // The users and the group of a node whose services run in containers.
@@ -28,9 +29,7 @@ func TestAServiceOfAnotherUserHasItsSocketInASharedDirectory(t *testing.T) {
 		serveInSharedDirectory(t, path)
 		return
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to become another user")
-	}
+	require.Root(t, "becoming another user")
 	dir := openDir(t)
 	binary := copyOfThisBinary(t, dir)
 	sockets := filepath.Join(dir, "sockets")

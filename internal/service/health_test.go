@@ -22,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/service"
 	"github.com/quartet-node/quartet/internal/standby"
 	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 // serve serves the health of a process until the test ends.
@@ -127,9 +128,7 @@ func TestHealthOfAStandby(t *testing.T) {
 		standByAndSay(t, dir)
 		return
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make a process namespace")
-	}
+	require.Root(t, "a process namespace")
 	dir := t.TempDir()
 	held, err := statedir.Lock(dir, string(nodeconfig.ConfigMux))
 	if err != nil {

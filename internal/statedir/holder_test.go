@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/test/require"
 )
 
 const longID = "3f2a9c0d1e4b5a69788796a5b4c3d2e1f00112233445566778899aabbccddeef"
@@ -95,9 +97,7 @@ func TestAStateDirectoryThatCannotBeWrittenSaysWhatToDo(t *testing.T) {
 		}
 		return
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to become another user and to mount")
-	}
+	require.Root(t, "becoming another user, and mounting,")
 	// The binary, too, is where the other user can reach it.
 	root, err := os.MkdirTemp("/tmp", "statedir")
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/quartet-node/quartet/test/require"
 )
 
 // insideEnv tells the test that it is the process whose root is changed: that cannot be undone, so it has one of its own.
@@ -18,9 +20,7 @@ func TestPathsAreThoseOfTheMachineBelowTheHostRoot(t *testing.T) {
 		noError(t, os.WriteFile("/link/file", []byte("here"), 0o600))
 		return
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("changing the root of a process needs root")
-	}
+	require.Root(t, "changing the root of a process")
 	root := t.TempDir()
 	noError(t, os.Mkdir(filepath.Join(root, "data"), 0o700))
 	noError(t, os.Symlink("/data", filepath.Join(root, "link")))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 const (
@@ -91,13 +92,7 @@ func ShortDir(t testing.TB) string {
 // Require skips a test when a condition of the machine is not met, or fails it with CI=true.
 func Require(t testing.TB, err error) {
 	t.Helper()
-	if err == nil {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("harness: %v", err)
-	}
-	t.Skipf("harness: %v", err)
+	require.NoError(t, err)
 }
 
 // StartContainerd starts a containerd with the build's images, ready to run pods, and ends it with all its pods when the

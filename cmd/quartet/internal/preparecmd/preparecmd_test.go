@@ -14,6 +14,7 @@ import (
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/preparecmd"
 	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 // prepare runs the command on a thread whose mounts are its own, so that it may change them. It is run there as it is: the
@@ -41,9 +42,7 @@ func prepare(t *testing.T, args ...string) (string, error) {
 
 func asRoot(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("directories of other users need root")
-	}
+	require.Root(t, "a directory of another user")
 }
 
 // TestEachServiceGetsDirectoriesOfItsOwn, and what is in them stays when the command is run again.

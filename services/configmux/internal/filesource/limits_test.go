@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 // Each of these contents is an error of its file, and of nothing else.
@@ -298,9 +299,8 @@ func inUserNamespace(t *testing.T) {
 	}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Start()
-	if err != nil {
-		t.Skipf("this machine allows no user namespace, so the kernel's limits cannot be set: %v", err)
+	if err := cmd.Start(); err != nil {
+		require.NoError(t, fmt.Errorf("a user namespace, in which the kernel's limits can be set: %w", err))
 	}
 	if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "--- PASS: "+t.Name()) {
 		t.Errorf("in a user namespace: %v\n%s", err, &out)
