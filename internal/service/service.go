@@ -29,7 +29,10 @@ type Run func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemet
 // and the reason on the standard error stream when it could not start or had to give up.
 func Main(name nodeconfig.Service, run Run) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := Start(ctx, name, os.Args[1:], os.Stdout, os.Stderr, run)
+	code := Start(ctx, name, os.Args[1:], os.Stdout, os.Stderr, func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error {
+		tel.RouteLibraryLogs()
+		return run(ctx, cfg, tel)
+	})
 	stop()
 	os.Exit(code)
 }
@@ -59,7 +62,6 @@ func start(ctx context.Context, name nodeconfig.Service, args []string, stdout i
 	if err != nil {
 		return err
 	}
-	tel.RouteLibraryLogs()
 	defer func() {
 		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
