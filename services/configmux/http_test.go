@@ -1,10 +1,12 @@
 package main
 
 import (
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -123,6 +125,93 @@ func TestASourceWithoutItsServerHasNotSpoken(t *testing.T) {
 	if answer.GetStatus() != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("source/http is %s", answer.GetStatus())
 	}
+}
+
+// An empty body, with the status 200, is an empty source and an error, which counts on until there is a body.
+func TestAnEmptyBodyTakesThePodsOfTheServerAwayAndIsAnError(t *testing.T) {
+	p := newProcess(t)
+	p.write("a.yaml", manifest("a", "", "i:1"))
+	server := p.serves(manifest("b", "", "i:1"))
+	p.run()
+	f := follow(p)
+	f.until("ADD a-node i:1", "ADD b-node i:1")
+	server.answer("")
+	f.until("ADD a-node i:1", "ADD b-node i:1", "REMOVE b-node i:1")
+	p.eventually("the empty body is seen again and again", func() bool {
+		errs := p.source("http").GetErrors()
+		return len(errs) == 1 && errs[0].GetCount() >= 5
+	})
+	s := p.source("http")
+	e := s.GetErrors()[0]
+	if !s.GetReady() || s.GetPods() != 0 || e.GetPath() != server.URL+"/pods" || !strings.Contains(e.GetMessage(), "the answer is empty") ||
+		!e.GetLastSeenAt().AsTime().After(e.GetFirstSeenAt().AsTime()) {
+		t.Errorf("source %v, want it ready, without pods and with the error", s)
+	}
+	server.answer(manifest("b", "", "i:1"))
+	f.until("ADD a-node i:1", "ADD b-node i:1", "REMOVE b-node i:1", "ADD b-node i:1")
+	if errs := p.source("http").GetErrors(); len(errs) > 0 {
+		t.Errorf("errors %v, want none", errs)
+	}
+}
+
+// What fails at each request is logged three times, and then when it changes or ends.
+func TestAFailureOfTheServerIsLoggedThreeTimes(t *testing.T) {
+	p := newProcess(t)
+	server := p.serves(manifest("b", "", "i:1"))
+	log := &lines{}
+	p.tel.Logger = slog.New(slog.NewTextHandler(log, nil))
+	p.run()
+	p.eventually("the server is read", func() bool {
+		_, err := p.client.ListSources(t.Context(), &configv1.ListSourcesRequest{})
+		return err == nil && p.source("http").GetReady()
+	})
+	fails := func(body, message string) {
+		t.Helper()
+		server.answer(body)
+		p.eventually("it fails again and again", func() bool {
+			errs := p.source("http").GetErrors()
+			return len(errs) == 1 && strings.Contains(errs[0].GetMessage(), message) && errs[0].GetCount() >= 6
+		})
+		if n := log.count("level=WARN", message); n != 3 {
+			t.Errorf("%q is logged %d times, want 3", message, n)
+		}
+	}
+	fails("a: [", "cannot parse it")
+	fails("", "the answer is empty")
+	if n := log.count("msg=mended", "cannot parse it"); n != 1 {
+		t.Errorf("the end of the first failure is logged %d times, want once", n)
+	}
+	server.answer(manifest("b", "", "i:1"))
+	p.eventually("the server is mended", func() bool { return len(p.source("http").GetErrors()) == 0 })
+	p.stop()
+	if n := log.count("msg=mended", "the answer is empty"); n != 1 {
+		t.Errorf("the end of the failure is logged %d times, want once", n)
+	}
+}
+
+// lines is a log that can be read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+// count returns how many lines have all of the texts in them.
+func (l *lines) count(texts ...string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for line := range strings.Lines(l.text.String()) {
+		if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+			n++
+		}
+	}
+	return n
 }
 
 // The sources never see each other's pods: a pod of a file and one of a server with the same name are two, and the node

@@ -47,7 +47,6 @@ func TestAnAnswerThatIsNoneKeepsTheLastGoodSet(t *testing.T) {
 		reason string
 		fails  http.HandlerFunc
 	}{
-		"empty": {"its answer is empty", func(http.ResponseWriter, *http.Request) {}},
 		"status": {"it answers with the status 503", func(out http.ResponseWriter, _ *http.Request) {
 			http.Error(out, manifest("b", "i:1"), http.StatusServiceUnavailable)
 		}},
@@ -66,6 +65,21 @@ func TestAnAnswerThatIsNoneKeepsTheLastGoodSet(t *testing.T) {
 			_, _ = out.Write([]byte(manifest("b", "i:1")))
 			_ = http.NewResponseController(out).Flush()
 			panic(http.ErrAbortHandler)
+		}},
+		"cut off before its first byte": {"the answer is cut off", func(out http.ResponseWriter, _ *http.Request) {
+			out.Header().Set("Content-Length", "1000")
+			_ = http.NewResponseController(out).Flush()
+			panic(http.ErrAbortHandler)
+		}},
+		"cut off in chunks": {"the answer is cut off", func(out http.ResponseWriter, _ *http.Request) {
+			_ = http.NewResponseController(out).Flush()
+			panic(http.ErrAbortHandler)
+		}},
+		"an empty answer of another status": {"it answers with the status 500", func(out http.ResponseWriter, _ *http.Request) {
+			out.WriteHeader(http.StatusInternalServerError)
+		}},
+		"a redirect without an address": {"it answers with the status 302", func(out http.ResponseWriter, _ *http.Request) {
+			out.WriteHeader(http.StatusFound)
 		}},
 		"closed": {"the connection is closed", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
 		"redirects for ever": {"it redirects more than 10 times", func(out http.ResponseWriter, request *http.Request) {
@@ -159,10 +173,29 @@ func TestAServerWhoseCertificateIsNotTrustedIsNotAsked(t *testing.T) {
 	trusting := start(t, w.URL, transport(w.Client()))
 	trusting.want(trusting.next(), 0, "a-node i:1")
 
+	// The certificate is that of 127.0.0.1 and of example.com.
+	_, port, _ := strings.Cut(strings.TrimPrefix(w.URL, "https://"), ":")
+	r = start(t, "https://localhost:"+port, transport(w.Client()))
+	r.wantFailed(r.next(), "not localhost")
+
 	late := w.Client().Transport.(*http.Transport).Clone()
 	late.TLSClientConfig.Time = func() time.Time { return time.Now().AddDate(200, 0, 0) }
 	r = start(t, w.URL, transport(&http.Client{Transport: late}))
 	r.wantFailed(r.next(), "its certificate is valid only from")
+}
+
+// Over HTTP/2 the library's errors have the number of the request in them.
+func TestAFailureOfHTTP2IsTheSameEachTime(t *testing.T) {
+	w := serve(t, func(handler http.Handler) *httptest.Server {
+		server := httptest.NewUnstartedServer(handler)
+		server.EnableHTTP2 = true
+		server.StartTLS()
+		return server
+	})
+	keeps(t, w, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "INTERNAL_ERROR", transport(w.Client()))
+	if got := w.requests()[0].Proto; got != "HTTP/2.0" {
+		t.Errorf("asked by %s, want HTTP/2.0", got)
+	}
 }
 
 func TestAServerThatSpeaksNoTLSAndOneThatSpeaksOnlyTLS(t *testing.T) {

@@ -4,12 +4,16 @@
 // answer is decoded by staticpod, as a file is. One goroutine asks, and waits for the answer before it asks again:
 //
 //	every httpCheckFrequency ──► GET ──► other bytes ──► decode ──► give the set
-//	                              │  └─► the same bytes ──► give the same set
+//	                              │  ├─► the same bytes ──► give the same set
+//	                              │  └─► no bytes ──► give an empty set, and say so
 //	                              └─► no whole answer ──► say why; what was known of it stays
 //
-// Nothing is removed because of an answer that is missing, empty, too large or not to be parsed. Of one in which a pod
-// is wrong, the others count, and the last good version of that pod runs on. There is nothing on disk: after a restart
-// the source has not spoken until it has had a good answer, and until then the pods that run are left alone.
+// Nothing is removed because of an answer that is missing, cut off, too large or not to be parsed. Of one in which a pod
+// is wrong, the others count, and the last good version of that pod runs on. A whole answer with status 200 and a body of
+// no bytes is an empty set and an error, as to a kubelet; white space is an answer that cannot be parsed.
+//
+// There is nothing on disk: after a restart the source has not spoken until it has had an answer that says which pods are
+// meant, and until then the pods that run are left alone.
 //
 // What the headers and the address have of secrets goes to the server that the address names and nowhere else: to no
 // other host after a redirect, and into no error, log or trace.
@@ -43,6 +47,8 @@ const (
 	mode = "polling"
 	// loggedTimes is how often in a row the same failure is logged.
 	loggedTimes = 3
+	// emptyAnswer is what is wrong with an answer of no bytes.
+	emptyAnswer = "the answer is empty, so that no pod is wanted any more: mend the server, or let it answer with a List with no items if no pod is meant"
 )
 
 // Config is what an HTTP source needs. All fields but Header must be set.
@@ -154,6 +160,11 @@ func (s *Source) take(ctx context.Context, began time.Time, data []byte, err err
 // decode takes in an answer that differs from the one before.
 func (s *Source) decode(ctx context.Context, began time.Time, data []byte) context.Context {
 	s.sum, s.answered, s.wrong = sha256.Sum256(data), true, nil
+	if len(data) == 0 {
+		s.pods, s.spoken = nil, true
+		s.blame(staticpod.Problem{Message: emptyAnswer}, "")
+		return s.trace(ctx, began, "empty", emptyAnswer)
+	}
 	result := staticpod.Decode(data, staticpod.Origin{Node: s.cfg.Node, Path: s.target})
 	failure := ""
 	if len(result.Problems) > 0 {

@@ -132,6 +132,42 @@ func TestTwoPodsOfOneNameInOneAnswer(t *testing.T) {
 	wantError(t, got, source.Error{Pod: "default/a-node", Field: "metadata.name", Message: "is already given; this one is left out"})
 }
 
+// An empty body is an empty source and an error, as to a kubelet. Unlike there, the same pods may come back after it.
+func TestAnEmptyBodyIsAnEmptySourceAndAnError(t *testing.T) {
+	w := serve(t, httptest.NewServer)
+	empty := func(got source.Reading) {
+		t.Helper()
+		if got.Failed || len(got.Pods) > 0 || len(got.Errors) != 1 || got.Errors[0].Path != w.URL ||
+			!strings.HasPrefix(got.Errors[0].Message, "the answer is empty, so that no pod is wanted any more") {
+			t.Fatalf("reading %+v, want one without pods and with an error", got)
+		}
+	}
+	w.answer("")
+	r := start(t, w.URL)
+	first := r.next()
+	empty(first)
+	w.answer(manifest("a", "i:1"))
+	r.want(r.poll(), 0, "a-node i:1")
+	w.answer("")
+	gone := r.poll()
+	empty(gone)
+	if !gone.ReadAt.Equal(r.clock.Now()) || gone.Causes[w.URL] == nil {
+		t.Errorf("read at %s with the causes %v, want it now and with a trace", gone.ReadAt, gone.Causes)
+	}
+	again := r.poll()
+	empty(again)
+	if len(again.Causes) > 0 || !again.Errors[0].SeenAt.After(gone.Errors[0].SeenAt) || again.Errors[0].Message != first.Errors[0].Message {
+		t.Errorf("the same again gives %+v after %+v, want the same error, seen later", again, gone.Errors)
+	}
+	w.does(func(out http.ResponseWriter, _ *http.Request) { out.WriteHeader(http.StatusBadGateway) })
+	failed := r.poll()
+	if !failed.Failed || len(failed.Errors) != 2 {
+		t.Errorf("a failure after it gives %+v, want both errors", failed)
+	}
+	w.answer(manifest("a", "i:1"))
+	r.want(r.poll(), 0, "a-node i:1")
+}
+
 // A body that is not to be parsed says nothing about what is wanted.
 func TestABodyThatCannotBeParsedKeepsEverything(t *testing.T) {
 	for name, body := range map[string]string{

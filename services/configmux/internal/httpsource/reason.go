@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +25,9 @@ const (
 	// hidden stands for what is not shown.
 	hidden = "…"
 )
+
+// streamID is the part of an error of HTTP/2 that is another with each request.
+var streamID = regexp.MustCompile(`(?:stream ID |LastStreamID=)\d+[;,] `)
 
 // shown is a URL without its user, password, query and fragment.
 func shown(at *url.URL) string {
@@ -101,6 +105,6 @@ func (c *client) reason(err error) string {
 	case errors.Is(err, io.EOF):
 		return "the connection is closed without an answer: see to the server"
 	default:
-		return err.Error()
+		return streamID.ReplaceAllString(err.Error(), "")
 	}
 }
