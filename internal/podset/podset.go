@@ -58,8 +58,7 @@ func (o Op) String() string {
 	}
 }
 
-// Set holds the pods that a source gave last, by UID. A nil Set is that of a source that has not spoken yet, which is
-// not the same as one that has said that it has no pods.
+// Set holds the pods that a source gave last, by UID.
 type Set map[types.UID]*v1.Pod
 
 // Change is one difference between two sets.
@@ -86,18 +85,12 @@ type Changes struct {
 	Set Set
 	// List has the changes in the order of their operations, and in the order of namespace, name and UID within one.
 	List []Change
-	// First is true when the source had not spoken before.
-	First bool
 }
-
-// Silent reports whether nobody needs to hear of this merge: nothing changed, and the source was known to be ready.
-// The first set of a source is never silent, even when it is empty: it marks the source as ready.
-func (c Changes) Silent() bool { return !c.First && len(c.List) == 0 }
 
 // Merge compares what a source gives now with what it gave before. The pods given must be free of repeated UIDs, see
 // Filter; of pods that share one, the first counts.
 func Merge(old Set, pods []*v1.Pod) Changes {
-	out := Changes{Set: make(Set, len(pods)), First: old == nil}
+	out := Changes{Set: make(Set, len(pods))}
 	for _, pod := range pods {
 		if _, repeated := out.Set[pod.UID]; repeated {
 			continue
@@ -111,6 +104,38 @@ func Merge(old Set, pods []*v1.Pod) Changes {
 	for uid, before := range old {
 		if _, kept := out.Set[uid]; !kept {
 			out.List = append(out.List, Change{Op: Remove, Old: before})
+		}
+	}
+	slices.SortFunc(out.List, inOrder)
+	return out
+}
+
+// MergePart compares some pods of a source with what it gave before; those that it does not name stay. With Remove as the
+// operation they are gone, and only their UIDs matter; with any other they are there now. One that was not there before is
+// an Add, or, when it is out of a checkpoint and the operation so Restore, a Restore. Of pods that share a UID the last counts.
+func MergePart(old Set, op Op, pods []*v1.Pod) Changes {
+	out := Changes{Set: make(Set, len(old)+len(pods))}
+	maps.Copy(out.Set, old)
+	for _, pod := range pods {
+		if op == Remove {
+			delete(out.Set, pod.UID)
+		} else {
+			out.Set[pod.UID] = pod
+		}
+	}
+	compared := make(map[types.UID]bool, len(pods))
+	for _, pod := range pods {
+		if compared[pod.UID] {
+			continue
+		}
+		compared[pod.UID] = true
+		change := Change{Old: old[pod.UID], New: out.Set[pod.UID]}
+		change.Op = Compare(change.Old, change.New)
+		if change.Op == Add && op == Restore {
+			change.Op = Restore
+		}
+		if change.Op != None {
+			out.List = append(out.List, change)
 		}
 	}
 	slices.SortFunc(out.List, inOrder)

@@ -123,13 +123,42 @@ func TestMergeOrdersItsChanges(t *testing.T) {
 	}
 }
 
-func TestFirstSetIsNeverSilent(t *testing.T) {
-	first := podset.Merge(nil, nil)
-	if !first.First || first.Silent() || first.Set == nil {
-		t.Errorf("first empty set: First=%v Silent=%v Set=%v, want a message and a set", first.First, first.Silent(), first.Set)
-	}
-	if second := podset.Merge(first.Set, nil); second.First || !second.Silent() {
-		t.Errorf("second empty set: First=%v Silent=%v, want silence", second.First, second.Silent())
+func TestMergePart(t *testing.T) {
+	old := podset.Merge(nil, []*v1.Pod{pod("kept"), pod("changed"), pod("status"), pod("gone")}).Set
+	deleted := metav1.NewTime(time.Unix(1000, 0))
+	changed := pod("changed", func(p *v1.Pod) { p.Spec.NodeName = "n" })
+	status := pod("status", func(p *v1.Pod) { p.Status.Phase = v1.PodRunning })
+	ending := pod("gone", func(p *v1.Pod) { p.DeletionTimestamp = &deleted })
+	for _, tc := range []struct {
+		name string
+		op   podset.Op
+		pods []*v1.Pod
+		want []string
+	}{
+		{"pods come", podset.Add, []*v1.Pod{status, pod("new"), changed, pod("kept")}, []string{"ADD new", "UPDATE changed", "RECONCILE status"}},
+		{"an update may be of a pod that was not known", podset.Update, []*v1.Pod{pod("new")}, []string{"ADD new"}},
+		{"a pod ends with grace", podset.Delete, []*v1.Pod{ending}, []string{"DELETE gone"}},
+		{"pods are gone", podset.Remove, []*v1.Pod{{ObjectMeta: metav1.ObjectMeta{UID: "gone"}}, pod("unknown")}, []string{"REMOVE gone"}},
+		{"pods are restored", podset.Restore, []*v1.Pod{pod("old"), changed}, []string{"UPDATE changed", "RESTORE old"}},
+		{"the last of two counts", podset.Add, []*v1.Pod{changed, pod("changed")}, nil},
+		{"there are none", podset.Add, nil, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := podset.MergePart(old, tc.op, tc.pods)
+			var ops []string
+			for _, c := range got.List {
+				ops = append(ops, c.Op.String()+" "+string(c.UID()))
+			}
+			if diff := cmp.Diff(tc.want, ops); diff != "" {
+				t.Errorf("changes (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(podset.Apply(old, got.List), got.Set); diff != "" {
+				t.Errorf("the set is not the old one with the changes (-applied +set):\n%s", diff)
+			}
+			if len(old) != 4 || old["changed"].Spec.NodeName != "" {
+				t.Error("the old set was changed")
+			}
+		})
 	}
 }
 

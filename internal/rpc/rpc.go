@@ -30,8 +30,10 @@ const (
 	keepaliveTime = 15 * time.Second
 	// keepaliveTimeout is how long a peer may take to answer a ping before the connection counts as dead.
 	keepaliveTimeout = 10 * time.Second
-	// maxMessageSize is containerd's and the kubelet's limit for CRI messages; pods come nowhere near it.
+	// maxMessageSize is containerd's and the kubelet's limit for CRI messages; a pod comes nowhere near it.
 	maxMessageSize = 16 << 20
+	// maxAnswerSize is that of answers, which may be a set of pods: 6,000 of 10 KiB.
+	maxAnswerSize = 64 << 20
 )
 
 // Config says what to serve and where.
@@ -122,7 +124,7 @@ func Dial(address string) (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageSize)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerSize)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},

@@ -94,11 +94,75 @@ func (Op) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{0}
 }
 
+// Mode is the form in which a subscriber wants the changes. The meanings are those of the kubelet's
+// PodConfigNotificationMode.
+type Mode int32
+
+const (
+	// The same as MODE_INCREMENTAL.
+	Mode_MODE_UNSPECIFIED Mode = 0
+	// One message for each pod that has changed, with its operation, and one for each source.
+	Mode_MODE_INCREMENTAL Mode = 1
+	// When pods have come or gone, and when a source has spoken for the first time: all pods of all sources in one message.
+	// After that, and otherwise: one message for each pod that is an UPDATE or a DELETE. A change of nothing but a status
+	// makes no message.
+	Mode_MODE_SNAPSHOT_AND_UPDATES Mode = 2
+	// All pods of all sources in one message on every change, that of nothing but a status left aside.
+	Mode_MODE_SNAPSHOT Mode = 3
+)
+
+// Enum value maps for Mode.
+var (
+	Mode_name = map[int32]string{
+		0: "MODE_UNSPECIFIED",
+		1: "MODE_INCREMENTAL",
+		2: "MODE_SNAPSHOT_AND_UPDATES",
+		3: "MODE_SNAPSHOT",
+	}
+	Mode_value = map[string]int32{
+		"MODE_UNSPECIFIED":          0,
+		"MODE_INCREMENTAL":          1,
+		"MODE_SNAPSHOT_AND_UPDATES": 2,
+		"MODE_SNAPSHOT":             3,
+	}
+)
+
+func (x Mode) Enum() *Mode {
+	p := new(Mode)
+	*p = x
+	return p
+}
+
+func (x Mode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Mode) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_config_v1_config_proto_enumTypes[1].Descriptor()
+}
+
+func (Mode) Type() protoreflect.EnumType {
+	return &file_quartet_config_v1_config_proto_enumTypes[1]
+}
+
+func (x Mode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Mode.Descriptor instead.
+func (Mode) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{1}
+}
+
 // WatchPodUpdatesRequest opens or resumes a subscription.
 type WatchPodUpdatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The token of the last message that the subscriber has handled; empty for a new subscription.
-	ResumeToken   []byte `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// The token of the last message that the subscriber has handled; empty for a new subscription. In the modes with
+	// snapshots a subscription is never resumed but begins with a snapshot, as START_SNAPSHOT_COMPACTED: a set is all that
+	// there is to be known.
+	ResumeToken []byte `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// The form of the changes.
+	Mode          Mode `protobuf:"varint,2,opt,name=mode,proto3,enum=quartet.config.v1.Mode" json:"mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -140,6 +204,13 @@ func (x *WatchPodUpdatesRequest) GetResumeToken() []byte {
 	return nil
 }
 
+func (x *WatchPodUpdatesRequest) GetMode() Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return Mode_MODE_UNSPECIFIED
+}
+
 // WatchPodUpdatesResponse is one message of the subscription.
 type WatchPodUpdatesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -151,6 +222,7 @@ type WatchPodUpdatesResponse struct {
 	//
 	//	*WatchPodUpdatesResponse_Pod
 	//	*WatchPodUpdatesResponse_Source
+	//	*WatchPodUpdatesResponse_Set
 	Payload       isWatchPodUpdatesResponse_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -218,6 +290,15 @@ func (x *WatchPodUpdatesResponse) GetSource() *SourceState {
 	return nil
 }
 
+func (x *WatchPodUpdatesResponse) GetSet() *PodSet {
+	if x != nil {
+		if x, ok := x.Payload.(*WatchPodUpdatesResponse_Set); ok {
+			return x.Set
+		}
+	}
+	return nil
+}
+
 type isWatchPodUpdatesResponse_Payload interface {
 	isWatchPodUpdatesResponse_Payload()
 }
@@ -228,13 +309,85 @@ type WatchPodUpdatesResponse_Pod struct {
 }
 
 type WatchPodUpdatesResponse_Source struct {
-	// The state of a source.
+	// The state of a source; in the incremental mode only.
 	Source *SourceState `protobuf:"bytes,3,opt,name=source,proto3,oneof"`
+}
+
+type WatchPodUpdatesResponse_Set struct {
+	// All desired pods; in the modes with snapshots only.
+	Set *PodSet `protobuf:"bytes,4,opt,name=set,proto3,oneof"`
 }
 
 func (*WatchPodUpdatesResponse_Pod) isWatchPodUpdatesResponse_Payload() {}
 
 func (*WatchPodUpdatesResponse_Source) isWatchPodUpdatesResponse_Payload() {}
+
+func (*WatchPodUpdatesResponse_Set) isWatchPodUpdatesResponse_Payload() {}
+
+// PodSet is all that is desired at one moment between two merges.
+type PodSet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The source whose change made this set: empty on the first one of a subscription.
+	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	// The pods of all sources, in the order of namespace and name, each with the operation ADD, or RESTORE while its source
+	// has not spoken.
+	Pods []*PodUpdate `protobuf:"bytes,2,rep,name=pods,proto3" json:"pods,omitempty"`
+	// The state of all sources, in the order of their names.
+	Sources       []*SourceState `protobuf:"bytes,3,rep,name=sources,proto3" json:"sources,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodSet) Reset() {
+	*x = PodSet{}
+	mi := &file_quartet_config_v1_config_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodSet) ProtoMessage() {}
+
+func (x *PodSet) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_config_v1_config_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodSet.ProtoReflect.Descriptor instead.
+func (*PodSet) Descriptor() ([]byte, []int) {
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PodSet) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *PodSet) GetPods() []*PodUpdate {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+func (x *PodSet) GetSources() []*SourceState {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
 
 // PodUpdate is one change of one desired pod.
 type PodUpdate struct {
@@ -253,7 +406,7 @@ type PodUpdate struct {
 
 func (x *PodUpdate) Reset() {
 	*x = PodUpdate{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[2]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -265,7 +418,7 @@ func (x *PodUpdate) String() string {
 func (*PodUpdate) ProtoMessage() {}
 
 func (x *PodUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[2]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -278,7 +431,7 @@ func (x *PodUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodUpdate.ProtoReflect.Descriptor instead.
 func (*PodUpdate) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{2}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PodUpdate) GetOp() Op {
@@ -322,7 +475,7 @@ type SourceState struct {
 
 func (x *SourceState) Reset() {
 	*x = SourceState{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[3]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -334,7 +487,7 @@ func (x *SourceState) String() string {
 func (*SourceState) ProtoMessage() {}
 
 func (x *SourceState) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[3]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -347,7 +500,7 @@ func (x *SourceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceState.ProtoReflect.Descriptor instead.
 func (*SourceState) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{3}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SourceState) GetName() string {
@@ -373,7 +526,7 @@ type ListPodsRequest struct {
 
 func (x *ListPodsRequest) Reset() {
 	*x = ListPodsRequest{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[4]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -385,7 +538,7 @@ func (x *ListPodsRequest) String() string {
 func (*ListPodsRequest) ProtoMessage() {}
 
 func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[4]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -398,7 +551,7 @@ func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsRequest.ProtoReflect.Descriptor instead.
 func (*ListPodsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{4}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{5}
 }
 
 // ListPodsResponse has the desired pods of all sources.
@@ -412,7 +565,7 @@ type ListPodsResponse struct {
 
 func (x *ListPodsResponse) Reset() {
 	*x = ListPodsResponse{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[5]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +577,7 @@ func (x *ListPodsResponse) String() string {
 func (*ListPodsResponse) ProtoMessage() {}
 
 func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[5]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +590,7 @@ func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsResponse.ProtoReflect.Descriptor instead.
 func (*ListPodsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListPodsResponse) GetPods() []*PodUpdate {
@@ -456,7 +609,7 @@ type ListSourcesRequest struct {
 
 func (x *ListSourcesRequest) Reset() {
 	*x = ListSourcesRequest{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[6]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -468,7 +621,7 @@ func (x *ListSourcesRequest) String() string {
 func (*ListSourcesRequest) ProtoMessage() {}
 
 func (x *ListSourcesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[6]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -481,7 +634,7 @@ func (x *ListSourcesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSourcesRequest.ProtoReflect.Descriptor instead.
 func (*ListSourcesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{6}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{7}
 }
 
 // ListSourcesResponse has all configured sources.
@@ -495,7 +648,7 @@ type ListSourcesResponse struct {
 
 func (x *ListSourcesResponse) Reset() {
 	*x = ListSourcesResponse{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[7]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -507,7 +660,7 @@ func (x *ListSourcesResponse) String() string {
 func (*ListSourcesResponse) ProtoMessage() {}
 
 func (x *ListSourcesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[7]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -520,7 +673,7 @@ func (x *ListSourcesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSourcesResponse.ProtoReflect.Descriptor instead.
 func (*ListSourcesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{7}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListSourcesResponse) GetSources() []*Source {
@@ -554,7 +707,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[8]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -566,7 +719,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[8]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -579,7 +732,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{8}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Source) GetName() string {
@@ -654,7 +807,7 @@ type SourceError struct {
 
 func (x *SourceError) Reset() {
 	*x = SourceError{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[9]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -666,7 +819,7 @@ func (x *SourceError) String() string {
 func (*SourceError) ProtoMessage() {}
 
 func (x *SourceError) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[9]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -679,7 +832,7 @@ func (x *SourceError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceError.ProtoReflect.Descriptor instead.
 func (*SourceError) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{9}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SourceError) GetPath() string {
@@ -744,7 +897,7 @@ type ApplyPodRequest struct {
 
 func (x *ApplyPodRequest) Reset() {
 	*x = ApplyPodRequest{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[10]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +909,7 @@ func (x *ApplyPodRequest) String() string {
 func (*ApplyPodRequest) ProtoMessage() {}
 
 func (x *ApplyPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[10]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +922,7 @@ func (x *ApplyPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPodRequest.ProtoReflect.Descriptor instead.
 func (*ApplyPodRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{10}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ApplyPodRequest) GetPod() []byte {
@@ -798,7 +951,7 @@ type ApplyPodResponse struct {
 
 func (x *ApplyPodResponse) Reset() {
 	*x = ApplyPodResponse{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[11]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -810,7 +963,7 @@ func (x *ApplyPodResponse) String() string {
 func (*ApplyPodResponse) ProtoMessage() {}
 
 func (x *ApplyPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[11]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -823,7 +976,7 @@ func (x *ApplyPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPodResponse.ProtoReflect.Descriptor instead.
 func (*ApplyPodResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{11}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ApplyPodResponse) GetPod() *PodUpdate {
@@ -846,7 +999,7 @@ type DeletePodRequest struct {
 
 func (x *DeletePodRequest) Reset() {
 	*x = DeletePodRequest{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[12]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +1011,7 @@ func (x *DeletePodRequest) String() string {
 func (*DeletePodRequest) ProtoMessage() {}
 
 func (x *DeletePodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[12]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +1024,7 @@ func (x *DeletePodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePodRequest.ProtoReflect.Descriptor instead.
 func (*DeletePodRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{12}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DeletePodRequest) GetNamespace() string {
@@ -897,7 +1050,7 @@ type DeletePodResponse struct {
 
 func (x *DeletePodResponse) Reset() {
 	*x = DeletePodResponse{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[13]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +1062,7 @@ func (x *DeletePodResponse) String() string {
 func (*DeletePodResponse) ProtoMessage() {}
 
 func (x *DeletePodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[13]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +1075,7 @@ func (x *DeletePodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePodResponse.ProtoReflect.Descriptor instead.
 func (*DeletePodResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{13}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{14}
 }
 
 // WatchObjectsRequest opens or resumes a subscription.
@@ -936,7 +1089,7 @@ type WatchObjectsRequest struct {
 
 func (x *WatchObjectsRequest) Reset() {
 	*x = WatchObjectsRequest{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[14]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1101,7 @@ func (x *WatchObjectsRequest) String() string {
 func (*WatchObjectsRequest) ProtoMessage() {}
 
 func (x *WatchObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[14]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1114,7 @@ func (x *WatchObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchObjectsRequest.ProtoReflect.Descriptor instead.
 func (*WatchObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{14}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchObjectsRequest) GetResumeToken() []byte {
@@ -984,7 +1137,7 @@ type WatchObjectsResponse struct {
 
 func (x *WatchObjectsResponse) Reset() {
 	*x = WatchObjectsResponse{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[15]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +1149,7 @@ func (x *WatchObjectsResponse) String() string {
 func (*WatchObjectsResponse) ProtoMessage() {}
 
 func (x *WatchObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[15]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1162,7 @@ func (x *WatchObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchObjectsResponse.ProtoReflect.Descriptor instead.
 func (*WatchObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{15}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchObjectsResponse) GetFrame() *v1.Frame {
@@ -1039,7 +1192,7 @@ type Object struct {
 
 func (x *Object) Reset() {
 	*x = Object{}
-	mi := &file_quartet_config_v1_config_proto_msgTypes[16]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1204,7 @@ func (x *Object) String() string {
 func (*Object) ProtoMessage() {}
 
 func (x *Object) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_config_v1_config_proto_msgTypes[16]
+	mi := &file_quartet_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1217,7 @@ func (x *Object) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Object.ProtoReflect.Descriptor instead.
 func (*Object) Descriptor() ([]byte, []int) {
-	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{16}
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Object) GetKind() string {
@@ -1085,14 +1238,20 @@ var File_quartet_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1equartet/config/v1/config.proto\x12\x11quartet.config.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1equartet/stream/v1/stream.proto\";\n" +
+	"\x1equartet/config/v1/config.proto\x12\x11quartet.config.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1equartet/stream/v1/stream.proto\"h\n" +
 	"\x16WatchPodUpdatesRequest\x12!\n" +
-	"\fresume_token\x18\x01 \x01(\fR\vresumeToken\"\xc0\x01\n" +
+	"\fresume_token\x18\x01 \x01(\fR\vresumeToken\x12+\n" +
+	"\x04mode\x18\x02 \x01(\x0e2\x17.quartet.config.v1.ModeR\x04mode\"\xef\x01\n" +
 	"\x17WatchPodUpdatesResponse\x12.\n" +
 	"\x05frame\x18\x01 \x01(\v2\x18.quartet.stream.v1.FrameR\x05frame\x120\n" +
 	"\x03pod\x18\x02 \x01(\v2\x1c.quartet.config.v1.PodUpdateH\x00R\x03pod\x128\n" +
-	"\x06source\x18\x03 \x01(\v2\x1e.quartet.config.v1.SourceStateH\x00R\x06sourceB\t\n" +
-	"\apayload\"~\n" +
+	"\x06source\x18\x03 \x01(\v2\x1e.quartet.config.v1.SourceStateH\x00R\x06source\x12-\n" +
+	"\x03set\x18\x04 \x01(\v2\x19.quartet.config.v1.PodSetH\x00R\x03setB\t\n" +
+	"\apayload\"\x8c\x01\n" +
+	"\x06PodSet\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x120\n" +
+	"\x04pods\x18\x02 \x03(\v2\x1c.quartet.config.v1.PodUpdateR\x04pods\x128\n" +
+	"\asources\x18\x03 \x03(\v2\x1e.quartet.config.v1.SourceStateR\asources\"~\n" +
 	"\tPodUpdate\x12%\n" +
 	"\x02op\x18\x01 \x01(\x0e2\x15.quartet.config.v1.OpR\x02op\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x10\n" +
@@ -1151,7 +1310,12 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\tOP_REMOVE\x10\x04\x12\x10\n" +
 	"\fOP_RECONCILE\x10\x05\x12\x0e\n" +
 	"\n" +
-	"OP_RESTORE\x10\x062\xbe\x04\n" +
+	"OP_RESTORE\x10\x06*d\n" +
+	"\x04Mode\x12\x14\n" +
+	"\x10MODE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10MODE_INCREMENTAL\x10\x01\x12\x1d\n" +
+	"\x19MODE_SNAPSHOT_AND_UPDATES\x10\x02\x12\x11\n" +
+	"\rMODE_SNAPSHOT\x10\x032\xbe\x04\n" +
 	"\rConfigService\x12j\n" +
 	"\x0fWatchPodUpdates\x12).quartet.config.v1.WatchPodUpdatesRequest\x1a*.quartet.config.v1.WatchPodUpdatesResponse0\x01\x12S\n" +
 	"\bListPods\x12\".quartet.config.v1.ListPodsRequest\x1a#.quartet.config.v1.ListPodsResponse\x12\\\n" +
@@ -1173,61 +1337,67 @@ func file_quartet_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_quartet_config_v1_config_proto_rawDescData
 }
 
-var file_quartet_config_v1_config_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_quartet_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_quartet_config_v1_config_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_quartet_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_quartet_config_v1_config_proto_goTypes = []any{
 	(Op)(0),                         // 0: quartet.config.v1.Op
-	(*WatchPodUpdatesRequest)(nil),  // 1: quartet.config.v1.WatchPodUpdatesRequest
-	(*WatchPodUpdatesResponse)(nil), // 2: quartet.config.v1.WatchPodUpdatesResponse
-	(*PodUpdate)(nil),               // 3: quartet.config.v1.PodUpdate
-	(*SourceState)(nil),             // 4: quartet.config.v1.SourceState
-	(*ListPodsRequest)(nil),         // 5: quartet.config.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),        // 6: quartet.config.v1.ListPodsResponse
-	(*ListSourcesRequest)(nil),      // 7: quartet.config.v1.ListSourcesRequest
-	(*ListSourcesResponse)(nil),     // 8: quartet.config.v1.ListSourcesResponse
-	(*Source)(nil),                  // 9: quartet.config.v1.Source
-	(*SourceError)(nil),             // 10: quartet.config.v1.SourceError
-	(*ApplyPodRequest)(nil),         // 11: quartet.config.v1.ApplyPodRequest
-	(*ApplyPodResponse)(nil),        // 12: quartet.config.v1.ApplyPodResponse
-	(*DeletePodRequest)(nil),        // 13: quartet.config.v1.DeletePodRequest
-	(*DeletePodResponse)(nil),       // 14: quartet.config.v1.DeletePodResponse
-	(*WatchObjectsRequest)(nil),     // 15: quartet.config.v1.WatchObjectsRequest
-	(*WatchObjectsResponse)(nil),    // 16: quartet.config.v1.WatchObjectsResponse
-	(*Object)(nil),                  // 17: quartet.config.v1.Object
-	(*v1.Frame)(nil),                // 18: quartet.stream.v1.Frame
-	(*timestamppb.Timestamp)(nil),   // 19: google.protobuf.Timestamp
+	(Mode)(0),                       // 1: quartet.config.v1.Mode
+	(*WatchPodUpdatesRequest)(nil),  // 2: quartet.config.v1.WatchPodUpdatesRequest
+	(*WatchPodUpdatesResponse)(nil), // 3: quartet.config.v1.WatchPodUpdatesResponse
+	(*PodSet)(nil),                  // 4: quartet.config.v1.PodSet
+	(*PodUpdate)(nil),               // 5: quartet.config.v1.PodUpdate
+	(*SourceState)(nil),             // 6: quartet.config.v1.SourceState
+	(*ListPodsRequest)(nil),         // 7: quartet.config.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),        // 8: quartet.config.v1.ListPodsResponse
+	(*ListSourcesRequest)(nil),      // 9: quartet.config.v1.ListSourcesRequest
+	(*ListSourcesResponse)(nil),     // 10: quartet.config.v1.ListSourcesResponse
+	(*Source)(nil),                  // 11: quartet.config.v1.Source
+	(*SourceError)(nil),             // 12: quartet.config.v1.SourceError
+	(*ApplyPodRequest)(nil),         // 13: quartet.config.v1.ApplyPodRequest
+	(*ApplyPodResponse)(nil),        // 14: quartet.config.v1.ApplyPodResponse
+	(*DeletePodRequest)(nil),        // 15: quartet.config.v1.DeletePodRequest
+	(*DeletePodResponse)(nil),       // 16: quartet.config.v1.DeletePodResponse
+	(*WatchObjectsRequest)(nil),     // 17: quartet.config.v1.WatchObjectsRequest
+	(*WatchObjectsResponse)(nil),    // 18: quartet.config.v1.WatchObjectsResponse
+	(*Object)(nil),                  // 19: quartet.config.v1.Object
+	(*v1.Frame)(nil),                // 20: quartet.stream.v1.Frame
+	(*timestamppb.Timestamp)(nil),   // 21: google.protobuf.Timestamp
 }
 var file_quartet_config_v1_config_proto_depIdxs = []int32{
-	18, // 0: quartet.config.v1.WatchPodUpdatesResponse.frame:type_name -> quartet.stream.v1.Frame
-	3,  // 1: quartet.config.v1.WatchPodUpdatesResponse.pod:type_name -> quartet.config.v1.PodUpdate
-	4,  // 2: quartet.config.v1.WatchPodUpdatesResponse.source:type_name -> quartet.config.v1.SourceState
-	0,  // 3: quartet.config.v1.PodUpdate.op:type_name -> quartet.config.v1.Op
-	3,  // 4: quartet.config.v1.ListPodsResponse.pods:type_name -> quartet.config.v1.PodUpdate
-	9,  // 5: quartet.config.v1.ListSourcesResponse.sources:type_name -> quartet.config.v1.Source
-	19, // 6: quartet.config.v1.Source.last_read_at:type_name -> google.protobuf.Timestamp
-	10, // 7: quartet.config.v1.Source.errors:type_name -> quartet.config.v1.SourceError
-	19, // 8: quartet.config.v1.SourceError.first_seen_at:type_name -> google.protobuf.Timestamp
-	19, // 9: quartet.config.v1.SourceError.last_seen_at:type_name -> google.protobuf.Timestamp
-	3,  // 10: quartet.config.v1.ApplyPodResponse.pod:type_name -> quartet.config.v1.PodUpdate
-	18, // 11: quartet.config.v1.WatchObjectsResponse.frame:type_name -> quartet.stream.v1.Frame
-	17, // 12: quartet.config.v1.WatchObjectsResponse.object:type_name -> quartet.config.v1.Object
-	1,  // 13: quartet.config.v1.ConfigService.WatchPodUpdates:input_type -> quartet.config.v1.WatchPodUpdatesRequest
-	5,  // 14: quartet.config.v1.ConfigService.ListPods:input_type -> quartet.config.v1.ListPodsRequest
-	7,  // 15: quartet.config.v1.ConfigService.ListSources:input_type -> quartet.config.v1.ListSourcesRequest
-	11, // 16: quartet.config.v1.ConfigService.ApplyPod:input_type -> quartet.config.v1.ApplyPodRequest
-	13, // 17: quartet.config.v1.ConfigService.DeletePod:input_type -> quartet.config.v1.DeletePodRequest
-	15, // 18: quartet.config.v1.ConfigService.WatchObjects:input_type -> quartet.config.v1.WatchObjectsRequest
-	2,  // 19: quartet.config.v1.ConfigService.WatchPodUpdates:output_type -> quartet.config.v1.WatchPodUpdatesResponse
-	6,  // 20: quartet.config.v1.ConfigService.ListPods:output_type -> quartet.config.v1.ListPodsResponse
-	8,  // 21: quartet.config.v1.ConfigService.ListSources:output_type -> quartet.config.v1.ListSourcesResponse
-	12, // 22: quartet.config.v1.ConfigService.ApplyPod:output_type -> quartet.config.v1.ApplyPodResponse
-	14, // 23: quartet.config.v1.ConfigService.DeletePod:output_type -> quartet.config.v1.DeletePodResponse
-	16, // 24: quartet.config.v1.ConfigService.WatchObjects:output_type -> quartet.config.v1.WatchObjectsResponse
-	19, // [19:25] is the sub-list for method output_type
-	13, // [13:19] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	1,  // 0: quartet.config.v1.WatchPodUpdatesRequest.mode:type_name -> quartet.config.v1.Mode
+	20, // 1: quartet.config.v1.WatchPodUpdatesResponse.frame:type_name -> quartet.stream.v1.Frame
+	5,  // 2: quartet.config.v1.WatchPodUpdatesResponse.pod:type_name -> quartet.config.v1.PodUpdate
+	6,  // 3: quartet.config.v1.WatchPodUpdatesResponse.source:type_name -> quartet.config.v1.SourceState
+	4,  // 4: quartet.config.v1.WatchPodUpdatesResponse.set:type_name -> quartet.config.v1.PodSet
+	5,  // 5: quartet.config.v1.PodSet.pods:type_name -> quartet.config.v1.PodUpdate
+	6,  // 6: quartet.config.v1.PodSet.sources:type_name -> quartet.config.v1.SourceState
+	0,  // 7: quartet.config.v1.PodUpdate.op:type_name -> quartet.config.v1.Op
+	5,  // 8: quartet.config.v1.ListPodsResponse.pods:type_name -> quartet.config.v1.PodUpdate
+	11, // 9: quartet.config.v1.ListSourcesResponse.sources:type_name -> quartet.config.v1.Source
+	21, // 10: quartet.config.v1.Source.last_read_at:type_name -> google.protobuf.Timestamp
+	12, // 11: quartet.config.v1.Source.errors:type_name -> quartet.config.v1.SourceError
+	21, // 12: quartet.config.v1.SourceError.first_seen_at:type_name -> google.protobuf.Timestamp
+	21, // 13: quartet.config.v1.SourceError.last_seen_at:type_name -> google.protobuf.Timestamp
+	5,  // 14: quartet.config.v1.ApplyPodResponse.pod:type_name -> quartet.config.v1.PodUpdate
+	20, // 15: quartet.config.v1.WatchObjectsResponse.frame:type_name -> quartet.stream.v1.Frame
+	19, // 16: quartet.config.v1.WatchObjectsResponse.object:type_name -> quartet.config.v1.Object
+	2,  // 17: quartet.config.v1.ConfigService.WatchPodUpdates:input_type -> quartet.config.v1.WatchPodUpdatesRequest
+	7,  // 18: quartet.config.v1.ConfigService.ListPods:input_type -> quartet.config.v1.ListPodsRequest
+	9,  // 19: quartet.config.v1.ConfigService.ListSources:input_type -> quartet.config.v1.ListSourcesRequest
+	13, // 20: quartet.config.v1.ConfigService.ApplyPod:input_type -> quartet.config.v1.ApplyPodRequest
+	15, // 21: quartet.config.v1.ConfigService.DeletePod:input_type -> quartet.config.v1.DeletePodRequest
+	17, // 22: quartet.config.v1.ConfigService.WatchObjects:input_type -> quartet.config.v1.WatchObjectsRequest
+	3,  // 23: quartet.config.v1.ConfigService.WatchPodUpdates:output_type -> quartet.config.v1.WatchPodUpdatesResponse
+	8,  // 24: quartet.config.v1.ConfigService.ListPods:output_type -> quartet.config.v1.ListPodsResponse
+	10, // 25: quartet.config.v1.ConfigService.ListSources:output_type -> quartet.config.v1.ListSourcesResponse
+	14, // 26: quartet.config.v1.ConfigService.ApplyPod:output_type -> quartet.config.v1.ApplyPodResponse
+	16, // 27: quartet.config.v1.ConfigService.DeletePod:output_type -> quartet.config.v1.DeletePodResponse
+	18, // 28: quartet.config.v1.ConfigService.WatchObjects:output_type -> quartet.config.v1.WatchObjectsResponse
+	23, // [23:29] is the sub-list for method output_type
+	17, // [17:23] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_quartet_config_v1_config_proto_init() }
@@ -1238,14 +1408,15 @@ func file_quartet_config_v1_config_proto_init() {
 	file_quartet_config_v1_config_proto_msgTypes[1].OneofWrappers = []any{
 		(*WatchPodUpdatesResponse_Pod)(nil),
 		(*WatchPodUpdatesResponse_Source)(nil),
+		(*WatchPodUpdatesResponse_Set)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_config_v1_config_proto_rawDesc), len(file_quartet_config_v1_config_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   17,
+			NumEnums:      2,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -44,6 +44,10 @@ type ConfigServiceClient interface {
 	//
 	// The message of a source always comes after the pods of the same reading of it. So who has seen a source ready has
 	// seen every pod of that source's first full reading.
+	//
+	// That is the incremental mode. In the two others, whole sets of pods come under the one key "pods", each with the state
+	// of all sources, and there are no messages of sources; see Mode. Fails with INVALID_ARGUMENT for a mode that is not
+	// known.
 	WatchPodUpdates(ctx context.Context, in *WatchPodUpdatesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPodUpdatesResponse], error)
 	// ListPods returns the desired pods of all sources at one moment. For people and tests; a program that wants to stay
 	// up to date watches.
@@ -167,6 +171,10 @@ type ConfigServiceServer interface {
 	//
 	// The message of a source always comes after the pods of the same reading of it. So who has seen a source ready has
 	// seen every pod of that source's first full reading.
+	//
+	// That is the incremental mode. In the two others, whole sets of pods come under the one key "pods", each with the state
+	// of all sources, and there are no messages of sources; see Mode. Fails with INVALID_ARGUMENT for a mode that is not
+	// known.
 	WatchPodUpdates(*WatchPodUpdatesRequest, grpc.ServerStreamingServer[WatchPodUpdatesResponse]) error
 	// ListPods returns the desired pods of all sources at one moment. For people and tests; a program that wants to stay
 	// up to date watches.

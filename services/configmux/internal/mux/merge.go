@@ -17,13 +17,46 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// merge compares a reading with what the source gave before and publishes the difference. What it has to leave out it
-// adds to the errors of the reading. The mux is locked.
-func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) podset.Changes {
+// merge compares a reading with what the source gave before, publishes the difference and returns it. What it has to leave
+// out it adds to the errors of the reading. The mux is locked.
+func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []podset.Change {
 	began := m.cfg.Clock.Now()
+	full := reading.Op == podset.None
+	if full {
+		clear(state.refused)
+	}
+	pods, paths := m.admit(name, state, reading, began)
+	for _, refusal := range state.refused {
+		reading.Errors = append(reading.Errors, refusal)
+	}
+	var merged podset.Changes
+	if full {
+		merged = podset.Merge(state.set, pods)
+	} else {
+		merged = podset.MergePart(state.set, reading.Op, pods)
+	}
+	state.set = merged.Set
+	m.merges++
+	p := publication{m: m, source: name, state: state, reading: reading, paths: paths, began: began, merges: map[string]merge{}}
+	for _, change := range merged.List {
+		p.publish(change)
+	}
+	p.end()
+	m.cfg.Metrics.merged(name, m.cfg.Clock.Since(began), merged.List)
+	return merged.List
+}
+
+// admit leaves out of a reading the pods whose UID is that of another source's pod, and returns the others, and where those
+// of them were found that are not published yet. The mux is locked.
+func (m *Mux) admit(name string, state *sourceState, reading *source.Reading, now time.Time) ([]*v1.Pod, map[types.UID]string) {
 	paths := map[types.UID]string{}
 	pods := make([]*v1.Pod, 0, len(reading.Pods))
 	for _, p := range reading.Pods {
+		if reading.Op == podset.Remove {
+			delete(state.refused, p.UID)
+			pods = append(pods, p.Pod)
+			continue
+		}
 		known, ours := state.published[p.UID]
 		owner, taken := name, ours
 		if !ours {
@@ -31,12 +64,13 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) po
 			paths[p.UID] = p.Path
 		}
 		if taken && owner != name {
-			reading.Errors = append(reading.Errors, source.Error{
-				Path: p.Path, Pod: p.Namespace + "/" + p.Name, Field: "metadata.uid", SeenAt: began,
+			state.refused[p.UID] = source.Error{
+				Path: p.Path, Pod: p.Namespace + "/" + p.Name, Field: "metadata.uid", SeenAt: now,
 				Message: fmt.Sprintf("the UID %s is that of a pod of the source %q; this one is left out: give it another", p.UID, owner),
-			})
+			}
 			continue
 		}
+		delete(state.refused, p.UID)
 		if ours && known.path != p.Path {
 			// A pod that stays the same may have moved to another file.
 			known.path = p.Path
@@ -44,15 +78,7 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) po
 		}
 		pods = append(pods, p.Pod)
 	}
-	merged := podset.Merge(state.set, pods)
-	state.set = merged.Set
-	p := publication{m: m, source: name, state: state, reading: reading, paths: paths, began: began, merges: map[string]merge{}}
-	for _, change := range merged.List {
-		p.publish(change)
-	}
-	p.end()
-	m.cfg.Metrics.merged(name, m.cfg.Clock.Since(began), merged.List)
-	return merged
+	return pods, paths
 }
 
 // publication publishes the changes of one merge.
@@ -93,11 +119,12 @@ func (p *publication) publish(change podset.Change) {
 		telemetry.KeyPodUID, string(uid), telemetry.KeySource, p.source, telemetry.KeyFile, path)
 
 	if change.Op == podset.Remove {
-		gone := WithOp(before.update, configv1.Op_OP_REMOVE)
-		gone.Traceparent = telemetry.Traceparent(ctx)
+		gone := before.Entry
+		gone.Pod = withOp(before.Pod, configv1.Op_OP_REMOVE)
+		gone.Pod.Traceparent = telemetry.Traceparent(ctx)
 		delete(p.state.published, uid)
 		delete(p.m.owners, uid)
-		p.m.level.DeleteWith(string(uid), Entry{Pod: gone})
+		p.m.level.DeleteWith(string(uid), gone)
 		return
 	}
 	seen := before.seen
@@ -111,12 +138,18 @@ func (p *publication) publish(change podset.Change) {
 		p.m.note(ctx, slog.LevelError, "cannot encode the pod; it stays as it was", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 		return
 	}
-	update := &configv1.PodUpdate{Op: wireOp(change.Op), Source: p.source, Pod: data, Traceparent: telemetry.Traceparent(ctx)}
-	p.state.published[uid] = published{
-		name: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, path: path, seen: seen, update: update,
+	entry := Entry{
+		Pod:  &configv1.PodUpdate{Op: wireOp(change.Op), Source: p.source, Pod: data, Traceparent: telemetry.Traceparent(ctx)},
+		name: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name},
+		// Of a pod that only its status has changed.
+		desire: before.desire, ends: pod.DeletionTimestamp != nil, restored: before.restored,
 	}
+	if change.Op != podset.Reconcile {
+		entry.desire, entry.restored = p.m.merges, change.Op == podset.Restore
+	}
+	p.state.published[uid] = published{Entry: entry, path: path, seen: seen}
 	p.m.owners[uid] = p.source
-	p.m.level.Put(string(uid), Entry{Pod: update})
+	p.m.level.Put(string(uid), entry)
 }
 
 // mergeOf returns the span of this merge in the trace of the file that caused a change. A change whose file did not

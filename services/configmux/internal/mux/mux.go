@@ -1,8 +1,8 @@
 // Package mux merges what the sources give into the one set of pods that this node is to run, and publishes it.
 //
-// Sources call Set with everything they have; podset says what became of each pod; what changed is put on a level
-// stream, from which server serves WatchPodUpdates. What each source gave last, and everything that is wrong with it, is
-// kept here and nowhere else.
+// Sources call Set with everything they have, or with what has changed; podset says what became of each pod; what changed is
+// put on a level stream, from which each subscriber takes what is new to it in the form that it asked for (updates.go,
+// snapshots.go). What each source gave last, and everything that is wrong with it, is kept here and nowhere else.
 package mux
 
 import (
@@ -26,12 +26,21 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// Entry is one value of the stream: exactly one of its fields is set. It is not changed once it is published.
+// Entry is one value of the stream: exactly one of its exported fields is set. It is not changed once it is published.
 type Entry struct {
 	// Pod is a desired pod, under the key of its UID.
 	Pod *configv1.PodUpdate
 	// Source is the state of a source, under the key that SourceKey gives.
 	Source *configv1.SourceState
+	// Set is all that is desired, under the key SetKey.
+	Set *configv1.PodSet
+
+	// Of a pod: its name, the number of the merge that last changed more of it than its status, whether that change was that
+	// it is to end, and whether it is out of a checkpoint.
+	name     types.NamespacedName
+	desire   uint64
+	ends     bool
+	restored bool
 }
 
 // SourceKey is the key of a source's state in the stream. No UID of a pod has a slash in it.
@@ -59,6 +68,8 @@ type Mux struct {
 	sources map[string]*sourceState
 	// owners has the source of each UID: the stream has one key for each.
 	owners map[types.UID]string
+	// merges counts the merges.
+	merges uint64
 	// notes are what is to be logged once the lock is given back.
 	notes []note
 }
@@ -75,20 +86,22 @@ type note struct {
 // sourceState is what one source gave last.
 type sourceState struct {
 	target string
-	// set is nil until the source has spoken.
+	// ready is true once the source has spoken, by its first full set.
+	ready     bool
 	set       podset.Set
 	published map[types.UID]published
-	mode      string
-	readAt    time.Time
-	errs      map[errorKey]*seenError
+	// refused has why pods were left out of the set.
+	refused map[types.UID]source.Error
+	mode    string
+	readAt  time.Time
+	errs    map[errorKey]*seenError
 }
 
 // published is a pod as subscribers have it.
 type published struct {
-	name   types.NamespacedName
-	path   string
-	seen   string
-	update *configv1.PodUpdate
+	Entry
+	path string
+	seen string
 }
 
 // New returns a mux whose sources have not spoken yet, and says so in the stream and in the health.
@@ -101,7 +114,7 @@ func New(cfg Config) *Mux {
 	}
 	for _, s := range cfg.Sources {
 		m.sources[s.Name()] = &sourceState{
-			target: s.Target(), published: map[types.UID]published{}, errs: map[errorKey]*seenError{},
+			target: s.Target(), published: map[types.UID]published{}, refused: map[types.UID]source.Error{}, errs: map[errorKey]*seenError{},
 		}
 		m.announce(s.Name(), false)
 		cfg.Health.Set(SourceKey(s.Name()), "waiting for the first reading of the source "+s.Name()+", "+s.Target())
@@ -109,9 +122,6 @@ func New(cfg Config) *Mux {
 	cfg.Metrics.expose(m)
 	return m
 }
-
-// Stream returns what WatchPodUpdates serves.
-func (m *Mux) Stream() stream.Source[Entry] { return m.level }
 
 // Close ends all subscriptions.
 func (m *Mux) Close() { m.level.Close() }
@@ -140,17 +150,27 @@ func (m *Mux) set(name string, reading source.Reading) {
 		m.noteErrors(name, state, &reading)
 		return
 	}
-	merged := m.merge(name, state, &reading)
+	if reading.Op == podset.Restore && state.ready {
+		m.note(context.Background(), slog.LevelInfo, "the source has spoken before its checkpoint was read; nothing of it is restored", telemetry.KeySource, name)
+		return
+	}
+	changes := m.merge(name, state, &reading)
 	m.noteErrors(name, state, &reading)
-	state.mode, state.readAt = reading.Mode, reading.ReadAt
-	if merged.First {
+	state.mode = reading.Mode
+	if !reading.ReadAt.IsZero() {
+		state.readAt = reading.ReadAt
+	}
+	first := reading.Op == podset.None && !state.ready
+	if first {
+		state.ready = true
 		// Before anyone hears of it, so that who has heard of it finds it in the health too.
 		m.cfg.Health.Set(SourceKey(name), "")
-		m.note(context.Background(), slog.LevelInfo, "the source is ready", telemetry.KeySource, name, "target", state.target, "pods", len(merged.Set), "mode", reading.Mode)
+		m.note(context.Background(), slog.LevelInfo, "the source is ready", telemetry.KeySource, name, "target", state.target, "pods", len(state.set), "mode", reading.Mode)
 	}
-	if !merged.Silent() {
+	// The first full set of a source is told of even when it changes nothing: it makes the source ready.
+	if first || len(changes) > 0 {
 		// Put last, so that it comes after this merge's pods on every subscription.
-		m.announce(name, true)
+		m.announce(name, state.ready)
 	}
 }
 
@@ -167,21 +187,13 @@ func (m *Mux) announce(name string, ready bool) {
 func (m *Mux) Pods() []*configv1.PodUpdate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var all []published
+	var all []Entry
 	for _, state := range m.sources {
 		for _, p := range state.published {
-			all = append(all, p)
+			all = append(all, p.Entry)
 		}
 	}
-	slices.SortFunc(all, func(a, b published) int {
-		return cmp.Or(cmp.Compare(a.name.Namespace, b.name.Namespace), cmp.Compare(a.name.Name, b.name.Name),
-			cmp.Compare(a.update.GetSource(), b.update.GetSource()))
-	})
-	updates := make([]*configv1.PodUpdate, len(all))
-	for i, p := range all {
-		updates[i] = WithOp(p.update, configv1.Op_OP_ADD)
-	}
-	return updates
+	return listed(all, func(name string) bool { return m.sources[name].ready })
 }
 
 // Sources returns what is known of each source, in the order of their names.
@@ -191,7 +203,7 @@ func (m *Mux) Sources() []*configv1.Source {
 	out := make([]*configv1.Source, 0, len(m.sources))
 	for name, state := range m.sources {
 		s := &configv1.Source{
-			Name: name, Target: sendable(state.target), Ready: state.set != nil,
+			Name: name, Target: sendable(state.target), Ready: state.ready,
 			Pods: int32(len(state.set)), //nolint:gosec // a node has some hundred pods
 			Mode: state.mode, Errors: state.listErrors(),
 		}
@@ -204,8 +216,30 @@ func (m *Mux) Sources() []*configv1.Source {
 	return out
 }
 
-// WithOp returns the update with another operation, for who has seen more or less of the pod than its last change. The
+// isReady tells whether a source has spoken.
+func (m *Mux) isReady(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	state := m.sources[name]
+	return state != nil && state.ready
+}
+
+// listed returns pods in the order of namespace, name and source, as they are to one who sees them for the first time. What is
+// given is sorted.
+func listed(pods []Entry, ready func(source string) bool) []*configv1.PodUpdate {
+	slices.SortFunc(pods, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(a.name.Namespace, b.name.Namespace), cmp.Compare(a.name.Name, b.name.Name),
+			cmp.Compare(a.Pod.GetSource(), b.Pod.GetSource()))
+	})
+	updates := make([]*configv1.PodUpdate, len(pods))
+	for i, p := range pods {
+		updates[i] = withOp(p.Pod, p.opOfNew(ready))
+	}
+	return updates
+}
+
+// withOp returns the update with another operation, for who has seen more or less of the pod than its last change. The
 // pod's bytes are shared.
-func WithOp(u *configv1.PodUpdate, op configv1.Op) *configv1.PodUpdate {
+func withOp(u *configv1.PodUpdate, op configv1.Op) *configv1.PodUpdate {
 	return &configv1.PodUpdate{Op: op, Source: u.GetSource(), Pod: u.GetPod(), Traceparent: u.GetTraceparent()}
 }

@@ -62,7 +62,7 @@ func newRig(t *testing.T) *rig {
 // watch begins a subscription and skips to its deltas.
 func (r *rig) watch() {
 	r.t.Helper()
-	sub, err := r.Stream().Subscribe(r.t.Context(), nil)
+	sub, err := r.Stream(configv1.Mode_MODE_INCREMENTAL).Subscribe(r.t.Context(), nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestTheFirstSetOfASourceIsAnnouncedEvenWhenEmpty(t *testing.T) {
 func TestASnapshotNamesSourcesThatHaveNotSpoken(t *testing.T) {
 	r := newRig(t)
 	r.Set("file", reading(pod("a", "1")))
-	sub, err := r.Stream().Subscribe(t.Context(), nil)
+	sub, err := r.Stream(configv1.Mode_MODE_INCREMENTAL).Subscribe(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ type asked struct {
 	then    func()
 }
 
-func (a *asked) Stream() stream.Source[mux.Entry] {
+func (a *asked) Stream(configv1.Mode) stream.Source[mux.Entry] {
 	a.streams++
 	a.then()
 	return stream.NewLevel[mux.Entry](stream.Config{})
@@ -52,5 +52,15 @@ func TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead(t *testing.T) {
 	desired.then = cancel
 	if err := s.WatchPodUpdates(&configv1.WatchPodUpdatesRequest{}, subscriber{ctx: ctx}); status.Code(err) != codes.Canceled || desired.streams != 1 {
 		t.Errorf("after the first reading: %v, and the stream was opened %d times", err, desired.streams)
+	}
+}
+
+func TestAModeThatIsNotKnownIsRefused(t *testing.T) {
+	opening := make(chan struct{})
+	close(opening)
+	desired := &asked{then: func() {}}
+	err := New(desired, opening, nil).WatchPodUpdates(&configv1.WatchPodUpdatesRequest{Mode: 9}, subscriber{ctx: t.Context()})
+	if status.Code(err) != codes.InvalidArgument || desired.streams != 0 {
+		t.Errorf("mode 9: %v, and the stream was opened %d times; want it refused", err, desired.streams)
 	}
 }

@@ -1,11 +1,12 @@
-// Package server serves what the mux holds as quartet.config.v1. It decides nothing but the operation that a change is
-// for one subscriber, which depends on what that subscriber has been sent.
+// Package server serves what the mux holds as quartet.config.v1. It decides nothing.
 package server
 
 import (
 	"context"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
@@ -16,8 +17,8 @@ import (
 
 // Desired is what the server serves; *mux.Mux is one.
 type Desired interface {
-	// Stream has the pods by UID, and the sources.
-	Stream() stream.Source[mux.Entry]
+	// Stream has the pods and the sources in the form of a mode.
+	Stream(configv1.Mode) stream.Source[mux.Entry]
 	// Pods returns all pods, sorted.
 	Pods() []*configv1.PodUpdate
 	// Sources returns all sources, sorted.
@@ -44,14 +45,16 @@ func (s *Server) Register(r *grpc.Server) { configv1.RegisterConfigServiceServer
 
 // WatchPodUpdates implements configv1.ConfigServiceServer.
 func (s *Server) WatchPodUpdates(req *configv1.WatchPodUpdatesRequest, out grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]) error {
+	if _, known := configv1.Mode_name[int32(req.GetMode())]; !known {
+		return status.Errorf(codes.InvalidArgument, "mode: %d is none that this configmux knows: ask for MODE_INCREMENTAL, or upgrade configmux", req.GetMode())
+	}
 	select {
 	case <-s.opening:
 	case <-out.Context().Done():
 		return out.Context().Err()
 	}
-	w := watch{known: map[string]bool{}}
-	return streamrpc.Serve(out.Context(), s.desired.Stream(), req.GetResumeToken(), func(f *streamv1.Frame, e mux.Entry) error {
-		return out.Send(w.response(f, e))
+	return streamrpc.Serve(out.Context(), s.desired.Stream(req.GetMode()), req.GetResumeToken(), func(f *streamv1.Frame, e mux.Entry) error {
+		return out.Send(response(f, e))
 	})
 }
 
@@ -65,44 +68,16 @@ func (s *Server) ListSources(context.Context, *configv1.ListSourcesRequest) (*co
 	return &configv1.ListSourcesResponse{Sources: s.desired.Sources()}, nil
 }
 
-// watch is one subscriber. It remembers which pods the subscriber has, so that a change into which others were folded
-// still says what it is to this one. Memory goes by the number of pods.
-type watch struct {
-	// resumed is true when the subscriber holds pods from an earlier subscription, which are not in known. A change then
-	// says what it was to the source.
-	resumed bool
-	known   map[string]bool
-}
-
 // response puts a message into its envelope.
-func (w *watch) response(f *streamv1.Frame, e mux.Entry) *configv1.WatchPodUpdatesResponse {
+func response(f *streamv1.Frame, e mux.Entry) *configv1.WatchPodUpdatesResponse {
 	out := &configv1.WatchPodUpdatesResponse{Frame: f}
 	switch {
 	case e.Source != nil:
 		out.Payload = &configv1.WatchPodUpdatesResponse_Source{Source: e.Source}
 	case e.Pod != nil:
-		out.Payload = &configv1.WatchPodUpdatesResponse_Pod{Pod: mux.WithOp(e.Pod, w.op(f, e.Pod.GetOp()))}
-	case f.GetKind() == streamv1.Kind_KIND_OPENED:
-		w.resumed = f.GetOpening().GetStart() == streamv1.Start_START_RESUMED
+		out.Payload = &configv1.WatchPodUpdatesResponse_Pod{Pod: e.Pod}
+	case e.Set != nil:
+		out.Payload = &configv1.WatchPodUpdatesResponse_Set{Set: e.Set}
 	}
 	return out
-}
-
-// op says what a change is to this subscriber.
-func (w *watch) op(f *streamv1.Frame, op configv1.Op) configv1.Op {
-	key := f.GetKey()
-	if f.GetRemoved() {
-		delete(w.known, key)
-		return configv1.Op_OP_REMOVE
-	}
-	had := w.known[key]
-	w.known[key] = true
-	switch {
-	case f.GetKind() == streamv1.Kind_KIND_SNAPSHOT, !had && !w.resumed:
-		return configv1.Op_OP_ADD
-	case had && op == configv1.Op_OP_ADD:
-		return configv1.Op_OP_UPDATE
-	default:
-		return op
-	}
 }

@@ -8,9 +8,12 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// Source gives the full set of its pods whenever the set, or what is wrong with it, may have changed.
+// Source gives the full set of its pods, or the pods that have changed, whenever they, or what is wrong with them, may have
+// changed.
 type Source interface {
 	// Name is the name that operators see: "file", "http", "api", "local" or "replay". It is unique among the sources of a mux.
 	Name() string
@@ -23,15 +26,20 @@ type Source interface {
 
 // Sink takes what sources read.
 type Sink interface {
-	// Set replaces everything that the source has given before. The first call says that the source has spoken, and is
-	// made even when there are no pods. The pods belong to the sink from now on and must not be changed; one that is
-	// unchanged since the last call is best given as the same pointer.
+	// Set takes one reading. The first one of the full set says that the source has spoken, and is made even when there are
+	// no pods. The pods belong to the sink from now on and must not be changed; one that is unchanged since the last call
+	// is best given as the same pointer.
 	Set(name string, reading Reading)
 }
 
 // Reading is the outcome of reading a source.
 type Reading struct {
-	// Pods are all pods of the source, free of repeated names and UIDs.
+	// Op says what Pods are. None: all pods of the source, which replace those that it gave before. Add, Update or Delete:
+	// pods that are there now, beside those that it gave before and in the place of those with the same UIDs. Remove: pods
+	// that are gone, of which only the UIDs matter. Restore: pods out of a checkpoint. They are run, but the source has not
+	// spoken by it, and its first full set replaces them; once it has spoken nothing can be restored.
+	Op podset.Op
+	// Pods are free of repeated names and UIDs.
 	Pods []Pod
 	// Failed is true when the source could not be read, so that its pods are not known: those that it gave before stay,
 	// and one that has not spoken has still not spoken. Pods is then empty and means nothing.

@@ -1,0 +1,158 @@
+package mux
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+)
+
+// SetKey is the key of the sets in the modes with snapshots. No UID of a pod is a word like this.
+const SetKey = "pods"
+
+// snapshots are the two modes in which whole sets are told: SET on each change, or, with updates, SET when pods have come or
+// gone or a source has spoken, and UPDATE and DELETE otherwise.
+type snapshots struct {
+	level   stream.Source[Entry]
+	ready   func(source string) bool
+	updates bool
+}
+
+// Subscribe implements stream.Source. It never resumes: the last set is all that there is to be known.
+func (s snapshots) Subscribe(ctx context.Context, token []byte) (stream.Subscription[Entry], error) {
+	sub, opened, err := s.open(ctx, token)
+	if err == nil && opened.Start == stream.StartResumed {
+		sub.Close()
+		sub, opened, err = s.open(ctx, nil)
+		opened.Start = stream.StartSnapshotCompacted
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &collector{
+		Subscription: sub, ready: s.ready, updates: s.updates, out: []stream.Message[Entry]{opened},
+		pods: map[string]Entry{}, sources: map[string]bool{}, pending: map[string]map[string]stream.Message[Entry]{},
+	}, nil
+}
+
+// open begins a subscription and takes its first message.
+func (s snapshots) open(ctx context.Context, token []byte) (stream.Subscription[Entry], stream.Message[Entry], error) {
+	sub, err := s.level.Subscribe(ctx, token)
+	if err != nil {
+		return nil, stream.Message[Entry]{}, err
+	}
+	opened, err := sub.Next(ctx)
+	if err != nil {
+		sub.Close()
+		return nil, stream.Message[Entry]{}, err
+	}
+	return sub, opened, nil
+}
+
+// collector is one subscriber. The changes of a merge wait until the message of their source, which ends it: no set shows half
+// of a merge. Memory goes by the number of pods.
+type collector struct {
+	stream.Subscription[Entry]
+	ready   func(source string) bool
+	updates bool
+
+	// pods and sources are what the subscriber has been told, or could have been: a status alone makes no message.
+	pods    map[string]Entry
+	sources map[string]bool
+	// pending has the last change of each pod, by source, until the source's merge is complete.
+	pending map[string]map[string]stream.Message[Entry]
+	out     []stream.Message[Entry]
+}
+
+// Next implements stream.Subscription.
+func (c *collector) Next(ctx context.Context) (stream.Message[Entry], error) {
+	for len(c.out) == 0 {
+		m, err := c.Subscription.Next(ctx)
+		if err != nil {
+			return m, err
+		}
+		c.take(m)
+	}
+	next := c.out[0]
+	c.out = c.out[1:]
+	return next, nil
+}
+
+// take takes in a message, and puts out what follows from it.
+func (c *collector) take(m stream.Message[Entry]) {
+	state, pod := m.Value.Source, m.Value.Pod
+	switch {
+	case m.Kind == stream.KindSnapshot && state != nil:
+		c.sources[state.GetName()] = state.GetReady()
+	case m.Kind == stream.KindSnapshot:
+		c.pods[m.Key] = m.Value
+	case m.Kind == stream.KindSynced:
+		c.out = append(c.out, stream.Message[Entry]{Kind: stream.KindSnapshot, Key: SetKey, Value: c.set("")}, m)
+	case m.Kind == stream.KindDelta && state != nil:
+		c.merged(state, m.Token)
+	case m.Kind == stream.KindDelta:
+		changes := c.pending[pod.GetSource()]
+		if changes == nil {
+			changes = map[string]stream.Message[Entry]{}
+			c.pending[pod.GetSource()] = changes
+		}
+		changes[m.Key] = m
+	default:
+		c.out = append(c.out, m)
+	}
+}
+
+// merged takes in a merge of a source that is complete.
+func (c *collector) merged(state *configv1.SourceState, token []byte) {
+	name := state.GetName()
+	changes := c.pending[name]
+	delete(c.pending, name)
+	whole := state.GetReady() && !c.sources[name]
+	c.sources[name] = state.GetReady()
+	var single []stream.Message[Entry]
+	for key, m := range changes {
+		before, had := c.pods[key]
+		if m.Removed {
+			delete(c.pods, key)
+			whole = whole || had
+			continue
+		}
+		c.pods[key] = m.Value
+		if !had {
+			whole = true
+			continue
+		}
+		op := m.Value.opAfter(before.desire)
+		if op == configv1.Op_OP_RECONCILE {
+			continue
+		}
+		m.Value.Pod = withOp(m.Value.Pod, op)
+		single = append(single, m)
+	}
+	if whole || (!c.updates && len(single) > 0) {
+		c.out = append(c.out, stream.Message[Entry]{Kind: stream.KindDelta, Key: SetKey, Value: c.set(name), Token: token})
+	}
+	if !c.updates {
+		return
+	}
+	slices.SortFunc(single, func(a, b stream.Message[Entry]) int {
+		p, q := a.Value, b.Value
+		return cmp.Or(cmp.Compare(p.Pod.GetOp(), q.Pod.GetOp()), cmp.Compare(p.name.Namespace, q.name.Namespace), cmp.Compare(p.name.Name, q.name.Name))
+	})
+	for _, m := range single {
+		m.Token = token
+		c.out = append(c.out, m)
+	}
+}
+
+// set is all that the subscriber is to know now.
+func (c *collector) set(source string) Entry {
+	out := &configv1.PodSet{Source: source, Pods: listed(slices.Collect(maps.Values(c.pods)), c.ready)}
+	for _, name := range slices.Sorted(maps.Keys(c.sources)) {
+		out.Sources = append(out.Sources, &configv1.SourceState{Name: name, Ready: c.sources[name]})
+	}
+	return Entry{Set: out}
+}

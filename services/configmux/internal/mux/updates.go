@@ -1,0 +1,100 @@
+package mux
+
+import (
+	"context"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+)
+
+// Stream returns what WatchPodUpdates serves in a mode; a mode that is not known is the incremental one.
+func (m *Mux) Stream(mode configv1.Mode) stream.Source[Entry] {
+	switch mode {
+	case configv1.Mode_MODE_SNAPSHOT, configv1.Mode_MODE_SNAPSHOT_AND_UPDATES:
+		return snapshots{level: m.level, ready: m.isReady, updates: mode == configv1.Mode_MODE_SNAPSHOT_AND_UPDATES}
+	case configv1.Mode_MODE_UNSPECIFIED, configv1.Mode_MODE_INCREMENTAL:
+		return updates{level: m.level, ready: m.isReady}
+	default:
+		return updates{level: m.level, ready: m.isReady}
+	}
+}
+
+// opOfNew says what a pod is to a subscriber that was never told of it.
+func (e Entry) opOfNew(ready func(source string) bool) configv1.Op {
+	if e.restored && !ready(e.Pod.GetSource()) {
+		return configv1.Op_OP_RESTORE
+	}
+	return configv1.Op_OP_ADD
+}
+
+// opAfter says what a pod is to a subscriber that has it as of the merge with this number.
+func (e Entry) opAfter(desire uint64) configv1.Op {
+	switch {
+	case e.desire == desire:
+		return configv1.Op_OP_RECONCILE
+	case e.ends:
+		return configv1.Op_OP_DELETE
+	default:
+		return configv1.Op_OP_UPDATE
+	}
+}
+
+// updates is the incremental mode: the level stream, where each change says what it is to the subscriber, whatever was folded
+// into it.
+type updates struct {
+	level stream.Source[Entry]
+	ready func(source string) bool
+}
+
+// Subscribe implements stream.Source.
+func (u updates) Subscribe(ctx context.Context, token []byte) (stream.Subscription[Entry], error) {
+	sub, err := u.level.Subscribe(ctx, token)
+	if err != nil {
+		return nil, err
+	}
+	return &told{Subscription: sub, ready: u.ready, known: map[string]uint64{}}, nil
+}
+
+// told is one subscriber, and what it was told last of each pod. Memory goes by the number of pods.
+type told struct {
+	stream.Subscription[Entry]
+	ready func(source string) bool
+	// resumed is true when the subscriber holds pods of an earlier subscription, which are not in known.
+	resumed bool
+	// known has the desire of each pod, see Entry.
+	known map[string]uint64
+}
+
+// Next implements stream.Subscription.
+func (t *told) Next(ctx context.Context) (stream.Message[Entry], error) {
+	m, err := t.Subscription.Next(ctx)
+	switch {
+	case err != nil:
+	case m.Kind == stream.KindOpened:
+		t.resumed = m.Start == stream.StartResumed
+	case m.Value.Pod != nil:
+		m.Value.Pod = withOp(m.Value.Pod, t.op(m))
+	}
+	return m, err
+}
+
+// op says what a change is to this subscriber, and notes that it is told.
+func (t *told) op(m stream.Message[Entry]) configv1.Op {
+	if m.Removed {
+		delete(t.known, m.Key)
+		return configv1.Op_OP_REMOVE
+	}
+	desire, had := t.known[m.Key]
+	t.known[m.Key] = m.Value.desire
+	switch {
+	case had:
+		return m.Value.opAfter(desire)
+	case t.resumed && m.Value.Pod.GetOp() == configv1.Op_OP_RECONCILE:
+		// What was missed may be more than the last change.
+		return m.Value.opAfter(0)
+	case t.resumed:
+		return m.Value.Pod.GetOp()
+	default:
+		return m.Value.opOfNew(t.ready)
+	}
+}
