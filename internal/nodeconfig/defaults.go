@@ -6,6 +6,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
 )
@@ -67,6 +68,8 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration, set index) {
 	setDefault(&cfg.CgroupDriver, "cgroupfs")
 	setDefault(&cfg.RegistryBurst, 10)
 	setDefault(&cfg.EventBurst, 100)
+	setDefault(&cfg.KubeAPIBurst, 100)
+	setDefault(&cfg.ContentType, runtime.ContentTypeProtobuf)
 	setDefault(&cfg.ContainerLogMaxSize, "10Mi")
 
 	setPointer(&cfg.EnableServer, true)
@@ -75,6 +78,7 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration, set index) {
 	setPointer(&cfg.SerializeImagePulls, ptr.Deref(cfg.MaxParallelImagePulls, 1) < 2)
 	setPointer(&cfg.RegistryPullQPS, 5)
 	setPointer(&cfg.EventRecordQPS, 50)
+	setPointer(&cfg.KubeAPIQPS, 50)
 	setPointer(&cfg.NodeStatusMaxImages, 50)
 	setPointer(&cfg.CgroupsPerQOS, true)
 	setPointer(&cfg.CPUCFSQuota, true)

@@ -37,7 +37,6 @@ func (f *flags) flagSet(service Service) *pflag.FlagSet {
 	set.SortFlags = false
 	set.Usage = func() {}
 	set.StringVar(&f.file, "config", "", "`FILE` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1), the same for all four services; without it everything has its default")
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "`FILE` to reach an API server with; this version runs standalone only and refuses it")
 	set.StringVar(&f.listen, "listen", "", "`ADDRESS` to serve on (default: this service's own address below)")
 	set.StringVar(&f.metricsListen, "metrics-listen", "", "`ADDRESS` to serve metrics on: a unix socket, a loopback HOST:PORT, or none (default: beside --listen, with -metrics in its name)")
 	set.StringVar(&f.allowedUIDs, "allowed-uids", "", "`UIDS` of users, besides root and the one this process runs as, that may connect to its sockets, as UID,UID")
@@ -90,9 +89,6 @@ func (f *flags) config(service Service) (Config, []error) {
 		errs = append(errs, fmt.Errorf("--"+flag+": "+format, args...))
 	}
 	cfg := Config{NodeIP: f.nodeIP, Verbosity: f.verbosity}
-	if f.kubeconfig != "" {
-		fail("kubeconfig", "this version runs standalone only and cannot join a cluster: leave the flag out, pods come from staticPodPath")
-	}
 	if f.verbosity < 0 {
 		fail("v", "%d: must be 0 or more", f.verbosity)
 	}

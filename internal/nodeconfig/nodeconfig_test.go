@@ -74,7 +74,8 @@ func TestDefaults(t *testing.T) {
 		"request": k.RuntimeRequestTimeout.Duration, "runtime": k.ContainerRuntimeEndpoint, "images": k.ImageServiceEndpoint,
 		"logs": k.PodLogsDir, "serial": *k.SerializeImagePulls, "pods": k.MaxPods, "cgroups": k.CgroupDriver, "resolv": *k.ResolverConfig,
 		"port": k.ReadOnlyPort, "address": k.Address, "evict": k.EvictionHard["memory.available"],
-		"restart": k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
+		"restart":    k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
+		"kubeconfig": cfg.Kubeconfig, "qps": *k.KubeAPIQPS, "burst": k.KubeAPIBurst, "content": k.ContentType, "register": *k.RegisterNode,
 	}
 	want := map[string]any{
 		"listen": "unix:///run/quartet/pleg.sock", "state": "/var/lib/quartet", "root": "/var/lib/quartet/root", "name": "node-1",
@@ -84,7 +85,8 @@ func TestDefaults(t *testing.T) {
 		"request": 2 * time.Minute, "runtime": "unix:///run/containerd/containerd.sock", "images": "unix:///run/containerd/containerd.sock",
 		"logs": "/var/log/pods", "serial": true, "pods": int32(110), "cgroups": "cgroupfs", "resolv": "/etc/resolv.conf",
 		"port": int32(10255), "address": "127.0.0.1", "evict": "100Mi",
-		"restart": 5 * time.Minute,
+		"restart":    5 * time.Minute,
+		"kubeconfig": "", "qps": int32(50), "burst": int32(100), "content": "application/vnd.kubernetes.protobuf", "register": true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("defaults differ (-want +got):\n%s", diff)
@@ -212,7 +214,7 @@ func TestLogUnsupportedIsOneWarning(t *testing.T) {
 
 func TestEveryErrorOfFlagsAndFileAtOnce(t *testing.T) {
 	_, err := Parse(PLEG, []string{
-		"--config", "testdata/bad/unknown-fields.yaml", "--kubeconfig", "/k", "--node-ip", "nowhere", "--hostname-override", "A_b",
+		"--config", "testdata/bad/unknown-fields.yaml", "--node-ip", "nowhere", "--hostname-override", "A_b",
 		"--listen", "localhost:80", "--pleg-address", "unix://relative", "--node-labels", "a=b,=c,a=d,kubernetes.io/x=y,x/y=z z", "--v", "-1", "more",
 	}, os.Stderr)
 	var all Errors
@@ -221,7 +223,7 @@ func TestEveryErrorOfFlagsAndFileAtOnce(t *testing.T) {
 	}
 	text := err.Error()
 	for _, want := range []string{
-		`"more": unexpected argument`, "--kubeconfig: this version runs standalone only", `--node-ip: "nowhere"`, `"a_b" cannot name a node`,
+		`"more": unexpected argument`, `--node-ip: "nowhere"`, `"a_b" cannot name a node`,
 		`--listen: "localhost:80"`, `--pleg-address: "unix://relative"`, `"=c"`, `"a=d": the key is given twice`, `"kubernetes.io/x=y": labels of`,
 		`"x/y=z z"`, "--v: -1", "unknown-fields.yaml:3: maxPod:", "did you mean maxPods?", ":7: frobnicate",
 	} {
@@ -255,7 +257,7 @@ func TestHelpNamesEveryFlag(t *testing.T) {
 			if _, err := Parse(service, []string{"--help"}, &out); !errors.Is(err, pflag.ErrHelp) {
 				t.Fatalf("got %v, want ErrHelp", err)
 			}
-			for _, want := range []string{string(service) + " [flags]", "--config FILE", "--kubeconfig FILE", "--listen ADDRESS", "--configmux-address", "--pleg-address",
+			for _, want := range []string{string(service) + " [flags]", "--config FILE", "--listen ADDRESS", "--configmux-address", "--pleg-address",
 				"--syncloop-address", "--nodestatus-address", "--state-dir DIR", "--root-dir DIR", "--hostname-override NAME", "--node-ip IP",
 				"--node-labels LABELS", "-v, --v N", "OTEL_EXPORTER_OTLP_ENDPOINT", "--metrics-listen ADDRESS", "--allowed-uids UIDS",
 				"--container-runtime-endpoint ADDRESS", string(service) + " health [flags]"} {

@@ -1,15 +1,25 @@
 package nodeconfig
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"math"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/pflag"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
+// UsesAPIServer reports whether a service talks to the API server of a cluster, and so takes --kubeconfig.
+func UsesAPIServer(service Service) bool { return service == ConfigMux || service == NodeStatus }
+
 // addOwnFlags adds what only one service acts on. The others do not have it: a flag that is accepted has an effect.
 func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
+	if UsesAPIServer(service) {
+		set.StringVar(&f.kubeconfig, "kubeconfig", "", "`FILE` that says how to reach an API server; without it the node is standalone")
+	}
 	switch service {
 	case ConfigMux:
 		set.StringVar(&f.podManifestPath, "pod-manifest-path", "", "`PATH` of the directory or file of static pods, instead of the file's staticPodPath")
@@ -28,6 +38,13 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 // ownFlags says what the flags of addOwnFlags say.
 func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 	cfg.Standby, cfg.ReadOnly = f.standby, f.readOnly
+	if f.kubeconfig != "" {
+		path, err := readableFile(f.kubeconfig)
+		if err != nil {
+			fail("kubeconfig", "%w: name a file that exists and may be read, or leave the flag out for a node without an API server", err)
+		}
+		cfg.Kubeconfig = path
+	}
 	if f.readOnly && cfg.Listen == cfg.Peers.Of(service) {
 		fail("read-only", "needs an address of its own, for the node's pleg serves on %s: add --listen unix:///PATH", cfg.Listen)
 	}
@@ -45,6 +62,22 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 		}
 		cfg.HostRoot = filepath.Clean(f.hostRoot)
 	}
+}
+
+// readableFile returns the absolute path of a file once a byte of it could be read.
+func readableFile(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close() //nolint:errcheck // nothing was written
+	if _, err := file.Read(make([]byte, 1)); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = fmt.Errorf("%s is empty", path)
+		}
+		return "", err
+	}
+	return filepath.Abs(path)
 }
 
 // replayed says what is replayed, and how fast.

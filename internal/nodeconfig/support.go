@@ -9,6 +9,8 @@ import (
 // supported has the fields that some service acts on.
 var supported = []string{
 	"apiVersion", "kind",
+	// configmux and nodestatus, of the API server
+	"contentType", "kubeAPIBurst", "kubeAPIQPS",
 	// configmux
 	"staticPodPath", "fileCheckFrequency", "staticPodURL", "staticPodURLHeader", "httpCheckFrequency",
 	// pleg
@@ -19,7 +21,7 @@ var supported = []string{
 	"serializeImagePulls", "syncFrequency",
 	// nodestatus
 	"evictionHard", "evictionPressureTransitionPeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
-	"nodeStatusUpdateFrequency", "podCIDR", "providerID", "registerWithTaints", "systemReserved",
+	"nodeStatusUpdateFrequency", "podCIDR", "providerID", "registerNode", "registerWithTaints", "systemReserved",
 }
 
 // owners says which service would act on a field that none acts on; syncloop where it says nothing.
@@ -30,7 +32,6 @@ var owners = map[string]Service{
 	"nodeLeaseDurationSeconds":  NodeStatus,
 	"nodeStatusMaxImages":       NodeStatus,
 	"nodeStatusReportFrequency": NodeStatus,
-	"registerNode":              NodeStatus,
 }
 
 // unsupported lists the fields that the file sets to something, that a service would act on and that it does not act on.

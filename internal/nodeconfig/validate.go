@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
@@ -26,6 +27,9 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateEviction(cfg, errs)
 	if cfg.CgroupDriver != "cgroupfs" && cfg.CgroupDriver != "systemd" {
 		errs.add("cgroupDriver", fmt.Sprintf("is %q, must be cgroupfs or systemd", cfg.CgroupDriver))
+	}
+	if known := []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON}; !slices.Contains(known, cfg.ContentType) {
+		errs.add("contentType", fmt.Sprintf("is %q, must be %s", cfg.ContentType, strings.Join(known, " or ")))
 	}
 	if cfg.PodLogsDir != filepath.Clean(cfg.PodLogsDir) {
 		errs.add("podLogsDir", fmt.Sprintf("%q must be a clean path, for example %s", cfg.PodLogsDir, filepath.Clean(cfg.PodLogsDir)))
@@ -85,6 +89,12 @@ func validateNumbers(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	}
 	if cfg.NodeLeaseDurationSeconds < 0 {
 		errs.add("nodeLeaseDurationSeconds", fmt.Sprintf("is %d, must be more than 0", cfg.NodeLeaseDurationSeconds))
+	}
+	if qps := ptr.Deref(cfg.KubeAPIQPS, 0); qps < 0 {
+		errs.add("kubeAPIQPS", fmt.Sprintf("is %d, must be 0 or more", qps))
+	}
+	if cfg.KubeAPIBurst < 0 {
+		errs.add("kubeAPIBurst", fmt.Sprintf("is %d, must be more than 0", cfg.KubeAPIBurst))
 	}
 	if n := ptr.Deref(cfg.MaxParallelImagePulls, 1); n < 1 {
 		errs.add("maxParallelImagePulls", fmt.Sprintf("is %d, must be 1 or more", n))

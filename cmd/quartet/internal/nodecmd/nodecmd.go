@@ -40,8 +40,10 @@ const (
 type Options struct {
 	// ConfigFile is a KubeletConfiguration; empty for the defaults.
 	ConfigFile string
+	// Kubeconfig is passed to the services that talk to the API server; empty for a node without one.
+	Kubeconfig string
 	// These are passed to the services when they are given.
-	Kubeconfig, RuntimeEndpoint, AllowedUIDs, HostnameOverride, RootDir, NodeIP, NodeLabels string
+	RuntimeEndpoint, AllowedUIDs, HostnameOverride, RootDir, NodeIP, NodeLabels string
 	// StateDir is the directory of the node's state.
 	StateDir string
 	// Verbosity is how much the services log.
@@ -50,7 +52,7 @@ type Options struct {
 
 func (o *Options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.ConfigFile, "config", "", "`file` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1); without it every field has its default")
-	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server; without it the node is standalone")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server, for configmux and nodestatus; without it the node is standalone")
 	flags.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "", "`address` of the container runtime, instead of the file's containerRuntimeEndpoint")
 	flags.StringVar(&o.AllowedUIDs, "allowed-uids", "", "`uids` of users, besides root, that may connect to the services' sockets, separated by commas")
 	flags.StringVar(&o.HostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")
@@ -92,8 +94,9 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	if err != nil {
 		return err
 	}
-	// All services have the same flags and file: whatever is wrong with them is said once, before anything starts.
-	if _, err := nodeconfig.Parse(layout.ConfigMux, opts.args(l), io.Discard); err != nil {
+	// configmux takes every flag that this command passes on: whatever is wrong with them or with the file is said once,
+	// before anything starts.
+	if _, err := nodeconfig.Parse(layout.ConfigMux, opts.args(l, layout.ConfigMux), io.Discard); err != nil {
 		return err
 	}
 	for _, dir := range []string{l.StateDir(), l.PIDDir()} {
@@ -140,7 +143,7 @@ func (o Options) processes(l layout.Layout, output *supervisor.Output) ([]superv
 		out = append(out, &supervisor.Process{
 			Name:    string(service),
 			Path:    path,
-			Args:    o.args(l),
+			Args:    o.args(l, service),
 			Output:  output,
 			PIDFile: l.PIDFile(string(service)),
 			Grace:   grace,
@@ -149,15 +152,19 @@ func (o Options) processes(l layout.Layout, output *supervisor.Output) ([]superv
 	return out, errors.Join(errs...)
 }
 
-// args are the flags of every service: what the operator gave, and where the four meet.
-func (o Options) args(l layout.Layout) []string {
+// args are the flags of a service: what the operator gave and the service takes, and where the four meet.
+func (o Options) args(l layout.Layout, service layout.Service) []string {
 	args := []string{"--state-dir=" + l.StateDir()}
-	for _, service := range layout.Services() {
-		args = append(args, fmt.Sprintf("--%s-address=%s", service, l.Address(service)))
+	for _, peer := range layout.Services() {
+		args = append(args, fmt.Sprintf("--%s-address=%s", peer, l.Address(peer)))
+	}
+	kubeconfig := o.Kubeconfig
+	if !nodeconfig.UsesAPIServer(service) {
+		kubeconfig = ""
 	}
 	for flag, value := range map[string]string{
 		"config":                     o.ConfigFile,
-		"kubeconfig":                 o.Kubeconfig,
+		"kubeconfig":                 kubeconfig,
 		"container-runtime-endpoint": o.RuntimeEndpoint,
 		"allowed-uids":               o.AllowedUIDs,
 		"hostname-override":          o.HostnameOverride,

@@ -56,7 +56,7 @@ func (n *node) launch(ctx context.Context) error {
 		return errors.Join(err, log.Close())
 	}
 	cmd := exec.Command(exe, "up",
-		"--state-dir="+n.layout.StateDir(), "--manifests="+n.opts.manifests,
+		"--state-dir="+n.layout.StateDir(), "--manifests="+n.opts.manifests, "--kubeconfig="+n.opts.kubeconfig,
 		"--read-only-port="+strconv.Itoa(int(n.opts.readOnlyPort)), "--v="+strconv.Itoa(n.opts.verbosity))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = "/"

@@ -32,10 +32,10 @@ const (
 )
 
 type upOptions struct {
-	stateDir, manifests string
-	readOnlyPort        int32
-	detach              bool
-	verbosity           int
+	stateDir, manifests, kubeconfig string
+	readOnlyPort                    int32
+	detach                          bool
+	verbosity                       int
 }
 
 // UpCommand is `quartet up`.
@@ -59,6 +59,7 @@ stops everything.`,
 	flags.BoolVar(&opts.detach, "detach", false, "return when all is healthy, and leave the node running in the background")
 	target.AddFlag(flags, &opts.stateDir)
 	flags.StringVar(&opts.manifests, "manifests", "", "`directory` to read pods from; manifests in the state directory when empty")
+	flags.StringVar(&opts.kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server; without it the node is standalone")
 	flags.Int32Var(&opts.readOnlyPort, "read-only-port", defaultReadOnlyPort, "`port` of /pods and /healthz on 127.0.0.1; another node on this machine needs another")
 	flags.IntVarP(&opts.verbosity, "v", "v", 0, "how much the services log: 0 is what an operator needs, 4 is for debugging")
 	return cmd
@@ -83,6 +84,11 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 	}
 	if opts.manifests, err = filepath.Abs(opts.manifests); err != nil {
 		return fmt.Errorf("making --manifests absolute: %w", err)
+	}
+	if opts.kubeconfig != "" {
+		if opts.kubeconfig, err = filepath.Abs(opts.kubeconfig); err != nil {
+			return fmt.Errorf("making --kubeconfig absolute: %w", err)
+		}
 	}
 	binDir, err := nodecmd.BinDir()
 	if err != nil {
@@ -212,6 +218,7 @@ func ignoreEnd(ctx context.Context, err error) error {
 func (n *node) nodeOptions() nodecmd.Options {
 	return nodecmd.Options{
 		ConfigFile: n.layout.ConfigFile(),
+		Kubeconfig: n.opts.kubeconfig,
 		StateDir:   n.layout.StateDir(),
 		Verbosity:  n.opts.verbosity,
 	}

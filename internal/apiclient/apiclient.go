@@ -1,0 +1,76 @@
+// Package apiclient is the way from a service to the API server of a cluster: from a kubeconfig to a client, or to an
+// error that says which field of which file is wrong and never what stands in it, for that may be a credential.
+//
+// Services with work of different kinds make a client for each, with the limits that it may have: one that is busy with
+// pods must not keep a heartbeat waiting.
+package apiclient
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/quartet-node/quartet/internal/buildinfo"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+)
+
+// Config says how to reach an API server, and as who.
+type Config struct {
+	// Kubeconfig is the path of the file.
+	Kubeconfig string
+	// Service is who asks. The API server logs it with the version, as the user agent "quartet-SERVICE/VERSION".
+	Service nodeconfig.Service
+	// QPS is how many requests a second are made in the long run, and Burst how many at once before that. As for the
+	// kubelet a QPS of 0 is client-go's own default of 5 and a Burst of 10.
+	QPS, Burst int32
+	// ContentType is what requests are encoded in: protobuf or JSON. Answers in JSON are understood in both cases, since
+	// some of an API server's have no other form.
+	ContentType string
+}
+
+// ConfigOf takes what is said of the API server out of the configuration of a service.
+func ConfigOf(service nodeconfig.Service, cfg nodeconfig.Config) Config {
+	k := cfg.Kubelet
+	out := Config{Kubeconfig: cfg.Kubeconfig, Service: service, Burst: k.KubeAPIBurst, ContentType: k.ContentType}
+	if k.KubeAPIQPS != nil {
+		out.QPS = *k.KubeAPIQPS
+	}
+	return out
+}
+
+// New returns a client. Nothing is asked of the API server yet, so it need not be there; what fails is [RESTConfig].
+func New(cfg Config) (kubernetes.Interface, error) {
+	way, err := RESTConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(way)
+	if err != nil {
+		return nil, fmt.Errorf("%s: making a client of it: %w", cfg.Kubeconfig, err)
+	}
+	return client, nil
+}
+
+// RESTConfig reads the kubeconfig and the certificates and keys that it names. It fails when they cannot be read or do
+// not fit together, and for a server without TLS that is not on this machine. Files that it names are read again by the
+// client when they change, so that a certificate can be replaced; the kubeconfig itself is not.
+func RESTConfig(cfg Config) (*rest.Config, error) {
+	content, err := load(cfg.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	way, err := clientcmd.NewDefaultClientConfig(*content, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.Kubeconfig, err)
+	}
+	way.UserAgent = fmt.Sprintf("quartet-%s/%s", cfg.Service, buildinfo.Version())
+	way.ContentType, way.AcceptContentTypes = cfg.ContentType, cfg.ContentType
+	if cfg.ContentType != runtime.ContentTypeJSON {
+		way.AcceptContentTypes += "," + runtime.ContentTypeJSON
+	}
+	way.QPS, way.Burst = float32(cfg.QPS), int(cfg.Burst)
+	return way, nil
+}

@@ -1,0 +1,196 @@
+package apiclient_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/quartet-node/quartet/internal/apiclient"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+)
+
+const (
+	protobuf = "application/vnd.kubernetes.protobuf"
+	secret   = "hunter2"
+)
+
+// write makes a kubeconfig with the lines of one cluster and one user.
+func write(t *testing.T, cluster, user string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	content := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: here
+contexts:
+- name: here
+  context: {cluster: one, user: node}
+clusters:
+- name: one
+  cluster: {%s}
+users:
+- name: node
+  user: {%s}
+`, cluster, user)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// server is an API server that has one Node, in JSON, and tells of each request. Its certificate is in the file ca.crt
+// of the directory that is returned.
+func server(t *testing.T) (url, dir string, requests <-chan *http.Request) {
+	t.Helper()
+	seen := make(chan *http.Request, 10)
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen <- r
+		w.Header().Set("Content-Type", "application/json")
+		if _, err := io.WriteString(w, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"node-1"}}`); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(api.Close)
+	dir = t.TempDir()
+	writePEM(t, filepath.Join(dir, "ca.crt"), "CERTIFICATE", api.Certificate().Raw)
+	return api.URL, dir, seen
+}
+
+func writePEM(t *testing.T, path, kind string, der []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pair writes a certificate and its key as NAME.crt and NAME.key.
+func pair(t *testing.T, dir, name string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writePEM(t, filepath.Join(dir, name+".crt"), "CERTIFICATE", certificate)
+	writePEM(t, filepath.Join(dir, name+".key"), "PRIVATE KEY", der)
+}
+
+func TestTheAPIServerIsToldWhoAsksAndHow(t *testing.T) {
+	url, dir, requests := server(t)
+	kubeconfig := write(t, "server: '"+url+"', certificate-authority: "+dir+"/ca.crt", "token: "+secret)
+	for content, accept := range map[string]string{protobuf: protobuf + ",application/json", "application/json": "application/json"} {
+		client, err := apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.NodeStatus, QPS: 50, Burst: 100, ContentType: content})
+		if err != nil {
+			t.Fatal(err)
+		}
+		node, err := client.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if node.Name != "node-1" {
+			t.Errorf("got the Node %q", node.Name)
+		}
+		r := <-requests
+		if got := r.UserAgent(); !strings.HasPrefix(got, "quartet-nodestatus/") {
+			t.Errorf("user agent %q", got)
+		}
+		if got := r.Header.Get("Accept"); got != accept {
+			t.Errorf("%s: accepts %q, want %q", content, got, accept)
+		}
+		if r.Header.Get("Authorization") != "Bearer "+secret {
+			t.Error("the token does not come along")
+		}
+		if _, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := (<-requests).Header.Get("Content-Type"); got != content {
+			t.Errorf("sends %q, want %q", got, content)
+		}
+	}
+}
+
+func TestTheLimitsAreThoseOfTheConfiguration(t *testing.T) {
+	kubeconfig := write(t, "server: 'https://api.example'", "token: a")
+	cfg, err := nodeconfig.Parse(nodeconfig.ConfigMux, []string{"--hostname-override=node-1", "--kubeconfig", kubeconfig}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	way, err := apiclient.RESTConfig(apiclient.ConfigOf(nodeconfig.ConfigMux, cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if way.QPS != 50 || way.Burst != 100 || way.ContentType != protobuf || !strings.HasPrefix(way.UserAgent, "quartet-configmux/") {
+		t.Errorf("%v requests a second, %d at once, of %s by %s", way.QPS, way.Burst, way.ContentType, way.UserAgent)
+	}
+}
+
+// TestWhatIsLeftOnThisMachineNeedsNoTLS, and everything else does.
+func TestWhatIsLeftOnThisMachineNeedsNoTLS(t *testing.T) {
+	for server, want := range map[string]bool{
+		"http://127.0.0.1:8080": true, "http://[::1]:8080": true, "http://localhost:8080": true, "https://api.example:6443/path": true,
+		"http://198.51.100.1:8080": false, "http://api.example": false, "http://localhost.example": false,
+		"api.example:6443": false, "127.0.0.1:8080": false, "https://": false, "": false,
+	} {
+		_, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: write(t, "server: '"+server+"'", "token: a"), Service: nodeconfig.ConfigMux})
+		if (err == nil) != want {
+			t.Errorf("%q: got %v", server, err)
+		}
+		if err != nil && (!strings.Contains(err.Error(), "clusters[one].server: ") || !strings.Contains(err.Error(), "https://")) {
+			t.Errorf("%q: %v does not say which field and what to do", server, err)
+		}
+	}
+}
+
+func TestCertificatesInFilesAndInTheKubeconfig(t *testing.T) {
+	dir := t.TempDir()
+	pair(t, dir, "node")
+	data := func(name string) string {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return base64.StdEncoding.EncodeToString(content)
+	}
+	const cluster = "server: 'https://api.example'"
+	relative := write(t, cluster, "client-certificate: node.crt, client-key: node.key")
+	for _, name := range []string{"node.crt", "node.key"} {
+		if err := os.Rename(filepath.Join(dir, name), filepath.Join(filepath.Dir(relative), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir = filepath.Dir(relative)
+	inline := write(t, cluster, "client-certificate-data: "+data("node.crt")+", client-key-data: "+data("node.key"))
+	for _, kubeconfig := range []string{relative, inline} {
+		way, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.ConfigMux})
+		if err != nil {
+			t.Errorf("%v", err)
+			continue
+		}
+		// Names of files are kept, and not what is in them now: so a certificate that is replaced comes into use.
+		if kubeconfig == relative && (way.CertFile != filepath.Join(dir, "node.crt") || len(way.CertData) > 0) {
+			t.Errorf("the certificate is in %q", way.CertFile)
+		}
+	}
+}

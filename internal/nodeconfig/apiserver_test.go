@@ -1,0 +1,72 @@
+package nodeconfig
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestWhoTalksToTheAPIServerTakesAKubeconfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, []byte("kind: Config\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(filepath.Dir(file))
+	for _, service := range []Service{ConfigMux, NodeStatus} {
+		for given, want := range map[string]string{file: file, "kubeconfig": file, "": ""} {
+			if got := parse(t, service, "--kubeconfig", given).Kubeconfig; got != want {
+				t.Errorf("%s --kubeconfig %q: has %q, want %q", service, given, got, want)
+			}
+		}
+	}
+	for _, service := range []Service{PLEG, SyncLoop} {
+		if _, err := Parse(service, []string{"--kubeconfig", file}, io.Discard); err == nil || !strings.Contains(err.Error(), "unknown flag: --kubeconfig") {
+			t.Errorf("%s: got %v, want it not to have the flag", service, err)
+		}
+	}
+}
+
+func TestAKubeconfigThatCannotBeReadIsSaidWithWhatToDo(t *testing.T) {
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		filepath.Join(dir, "none"): "no such file or directory",
+		dir:                        "is a directory",
+		empty:                      "is empty",
+	} {
+		_, err := Parse(NodeStatus, []string{"--kubeconfig", path}, io.Discard)
+		if err == nil {
+			t.Errorf("%s is accepted", path)
+			continue
+		}
+		for _, part := range []string{"--kubeconfig: ", path, want, "name a file that exists and may be read, or leave the flag out"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: the error does not say %q: %v", path, part, err)
+			}
+		}
+	}
+}
+
+// TestTheFieldsOfTheAPIServerAreActedOn: no service names them as fields that have no effect.
+func TestTheFieldsOfTheAPIServerAreActedOn(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubelet.yaml")
+	content := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" +
+		"kubeAPIQPS: 5\nkubeAPIBurst: 10\ncontentType: application/json\nregisterNode: false\n"
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, service := range Services() {
+		cfg := parse(t, service, "--config", file)
+		if k := cfg.Kubelet; *k.KubeAPIQPS != 5 || k.KubeAPIBurst != 10 || k.ContentType != "application/json" || *k.RegisterNode {
+			t.Errorf("%s has %d, %d, %s and %t", service, *k.KubeAPIQPS, k.KubeAPIBurst, k.ContentType, *k.RegisterNode)
+		}
+		if len(cfg.Unsupported) > 0 {
+			t.Errorf("%s names %v, want nothing", service, cfg.Unsupported)
+		}
+	}
+}
