@@ -53,6 +53,8 @@ type Config struct {
 	Replay string
 	// ReplaySpeed is how many times faster than it was recorded Replay is given back; 0 is without waiting.
 	ReplaySpeed float64
+	// HostPrivileges is configmux's: which sources' pods may reach beyond their own walls.
+	HostPrivileges HostPrivileges
 	// ReadOnly is pleg's: run beside the node's pleg, without the lock, on an address of its own.
 	ReadOnly bool
 	// HostRoot is syncloop's: the directory where the machine's root is visible to it, "/" unless it runs in a container.

@@ -29,6 +29,7 @@ type flags struct {
 	podLogsDir                 string
 	replay                     string
 	replaySpeed                float64
+	hostPrivileges             PrivilegeFlags
 	given                      func(flag string) bool
 }
 

@@ -26,6 +26,7 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 		set.BoolVar(&f.standby, "standby", false, "when another configmux of the state directory runs, wait until it ends and take over, instead of refusing to start")
 		set.StringVar(&f.replay, "replay", "", "`FILE` written by 'quartet updates record', whose pods are desired one after the other as they were then; no other source of pods is read")
 		set.Float64Var(&f.replaySpeed, "replay-speed", 1, "how many `TIMES` faster than it was recorded --replay goes; 0 is without waiting")
+		f.hostPrivileges.Add(set)
 	case PLEG:
 		set.BoolVar(&f.readOnly, "read-only", false, "run beside the node's own pleg, without its lock; needs a --listen of its own")
 	case SyncLoop:
@@ -54,6 +55,7 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 		}
 	}
 	if service == ConfigMux {
+		cfg.HostPrivileges = f.hostPrivileges.privileges(fail)
 		f.replayed(cfg, fail)
 	}
 	if service == SyncLoop {
@@ -88,6 +90,11 @@ func (f *flags) replayed(cfg *Config, fail failure) {
 	}
 	if f.given("replay-speed") && !f.given("replay") {
 		fail("replay-speed", "there is nothing to replay: name the recording with --replay")
+	}
+	for _, flag := range f.hostPrivileges.given() {
+		if f.given("replay") {
+			fail(flag.name, "the pods of a recording are given as they were recorded: leave the flag out with --replay")
+		}
 	}
 	if !(f.replaySpeed >= 0) || math.IsInf(f.replaySpeed, 1) {
 		fail("replay-speed", "%v: must be a number of 0 or more, for example 10", f.replaySpeed)

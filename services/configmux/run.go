@@ -22,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/httpsource"
 	"github.com/quartet-node/quartet/services/configmux/internal/localsource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
+	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/replay"
 	"github.com/quartet-node/quartet/services/configmux/internal/server"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
@@ -118,14 +119,15 @@ func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometh
 			Path: cfg.Replay, Speed: cfg.ReplaySpeed, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
 		})}, nil
 	}
+	allowed := privilege.Allowed(cfg.HostPrivileges)
 	local := localsource.New(localsource.Config{
-		Dir: filepath.Join(cfg.StateDir, appliedDir), Node: cfg.NodeName, MaxPods: appliedPerRunning * int(cfg.Kubelet.MaxPods), Others: others,
+		Dir: filepath.Join(cfg.StateDir, appliedDir), Node: cfg.NodeName, Allowed: allowed, MaxPods: appliedPerRunning * int(cfg.Kubelet.MaxPods), Others: others,
 		Clock: clock.RealClock{}, Tracer: tel.Tracer,
 	})
 	sources := []source.Source{local}
 	if path := cfg.Kubelet.StaticPodPath; path != "" {
 		sources = append(sources, filesource.New(filesource.Config{
-			Path: path, Node: cfg.NodeName, Period: cfg.Kubelet.FileCheckFrequency.Duration,
+			Path: path, Node: cfg.NodeName, Allowed: allowed, Period: cfg.Kubelet.FileCheckFrequency.Duration,
 			Checkpoint: filepath.Join(cfg.StateDir, checkpointFile),
 			Clock:      clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: filesource.NewMetrics(registry),
 		}))
@@ -133,7 +135,7 @@ func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometh
 	polls := httpsource.NewMetrics(registry)
 	if at := cfg.StaticPodURL(); at != nil {
 		sources = append(sources, httpsource.New(httpsource.Config{
-			URL: at, Header: cfg.Kubelet.StaticPodURLHeader, Node: cfg.NodeName, Period: cfg.Kubelet.HTTPCheckFrequency.Duration,
+			URL: at, Header: cfg.Kubelet.StaticPodURLHeader, Node: cfg.NodeName, Allowed: allowed, Period: cfg.Kubelet.HTTPCheckFrequency.Duration,
 			Transport: httpsource.NewTransport(), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: polls,
 		}))
 	}

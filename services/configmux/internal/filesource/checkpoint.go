@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 )
 
 // saveDelay is how long changes are gathered before they are written to the checkpoint. The pods are long published
@@ -84,7 +86,7 @@ func (s *Source) startKeeper() (stop func()) {
 	if err != nil {
 		s.cfg.Logger.Warn("starting without the last good versions of the manifests", telemetry.KeyError, err)
 	}
-	s.restored = restored
+	s.restored = s.allowed(restored)
 	s.keeper = &keeper{
 		path: s.cfg.Checkpoint, node: s.cfg.Node, clock: s.cfg.Clock, logger: s.cfg.Logger,
 		latest: make(chan map[string][]*v1.Pod, 1), written: written,
@@ -99,6 +101,17 @@ func (s *Source) startKeeper() (stop func()) {
 		close(end)
 		<-done
 	}
+}
+
+// allowed leaves out the pods that have what this configuration does not let them have: one that has become stricter counts
+// for the last good versions too.
+func (s *Source) allowed(manifests map[string][]*v1.Pod) map[string][]*v1.Pod {
+	for path, pods := range manifests {
+		manifests[path] = slices.DeleteFunc(pods, func(pod *v1.Pod) bool {
+			return len(privilege.Check(pod, Name, s.cfg.Allowed)) > 0
+		})
+	}
+	return manifests
 }
 
 // keep hands what each manifest stands for to the keeper.

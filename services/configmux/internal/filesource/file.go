@@ -25,6 +25,8 @@ type file struct {
 	// last good version.
 	pods []*v1.Pod
 	errs []source.Error
+	// ignored is what its good pods have and should not, and what counts as if it were not there.
+	ignored []source.Error
 	// lookedAt is when the manifest was last read.
 	lookedAt time.Time
 }
@@ -101,9 +103,12 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 		for i := range known.errs {
 			known.errs[i].SeenAt = began
 		}
+		for i := range known.ignored {
+			known.ignored[i].SeenAt = began
+		}
 		return
 	}
-	result := staticpod.Decode(data, staticpod.Origin{Node: s.cfg.Node, Path: path})
+	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Path: path})
 	if len(result.Problems) > 0 && how.patient() {
 		s.putOff(path)
 		return
@@ -120,6 +125,9 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 		next.errs = append(next.errs, source.Error{
 			Path: path, Pod: p.Pod, Field: p.Field, Message: p.Message + kept.Outcome(p, "the file"), SeenAt: began,
 		})
+	}
+	for _, p := range result.Ignored {
+		next.ignored = append(next.ignored, source.Error{Path: path, Pod: p.Pod, Field: p.Field, Message: p.Message, SeenAt: began})
 	}
 	var failure error
 	if len(result.Problems) > 0 {

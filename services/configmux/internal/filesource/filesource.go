@@ -29,6 +29,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
@@ -51,6 +52,8 @@ type Config struct {
 	Path string
 	// Node is the node's name.
 	Node string
+	// Allowed says which sources' pods may reach beyond their own walls.
+	Allowed privilege.Allowed
 	// Period is the time between full reads.
 	Period time.Duration
 	// Checkpoint is the file, in an existing directory, that keeps the pods for manifests which are broken at a restart.

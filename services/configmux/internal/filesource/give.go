@@ -29,7 +29,7 @@ func (s *Source) give() {
 	var from []string
 	for _, path := range slices.Sorted(maps.Keys(s.files)) {
 		f := s.files[path]
-		reading.Errors = append(reading.Errors, f.errs...)
+		reading.Errors = append(append(reading.Errors, f.errs...), f.ignored...)
 		for _, pod := range f.pods {
 			pods, from = append(pods, pod), append(from, path)
 		}

@@ -35,6 +35,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
@@ -59,6 +60,8 @@ type Config struct {
 	Header map[string][]string
 	// Node is the node's name.
 	Node string
+	// Allowed says which sources' pods may reach beyond their own walls.
+	Allowed privilege.Allowed
 	// Period is the time between requests.
 	Period time.Duration
 	// Transport carries the requests; its idle connections are closed when Run ends.
@@ -165,7 +168,7 @@ func (s *Source) decode(ctx context.Context, began time.Time, data []byte) conte
 		s.blame(staticpod.Problem{Message: emptyAnswer}, "")
 		return s.trace(ctx, began, "empty", emptyAnswer)
 	}
-	result := staticpod.Decode(data, staticpod.Origin{Node: s.cfg.Node, Path: s.target})
+	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Path: s.target})
 	failure := ""
 	if len(result.Problems) > 0 {
 		failure = s.client.scrub(result.Problems[0].Error())
@@ -180,6 +183,9 @@ func (s *Source) decode(ctx context.Context, began time.Time, data []byte) conte
 	pods, lastGood := result.WithLastGood(s.pods)
 	for _, p := range result.Problems {
 		s.blame(p, lastGood.Outcome(p, "the answer"))
+	}
+	for _, p := range result.Ignored {
+		s.blame(p, "")
 	}
 	kept, rejected := podset.Filter(pods)
 	for _, r := range rejected {

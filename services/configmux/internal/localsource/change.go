@@ -58,8 +58,9 @@ func (s *Source) entryOf(pod *v1.Pod) (*entry, error) {
 	if manifest.Namespace == "" {
 		manifest.Namespace = metav1.NamespaceDefault
 	}
-	// What somebody saw of the pod is no part of the wish.
+	// What somebody saw of the pod is no part of the wish, nor is what an agent noted on it.
 	manifest.Status = v1.PodStatus{}
+	manifest.Annotations = podset.StripOwnAnnotations(manifest.Annotations)
 	data, err := json.Marshal(&manifest)
 	if err != nil {
 		return nil, fmt.Errorf("encoding the pod: %w", err)
@@ -76,7 +77,7 @@ func (s *Source) entryOf(pod *v1.Pod) (*entry, error) {
 // decode makes a pod of a manifest that has one.
 func (s *Source) decode(given types.NamespacedName, data []byte) (*entry, error) {
 	path := s.pathOf(given)
-	result := staticpod.Decode(data, staticpod.Origin{Node: s.cfg.Node, Path: path})
+	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Path: path})
 	if len(result.Problems) > 0 {
 		for i := range result.Problems {
 			// All of it is on one line, of a file that nobody has written by hand.

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
@@ -44,6 +45,8 @@ type Config struct {
 	Dir string
 	// Node is the node's name.
 	Node string
+	// Allowed says which sources' pods may reach beyond their own walls.
+	Allowed privilege.Allowed
 	// MaxPods is how many pods there may be.
 	MaxPods int
 	// Others returns who knows the pods of the other sources. It is called while the source runs.

@@ -18,6 +18,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
@@ -46,12 +47,14 @@ func (r *readings) Holder(name types.NamespacedName, uid types.UID, _ string) (s
 // rig is a source on a directory of its own.
 type rig struct {
 	*Source
-	t     *testing.T
-	dir   string
-	node  string
-	clock *clocktesting.FakeClock
-	sink  *readings
-	stop  func()
+	t    *testing.T
+	dir  string
+	node string
+	// allowed is what the pods may have.
+	allowed privilege.Allowed
+	clock   *clocktesting.FakeClock
+	sink    *readings
+	stop    func()
 }
 
 func newRig(t *testing.T) *rig {
@@ -66,7 +69,7 @@ func (r *rig) start() source.Reading {
 		Name: types.NamespacedName{Namespace: "default", Name: "theirs-node"}, UID: "their-uid", Source: "file", Path: "/m/theirs.yaml",
 	}}}
 	r.Source = New(Config{
-		Dir: r.dir, Node: r.node, MaxPods: 3, Others: func() Others { return r.sink }, Clock: r.clock, Tracer: noop.NewTracerProvider().Tracer(""),
+		Dir: r.dir, Node: r.node, Allowed: r.allowed, MaxPods: 3, Others: func() Others { return r.sink }, Clock: r.clock, Tracer: noop.NewTracerProvider().Tracer(""),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -20,9 +20,11 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	corev1 "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/capabilities"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 )
 
 // uidPattern is what a UID may look like that a manifest gives itself: it becomes a directory's name, a label in the
@@ -34,6 +36,7 @@ func (d *decoder) pod(object map[string]any, where string) {
 	// What the manifest says of the pod's status is what someone saw of another pod: it is no part of the wish.
 	object = maps.Clone(object)
 	delete(object, "status")
+	forged := dropOwnAnnotations(object)
 	canonical, err := json.Marshal(object)
 	if err != nil {
 		d.unnamed(where, fmt.Sprintf("cannot encode it: %s", err))
@@ -68,8 +71,8 @@ func (d *decoder) pod(object map[string]any, where string) {
 		report("metadata.uid", "must be at most 63 letters, digits and dashes, and begin and end with a letter or digit")
 		return
 	}
-	// References come first and before any default, so that the reason is the one that the manifest's author can see.
-	errs := refuseReferences(pod)
+	// References and privileges come first and before any default, so that the reason is the one that the manifest's author can see.
+	errs := append(refuseReferences(pod), privilege.Check(pod, d.origin.Source, d.origin.Allowed)...)
 	if len(errs) == 0 {
 		d.applyDefaults(pod, canonical)
 		errs = validate(pod)
@@ -81,6 +84,12 @@ func (d *decoder) pod(object map[string]any, where string) {
 		return
 	}
 	d.result.Pods = append(d.result.Pods, pod)
+	for _, key := range forged {
+		d.ignore(Problem{
+			Pod: named, Field: join(where, field.NewPath("metadata", "annotations").Key(key).String()),
+			Message: "only the node's agent sets this annotation: it is ignored, and the rest of the pod counts: remove it",
+		})
+	}
 }
 
 // nameOf finds the final "namespace/name" of a pod that may be wrong in every other way; empty if it has none.
@@ -116,7 +125,6 @@ func (d *decoder) applyDefaults(pod *v1.Pod, canonical []byte) {
 		pod.Namespace = metav1.NamespaceDefault
 	}
 	pod.Spec.NodeName = d.origin.Node
-	pod.Annotations = podset.StripOwnAnnotations(pod.Annotations)
 	if pod.Annotations == nil {
 		pod.Annotations = map[string]string{}
 	}
@@ -154,6 +162,9 @@ func validate(pod *v1.Pod) field.ErrorList {
 	if err := corev1.Convert_v1_Pod_To_core_Pod(pod.DeepCopy(), internal, nil); err != nil {
 		return field.ErrorList{field.InternalError(nil, fmt.Errorf("cannot convert the pod: %w", err))}
 	}
+	// Whether there may be privileged containers is for package privilege to say. The validation asks a variable of its
+	// library, which forbids them until it is set: the first time counts, so it is set before each use, always to the same.
+	capabilities.Setup(true, 0)
 	options := podutil.GetValidationOptionsFromPodSpecAndMeta(&internal.Spec, nil, &internal.ObjectMeta, nil)
 	errs := validation.ValidatePodCreate(internal, options)
 	if len(errs) > 0 {

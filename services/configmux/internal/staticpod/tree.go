@@ -151,7 +151,23 @@ func (p position) child(step string) (position, bool) {
 	return p, false
 }
 
-// steps splits the path of a field, "spec.containers[0].image", into the keys and indices that lead to it.
+// steps splits the path of a field, "spec.containers[0].image", into the keys and indices that lead to it. What is in
+// brackets is one step, for the key of an annotation has dots.
 func steps(path string) []string {
-	return strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' })
+	var out []string
+	for path != "" {
+		end := strings.IndexAny(path, ".[")
+		switch {
+		case path[0] == '[' && strings.Contains(path, "]"):
+			key, rest, _ := strings.Cut(path[1:], "]")
+			out, path = append(out, key), rest
+		case end < 0:
+			out, path = append(out, path), ""
+		case end == 0:
+			path = path[1:]
+		default:
+			out, path = append(out, path[:end]), path[end:]
+		}
+	}
+	return out
 }

@@ -1,0 +1,110 @@
+package nodeconfig
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// everySource, in a list of sources, stands for all of them.
+const everySource = "*"
+
+// podSources are the names by which flags know the sources of pods.
+var podSources = []string{"file", "http", "api", "local"}
+
+// HostPrivileges has, for each privilege by which a pod reaches beyond its own walls, the names of the sources whose pods
+// may have it: file, http, api and local, or "*" alone for every source. An empty list is none.
+type HostPrivileges struct {
+	HostNetwork, HostPID, HostIPC, Privileged []string
+}
+
+// PrivilegeFlags are configmux' flags of [HostPrivileges], for it and for the commands that start it. The zero value was
+// given no flag.
+type PrivilegeFlags struct {
+	set                           *pflag.FlagSet
+	network, pid, ipc, privileged string
+}
+
+// privilegeFlag is one of the flags, and where it goes.
+type privilegeFlag struct {
+	name, what string
+	value      *string
+	into       func(*HostPrivileges) *[]string
+}
+
+func (f *PrivilegeFlags) all() []privilegeFlag {
+	return []privilegeFlag{
+		{"host-network-sources", "use the machine's network", &f.network, func(p *HostPrivileges) *[]string { return &p.HostNetwork }},
+		{"host-pid-sources", "see the machine's processes", &f.pid, func(p *HostPrivileges) *[]string { return &p.HostPID }},
+		{"host-ipc-sources", "use the machine's inter-process communication", &f.ipc, func(p *HostPrivileges) *[]string { return &p.HostIPC }},
+		{"privileged-sources", "have privileged containers", &f.privileged, func(p *HostPrivileges) *[]string { return &p.Privileged }},
+	}
+}
+
+// Add adds the flags to a set, which tells later which of them were given. Every source may have everything until a flag
+// says otherwise.
+func (f *PrivilegeFlags) Add(set *pflag.FlagSet) {
+	f.set = set
+	for _, flag := range f.all() {
+		set.StringVar(flag.value, flag.name, everySource,
+			"`SOURCES` whose pods may "+flag.what+": "+strings.Join(podSources, ", ")+", separated by commas, * for all, or nothing for none")
+	}
+}
+
+// Args returns the flags that were given, as arguments that give them to another process.
+func (f *PrivilegeFlags) Args() []string {
+	var args []string
+	for _, flag := range f.given() {
+		args = append(args, "--"+flag.name+"="+*flag.value)
+	}
+	return args
+}
+
+// Check returns an [Errors] with everything that is wrong with the flags, or nil.
+func (f *PrivilegeFlags) Check() error {
+	var errs Errors
+	f.privileges(func(flag, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("--"+flag+": "+format, args...))
+	})
+	if len(errs) == 0 {
+		return nil
+	}
+	return errs
+}
+
+func (f *PrivilegeFlags) given() []privilegeFlag {
+	return slices.DeleteFunc(f.all(), func(flag privilegeFlag) bool { return f.set == nil || !f.set.Changed(flag.name) })
+}
+
+// privileges returns what the flags say.
+func (f *PrivilegeFlags) privileges(fail failure) HostPrivileges {
+	var out HostPrivileges
+	for _, flag := range f.all() {
+		sources, problem := parseSources(*flag.value)
+		if problem != "" {
+			fail(flag.name, "%s", problem)
+		}
+		*flag.into(&out) = sources
+	}
+	return out
+}
+
+// parseSources reads SOURCE,SOURCE, and returns what is wrong with it, or nothing.
+func parseSources(text string) (sources []string, problem string) {
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		switch {
+		case part == "" || slices.Contains(sources, part):
+		case part == everySource || slices.Contains(podSources, part):
+			sources = append(sources, part)
+		default:
+			return nil, fmt.Sprintf("%q is no source of pods: name %s, separated by commas, or * for all", part, strings.Join(podSources, ", "))
+		}
+	}
+	if slices.Contains(sources, everySource) {
+		return []string{everySource}, ""
+	}
+	return sources, ""
+}

@@ -1,0 +1,68 @@
+package nodeconfig
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+func TestEverySourceMayHaveWhatNoFlagRestricts(t *testing.T) {
+	every := []string{"*"}
+	for _, tc := range []struct {
+		args []string
+		want HostPrivileges
+	}{
+		{nil, HostPrivileges{HostNetwork: every, HostPID: every, HostIPC: every, Privileged: every}},
+		{
+			[]string{"--host-network-sources=file, http,file", "--host-pid-sources=", "--host-ipc-sources", "local,*", "--privileged-sources=api"},
+			HostPrivileges{HostNetwork: []string{"file", "http"}, HostIPC: every, Privileged: []string{"api"}},
+		},
+	} {
+		if diff := cmp.Diff(tc.want, parse(t, ConfigMux, tc.args...).HostPrivileges); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", tc.args, diff)
+		}
+	}
+}
+
+func TestSourcesThatDoNotExistAreRefusedWithTheFlag(t *testing.T) {
+	for args, want := range map[string]string{
+		"--host-network-sources=files":               `--host-network-sources: "files" is no source of pods: name file, http, api, local, separated by commas, or * for all`,
+		"--host-pid-sources=file,FILE":               `--host-pid-sources: "FILE" is no source of pods`,
+		"--host-ipc-sources=none":                    `--host-ipc-sources: "none" is no source of pods`,
+		"--privileged-sources=*,replay":              `--privileged-sources: "replay" is no source of pods`,
+		"--replay=/r.jsonl --privileged-sources=api": "--privileged-sources: the pods of a recording are given as they were recorded",
+	} {
+		_, err := Parse(ConfigMux, strings.Fields(args), os.Stderr)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q in it", args, err, want)
+		}
+	}
+	for _, service := range []Service{PLEG, SyncLoop, NodeStatus} {
+		if _, err := Parse(service, []string{"--privileged-sources=file"}, os.Stderr); err == nil {
+			t.Errorf("%s takes a flag of configmux", service)
+		}
+	}
+}
+
+// What starts configmux passes on what it was given, and nothing else.
+func TestPrivilegesArePassedOnAsTheyWereGiven(t *testing.T) {
+	var f PrivilegeFlags
+	if f.Args() != nil || f.Check() != nil {
+		t.Errorf("without any flags: %q, %v", f.Args(), f.Check())
+	}
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.Add(set)
+	if err := set.Parse([]string{"--host-pid-sources=", "--privileged-sources", "file,nobody"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := f.Args(), []string{"--host-pid-sources=", "--privileged-sources=file,nobody"}; !slices.Equal(got, want) {
+		t.Errorf("arguments %q, want %q", got, want)
+	}
+	if err := f.Check(); err == nil || !strings.Contains(err.Error(), `--privileged-sources: "nobody" is no source`) {
+		t.Errorf("checked: %v", err)
+	}
+}

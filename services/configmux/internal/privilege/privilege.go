@@ -1,0 +1,63 @@
+// Package privilege decides whether a pod may have what reaches beyond its own walls: the network, the processes and the
+// inter-process communication of the machine, and privileged containers. Which sources may ask for them is configuration,
+// and what else the pod says changes nothing about it.
+//
+// The sources ask it for each pod before they give the pod on: staticpod for those that read manifests. It is a function
+// of its arguments.
+package privilege
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Every stands for all sources in a list of them.
+const Every = "*"
+
+// Allowed has, for each privilege, the sources whose pods may have it, by their names. Nobody may have any with the zero
+// value. It is nodeconfig.HostPrivileges, and converts from it.
+type Allowed struct {
+	HostNetwork, HostPID, HostIPC, Privileged []string
+}
+
+// Check returns one error for each field by which a pod asks for a privilege that its source may not give it; none when
+// the pod may be. The pod needs no defaults.
+func Check(pod *v1.Pod, source string, allowed Allowed) field.ErrorList {
+	c := checker{source: source}
+	spec := field.NewPath("spec")
+	c.check(pod.Spec.HostNetwork, spec.Child("hostNetwork"), allowed.HostNetwork, "use the machine's network", "--host-network-sources")
+	c.check(pod.Spec.HostPID, spec.Child("hostPID"), allowed.HostPID, "see the machine's processes", "--host-pid-sources")
+	c.check(pod.Spec.HostIPC, spec.Child("hostIPC"), allowed.HostIPC, "use the machine's inter-process communication", "--host-ipc-sources")
+	container := func(security *v1.SecurityContext, at *field.Path) {
+		asks := security != nil && security.Privileged != nil && *security.Privileged
+		c.check(asks, at.Child("securityContext", "privileged"), allowed.Privileged, "have privileged containers", "--privileged-sources")
+	}
+	for i := range pod.Spec.InitContainers {
+		container(pod.Spec.InitContainers[i].SecurityContext, spec.Child("initContainers").Index(i))
+	}
+	for i := range pod.Spec.Containers {
+		container(pod.Spec.Containers[i].SecurityContext, spec.Child("containers").Index(i))
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		container(pod.Spec.EphemeralContainers[i].SecurityContext, spec.Child("ephemeralContainers").Index(i))
+	}
+	return c.errs
+}
+
+// checker gathers what a pod of one source may not have.
+type checker struct {
+	source string
+	errs   field.ErrorList
+}
+
+// check refuses a field by which the pod asks for something, unless its source is one that may have it.
+func (c *checker) check(asks bool, at *field.Path, sources []string, what, flag string) {
+	if !asks || slices.Contains(sources, c.source) || slices.Contains(sources, Every) {
+		return
+	}
+	c.errs = append(c.errs, field.Forbidden(at, fmt.Sprintf(
+		"a pod of the source %q must not %s: leave the field out, or name %[1]q in %[3]s of configmux", c.source, what, flag)))
+}
