@@ -21,6 +21,11 @@ CONTAINERD_VERSION = $(shell sed -n 's|.*$(CONTAINERD) \(v[^ ]*\).*|\1|p' tools/
 CONTAINERD_FLAGS = -tags "no_btrfs no_zfs no_devmapper" -ldflags "-s -w -X $(CONTAINERD)/version.Version=$(CONTAINERD_VERSION)"
 RUNTIME := $(addprefix $(BIN)/,containerd containerd-shim-runc-v2 ctr runc bridge host-local loopback portmap)
 RUNTIME_MODULE := tools/runtime/go.mod tools/runtime/go.sum
+KUBERNETES := k8s.io/kubernetes
+KUBERNETES_VERSION = $(shell sed -n 's|.*$(KUBERNETES) \(v[^ ]*\).*|\1|p' tools/kube/go.mod)
+KUBERNETES_FLAGS = -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)"
+# What a cluster for tests consists of.
+CLUSTER := $(addprefix $(TOOLS)/,etcd kube-apiserver)
 PRODUCT_FLAGS = -trimpath -ldflags "-s -w -X github.com/quartet-node/quartet/internal/buildinfo.version=$(VERSION)"
 # What pods are made of; the bundled runtime imports them.
 POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
@@ -133,6 +138,14 @@ $(TOOLS)/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
 	@CGO_ENABLED=0 $(PART) jaeger go -C tools/jaeger build -trimpath -ldflags "-s -w" -o $@ github.com/jaegertracing/jaeger/cmd/all-in-one
 	@touch $@
 
+$(TOOLS)/kube-apiserver: tools/kube/go.mod tools/kube/go.sum
+	@CGO_ENABLED=0 $(PART) $(@F) go -C tools/kube build $(KUBERNETES_FLAGS) -o $@ $(KUBERNETES)/cmd/$(@F)
+	@touch $@
+
+$(TOOLS)/etcd: tools/kube/go.mod tools/kube/go.sum
+	@CGO_ENABLED=0 $(PART) etcd go -C tools/kube build -trimpath -ldflags "-s -w" -o $@ go.etcd.io/etcd/server/v3
+	@touch $@
+
 $(TOOLS)/docker-compose: tools/compose/go.mod tools/compose/go.sum
 	@CGO_ENABLED=0 $(PART) docker-compose go -C tools/compose build -trimpath -ldflags "-s -w" -o $@ github.com/docker/compose/v5/cmd
 	@touch $@
@@ -154,7 +167,7 @@ test: test-unit test-e2e ## Run every test
 
 # What tests talk to. A unit test that needs one skips without it, except with CI=true.
 .PHONY: test-tools
-test-tools: $(TOOLS)/jaeger $(DOCKER_TOOLS) ## Build what only tests need
+test-tools: $(TOOLS)/jaeger $(CLUSTER) $(DOCKER_TOOLS) ## Build what only tests need
 
 .PHONY: test-unit
 test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests of every package, with the race detector

@@ -87,7 +87,7 @@ func ofInit(name string) bool {
 func programs() []string {
 	return []string{
 		"configmux", "pleg", "syncloop", "nodestatus", "quartet", "containerd", "containerd-shim", "containerd-shim-runc-v2", "ctr",
-		"runc", "dockerd", "docker-proxy", "docker-init", "pause", "hello", "jaeger",
+		"runc", "dockerd", "docker-proxy", "docker-init", "pause", "hello", "jaeger", "etcd", "kube-apiserver",
 	}
 }
 

@@ -1,0 +1,78 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// apiServerName is the name of the API server's binary.
+const apiServerName = "kube-apiserver"
+
+// newAPIServer writes the API server's certificates and keys, and makes it ready to be started.
+func (c *Cluster) newAPIServer(binDir string, o options) (*Server, error) {
+	serving, err := c.authority.serving()
+	if err != nil {
+		return nil, err
+	}
+	_, signing, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	file := func(name string) string { return filepath.Join(c.dir, name) }
+	for name, content := range map[string][]byte{
+		"ca.crt": c.authority.pem, "serving.crt": serving.cert, "serving.key": serving.key, "service-accounts.key": signing,
+	} {
+		if err := os.WriteFile(file(name), content, 0o600); err != nil {
+			return nil, fmt.Errorf("write a file of the API server: %w", err)
+		}
+	}
+	ready, err := c.apiServerReady()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{
+		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(c.apiPort.number), "--permit-port-sharing",
+		"--tls-cert-file=" + file("serving.crt"), "--tls-private-key-file=" + file("serving.key"), "--client-ca-file=" + file("ca.crt"),
+		"--etcd-servers=http://" + c.etcdPort.address(),
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + file("service-accounts.key"),
+		"--service-account-signing-key-file=" + file("service-accounts.key"), "--service-cluster-ip-range=10.96.0.0/16",
+		// The service "kubernetes" has no endpoints: a loopback address may be none.
+		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
+	}
+	if !o.serviceAccounts {
+		args = append(args, "--disable-admission-plugins=ServiceAccount")
+	}
+	return newServer(c.dir, binDir, apiServerName, ready, append(args, o.flags...)...), nil
+}
+
+// apiServerReady makes what tells whether the API server does its work: it says so itself, and the namespace "default" is there,
+// which it makes a moment later.
+func (c *Cluster) apiServerReady() (func(context.Context) error, error) {
+	cert, err := c.authority.client(admin, []string{Masters})
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := tls.X509KeyPair(cert.cert, cert.key)
+	if err != nil {
+		return nil, fmt.Errorf("load the certificate of %s: %w", admin, err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(c.authority.cert)
+	return func(ctx context.Context) error {
+		var errs []error
+		for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
+			config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{certificate}}
+			_, err := ask(ctx, &http.Transport{TLSClientConfig: config}, http.MethodGet, c.URL()+path, nil)
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	}, nil
+}

@@ -1,0 +1,233 @@
+// Package cluster gives tests a real Kubernetes API server on a real etcd: the binaries that "make test-tools" builds from
+// tools/kube, as child processes on ports of the loopback interface, with certificates of their own. There is no controller, no
+// scheduler and no kubelet: what the API server does not do itself, a test does, such as creating the Node object.
+//
+//	c := cluster.Start(t)
+//	kubeconfig := c.Kubeconfig(t, cluster.NodeUser("node-1"), cluster.Nodes)
+//	pods, err := c.Client(t).CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
+//
+// A start takes some seconds, so tests of one package share one where they can: see Shared. A test can stop, kill, pause and start
+// each of the two (Server), let the history be forgotten (Compact), and put a Proxy between a client and the API server to break
+// its connections. What the servers have logged is printed when the test fails.
+//
+// What a test needs and the machine lacks makes the test skip with the reason; with CI=true it fails instead.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/quartet-node/quartet/test/harness"
+)
+
+const (
+	// Masters is the group of those who may do everything.
+	Masters = "system:masters"
+	// Nodes is the group of the nodes. One who is in it and is called NodeUser of a name may do what a kubelet has to.
+	Nodes = "system:nodes"
+
+	// admin is the user that the cluster itself acts as.
+	admin = "quartet-test-admin"
+)
+
+// NodeUser is the name of a node as a user.
+func NodeUser(node string) string { return "system:node:" + node }
+
+// Cluster is an API server with its etcd.
+type Cluster struct {
+	// APIServer is kube-apiserver, Etcd its data base.
+	APIServer, Etcd *Server
+
+	dir               string
+	authority         *authority
+	apiPort, etcdPort *port
+}
+
+// Option changes how the API server is started.
+type Option func(*options)
+
+type options struct {
+	serviceAccounts bool
+	flags           []string
+}
+
+// ServiceAccounts leaves the admission plugin ServiceAccount on: every pod names a service account, which has to be there, and
+// gets a volume with a token. Nobody makes the service account "default" of a namespace here: the test has to.
+func ServiceAccounts() Option { return func(o *options) { o.serviceAccounts = true } }
+
+// Flags are given to kube-apiserver after the others. A flag that is a list adds to what is there, any other replaces it.
+func Flags(flags ...string) Option {
+	return func(o *options) { o.flags = append(o.flags, flags...) }
+}
+
+// Require skips a test when a binary has not been built, or fails it with CI=true. It returns the folder of the build's binaries.
+func Require(t testing.TB) string {
+	t.Helper()
+	binDir := harness.BinDir(t)
+	for _, name := range []string{etcdName, apiServerName} {
+		if _, err := os.Stat(filepath.Join(binDir, "tools", name)); err != nil {
+			harness.Require(t, fmt.Errorf("%w: run 'make test-tools' first", err))
+		}
+	}
+	return binDir
+}
+
+// Start starts a cluster until the test ends, and returns when it is ready. The test is skipped as Require says.
+func Start(t testing.TB, options ...Option) *Cluster {
+	t.Helper()
+	c, err := New(t.Context(), Require(t), options...)
+	if err != nil {
+		t.Fatalf("cluster: %v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(c.Etcd.logFrom(0) + c.APIServer.logFrom(0))
+		}
+		if err := c.Close(); err != nil {
+			t.Errorf("cluster: %v", err)
+		}
+	})
+	return c
+}
+
+// New starts a cluster from the build's binaries, which are in the folder "tools" below binDir, and returns when it is ready. It
+// runs until Close. When it fails nothing is left, and the error has what the servers have logged.
+func New(ctx context.Context, binDir string, opts ...Option) (*Cluster, error) {
+	var o options
+	for _, option := range opts {
+		option(&o)
+	}
+	dir, err := os.MkdirTemp("", "quartet-cluster-")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory for a cluster: %w", err)
+	}
+	c := &Cluster{dir: dir}
+	if err := c.start(ctx, binDir, o); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context, binDir string, o options) (err error) {
+	if c.authority, err = newAuthority(); err != nil {
+		return err
+	}
+	if c.etcdPort, err = holdPort(); err != nil {
+		return err
+	}
+	if c.apiPort, err = holdPort(); err != nil {
+		return err
+	}
+	c.Etcd = newEtcd(c.dir, binDir, c.etcdPort)
+	if c.APIServer, err = c.newAPIServer(binDir, o); err != nil {
+		return err
+	}
+	if err := c.Etcd.start(ctx); err != nil {
+		return err
+	}
+	return c.APIServer.start(ctx)
+}
+
+// Close ends both servers at once, for there is nothing to keep, and removes their data. It fails when a server has ended by
+// itself before; everything is removed nevertheless.
+func (c *Cluster) Close() error {
+	var errs []error
+	for _, server := range []*Server{c.APIServer, c.Etcd} {
+		if server != nil {
+			errs = append(errs, server.kill())
+		}
+	}
+	for _, port := range []*port{c.apiPort, c.etcdPort} {
+		if port != nil {
+			errs = append(errs, port.close())
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(c.dir))...)
+}
+
+// URL is the address of the API server, for example https://127.0.0.1:40123. It stays the same.
+func (c *Cluster) URL() string { return "https://" + c.apiPort.address() }
+
+// Kubeconfig writes a kubeconfig with a client certificate for a user in groups, and returns its path. The certificates are in the
+// file itself, which is gone with the test.
+func (c *Cluster) Kubeconfig(t testing.TB, user string, groups ...string) string {
+	t.Helper()
+	return c.writeKubeconfig(t, c.URL(), user, groups)
+}
+
+func (c *Cluster) writeKubeconfig(t testing.TB, url, user string, groups []string) string {
+	t.Helper()
+	cert, err := c.authority.client(user, groups)
+	if err != nil {
+		t.Fatalf("cluster: %v", err)
+	}
+	const name = "test"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: c.authority.pem}
+	config.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: cert.cert, ClientKeyData: cert.key}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		t.Fatalf("cluster: write a kubeconfig: %v", err)
+	}
+	return path
+}
+
+// Client is a client that may do everything.
+func (c *Cluster) Client(t testing.TB) *kubernetes.Clientset {
+	t.Helper()
+	return c.ClientFor(t, admin, Masters)
+}
+
+// ClientFor is a client that acts as a user in groups, as fast as it can. Its connections that are idle are closed when the test ends.
+func (c *Cluster) ClientFor(t testing.TB, user string, groups ...string) *kubernetes.Clientset {
+	t.Helper()
+	cert, err := c.authority.client(user, groups)
+	if err != nil {
+		t.Fatalf("cluster: %v", err)
+	}
+	config := &rest.Config{
+		Host:            c.URL(),
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.authority.pem, CertData: cert.cert, KeyData: cert.key},
+		QPS:             -1, // no limit
+	}
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatalf("cluster: %v", err)
+	}
+	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(httpClient.Transport) })
+	client, err := kubernetes.NewForConfigAndClient(config, httpClient)
+	if err != nil {
+		t.Fatalf("cluster: %v", err)
+	}
+	return client
+}
+
+// Compact makes the cluster forget its history: a watch from a resource version of before, and a list that goes on from one, fail
+// with 410 Gone. The API server remembers for itself what etcd has forgotten, so one that runs is stopped and started again, which
+// breaks every connection; one that does not run is left so.
+func (c *Cluster) Compact(t testing.TB) {
+	t.Helper()
+	running := c.APIServer.running()
+	if running {
+		c.APIServer.Stop(t)
+	}
+	if err := compact(t.Context(), c.etcdPort); err != nil {
+		t.Fatalf("cluster: %v", err)
+	}
+	if running {
+		c.APIServer.Start(t)
+	}
+}

@@ -1,0 +1,312 @@
+package cluster_test
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/leftovers"
+)
+
+// patience is how long what has to happen may take on a busy machine.
+const patience = 30 * time.Second
+
+var shared cluster.Shared
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
+
+// pod is a pod that is bound to a node from its beginning.
+func pod(name, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			NodeName:   node,
+			Containers: []corev1.Container{{Name: "main", Image: "quartet.local/hello:1"}},
+		},
+	}
+}
+
+func create(t *testing.T, client kubernetes.Interface, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	created, err := client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("create the pod %s: %v", pod.Name, err)
+	}
+	return created
+}
+
+// of is the selection of a node's pods, which is what a kubelet asks for.
+func of(node string) metav1.ListOptions {
+	return metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}
+}
+
+func names(t *testing.T, client kubernetes.Interface, options metav1.ListOptions) []string {
+	t.Helper()
+	list, err := client.CoreV1().Pods("").List(t.Context(), options)
+	if err != nil {
+		t.Fatalf("list the pods: %v", err)
+	}
+	var all []string
+	for i := range list.Items {
+		all = append(all, list.Items[i].Name)
+	}
+	return all
+}
+
+func next(t *testing.T, w watch.Interface) (event watch.Event, open bool) {
+	t.Helper()
+	select {
+	case event, open = <-w.ResultChan():
+		return event, open
+	case <-time.After(patience):
+		t.Fatalf("the watch says nothing within %s", patience)
+		return watch.Event{}, false
+	}
+}
+
+// client uses a kubeconfig as a program would that is given its path.
+func client(t *testing.T, kubeconfig string) *kubernetes.Clientset {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(httpClient.Transport) })
+	c, err := kubernetes.NewForConfigAndClient(config, httpClient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestAPodIsCreatedListedAndWatched(t *testing.T) {
+	c := shared.Cluster(t)
+	admin := c.Client(t)
+	version, err := admin.Discovery().ServerVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(version.GitVersion, "v1.") {
+		t.Errorf("the API server says that it is %q", version.GitVersion)
+	}
+	w, err := admin.CoreV1().Pods("").Watch(t.Context(), of("node-watched"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	create(t, admin, pod("of-another", "node-other"))
+	created := create(t, admin, pod("watched", "node-watched"))
+	event, _ := next(t, w)
+	if seen, ok := event.Object.(*corev1.Pod); !ok || event.Type != watch.Added || seen.UID != created.UID {
+		t.Errorf("the watch says %s %v", event.Type, event.Object)
+	}
+	if got := names(t, admin, of("node-watched")); !slices.Equal(got, []string{"watched"}) {
+		t.Errorf("the node's pods are %q", got)
+	}
+}
+
+func TestANodeSeesItsOwnPodsAndNoSecrets(t *testing.T) {
+	c := shared.Cluster(t)
+	create(t, c.Client(t), pod("mine", "node-mine"))
+	node := client(t, c.Kubeconfig(t, cluster.NodeUser("node-mine"), cluster.Nodes))
+	if got := names(t, node, of("node-mine")); !slices.Equal(got, []string{"mine"}) {
+		t.Errorf("the node's pods are %q", got)
+	}
+	pods := node.CoreV1().Pods("")
+	if _, err := pods.List(t.Context(), of("node-other")); !apierrors.IsForbidden(err) {
+		t.Errorf("it may list another node's pods: %v", err)
+	}
+	if _, err := pods.List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("it may list all pods: %v", err)
+	}
+	if _, err := node.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("it may list secrets: %v", err)
+	}
+	stranger := c.ClientFor(t, "somebody")
+	if _, err := stranger.CoreV1().Pods("").List(t.Context(), of("node-mine")); !apierrors.IsForbidden(err) {
+		t.Errorf("somebody who is no node may list its pods: %v", err)
+	}
+}
+
+func TestTheAPIServerComesBackWithItsData(t *testing.T) {
+	c := shared.Cluster(t)
+	admin := c.Client(t)
+	create(t, admin, pod("kept", "node-kept"))
+	for how, end := range map[string]func(testing.TB){"killed": c.APIServer.Kill, "stopped": c.APIServer.Stop} {
+		end(t)
+		if _, err := admin.CoreV1().Pods("").List(t.Context(), of("node-kept")); !utilnet.IsConnectionRefused(err) {
+			t.Errorf("%s: it does not refuse connections: %v", how, err)
+		}
+		c.APIServer.Start(t)
+		if got := names(t, admin, of("node-kept")); !slices.Equal(got, []string{"kept"}) {
+			t.Errorf("%s and started again, the node's pods are %q", how, got)
+		}
+	}
+}
+
+func TestAPausedAPIServerDoesNotAnswerUntilItGoesOn(t *testing.T) {
+	c := shared.Cluster(t)
+	admin := c.Client(t)
+	create(t, admin, pod("paused", "node-paused"))
+	c.APIServer.Pause(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := admin.CoreV1().Pods("").List(ctx, of("node-paused")); err == nil || ctx.Err() == nil {
+		t.Errorf("it answers: %v", err)
+	}
+	c.APIServer.Resume(t)
+	if got := names(t, admin, of("node-paused")); !slices.Equal(got, []string{"paused"}) {
+		t.Errorf("the node's pods are %q", got)
+	}
+}
+
+func TestAnOldResourceVersionIsGoneAfterCompaction(t *testing.T) {
+	c := shared.Cluster(t)
+	admin := c.Client(t)
+	old := create(t, admin, pod("old", "node-old")).ResourceVersion
+	watchFromOld := func() watch.Event {
+		options := of("node-old")
+		options.ResourceVersion = old
+		w, err := admin.CoreV1().Pods("").Watch(t.Context(), options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Stop()
+		event, _ := next(t, w)
+		return event
+	}
+	create(t, admin, pod("newer", "node-old"))
+	if event := watchFromOld(); event.Type != watch.Added {
+		t.Fatalf("before the compaction the watch says %s %v", event.Type, event.Object)
+	}
+	c.Compact(t)
+	event := watchFromOld()
+	if err := apierrors.FromObject(event.Object); event.Type != watch.Error || !apierrors.IsResourceExpired(err) {
+		t.Errorf("the watch says %s %v", event.Type, event.Object)
+	}
+	if got := names(t, admin, of("node-old")); !slices.Equal(got, []string{"newer", "old"}) {
+		t.Errorf("the node's pods are %q", got)
+	}
+}
+
+func TestAProxyBreaksConnections(t *testing.T) {
+	c := shared.Cluster(t)
+	proxy := c.Proxy(t)
+	near := client(t, proxy.Kubeconfig(t, cluster.NodeUser("node-far"), cluster.Nodes))
+	w, err := near.CoreV1().Pods("").Watch(t.Context(), of("node-far"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if n := proxy.Cut(); n != 1 {
+		t.Errorf("%d connections were cut", n)
+	}
+	if event, open := next(t, w); open && event.Type != watch.Error {
+		t.Errorf("the watch says %s", event.Type)
+	}
+	names(t, near, of("node-far"))
+	proxy.Refuse(t)
+	if _, err := near.CoreV1().Pods("").List(t.Context(), of("node-far")); !utilnet.IsConnectionRefused(err) {
+		t.Errorf("connections are not refused: %v", err)
+	}
+	names(t, c.Client(t), of("node-far"))
+	proxy.Accept(t)
+	names(t, near, of("node-far"))
+}
+
+func TestNothingIsLeftBehind(t *testing.T) {
+	var directory, address string
+	// It lists the service accounts' tokens that it mounts only when that was asked for.
+	t.Run("cluster", func(t *testing.T) {
+		c := cluster.Start(t, cluster.ServiceAccounts(), cluster.Flags("--event-ttl=1m"))
+		_, err := c.Client(t).CoreV1().Pods("default").Create(t.Context(), pod("alone", "node-alone"), metav1.CreateOptions{})
+		if err == nil || !strings.Contains(err.Error(), "service account") {
+			t.Errorf("a pod needs no service account: %v", err)
+		}
+		directory = directoryOf(t, c)
+		parsed, err := url.Parse(c.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		address = parsed.Host
+	})
+	if t.Skipped() || address == "" {
+		return
+	}
+	if _, err := os.Stat(directory); !os.IsNotExist(err) {
+		t.Errorf("%s is there: %v", directory, err)
+	}
+	if conn, err := net.Dial("tcp", address); err == nil {
+		_ = conn.Close()
+		t.Errorf("somebody listens at %s", address)
+	}
+	now, err := leftovers.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range now.Since(leftovers.Snapshot{}) {
+		if strings.Contains(line, directory) {
+			t.Errorf("left behind: %s", line)
+		}
+	}
+}
+
+// directoryOf is the directory of a cluster, by what its API server was started with.
+func directoryOf(t *testing.T, c *cluster.Cluster) string {
+	t.Helper()
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(c.URL(), "https://"))
+	now, err := leftovers.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range now.Since(leftovers.Snapshot{}) {
+		if _, file, found := strings.Cut(line, "--tls-cert-file="); found && strings.Contains(line, "--secure-port="+port) {
+			file, _, _ = strings.Cut(file, " ")
+			return filepath.Dir(file)
+		}
+	}
+	t.Fatal("the process of the API server is not seen")
+	return ""
+}
+
+func TestWhyItDoesNotStart(t *testing.T) {
+	binDir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(binDir, "tools"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cluster.New(t.Context(), binDir); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("without a binary: %v", err)
+	}
+	script := []byte("#!/bin/sh\necho unknown flag: $2\nexit 3\n")
+	if err := os.WriteFile(filepath.Join(binDir, "tools", "etcd"), script, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, err := cluster.New(t.Context(), binDir)
+	for _, want := range []string{"etcd has ended", "exit status 3", "unknown flag: --unsafe-no-fsync"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q: %v", want, err)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+)
+
+// Proxy is an address of the API server whose connections can be broken, while the API server itself and its other clients go on.
+type Proxy struct {
+	cluster *Cluster
+	port    *port
+	work    sync.WaitGroup
+
+	mu sync.Mutex
+	// listener is nil while connections are refused.
+	listener net.Listener
+	links    map[*link]struct{}
+}
+
+// link is a connection from a client on to the API server, which has not been reached yet while server is nil.
+type link struct {
+	client, server net.Conn
+}
+
+// Proxy starts a proxy until the test ends. The API server need not run: a connection to it that fails breaks the client's.
+func (c *Cluster) Proxy(t testing.TB) *Proxy {
+	t.Helper()
+	held, err := holdPort()
+	if err != nil {
+		t.Fatalf("cluster: %v", err)
+	}
+	p := &Proxy{cluster: c, port: held, links: map[*link]struct{}{}}
+	t.Cleanup(func() {
+		if err := errors.Join(p.refuse(), held.close()); err != nil {
+			t.Errorf("cluster: end a proxy: %v", err)
+		}
+		p.work.Wait()
+	})
+	p.Accept(t)
+	return p
+}
+
+// URL is the address of the API server by way of the proxy. It stays the same.
+func (p *Proxy) URL() string { return "https://" + p.port.address() }
+
+// Kubeconfig is Cluster.Kubeconfig by way of the proxy.
+func (p *Proxy) Kubeconfig(t testing.TB, user string, groups ...string) string {
+	t.Helper()
+	return p.cluster.writeKubeconfig(t, p.URL(), user, groups)
+}
+
+// Accept lets connections be made, also again after Refuse.
+func (p *Proxy) Accept(t testing.TB) {
+	t.Helper()
+	p.mu.Lock()
+	accepting := p.listener != nil
+	p.mu.Unlock()
+	if accepting {
+		return
+	}
+	config := net.ListenConfig{Control: reusePort}
+	listener, err := config.Listen(context.Background(), "tcp4", p.port.address())
+	if err != nil {
+		t.Fatalf("cluster: listen as a proxy: %v", err)
+	}
+	p.mu.Lock()
+	p.listener = listener
+	p.mu.Unlock()
+	p.work.Go(func() { p.serve(listener) })
+}
+
+// Refuse breaks every connection and lets new ones be refused, until Accept.
+func (p *Proxy) Refuse(t testing.TB) {
+	t.Helper()
+	if err := p.refuse(); err != nil {
+		t.Fatalf("cluster: refuse connections: %v", err)
+	}
+}
+
+func (p *Proxy) refuse() error {
+	p.mu.Lock()
+	listener := p.listener
+	p.listener = nil
+	p.mu.Unlock()
+	var err error
+	if listener != nil {
+		err = listener.Close()
+	}
+	p.Cut()
+	return err
+}
+
+// Cut breaks every connection there is, by a reset, as a firewall or a load balancer that is replaced does, and returns how many
+// there were. New ones are accepted.
+func (p *Proxy) Cut() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.links)
+	for l := range p.links {
+		reset(l.client)
+		if l.server != nil {
+			reset(l.server)
+		}
+	}
+	clear(p.links)
+	return n
+}
+
+// reset closes a connection without a farewell. Its peer sees that, so no error needs to be told.
+func reset(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = conn.Close()
+}
+
+// serve accepts connections until the listener is closed.
+func (p *Proxy) serve(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		l := &link{client: conn}
+		p.mu.Lock()
+		current := p.listener == listener
+		if current {
+			p.links[l] = struct{}{}
+		}
+		p.mu.Unlock()
+		if !current {
+			reset(conn)
+			return
+		}
+		p.work.Go(func() { p.forward(l) })
+	}
+}
+
+// forward carries one connection until an end of it is closed, or it is cut.
+func (p *Proxy) forward(l *link) {
+	defer p.drop(l)
+	dialer := net.Dialer{Timeout: probeTimeout}
+	server, err := dialer.DialContext(context.Background(), "tcp4", p.cluster.apiPort.address())
+	if err != nil {
+		return
+	}
+	p.mu.Lock()
+	_, whole := p.links[l]
+	l.server = server
+	p.mu.Unlock()
+	if !whole {
+		return
+	}
+	var back sync.WaitGroup
+	back.Go(func() { carry(l.client, server) })
+	carry(server, l.client)
+	back.Wait()
+}
+
+// carry copies one direction and tells the other end when it is over. How it is over, both ends see themselves.
+func carry(to, from net.Conn) {
+	_, _ = io.Copy(to, from)
+	_ = to.Close()
+}
+
+// drop forgets a link and closes it.
+func (p *Proxy) drop(l *link) {
+	p.mu.Lock()
+	delete(p.links, l)
+	p.mu.Unlock()
+	reset(l.client)
+	if l.server != nil {
+		reset(l.server)
+	}
+}

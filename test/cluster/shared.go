@@ -1,0 +1,96 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// Shared is one cluster for the tests of a package. The first test that asks for it starts it, and Main ends it:
+//
+//	var shared cluster.Shared
+//
+//	func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
+//
+//	func TestPods(t *testing.T) {
+//		client := shared.Cluster(t).Client(t)
+//
+// What one test creates the next one sees, so each takes names of its own, of nodes for example. A test that stops or pauses a
+// server shares its cluster with none that runs in parallel.
+type Shared struct {
+	// Options are those of the cluster. They are read when it is started.
+	Options []Option
+
+	once    sync.Once
+	cluster *Cluster
+	err     error
+}
+
+// Runner is what has the tests of a package: *testing.M, and what goleak.VerifyTestMain takes.
+type Runner interface {
+	// Run runs them and returns the exit code.
+	Run() int
+}
+
+// Cluster gives the cluster, started and ready. The test is skipped as Require says. When the test ends, servers that it has
+// stopped or paused run again, and what they have logged during the test is printed if it has failed.
+func (s *Shared) Cluster(t testing.TB) *Cluster {
+	t.Helper()
+	binDir := Require(t)
+	s.once.Do(func() { s.cluster, s.err = New(t.Context(), binDir, s.Options...) })
+	if s.err != nil {
+		t.Fatalf("cluster: %v", s.err)
+	}
+	c := s.cluster
+	etcdLog, apiServerLog := c.Etcd.logSize(), c.APIServer.logSize()
+	t.Cleanup(func() {
+		if err := c.restore(); err != nil {
+			t.Errorf("cluster: the next tests have no cluster: %v", err)
+		}
+		if t.Failed() {
+			t.Log(c.Etcd.logFrom(etcdLog) + c.APIServer.logFrom(apiServerLog))
+		}
+	})
+	return c
+}
+
+// restore lets both servers run.
+func (c *Cluster) restore() error {
+	for _, server := range []*Server{c.Etcd, c.APIServer} {
+		var err error
+		if server.running() {
+			err = server.signal(syscall.SIGCONT)
+		} else {
+			err = server.start(context.Background())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Main runs the tests of a package and then ends the cluster, if one was started.
+func (s *Shared) Main(tests Runner) Runner { return &sharing{shared: s, tests: tests} }
+
+type sharing struct {
+	shared *Shared
+	tests  Runner
+}
+
+// Run implements Runner. The exit code is 1 if the cluster could not be ended well.
+func (r *sharing) Run() int {
+	code := r.tests.Run()
+	if r.shared.cluster == nil {
+		return code
+	}
+	if err := r.shared.cluster.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, errors.Join(errors.New("cluster: the shared cluster did not end well"), err))
+		return max(code, 1)
+	}
+	return code
+}
