@@ -44,6 +44,8 @@ type Options struct {
 	Kubeconfig string
 	// These are passed to the services when they are given.
 	RuntimeEndpoint, AllowedUIDs, HostnameOverride, RootDir, NodeIP, NodeLabels string
+	// HostPrivileges is passed to configmux.
+	HostPrivileges nodeconfig.PrivilegeFlags
 	// StateDir is the directory of the node's state.
 	StateDir string
 	// Verbosity is how much the services log.
@@ -59,6 +61,7 @@ func (o *Options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.RootDir, "root-dir", "", "`directory` of the pods' volumes and files; root in the state directory when empty")
 	flags.StringVar(&o.NodeIP, "node-ip", "", "`address` that the node reports; chosen when empty")
 	flags.StringVar(&o.NodeLabels, "node-labels", "", "`labels` for the node, key=value, separated by commas")
+	o.HostPrivileges.Add(flags)
 	flags.IntVarP(&o.Verbosity, "v", "v", 0, "how much to log: 0 is what an operator needs, 4 is for debugging")
 	target.AddFlag(flags, &o.StateDir)
 }
@@ -175,6 +178,9 @@ func (o Options) args(l layout.Layout, service layout.Service) []string {
 		if value != "" {
 			args = append(args, "--"+flag+"="+value)
 		}
+	}
+	if service == layout.ConfigMux {
+		args = append(args, o.HostPrivileges.Args()...)
 	}
 	if o.Verbosity != 0 {
 		args = append(args, "--v="+strconv.Itoa(o.Verbosity))

@@ -55,9 +55,7 @@ func (n *node) launch(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, log.Close())
 	}
-	cmd := exec.Command(exe, "up",
-		"--state-dir="+n.layout.StateDir(), "--manifests="+n.opts.manifests, "--kubeconfig="+n.opts.kubeconfig,
-		"--read-only-port="+strconv.Itoa(int(n.opts.readOnlyPort)), "--v="+strconv.Itoa(n.opts.verbosity))
+	cmd := exec.Command(exe, n.foregroundArgs()...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -86,6 +84,14 @@ func (n *node) launch(ctx context.Context) error {
 	cancel(nil)
 	<-watched
 	return errors.Join(err, cmd.Process.Release())
+}
+
+// foregroundArgs are the arguments of the same command in the foreground.
+func (n *node) foregroundArgs() []string {
+	return append([]string{
+		"up", "--state-dir=" + n.layout.StateDir(), "--manifests=" + n.opts.manifests, "--kubeconfig=" + n.opts.kubeconfig,
+		"--read-only-port=" + strconv.Itoa(int(n.opts.readOnlyPort)), "--v=" + strconv.Itoa(n.opts.verbosity),
+	}, n.opts.hostPrivileges.Args()...)
 }
 
 // tail is the end of what a log has got since an offset.

@@ -21,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
@@ -36,6 +37,7 @@ type upOptions struct {
 	readOnlyPort                    int32
 	detach                          bool
 	verbosity                       int
+	hostPrivileges                  nodeconfig.PrivilegeFlags
 }
 
 // UpCommand is `quartet up`.
@@ -61,6 +63,7 @@ stops everything.`,
 	flags.StringVar(&opts.manifests, "manifests", "", "`directory` to read pods from; manifests in the state directory when empty")
 	flags.StringVar(&opts.kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server; without it the node is standalone")
 	flags.Int32Var(&opts.readOnlyPort, "read-only-port", defaultReadOnlyPort, "`port` of /pods and /healthz on 127.0.0.1; another node on this machine needs another")
+	opts.hostPrivileges.Add(flags)
 	flags.IntVarP(&opts.verbosity, "v", "v", 0, "how much the services log: 0 is what an operator needs, 4 is for debugging")
 	return cmd
 }
@@ -75,6 +78,9 @@ type node struct {
 }
 
 func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
+	if err := opts.hostPrivileges.Check(); err != nil {
+		return err
+	}
 	l, err := layout.New(opts.stateDir)
 	if err != nil {
 		return err
@@ -217,10 +223,11 @@ func ignoreEnd(ctx context.Context, err error) error {
 
 func (n *node) nodeOptions() nodecmd.Options {
 	return nodecmd.Options{
-		ConfigFile: n.layout.ConfigFile(),
-		Kubeconfig: n.opts.kubeconfig,
-		StateDir:   n.layout.StateDir(),
-		Verbosity:  n.opts.verbosity,
+		ConfigFile:     n.layout.ConfigFile(),
+		Kubeconfig:     n.opts.kubeconfig,
+		HostPrivileges: n.opts.hostPrivileges,
+		StateDir:       n.layout.StateDir(),
+		Verbosity:      n.opts.verbosity,
 	}
 }
 
