@@ -108,13 +108,16 @@ func (s *Source) apply(ctx context.Context, wanted *entry, dryRun bool) (Applied
 	ctx, span := s.begin(ctx, wanted.path, began)
 	err := s.write(wanted)
 	telemetry.End(span, err)
+	causes := map[string]context.Context{wanted.path: ctx}
 	if err != nil {
+		// The file may be in its place all the same.
+		s.read(causes)
 		return Applied{}, err
 	}
 	s.pods[wanted.given] = wanted
 	delete(s.broken, wanted.path)
 	delete(s.broken, asideOf(wanted.path))
-	s.give(map[string]context.Context{wanted.path: ctx})
+	s.give(causes)
 	return outcome, nil
 }
 
@@ -154,11 +157,14 @@ func (s *Source) remove(ctx context.Context, name types.NamespacedName) error {
 		err = fmt.Errorf("removing the pod's file: %w: see that %s can be written, and try again", err, s.cfg.Dir)
 	}
 	telemetry.End(span, err)
+	causes := map[string]context.Context{known.path: ctx}
 	if err != nil {
+		// The file may be gone all the same.
+		s.read(causes)
 		return err
 	}
 	delete(s.pods, known.given)
-	s.give(map[string]context.Context{known.path: ctx})
+	s.give(causes)
 	return nil
 }
 
@@ -170,6 +176,7 @@ func (s *Source) removeBroken(name types.NamespacedName, unknown error) error {
 			continue
 		}
 		if err := statedir.RemoveFile(path); err != nil {
+			s.read(nil)
 			return fmt.Errorf("removing the file of the pod: %w: see that %s can be written, and try again", err, s.cfg.Dir)
 		}
 		delete(s.broken, path)

@@ -1,11 +1,13 @@
 package localsource
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,6 +56,16 @@ func (s *Source) pathOf(given types.NamespacedName) string {
 
 func asideOf(path string) string { return path + aside }
 
+// at returns the pod of a file; nil when it has none.
+func (s *Source) at(path string) *entry {
+	for _, e := range s.pods {
+		if e.path == path {
+			return e
+		}
+	}
+	return nil
+}
+
 // withUID returns the pod with a UID; nil when there is none.
 func (s *Source) withUID(uid types.UID) *entry {
 	for _, e := range s.pods {
@@ -64,21 +76,26 @@ func (s *Source) withUID(uid types.UID) *entry {
 	return nil
 }
 
-// read reads what was applied before this process began, and gives it.
-func (s *Source) read() {
+// read reads what is on the disk, and gives it, with the traces of what may have changed by path.
+func (s *Source) read(causes map[string]context.Context) {
 	clear(s.pods)
 	clear(s.broken)
 	s.failure = s.readAll()
 	if s.failure == nil {
 		s.readAt = s.cfg.Clock.Now()
 	}
-	s.give(nil)
+	s.give(causes)
 }
 
 func (s *Source) readAll() error {
 	if err := statedir.MakeDir(s.cfg.Dir); err != nil {
 		return fmt.Errorf("cannot keep pods in %s: %w: see that it is a directory that this process can write", s.cfg.Dir, err)
 	}
+	// Whoever died between a change and its sync told nobody of it. Before this process does, it has to last.
+	if err := syncDir(s.cfg.Dir); err != nil {
+		return fmt.Errorf("cannot make the pods in %s last: %w: see to the disk", s.cfg.Dir, err)
+	}
+	// In the order of names: a pod comes before what was set aside of it.
 	files, err := os.ReadDir(s.cfg.Dir)
 	if err != nil {
 		return fmt.Errorf("cannot read the pods: %w: see that this process may read the directory", err)
@@ -92,9 +109,11 @@ func (s *Source) readAll() error {
 				s.note(path, fmt.Sprintf("cannot remove what a crash has left: %s; remove it", err))
 			}
 		case strings.HasSuffix(path, extension+aside):
-			s.note(path, "it was set aside because it holds no pod that can run: apply the pod again, or delete it")
+			s.leaveAside(path)
 		case strings.HasSuffix(path, extension):
-			s.take(path)
+			if err := s.take(path); err != nil {
+				return err
+			}
 		default:
 			s.note(path, "it is no pod that was applied, and is skipped: remove it, which the next start notices")
 		}
@@ -102,11 +121,38 @@ func (s *Source) readAll() error {
 	return nil
 }
 
-// take takes in the file of one pod, or tells why it cannot.
-func (s *Source) take(path string) {
+// syncDir makes what was renamed and removed in a directory last through a crash of the machine.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// leaveAside tells of a file that was set aside, unless the pod was applied anew since: then it is removed, which whoever
+// applied the pod did not live to do.
+func (s *Source) leaveAside(path string) {
+	if s.at(strings.TrimSuffix(path, aside)) == nil {
+		s.note(path, "it was set aside because it holds no pod that can run: apply the pod again, or delete it")
+		return
+	}
+	if err := statedir.RemoveFile(path); err != nil {
+		s.note(path, fmt.Sprintf("it was set aside, its pod was applied anew, and it cannot be removed: %s; remove it", err))
+	}
+}
+
+// take takes in the file of one pod, or tells why it holds none. Its error says that the file cannot be read, so that it is
+// not known what it holds: then nothing is known of the whole, and what runs is left alone.
+func (s *Source) take(path string) error {
 	err := s.readOne(path)
 	var invalid *InvalidError
+	var unreadable *fs.PathError
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// Somebody has removed it a moment ago.
+	case errors.As(err, &unreadable):
+		return fmt.Errorf("cannot read an applied pod: %w: see to the disk and to the file's owner, or remove the file, which deletes its pod", err)
 	case errors.As(err, &invalid):
 		// It may be valid again with another configuration, or another version of this program.
 		first := invalid.Problems[0]
@@ -117,6 +163,7 @@ func (s *Source) take(path string) {
 	case err != nil:
 		s.setAside(path, err)
 	}
+	return nil
 }
 
 // readOne reads the file of one pod.

@@ -5,12 +5,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 func TestFilesWithoutAPodAreSetAside(t *testing.T) {
@@ -116,6 +119,16 @@ func TestEveryPrefixOfTheWritesIsAState(t *testing.T) {
 	check("renamed", "i:2")
 }
 
+// await waits until the source waits for its next try.
+func (r *rig) await() {
+	r.t.Helper()
+	for end := time.Now().Add(patience); !r.clock.HasWaiters(); {
+		if time.Now().After(end) {
+			r.t.Fatal("nothing is tried again")
+		}
+	}
+}
+
 func TestADirectoryThatCannotBeReadIsTriedAgain(t *testing.T) {
 	r := newRig(t)
 	must(t, os.WriteFile(r.dir, nil, 0o600))
@@ -123,11 +136,7 @@ func TestADirectoryThatCannotBeReadIsTriedAgain(t *testing.T) {
 		t.Errorf("a file in the place of the directory: %+v, want a failure that names it", reading)
 	}
 	must(t, os.Remove(r.dir))
-	for end := time.Now().Add(patience); !r.clock.HasWaiters(); {
-		if time.Now().After(end) {
-			t.Fatal("nothing is tried again")
-		}
-	}
+	r.await()
 	r.clock.Step(retryInterval)
 	if reading := r.next(); reading.Failed {
 		t.Errorf("the directory can be made now: %+v", reading)
@@ -147,4 +156,54 @@ func TestNothingIsAppliedThatCannotBeKept(t *testing.T) {
 	if op := r.apply(pod("a", "i")); op != podset.Add {
 		t.Errorf("a new pod: %v, want Add", op)
 	}
+}
+
+// A change whose last step fails is told to nobody as done. What is in memory is what the next process would find: nothing
+// comes up weeks later, with the next start.
+func TestAChangeThatFailsHalfWayIsWhatTheDiskSays(t *testing.T) {
+	r := newRig(t)
+	must(t, os.MkdirAll(filepath.Join(r.file("a")+".broken", "not empty"), 0o700))
+	r.start()
+	if _, err := r.Apply(t.Context(), pod("a", "i:1"), false); err == nil || !strings.Contains(err.Error(), "keeping the pod") {
+		t.Fatalf("applying a pod in whose way something is: %v, want an error", err)
+	}
+	reading := r.next()
+	expect(t, reading, map[string]string{"default/a-node": "i:1"})
+	if reading.Causes[r.file("a")] == nil {
+		t.Error("the change has no trace")
+	}
+	if op := r.apply(pod("a", "i:1")); op != podset.None {
+		t.Errorf("the second try: %v, want None", op)
+	}
+	reading = r.restart()
+	expect(t, reading, map[string]string{"default/a-node": "i:1"})
+	if len(reading.Errors) != 1 || !strings.Contains(reading.Errors[0].Message, "cannot be removed") {
+		t.Errorf("errors %v, want that the rest cannot be removed", reading.Errors)
+	}
+}
+
+// A disk that fails for a moment costs no pod: while one file cannot be read, it is not known which pods are meant.
+func TestAFileThatCannotBeReadIsNotSetAside(t *testing.T) {
+	require.Root(t, "putting a file that cannot be read in the place of another")
+	r := newRig(t)
+	r.start()
+	r.apply(pod("a", "i:1"))
+	r.apply(pod("b", "i:1"))
+	r.stop()
+	// Nothing is mapped at the address 0 of any process.
+	must(t, unix.Mount("/proc/self/mem", r.file("a"), "", unix.MS_BIND, ""))
+	unmount := sync.OnceFunc(func() { must(t, unix.Unmount(r.file("a"), 0)) })
+	t.Cleanup(unmount)
+	reading := r.start()
+	if !reading.Failed || len(reading.Errors) != 1 || !strings.Contains(reading.Errors[0].Message, "cannot read an applied pod: read "+r.file("a")) {
+		t.Fatalf("with a file that cannot be read: %+v, want a failure that names it", reading)
+	}
+	if _, err := r.Apply(t.Context(), pod("c", "i:1"), false); err == nil {
+		t.Error("a pod is applied though it is not known which there are")
+	}
+	r.next()
+	unmount()
+	r.await()
+	r.clock.Step(retryInterval)
+	expect(t, r.next(), map[string]string{"default/a-node": "i:1", "default/b-node": "i:1"})
 }

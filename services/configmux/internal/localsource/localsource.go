@@ -8,7 +8,8 @@
 //
 // The file is written, and synced, before anyone hears of the pod; it is gone before anyone hears that the pod is. So at
 // whatever point the process dies, the next one finds what was there before the call, or what the call asked for, and a
-// call that was answered has lasting effect.
+// call that was answered has lasting effect. When a step fails, the owner reads the directory again: what it holds in memory
+// and what the next process would find never differ.
 package localsource
 
 import (
@@ -105,7 +106,7 @@ func (s *Source) Target() string { return s.cfg.Dir }
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	defer close(s.ended)
 	s.sink = sink
-	s.read()
+	s.read(nil)
 	for {
 		var retry <-chan time.Time
 		stop := func() {}
@@ -120,7 +121,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		case r := <-s.requests:
 			r.answer <- s.serve(r)
 		case <-retry:
-			s.read()
+			s.read(nil)
 		}
 		stop()
 	}
@@ -132,7 +133,7 @@ func (s *Source) serve(r request) answer {
 		return answer{err: err}
 	}
 	if s.failure != nil {
-		s.read()
+		s.read(nil)
 	}
 	if s.failure != nil {
 		return answer{err: s.failure}

@@ -1,0 +1,161 @@
+package localsource
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/test/require"
+)
+
+// tracer runs a process, sees each of its system calls that change something below a directory, and kills it with SIGKILL
+// before one of them. The kernel does not run the call of a process that is killed there. See ptrace(2).
+type tracer struct {
+	// root is the directory; names are shown in relation to it.
+	root string
+	// kill is before which call the process is killed, counted from 1; 0 is never.
+	kill int
+	// calls are those that were seen, the one that was not run included.
+	calls []string
+}
+
+// syscallInfo is struct ptrace_syscall_info at the entry of a system call.
+type syscallInfo struct {
+	op   uint8
+	_    [3]uint8
+	_    uint32
+	_, _ uint64
+	nr   uint64
+	args [6]uint64
+}
+
+const (
+	// atEntry is the op of a syscallInfo at the entry.
+	atEntry = 1
+	// syscallStop is the signal of a stop at a system call, with PTRACE_O_TRACESYSGOOD.
+	syscallStop = unix.SIGTRAP | 0x80
+)
+
+// run runs the process to its end, and returns how it ended.
+func (tr *tracer) run(t *testing.T, cmd *exec.Cmd) syscall.WaitStatus {
+	t.Helper()
+	// All requests have to come from the thread that is the parent.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	must(t, cmd.Start())
+	pid := cmd.Process.Pid
+	must(t, cmd.Process.Release())
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil || !status.Stopped() {
+		t.Fatalf("the child did not stop at its start: %v, %v", status, err)
+	}
+	require.NoError(t, unix.PtraceSetOptions(pid, unix.PTRACE_O_EXITKILL|unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_TRACECLONE))
+	must(t, unix.PtraceSyscall(pid, 0))
+	for {
+		thread, err := syscall.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
+		must(t, err)
+		switch {
+		case status.Exited() || status.Signaled():
+			if thread == pid {
+				return status
+			}
+		case status.Stopped():
+			tr.stopped(t, pid, thread, status)
+		}
+	}
+}
+
+// stopped lets a thread go on that has stopped, or kills the process.
+func (tr *tracer) stopped(t *testing.T, pid, thread int, status syscall.WaitStatus) {
+	t.Helper()
+	pass := 0
+	switch signal := status.StopSignal(); signal { //nolint:exhaustive // the others are the child's own
+	case syscallStop:
+		if call := tr.call(thread); call != "" {
+			tr.calls = append(tr.calls, call)
+			if len(tr.calls) == tr.kill {
+				must(t, unix.Kill(pid, unix.SIGKILL))
+				return
+			}
+		}
+	case unix.SIGTRAP, unix.SIGSTOP: // a thread was begun, or begins
+	default:
+		pass = int(signal)
+	}
+	// A thread that has ended meanwhile is gone.
+	_ = unix.PtraceSyscall(thread, pass)
+}
+
+// temporary is what makes the name of a temporary file another each time.
+var temporary = regexp.MustCompile(`\.tmp-\d+`)
+
+// call says what a thread is about to do below root; "" when it does nothing there, or when it has done it.
+func (tr *tracer) call(thread int) string {
+	var info syscallInfo
+	size, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(thread), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
+	if errno != 0 || size == 0 || info.op != atEntry {
+		return ""
+	}
+	open := func(arg int) string {
+		path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", thread, int32(info.args[arg])))
+		return path
+	}
+	named := func(arg int) string { return textAt(thread, info.args[arg]) }
+	var what string
+	var paths []string
+	switch info.nr {
+	case unix.SYS_OPENAT:
+		if info.args[2]&(unix.O_CREAT|unix.O_TRUNC) != 0 {
+			what, paths = "create", []string{named(1)}
+		}
+	case unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_WRITEV:
+		what, paths = "write", []string{open(0)}
+	case unix.SYS_FTRUNCATE:
+		what, paths = "truncate", []string{open(0)}
+	case unix.SYS_FCHMOD:
+		what, paths = "chmod", []string{open(0)}
+	case unix.SYS_FSYNC, unix.SYS_FDATASYNC:
+		what, paths = "sync", []string{open(0)}
+	case unix.SYS_MKDIRAT:
+		what, paths = "mkdir", []string{named(1)}
+	case unix.SYS_UNLINKAT:
+		what, paths = "remove", []string{named(1)}
+	case unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2:
+		what, paths = "rename", []string{named(1), named(3)}
+	case unix.SYS_LINKAT, unix.SYS_SYMLINKAT, unix.SYS_FCHMODAT, unix.SYS_FALLOCATE, unix.SYS_COPY_FILE_RANGE:
+		// The source has no use for these; the list of calls says so if it ever does.
+		what, paths = fmt.Sprintf("call %d of", info.nr), []string{named(1)}
+	}
+	for _, path := range paths {
+		name, err := filepath.Rel(tr.root, path)
+		if err != nil || name == ".." || strings.HasPrefix(name, "../") {
+			return ""
+		}
+		what += " " + temporary.ReplaceAllString(name, ".tmp")
+	}
+	return what
+}
+
+// textAt reads a text out of the memory of a thread that has stopped.
+func textAt(thread int, address uint64) string {
+	memory, err := os.Open(fmt.Sprintf("/proc/%d/mem", thread))
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = memory.Close() }() // it was only read
+	text := make([]byte, unix.PathMax)
+	n, _ := memory.ReadAt(text, int64(address))
+	text, _, _ = bytes.Cut(text[:n], []byte{0})
+	return string(text)
+}
