@@ -2,8 +2,6 @@ package cluster_test
 
 import (
 	"context"
-	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +21,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/quartet-node/quartet/test/cluster"
-	"github.com/quartet-node/quartet/test/leftovers"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 // patience is how long what has to happen may take on a busy machine.
@@ -166,6 +164,28 @@ func TestTheAPIServerComesBackWithItsData(t *testing.T) {
 	}
 }
 
+func TestAClusterGoesOnAfterItsEtcdWasKilled(t *testing.T) {
+	c := shared.Cluster(t)
+	admin := c.Client(t)
+	create(t, admin, pod("before", "node-etcd"))
+	c.Etcd.Kill(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := admin.CoreV1().Pods("default").Create(ctx, pod("between", "node-etcd"), metav1.CreateOptions{}); err == nil {
+		t.Error("a pod is created without etcd")
+	}
+	c.Etcd.Start(t)
+	deadline, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	harness.Eventually(deadline, t, "a pod can be created", func() bool {
+		_, err := admin.CoreV1().Pods("default").Create(deadline, pod("after", "node-etcd"), metav1.CreateOptions{})
+		return err == nil || apierrors.IsAlreadyExists(err)
+	})
+	if got := names(t, admin, of("node-etcd")); !slices.Contains(got, "before") || !slices.Contains(got, "after") {
+		t.Errorf("the node's pods are %q", got)
+	}
+}
+
 func TestAPausedAPIServerDoesNotAnswerUntilItGoesOn(t *testing.T) {
 	c := shared.Cluster(t)
 	admin := c.Client(t)
@@ -234,61 +254,6 @@ func TestAProxyBreaksConnections(t *testing.T) {
 	names(t, c.Client(t), of("node-far"))
 	proxy.Accept(t)
 	names(t, near, of("node-far"))
-}
-
-func TestNothingIsLeftBehind(t *testing.T) {
-	var directory, address string
-	// It lists the service accounts' tokens that it mounts only when that was asked for.
-	t.Run("cluster", func(t *testing.T) {
-		c := cluster.Start(t, cluster.ServiceAccounts(), cluster.Flags("--event-ttl=1m"))
-		_, err := c.Client(t).CoreV1().Pods("default").Create(t.Context(), pod("alone", "node-alone"), metav1.CreateOptions{})
-		if err == nil || !strings.Contains(err.Error(), "service account") {
-			t.Errorf("a pod needs no service account: %v", err)
-		}
-		directory = directoryOf(t, c)
-		parsed, err := url.Parse(c.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		address = parsed.Host
-	})
-	if t.Skipped() || address == "" {
-		return
-	}
-	if _, err := os.Stat(directory); !os.IsNotExist(err) {
-		t.Errorf("%s is there: %v", directory, err)
-	}
-	if conn, err := net.Dial("tcp", address); err == nil {
-		_ = conn.Close()
-		t.Errorf("somebody listens at %s", address)
-	}
-	now, err := leftovers.Take()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, line := range now.Since(leftovers.Snapshot{}) {
-		if strings.Contains(line, directory) {
-			t.Errorf("left behind: %s", line)
-		}
-	}
-}
-
-// directoryOf is the directory of a cluster, by what its API server was started with.
-func directoryOf(t *testing.T, c *cluster.Cluster) string {
-	t.Helper()
-	_, port, _ := net.SplitHostPort(strings.TrimPrefix(c.URL(), "https://"))
-	now, err := leftovers.Take()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, line := range now.Since(leftovers.Snapshot{}) {
-		if _, file, found := strings.Cut(line, "--tls-cert-file="); found && strings.Contains(line, "--secure-port="+port) {
-			file, _, _ = strings.Cut(file, " ")
-			return filepath.Dir(file)
-		}
-	}
-	t.Fatal("the process of the API server is not seen")
-	return ""
 }
 
 func TestWhyItDoesNotStart(t *testing.T) {

@@ -59,7 +59,8 @@ func (s *Server) Start(t testing.TB) {
 	s.must(t, s.start(t.Context()))
 }
 
-// Stop asks the server to end by itself, as a careful administrator does, and returns when it has. Connections to it are refused then.
+// Stop asks the server to end by itself, as a careful administrator does, and returns when it has. Connections to it are refused
+// then. A server that is paused has to go on before.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 	s.must(t, s.stop())
@@ -148,7 +149,7 @@ func (s *Server) await(ctx context.Context) error {
 		}
 		select {
 		case <-s.run.ended:
-			return fmt.Errorf("%s has ended instead of becoming ready: %s\n%s", s.name, s.run.exit, s.logFrom(0))
+			return fmt.Errorf("%s has ended instead of being ready: %s\n%s", s.name, s.run.exit, s.logFrom(0))
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w; its last answer: %w\n%s", s.name, ctx.Err(), err, s.logFrom(0))
 		case <-tick.C:

@@ -58,16 +58,20 @@ func (s *Shared) Cluster(t testing.TB) *Cluster {
 	return c
 }
 
-// restore lets both servers run.
+// restore lets both servers run, and returns when they are ready.
 func (c *Cluster) restore() error {
+	ctx := context.Background()
 	for _, server := range []*Server{c.Etcd, c.APIServer} {
-		var err error
-		if server.running() {
-			err = server.signal(syscall.SIGCONT)
-		} else {
-			err = server.start(context.Background())
+		if !server.running() {
+			if err := server.start(ctx); err != nil {
+				return err
+			}
+			continue
 		}
-		if err != nil {
+		if err := server.signal(syscall.SIGCONT); err != nil {
+			return err
+		}
+		if err := server.await(ctx); err != nil {
 			return err
 		}
 	}
