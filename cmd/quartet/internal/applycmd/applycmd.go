@@ -45,7 +45,10 @@ func applyCommand() *cobra.Command {
 			}
 			return withClient(stateDir, func(c client) error {
 				return eachPod(cmd, path, "applied", func(d document) error {
-					return c.apply(cmd.Context(), cmd.OutOrStdout(), d.pod, dryRun)
+					if err := c.apply(cmd.Context(), cmd.OutOrStdout(), d.pod, dryRun); err != nil {
+						return err
+					}
+					return tellIgnored(cmd.ErrOrStderr(), d)
 				})
 			})
 		},
