@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -29,6 +31,7 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
@@ -41,6 +44,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtimewatch"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
+
+// bootIDFile says which boot of the machine this is, by a name that no other has.
+const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
 // run serves until ctx, the process's context, ends. Its end stops no pod.
 func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (err error) {
@@ -129,6 +135,14 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if err != nil {
 		return nil, err
 	}
+	boot, err := os.ReadFile(bootIDFile)
+	if err != nil {
+		return nil, fmt.Errorf("asking which boot of the machine this is: %w", err)
+	}
+	ends, err := endings.Open(endings.Config{Dir: filepath.Join(cfg.StateDir, "endings"), Boot: strings.TrimSpace(string(boot)), Now: boottime.Now})
+	if err != nil {
+		return nil, err
+	}
 	e := &engine{cfg: cfg, logger: tel.Logger, runtime: runtime, health: rpc.NewHealth(), metrics: counted}
 	e.counts = enginemetrics.New(e.metrics.Registry)
 	realClock := clock.RealClock{}
@@ -138,7 +152,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Runtime: func() (internalapi.RuntimeService, error) { return runtime.Runtime(atOnce(ctx)) }, Images: images,
 		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, NodeIP: nodeIP,
 		Node:       peers.Node(nodev1.NewNodeServiceClient(to.nodestatus)),
-		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Metrics: e.counts,
+		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: e.counts,
 	})
 	e.store = podstore.New(podstore.Config{
 		Generate: podstatus.Generate, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
@@ -147,13 +161,13 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	pleg := peers.NewPLEG(lifecyclev1.NewLifecycleServiceClient(to.pleg))
 	resync := cfg.Kubelet.SyncFrequency.Duration
 	e.pool = worker.NewPool(ctx, worker.Config{
-		Runtime: manager, Observer: pleg, Statuses: e.store, Clock: realClock, BootTime: boottime.Now,
+		Runtime: manager, Observer: pleg, Statuses: e.store, Endings: ends, Clock: realClock, BootTime: boottime.Now,
 		Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,
 	})
 	e.loop = loop.New(loop.Config{
 		Desired: peers.ConfigMux(configv1.NewConfigServiceClient(to.configmux)), Events: pleg.Events(),
 		Pleg:    connectedPLEG{PLEG: pleg, runtime: runtime},
-		Workers: e.pool, Store: e.store, Evictions: book, PodFromObserved: podruntime.PodFromObserved, Leftovers: manager.Leftovers,
+		Workers: e.pool, Store: e.store, Evictions: book, Endings: ends, PodFromObserved: podruntime.PodFromObserved, Leftovers: manager.Leftovers,
 		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,
 		DesiredMetrics: stream.NewFollowedMetrics(e.metrics.Registry, stream.NamePodUpdates),
 		EventsMetrics:  stream.NewFollowedMetrics(e.metrics.Registry, stream.NameLifecycleEvents),

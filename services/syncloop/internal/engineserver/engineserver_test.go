@@ -23,6 +23,7 @@ import (
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
@@ -69,7 +70,7 @@ func start(t *testing.T) *rig {
 	}
 	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger})
 	r.pool = worker.NewPool(ctx, worker.Config{
-		Runtime: r.node, Observer: r.node, Statuses: r.store, Clock: clock.RealClock{}, BootTime: boottime.Now,
+		Runtime: r.node, Observer: r.node, Statuses: r.store, Endings: endings.InMemory(boottime.Now), Clock: clock.RealClock{}, BootTime: boottime.Now,
 		Tracer: tracer, Logger: logger, Resync: time.Minute,
 	})
 	server := engineserver.New(engineserver.Config{

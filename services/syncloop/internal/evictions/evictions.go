@@ -1,6 +1,5 @@
 // Package evictions keeps on disk which pods were evicted and are still named by their source, so that a restarted
-// syncloop does not start them again: neither the source nor the runtime knows of it. It is the only checkpoint that
-// syncloop has.
+// syncloop does not start them again: neither the source nor the runtime knows of it.
 package evictions
 
 import (

@@ -117,9 +117,12 @@ func (l *Loop) configIsSynced() {
 	l.progress()
 }
 
-// want takes in a pod that a source names.
+// want takes in a pod that a source names. A mirror pod is none to run: it is what the API server shows of a static pod.
 func (l *Loop) want(d *Desired) {
 	uid := d.Pod.UID
+	if _, mirror := d.Pod.Annotations[podset.AnnotationMirror]; mirror {
+		return
+	}
 	known := l.desired[uid]
 	var op podset.Op
 	if known == nil {
@@ -158,7 +161,12 @@ func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	if seen := metrics.Seen(d.pod); end == nil && !seen.IsZero() && !l.cfg.Workers.Has(uid) && l.cfg.Store.IsNew(uid) {
 		l.cfg.Metrics.Passed(metrics.PhaseDispatch, l.cfg.Clock.Since(seen))
 	}
-	l.cfg.Workers.Want(d.pod, l.span(d, op, traceparent), end)
+	cause := l.span(d, op, traceparent)
+	if _, ending := l.cfg.Endings.Remaining(uid); end == nil && ending && !l.cfg.Workers.Has(uid) {
+		// A process before this one was ending it when it was killed, and its source has named it again since.
+		l.cfg.Workers.Want(d.pod, cause, &worker.End{Removed: true})
+	}
+	l.cfg.Workers.Want(d.pod, cause, end)
 }
 
 // clearName sees to it that nobody else of a pod's full name runs from before this process began, as when the manifest

@@ -33,6 +33,7 @@ func (l *Loop) housekeep() {
 		if l.allReady() {
 			l.endOrphans()
 			l.forgetEvictions()
+			l.forgetEndings()
 		}
 	}
 	if took := l.cfg.Clock.Since(begun); took > housekeepingWarning {
@@ -65,9 +66,12 @@ func (l *Loop) isOrphan(observed *lifecyclev1.PodStatus) bool {
 // endOrphan stops a pod that runs and has no worker.
 func (l *Loop) endOrphan(observed *lifecyclev1.PodStatus) {
 	if pod := l.cfg.PodFromObserved(observed); pod != nil {
-		l.cfg.Logger.Info("stopping a pod that runs and is named by no source",
-			telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyPodUID, string(pod.UID), telemetry.KeyGracePeriod, orphanGrace)
 		grace := orphanGrace
+		if left, ending := l.cfg.Endings.Remaining(pod.UID); ending {
+			grace = left // a process before this one had begun, and knew how long it may take
+		}
+		l.cfg.Logger.Info("stopping a pod that runs and is named by no source",
+			telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyPodUID, string(pod.UID), telemetry.KeyGracePeriod, grace)
 		l.cfg.Metrics.OrphanFound()
 		l.cfg.Store.SetPod(pod, "", "")
 		l.cfg.Workers.Want(pod, worker.Cause{Kind: worker.CauseConfig}, &worker.End{Removed: true, Grace: &grace})
@@ -137,6 +141,18 @@ func (l *Loop) forgetEvictions() {
 	for _, uid := range l.cfg.Evictions.UIDs() {
 		if l.desired[uid] == nil {
 			l.forgetEviction(uid)
+		}
+	}
+}
+
+// forgetEndings forgets the ends of pods that were over while this process did not run.
+func (l *Loop) forgetEndings() {
+	for _, uid := range l.cfg.Endings.UIDs() {
+		if l.desired[uid] != nil || l.cfg.Workers.Has(uid) || l.cfg.Store.Observed(uid) != nil {
+			continue
+		}
+		if err := l.cfg.Endings.Forget(uid); err != nil {
+			l.cfg.Logger.Warn("the file that says how long a pod had to end cannot be removed; it is tried again", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 		}
 	}
 }

@@ -30,6 +30,7 @@ import (
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
@@ -98,6 +99,8 @@ type Config struct {
 	Store   *podstore.Store
 	// Evictions has the pods that were evicted and are still named by their source.
 	Evictions *evictions.Book
+	// Endings has the pods that were being ended when the process before this one was.
+	Endings *endings.Book
 	// PodFromObserved makes a pod of what the runtime says of one that nobody knows: podruntime.PodFromObserved.
 	PodFromObserved func(*lifecyclev1.PodStatus) *v1.Pod
 	// Leftovers lists the pods that there are files of, with what their names tell: (*podruntime.Manager).Leftovers. Nil

@@ -337,3 +337,18 @@ func TestABurstOnOneStreamHoldsUpNoOther(t *testing.T) {
 	r.add(fakenode.Pod("u1", "web", always))
 	r.eventually("web is ready", func() bool { return r.ready("u1") })
 }
+
+func TestAMirrorPodIsNotRun(t *testing.T) {
+	r := start(t)
+	r.source("file", true)
+	mirror := fakenode.Pod("mirror", "web", always)
+	mirror.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "u1"}
+	r.add(mirror)
+	r.add(fakenode.Pod("u1", "web", always))
+	r.eventually("the static pod is ready", func() bool { return r.ready("u1") })
+	r.config.Delete("mirror")
+	r.pass(time.Minute)
+	if got := r.node.UIDs(); !slices.Equal(got, []types.UID{"u1"}) {
+		t.Errorf("the runtime has %v, want the static pod alone", got)
+	}
+}

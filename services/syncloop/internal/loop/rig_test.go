@@ -22,6 +22,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
@@ -69,6 +70,7 @@ type rig struct {
 	spans      *tracetest.SpanRecorder
 	tracer     *trace.TracerProvider
 	book       *evictions.Book
+	endings    *endings.Book
 	// leftovers are the pods that there are files of.
 	leftovers atomic.Pointer[[]*v1.Pod]
 	stop      func()
@@ -76,6 +78,12 @@ type rig struct {
 
 // newRig returns a rig whose peers are away, over a node that may have pods already.
 func newRig(t *testing.T, node *fakenode.Node, stateDir string) *rig {
+	t.Helper()
+	return newRigLater(t, node, stateDir, 0)
+}
+
+// newRigLater is newRig for a machine that has run longer than it has.
+func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.Duration) *rig {
 	t.Helper()
 	r := &rig{
 		t: t, node: node, config: stream.NewLevel[*loop.Desired](stream.Config{}),
@@ -89,13 +97,18 @@ func newRig(t *testing.T, node *fakenode.Node, stateDir string) *rig {
 	if r.book, err = evictions.Open(filepath.Join(stateDir, "evictions.json")); err != nil {
 		t.Fatal(err)
 	}
+	if r.endings, err = endings.Open(endings.Config{
+		Dir: filepath.Join(stateDir, "endings"), Now: func() time.Duration { return boottime.Now() + later },
+	}); err != nil {
+		t.Fatal(err)
+	}
 	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: r.clock, Tracer: tracer, Logger: logger})
 	r.pool = worker.NewPool(process, worker.Config{
-		Runtime: node, Observer: node, Statuses: r.store, Clock: r.clock, BootTime: boottime.Now,
+		Runtime: node, Observer: node, Statuses: r.store, Endings: r.endings, Clock: r.clock, BootTime: boottime.Now,
 		Tracer: tracer, Logger: logger, Resync: time.Minute,
 	})
 	r.loop = loop.New(loop.Config{
-		Desired: r.configPeer, Events: r.plegPeer, Pleg: node, Workers: r.pool, Store: r.store, Evictions: r.book,
+		Desired: r.configPeer, Events: r.plegPeer, Pleg: node, Workers: r.pool, Store: r.store, Evictions: r.book, Endings: r.endings,
 		PodFromObserved: func(s *lifecyclev1.PodStatus) *v1.Pod {
 			return fakenode.Pod(s.GetUid(), s.GetName(), v1.RestartPolicyAlways)
 		},

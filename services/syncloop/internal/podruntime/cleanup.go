@@ -46,7 +46,9 @@ func (m *Manager) CleanUpPod(ctx context.Context, pod *v1.Pod, status *lifecycle
 			errs = append(errs, fmt.Errorf("remove sandbox %s: %w", s.GetId(), err))
 		}
 	}
-	m.forgetPod(pod.UID)
+	if err := m.forgetPod(pod); err != nil {
+		errs = append(errs, err)
+	}
 	if len(errs) == 0 {
 		errs = append(errs, m.removeFiles(pod))
 	}
@@ -60,8 +62,7 @@ func (m *Manager) removeContainer(ctx context.Context, rt *tracedRuntime, uid st
 	if err := rt.removeContainer(ctx, c.GetId()); err != nil {
 		return fmt.Errorf("remove container %q (%s): %w", c.GetName(), c.GetId(), err)
 	}
-	m.forgetPreStop(types.UID(uid), c.GetId())
-	return nil
+	return m.cfg.Endings.ForgetPreStop(types.UID(uid), c.GetId())
 }
 
 // removeFiles removes a pod's logs and files. A folder with something mounted in it is left: what is mounted is not the

@@ -10,6 +10,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
@@ -47,8 +48,20 @@ type Config struct {
 	CgroupDriver string
 	// Kubelet is the node's configuration, defaulted. Required.
 	Kubelet *kubeletconfigv1beta1.KubeletConfiguration
+	// Endings remembers which preStop hooks were begun, so that none is run again when a kill is repeated, by this process or
+	// the next one. Required.
+	Endings Endings
 	// Liveness and Startup give the results of probes by container ID; nil is a node without a prober.
 	Liveness, Startup func(containerID string) decide.ProbeResult
+}
+
+// Endings remembers which preStop hooks were begun; *endings.Book does it. Its answers are right also beside an error.
+type Endings interface {
+	// FirstPreStop tells whether a container's preStop hook has not been begun before, and notes that it is now.
+	FirstPreStop(pod types.UID, container string) (bool, error)
+	// ForgetPreStop drops what is known of a container that is gone, Forget of a pod.
+	ForgetPreStop(pod types.UID, container string) error
+	Forget(pod types.UID) error
 }
 
 // UnsupportedError says that a pod asks for something that this version cannot give it. SyncPod returns it before

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
@@ -200,7 +199,7 @@ func graceFor(pod *v1.Pod, spec *v1.Container, why decide.Why) int64 {
 
 // killContainer runs a container's preStop hook and ends it, both within the grace period.
 func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string) error {
-	if t.spec.Lifecycle != nil && t.spec.Lifecycle.PreStop != nil && grace > 0 && m.firstPreStop(pod.UID, t.id) {
+	if t.spec.Lifecycle != nil && t.spec.Lifecycle.PreStop != nil && grace > 0 && m.firstPreStop(ctx, pod, t.id) {
 		grace -= int64(m.preStop(ctx, rt, pod, t, grace, ips).Seconds())
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -242,32 +241,17 @@ func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t
 }
 
 // firstPreStop says whether a container's preStop hook has not been begun before, and notes that it is now.
-func (m *Manager) firstPreStop(pod types.UID, id string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.preStopped[pod][id] {
-		return false
+func (m *Manager) firstPreStop(ctx context.Context, pod *v1.Pod, id string) bool {
+	first, err := m.cfg.Endings.FirstPreStop(pod.UID, id)
+	if err != nil {
+		m.cfg.Logger.WarnContext(ctx, "should syncloop be killed before the container has ended, the next one runs the preStop hook again",
+			telemetry.KeyPod, podName(pod), telemetry.KeyContainerID, id, telemetry.KeyError, err)
 	}
-	if m.preStopped[pod] == nil {
-		m.preStopped[pod] = map[string]bool{}
-	}
-	m.preStopped[pod][id] = true
-	return true
-}
-
-func (m *Manager) forgetPreStop(pod types.UID, id string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.preStopped[pod], id)
-	if len(m.preStopped[pod]) == 0 {
-		delete(m.preStopped, pod)
-	}
+	return first
 }
 
 // forgetPod drops what is remembered of a pod that is gone.
-func (m *Manager) forgetPod(pod types.UID) {
-	m.images.Forget(pod)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.preStopped, pod)
+func (m *Manager) forgetPod(pod *v1.Pod) error {
+	m.images.Forget(pod.UID)
+	return m.cfg.Endings.Forget(pod.UID)
 }

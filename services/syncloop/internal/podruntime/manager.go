@@ -12,7 +12,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/cri"
@@ -43,11 +42,6 @@ type Manager struct {
 
 	starts *startgate.Gate
 	calls  cri.Caller
-
-	mu sync.Mutex
-	// preStopped has, by pod, the containers whose preStop hook was begun: a kill that is repeated with a shorter grace
-	// period does not run it again. Entries go when the container is removed, or the pod is cleaned up.
-	preStopped map[types.UID]map[string]bool
 }
 
 // New makes a Manager. It starts nothing and touches no runtime.
@@ -70,8 +64,7 @@ func New(cfg Config) *Manager {
 	}
 	m := &Manager{
 		cfg: cfg, images: images.New(puller), starts: startgate.New(runtime.NumCPU(), cfg.Clock),
-		calls:      cri.NewCaller(cfg.Tracer, kubelet.ContainerRuntimeEndpoint),
-		preStopped: map[types.UID]map[string]bool{},
+		calls: cri.NewCaller(cfg.Tracer, kubelet.ContainerRuntimeEndpoint),
 	}
 	m.node.Store(nodeOf(cfg))
 	return m

@@ -54,11 +54,21 @@ type Statuses interface {
 	Forget(uid types.UID)
 }
 
+// Endings remembers the ends that were asked for across the end of the process; *endings.Book does it.
+type Endings interface {
+	// Left notes that a pod is being ended with a grace period, in seconds, and returns how much of it is left. That is
+	// right also beside an error.
+	Left(uid types.UID, grace int64) (int64, error)
+	// Forget drops a pod of which nothing runs any more.
+	Forget(uid types.UID) error
+}
+
 // Config is what workers need.
 type Config struct {
 	Runtime  Runtime
 	Observer Observer
 	Statuses Statuses
+	Endings  Endings
 	Clock    clock.Clock
 	// BootTime is boottime.Now: the clock that observations are stamped with.
 	BootTime func() time.Duration

@@ -18,6 +18,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
@@ -70,7 +71,7 @@ func newTracedRig(node *fakenode.Node, resync time.Duration, tracer trace.Tracer
 	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger})
 	r.store.Open()
 	r.pool = worker.NewPool(process, worker.Config{
-		Runtime: node, Observer: node, Statuses: r.store, Clock: clock.RealClock{}, BootTime: boottime.Now,
+		Runtime: node, Observer: node, Statuses: r.store, Endings: endings.InMemory(boottime.Now), Clock: clock.RealClock{}, BootTime: boottime.Now,
 		Tracer: tracer, Logger: logger, Resync: resync,
 	})
 	// What the loop does with time: give work to whoever is due.

@@ -144,12 +144,15 @@ func (w *worker) terminate(ctx context.Context, cause Cause) outcome {
 			if err := inspected(observed); err != nil {
 				return w.failed(ctx, span, err, transientDelay)
 			}
+			if err := cfg.Endings.Forget(w.uid); err != nil {
+				cfg.Logger.WarnContext(ctx, "the file that says how long a pod had to end cannot be removed", telemetry.KeyPod, w.fullName.String(), telemetry.KeyError, err)
+			}
 			return outcome{input: InputStopped}
 		}
 		if killed {
 			return outcome{after: killAgainDelay, unfinished: true}
 		}
-		grace := GraceOf(w.pod, w.end)
+		grace := w.graceLeft(ctx)
 		if span.IsRecording() {
 			span.SetAttributes(telemetry.AttrGracePeriod.Int64(grace))
 		}
@@ -159,6 +162,21 @@ func (w *worker) terminate(ctx context.Context, cause Cause) outcome {
 			return w.failed(ctx, span, fmt.Errorf("stop the pod: %w", err), transientDelay)
 		}
 	}
+}
+
+// graceLeft returns how many seconds the containers have to stop: what is left of an end that was asked for, also of a process
+// before this one, or the whole of it for a pod that ran to its end by itself.
+func (w *worker) graceLeft(ctx context.Context) int64 {
+	grace := GraceOf(w.pod, w.end)
+	if w.end == nil {
+		return grace
+	}
+	left, err := w.pool.cfg.Endings.Left(w.uid, grace)
+	if err != nil {
+		w.pool.cfg.Logger.WarnContext(ctx, "should syncloop be killed before the pod has ended, the next one gives it its whole grace period again",
+			telemetry.KeyPod, w.fullName.String(), telemetry.KeyError, err)
+	}
+	return left
 }
 
 // cleanUp removes what a pod left that no source names any more. A pod that is still named keeps its ended containers:
