@@ -102,11 +102,44 @@ type fakeConfig struct {
 	configv1.UnimplementedConfigServiceServer
 	mu      sync.Mutex
 	sources []*configv1.Source
+	// updates has what comes in the incremental mode, modes what comes in the others, which are never resumed.
 	updates *stream.Level[podUpdates]
+	modes   map[configv1.Mode]*stream.Level[podUpdates]
+}
+
+// anew is a stream that begins with a snapshot whatever was seen of it before.
+type anew struct{ stream.Source[podUpdates] }
+
+func (a anew) Subscribe(ctx context.Context, token []byte) (stream.Subscription[podUpdates], error) {
+	sub, err := a.Source.Subscribe(ctx, nil)
+	if err != nil || len(token) == 0 {
+		return sub, err
+	}
+	return compacted{sub}, nil
+}
+
+type compacted struct {
+	stream.Subscription[podUpdates]
+}
+
+func (c compacted) Next(ctx context.Context) (stream.Message[podUpdates], error) {
+	m, err := c.Subscription.Next(ctx)
+	if m.Kind == stream.KindOpened {
+		m.Start = stream.StartSnapshotCompacted
+	}
+	return m, err
 }
 
 func (f *fakeConfig) WatchPodUpdates(r *configv1.WatchPodUpdatesRequest, to grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]) error {
-	return streamrpc.Serve(to.Context(), f.updates, r.GetResumeToken(), func(frame *streamv1.Frame, m podUpdates) error {
+	var source stream.Source[podUpdates] = f.updates
+	if r.GetMode() != configv1.Mode_MODE_INCREMENTAL {
+		level := f.modes[r.GetMode()]
+		if level == nil {
+			return status.Errorf(codes.InvalidArgument, "mode: %s is not expected", r.GetMode())
+		}
+		source = anew{level}
+	}
+	return streamrpc.Serve(to.Context(), source, r.GetResumeToken(), func(frame *streamv1.Frame, m podUpdates) error {
 		return to.Send(&configv1.WatchPodUpdatesResponse{Frame: frame, Payload: m.GetPayload()})
 	})
 }
@@ -178,7 +211,7 @@ func newNode(t *testing.T) *node {
 		t: t, stateDir: dir, clock: clocktesting.NewFakeClock(now),
 		engine: &fakeEngine{pods: stream.NewLevel[*enginev1.Pod](stream.Config{})},
 		pleg:   &fakePLEG{events: stream.NewEdge[*lifecyclev1.Event](stream.Config{})},
-		config: &fakeConfig{updates: stream.NewLevel[podUpdates](stream.Config{})}, node: &fakeNode{nodes: stream.NewLevel[*nodev1.Node](stream.Config{})},
+		config: &fakeConfig{updates: stream.NewLevel[podUpdates](stream.Config{}), modes: map[configv1.Mode]*stream.Level[podUpdates]{}}, node: &fakeNode{nodes: stream.NewLevel[*nodev1.Node](stream.Config{})},
 	}
 }
 

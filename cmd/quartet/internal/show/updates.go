@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,6 +35,8 @@ type told struct {
 	Source      string  `json:"source,omitempty"`
 	Pod         *v1.Pod `json:"pod,omitempty"`
 	Traceparent string  `json:"traceparent,omitempty"`
+	// Set is of a SET, in the modes that have them.
+	Set *toldSet `json:"set,omitempty"`
 }
 
 // What a message can say that is not of a pod.
@@ -44,6 +47,7 @@ const (
 	opSynced   = "SYNCED"
 	opReady    = "READY"
 	opNotReady = "NOTREADY"
+	opSet      = "SET"
 )
 
 // opName names what has become of a pod.
@@ -69,11 +73,11 @@ func opName(op configv1.Op) string {
 }
 
 // tell says what a message says; false for one that only says that the stream is alive.
-func tell(m podUpdates, at time.Time) (told, bool, error) {
-	t := told{Time: at}
+func tell(m podUpdates, mode updateMode, at time.Time) (t told, says bool, err error) {
+	t = told{Time: at}
 	switch m.GetFrame().GetKind() {
 	case streamv1.Kind_KIND_OPENED:
-		t.Op, t.Reason = opening(m.GetFrame().GetOpening().GetStart())
+		t.Op, t.Reason = opening(m.GetFrame().GetOpening().GetStart(), mode)
 		return t, true, nil
 	case streamv1.Kind_KIND_SYNCED:
 		t.Op = opSynced
@@ -91,21 +95,32 @@ func tell(m podUpdates, at time.Time) (told, bool, error) {
 		}
 		return t, true, nil
 	}
+	if set := m.GetSet(); set != nil {
+		t.Op, t.Source = opSet, set.GetSource()
+		t.Set, err = tellSet(set)
+		return t, err == nil, err
+	}
 	u := m.GetPod()
 	if u == nil {
 		return t, false, nil
 	}
 	t.Op, t.Source, t.Traceparent = opName(u.GetOp()), u.GetSource(), u.GetTraceparent()
-	t.Pod = &v1.Pod{}
-	if err := t.Pod.Unmarshal(u.GetPod()); err != nil {
-		return t, false, fmt.Errorf("configmux sent a pod that cannot be read: %w: do quartet and configmux have the same version?", err)
+	t.Pod, err = decodePod(u)
+	return t, err == nil, err
+}
+
+// decodePod returns the pod of an update.
+func decodePod(u *configv1.PodUpdate) (*v1.Pod, error) {
+	pod := &v1.Pod{}
+	if err := pod.Unmarshal(u.GetPod()); err != nil {
+		return nil, fmt.Errorf("configmux sent a pod that cannot be read: %w: do quartet and configmux have the same version?", err)
 	}
-	t.Pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-	return t, true, nil
+	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	return pod, nil
 }
 
 // opening says how a subscription began, and why it did not go on where the last one ended.
-func opening(start streamv1.Start) (op, reason string) {
+func opening(start streamv1.Start, mode updateMode) (op, reason string) {
 	switch start {
 	case streamv1.Start_START_RESUMED:
 		return opResumed, ""
@@ -114,6 +129,9 @@ func opening(start streamv1.Start) (op, reason string) {
 	case streamv1.Start_START_SNAPSHOT_EPOCH:
 		return opReset, "configmux was started again"
 	case streamv1.Start_START_SNAPSHOT_COMPACTED:
+		if mode.hasSets() {
+			return opReset, "in this mode each connection begins with a SET"
+		}
 		return opReset, "too much was missed"
 	case streamv1.Start_START_SNAPSHOT_INVALID:
 		return opReset, "the token cannot be read"
@@ -139,29 +157,34 @@ func (f *updateFormat) Set(text string) error {
 type updatePrinter struct {
 	out       io.Writer
 	output    format
+	mode      updateMode
 	selection selection
 	table     *table
 	// now gives the time of a message.
 	now func() time.Time
-	// found has the names of the selection that a pod had, there the pods that came.
+	// found has the names of the selection that a pod had, there the pods that came; nil where nobody asks for them, as a watch
+	// may go on for months.
 	found map[string]bool
 	there []string
 }
 
-func newUpdatePrinter(out io.Writer, output format, s selection, now func() time.Time) *updatePrinter {
-	return &updatePrinter{out: out, output: output, selection: s, now: now, found: map[string]bool{}, table: newTable(out, output, []column{
+func newUpdatePrinter(out io.Writer, output format, mode updateMode, s selection, now func() time.Time) *updatePrinter {
+	return &updatePrinter{out: out, output: output, mode: mode, selection: s, now: now, table: newTable(out, output, []column{
 		{name: "Time", watched: len("15:04:05.000")}, {name: "Op", watched: len("RECONCILE")}, {name: "Source", watched: len("replay")},
 		{name: "Pod", watched: 30}, {name: "UID", wide: true, watched: 36}, {name: "Trace", watched: 32}, {name: "Reason", wide: true},
 	}, true)}
 }
 
 func (p *updatePrinter) print(m podUpdates) error {
-	t, says, err := tell(m, p.now())
+	t, says, err := tell(m, p.mode, p.now())
 	if err != nil || !says {
 		return err
 	}
 	if t.Pod != nil && !p.selects(t.Pod) {
 		return nil
+	}
+	if t.Set != nil {
+		t.Set.Pods = slices.DeleteFunc(t.Set.Pods, func(u toldPod) bool { return !p.selects(u.Pod) })
 	}
 	if p.output == formatJSON {
 		return json.NewEncoder(p.out).Encode(t)
@@ -170,16 +193,23 @@ func (p *updatePrinter) print(m podUpdates) error {
 	if t.Pod != nil {
 		pod, uid = t.Pod.Namespace+"/"+t.Pod.Name, string(t.Pod.UID)
 	}
-	return p.table.print([]any{t.Time.Local().Format("15:04:05.000"), t.Op, t.Source, pod, uid, traceID(t.Traceparent), t.Reason})
+	var below [][]any
+	if t.Set != nil {
+		pod, below = t.Set.summary(), t.Set.rows(p.output == formatWide)
+	}
+	line := []any{t.Time.Local().Format("15:04:05.000"), t.Op, t.Source, pod, uid, traceID(t.Traceparent), t.Reason}
+	return p.table.print(append([][]any{line}, below...)...)
 }
 
-// selects is true for a pod that is to be printed, and notes which names of the selection are of pods.
+// selects is true for a pod that is to be printed, and notes for a list which names of the selection are of pods.
 func (p *updatePrinter) selects(pod *v1.Pod) bool {
 	name := podName{pod.Namespace, pod.Name, pod.Spec.NodeName}
-	p.there = append(p.there, title(pod.Namespace, pod.Name))
-	for _, argument := range p.selection.names {
-		if p.selection.means(argument, name) {
-			p.found[argument] = true
+	if p.found != nil {
+		p.there = append(p.there, title(pod.Namespace, pod.Name))
+		for _, argument := range p.selection.names {
+			if p.selection.means(argument, name) {
+				p.found[argument] = true
+			}
 		}
 	}
 	return p.selection.has(name)
@@ -197,6 +227,7 @@ func traceID(traceparent string) string {
 func (a *asker) updatesCommand() *cobra.Command {
 	var watch bool
 	var output updateFormat
+	mode := modeIncremental
 	var s selection
 	cmd := &cobra.Command{
 		Use:   "updates [POD...]",
@@ -207,16 +238,24 @@ func (a *asker) updatesCommand() *cobra.Command {
 			"last start). Of a source: READY once all its pods were read, NOTREADY before. Of the stream: OPENED, SYNCED after the last\n" +
 			"of what is desired now, RESUMED when it went on where it had ended, RESET when it had to begin anew: what comes up to\n" +
 			"the next SYNCED then is all that is desired. -o wide says why.\n\n" +
+			"--mode is the form in which configmux is asked to tell of changes:\n" +
+			"  incremental           a message for each pod that has changed, and for each source; the node itself follows this\n" +
+			"  snapshot              SET, all pods of all sources at once, on each change but that of a status alone\n" +
+			"  snapshot-and-updates  SET when pods have come or gone or a source has become ready, UPDATE and DELETE otherwise\n" +
+			"A SET names the source whose change made it, and below it each pod with its own source and the trace of its last change;\n" +
+			"more than 20 are listed with -o wide only. In these modes a connection that was lost begins with a SET again, and\n" +
+			"there is no RECONCILE.\n\n" +
 			"Without -w it ends at SYNCED.",
-		Example: "  quartet updates\n  quartet updates -w -n kube-system\n  quartet updates hello-" + hostname() + " -w -o json\n  quartet updates record /tmp/updates.jsonl --for 10m",
+		Example: "  quartet updates\n  quartet updates -w -n kube-system\n  quartet updates -w --mode snapshot-and-updates\n  quartet updates hello-" + hostname() +
+			" -w -o json\n  quartet updates record /tmp/updates.jsonl --for 10m",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.names = args
 			if err := s.check(); err != nil {
 				return err
 			}
-			p := newUpdatePrinter(cmd.OutOrStdout(), output.format, s, a.clock.Now)
+			p := newUpdatePrinter(cmd.OutOrStdout(), output.format, mode, s, a.clock.Now)
 			if watch {
-				return a.tap(cmd.Context(), cmd, p.print)
+				return a.tap(cmd.Context(), cmd, mode, p.print)
 			}
 			return a.listUpdates(cmd.Context(), p)
 		},
@@ -225,6 +264,7 @@ func (a *asker) updatesCommand() *cobra.Command {
 	addNamespace(cmd.Flags(), &s.namespace)
 	a.addFlags(cmd, nil, &watch)
 	cmd.Flags().VarP(&output, "output", "o", "`FORMAT` of the output: wide, or json, one object a line")
+	cmd.Flags().Var(&mode, "mode", "`MODE` of the stream: incremental, snapshot or snapshot-and-updates")
 	cmd.AddCommand(a.recordCommand())
 	return cmd
 }
@@ -238,11 +278,12 @@ func (a *asker) listUpdates(ctx context.Context, p *updatePrinter) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	sub, err := updateSource(conn).Subscribe(ctx, nil)
+	sub, err := updateSource(conn, p.mode).Subscribe(ctx, nil)
 	if err != nil {
 		return explain(layout.ConfigMux, err)
 	}
 	defer sub.Close()
+	p.found = map[string]bool{}
 	for {
 		m, err := sub.Next(ctx)
 		if errors.Is(err, context.Canceled) {
@@ -266,12 +307,12 @@ func (a *asker) listUpdates(ctx context.Context, p *updatePrinter) (err error) {
 	return nil
 }
 
-// tap hands every message of the stream to each, in order, until ctx ends or each fails. It goes on when configmux is back.
-func (a *asker) tap(ctx context.Context, cmd *cobra.Command, each func(podUpdates) error) error {
+// tap hands every message of the stream in a mode to each, in order, until ctx ends or each fails. It goes on when configmux is back.
+func (a *asker) tap(ctx context.Context, cmd *cobra.Command, mode updateMode, each func(podUpdates) error) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	open := func(conn grpc.ClientConnInterface) stream.Source[podUpdates] {
-		return tapped{updateSource(conn), func(m podUpdates) {
+		return tapped{updateSource(conn, mode), func(m podUpdates) {
 			if err := each(m); err != nil {
 				fail(err)
 			}
@@ -314,10 +355,10 @@ func (t tappedSubscription) Next(ctx context.Context) (stream.Message[podUpdates
 	return m, err
 }
 
-func updateSource(conn grpc.ClientConnInterface) stream.Source[podUpdates] {
+func updateSource(conn grpc.ClientConnInterface, mode updateMode) stream.Source[podUpdates] {
 	client := configv1.NewConfigServiceClient(conn)
 	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[podUpdates], error) {
-		watch, err := client.WatchPodUpdates(ctx, &configv1.WatchPodUpdatesRequest{ResumeToken: token})
+		watch, err := client.WatchPodUpdates(ctx, &configv1.WatchPodUpdatesRequest{ResumeToken: token, Mode: mode.wire()})
 		if err != nil {
 			return nil, err
 		}
