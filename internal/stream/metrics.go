@@ -15,6 +15,8 @@ const (
 	NameLifecycleEvents = "lifecycle_events"
 	// NamePods is syncloop's stream of pods with their status.
 	NamePods = "pods"
+	// NamePodEvents is syncloop's stream of what it tells of its pods.
+	NamePodEvents = "pod_events"
 	// NameNode is nodestatus' stream of the Node.
 	NameNode = "node"
 )

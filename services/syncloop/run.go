@@ -38,6 +38,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/peers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
@@ -121,6 +122,7 @@ type engine struct {
 	runtime *cri.Client
 	health  *rpc.Health
 	store   *podstore.Store
+	events  *podevents.Recorder
 	pool    *worker.Pool
 	loop    *loop.Loop
 	server  *engineserver.Server
@@ -159,6 +161,9 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
 	})
 	pleg := peers.NewPLEG(lifecyclev1.NewLifecycleServiceClient(to.pleg))
+	e.events = podevents.New(podevents.Config{
+		NodeName: cfg.NodeName, Clock: realClock, Logger: tel.Logger, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePodEvents),
+	})
 	resync := cfg.Kubelet.SyncFrequency.Duration
 	e.pool = worker.NewPool(ctx, worker.Config{
 		Runtime: manager, Observer: pleg, Statuses: e.store, Endings: ends, Clock: realClock, BootTime: boottime.Now,
@@ -173,7 +178,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		EventsMetrics:  stream.NewFollowedMetrics(e.metrics.Registry, stream.NameLifecycleEvents),
 	})
 	e.server = engineserver.New(engineserver.Config{
-		Store: e.store, Workers: e.pool, Health: e.loop.Health, Images: images,
+		Store: e.store, Workers: e.pool, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
 		Evicter: &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts},
 	})
 	enginemetrics.Collect(e.metrics.Registry, enginemetrics.Sources{
@@ -194,6 +199,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return ended(ctx, e.loop.Run(ctx)) })
 	group.Go(func() error {
 		defer e.store.Close()
+		defer e.events.Close()
 		return rpc.Serve(ctx, rpc.Config{
 			Address: e.cfg.Listen, Health: e.health, Logger: e.logger, AllowedUIDs: e.cfg.AllowedUIDs,
 			Register: func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, e.server) },

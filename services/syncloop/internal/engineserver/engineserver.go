@@ -19,6 +19,7 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
@@ -38,6 +39,8 @@ type Config struct {
 	Workers interface{ List() []*enginev1.Worker }
 	Health  func() loop.Health
 	Evicter Evicter
+	// Events are those of the pods: (*podevents.Recorder).Stream.
+	Events stream.Source[*enginev1.PodEvent]
 	// Images hands out the connected image service, or says why there is none yet.
 	Images func() (internalapi.ImageManagerService, error)
 }
@@ -68,6 +71,13 @@ func (s *Server) WatchPods(req *enginev1.WatchPodsRequest, ss grpc.ServerStreami
 	}
 	return streamrpc.Serve(ss.Context(), source, req.GetResumeToken(), func(frame *streamv1.Frame, pod *enginev1.Pod) error {
 		return ss.Send(&enginev1.WatchPodsResponse{Frame: frame, Pod: pod})
+	})
+}
+
+// WatchPodEvents implements EngineService.
+func (s *Server) WatchPodEvents(req *enginev1.WatchPodEventsRequest, ss grpc.ServerStreamingServer[enginev1.WatchPodEventsResponse]) error {
+	return streamrpc.Serve(ss.Context(), s.cfg.Events, req.GetResumeToken(), func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
+		return ss.Send(&enginev1.WatchPodEventsResponse{Frame: frame, Event: event})
 	})
 }
 
