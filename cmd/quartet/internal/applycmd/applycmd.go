@@ -30,100 +30,59 @@ const callTimeout = 15 * time.Second
 func Commands() []*cobra.Command { return []*cobra.Command{applyCommand(), deleteCommand()} }
 
 func applyCommand() *cobra.Command {
-	var path, stateDir string
-	var dryRun bool
+	var stateDir string
+	var paths []string
+	var dry dryRun
 	cmd := &cobra.Command{
-		Use:   "apply -f FILE|DIR|-",
+		Use:   "apply -f FILE|DIR|-...",
 		Short: "Run the pods of manifests until they are deleted",
 		Long: "Run the pods of manifests until 'quartet delete' takes them away, through restarts of the node. A manifest is YAML\n" +
-			"documents or JSON, each a Pod. Of a directory every .yaml, .yml and .json counts, in the order of names; '-' is the\n" +
-			"standard input. What is wrong with a pod does not keep the others from being applied, and ends the command with 1.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if path == "" {
+			"documents or JSON, each a Pod or a list of pods (List, PodList). Of a directory every .yaml, .yml and .json counts, in\n" +
+			"the order of names; '-' is the standard input. What is wrong with a pod does not keep the others from being applied,\n" +
+			"and ends the command with 1.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 0:
+				return fmt.Errorf("%q is one too many: give each file a -f of its own, or name their directory", args[0])
+			case len(paths) == 0:
 				return errors.New("say what to apply: -f FILE, -f DIR or, for the standard input, -f -")
 			}
-			return withClient(stateDir, func(c client) error {
-				return eachPod(cmd, path, "applied", func(d document) error {
-					if err := c.apply(cmd.Context(), cmd.OutOrStdout(), d.pod, dryRun); err != nil {
-						return err
-					}
-					return tellIgnored(cmd.ErrOrStderr(), d, d.pod)
-				})
-			})
+			return withClient(stateDir, func(c client) error { return c.applyAll(cmd, paths, bool(dry)) })
 		},
 	}
-	cmd.Flags().StringVarP(&path, "filename", "f", "", "`FILE` or directory with the manifests, or - for the standard input")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "let configmux validate the pods, and change nothing")
+	cmd.Flags().StringSliceVarP(&paths, "filename", "f", nil, "`FILE` or directory with the manifests, or - for the standard input; may be repeated")
+	cmd.Flags().Var(&dry, "dry-run", "let configmux validate the pods, and change nothing; 'server' and 'none' are understood too")
+	cmd.Flags().Lookup("dry-run").NoOptDefVal = "true"
 	target.AddFlag(cmd.Flags(), &stateDir)
 	return cmd
 }
 
 func deleteCommand() *cobra.Command {
-	var path, stateDir, namespace string
+	var stateDir, namespace string
+	var paths []string
 	cmd := &cobra.Command{
-		Use:   "delete pod NAME... | delete -f FILE|DIR|-",
+		Use:   "delete pod NAME... | delete pod/NAME... | delete -f FILE|DIR|-...",
 		Short: "Take away pods that were applied",
 		Long: "Take away pods that were applied, by name, with or without the node's suffix, or by the manifests that they were\n" +
-			"applied with. NAME may be NAMESPACE/NAME. A pod of a manifest directory goes away with its file, and not by this.",
+			"applied with, of which only the names count. NAME may be NAMESPACE/NAME. A pod of a manifest directory goes away\n" +
+			"with its file, and not by this.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			names, err := namesOf(args, namespace, path)
+			names, err := namesOf(args, namespace, paths)
 			if err != nil {
 				return err
 			}
 			return withClient(stateDir, func(c client) error {
-				if path == "" {
-					return eachName(cmd, names, func(n podName) error { return c.remove(cmd.Context(), cmd.OutOrStdout(), n) })
+				if len(paths) > 0 {
+					return c.removeAll(cmd, paths)
 				}
-				return eachPod(cmd, path, "deleted", func(d document) error {
-					return c.remove(cmd.Context(), cmd.OutOrStdout(), podName{d.pod.Namespace, d.pod.Name})
-				})
+				return eachName(cmd, names, func(n podName) error { return c.remove(cmd.Context(), cmd.OutOrStdout(), n) })
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&path, "filename", "f", "", "`FILE` or directory with manifests of the pods, or - for the standard input")
+	cmd.Flags().StringSliceVarP(&paths, "filename", "f", nil, "`FILE` or directory with manifests of the pods, or - for the standard input; may be repeated")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of the pods that are named; \"default\" without it")
 	target.AddFlag(cmd.Flags(), &stateDir)
 	return cmd
-}
-
-// podName names a pod; without a namespace that is "default".
-type podName struct{ namespace, name string }
-
-// String is how people name the pod.
-func (n podName) String() string {
-	if n.namespace == "" || n.namespace == v1.NamespaceDefault {
-		return "pod/" + n.name
-	}
-	return "pod/" + n.namespace + "/" + n.name
-}
-
-// namesOf returns the pods that the arguments of delete name.
-func namesOf(args []string, namespace, path string) ([]podName, error) {
-	switch {
-	case path != "" && (len(args) > 0 || namespace != ""):
-		return nil, errors.New("name the pods, or the manifests with -f, and not both")
-	case path != "":
-		return nil, nil
-	case len(args) == 0:
-		return nil, errors.New("say what to delete: pod NAME, or -f FILE")
-	case args[0] != "pod" && args[0] != "pods":
-		return nil, fmt.Errorf("there is no %q to delete: say delete pod NAME", args[0])
-	case len(args) == 1:
-		return nil, errors.New("name the pods to delete: delete pod NAME")
-	}
-	names := make([]podName, 0, len(args)-1)
-	for _, arg := range args[1:] {
-		n := podName{namespace, arg}
-		if before, name, qualified := strings.Cut(arg, "/"); qualified {
-			if namespace != "" && before != namespace {
-				return nil, fmt.Errorf("%q is not in the namespace %q: leave out -n, or the namespace before the slash", arg, namespace)
-			}
-			n = podName{before, name}
-		}
-		names = append(names, n)
-	}
-	return names, nil
 }
 
 // client asks the configmux of a node.
@@ -144,6 +103,41 @@ func withClient(stateDir string, do func(client) error) (err error) {
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	return do(client{configv1.NewConfigServiceClient(conn), addresses.ConfigMux, stateDir})
+}
+
+// applyAll applies the pods of manifests.
+func (c client) applyAll(cmd *cobra.Command, paths []string, dryRun bool) error {
+	tried, err := eachItem(cmd, paths, "applied", func(i item) error {
+		if i.err != nil {
+			return i.err
+		}
+		if err := c.apply(cmd.Context(), cmd.OutOrStdout(), i.pod, dryRun); err != nil {
+			return err
+		}
+		return tellIgnored(cmd.ErrOrStderr(), i, i.pod)
+	})
+	if err == nil && tried == 0 {
+		return errors.New("there is no pod to apply: the lists have no items")
+	}
+	return err
+}
+
+// removeAll deletes the pods of manifests. What else is wrong with a manifest does not matter where the name can be told.
+func (c client) removeAll(cmd *cobra.Command, paths []string) error {
+	tried, err := eachItem(cmd, paths, "deleted", func(i item) error {
+		switch {
+		case i.name.name != "":
+			return c.remove(cmd.Context(), cmd.OutOrStdout(), i.name)
+		case i.err != nil:
+			return i.err
+		default:
+			return errors.New("it has no metadata.name, so that it is not known which pod to delete")
+		}
+	})
+	if err == nil && tried == 0 {
+		_, err = fmt.Fprintln(cmd.ErrOrStderr(), "there is no pod to delete: the lists have no items")
+	}
+	return err
 }
 
 // apply applies one pod, and prints what became of it.

@@ -171,11 +171,11 @@ func TestWhatIsWrongIsToldAndTheOthersAreApplied(t *testing.T) {
 	}
 	for _, want := range []string{
 		"DIR/m/1.yaml: document 2: pod/bad: it is not valid:\n    spec.containers[0].image  Required value\n",
-		"DIR/m/1.yaml: document 3: check the spelling and the indentation of:\n    unknown field \"spec.containers[0].imago\"\n",
+		"DIR/m/1.yaml: document 3: pod/misspelled: check the spelling and the indentation of:\n    unknown field \"spec.containers[0].imago\"\n",
 		"DIR/m/2.json: pod/x/y: it is not valid:\n    metadata.name       Invalid value: \"x/y-node\"",
 		"\n    spec.restartPolicy  Unsupported value: \"Nevr\"",
 		"DIR/m/3.yml: it is empty: write a Pod into it\n",
-		"DIR/m/4.yaml: it must have apiVersion v1 and kind Pod, and has \"v1\" and \"ConfigMap\"\n",
+		"DIR/m/4.yaml: it must have apiVersion v1 and kind Pod, PodList or List, and has \"v1\" and \"ConfigMap\"\n",
 	} {
 		if !strings.Contains(errOut, want) {
 			t.Errorf("the errors lack\n%s\nthey are\n%s", want, errOut)
@@ -185,13 +185,20 @@ func TestWhatIsWrongIsToldAndTheOthersAreApplied(t *testing.T) {
 
 func TestWhoeverMistypesIsToldWhatToDo(t *testing.T) {
 	n := newNode(t)
+	n.write("a", manifest("a", "i:1"))
 	for _, tc := range []struct{ args, want string }{
 		{"apply", "say what to apply: -f FILE, -f DIR or, for the standard input, -f -"},
 		{"apply -f " + n.dir + "/none", "reading the manifests: stat DIR/none: no such file or directory"},
 		{"apply -f " + n.stateDir, "DIR/state has no manifests: they are files that end in .yaml, .yml or .json"},
+		{"apply -f " + n.dir + "/a -f " + n.dir + "/none", "reading the manifests: stat DIR/none: no such file or directory"},
+		{"apply -f a.yaml b.yaml", `"b.yaml" is one too many: give each file a -f of its own, or name their directory`},
+		{"apply -f - --dry-run=client", `invalid argument "client" for "--dry-run" flag: say --dry-run: it is configmux that validates, and nobody else`},
 		{"delete", "say what to delete: pod NAME, or -f FILE"},
 		{"delete node x", `there is no "node" to delete: say delete pod NAME`},
 		{"delete pod", "name the pods to delete: delete pod NAME"},
+		{"delete pod/a b", `there is no "b" to delete: say delete pod NAME`},
+		{"delete node/a", `there is no "node/a" to delete: say delete pod NAME`},
+		{"delete pod/", `there is no "pod/" to delete: say delete pod NAME`},
 		{"delete pod x -f y", "name the pods, or the manifests with -f, and not both"},
 		{"delete pod -n a b/c", `"b/c" is not in the namespace "a": leave out -n, or the namespace before the slash`},
 	} {

@@ -7,20 +7,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// eachPod does something with each pod of the manifests, and prints what went wrong with which.
-func eachPod(cmd *cobra.Command, path, done string, do func(document) error) error {
+// eachItem does something with each item of the manifests, and prints what went wrong with which. It returns how many
+// there were.
+func eachItem(cmd *cobra.Command, paths []string, done string, do func(item) error) (tried int, err error) {
 	t := tally{cmd: cmd}
-	err := documents(path, cmd.InOrStdin(), func(d document) error {
-		err := d.err
-		if err == nil {
-			err = do(d)
-		}
-		return t.count(d.String(), err)
-	})
+	err = items(paths, cmd.InOrStdin(), func(i item) error { return t.count(i.String(), do(i)) })
 	if err != nil {
-		return err
+		return t.tried, err
 	}
-	return t.result(done)
+	return t.tried, t.result(done)
 }
 
 // eachName does something with each pod of a list.
