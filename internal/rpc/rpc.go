@@ -24,8 +24,6 @@ import (
 )
 
 const (
-	// stopTimeout is how long a stop waits for calls in flight.
-	stopTimeout = 5 * time.Second
 	// keepaliveTime is a little more than stream.BookmarkInterval, so a stream that is alive is never pinged.
 	keepaliveTime = 15 * time.Second
 	// keepaliveTimeout is how long a peer may take to answer a ping before the connection counts as dead.
@@ -59,8 +57,10 @@ func Serve(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
+	unary := newCalls()
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessageSize),
+		grpc.ChainUnaryInterceptor(unary.intercept),
 		grpc.ChainStreamInterceptor(endWith(ctx)),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),
@@ -82,20 +82,13 @@ func Serve(ctx context.Context, cfg Config) error {
 	group.Go(func() error {
 		<-groupCtx.Done()
 		cfg.Health.server.Shutdown()
-		stop(server)
+		stop(server, unary)
 		return nil
 	})
 	if cfg.Ready != nil {
 		cfg.Ready()
 	}
 	return group.Wait()
-}
-
-// stop waits for calls in flight, but no longer than stopTimeout.
-func stop(server *grpc.Server) {
-	timer := time.AfterFunc(stopTimeout, server.Stop)
-	defer timer.Stop()
-	server.GracefulStop()
 }
 
 // endWith ends the context of each stream when the process stops: a stream would never end by itself.
