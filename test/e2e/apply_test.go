@@ -28,3 +28,30 @@ func TestAnAppliedPodRunsUntilItIsDeleted(t *testing.T) {
 	quartet(t, "delete", "-f", file)
 	awaitGone(t, "applied")
 }
+
+// A list goes the way of its items, as one who comes from kubectl expects; what was acknowledged before a kill is there after it.
+func TestTheItemsOfAListRunUntilTheyAreDeleted(t *testing.T) {
+	item := func(name string) string {
+		return "- " + strings.ReplaceAll(strings.TrimSpace(manifest(name, 1, "sleep")), "\n", "\n  ") + "\n"
+	}
+	file := filepath.Join(t.TempDir(), "list.yaml")
+	list := "apiVersion: v1\nkind: List\nitems:\n" + item("listed1") + item("listed2")
+	if err := os.WriteFile(file, []byte(list), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := quartet(t, "apply", "-f", file, "--dry-run"); strings.Count(out, " created (dry run)\n") != 2 {
+		t.Errorf("apply --dry-run prints %q", out)
+	}
+	if out := quartet(t, "apply", "-f", file); strings.Count(out, " created\n") != 2 {
+		t.Errorf("apply prints %q", out)
+	}
+	kill(t, "configmux")
+	await(t, "listed1", "Ready", ready)
+	await(t, "listed2", "Ready", ready)
+	awaitThat(t, "configmux serves again", func() bool {
+		out, err := node.Command(t.Context(), "delete", "-f", file)
+		return err == nil && out == "pod/e2e/listed1 deleted\npod/e2e/listed2 deleted\n"
+	})
+	awaitGone(t, "listed1")
+	awaitGone(t, "listed2")
+}
