@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -168,22 +169,32 @@ func (s *Source) remove(ctx context.Context, name types.NamespacedName) error {
 	return nil
 }
 
-// removeBroken removes the file of a pod that is left out, or returns why there is nothing to delete.
+// removeBroken removes the files of a pod that is left out, or returns why there is nothing to delete.
 func (s *Source) removeBroken(name types.NamespacedName, unknown error) error {
 	given := types.NamespacedName{Namespace: name.Namespace, Name: strings.TrimSuffix(name.Name, s.suffix())}
-	for _, path := range []string{s.pathOf(name), asideOf(s.pathOf(name)), s.pathOf(given), asideOf(s.pathOf(given))} {
-		if _, is := s.broken[path]; !is {
-			continue
+	for _, path := range []string{s.pathOf(name), s.pathOf(given)} {
+		found := slices.DeleteFunc([]string{path, asideOf(path)}, func(path string) bool {
+			_, is := s.broken[path]
+			return !is
+		})
+		if len(found) > 0 {
+			return s.removeFiles(found)
 		}
+	}
+	return unknown
+}
+
+// removeFiles removes files that hold no pod.
+func (s *Source) removeFiles(paths []string) error {
+	for _, path := range paths {
 		if err := statedir.RemoveFile(path); err != nil {
 			s.read(nil)
 			return fmt.Errorf("removing the file of the pod: %w: see that %s can be written, and try again", err, s.cfg.Dir)
 		}
 		delete(s.broken, path)
-		s.give(nil)
-		return nil
 	}
-	return unknown
+	s.give(nil)
+	return nil
 }
 
 // find returns the pod that a name means.

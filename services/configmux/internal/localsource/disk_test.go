@@ -207,3 +207,20 @@ func TestAFileThatCannotBeReadIsNotSetAside(t *testing.T) {
 	r.clock.Step(retryInterval)
 	expect(t, r.next(), map[string]string{"default/a-node": "i:1", "default/b-node": "i:1"})
 }
+
+func TestADeletionTakesAllFilesOfAPodThatIsLeftOut(t *testing.T) {
+	r := newRig(t)
+	must(t, os.Mkdir(r.dir, 0o700))
+	must(t, os.WriteFile(r.file("a"), []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"default","name":"a"}}`), 0o600))
+	must(t, os.WriteFile(r.file("a")+".broken", nil, 0o600))
+	if reading := r.start(); len(reading.Pods) != 0 || len(reading.Errors) != 2 {
+		t.Fatalf("pods %v, errors %v; want both files told of", images(reading), reading.Errors)
+	}
+	must(t, r.Delete(t.Context(), types.NamespacedName{Name: "a"}))
+	if reading := r.next(); len(reading.Errors) != 0 {
+		t.Errorf("errors %v, want none", reading.Errors)
+	}
+	if files, err := os.ReadDir(r.dir); err != nil || len(files) != 0 {
+		t.Errorf("%d files are left, %v", len(files), err)
+	}
+}
