@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -73,4 +74,11 @@ func RESTConfig(cfg Config) (*rest.Config, error) {
 	}
 	way.QPS, way.Burst = float32(cfg.QPS), int(cfg.Burst)
 	return way, nil
+}
+
+// Close closes the connections of a client of [New], when everything that used it has ended.
+func Close(client kubernetes.Interface) {
+	if way, ok := client.CoreV1().RESTClient().(*rest.RESTClient); ok && way != nil && way.Client != nil {
+		utilnet.CloseIdleConnectionsFor(way.Client.Transport)
+	}
 }

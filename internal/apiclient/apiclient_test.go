@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/quartet-node/quartet/internal/apiclient"
@@ -128,6 +130,31 @@ func TestTheAPIServerIsToldWhoAsksAndHow(t *testing.T) {
 		if got := (<-requests).Header.Get("Content-Type"); got != content {
 			t.Errorf("sends %q, want %q", got, content)
 		}
+	}
+}
+
+func TestAClosedClientLeavesNoConnection(t *testing.T) {
+	closed := make(chan struct{}, 10)
+	api := httptest.NewUnstartedServer(http.NotFoundHandler())
+	api.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			closed <- struct{}{}
+		}
+	}
+	api.Start()
+	defer api.Close()
+	client, err := apiclient.New(apiclient.Config{Kubeconfig: write(t, "server: '"+api.URL+"'", ""), Service: nodeconfig.ConfigMux})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Fatalf("got %v, want that there is none", err)
+	}
+	apiclient.Close(client)
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		t.Error("the connection is still open")
 	}
 }
 

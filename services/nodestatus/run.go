@@ -8,8 +8,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -21,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/heartbeat"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/registration"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/server"
 )
 
@@ -36,6 +39,13 @@ func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger) (err e
 	if err != nil {
 		return err
 	}
+	var to clients
+	if cfg.Kubeconfig != "" {
+		if to.cluster, err = apiclient.New(apiclient.ConfigOf(nodeconfig.NodeStatus, cfg)); err != nil {
+			return err
+		}
+		defer apiclient.Close(to.cluster)
+	}
 	pleg, err := rpc.Dial(cfg.Peers.PLEG)
 	if err != nil {
 		return fmt.Errorf("reaching pleg: %w", err)
@@ -46,37 +56,52 @@ func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger) (err e
 		return fmt.Errorf("reaching syncloop: %w", err)
 	}
 	defer func() { err = errors.Join(err, syncloop.Close()) }()
-	return serve(ctx, cfg, settings, pleg, syncloop, logger)
+	to.pleg, to.syncloop = pleg, syncloop
+	return serve(ctx, cfg, settings, to, logger)
 }
 
-// serve runs the heart and the server that gives out what it computes.
-func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Settings, pleg, syncloop grpc.ClientConnInterface, logger *slog.Logger) error {
+// clients are those of everybody whom nodestatus asks.
+type clients struct {
+	pleg, syncloop grpc.ClientConnInterface
+	// cluster is the API server; nil for a node that is standalone.
+	cluster kubernetes.Interface
+}
+
+// serve runs the heart, the server that gives out what it computes, and what keeps the Node in the API server.
+func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Settings, to clients, logger *slog.Logger) error {
 	previous, err := checkpoint.Load(cfg.StateDir, settings.Name)
 	if err != nil {
 		logger.Warn("starting without what was remembered of the node", telemetry.KeyError, err)
 	}
 	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.NodeStatus).Registry
 	registry.MustRegister(nodeInfo(settings.Name)...)
-	var srv *server.Server
+	node := &published{logger: logger}
 	heart := heartbeat.New(heartbeat.Config{
 		Settings: settings, Period: cfg.Kubelet.NodeStatusUpdateFrequency.Duration,
-		AskPLEG:     heartbeat.AskPLEG(pleg, cfg.Peers.PLEG),
-		AskSyncLoop: heartbeat.AskSyncLoop(syncloop, cfg.Peers.SyncLoop),
+		AskPLEG:     heartbeat.AskPLEG(to.pleg, cfg.Peers.PLEG),
+		AskSyncLoop: heartbeat.AskSyncLoop(to.syncloop, cfg.Peers.SyncLoop),
 		AskTimeout:  heartbeat.DefaultAskTimeout,
 		ReadMachine: facts.ReadMachine,
 		ReadNow:     func() (facts.Readings, error) { return facts.ReadNow(cfg.RootDir) },
-		Previous:    previous,
-		Publish: func(state nodeobject.State) {
-			if err := srv.Publish(state); err != nil {
-				logger.Error("the Node is not published", telemetry.KeyError, err)
-			}
-		},
+		Previous:    previous, Publish: node.computed,
 		Save:   func(state nodeobject.State) error { return checkpoint.Save(cfg.StateDir, state) },
 		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry),
 	})
-	srv = server.New(settings.Name, health, heart.Overdue, stream.NewServedMetrics(registry, stream.NameNode))
-
+	node.server = server.New(server.Config{
+		NodeName: settings.Name, Standalone: to.cluster == nil, Health: health, Overdue: heart.Overdue,
+		Served: stream.NewServedMetrics(registry, stream.NameNode),
+	})
 	group, ctx := errgroup.WithContext(ctx)
+	if to.cluster != nil {
+		node.registrar = registration.New(registration.Config{
+			Nodes: to.cluster.CoreV1().Nodes(), Name: settings.Name, Register: *cfg.Kubelet.RegisterNode, Kubeconfig: cfg.Kubeconfig,
+			Changed: node.registered, Health: health, Clock: clock.RealClock{}, Logger: logger,
+		})
+		group.Go(func() error {
+			node.registrar.Run(ctx)
+			return nil
+		})
+	}
 	group.Go(func() error { return heart.Run(ctx) })
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
@@ -84,9 +109,9 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 		})
 	})
 	group.Go(func() error {
-		defer srv.Close()
+		defer node.server.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: cfg.Listen, Register: srv.Register, Health: health, Logger: logger, AllowedUIDs: cfg.AllowedUIDs,
+			Address: cfg.Listen, Register: node.server.Register, Health: health, Logger: logger, AllowedUIDs: cfg.AllowedUIDs,
 			Ready: func() { logger.Info("serving", "address", cfg.Listen, "node", settings.Name) },
 		})
 	})

@@ -25,9 +25,13 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"github.com/quartet-node/quartet/test/cluster"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// shared is the API server of the tests that need one.
+var shared cluster.Shared
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
 type wellPLEG struct {
 	lifecyclev1.UnimplementedLifecycleServiceServer
@@ -47,10 +51,10 @@ func (wellSyncLoop) GetHealth(context.Context, *enginev1.GetHealthRequest) (*eng
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-func config(t *testing.T) nodeconfig.Config {
+func config(t *testing.T, flags ...string) nodeconfig.Config {
 	t.Helper()
 	dir := t.TempDir()
-	args := []string{"--state-dir", dir, "--hostname-override", "node-1"}
+	args := append([]string{"--state-dir", dir, "--hostname-override", "node-1"}, flags...)
 	for _, service := range nodeconfig.Services() {
 		args = append(args, "--"+string(service)+"-address", "unix://"+filepath.Join(dir, string(service)+".sock"))
 	}

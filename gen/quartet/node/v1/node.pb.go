@@ -27,9 +27,11 @@ const (
 // Node is the node and what is known of its place in a cluster.
 type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The v1.Node with its status, as the bytes of its Marshal method.
+	// The v1.Node with its status, as the bytes of its Marshal method. Its metadata and spec are the API server's while synced
+	// is true and the node belongs to a cluster, and this node's own otherwise; its status is always this node's own.
 	Node []byte `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	// True when the API server has the Node, or when there is no API server to have it.
+	// True when the API server has the Node, or when there is no API server to have it. It stays so while the API server
+	// cannot be asked, and is false again when the Node was deleted there.
 	Synced bool `protobuf:"varint,2,opt,name=synced,proto3" json:"synced,omitempty"`
 	// True when this node belongs to no cluster.
 	Standalone bool `protobuf:"varint,3,opt,name=standalone,proto3" json:"standalone,omitempty"`

@@ -5,10 +5,12 @@ package server
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
@@ -25,12 +27,33 @@ type Server struct {
 	nodes   *stream.Level[*nodev1.Node]
 	health  *rpc.Health
 	overdue func() error
+
+	// mu makes one Node after the other, of what was published last and what the API server had last.
+	mu         sync.Mutex
+	standalone bool
+	state      nodeobject.State
+	registered *v1.Node
 }
 
-// New returns a server without a Node. Overdue says why the Node is not up to date, or nothing; served counts what the
-// stream of the Node does.
-func New(nodeName string, health *rpc.Health, overdue func() error, served *stream.ServedMetrics) *Server {
-	return &Server{name: nodeName, nodes: stream.NewLevel[*nodev1.Node](stream.Config{Metrics: served}), health: health, overdue: overdue}
+// Config says what is served beside the Node.
+type Config struct {
+	// NodeName is the node's name, the key of the stream.
+	NodeName string
+	// Standalone says that this node belongs to no cluster.
+	Standalone bool
+	// Health says what is waited for, and Overdue why the Node is not up to date, or nothing.
+	Health  *rpc.Health
+	Overdue func() error
+	// Served counts what the stream of the Node does.
+	Served *stream.ServedMetrics
+}
+
+// New returns a server without a Node.
+func New(cfg Config) *Server {
+	return &Server{
+		name: cfg.NodeName, nodes: stream.NewLevel[*nodev1.Node](stream.Config{Metrics: cfg.Served}),
+		health: cfg.Health, overdue: cfg.Overdue, standalone: cfg.Standalone,
+	}
 }
 
 // Register adds the service to a gRPC server.
@@ -38,13 +61,38 @@ func (s *Server) Register(to *grpc.Server) { nodev1.RegisterNodeServiceServer(to
 
 // Publish makes a Node the one that is served. It fails only for a Node that cannot be marshalled.
 func (s *Server) Publish(state nodeobject.State) error {
-	data, err := state.Node.Marshal()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state = state
+	return s.put()
+}
+
+// Registered says as what the API server has the Node, nil when it does not have it. What others than this node may write
+// is served as it is there from now on: labels, annotations and taints count as the cluster's users set them. It fails
+// only for a Node that cannot be marshalled.
+func (s *Server) Registered(node *v1.Node) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.registered = node
+	if s.state.Node == nil {
+		return nil
+	}
+	return s.put()
+}
+
+// put makes what is known the Node that is served. The caller holds mu.
+func (s *Server) put() error {
+	whole := s.state.Node
+	if s.registered != nil {
+		whole = &v1.Node{TypeMeta: whole.TypeMeta, ObjectMeta: s.registered.ObjectMeta, Spec: s.registered.Spec, Status: whole.Status}
+	}
+	data, err := whole.Marshal()
 	if err != nil {
 		return fmt.Errorf("marshalling the Node: %w", err)
 	}
 	// Without an API server there is none that would have to have the Node.
-	node := &nodev1.Node{Node: data, Synced: true, Standalone: true}
-	for _, signal := range state.Signals {
+	node := &nodev1.Node{Node: data, Synced: s.standalone || s.registered != nil, Standalone: s.standalone}
+	for _, signal := range s.state.Signals {
 		node.EvictionSignals = append(node.EvictionSignals, &nodev1.EvictionSignal{
 			Signal: signal.Name, Available: signal.Available, Threshold: signal.Threshold, Hard: true,
 		})

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/rpc"
@@ -19,7 +21,7 @@ import (
 func TestBeforeTheFirstNode(t *testing.T) {
 	health := rpc.NewHealth()
 	health.Set("pleg", "pleg is away")
-	s := New("node-1", health, func() error { return errors.New("no Node has been computed yet") }, nil)
+	s := New(Config{NodeName: "node-1", Health: health, Overdue: func() error { return errors.New("no Node has been computed yet") }})
 	defer s.Close()
 	if _, err := s.GetNode(t.Context(), nil); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no Node has been computed yet") {
 		t.Errorf("got %v, want UNAVAILABLE with the reason", err)
@@ -35,7 +37,7 @@ func TestBeforeTheFirstNode(t *testing.T) {
 }
 
 func TestSignalsAreServedWithTheNode(t *testing.T) {
-	s := New("node-1", rpc.NewHealth(), func() error { return nil }, nil)
+	s := New(Config{NodeName: "node-1", Health: rpc.NewHealth(), Overdue: func() error { return nil }})
 	defer s.Close()
 	node := &v1.Node{}
 	node.Name = "node-1"
@@ -49,5 +51,61 @@ func TestSignalsAreServedWithTheNode(t *testing.T) {
 	want := []*nodev1.EvictionSignal{{Signal: "memory.available", Available: 1, Threshold: 2, Hard: true}}
 	if diff := cmp.Diff(want, got.GetNode().GetEvictionSignals(), protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestInAClusterTheNodeIsServedAsTheAPIServerHasIt, with the status of this machine, and said to be there only while it is.
+func TestInAClusterTheNodeIsServedAsTheAPIServerHasIt(t *testing.T) {
+	s := New(Config{NodeName: "node-1", Health: rpc.NewHealth(), Overdue: func() error { return nil }})
+	defer s.Close()
+	is := func(synced bool, uid types.UID, disk, machine string) {
+		t.Helper()
+		got, err := s.GetNode(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var node v1.Node
+		if err := node.Unmarshal(got.GetNode().GetNode()); err != nil {
+			t.Fatal(err)
+		}
+		if got.GetNode().GetStandalone() || got.GetNode().GetSynced() != synced || node.UID != uid || node.Labels["disk"] != disk || node.Status.NodeInfo.MachineID != machine {
+			t.Errorf("standalone %t, synced %t, the Node %+v", got.GetNode().GetStandalone(), got.GetNode().GetSynced(), node)
+		}
+	}
+	computed := func(machine string) nodeobject.State {
+		return nodeobject.State{Node: &v1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{"disk": "own"}},
+			Status:     v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{MachineID: machine}},
+		}}
+	}
+	there := func(uid types.UID) *v1.Node {
+		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: uid, Labels: map[string]string{"disk": "theirs"}}}
+	}
+	for _, step := range []struct {
+		do                 func() error
+		synced             bool
+		uid, disk, machine string
+	}{
+		{func() error { return s.Publish(computed("a")) }, false, "", "own", "a"},
+		{func() error { return s.Registered(there("first")) }, true, "first", "theirs", "a"},
+		{func() error { return s.Publish(computed("b")) }, true, "first", "theirs", "b"},
+		{func() error { return s.Registered(nil) }, false, "", "own", "b"},
+		{func() error { return s.Registered(there("second")) }, true, "second", "theirs", "b"},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		is(step.synced, types.UID(step.uid), step.disk, step.machine)
+	}
+}
+
+func TestTheAPIServerMayHaveTheNodeBeforeItIsComputed(t *testing.T) {
+	s := New(Config{NodeName: "node-1", Health: rpc.NewHealth(), Overdue: func() error { return nil }})
+	defer s.Close()
+	if err := s.Registered(&v1.Node{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.GetNode(t.Context(), nil); status.Code(err) != codes.Unavailable {
+		t.Errorf("got %v, want UNAVAILABLE", err)
 	}
 }

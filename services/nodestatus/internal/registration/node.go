@@ -1,0 +1,57 @@
+package registration
+
+import (
+	"context"
+	"encoding/json"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+// ownLabels are those that say what the machine is, so that nobody else knows better. Every other label of a Node that
+// is registered is left as it is.
+var ownLabels = []string{v1.LabelHostname, v1.LabelOSStable, v1.LabelArchStable}
+
+// toRegister makes what is sent to an API server that has no Node. Its own times and addresses of pods are the API
+// server's to give: podCIDR is for nodes without one.
+func toRegister(computed *v1.Node) *v1.Node {
+	computed = computed.DeepCopy()
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: computed.Name, Labels: computed.Labels},
+		Spec:       v1.NodeSpec{ProviderID: computed.Spec.ProviderID, Taints: computed.Spec.Taints},
+		Status:     computed.Status,
+	}
+}
+
+// mendLabels puts the own labels of a Node right that was there already, and returns the Node as it is then. When that
+// fails the Node is there nevertheless: it is logged, and tried again with the next look.
+func (r *Registrar) mendLabels(ctx context.Context, node *v1.Node) *v1.Node {
+	wrong := make(map[string]string)
+	computed := r.latest().Labels
+	for _, label := range ownLabels {
+		if is, there := node.Labels[label]; !there || is != computed[label] {
+			wrong[label] = computed[label]
+		}
+	}
+	if len(wrong) == 0 {
+		return node
+	}
+	mended, err := r.patchLabels(ctx, wrong)
+	if err != nil {
+		r.cfg.Logger.Warn("labels of the Node in the API server are wrong and cannot be mended", "labels", wrong, telemetry.KeyError, err)
+		return node
+	}
+	r.cfg.Logger.Info("mended labels of the Node in the API server", "labels", wrong)
+	return mended
+}
+
+func (r *Registrar) patchLabels(ctx context.Context, labels map[string]string) (*v1.Node, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+	if err != nil {
+		return nil, err
+	}
+	return r.cfg.Nodes.Patch(ctx, r.cfg.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+}

@@ -1,0 +1,356 @@
+package registration_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/registration"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a registrar that runs against an API server in memory.
+type rig struct {
+	client *fake.Clientset
+	clock  *clocktesting.FakeClock
+	health *rpc.Health
+	// has gets what the registrar says of the API server.
+	has chan *v1.Node
+
+	mu   sync.Mutex
+	gets []time.Time
+	fail func(verb string) error
+}
+
+func computed() *v1.Node {
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "node-1", CreationTimestamp: metav1.Unix(1, 0),
+			Labels: map[string]string{v1.LabelHostname: "node-1", v1.LabelOSStable: "linux", v1.LabelArchStable: "amd64", "disk": "ssd"},
+		},
+		Spec: v1.NodeSpec{
+			ProviderID: "metal://1", PodCIDR: "10.88.0.0/16", PodCIDRs: []string{"10.88.0.0/16"},
+			Taints: []v1.Taint{{Key: "only", Effect: v1.TaintEffectNoSchedule}},
+		},
+		Status: v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{BootID: "boot"}},
+	}
+}
+
+// newRig starts a registrar that runs until the test ends. Before that, change may change its configuration and the rig.
+func newRig(t *testing.T, change func(*rig, *registration.Config), there ...runtime.Object) *rig {
+	t.Helper()
+	r := &rig{
+		client: fake.NewClientset(there...), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), health: rpc.NewHealth(),
+		has: make(chan *v1.Node, 100),
+	}
+	r.client.PrependReactor("*", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if action.GetVerb() == "get" {
+			r.gets = append(r.gets, r.clock.Now())
+		}
+		if r.fail != nil {
+			if err := r.fail(action.GetVerb()); err != nil {
+				return true, nil, err
+			}
+		}
+		return false, nil, nil
+	})
+	cfg := registration.Config{
+		Nodes: r.client.CoreV1().Nodes(), Name: "node-1", Register: true, Kubeconfig: "/etc/kubeconfig",
+		Changed: func(node *v1.Node) { r.has <- node }, Health: r.health, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+	if change != nil {
+		change(r, &cfg)
+	}
+	registrar := registration.New(cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		registrar.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	registrar.Offer(computed())
+	return r
+}
+
+// failing makes the API server fail from now on, as of a verb.
+func (r *rig) failing(fail func(verb string) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail = fail
+}
+
+// tells waits for the next word about the Node, and lets the time pass that the registrar waits for.
+func (r *rig) tells(t *testing.T) *v1.Node {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+		select {
+		case node := <-r.has:
+			return node
+		case <-time.After(time.Millisecond):
+			if r.clock.HasWaiters() {
+				r.clock.Step(100 * time.Millisecond)
+			}
+		}
+	}
+	t.Fatalf("nothing is said of the Node; waits for %q", r.health.Waiting())
+	return nil
+}
+
+// watched waits until the registrar watches for the nth time. The API server in memory knows no history, so that what
+// happens before is not seen.
+func (r *rig) watched(t *testing.T, n int) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {
+		watches := 0
+		for _, action := range r.client.Actions() {
+			if action.GetVerb() == "watch" {
+				watches++
+			}
+		}
+		if watches >= n {
+			return
+		}
+	}
+	t.Fatalf("the Node is not watched; waits for %q", r.health.Waiting())
+}
+
+// waits lets the time pass until the health has a text in it.
+func (r *rig) waits(t *testing.T, want string) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {
+		if strings.Contains(strings.Join(r.health.Waiting(), "\n"), want) {
+			return
+		}
+		if r.clock.HasWaiters() {
+			r.clock.Step(100 * time.Millisecond)
+		}
+	}
+	t.Fatalf("waits for %q, want %q", r.health.Waiting(), want)
+}
+
+func (r *rig) node(t *testing.T) *v1.Node {
+	t.Helper()
+	node, err := r.client.Tracker().Get(v1.SchemeGroupVersion.WithResource("nodes"), "", "node-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node.(*v1.Node)
+}
+
+func TestTheComputedNodeIsRegistered(t *testing.T) {
+	r := newRig(t, nil)
+	if node := r.tells(t); node == nil || node.Name != "node-1" || node.ResourceVersion != "" || len(node.ManagedFields) > 0 {
+		t.Errorf("said of the Node: %+v", node)
+	}
+	if len(r.health.Waiting()) > 0 {
+		t.Errorf("with the Node there it waits for %q", r.health.Waiting())
+	}
+	got := r.node(t)
+	if got.Labels["disk"] != "ssd" || got.Spec.ProviderID != "metal://1" || len(got.Spec.Taints) != 1 || got.Status.NodeInfo.BootID != "boot" {
+		t.Errorf("registered %+v", got)
+	}
+	if got.Spec.PodCIDR != "" || len(got.Spec.PodCIDRs) > 0 || !got.CreationTimestamp.IsZero() {
+		t.Errorf("podCIDR %q and the time %v are the API server's to give", got.Spec.PodCIDR, got.CreationTimestamp)
+	}
+}
+
+// TestANodeThatIsThereIsTakenAsItIs, except for the labels that say what the machine is.
+func TestANodeThatIsThereIsTakenAsItIs(t *testing.T) {
+	there := &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u", Labels: map[string]string{"disk": "hdd", v1.LabelHostname: "another"}},
+		Spec:       v1.NodeSpec{Unschedulable: true},
+	}
+	r := newRig(t, nil, there)
+	node := r.tells(t)
+	want := map[string]string{"disk": "hdd", v1.LabelHostname: "node-1", v1.LabelOSStable: "linux", v1.LabelArchStable: "amd64"}
+	for label, value := range want {
+		if node.Labels[label] != value || r.node(t).Labels[label] != value {
+			t.Errorf("%s is %q here and %q there, want %q", label, node.Labels[label], r.node(t).Labels[label], value)
+		}
+	}
+	if node.UID != "u" || !node.Spec.Unschedulable || len(r.node(t).Spec.Taints) > 0 {
+		t.Errorf("the Node is %+v, want it as it was", node)
+	}
+}
+
+func TestLabelsThatCannotBeMendedKeepNothingFromWorking(t *testing.T) {
+	forbid := func(r *rig, _ *registration.Config) {
+		r.fail = func(verb string) error {
+			if verb == "patch" {
+				return apierrors.NewForbidden(v1.Resource("nodes"), "node-1", errors.New("labels are not yours"))
+			}
+			return nil
+		}
+	}
+	r := newRig(t, forbid, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "bare"}})
+	if node := r.tells(t); node == nil || node.UID != "bare" {
+		t.Errorf("said %+v, want the Node as it is", node)
+	}
+	if len(r.health.Waiting()) > 0 {
+		t.Errorf("waits for %q", r.health.Waiting())
+	}
+}
+
+func TestADeletedNodeIsRegisteredAgain(t *testing.T) {
+	r := newRig(t, nil)
+	r.tells(t)
+	for round := range 3 {
+		r.watched(t, round+1)
+		if err := r.client.CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if node := r.tells(t); node != nil {
+			t.Errorf("said %+v of a Node that was deleted", node)
+		}
+		if node := r.tells(t); node == nil {
+			t.Error("the Node is not registered again")
+		}
+	}
+}
+
+func TestChangesOfOthersAreToldAndTheirHeartbeatsAreNot(t *testing.T) {
+	r := newRig(t, nil)
+	r.tells(t)
+	r.watched(t, 1)
+	nodes := r.client.CoreV1().Nodes()
+	status := r.node(t).DeepCopy()
+	status.Status.Phase, status.ManagedFields = v1.NodeRunning, []metav1.ManagedFieldsEntry{{Manager: "somebody"}}
+	if _, err := nodes.UpdateStatus(t.Context(), status, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	cordoned := r.node(t).DeepCopy()
+	cordoned.Spec.Unschedulable = true
+	if _, err := nodes.Update(t.Context(), cordoned, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if node := r.tells(t); !node.Spec.Unschedulable {
+		t.Errorf("said %+v, want that it is cordoned and nothing before", node.Spec)
+	}
+}
+
+// TestTheWaitsBetweenTriesDouble from 100 ms to 7 s.
+func TestTheWaitsBetweenTriesDouble(t *testing.T) {
+	r := newRig(t, func(r *rig, _ *registration.Config) {
+		r.fail = func(string) error { return errors.New("connection refused") }
+	})
+	var waits []time.Duration
+	for end := time.Now().Add(10 * time.Second); len(waits) < 9 && time.Now().Before(end); <-time.After(time.Millisecond) {
+		if r.clock.HasWaiters() {
+			r.clock.Step(100 * time.Millisecond)
+		}
+		waits = waits[:0]
+		r.mu.Lock()
+		for i := 1; i < len(r.gets); i++ {
+			waits = append(waits, r.gets[i].Sub(r.gets[i-1]))
+		}
+		r.mu.Unlock()
+	}
+	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+	want := []time.Duration{seconds(.1), seconds(.2), seconds(.4), seconds(.8), seconds(1.6), seconds(3.2), seconds(6.4), seconds(7), seconds(7)}
+	if len(waits) < len(want) || !slices.Equal(waits[:len(want)], want) {
+		t.Errorf("waits %v, want %v", waits, want)
+	}
+}
+
+func TestTheHealthSaysWhyTheNodeIsNotThere(t *testing.T) {
+	nodes := v1.Resource("nodes")
+	for _, tc := range []struct {
+		name string
+		fail func(verb string) error
+		want string
+	}{
+		{"away", func(string) error { return errors.New("dial tcp 198.51.100.1:6443: connection refused") }, "asking the API server of /etc/kubeconfig for the Node: see that it runs"},
+		{"hung", func(string) error { return context.DeadlineExceeded }, "does not answer within 10s"},
+		{"unknown user", func(string) error { return apierrors.NewUnauthorized("who?") }, "does not take the credentials of /etc/kubeconfig: see its users"},
+		{"another node's user", func(string) error { return apierrors.NewForbidden(nodes, "node-1", errors.New("no")) }, "system:node:node-1 in the group system:nodes"},
+		{"invalid", func(verb string) error {
+			if verb == "create" {
+				return apierrors.NewInvalid(v1.SchemeGroupVersion.WithKind("Node").GroupKind(), "node-1", nil)
+			}
+			return nil
+		}, "see --node-labels and registerWithTaints"},
+		{"no watch", func(verb string) error {
+			if verb == "watch" {
+				return apierrors.NewForbidden(nodes, "node-1", errors.New("no"))
+			}
+			return nil
+		}, "may not keep the Node"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.client.PrependWatchReactor("nodes", func(clienttesting.Action) (handled bool, _ watch.Interface, err error) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				if r.fail == nil {
+					return false, nil, nil
+				}
+				err = r.fail("watch")
+				return err != nil, nil, err
+			})
+			r.tells(t)
+			r.watched(t, 1)
+			r.failing(tc.fail)
+			if err := r.client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("nodes"), "", "node-1"); err != nil {
+				t.Fatal(err)
+			}
+			r.waits(t, tc.want)
+			r.failing(nil)
+			for node := r.tells(t); node == nil; node = r.tells(t) { // the last word may have been that it is deleted
+			}
+			r.nothing(t)
+		})
+	}
+}
+
+// nothing waits until the health waits for nothing.
+func (r *rig) nothing(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {
+		if len(r.health.Waiting()) == 0 {
+			return
+		}
+		if r.clock.HasWaiters() {
+			r.clock.Step(100 * time.Millisecond)
+		}
+	}
+	t.Errorf("still waits for %q", r.health.Waiting())
+}
+
+func TestWithoutRegisterNodeSomebodyElseMust(t *testing.T) {
+	r := newRig(t, func(_ *rig, cfg *registration.Config) { cfg.Register = false })
+	r.waits(t, "the API server has no Node node-1, and registerNode is false: create it")
+	if len(r.has) > 0 {
+		t.Errorf("said %+v before there was a Node", <-r.has)
+	}
+	if err := r.client.Tracker().Add(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "theirs"}}); err != nil {
+		t.Fatal(err)
+	}
+	if node := r.tells(t); node == nil || node.UID != "theirs" {
+		t.Errorf("said %+v, want the Node that was created", node)
+	}
+	r.nothing(t)
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"log/slog"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/registration"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/server"
+)
+
+// published is the Node on its way from the heart to those who have it: the server of this process, and the API server.
+type published struct {
+	server *server.Server
+	// registrar is nil for a node that is standalone.
+	registrar *registration.Registrar
+	logger    *slog.Logger
+}
+
+// computed takes a Node from the heart. It never waits.
+func (p *published) computed(state nodeobject.State) {
+	p.check(p.server.Publish(state))
+	if p.registrar != nil {
+		p.registrar.Offer(state.Node)
+	}
+}
+
+// registered takes the Node as the API server has it, nil when that does not have it.
+func (p *published) registered(node *v1.Node) { p.check(p.server.Registered(node)) }
+
+func (p *published) check(err error) {
+	if err != nil {
+		p.logger.Error("the Node is not published", telemetry.KeyError, err)
+	}
+}
