@@ -177,11 +177,17 @@ func (f *fakeNode) WatchNode(r *nodev1.WatchNodeRequest, to grpc.ServerStreaming
 
 func (f *fakeNode) put(t *testing.T, node *v1.Node) {
 	t.Helper()
+	f.putAs(t, node, true, true)
+}
+
+// putAs makes a Node the one that is served, of a node that is standalone, or whose Node the API server has, or neither.
+func (f *fakeNode) putAs(t *testing.T, node *v1.Node, standalone, synced bool) {
+	t.Helper()
 	data, err := node.Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.nodes.Put("node-1", &nodev1.Node{Node: data, Synced: true, Standalone: true})
+	f.nodes.Put("node-1", &nodev1.Node{Node: data, Synced: synced, Standalone: standalone})
 }
 
 // node is the fake services of a node, over the sockets of a state directory.

@@ -21,7 +21,7 @@ import (
 var nodeColumns = []column{
 	{name: "Name"}, {name: "Status", watched: len("NotReady")}, {name: "Pods"}, {name: "CPU"}, {name: "Memory"}, {name: "Age"}, {name: "Version"},
 	{name: "Internal-IP", wide: true}, {name: "OS-Image", wide: true}, {name: "Kernel-Version", wide: true},
-	{name: "Container-Runtime", wide: true},
+	{name: "Container-Runtime", wide: true}, {name: "Cluster", wide: true},
 }
 
 const nodeAgeCell = 5
@@ -51,10 +51,13 @@ func (a *asker) nodeCommand() *cobra.Command {
 			if !output.isTable() {
 				return printObject(cmd.OutOrStdout(), output, node)
 			}
-			if err := newTable(cmd.OutOrStdout(), output, nodeColumns, false).print(nodeRow(node, a.clock.Now())); err != nil {
+			if err := newTable(cmd.OutOrStdout(), output, nodeColumns, false).print(nodeRow(response.GetNode(), node, a.clock.Now())); err != nil {
 				return err
 			}
-			return printConditions(cmd.OutOrStdout(), node)
+			if err := printConditions(cmd.OutOrStdout(), node); err != nil {
+				return err
+			}
+			return printMembership(cmd.OutOrStdout(), response.GetNode())
 		},
 	}
 	a.addFlags(cmd, &output, &watch)
@@ -70,7 +73,7 @@ func viewNode(n *nodev1.Node) (*v1.Node, error) {
 	return node, nil
 }
 
-func nodeRow(node *v1.Node, now time.Time) []any {
+func nodeRow(n *nodev1.Node, node *v1.Node, now time.Time) []any {
 	address := noValue
 	for _, a := range node.Status.Addresses {
 		if a.Type == v1.NodeInternalIP {
@@ -82,8 +85,29 @@ func nodeRow(node *v1.Node, now time.Time) []any {
 	return []any{
 		node.Name, nodeStatus(node), capacity.Pods().String(), capacity.Cpu().String(), mebibytes(capacity.Memory().Value()),
 		age(node.CreationTimestamp.Time, now), orNone(info.KubeletVersion),
-		address, orNone(info.OSImage), orNone(info.KernelVersion), orNone(info.ContainerRuntimeVersion),
+		address, orNone(info.OSImage), orNone(info.KernelVersion), orNone(info.ContainerRuntimeVersion), membership(n),
 	}
+}
+
+// membership says whether the API server of the node's cluster has the Node.
+func membership(n *nodev1.Node) string {
+	switch {
+	case n.GetStandalone():
+		return "standalone"
+	case n.GetSynced():
+		return "registered"
+	default:
+		return "not registered"
+	}
+}
+
+// printMembership says that something is amiss when the node is to be in a cluster and is not.
+func printMembership(out io.Writer, n *nodev1.Node) error {
+	if n.GetStandalone() || n.GetSynced() {
+		return nil
+	}
+	_, err := fmt.Fprint(out, "\nThe API server of the cluster does not have this Node, as far as is known:\n    quartet doctor says why\n")
+	return err
 }
 
 func mebibytes(bytes int64) string { return fmt.Sprintf("%dMi", bytes>>20) }
@@ -143,7 +167,7 @@ func (a *asker) watchNode(cmd *cobra.Command, output format) error {
 			return
 		}
 		// Every heartbeat is a change; a line is printed when it says something new.
-		row := nodeRow(node, a.clock.Now())
+		row := nodeRow(change.New, node, a.clock.Now())
 		timeless := fmt.Sprint(row[:nodeAgeCell]...) + fmt.Sprint(row[nodeAgeCell+1:]...)
 		if timeless == shown {
 			return

@@ -271,6 +271,15 @@ func TestGetNode(t *testing.T) {
 	golden(t, "node-ill.txt", n.must("get", "node"))
 }
 
+func TestGetNodeOfACluster(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.NodeStatus)
+	n.node.putAs(t, readyNode(), false, false)
+	golden(t, "node-unregistered.txt", n.must("get", "node", "-o", "wide"))
+	n.node.putAs(t, readyNode(), false, true)
+	golden(t, "node-registered.txt", n.must("get", "node", "-o", "wide"))
+}
+
 func TestWatchNodeLeavesHeartbeatsOut(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.NodeStatus)
