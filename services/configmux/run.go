@@ -18,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/internal/standby"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
 	"github.com/quartet-node/quartet/services/configmux/internal/filesource"
 	"github.com/quartet-node/quartet/services/configmux/internal/httpsource"
 	"github.com/quartet-node/quartet/services/configmux/internal/localsource"
@@ -50,9 +51,15 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	}
 	defer func() { err = errors.Join(err, held.Release()) }()
 
+	member, err := join(cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, member.leave()) }()
+
 	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.ConfigMux).Registry
 	var desired *mux.Mux
-	sources, local := sourcesOf(cfg, tel, registry, func() localsource.Others { return desired })
+	sources, local := sourcesOf(cfg, tel, registry, member, health, func() localsource.Others { return desired })
 	desired = mux.New(mux.Config{
 		Sources: sources, Health: health, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
 		Metrics: mux.NewMetrics(registry),
@@ -113,7 +120,7 @@ func ended(ctx context.Context, err error) error {
 
 // sourcesOf returns the sources that the configuration asks for, and of these the one that pods are applied to. A replay of a
 // recording has none: it is to depend on nothing else.
-func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometheus.Registerer, others func() localsource.Others) ([]source.Source, server.Local) {
+func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometheus.Registerer, member *membership, health *rpc.Health, others func() localsource.Others) ([]source.Source, server.Local) {
 	if cfg.Replay != "" {
 		return []source.Source{replay.New(replay.Config{
 			Path: cfg.Replay, Speed: cfg.ReplaySpeed, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
@@ -138,6 +145,10 @@ func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometh
 			URL: at, Header: cfg.Kubelet.StaticPodURLHeader, Node: cfg.NodeName, Allowed: allowed, Period: cfg.Kubelet.HTTPCheckFrequency.Duration,
 			Transport: httpsource.NewTransport(), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: polls,
 		}))
+	}
+	requests := apisource.NewMetrics(registry)
+	if member != nil {
+		sources = append(sources, member.source(cfg, health, requests, tel.Tracer, tel.Logger))
 	}
 	return sources, local
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
 func TestFromManifestToStream(t *testing.T) {
 	p := newProcess(t)

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/internal/apiclient"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
+	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
+)
+
+// apiPodsFile, in the state directory, keeps the pods of the API server.
+const apiPodsFile = "api-pods"
+
+// membership is what a node that belongs to a cluster needs for its pods. It is nil for one that is standalone, and for a
+// replay.
+type membership struct {
+	client     kubernetes.Interface
+	nodestatus *grpc.ClientConn
+}
+
+// join makes the clients of the API server and of nodestatus. Neither need be there.
+func join(cfg nodeconfig.Config) (*membership, error) {
+	if cfg.Kubeconfig == "" || cfg.Replay != "" {
+		return nil, nil
+	}
+	client, err := apiclient.New(apiclient.ConfigOf(nodeconfig.ConfigMux, cfg))
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	nodestatus, err := rpc.Dial(cfg.Peers.NodeStatus)
+	if err != nil {
+		return nil, fmt.Errorf("reaching nodestatus: %w", err)
+	}
+	return &membership{client: client, nodestatus: nodestatus}, nil
+}
+
+// leave closes the connections, when everything that used them has ended.
+func (m *membership) leave() error {
+	if m == nil {
+		return nil
+	}
+	apiclient.Close(m.client)
+	return m.nodestatus.Close()
+}
+
+// source returns the source of the API server's pods.
+func (m *membership) source(cfg nodeconfig.Config, health *rpc.Health, counts *apisource.Metrics, tracer trace.Tracer, logger *slog.Logger) *apisource.Source {
+	return apisource.New(apisource.Config{
+		Client: m.client.CoreV1().RESTClient(), Node: cfg.NodeName, Allowed: privilege.Allowed(cfg.HostPrivileges),
+		Nodes: apisource.NodeStatus(nodev1.NewNodeServiceClient(m.nodestatus)), Checkpoint: filepath.Join(cfg.StateDir, apiPodsFile),
+		Health: health, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger, Metrics: counts,
+	})
+}

@@ -1,0 +1,112 @@
+package apisource
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/configmux/internal/source"
+)
+
+// The checkpoint is a line with what the file is and the checksum of all that follows, a line with the node's name, and a
+// v1.PodList as protobuf:
+//
+//	quartet.api-pods/1 sha256:HEX
+//	NODE
+//	…
+const checkpointMagic = "quartet.api-pods/1 sha256:"
+
+// checkpointMode lets only the owner read the pods, whose environment may hold what others should not see.
+const checkpointMode = 0o600
+
+// corruptSuffix is added to the name of a checkpoint that cannot be read. There is one at most: the last.
+const corruptSuffix = ".corrupt"
+
+// encode returns the checkpoint of some pods. The same pods have the same bytes.
+func encode(node string, held map[types.UID]*v1.Pod) ([]byte, error) {
+	var list v1.PodList
+	for _, pod := range sorted(held) {
+		list.Items = append(list.Items, *pod)
+	}
+	pods, err := list.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("encode the pods: %w", err)
+	}
+	body := append([]byte(node+"\n"), pods...)
+	sum := sha256.Sum256(body)
+	return append([]byte(checkpointMagic+hex.EncodeToString(sum[:])+"\n"), body...), nil
+}
+
+// decode reads a checkpoint. The error says what is wrong with its bytes; nothing is returned then.
+func decode(data []byte) (node string, pods []*v1.Pod, err error) {
+	rest, ours := bytes.CutPrefix(data, []byte(checkpointMagic))
+	if !ours {
+		return "", nil, errors.New("it does not begin as a checkpoint of this version does")
+	}
+	sum, body, whole := bytes.Cut(rest, []byte("\n"))
+	if actual := sha256.Sum256(body); !whole || string(sum) != hex.EncodeToString(actual[:]) {
+		return "", nil, errors.New("its checksum is wrong, so that it was changed or is not whole")
+	}
+	name, encoded, whole := bytes.Cut(body, []byte("\n"))
+	if !whole {
+		return "", nil, errors.New("the name of its node has no end")
+	}
+	var list v1.PodList
+	if err := list.Unmarshal(encoded); err != nil {
+		return "", nil, fmt.Errorf("its pods cannot be decoded: %w", err)
+	}
+	for i := range list.Items {
+		pods = append(pods, &list.Items[i])
+	}
+	return string(name), pods, nil
+}
+
+// openCheckpoint reads the checkpoint and makes what will keep it. One that cannot be read is put aside; the node then
+// starts without.
+func (s *Source) openCheckpoint() {
+	path := s.cfg.Checkpoint
+	s.keeper = newKeeper(s.cfg)
+	data, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return
+	case err != nil:
+		s.damage(fmt.Sprintf("cannot read it: %v: let the user of this process read it", err))
+		return
+	}
+	node, pods, err := decode(data)
+	switch {
+	case err != nil:
+		s.damage(fmt.Sprintf("the checkpoint of the API server's pods is corrupt: %v; %s", err, putAside(path)))
+	case node != s.cfg.Node:
+		s.cfg.Logger.Warn("the checkpoint of the API server's pods is that of another node; it is not used, and replaced with the first list",
+			telemetry.KeySource, Name, telemetry.KeyFile, path, "node", node, "this", s.cfg.Node)
+	default:
+		s.restored, s.keeper.written = pods, data
+	}
+}
+
+// damage notes what is wrong with the checkpoint, until it has been written anew.
+func (s *Source) damage(what string) {
+	s.damaged = &source.Error{
+		Path: s.cfg.Checkpoint, SeenAt: s.cfg.Clock.Now(),
+		Message: what + "; without the API server this node starts none of its pods, and the first list replaces the file",
+	}
+}
+
+// putAside renames a checkpoint, so that it is not lost to who looks for what has happened, and says so.
+func putAside(path string) string {
+	aside := path + corruptSuffix
+	if err := os.Rename(path, aside); err != nil {
+		return fmt.Sprintf("it cannot be put aside: %v", err)
+	}
+	return "it is now " + aside + ": look at the disk, then remove it"
+}

@@ -1,0 +1,302 @@
+package apisource
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/configmux/internal/source"
+)
+
+// remember writes a checkpoint as one that ran before would have.
+func (r *rig) remember(node string, pods ...*v1.Pod) {
+	r.t.Helper()
+	held := map[types.UID]*v1.Pod{}
+	for _, p := range pods {
+		clean(p)
+		held[p.UID] = p
+	}
+	data, err := encode(node, held)
+	must(r.t, err)
+	must(r.t, os.WriteFile(r.checkpoint, data, checkpointMode))
+}
+
+// alone is a source whose API server is away.
+func alone(t *testing.T) *rig {
+	t.Helper()
+	a := newAPIServer(t)
+	client := a.client()
+	a.Close()
+	return newRig(t, client)
+}
+
+func TestPodsAreKeptWhenMoreThanTheirStatusChanges(t *testing.T) {
+	a := newAPIServer(t)
+	a.put(pod("a", "i:1"))
+	r := start(t, a)
+	r.want(podset.None, "a i:1")
+	r.kept("a i:1")
+	info, err := os.Stat(r.checkpoint)
+	must(t, err)
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("the mode is %v", info.Mode())
+	}
+	running := pod("a", "i:1")
+	running.Status.Phase = v1.PodRunning
+	a.put(running)
+	r.want(podset.Update, "a i:1")
+	r.timers(2) // the pause after the write, and the wait for the list
+	a.put(pod("b", "i:1"))
+	r.want(podset.Add, "b i:1")
+	if got := r.kept("a i:1"); got[0].Status.Phase != "" {
+		t.Errorf("the status %v alone was worth a write", got[0].Status)
+	}
+	// Not twice within a second.
+	r.clock.Step(time.Second)
+	r.kept("a i:1", "b i:1")
+	r.timers(1)
+	// A pod that has ended must not be run once more.
+	ended := pod("a", "i:1")
+	ended.Status.Phase = v1.PodFailed
+	a.put(ended)
+	r.want(podset.Update, "a i:1")
+	a.remove("b")
+	r.want(podset.Remove, "b i:1")
+	r.stop() // and at the end at once
+	if got := r.kept("a i:1"); got[0].Status.Phase != v1.PodFailed {
+		t.Errorf("status %v", got[0].Status)
+	}
+	metricstest.Want(t, r.registry, 3, "quartet_configmux_api_checkpoint_writes_total", "outcome", "ok")
+}
+
+func TestWithoutTheAPIServerThePodsOfTheCheckpointAreRestored(t *testing.T) {
+	r := alone(t)
+	ending := pod("b", "i:1")
+	ending.DeletionTimestamp = &metav1.Time{Time: time.Unix(2000, 0)}
+	r.remember("node", pod("a", "i:1"), ending)
+	before, err := os.ReadFile(r.checkpoint)
+	must(t, err)
+	r.run()
+	got := r.want(podset.Restore, "a i:1", "b i:1")
+	if got.Pods[1].DeletionTimestamp == nil || !got.ReadAt.IsZero() || got.Causes[r.checkpoint] == nil {
+		t.Errorf("the pods came as %+v", got)
+	}
+	if e := r.wrong("connection refused"); !strings.Contains(e.Message, "the pods of the checkpoint run meanwhile") {
+		t.Errorf("error %v", e)
+	}
+	r.clock.Step(time.Minute)
+	for range 3 { // it is tried again and again, and nothing is given twice
+		if again := r.until("another failure", func(source.Reading) bool { return true }); !again.Failed {
+			t.Errorf("given again: %+v", again)
+		}
+	}
+	r.stop()
+	if after, err := os.ReadFile(r.checkpoint); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the checkpoint has changed, %v", err)
+	}
+}
+
+func TestPodsAreRestoredWhileNodestatusIsWaitedFor(t *testing.T) {
+	a := newAPIServer(t)
+	a.put(pod("a", "i:2"))
+	r := newRig(t, a.client())
+	r.nodes.Delete("node")
+	r.remember("node", pod("a", "i:1"), pod("gone", "i:1"))
+	r.run()
+	r.timers(1)
+	r.clock.Step(restoreAfter)
+	r.want(podset.Restore, "a i:1", "gone i:1")
+	r.nodes.Put("node", nodeSynced())
+	r.want(podset.None, "a i:2")
+	r.kept("a i:2")
+}
+
+func TestAListThatComesAtOnceIsAllThatIsGiven(t *testing.T) {
+	a := newAPIServer(t)
+	a.put(pod("a", "i:2"))
+	r := newRig(t, a.client())
+	r.remember("node", pod("a", "i:1"))
+	r.run()
+	r.want(podset.None, "a i:2")
+	r.clock.Step(time.Minute)
+	a.put(pod("b", "i:1"))
+	r.want(podset.Add, "b i:1")
+}
+
+func TestAListWithoutPodsEmptiesTheCheckpoint(t *testing.T) {
+	r := newRig(t, newAPIServer(t).client())
+	r.remember("node", pod("a", "i:1"))
+	r.run()
+	r.want(podset.None)
+	r.kept()
+}
+
+func TestACheckpointThatIsDamagedIsPutAside(t *testing.T) {
+	for name, damage := range map[string]func([]byte) []byte{
+		"empty":           func([]byte) []byte { return nil },
+		"cut off":         func(data []byte) []byte { return data[:len(data)-1] },
+		"a byte is wrong": func(data []byte) []byte { data[len(data)-3] ^= 1; return data },
+		"another file":    func([]byte) []byte { return []byte("hello\n") },
+		"no pods":         func([]byte) []byte { return sealed("node\n\xff\xff\xff") },
+		"no node":         func([]byte) []byte { return sealed("node") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := alone(t)
+			r.remember("node", pod("a", "i:1"))
+			data, err := os.ReadFile(r.checkpoint)
+			must(t, err)
+			damaged := damage(data)
+			must(t, os.WriteFile(r.checkpoint, damaged, checkpointMode))
+			must(t, os.WriteFile(r.checkpoint+".corrupt", []byte("of before"), checkpointMode))
+			r.run()
+			e := r.wrong("the checkpoint of the API server's pods is corrupt: ")
+			if e.Path != r.checkpoint || !strings.Contains(e.Message, "it is now "+r.checkpoint+".corrupt") {
+				t.Errorf("error %v", e)
+			}
+			r.clock.Step(time.Minute)
+			if reading := r.until("another failure", func(source.Reading) bool { return true }); !reading.Failed {
+				t.Errorf("given: %+v", reading)
+			}
+			if aside, err := os.ReadFile(r.checkpoint + ".corrupt"); err != nil || !bytes.Equal(aside, damaged) {
+				t.Errorf("put aside: %q, %v", aside, err)
+			}
+			if _, err := os.Stat(r.checkpoint); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("it is still there: %v", err)
+			}
+		})
+	}
+}
+
+func TestADamagedCheckpointIsMendedByTheNext(t *testing.T) {
+	a := newAPIServer(t)
+	a.put(pod("a", "i:1"))
+	r := newRig(t, a.client())
+	must(t, os.WriteFile(r.checkpoint, []byte("hello"), checkpointMode))
+	r.run()
+	r.wrong("is corrupt")
+	r.mended()
+	r.kept("a i:1")
+}
+
+func TestTheCheckpointOfAnotherNodeIsNotUsed(t *testing.T) {
+	r := alone(t)
+	r.remember("other", pod("a", "i:1"))
+	r.run()
+	r.wrong("none of its pods is known yet")
+	r.clock.Step(time.Minute)
+	r.wrong("none of its pods is known yet")
+}
+
+func TestADiskThatCannotBeWrittenIsToldAndTriedAgain(t *testing.T) {
+	a := newAPIServer(t)
+	r := newRig(t, a.client())
+	must(t, os.Mkdir(r.checkpoint, 0o700)) // a file cannot take its place
+	r.run()
+	r.wrong("cannot read it")
+	a.put(pod("a", "i:1"))
+	if e := r.wrong("cannot keep the pods of the API server: "); e.Path != r.checkpoint {
+		t.Errorf("error %v", e)
+	}
+	a.put(pod("b", "i:1")) // and no pod is held up
+	r.until("the other pod", func(reading source.Reading) bool { return slices.Contains(texts(reading), "b i:1") })
+	must(t, os.Remove(r.checkpoint))
+	r.timers(2)
+	r.clock.Step(saveEvery)
+	r.kept("a i:1", "b i:1")
+	r.mended()
+}
+
+func TestAWriteThatFailedIsTriedAgainThoughNothingChanges(t *testing.T) {
+	a := newAPIServer(t)
+	a.put(pod("a", "i:1"))
+	r := newRig(t, a.client())
+	must(t, os.Mkdir(r.checkpoint, 0o700))
+	r.run()
+	r.wrong("cannot keep the pods of the API server: ")
+	must(t, os.Remove(r.checkpoint))
+	for end := time.Now().Add(patience); ; r.pause(time.Millisecond) {
+		r.clock.Step(saveAgain)
+		if _, err := os.Stat(r.checkpoint); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("it is not tried again")
+		}
+	}
+	r.kept("a i:1")
+	r.mended()
+}
+
+// sealed is a checkpoint with a right checksum of something.
+func sealed(body string) []byte {
+	sum := sha256.Sum256([]byte(body))
+	return []byte(checkpointMagic + hex.EncodeToString(sum[:]) + "\n" + body)
+}
+
+// FuzzCheckpoint holds that nothing that stands in the file makes the decoder panic, and that what it takes is what it would
+// write.
+func FuzzCheckpoint(f *testing.F) {
+	p := pod("a", "i:1")
+	good, err := encode("node", map[types.UID]*v1.Pod{p.UID: p})
+	if err != nil {
+		f.Fatal(err)
+	}
+	_, body, _ := strings.Cut(string(good), "\n")
+	for _, seed := range []string{string(good), body, "", "node\n", "\n", checkpointMagic, "node\n\x12\x00"} {
+		f.Add([]byte(seed), true)
+		f.Add([]byte(seed), false)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, seal bool) {
+		if seal { // what is behind the checksum is reached too
+			data = sealed(string(data))
+		}
+		node, pods, err := decode(data)
+		if err != nil {
+			if len(pods) > 0 || node != "" {
+				t.Errorf("%q and %d pods beside the error %v", node, len(pods), err)
+			}
+			return
+		}
+		held := newPods(node, "https://server", everything)
+		held.replace(pods, time.Time{})
+		again, err := encode(node, held.held)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, back, err := decode(again)
+		if err != nil {
+			t.Fatalf("what is written is not read: %v", err)
+		}
+		if difference := cmp.Diff(held.all(), sorted(mapOf(back)), cmp.Comparer(sameBytes)); difference != "" {
+			t.Error(difference)
+		}
+	})
+}
+
+func mapOf(pods []*v1.Pod) map[types.UID]*v1.Pod {
+	out := map[types.UID]*v1.Pod{}
+	for _, p := range pods {
+		out[p.UID] = p
+	}
+	return out
+}
+
+func sameBytes(a, b *v1.Pod) bool {
+	one, err := a.Marshal()
+	other, otherErr := b.Marshal()
+	return err == nil && otherErr == nil && bytes.Equal(one, other)
+}

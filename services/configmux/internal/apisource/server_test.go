@@ -1,0 +1,263 @@
+package apisource
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	restwatch "k8s.io/client-go/rest/watch"
+)
+
+// apiServer speaks as much of the API as a reflector of pods hears: lists and watches with their versions, in protobuf.
+type apiServer struct {
+	t *testing.T
+	*httptest.Server
+	info runtime.SerializerInfo
+
+	mu      sync.Mutex
+	version int
+	pods    map[string]*v1.Pod
+	history []past
+	// forgotten is the last version before which there is no history.
+	forgotten int
+	// refusal answers every request instead; nil when there is none.
+	refusal http.HandlerFunc
+	// asked has the query of each request, as "list QUERY" or "watch QUERY".
+	asked   []string
+	accepts []string
+	// news is closed when something has changed.
+	news chan struct{}
+	// cut is closed to end all watches.
+	cut chan struct{}
+}
+
+// past is a change, and the version that it made.
+type past struct {
+	version int
+	event   watch.Event
+}
+
+func newAPIServer(t *testing.T) *apiServer {
+	t.Helper()
+	info, known := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	if !known {
+		t.Fatal("client-go does not know protobuf")
+	}
+	a := &apiServer{t: t, info: info, version: 10, pods: map[string]*v1.Pod{}, news: make(chan struct{}), cut: make(chan struct{})}
+	a.Server = httptest.NewUnstartedServer(http.HandlerFunc(a.serve))
+	a.EnableHTTP2 = true
+	a.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	a.StartTLS()
+	t.Cleanup(func() {
+		a.cutAll()
+		a.Close()
+	})
+	return a
+}
+
+// client is one that talks protobuf to the server.
+func (a *apiServer) client() rest.Interface {
+	a.t.Helper()
+	return clientOf(a.t, &rest.Config{Host: a.URL, BearerToken: "hunter2-token", TLSClientConfig: rest.TLSClientConfig{CAData: pemOf(a.Certificate())}})
+}
+
+func clientOf(t *testing.T, cfg *rest.Config) rest.Interface {
+	t.Helper()
+	cfg.ContentConfig = rest.ContentConfig{
+		ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf,
+		GroupVersion: &v1.SchemeGroupVersion, NegotiatedSerializer: scheme.Codecs.WithoutConversion(),
+	}
+	cfg.APIPath, cfg.QPS = "/api", -1
+	httpClient, err := rest.HTTPClientFor(cfg)
+	must(t, err)
+	t.Cleanup(httpClient.CloseIdleConnections)
+	client, err := rest.RESTClientForConfigAndClient(cfg, httpClient)
+	must(t, err)
+	return client
+}
+
+// put creates or changes a pod.
+func (a *apiServer) put(pod *v1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	kind := watch.Modified
+	if a.pods[pod.Namespace+"/"+pod.Name] == nil {
+		kind = watch.Added
+	}
+	a.change(kind, pod)
+}
+
+// remove removes a pod.
+func (a *apiServer) remove(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.change(watch.Deleted, a.pods["default/"+name])
+}
+
+func (a *apiServer) change(kind watch.EventType, pod *v1.Pod) {
+	a.version++
+	pod = pod.DeepCopy()
+	pod.ResourceVersion = strconv.Itoa(a.version)
+	a.history = append(a.history, past{a.version, watch.Event{Type: kind, Object: pod}})
+	a.pods[pod.Namespace+"/"+pod.Name] = pod
+	if kind == watch.Deleted {
+		delete(a.pods, pod.Namespace+"/"+pod.Name)
+	}
+	close(a.news)
+	a.news = make(chan struct{})
+}
+
+// forget makes the server know nothing of what was before now.
+func (a *apiServer) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.version++
+	a.forgotten, a.history = a.version, nil
+}
+
+// refuse answers every request in another way, from now on; nil is the server's own.
+func (a *apiServer) refuse(with http.HandlerFunc) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refusal = with
+}
+
+// cutAll ends all watches.
+func (a *apiServer) cutAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	close(a.cut)
+	a.cut = make(chan struct{})
+}
+
+// requests returns the queries of all requests of a verb.
+func (a *apiServer) requests(v verb) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []string
+	for _, asked := range a.asked {
+		if query, is := strings.CutPrefix(asked, string(v)+" "); is {
+			out = append(out, query)
+		}
+	}
+	return out
+}
+
+func (a *apiServer) serve(out http.ResponseWriter, request *http.Request) {
+	a.mu.Lock()
+	query, refusal, cut := request.URL.Query(), a.refusal, a.cut
+	kind := verbList
+	if query.Get("watch") == "true" {
+		kind = verbWatch
+	}
+	a.asked = append(a.asked, string(kind)+" "+request.URL.RawQuery)
+	a.accepts = append(a.accepts, request.Header.Get("Accept"))
+	a.mu.Unlock()
+	switch {
+	case refusal != nil:
+		refusal(out, request)
+	case request.URL.Path != "/api/v1/pods" || query.Get("fieldSelector") != "spec.nodeName=node":
+		refuseWith(http.StatusNotFound, metav1.StatusReasonNotFound, "not what a node asks for")(out, request)
+	case kind == verbWatch:
+		a.watch(out, request, cut)
+	default:
+		a.list(out)
+	}
+}
+
+func (a *apiServer) list(out http.ResponseWriter) {
+	a.mu.Lock()
+	list := &v1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(a.version)}}
+	for _, name := range slices.Sorted(maps.Keys(a.pods)) {
+		list.Items = append(list.Items, *a.pods[name])
+	}
+	a.mu.Unlock()
+	out.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+	if err := scheme.Codecs.EncoderForVersion(a.info.Serializer, v1.SchemeGroupVersion).Encode(list, out); err != nil {
+		a.t.Error(err)
+	}
+}
+
+func (a *apiServer) watch(out http.ResponseWriter, request *http.Request, cut <-chan struct{}) {
+	from, err := strconv.Atoi(request.URL.Query().Get("resourceVersion"))
+	if err != nil {
+		refuseWith(http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())(out, request)
+		return
+	}
+	out.Header().Set("Content-Type", a.info.MediaType+";stream=watch")
+	out.WriteHeader(http.StatusOK)
+	flusher := out.(http.Flusher)
+	flusher.Flush()
+	encoder := scheme.Codecs.EncoderForVersion(a.info.StreamSerializer.Serializer, v1.SchemeGroupVersion)
+	events := restwatch.NewEncoder(streaming.NewEncoder(a.info.StreamSerializer.NewFrameWriter(out), encoder),
+		scheme.Codecs.EncoderForVersion(a.info.Serializer, v1.SchemeGroupVersion))
+	for {
+		a.mu.Lock()
+		later, news, gone := slices.Clone(a.history), a.news, from < a.forgotten
+		a.mu.Unlock()
+		if gone {
+			_ = events.Encode(&watch.Event{Type: watch.Error, Object: &metav1.Status{
+				Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version",
+			}})
+			return
+		}
+		for _, p := range later {
+			if p.version <= from {
+				continue
+			}
+			event := p.event
+			if err := events.Encode(&event); err != nil {
+				return
+			}
+			from = p.version
+		}
+		flusher.Flush()
+		select {
+		case <-news:
+		case <-cut:
+			return
+		case <-request.Context().Done():
+			return
+		}
+	}
+}
+
+// refuseWith answers with a failure as the API server says one.
+func refuseWith(code int32, reason metav1.StatusReason, message string) http.HandlerFunc {
+	return func(out http.ResponseWriter, _ *http.Request) {
+		out.Header().Set("Content-Type", runtime.ContentTypeJSON)
+		out.WriteHeader(int(code))
+		_ = json.NewEncoder(out).Encode(metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message,
+		})
+	}
+}
+
+// pod is a pod of this node.
+func pod(name, image string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: "default", UID: types.UID("uid-of-" + name),
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "somebody", Operation: metav1.ManagedFieldsOperationUpdate}},
+		},
+		Spec: v1.PodSpec{NodeName: "node", Containers: []v1.Container{{Name: "c", Image: image}}},
+	}
+}
+
+func text(pod *v1.Pod) string { return fmt.Sprintf("%s %s", pod.Name, pod.Spec.Containers[0].Image) }
