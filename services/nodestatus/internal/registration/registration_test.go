@@ -276,6 +276,39 @@ func TestTheWaitsBetweenTriesDouble(t *testing.T) {
 	}
 }
 
+// TestTheWaitsBeginAnew once the Node has been watched for a while: what failed long ago says nothing about now.
+func TestTheWaitsBeginAnew(t *testing.T) {
+	r := newRig(t, func(r *rig, _ *registration.Config) {
+		r.fail = func(string) error { return errors.New("connection refused") }
+	})
+	tries := func() []time.Time {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return slices.Clone(r.gets)
+	}
+	for end := time.Now().Add(10 * time.Second); len(tries()) < 9 && time.Now().Before(end); <-time.After(time.Millisecond) {
+		if r.clock.HasWaiters() {
+			r.clock.Step(100 * time.Millisecond)
+		}
+	}
+	r.failing(nil)
+	r.tells(t)
+	r.watched(t, 1)
+	r.clock.Step(time.Minute)
+	deleted := r.clock.Now()
+	if err := r.client.CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.tells(t)
+	if node := r.tells(t); node == nil {
+		t.Fatal("the Node is not registered again")
+	}
+	all := tries()
+	if waited := all[len(all)-1].Sub(deleted); waited != 100*time.Millisecond {
+		t.Errorf("after the Node was deleted it waited %v, want 100ms", waited)
+	}
+}
+
 func TestTheHealthSaysWhyTheNodeIsNotThere(t *testing.T) {
 	nodes := v1.Resource("nodes")
 	for _, tc := range []struct {
