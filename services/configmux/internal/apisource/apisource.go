@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/url"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -107,8 +108,11 @@ func New(cfg Config) *Source {
 	}
 }
 
-// shown is the address of a server without what is asked of it.
-func shown(at *url.URL) string { return (&url.URL{Scheme: at.Scheme, Host: at.Host}).String() }
+// shown is the address of an API server, from that of its core API: without what may be secret in a URL.
+func shown(core *url.URL) string {
+	prefix := strings.TrimSuffix(strings.TrimSuffix(core.Path, "/"), "/api/v1")
+	return (&url.URL{Scheme: core.Scheme, Host: core.Host, Path: prefix}).String()
+}
 
 // Name implements source.Source.
 func (s *Source) Name() string { return Name }

@@ -225,21 +225,23 @@ func TestTheAgentsOwnAnnotationsAreNotTakenFromAPod(t *testing.T) {
 func TestAPodThatCannotBeRunIsLeftOutAndTold(t *testing.T) {
 	a := newAPIServer(t)
 	a.put(pod("good", "i:1"))
-	nameless, strange := pod("x", "i:1"), pod("strange", "i:1")
-	nameless.UID, strange.Spec.NodeName = "", "other"
-	a.put(nameless)
-	a.put(strange)
+	nameless, strange, climber := pod("x", "i:1"), pod("strange", "i:1"), pod("climber", "i:1")
+	nameless.UID, strange.Spec.NodeName, climber.UID = "", "other", ".."
+	for _, p := range []*v1.Pod{nameless, strange, climber} {
+		a.put(p)
+	}
 	r := start(t, a)
 	reading := r.want(podset.None, "good i:1")
 	var fields []string
 	for _, e := range reading.Errors {
 		fields = append(fields, e.Pod+" "+e.Field)
 	}
-	if want := []string{"default/strange spec.nodeName", "default/x metadata.uid"}; !slices.Equal(fields, want) {
+	if want := []string{"default/climber metadata.uid", "default/strange spec.nodeName", "default/x metadata.uid"}; !slices.Equal(fields, want) {
 		t.Errorf("errors %q, want %q", fields, want)
 	}
-	a.remove("strange")
-	a.remove("x")
+	for _, name := range []string{"strange", "x", "climber"} {
+		a.remove(name)
+	}
 	r.mended()
 }
 
@@ -286,7 +288,22 @@ func TestAChangeHasATrace(t *testing.T) {
 	for _, attribute := range spans[0].Attributes {
 		attributes[string(attribute.Key)] = attribute.Value.AsString()
 	}
+	a.put(pod("a", "i:1")) // who wrote it is all that is new
+	if again := r.want(podset.Update, "a i:1"); len(again.Causes) > 0 {
+		t.Errorf("causes %v of no change", again.Causes)
+	}
 	if spans[0].Name != "source.read" || attributes["url.full"] != a.URL || attributes["quartet.source"] != "api" {
 		t.Errorf("span %s %v", spans[0].Name, attributes)
+	}
+}
+
+func TestTheTargetIsTheAddressWithoutSecrets(t *testing.T) {
+	for host, want := range map[string]string{
+		"https://api.example:6443": "https://api.example:6443", "https://user:hunter2@api.example/clusters/c1/": "https://api.example/clusters/c1",
+	} {
+		r := newRig(t, clientOf(t, &rest.Config{Host: host}))
+		if got := New(r.cfg).Target(); got != want {
+			t.Errorf("%s is shown as %s, want %s", host, got, want)
+		}
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/podset"
@@ -34,7 +34,7 @@ type change struct {
 	// op and pod are the change of one pod: None when it was not taken, or is none of those that are held.
 	op  podset.Op
 	pod *v1.Pod
-	// any is true when a pod is not as it was.
+	// any is true when a pod is not as it was, in what a node looks at.
 	any bool
 	// lasting is true when that is more than its status: see lasts.
 	lasting bool
@@ -77,8 +77,9 @@ func (p *pods) replace(all []*v1.Pod, now time.Time) change {
 			pod = old
 		}
 		p.held[pod.UID] = pod
-		out.any = out.any || old != pod
-		out.lasting = out.lasting || lasts(old, pod)
+		op := podset.Compare(old, pod)
+		out.any = out.any || op != podset.None
+		out.lasting = out.lasting || lasts(op, old, pod)
 	}
 	for uid := range before {
 		if p.held[uid] == nil {
@@ -96,7 +97,8 @@ func (p *pods) put(pod *v1.Pod, now time.Time) change {
 		return change{}
 	}
 	p.held[pod.UID] = pod
-	out := change{op: podset.Update, pod: pod, any: true, lasting: lasts(old, pod)}
+	op := podset.Compare(old, pod)
+	out := change{op: podset.Update, pod: pod, any: op != podset.None, lasting: lasts(op, old, pod)}
 	switch {
 	case old == nil:
 		out.op = podset.Add
@@ -119,8 +121,8 @@ func (p *pods) remove(pod *v1.Pod) change {
 
 // lasts tells whether a start without the API server is to know of a change. A status that changes is not worth a write,
 // but for that of a pod that has ended: it must not be run once more.
-func lasts(old, new *v1.Pod) bool {
-	switch podset.Compare(old, new) {
+func lasts(op podset.Op, old, new *v1.Pod) bool {
+	switch op {
 	case podset.None:
 		return false
 	case podset.Reconcile:
@@ -167,22 +169,22 @@ func (p *pods) leave(pod *v1.Pod, now time.Time, field, message string) {
 	}
 }
 
-// unfit says what a pod lacks without which nothing can be done with it.
+// unfit says what a pod lacks without which nothing can be done with it: names that a node makes files and directories of.
 func unfit(pod *v1.Pod, node string) (field, message string) {
-	switch {
-	case pod.Name == "":
-		return "metadata.name", "the API server sent a pod without a name"
-	case pod.Namespace == "":
-		return "metadata.namespace", "the API server sent a pod without a namespace"
-	case pod.UID == "":
-		return "metadata.uid", "the API server sent a pod without a UID"
-	case strings.Contains(string(pod.UID), "/"):
-		return "metadata.uid", fmt.Sprintf("the API server sent a pod with the UID %q, which has a slash in it", pod.UID)
-	case pod.Spec.NodeName != node:
-		return "spec.nodeName", fmt.Sprintf("the API server sent a pod of the node %q, and this is %q", pod.Spec.NodeName, node)
-	default:
-		return "", ""
+	for _, name := range []struct{ field, value string }{
+		{"metadata.name", pod.Name}, {"metadata.namespace", pod.Namespace}, {"metadata.uid", string(pod.UID)},
+	} {
+		if name.value == "" {
+			return name.field, "the API server sent a pod without one"
+		}
+		if wrong := content.IsPathSegmentName(name.value); len(wrong) > 0 {
+			return name.field, fmt.Sprintf("the API server sent a pod with %q there, which %s", name.value, wrong[0])
+		}
 	}
+	if pod.Spec.NodeName != node {
+		return "spec.nodeName", fmt.Sprintf("the API server sent a pod of the node %q, and this is %q", pod.Spec.NodeName, node)
+	}
+	return "", ""
 }
 
 // identity tells pods apart that may lack a name or a UID.
