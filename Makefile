@@ -33,7 +33,7 @@ POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
 SERVICE_IMAGES := $(SERVICES) quartet containerd
 IMAGE_TAG ?= dev
 # Modules of their own that have code of this repository, besides the product.
-TESTED_MODULES := tools/images test/dashboard services/syncloop/internal/metrics/oracle
+TESTED_MODULES := tools/images test/dashboard services/syncloop/internal/metrics/oracle services/configmux/internal/mux/oracle
 MAKE_IMAGE := go -C tools/images run .
 # A machine that cannot start a Docker engine skips the tests that need one, and builds nothing for them.
 DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar)
@@ -179,6 +179,7 @@ test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run 
 	@go test -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/... ./test/e2e/... ./test/chaos/...
 
 .PHONY: bench
-bench: packages build ## Measure against bare CRI calls, prints a table and writes bench.json; then the merge of configmux
+bench: packages build ## Measure against bare CRI calls, prints a table and writes bench.json; then the merge of configmux, alone and beside the kubelet's
 	@go run ./test/bench -out bench.json
 	@go test ./services/configmux/internal/mux -run '^$$' -bench .
+	@go -C services/configmux/internal/mux/oracle test -run '^$$' -bench .
