@@ -181,5 +181,5 @@ test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run 
 .PHONY: bench
 bench: packages build ## Measure against bare CRI calls, prints a table and writes bench.json; then the merge of configmux, alone and beside the kubelet's
 	@go run ./test/bench -out bench.json
-	@go test ./services/configmux/internal/mux -run '^$$' -bench .
+	@go test ./services/configmux ./services/configmux/internal/mux ./services/configmux/internal/server -run '^$$' -bench . -timeout 20m
 	@go -C services/configmux/internal/mux/oracle test -run '^$$' -bench .
