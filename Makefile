@@ -179,7 +179,7 @@ test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run 
 	@go test -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/... ./test/e2e/... ./test/chaos/...
 
 .PHONY: bench
-bench: packages build ## Measure against bare CRI calls, prints a table and writes bench.json; then the merge of configmux, alone and beside the kubelet's
+bench: packages build ## Measure against bare CRI calls, prints a table and writes bench.json; then configmux, its merge beside the kubelet's too
 	@go run ./test/bench -out bench.json
 	@go test ./services/configmux ./services/configmux/internal/mux ./services/configmux/internal/server -run '^$$' -bench . -timeout 20m
 	@go -C services/configmux/internal/mux/oracle test -run '^$$' -bench .
