@@ -16,7 +16,7 @@ var supported = []string{
 	// pleg
 	"containerRuntimeEndpoint", "runtimeRequestTimeout",
 	// syncloop
-	"address", "cgroupDriver", "cgroupRoot", "clusterDNS", "clusterDomain", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff",
+	"address", "allowedUnsafeSysctls", "cgroupDriver", "cgroupRoot", "clusterDNS", "clusterDomain", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff",
 	"imageServiceEndpoint", "maxParallelImagePulls", "podLogsDir", "readOnlyPort", "resolvConf", "seccompDefault",
 	"serializeImagePulls", "syncFrequency",
 	// nodestatus

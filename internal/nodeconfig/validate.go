@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/component-helpers/node/util/sysctl"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
 )
@@ -25,6 +26,7 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateStaticPodURL(cfg, errs)
 	validateReservations(cfg, errs)
 	validateEviction(cfg, errs)
+	validateSysctls(cfg, errs)
 	if cfg.CgroupDriver != "cgroupfs" && cfg.CgroupDriver != "systemd" {
 		errs.add("cgroupDriver", fmt.Sprintf("is %q, must be cgroupfs or systemd", cfg.CgroupDriver))
 	}
@@ -119,6 +121,21 @@ func validateAddresses(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *pro
 	for field, endpoint := range endpoints {
 		if problem := checkEndpoint(endpoint); problem != "" {
 			errs.add(field, problem)
+		}
+	}
+}
+
+// validateSysctls reports those that would change the machine and not a pod.
+func validateSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	for i, allowed := range cfg.AllowedUnsafeSysctls {
+		name, some := strings.CutSuffix(sysctl.NormalizeName(allowed), "*")
+		namespace, _, _ := sysctl.GetNamespace(allowed)
+		field := fmt.Sprintf("allowedUnsafeSysctls[%d]", i)
+		switch {
+		case name == "" || strings.Contains(name, "*") || (some && !strings.HasSuffix(name, ".") && !strings.HasPrefix(name, "kernel.")):
+			errs.add(field, fmt.Sprintf("%q must be the name of a sysctl, or the beginning of some with a star, for example net.core.somaxconn or kernel.msg*", allowed))
+		case namespace == sysctl.UnknownNamespace:
+			errs.add(field, fmt.Sprintf("%q is the machine's and not a pod's: must be one of net.*, kernel.shm*, kernel.msg*, kernel.sem or fs.mqueue.*", allowed))
 		}
 	}
 }

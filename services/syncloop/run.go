@@ -174,6 +174,8 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Pleg:    connectedPLEG{PLEG: pleg, runtime: runtime},
 		Workers: e.pool, Store: e.store, Evictions: book, Endings: ends, PodFromObserved: podruntime.PodFromObserved, Leftovers: manager.Leftovers,
 		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,
+		Node: peers.Nodes(nodev1.NewNodeServiceClient(to.nodestatus)), UnsafeSysctls: cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: e.events,
+		NodeMetrics:    stream.NewFollowedMetrics(e.metrics.Registry, stream.NameNode),
 		DesiredMetrics: stream.NewFollowedMetrics(e.metrics.Registry, stream.NamePodUpdates),
 		EventsMetrics:  stream.NewFollowedMetrics(e.metrics.Registry, stream.NameLifecycleEvents),
 	})

@@ -134,7 +134,11 @@ func (l *Loop) want(d *Desired) {
 	if op == podset.None && known.source == d.Source {
 		return
 	}
-	l.desired[uid] = &desiredPod{pod: d.Pod, source: d.Source, traceparent: d.Traceparent}
+	next := &desiredPod{pod: d.Pod, source: d.Source, traceparent: d.Traceparent}
+	if known != nil {
+		next.admitted, next.refused = known.admitted, known.refused
+	}
+	l.desired[uid] = next
 	l.cfg.Store.SetPod(d.Pod, d.Source, d.Traceparent)
 	if eviction, ok := l.cfg.Evictions.Get(uid); ok {
 		if err := l.cfg.Store.Evict(uid, eviction); err != nil {
@@ -155,8 +159,8 @@ func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	if _, evicted := l.cfg.Evictions.Get(uid); evicted || d.pod.DeletionTimestamp != nil {
 		end = &worker.End{}
 	}
-	if end == nil && !l.clearName(d.pod) {
-		return // housekeeping comes back to it
+	if end == nil && (!l.clearName(d.pod) || !l.admit(telemetry.WithTraceparent(context.Background(), traceparent), uid, d)) {
+		return // housekeeping comes back to one that is not refused
 	}
 	if seen := metrics.Seen(d.pod); end == nil && !seen.IsZero() && !l.cfg.Workers.Has(uid) && l.cfg.Store.IsNew(uid) {
 		l.cfg.Metrics.Passed(metrics.PhaseDispatch, l.cfg.Clock.Since(seen))

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"time"
 
@@ -125,7 +126,7 @@ func (l *Loop) progress() {
 
 // release gives the workers what was held back, the oldest pods first.
 func (l *Loop) release(held map[types.UID]worker.Cause) {
-	for _, uid := range l.oldestFirst(held) {
+	for _, uid := range l.oldestFirst(maps.Keys(held)) {
 		cause := held[uid]
 		if cause.Kind == worker.CauseConfig && l.desired[uid] != nil {
 			op := podset.Update

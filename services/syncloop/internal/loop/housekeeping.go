@@ -3,6 +3,7 @@ package loop
 import (
 	"cmp"
 	"context"
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -122,8 +123,8 @@ func (l *Loop) handleLeftovers(pods []*v1.Pod) {
 
 // startUnknown hands out the pods that are wanted and, for whatever reason, have no worker.
 func (l *Loop) startUnknown() {
-	for uid, d := range l.desired {
-		if !l.cfg.Workers.Has(uid) {
+	for _, uid := range l.oldestFirst(maps.Keys(l.desired)) {
+		if d := l.desired[uid]; !d.refused && !l.cfg.Workers.Has(uid) {
 			l.dispatch(uid, podset.Add, d.traceparent)
 		}
 	}
@@ -158,14 +159,14 @@ func (l *Loop) forgetEndings() {
 }
 
 // oldestFirst returns the pods in the order of their creation, those that are not wanted last.
-func (l *Loop) oldestFirst(held map[types.UID]worker.Cause) []types.UID {
+func (l *Loop) oldestFirst(pods iter.Seq[types.UID]) []types.UID {
 	created := func(uid types.UID) *v1.Pod {
 		if d := l.desired[uid]; d != nil {
 			return d.pod
 		}
 		return nil
 	}
-	return slices.SortedFunc(maps.Keys(held), func(a, b types.UID) int {
+	return slices.SortedFunc(pods, func(a, b types.UID) int {
 		p, q := created(a), created(b)
 		switch {
 		case p == nil && q == nil:

@@ -8,6 +8,7 @@
 //	lifecycle     from WatchEvents: what pleg has seen happen
 //	due           the earliest time at which a worker works by itself
 //	gate          whether pleg and the runtime can be relied on
+//	nodes         from WatchNode: the node, whose labels, taints and allocatable admission asks for
 //	housekeeping  every 2 s: orphans, and pods that have no worker
 //	leftovers     every 10 s: the pods that there are files of
 //
@@ -97,6 +98,12 @@ type Config struct {
 	Pleg    Pleg
 	Workers Workers
 	Store   *podstore.Store
+	// Node is nodestatus's stream of the Node; nil for a node whose Node nobody tells, and then admission does without.
+	Node stream.Source[*v1.Node]
+	// UnsafeSysctls are allowedUnsafeSysctls of the KubeletConfiguration.
+	UnsafeSysctls []string
+	// PodEvents is told what becomes of pods that no worker has: *podevents.Recorder. Nil is for nobody to read.
+	PodEvents PodEvents
 	// Evictions has the pods that were evicted and are still named by their source.
 	Evictions *evictions.Book
 	// Endings has the pods that were being ended when the process before this one was.
@@ -113,8 +120,8 @@ type Config struct {
 	Logger  *slog.Logger
 	// Metrics counts and times the turns; nil is for nobody to read.
 	Metrics *metrics.Metrics
-	// DesiredMetrics and EventsMetrics count what comes by the two streams; nil is for nobody to read.
-	DesiredMetrics, EventsMetrics *stream.FollowedMetrics
+	// DesiredMetrics, EventsMetrics and NodeMetrics count what comes by the streams; nil is for nobody to read.
+	DesiredMetrics, EventsMetrics, NodeMetrics *stream.FollowedMetrics
 	// Resync is syncFrequency of the KubeletConfiguration; the loop is unhealthy when it has not turned for twice as long.
 	Resync time.Duration
 }
@@ -125,6 +132,7 @@ type Loop struct {
 	config    chan configEvent
 	lifecycle chan lifecycleEvent
 	gate      chan gateState
+	nodes     chan *v1.Node
 	leftovers chan []*v1.Pod
 	// lastTurn is when the loop last turned, as nanoseconds of the Unix epoch; 0 before the first turn.
 	lastTurn atomic.Int64
@@ -133,6 +141,8 @@ type Loop struct {
 	// What follows is the loop's own.
 
 	desired map[types.UID]*desiredPod
+	// node is the Node as it was told last; nil before.
+	node *v1.Node
 	// sources says of each source whether it has spoken.
 	sources map[string]bool
 	// snapshot collects the pods of a snapshot that are new or changed, so that the oldest is dispatched first.
@@ -157,12 +167,28 @@ type desiredPod struct {
 	// missing is true when a fresh snapshot of configmux does not have the pod. It is removed when its source has spoken.
 	missing     bool
 	traceparent string
+	// admitted is true once the pod was let in, refused once it was not. Neither is taken back.
+	admitted, refused bool
 }
+
+// PodEvents is told what happens to pods; *podevents.Recorder keeps it.
+type PodEvents interface {
+	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
+}
+
+// discard is a PodEvents for nobody to read.
+type discard struct{}
+
+// Warning implements PodEvents.
+func (discard) Warning(context.Context, *v1.Pod, string, string, string) {}
 
 // New returns a loop that has not begun to turn.
 func New(cfg Config) *Loop {
 	if cfg.Waiting == nil {
 		cfg.Waiting = func(string, string) {}
+	}
+	if cfg.PodEvents == nil {
+		cfg.PodEvents = discard{}
 	}
 	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
 	l := &Loop{
@@ -171,6 +197,7 @@ func New(cfg Config) *Loop {
 		desired: map[types.UID]*desiredPod{}, sources: map[string]bool{}, held: map[types.UID]worker.Cause{},
 		lifecycle: make(chan lifecycleEvent, lifecycleCapacity),
 		gate:      make(chan gateState, gateCapacity),
+		nodes:     make(chan *v1.Node),
 		leftovers: make(chan []*v1.Pod),
 	}
 	l.gateState.reason = "pleg has not been asked yet"
@@ -183,6 +210,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.followConfig(ctx) })
 	group.Go(func() error { return l.followPleg(ctx) })
+	group.Go(func() error { return l.followNode(ctx) })
 	group.Go(func() error { return l.watchGate(ctx) })
 	group.Go(func() error { return l.sweep(ctx) })
 	group.Go(func() error { return l.turn(ctx) })
@@ -205,6 +233,8 @@ func (l *Loop) turn(ctx context.Context) error {
 			l.timed(metrics.EventLifecycle, func() { l.handleLifecycle(e) })
 		case state := <-l.gate:
 			l.timed(metrics.EventGate, func() { l.handleGate(state) })
+		case node := <-l.nodes:
+			l.timed(metrics.EventNode, func() { l.handleNode(node) })
 		case pods := <-l.leftovers:
 			l.timed(metrics.EventLeftovers, func() { l.handleLeftovers(pods) })
 		case <-due.C():

@@ -55,6 +55,25 @@ func (p *peer[V]) Subscribe(ctx context.Context, token []byte) (stream.Subscript
 	return source.Subscribe(ctx, token)
 }
 
+// told notes events as text.
+type told struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+// Warning implements loop.PodEvents.
+func (e *told) Warning(_ context.Context, pod *v1.Pod, _, reason, _ string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lines = append(e.lines, "Warning "+reason+" "+pod.Name)
+}
+
+func (e *told) told() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.lines)
+}
+
 // rig is a loop with everything real but the machine, on a clock that moves while the test waits.
 type rig struct {
 	t      *testing.T
@@ -71,6 +90,10 @@ type rig struct {
 	tracer     *trace.TracerProvider
 	book       *evictions.Book
 	endings    *endings.Book
+	nodes      *stream.Level[*v1.Node]
+	events     *told
+	// begun is when the rig was made, by its clock.
+	begun time.Time
 	// leftovers are the pods that there are files of.
 	leftovers atomic.Pointer[[]*v1.Pod]
 	stop      func()
@@ -90,6 +113,7 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 		configPeer: &peer[*loop.Desired]{}, plegPeer: &peer[*lifecyclev1.Event]{},
 		clock: clocktesting.NewFakeClock(time.Now()), spans: tracetest.NewSpanRecorder(),
 	}
+	r.begun, r.nodes, r.events = r.clock.Now(), stream.NewLevel[*v1.Node](stream.Config{}), &told{}
 	r.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(r.spans))
 	tracer, logger := r.tracer.Tracer("test"), slog.New(slog.DiscardHandler)
 	process, end := context.WithCancel(context.Background())
@@ -109,6 +133,7 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 	})
 	r.loop = loop.New(loop.Config{
 		Desired: r.configPeer, Events: r.plegPeer, Pleg: node, Workers: r.pool, Store: r.store, Evictions: r.book, Endings: r.endings,
+		Node: r.nodes, PodEvents: r.events,
 		PodFromObserved: func(s *lifecyclev1.PodStatus) *v1.Pod {
 			return fakenode.Pod(s.GetUid(), s.GetName(), v1.RestartPolicyAlways)
 		},

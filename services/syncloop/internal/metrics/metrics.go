@@ -23,7 +23,7 @@ type Metrics struct {
 	workerDuration, phases, turns, sandboxDuration, imagePulls     *prometheus.HistogramVec
 	workerStart, podStart, podStartTotal, podStartSLI, podReady    prometheus.Histogram
 	gateWait                                                       prometheus.Histogram
-	retries, restarted, sandboxErrors                              *prometheus.CounterVec
+	retries, restarted, refused, sandboxErrors                     *prometheus.CounterVec
 	startedContainers, startedContainerErrors, containerEnds       *prometheus.CounterVec
 	orphans, startedPods, startedPodErrors, evictions, imageErrors prometheus.Counter
 	http                                                           httpMetrics
@@ -58,6 +58,7 @@ const (
 	EventConfig       Event = "config"
 	EventLifecycle    Event = "lifecycle"
 	EventGate         Event = "gate"
+	EventNode         Event = "node"
 	EventLeftovers    Event = "leftovers"
 	EventDue          Event = "due"
 	EventHousekeeping Event = "housekeeping"
@@ -98,7 +99,7 @@ const (
 func (m *Metrics) addLoop(f factory) {
 	m.turns = f.histograms(quartet, "loop_turn_duration_seconds",
 		"How long the sync loop took to handle one event, by the kind of event. The count is the number of events.", turnBuckets, "event")
-	for _, event := range []Event{EventConfig, EventLifecycle, EventGate, EventLeftovers, EventDue, EventHousekeeping} {
+	for _, event := range []Event{EventConfig, EventLifecycle, EventGate, EventNode, EventLeftovers, EventDue, EventHousekeeping} {
 		m.turns.WithLabelValues(string(event))
 	}
 	m.workerDuration = f.histograms(kubelet, "pod_worker_duration_seconds",
@@ -119,6 +120,7 @@ func (m *Metrics) addLoop(f factory) {
 	}
 	m.orphans = f.counter(kubelet, "orphaned_runtime_pods_total",
 		"Pods that were found running, that no source names and that no worker knew.")
+	m.refused = f.counters(kubelet, "admission_rejections_total", "Pods that were not let in, by the reason in their status.", "reason")
 	m.evictions = f.counter(quartet, "pod_evictions_total", "Pods that were ended through EvictPod.")
 }
 
@@ -140,6 +142,9 @@ func (m *Metrics) Restarted(static bool) { m.restarted.WithLabelValues(staticLab
 
 // OrphanFound notes that something runs that nobody wants.
 func (m *Metrics) OrphanFound() { m.orphans.Inc() }
+
+// Refused notes that a pod is not let in.
+func (m *Metrics) Refused(reason string) { m.refused.WithLabelValues(reason).Inc() }
 
 // Evicted notes that a pod is ended for good.
 func (m *Metrics) Evicted() { m.evictions.Inc() }

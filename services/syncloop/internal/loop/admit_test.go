@@ -1,0 +1,102 @@
+package loop_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
+)
+
+// machine is a Node with as many CPUs for pods.
+func machine(cpus string) *v1.Node {
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node"},
+		Status:     v1.NodeStatus{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpus), v1.ResourcePods: resource.MustParse("110")}},
+	}
+}
+
+// cpus returns a pod that asks for as many CPUs, made so many seconds after the others.
+func cpus(uid, amount string, later int64) *v1.Pod {
+	pod := fakenode.Pod(uid, uid, always)
+	pod.CreationTimestamp = metav1.Unix(1000+later, 0)
+	pod.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(amount)}
+	return pod
+}
+
+// failed tells whether a pod is Failed for a reason.
+func (r *rig) failed(uid, reason string) bool {
+	pods, err := r.store.Pods()
+	return err == nil && slices.ContainsFunc(pods, func(p *v1.Pod) bool {
+		return string(p.UID) == uid && p.Status.Phase == v1.PodFailed && p.Status.Reason == reason && strings.HasPrefix(p.Status.Message, "Pod was rejected: ")
+	})
+}
+
+func TestPodsAreLetInOldestFirstAndARefusedOneStaysSo(t *testing.T) {
+	r := newRig(t, fakenode.New(), t.TempDir())
+	r.add(cpus("young", "2", 60))
+	r.add(cpus("old", "1500m", 0))
+	r.add(cpus("small", "500m", 120))
+	r.source("file", true)
+	r.configPeer.set(r.config)
+	r.plegPeer.set(r.node.Events)
+	r.pass(time.Second)
+	r.nodes.Put("node", machine("2"))
+	r.eventually("what fits runs", r.runs("old", "small"))
+	r.eventually("young is Failed", func() bool { return r.failed("young", "OutOfcpu") })
+	if told := r.events.told(); !slices.Equal(told, []string{"Warning OutOfcpu young"}) {
+		t.Errorf("events %v, want one", told)
+	}
+	// What is free again is for the next pod, not for the one that was refused.
+	r.config.Delete("old")
+	r.eventually("old is gone", r.runs("small"))
+	r.add(cpus("new", "1", 200))
+	r.pass(time.Minute)
+	r.eventually("the new one runs", r.runs("new", "small"))
+	r.config.Delete("young")
+	r.eventually("nothing of young is left", func() bool { return !r.store.Has("young") })
+	r.add(cpus("young", "100m", 60))
+	r.eventually("named again it is asked again", r.runs("new", "small", "young"))
+}
+
+func TestAPodThatRunsIsNotAskedAgainAfterARestart(t *testing.T) {
+	node := fakenode.New()
+	running := cpus("running", "2", 60)
+	node.Run(running)
+	before := node.Container("running")
+	r := newRig(t, node, t.TempDir())
+	r.nodes.Put("node", machine("1"))
+	r.add(running)
+	r.add(cpus("new", "500m", 0))
+	r.source("file", true)
+	r.configPeer.set(r.config)
+	r.plegPeer.set(node.Events)
+	r.eventually("what is new is refused, though it is older", func() bool { return r.failed("new", "OutOfcpu") })
+	r.pass(time.Minute)
+	if got := node.Container("running"); got != before || !r.ready("running") {
+		t.Errorf("container %s, ready %v; want %s to run on", got, r.ready("running"), before)
+	}
+}
+
+func TestNewPodsWaitForTheNodeButNotForLong(t *testing.T) {
+	r := start(t)
+	r.source("file", true)
+	r.add(cpus("a", "1", 0))
+	r.eventually("it runs without a Node", r.runs("a"))
+	if waited := r.clock.Since(r.begun); waited < 3*time.Second || waited > 10*time.Second {
+		t.Errorf("it waited %v, want some seconds", waited)
+	}
+}
+
+func TestNewPodsGoOnWhenTheNodeIsTold(t *testing.T) {
+	r := start(t)
+	r.source("file", true)
+	r.add(cpus("a", "1", 0))
+	r.nodes.Put("node", machine("1"))
+	r.eventually("it runs", r.runs("a"))
+}
