@@ -38,11 +38,14 @@ func documentsOf(data []byte) iter.Seq[document] {
 		for line := range bytes.Lines(data) {
 			number++
 			next := offset + len(line)
-			if isSeparator(line) {
+			if ends, inline := isSeparator(line); ends {
 				if !emit(offset) {
 					return
 				}
 				begin, first = next, number
+				if inline {
+					begin, first = offset, number-1
+				}
 			}
 			offset = next
 		}
@@ -50,15 +53,19 @@ func documentsOf(data []byte) iter.Seq[document] {
 	}
 }
 
-// isSeparator reports whether a line ends a YAML document and begins another. What else YAML allows on that line is left
-// to its parser, which then says what is wrong with it.
-func isSeparator(line []byte) bool {
-	rest, is := bytes.CutPrefix(line, []byte("---"))
-	if !is {
-		return false
+// isSeparator reports whether a line ends a YAML document, as one that begins with the marker --- or ... does, and whether
+// the next one begins on the same line, as in "--- {kind: Pod}". No line of a document's text begins so (YAML 1.2, 9.1.2).
+func isSeparator(line []byte) (ends, inline bool) {
+	rest, begins := bytes.CutPrefix(line, []byte("---"))
+	if !begins {
+		rest, ends = bytes.CutPrefix(line, []byte("..."))
+		return ends && len(bytes.TrimSpace(rest)) == 0, false
 	}
-	rest = bytes.TrimSpace(rest)
-	return len(rest) == 0 || rest[0] == '#'
+	text := bytes.TrimSpace(rest)
+	if len(text) == 0 || len(rest) == len(bytes.TrimLeft(rest, " \t")) {
+		return len(text) == 0, false
+	}
+	return true, text[0] != '#'
 }
 
 // object parses the document. Keys that repeat are an error: of two values, nobody knows which was meant.

@@ -130,6 +130,32 @@ func TestManifestsOfSeveralPods(t *testing.T) {
 	}
 }
 
+func TestEachWayInWhichYAMLSeparatesDocuments(t *testing.T) {
+	inline := `{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {containers: [{name: main, image: "example.com/web:1"}]}}`
+	first, second := fmt.Sprintf(inline, "first"), fmt.Sprintf(inline, "second")
+	for name, manifest := range map[string]string{
+		"a line of its own":               first + "\n---\n" + second,
+		"with a comment":                  first + "\n--- # the second\n" + second,
+		"with the document after it":      first + "\n--- " + second,
+		"also before the first":           "--- " + first + "\n---\t" + second,
+		"the end of a document":           first + "\n...\n" + second,
+		"the end and a beginning":         first + "\n...\n--- " + second + "\n...\n",
+		"with the line ends of a DOS":     first + "\r\n---\r\n" + second + "\r\n",
+		"a text that begins like markers": strings.Replace(first, "example.com/web:1", "---", 1) + "\n---\n" + second,
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := staticpod.Decode([]byte(manifest), origin)
+			var names []string
+			for _, p := range got.Pods {
+				names = append(names, p.Name)
+			}
+			if diff := cmp.Diff([]string{"first-node-1", "second-node-1"}, names); diff != "" {
+				t.Errorf("pods (-want +got):\n%s\nproblems: %v", diff, got.Problems)
+			}
+		})
+	}
+}
+
 func TestAnEmptyListIsNoPodsAndNoProblem(t *testing.T) {
 	got := staticpod.Decode([]byte("apiVersion: v1\nkind: List\nitems: []\n"), origin)
 	if len(got.Pods) != 0 || len(got.Problems) != 0 || got.Incomplete {
