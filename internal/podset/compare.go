@@ -2,10 +2,12 @@ package podset
 
 import (
 	"bytes"
+	"maps"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
 )
 
 // Compare says what has become of one pod: Add when there was none, Remove when there is none any more, None when
@@ -23,7 +25,7 @@ func Compare(old, new *v1.Pod) Op {
 			return Delete
 		}
 		return Update
-	case !equality.Semantic.DeepEqual(&old.Status, &new.Status):
+	case !sameStatus(&old.Status, &new.Status):
 		return Reconcile
 	default:
 		return None
@@ -36,29 +38,40 @@ func Equal(a, b *v1.Pod) bool { return Compare(a, b) == None }
 // sameDesire reports whether two versions of a pod ask for the same thing.
 func sameDesire(a, b *v1.Pod) bool {
 	return sameSpec(&a.Spec, &b.Spec) &&
-		equality.Semantic.DeepEqual(a.Labels, b.Labels) &&
+		maps.Equal(a.Labels, b.Labels) &&
 		sameAnnotations(a.Annotations, b.Annotations) &&
-		equality.Semantic.DeepEqual(a.DeletionTimestamp, b.DeletionTimestamp) &&
-		equality.Semantic.DeepEqual(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds)
+		a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
+		ptr.Equal(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds)
 }
 
-// sameSpec reports whether two specs mean the same. Most of those that do have the same encoding too, which costs a tenth
-// of comparing what each field means: a source that has decoded all its pods anew has mostly such.
-func sameSpec(a, b *v1.PodSpec) bool {
+// sameSpec reports whether two specs mean the same.
+func sameSpec(a, b *v1.PodSpec) bool { return sameBytes(a, b) || equality.Semantic.DeepEqual(a, b) }
+
+// sameStatus reports whether two statuses mean the same.
+func sameStatus(a, b *v1.PodStatus) bool {
 	return sameBytes(a, b) || equality.Semantic.DeepEqual(a, b)
 }
 
-// sameBytes reports whether two specs have the same encoding, in which an empty list is none, and the keys of a map have
-// an order.
-func sameBytes(a, b *v1.PodSpec) bool {
-	if a.Size() != b.Size() {
+// encoded is a part of a pod that can be encoded.
+type encoded interface {
+	Size() int
+	MarshalToSizedBuffer([]byte) (int, error)
+}
+
+// sameBytes reports whether two parts of pods have the same encoding, in which an empty list is none, and the keys of a map
+// have an order. Most of those that mean the same have, and it costs a tenth of comparing what each field means: a source that
+// has decoded all its pods anew has mostly such.
+func sameBytes(a, b encoded) bool {
+	size := a.Size()
+	if size != b.Size() {
 		return false
 	}
-	one, err := a.Marshal()
-	if err != nil {
+	both := make([]byte, 2*size)
+	one, other := both[:size], both[size:]
+	if _, err := a.MarshalToSizedBuffer(one); err != nil {
 		return false
 	}
-	other, err := b.Marshal()
+	_, err := b.MarshalToSizedBuffer(other)
 	return err == nil && bytes.Equal(one, other)
 }
 

@@ -92,7 +92,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(m.pods, float64(len(state.set)))
 		gauge(m.errors, float64(len(state.errs)))
 		ready, readAt := 0.0, 0.0
-		if state.set != nil {
+		if state.ready {
 			ready = 1
 		}
 		if !state.readAt.IsZero() {

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
@@ -129,6 +130,7 @@ func TestRestoredPodsRunUntilTheSourceSpeaks(t *testing.T) {
 	if s := r.Sources()[0]; s.GetReady() || s.GetPods() != 3 {
 		t.Errorf("source %v, want three pods and not ready", s)
 	}
+	metricstest.Want(t, r.registry, 0, "quartet_configmux_source_ready", "source", "api")
 	if waiting := strings.Join(r.health.Waiting(), "\n"); !strings.Contains(waiting, "source api") {
 		t.Errorf("the health waits for %q, want api among them", waiting)
 	}
