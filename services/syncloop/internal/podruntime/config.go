@@ -35,6 +35,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics counts and times what is started; nil is for nobody to read.
 	Metrics *metrics.Metrics
+	// Events is told what was done for pods, as the kubelet's events tell it; nil is for nobody to read.
+	Events Events
 	// NodeName and NodeIP are what spec.nodeName and status.hostIP of the downward API say.
 	NodeName, NodeIP string
 	// Node asks for the Node, which knows what of the machine is for pods; nil for a node without one. A pod is started

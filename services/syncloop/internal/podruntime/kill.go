@@ -1,6 +1,7 @@
 package podruntime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,6 +69,7 @@ type target struct {
 	id, name string
 	spec     *v1.Container // what it was made from, as far as it is known
 	sidecar  int           // its place among the sidecars, counted from 1; 0 for other containers
+	why      string        // what its event says; empty when there is nothing more to say than that it is stopped
 }
 
 // targetOf finds what is needed to kill a container: its spec from the pod, or else from its annotations.
@@ -174,6 +176,7 @@ func (m *Manager) killListed(ctx context.Context, rt *tracedRuntime, pod *v1.Pod
 			continue
 		}
 		t := m.targetOf(ctx, pod, status.GetContainers()[at])
+		t.why = k.Message
 		running.Go(func() { errs[i] = m.killContainer(ctx, rt, pod, t, graceFor(pod, t.spec, k.Why), status.GetIps()) })
 	}
 	running.Wait()
@@ -199,6 +202,7 @@ func graceFor(pod *v1.Pod, spec *v1.Container, why decide.Why) int64 {
 
 // killContainer runs a container's preStop hook and ends it, both within the grace period.
 func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string) error {
+	m.cfg.Events.Normal(ctx, pod, t.name, eventKilling, cmp.Or(t.why, "Stopping container "+t.name))
 	if t.spec.Lifecycle != nil && t.spec.Lifecycle.PreStop != nil && grace > 0 && m.firstPreStop(ctx, pod, t.id) {
 		grace -= int64(m.preStop(ctx, rt, pod, t, grace, ips).Seconds())
 		if ctx.Err() != nil {
@@ -235,6 +239,7 @@ func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t
 		err = fmt.Errorf("not ended within the grace period of %d s: %w", grace, <-ended) // every hook honours its context
 	}
 	if err != nil && ctx.Err() == nil {
+		m.warn(ctx, pod, t.name, eventPreStop, "PreStopHook failed") // not why: that may have a secret of the container's
 		m.cfg.Logger.WarnContext(ctx, "preStop hook failed", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, t.name, telemetry.KeyError, err)
 	}
 	return m.cfg.Clock.Since(begun)

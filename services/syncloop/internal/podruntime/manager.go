@@ -53,6 +53,9 @@ func New(cfg Config) *Manager {
 		cfg.Logger = slog.Default()
 	}
 	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	if cfg.Events == nil {
+		cfg.Events = untold{}
+	}
 	kubelet := cfg.Kubelet
 	puller := images.Config{
 		Calls:  cri.NewCaller(cfg.Tracer, cmp.Or(kubelet.ImageServiceEndpoint, kubelet.ContainerRuntimeEndpoint)),
@@ -77,6 +80,7 @@ func New(cfg Config) *Manager {
 // soon with the error of ctx, and what it has done so far shows in the next observation.
 func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (Result, error) {
 	if err := supported(pod); err != nil {
+		m.warn(ctx, pod, "", eventUnsupported, err.Error())
 		return Result{SandboxError: err}, err
 	}
 	runtime, err := m.cfg.Runtime()
@@ -108,6 +112,8 @@ type podSync struct {
 
 func (s *podSync) run(ctx context.Context) error {
 	for _, wait := range s.actions.Wait {
+		s.m.cfg.Events.Warning(ctx, s.pod, wait.Container.Name, eventBackOff,
+			fmt.Sprintf("Back-off restarting failed container %s in pod %s", wait.Container.Name, fullName(s.pod)))
 		s.reason(wait.Container.Name, reasonCrashLoop, fmt.Sprintf("back-off %s restarting failed container=%s pod=%s",
 			wait.Delay, wait.Container.Name, fullName(s.pod)))
 		s.retryAfter(wait.Until.Sub(s.m.cfg.Clock.Now()))
@@ -131,6 +137,9 @@ func (s *podSync) run(ctx context.Context) error {
 // stop does what comes before anything is started.
 func (s *podSync) stop(ctx context.Context) error {
 	again := s.actions.CreateSandbox && len(s.observed.GetSandboxes()) > 0
+	if again {
+		s.m.cfg.Events.Normal(ctx, s.pod, "", eventSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
+	}
 	if s.actions.StopAll || again {
 		return s.m.stopPod(ctx, s.rt, s.pod, s.observed, graceOf(s.pod), again)
 	}

@@ -28,7 +28,7 @@ type sandbox struct {
 // prepareSandbox has a sandbox for the pod's containers: the one in use, or a new one.
 func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	if !s.actions.CreateSandbox {
-		config, err := s.m.sandboxConfig(ctx, s.pod, s.actions.Attempt, "")
+		config, _, err := s.m.sandboxConfig(s.pod, s.actions.Attempt, "")
 		if err != nil {
 			return err
 		}
@@ -39,10 +39,18 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	ctx, span := s.m.phase(ctx, "sandbox", s.pod, telemetry.Subject{})
 	defer func() { telemetry.End(span, err) }()
 	defer s.m.timePhase(metrics.PhaseSandbox)(&err)
+	defer func() {
+		if err != nil { // each is wrapped once, in what the pod's event says anyway
+			s.m.warn(ctx, s.pod, "", eventSandboxFailed, fmt.Sprintf("Failed to create pod sandbox: %v", errors.Unwrap(err)))
+		}
+	}()
 	s.m.cfg.Metrics.SandboxBegun()
-	config, err := s.m.sandboxConfig(ctx, s.pod, s.actions.Attempt, telemetry.Traceparent(ctx))
+	config, cut, err := s.m.sandboxConfig(s.pod, s.actions.Attempt, telemetry.Traceparent(ctx))
 	if err != nil {
 		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
+	}
+	for _, sentence := range cut {
+		s.m.warn(ctx, s.pod, "", eventDNSConfigForming, sentence)
 	}
 	observed.KeepStart(config.Annotations, s.observed)
 	if err := os.MkdirAll(config.GetLogDirectory(), logDirMode); err != nil {
@@ -54,6 +62,9 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 			s.m.cfg.Metrics.SandboxFailed()
 		}
 		return fmt.Errorf("create the sandbox of pod %s: %w", podName(s.pod), err)
+	}
+	if len(cut) > 0 {
+		s.m.cfg.Logger.WarnContext(ctx, "the pod's DNS configuration was cut", telemetry.KeyPod, podName(s.pod), telemetry.KeyReason, strings.Join(cut, "; "))
 	}
 	if names := probed(s.pod); names != "" && s.m.cfg.Liveness == nil {
 		s.m.cfg.Logger.WarnContext(ctx, "the probes of a pod are not run by this version of Quartet; its containers count as ready when they run",
@@ -110,17 +121,16 @@ func (s *podSync) ips(id string, known []string) func(context.Context) ([]string
 	}
 }
 
-// sandboxConfig makes the configuration of a pod's sandbox.
-func (m *Manager) sandboxConfig(ctx context.Context, pod *v1.Pod, attempt uint32, traceparent string) (*runtimeapi.PodSandboxConfig, error) {
+// sandboxConfig makes the configuration of a pod's sandbox. Cut says, a sentence each, what of its DNS configuration there is
+// no room for.
+func (m *Manager) sandboxConfig(pod *v1.Pod, attempt uint32, traceparent string) (config *runtimeapi.PodSandboxConfig, cut []string, err error) {
 	host, err := m.hostDNS()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	dns, cut := containerspec.DNS(pod, *m.node.Load(), host)
-	if len(cut) > 0 {
-		m.cfg.Logger.WarnContext(ctx, "the pod's DNS configuration was cut", telemetry.KeyPod, podName(pod), telemetry.KeyReason, strings.Join(cut, "; "))
-	}
-	return containerspec.Sandbox(pod, attempt, *m.node.Load(), dns, traceparent)
+	config, err = containerspec.Sandbox(pod, attempt, *m.node.Load(), dns, traceparent)
+	return config, cut, err
 }
 
 // hostDNS reads the node's resolv.conf; nil when the configuration says that there is none.

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 
-	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -28,6 +27,8 @@ const logDirMode = 0o755
 type startError struct {
 	reason string
 	err    error
+	// container is the ID of the container that was created; empty when none was.
+	container string
 }
 
 func (e *startError) Error() string { return fmt.Sprintf("%s: %v", e.reason, e.err) }
@@ -84,14 +85,15 @@ func (s *podSync) failed(ctx context.Context, start decide.Start, err error) err
 			return nil
 		}
 	} else if failure := (*startError)(nil); errors.As(err, &failure) {
-		message := failure.err.Error()
-		if s, ok := status.FromError(failure.err); ok {
-			message = s.Message()
-		}
+		message := said(failure.err)
 		s.m.cfg.Metrics.ContainerFailed(typeOf(start.Kind), failure.reason)
 		s.reason(name, failure.reason, message)
+		if failure.reason != reasonPostStart { // which was told when it failed
+			s.m.warn(ctx, s.pod, name, eventFailed, withoutID("Error: "+message, failure.container, name))
+		}
 	}
-	s.m.cfg.Logger.WarnContext(ctx, "a container did not start", telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, name, telemetry.KeyError, err)
+	// The caller is told, too, and tells it once however often it is tried again.
+	s.m.cfg.Logger.DebugContext(ctx, "a container did not start", telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, name, telemetry.KeyError, err)
 	return fmt.Errorf("container %q of pod %s: %w", name, podName(s.pod), err)
 }
 
@@ -139,25 +141,26 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	}
 	ips, err := s.sandbox.ips(ctx)
 	if err != nil {
-		return "", &startError{reasonCreateConfig, err}
+		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
 	mounts, err := s.m.mounts(s.pod, c, restart.Count, ips)
 	if err != nil {
-		return "", &startError{reasonCreateConfig, err}
+		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
 	config, err := containerspec.Container(s.pod, c, *s.m.node.Load(), containerspec.Inputs{
 		Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips, Mounts: mounts, Traceparent: telemetry.Traceparent(ctx),
 	})
 	if err != nil {
-		return "", &startError{reasonCreateConfig, err}
+		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
 	if err := os.MkdirAll(filepath.Join(s.sandbox.config.GetLogDirectory(), c.Name), logDirMode); err != nil {
-		return "", &startError{reasonCreateConfig, fmt.Errorf("log directory: %w", err)}
+		return "", &startError{reason: reasonCreateConfig, err: fmt.Errorf("log directory: %w", err)}
 	}
 	id, err = s.rt.createContainer(ctx, s.sandbox.id, config, s.sandbox.config)
 	if err != nil {
-		return "", &startError{reasonCreateContainer, err}
+		return "", &startError{reason: reasonCreateContainer, err: err}
 	}
+	s.m.cfg.Events.Normal(ctx, s.pod, c.Name, eventCreated, "Container created")
 	return id, nil
 }
 
@@ -168,8 +171,9 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 	defer func() { telemetry.End(span, err) }()
 	defer s.m.timePhase(metrics.PhaseStart)(&err)
 	if err := s.rt.startContainer(ctx, id); err != nil {
-		return &startError{reasonRunContainer, err}
+		return &startError{reason: reasonRunContainer, err: err, container: id}
 	}
+	s.m.cfg.Events.Normal(ctx, s.pod, c.Name, eventStarted, "Container started")
 	s.m.cfg.Logger.InfoContext(ctx, "started a container", telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, c.Name,
 		telemetry.KeyContainerID, id, telemetry.KeyRestartCount, start.Restart.Count)
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
@@ -181,8 +185,10 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 	if hookErr == nil {
 		return nil
 	}
-	killErr := s.m.killContainer(ctx, s.rt, s.pod, target{id: id, name: c.Name, spec: c}, graceOf(s.pod), nil)
-	return &startError{reasonPostStart, errors.Join(fmt.Errorf("postStart hook: %w", hookErr), killErr)}
+	// Not why: that may have a secret of the container's.
+	s.m.warn(ctx, s.pod, c.Name, eventPostStart, "PostStartHook failed")
+	killErr := s.m.killContainer(ctx, s.rt, s.pod, target{id: id, name: c.Name, spec: c, why: eventPostStart}, graceOf(s.pod), nil)
+	return &startError{reason: reasonPostStart, err: errors.Join(fmt.Errorf("postStart hook: %w", hookErr), killErr), container: id}
 }
 
 // nextInLogs is the restart count that follows the logs in a folder: a runtime that has lost its record, as after a

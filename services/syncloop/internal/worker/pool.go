@@ -76,6 +76,8 @@ type Config struct {
 	Logger   *slog.Logger
 	// Metrics counts and times the work; nil is for nobody to read.
 	Metrics *metrics.Metrics
+	// Events is told what cannot be done for pods; nil is for nobody to read.
+	Events Events
 	// Resync is how often a pod is looked at when nothing happens to it: syncFrequency of the KubeletConfiguration.
 	Resync time.Duration
 	// Jitter spreads a delay; by a half when nil.
@@ -122,6 +124,9 @@ func NewPool(process context.Context, cfg Config) *Pool {
 		cfg.Jitter = func(d time.Duration) time.Duration { return wait.Jitter(d, delayJitter) }
 	}
 	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	if cfg.Events == nil {
+		cfg.Events = untold{}
+	}
 	return &Pool{
 		cfg: cfg, process: process, due: NewDue(),
 		workers: map[types.UID]*worker{}, names: map[types.NamespacedName]types.UID{},

@@ -150,6 +150,7 @@ func (w *worker) terminate(ctx context.Context, cause Cause) outcome {
 			return outcome{input: InputStopped}
 		}
 		if killed {
+			w.warn(ctx, eventExceededGrace, "Container runtime did not kill the pod within specified grace period.")
 			return outcome{after: killAgainDelay, unfinished: true}
 		}
 		grace := w.graceLeft(ctx)
@@ -159,6 +160,7 @@ func (w *worker) terminate(ctx context.Context, cause Cause) outcome {
 		err = cfg.Runtime.KillPod(ctx, w.pod, observed, grace)
 		w.lastWrite = cfg.BootTime()
 		if err != nil {
+			w.warn(ctx, eventFailedKill, "error killing pod: "+err.Error())
 			return w.failed(ctx, span, fmt.Errorf("stop the pod: %w", err), transientDelay)
 		}
 	}
@@ -256,6 +258,9 @@ func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay t
 	}
 	telemetry.Fail(span, err)
 	w.pool.cfg.Metrics.Retried(failureOf(err))
+	if errors.As(err, new(*inspectError)) {
+		w.warn(ctx, eventFailedSync, "error determining status: "+err.Error())
+	}
 	if isAway(err) {
 		delay = min(awayDelay<<min(w.away/2, awayDoublings), delay)
 		w.away++
