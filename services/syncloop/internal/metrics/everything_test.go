@@ -20,6 +20,7 @@ func everything() *prometheus.Registry {
 	m.Worked(metrics.OperationCreate, time.Second)
 	m.Retried(metrics.FailedAway)
 	m.Restarted(true)
+	m.Refused("OutOfcpu")
 	m.SandboxCalled("", time.Second, http.ErrServerClosed)
 	m.ContainerBegun(metrics.Container)
 	m.ContainerFailed(metrics.InitContainer, "ErrImagePull")

@@ -21,6 +21,7 @@ const (
 // Metrics is what is counted as it happens. Make it with New; its methods may be called from any goroutine.
 type Metrics struct {
 	workerDuration, phases, turns, sandboxDuration, imagePulls     *prometheus.HistogramVec
+	cgroups                                                        *prometheus.HistogramVec
 	workerStart, podStart, podStartTotal, podStartSLI, podReady    prometheus.Histogram
 	gateWait                                                       prometheus.Histogram
 	retries, restarted, refused, sandboxErrors                     *prometheus.CounterVec
@@ -39,6 +40,7 @@ func New(registerer prometheus.Registerer) *Metrics {
 	m.addLoop(f)
 	m.addStarts(f)
 	m.addRuntime(f)
+	m.addCgroups(f)
 	return m
 }
 

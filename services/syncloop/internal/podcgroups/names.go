@@ -1,0 +1,103 @@
+package podcgroups
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kubectl/pkg/util/qos"
+)
+
+// Parts of names, the kubelet's.
+const (
+	allPods   = "kubepods"
+	podPrefix = "pod"
+	// slice ends the name of a cgroup that systemd manages and that others are in.
+	slice = ".slice"
+	// driverSystemd is the cgroup driver that has systemd make the cgroups.
+	driverSystemd = "systemd"
+)
+
+// Names says what cgroups are called, as a path below the root of the hierarchy. It is what the kubelet calls them, so that
+// what looks at a kubelet's cgroups finds these:
+//
+//	cgroupfs  /kubepods/burstable/podUID
+//	systemd   /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice
+//
+// Guaranteed pods stand directly in kubepods.
+type Names struct {
+	systemd bool
+	root    []string
+}
+
+// NewNames makes the names for a cgroup driver, cgroupfs or systemd, below a root like "/" or "/nodes/a".
+func NewNames(driver, root string) Names {
+	n := Names{systemd: driver == driverSystemd}
+	for part := range strings.SplitSeq(path.Clean("/"+root), "/") {
+		if part != "" {
+			n.root = append(n.root, part)
+		}
+	}
+	n.root = append(n.root, allPods)
+	return n
+}
+
+// Pods is the cgroup of all pods.
+func (n Names) Pods() string { return n.path() }
+
+// Class is the cgroup of the pods of a class: that of all pods for guaranteed ones.
+func (n Names) Class(class v1.PodQOSClass) string {
+	if class == v1.PodQOSGuaranteed {
+		return n.path()
+	}
+	return n.path(strings.ToLower(string(class)))
+}
+
+// Pod is the cgroup of a pod. It fails when the pod's UID cannot be part of a name.
+func (n Names) Pod(pod *v1.Pod) (string, error) {
+	return n.of(qos.GetPodQOS(pod), pod.UID)
+}
+
+// Places are all cgroups that may be a pod's of which only the UID is known: one for each class. There are none for a UID
+// that cannot be part of a name.
+func (n Names) Places(uid types.UID) []string {
+	var places []string
+	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
+		if name, err := n.of(class, uid); err == nil {
+			places = append(places, name)
+		}
+	}
+	return places
+}
+
+func (n Names) of(class v1.PodQOSClass, uid types.UID) (string, error) {
+	// For systemd a dash separates levels, so one in a UID is written as an underscore, and a UID that has one already could
+	// be that of another pod.
+	if uid == "" || strings.ContainsAny(string(uid), "/\x00") || n.systemd && strings.Contains(string(uid), "_") {
+		return "", fmt.Errorf("metadata.uid: %q cannot name a cgroup: leave it out, or use letters, digits and dashes", uid)
+	}
+	parts := []string{podPrefix + string(uid)}
+	if class != v1.PodQOSGuaranteed {
+		parts = []string{strings.ToLower(string(class)), parts[0]}
+	}
+	return n.path(parts...), nil
+}
+
+func (n Names) path(below ...string) string {
+	parts := append(append([]string{}, n.root...), below...)
+	if !n.systemd {
+		return "/" + path.Join(parts...)
+	}
+	var out strings.Builder
+	var unit string
+	for _, part := range parts {
+		if unit != "" {
+			unit += "-"
+		}
+		unit += strings.ReplaceAll(part, "-", "_")
+		out.WriteString("/" + unit + slice)
+	}
+	return out.String()
+}
