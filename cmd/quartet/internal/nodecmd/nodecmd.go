@@ -69,16 +69,25 @@ func (o *Options) addFlags(flags *pflag.FlagSet) {
 // Command is `quartet node`.
 func Command() *cobra.Command {
 	var opts Options
+	var once bool
 	cmd := &cobra.Command{
 		Use:   "node",
 		Short: "Run the four services against the container runtime that the configuration names",
 		Long: `Run configmux, pleg, syncloop and nodestatus as child processes, against the runtime of containerRuntimeEndpoint.
 
 Their logs go to standard error, each line with the name of its process. A process that ends is started again. SIGTERM
-and Ctrl-C stop the four and no pod: the next start finds the pods as they are. STATE/run/NAME.pid has the process ids.`,
+and Ctrl-C stop the four and no pod: the next start finds the pods as they are. STATE/run/NAME.pid has the process ids.
+
+With --run-once it starts the pods that are desired at the start, prints what has become of each,
+and ends when all run, have ended or do not run after 10 tries, 17 minutes: with 0 when all do. They run on.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := Run(cmd.Context(), opts, cmd.ErrOrStderr())
+			var err error
+			if once {
+				err = runOnce(cmd.Context(), opts, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			} else {
+				err = Run(cmd.Context(), opts, cmd.ErrOrStderr())
+			}
 			if errors.Is(err, os.ErrPermission) {
 				err = fmt.Errorf("%w: run the command as root", err)
 			}
@@ -87,6 +96,7 @@ and Ctrl-C stop the four and no pod: the next start finds the pods as they are. 
 	}
 	cmd.Flags().SortFlags = false
 	opts.addFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&once, "run-once", false, "start the pods that are desired at the start, print what has become of each, and end")
 	return cmd
 }
 

@@ -1,0 +1,50 @@
+package nodecmd
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/runonce"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/rpc"
+)
+
+// runOnce runs the four services until the pods run that are desired at the start, or cannot be run, and prints what has
+// become of each. It fails when one does not run, and as Run does.
+func runOnce(ctx context.Context, opts Options, out, logs io.Writer) (err error) {
+	l, err := layout.New(opts.StateDir)
+	if err != nil {
+		return err
+	}
+	cfg := runonce.Config{Clock: clock.RealClock{}, Progress: logs}
+	configmux, err := rpc.Dial(l.Address(layout.ConfigMux))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, configmux.Close()) }()
+	syncloop, err := rpc.Dial(l.Address(layout.SyncLoop))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, syncloop.Close()) }()
+	cfg.ConfigMux, cfg.SyncLoop = configmux, syncloop
+
+	var results []runonce.Result
+	done := errors.New("done")
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error { return Run(groupCtx, opts, logs) })
+	group.Go(func() (err error) {
+		if results, err = runonce.Run(groupCtx, cfg); err != nil {
+			return err
+		}
+		return done // which ends the services
+	})
+	if err := group.Wait(); !errors.Is(err, done) {
+		return err
+	}
+	return errors.Join(runonce.Print(out, results), runonce.Failed(results))
+}

@@ -1,0 +1,243 @@
+// Package runonce waits until the pods that a node is to run, at one moment, run: for `quartet node --run-once`. It asks
+// configmux once what is desired and follows what syncloop makes of it; syncloop itself tries again what fails.
+package runonce
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+)
+
+// The kubelet looked at a pod ten times, with a pause of 1 s after the first look that doubled with each: 17 min in all.
+const (
+	tries      = 10
+	firstPause = time.Second
+)
+
+// Config is what Run needs.
+type Config struct {
+	// ConfigMux and SyncLoop reach the services of the node; they may not be up yet.
+	ConfigMux, SyncLoop grpc.ClientConnInterface
+	Clock               clock.Clock
+	// Progress gets a line each time that a pod was looked at and does not run.
+	Progress io.Writer
+}
+
+// Result is what one pod has come to.
+type Result struct {
+	// Pod is its namespace and name.
+	Pod types.NamespacedName
+	// Err is why it does not run; nil when it does, or has run to a good end.
+	Err error
+	// State says so in a word: Running, Succeeded, Failed or Pending.
+	State string
+}
+
+// Run takes the pods that are desired once each source was read, or after the second that configmux gives them, and returns
+// what each has come to, in the order of namespace and name: all that run, have ended, or do not run after the last try. It
+// fails when ctx ends, or when configmux gives something that cannot be read.
+func Run(ctx context.Context, cfg Config) ([]Result, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pods, err := desired(ctx, cfg.ConfigMux)
+	if err != nil {
+		return nil, err
+	}
+	states := &board{pods: map[types.UID]*v1.Pod{}, changed: make(chan struct{})}
+	var following sync.WaitGroup
+	following.Go(func() { follow(ctx, cfg, states) })
+	results := make([]Result, len(pods))
+	var waiting sync.WaitGroup
+	for i, pod := range pods {
+		waiting.Go(func() { results[i] = await(ctx, cfg, states, pod) })
+	}
+	waiting.Wait()
+	err = ctx.Err()
+	cancel()
+	following.Wait()
+	return results, err
+}
+
+// desired takes one update of configmux.
+func desired(ctx context.Context, conn grpc.ClientConnInterface) ([]*v1.Pod, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	watch, err := configv1.NewConfigServiceClient(conn).WatchPodUpdates(ctx,
+		&configv1.WatchPodUpdatesRequest{Mode: configv1.Mode_MODE_SNAPSHOT}, grpc.WaitForReady(true))
+	if err != nil {
+		return nil, fmt.Errorf("asking configmux for the pods: %w", err)
+	}
+	for {
+		m, err := watch.Recv()
+		if err != nil {
+			return nil, fmt.Errorf("asking configmux for the pods: %w", err)
+		}
+		if m.GetFrame().GetKind() != streamv1.Kind_KIND_SNAPSHOT {
+			continue
+		}
+		pods := make([]*v1.Pod, len(m.GetSet().GetPods()))
+		for i, update := range m.GetSet().GetPods() {
+			pods[i] = &v1.Pod{}
+			if err := pods[i].Unmarshal(update.GetPod()); err != nil {
+				return nil, fmt.Errorf("reading a pod that configmux sent: %w: run the same version of both", err)
+			}
+		}
+		return pods, nil
+	}
+}
+
+// board has the pods as syncloop told them last.
+type board struct {
+	mu   sync.Mutex
+	pods map[types.UID]*v1.Pod
+	// changed is closed when something has.
+	changed chan struct{}
+}
+
+func (b *board) put(pod *v1.Pod) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pods[pod.UID] = pod
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+func (b *board) get(uid types.UID) (*v1.Pod, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.pods[uid], b.changed
+}
+
+// follow keeps the board up to date until ctx ends, also over a restart of syncloop.
+func follow(ctx context.Context, cfg Config, states *board) {
+	source := streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*enginev1.Pod], error) {
+		watch, err := enginev1.NewEngineServiceClient(cfg.SyncLoop).WatchPods(ctx, &enginev1.WatchPodsRequest{ResumeToken: token}, grpc.WaitForReady(true))
+		if err != nil {
+			return nil, fmt.Errorf("watching syncloop's pods: %w", err)
+		}
+		return func() (*streamv1.Frame, *enginev1.Pod, error) {
+			m, err := watch.Recv()
+			return m.GetFrame(), m.GetPod(), err
+		}, nil
+	})
+	// It ends with its context, which is no failure.
+	_ = stream.Follow(ctx, stream.FollowConfig[*enginev1.Pod]{
+		Source: source, Clock: cfg.Clock, Name: stream.NamePods,
+		Handle: func(c stream.Change[*enginev1.Pod]) {
+			pod := &v1.Pod{}
+			if c.New != nil && pod.Unmarshal(c.New.GetPod()) == nil {
+				states.put(pod)
+			}
+		},
+	})
+}
+
+// await waits for one pod.
+func await(ctx context.Context, cfg Config, states *board, pod *v1.Pod) Result {
+	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	pauses := wait.Backoff{Duration: firstPause, Factor: 2, Steps: tries}
+	result := Result{Pod: name, State: string(v1.PodPending)}
+	for try := 1; try <= tries; try++ {
+		pause := cfg.Clock.NewTimer(pauses.Step())
+		for again := false; !again; {
+			now, changed := states.get(pod.UID)
+			var done bool
+			if result.State, done, result.Err = judge(now); done {
+				pause.Stop()
+				return result
+			}
+			select {
+			case <-changed:
+			case <-pause.C():
+				again = true
+			case <-ctx.Done():
+				pause.Stop()
+				return result
+			}
+		}
+		if try < tries {
+			// Whoever reads the progress may be gone; the result is told anyway.
+			_, _ = fmt.Fprintf(cfg.Progress, "pod %s does not run yet: %v (try %d of %d)\n", name, result.Err, try, tries)
+		}
+	}
+	return result
+}
+
+// judge says what a pod has come to: its phase, whether that is the last word of it, and why it does not run.
+func judge(pod *v1.Pod) (state string, done bool, err error) {
+	if pod == nil {
+		return string(v1.PodPending), false, fmt.Errorf("syncloop does not have it yet")
+	}
+	state = string(cmp.Or(pod.Status.Phase, v1.PodPending))
+	switch pod.Status.Phase {
+	case v1.PodSucceeded:
+		return state, true, nil
+	case v1.PodFailed:
+		return state, true, fmt.Errorf("%s", cmp.Or(join(pod.Status.Reason, pod.Status.Message), whatEnded(pod), "it has failed"))
+	case v1.PodRunning, v1.PodPending, v1.PodUnknown:
+	}
+	if why := cmp.Or(join(pod.Status.Reason, pod.Status.Message), whatWaits(pod)); why != "" {
+		return state, false, fmt.Errorf("%s", why)
+	}
+	return state, true, nil
+}
+
+// whatWaits names the containers that do not run and are to, with the reason; empty when there is none.
+func whatWaits(pod *v1.Pod) string {
+	var all []string
+	for i := range pod.Spec.Containers {
+		name := pod.Spec.Containers[i].Name
+		at := slices.IndexFunc(pod.Status.ContainerStatuses, func(s v1.ContainerStatus) bool { return s.Name == name })
+		if at < 0 {
+			all = append(all, name+" has not been made")
+			continue
+		}
+		switch state := pod.Status.ContainerStatuses[at].State; {
+		case state.Running != nil:
+		case state.Terminated != nil && state.Terminated.ExitCode == 0:
+		case state.Terminated != nil:
+			all = append(all, fmt.Sprintf("%s ended with the exit code %d", name, state.Terminated.ExitCode))
+		case state.Waiting != nil:
+			all = append(all, fmt.Sprintf("%s waits: %s", name, join(state.Waiting.Reason, state.Waiting.Message)))
+		default:
+			all = append(all, name+" waits")
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// whatEnded names the containers that ended badly, with their exit codes.
+func whatEnded(pod *v1.Pod) string {
+	var all []string
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
+			all = append(all, fmt.Sprintf("%s ended with the exit code %d", s.Name, t.ExitCode))
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// join puts a reason before its message.
+func join(reason, message string) string {
+	if reason == "" || message == "" {
+		return reason + message
+	}
+	return reason + ": " + message
+}

@@ -1,0 +1,48 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestRunOnce: what is desired is started, told and left running, and a pod that cannot run makes the command fail.
+func TestRunOnce(t *testing.T) {
+	if err := node.StopServices(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := node.Up(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	place(t, "once.yaml", manifest("once", 1, "sleep"))
+	once := func() (string, error) {
+		return node.Command(t.Context(), "node", "--run-once", "--config", node.Layout.ConfigFile())
+	}
+	out, err := once()
+	if err != nil || !hasLine(out, "e2e", "once-", "Running") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+
+	// No machine has as much.
+	greedy := strings.Replace(manifest("once-fails", 1, "sleep"), "  - {name: main,", `  - {name: main, resources: {requests: {cpu: "100000"}},`, 1)
+	place(t, "fails.yaml", greedy)
+	out, err = once()
+	if err == nil || !hasLine(out, "e2e", "once-", "Running") || !hasLine(out, "e2e", "once-fails-", "Failed") || !strings.Contains(out, "OutOfcpu") ||
+		!strings.Contains(fmt.Sprint(err), "1 of 2 pods do not run: e2e/once-fails-") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// hasLine tells whether a line of a table has a namespace, the beginning of a pod's name, and a state.
+func hasLine(out, namespace, pod, state string) bool {
+	for line := range strings.Lines(out) {
+		cells := strings.Fields(line)
+		if len(cells) >= 3 && cells[0] == namespace && strings.HasPrefix(cells[1], pod) && cells[2] == state {
+			return true
+		}
+	}
+	return false
+}
