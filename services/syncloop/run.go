@@ -35,6 +35,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
+	imagepull "github.com/quartet-node/quartet/services/syncloop/internal/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/peers"
@@ -158,7 +159,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, NodeIP: nodeIP,
 		Node:       peers.Node(nodev1.NewNodeServiceClient(to.nodestatus)),
 		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: e.counts,
-		Events: e.events,
+		Events: e.events, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For,
 	})
 	e.store = podstore.New(podstore.Config{
 		Generate: podstatus.Generate, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
@@ -267,6 +268,14 @@ func ended(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
+}
+
+// homeDir is the home of the user that this process runs as: that of root where nothing else is said, as for a unit of systemd.
+func homeDir() string {
+	if home, err := os.UserHomeDir(); err == nil {
+		return home
+	}
+	return "/root"
 }
 
 // atOnce is a context for asking whether a service is connected: it does not wait.

@@ -18,6 +18,23 @@ func (s *Server) AddImage(name string, sizeBytes uint64) {
 	s.images[name] = &runtimeapi.Image{Id: "sha256:" + name, RepoTags: []string{name}, Size: sizeBytes, Spec: &runtimeapi.ImageSpec{Image: name}}
 }
 
+// Protect makes pulls of an image fail that do not come with a user and a password. The error says what came, as a registry that
+// should know better does.
+func (s *Server) Protect(name, user, password string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.protected[name] = &runtimeapi.AuthConfig{Username: user, Password: password}
+}
+
+// denied says why a pull is refused. Called with mu held.
+func (s *Server) denied(name string, auth *runtimeapi.AuthConfig) error {
+	want := s.protected[name]
+	if want == nil || (auth.GetUsername() == want.GetUsername() && auth.GetPassword() == want.GetPassword()) {
+		return nil
+	}
+	return status.Errorf(codes.PermissionDenied, "failed to pull image %q: pull access denied for user %q with password %q", name, auth.GetUsername(), auth.GetPassword())
+}
+
 // findImage finds an image by name or id. Called with mu held.
 func (s *Server) findImage(name string) (*runtimeapi.Image, error) {
 	for _, image := range s.images {
@@ -52,11 +69,17 @@ func (s *Server) ImageStatus(_ context.Context, r *runtimeapi.ImageStatusRequest
 	return &runtimeapi.ImageStatusResponse{Image: image}, nil
 }
 
-// PullImage implements the CRI: every image can be had, unless Fail says otherwise.
+// PullImage implements the CRI: every image can be had, unless Fail or Protect say otherwise.
 func (s *Server) PullImage(_ context.Context, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	name := r.GetImage().GetImage()
 	if name == "" {
 		return nil, status.Error(codes.InvalidArgument, "no image is named")
+	}
+	s.mu.Lock()
+	err := s.denied(name, r.GetAuth())
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
 	}
 	const pulledBytes = 1 << 20
 	s.AddImage(name, pulledBytes)

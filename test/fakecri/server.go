@@ -38,6 +38,7 @@ type Server struct {
 	sandboxes  map[string]*sandbox
 	containers map[string]*container
 	images     map[string]*runtimeapi.Image
+	protected  map[string]*runtimeapi.AuthConfig
 	serial     int
 	conditions []*runtimeapi.RuntimeCondition
 	onStart    func(Container) (exitCode int32, exits bool)
@@ -60,6 +61,7 @@ func New(t testing.TB) *Server {
 		sandboxes:  map[string]*sandbox{},
 		containers: map[string]*container{},
 		images:     map[string]*runtimeapi.Image{},
+		protected:  map[string]*runtimeapi.AuthConfig{},
 		ignoreTerm: map[string]bool{},
 	}
 	s.script.inFlight, s.script.maxInFlight = map[string]int{}, map[string]int{}

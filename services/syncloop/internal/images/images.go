@@ -1,39 +1,62 @@
-// Package images gets the images of containers into the runtime, by pull policy, with a back-off after failed pulls and
-// a limit on how many are pulled at the same time. Its only state is that back-off, which may be lost: a restarted process
-// tries again at once.
+// Package images gets the images of containers into the runtime, by pull policy, with the credentials that the node has for
+// a registry, with a back-off after failed pulls and a limit on how many are pulled at the same time. What it does is told in
+// the kubelet's events. Its only state is that back-off and when an image was last asked for, which may be lost: a restarted
+// process tries again at once.
+//
+// Package imagegc removes what nobody needs any more, and asks here which images are about to be used.
 package images
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/distribution/reference"
 	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/cri"
-	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // Reasons of a waiting container, as the kubelet shows them.
 const (
-	ReasonInvalidName  = "InvalidImageName"
-	ReasonInspect      = "ImageInspectError"
-	ReasonNeverPull    = "ErrImageNeverPull"
-	ReasonPull         = "ErrImagePull"
-	ReasonPullBackOff  = "ImagePullBackOff"
+	ReasonInvalidName = "InvalidImageName"
+	ReasonInspect     = "ImageInspectError"
+	ReasonNeverPull   = "ErrImageNeverPull"
+	ReasonPull        = "ErrImagePull"
+	ReasonPullBackOff = "ImagePullBackOff"
+)
+
+// Reasons of events, as the kubelet has them. ReasonNeverPull is one too.
+const (
+	eventPulling       = "Pulling"
+	eventPulled        = "Pulled"
+	eventFailed        = "Failed"
+	eventInspectFailed = "InspectFailed"
+	eventBackOff       = "BackOff"
+)
+
+const (
 	presentFor         = time.Second // an image that was just seen in the runtime is not asked for again
 	defaultConcurrency = 1           // serializeImagePulls
 )
+
+// Events is where is told what was done for pods; *podevents.Recorder does it.
+type Events interface {
+	// Normal and Warning tell something of a container of a pod: a reason in one word, and a sentence.
+	Normal(ctx context.Context, pod *v1.Pod, container, reason, message string)
+	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
+}
 
 // Config is what a Puller needs.
 type Config struct {
@@ -48,6 +71,11 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics counts and times pulls. Required.
 	Metrics *metrics.Metrics
+	// Events is told of pulls; nobody is when nil.
+	Events Events
+	// Credentials gives what the node has for a repository, for example "registry.example.com/shop/web", the best first. They
+	// are tried in that order; without any the pull is made without. It is asked before each pull; nil has none.
+	Credentials func(ctx context.Context, repository string) []*runtimeapi.AuthConfig
 	// Serial pulls one image after another; else MaxParallel at a time, 0 being no limit.
 	Serial      bool
 	MaxParallel int
@@ -78,8 +106,9 @@ func (e *Error) ErrorType() string { return e.Reason }
 
 // Request is what is asked for.
 type Request struct {
-	// PodUID is the pod's UID: each pod has its own back-off.
-	PodUID types.UID
+	// Pod is whose container it is for: each pod has its own back-off. Container is its name.
+	Pod       *v1.Pod
+	Container string
 	// Image is the name in the spec, Policy its pull policy.
 	Image  string
 	Policy v1.PullPolicy
@@ -87,7 +116,7 @@ type Request struct {
 	Sandbox *runtimeapi.PodSandboxConfig
 }
 
-// Puller gets images.
+// Puller gets images. Its methods may be called from any goroutine.
 type Puller struct {
 	cfg   Config
 	slots chan struct{} // nil is no limit
@@ -95,11 +124,18 @@ type Puller struct {
 	mu      sync.Mutex
 	present map[string]*lookup
 	backoff map[backoffKey]*backoff
+	used    map[string]time.Time // by the runtime's ID
 }
 
 // New makes a Puller. It starts nothing.
 func New(cfg Config) *Puller {
-	p := &Puller{cfg: cfg, present: map[string]*lookup{}, backoff: map[backoffKey]*backoff{}}
+	if cfg.Events == nil {
+		cfg.Events = untold{}
+	}
+	if cfg.Credentials == nil {
+		cfg.Credentials = func(context.Context, string) []*runtimeapi.AuthConfig { return nil }
+	}
+	p := &Puller{cfg: cfg, present: map[string]*lookup{}, backoff: map[backoffKey]*backoff{}, used: map[string]time.Time{}}
 	switch {
 	case cfg.Serial:
 		p.slots = make(chan struct{}, defaultConcurrency)
@@ -109,94 +145,110 @@ func New(cfg Config) *Puller {
 	return p
 }
 
+// untold is for nobody to be told.
+type untold struct{}
+
+func (untold) Normal(context.Context, *v1.Pod, string, string, string)  {}
+func (untold) Warning(context.Context, *v1.Pod, string, string, string) {}
+
 // Ensure has the image in the runtime, pulling it when its policy says so. It fails with an *Error, or with the error of
 // ctx when that ends first.
 func (p *Puller) Ensure(ctx context.Context, r Request) (Image, error) {
-	name, err := withTag(r.Image)
-	if err != nil {
-		return Image{}, &Error{Reason: ReasonInvalidName, Message: fmt.Sprintf("Failed to apply default image tag %q: %v", r.Image, err)}
+	image, err := p.ensure(ctx, r)
+	if failure := (*Error)(nil); errors.As(err, &failure) {
+		p.cfg.Events.Warning(ctx, r.Pod, r.Container, eventFailed, "Error: "+failure.Reason)
 	}
-	if r.Policy != v1.PullAlways {
-		image, found, err := p.lookUp(ctx, name)
-		switch {
-		case ctx.Err() != nil:
-			return Image{}, ctx.Err()
-		case err != nil:
-			return Image{}, &Error{Reason: ReasonInspect, Message: fmt.Sprintf("Failed to inspect image %q: %v", name, err)}
-		case found:
-			return image, nil
-		case r.Policy == v1.PullNever:
-			return Image{}, &Error{Reason: ReasonNeverPull, Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", name)}
-		}
-	}
-	key := backoffKey{pod: r.PodUID, image: name}
-	if wait, last := p.waiting(key); wait > 0 {
-		return Image{}, &Error{Reason: ReasonPullBackOff, Message: fmt.Sprintf("Back-off pulling image %q: %s", name, last), RetryAfter: wait}
-	}
-	begun := p.cfg.Clock.Now()
-	p.cfg.Metrics.PullBegan(r.PodUID, begun)
-	image, err := p.pull(ctx, name, r)
-	p.cfg.Metrics.PullEnded(r.PodUID, p.cfg.Clock.Now())
 	if err == nil {
-		p.cfg.Metrics.Pulled(image.Size, p.cfg.Clock.Since(begun))
+		p.noteUse(image.Ref)
+	}
+	return image, err
+}
+
+func (p *Puller) ensure(ctx context.Context, r Request) (Image, error) {
+	name, repository, err := complete(r.Image)
+	if err != nil {
+		return Image{}, p.refused(ctx, r, eventInspectFailed,
+			&Error{Reason: ReasonInvalidName, Message: fmt.Sprintf("Failed to apply default image tag %q: %v", r.Image, err)})
+	}
+	if r.Policy == v1.PullAlways {
+		return p.pullUnlessHeldBack(ctx, r, name, repository)
+	}
+	image, found, err := p.lookUp(ctx, name)
+	switch {
+	case ctx.Err() != nil:
+		return Image{}, ctx.Err()
+	case err != nil:
+		return Image{}, p.refused(ctx, r, eventInspectFailed, &Error{Reason: ReasonInspect, Message: fmt.Sprintf("Failed to inspect image %q: %v", name, err)})
+	case found:
+		p.cfg.Events.Normal(ctx, r.Pod, r.Container, eventPulled,
+			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", r.Image))
+		return image, nil
+	case r.Policy == v1.PullNever:
+		return Image{}, p.refused(ctx, r, ReasonNeverPull,
+			&Error{Reason: ReasonNeverPull, Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", r.Image)})
+	}
+	return p.pullUnlessHeldBack(ctx, r, name, repository)
+}
+
+// refused tells why an image is not even pulled.
+func (p *Puller) refused(ctx context.Context, r Request, event string, failure *Error) error {
+	p.cfg.Events.Warning(ctx, r.Pod, r.Container, event, failure.Message)
+	return failure
+}
+
+// pullUnlessHeldBack pulls an image of a complete name, unless the last pull of it for the pod failed too short a while ago.
+func (p *Puller) pullUnlessHeldBack(ctx context.Context, r Request, name, repository string) (Image, error) {
+	key := backoffKey{pod: r.Pod.UID, image: name}
+	if wait, last := p.waiting(key); wait > 0 {
+		message := fmt.Sprintf("Back-off pulling image %q", r.Image)
+		p.cfg.Events.Normal(ctx, r.Pod, r.Container, eventBackOff, message)
+		return Image{}, &Error{Reason: ReasonPullBackOff, Message: message + ": " + last, RetryAfter: wait}
+	}
+	p.cfg.Events.Normal(ctx, r.Pod, r.Container, eventPulling, fmt.Sprintf("Pulling image %q", r.Image))
+	begun := p.cfg.Clock.Now()
+	p.cfg.Metrics.PullBegan(r.Pod.UID, begun)
+	image, alone, err := p.pull(ctx, r, name, repository)
+	p.cfg.Metrics.PullEnded(r.Pod.UID, p.cfg.Clock.Now())
+	if err == nil {
+		took := p.cfg.Clock.Since(begun)
+		p.cfg.Metrics.Pulled(image.Size, took)
 		p.succeeded(key)
+		p.cfg.Events.Normal(ctx, r.Pod, r.Container, eventPulled, fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
+			r.Image, alone.Truncate(time.Millisecond), took.Truncate(time.Millisecond), image.Size))
 		return image, nil
 	}
 	if ctx.Err() != nil {
 		return Image{}, ctx.Err() // who gave up has not learned anything of the image
 	}
 	p.cfg.Metrics.PullFailed()
-	failure := &Error{Reason: ReasonPull, Message: fmt.Sprintf("failed to pull image %q: %v", name, err)}
+	p.cfg.Events.Warning(ctx, r.Pod, r.Container, eventFailed, fmt.Sprintf("Failed to pull image %q: %v", r.Image, err))
+	failure := pullError(name, err)
 	failure.RetryAfter = p.failed(key, failure.Error())
 	return Image{}, failure
 }
 
-// withTag completes an image's name by the tag latest when it has neither tag nor digest.
-func withTag(image string) (string, error) {
-	named, err := reference.ParseNormalizedNamed(image)
-	if err != nil {
-		return "", err
-	}
-	if reference.IsNameOnly(named) {
-		return image + ":latest", nil
-	}
-	return image, nil
-}
-
-// pull pulls an image, when it is its turn.
-func (p *Puller) pull(ctx context.Context, name string, r Request) (image Image, err error) {
-	about := telemetry.Subject{Image: name}
-	ctx, span := telemetry.Start(ctx, p.cfg.Tracer, "image.pull", about)
-	defer func() { telemetry.End(span, err) }()
-	if p.slots != nil {
-		select {
-		case p.slots <- struct{}{}:
-			defer func() { <-p.slots }()
-		case <-ctx.Done():
-			return Image{}, ctx.Err()
+// pullError says why a pull failed. Two kinds of failure have a word of their own, with which the runtime begins its error.
+func pullError(name string, err error) *Error {
+	for known, why := range map[error]string{
+		crierrors.ErrRegistryUnavailable:       "the registry is unavailable",
+		crierrors.ErrSignatureValidationFailed: "the signature validation failed",
+	} {
+		if rest, ok := strings.CutPrefix(err.Error(), known.Error()); ok {
+			return &Error{Reason: known.Error(), Message: fmt.Sprintf("image pull failed for %s because %s%s", name, why, rest)}
 		}
 	}
-	service, err := p.cfg.Images()
+	return &Error{Reason: ReasonPull, Message: fmt.Sprintf("failed to pull image %q: %v", name, err)}
+}
+
+// complete gives an image's name a tag, latest, when it has neither tag nor digest, and says of which repository it is, with
+// its registry.
+func complete(image string) (name, repository string, err error) {
+	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
-		return Image{}, err
+		return "", "", err
 	}
-	start := p.cfg.Clock.Now()
-	p.cfg.Logger.InfoContext(ctx, "pulling an image", telemetry.KeyImage, name, telemetry.KeyPodUID, string(r.PodUID))
-	err = p.cfg.Calls.Call(ctx, runtimeapi.ImageService_PullImage_FullMethodName, about, nil, func(ctx context.Context) error {
-		_, err := service.PullImage(ctx, &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}, nil, r.Sandbox)
-		return err
-	})
-	if err != nil {
-		p.cfg.Logger.WarnContext(ctx, "an image could not be pulled", telemetry.KeyImage, name, telemetry.KeyError, err)
-		return Image{}, err
+	if reference.IsNameOnly(named) {
+		image += ":latest"
 	}
-	p.cfg.Logger.InfoContext(ctx, "pulled an image", telemetry.KeyImage, name, telemetry.KeyDuration, p.cfg.Clock.Since(start))
-	p.mu.Lock()
-	delete(p.present, name) // a tag may have moved
-	p.mu.Unlock()
-	image, found, err := p.lookUp(ctx, name)
-	if err == nil && !found {
-		err = fmt.Errorf("the runtime does not have the image that it has just pulled")
-	}
-	return image, err
+	return image, named.Name(), nil
 }

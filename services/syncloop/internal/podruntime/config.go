@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
@@ -37,6 +38,9 @@ type Config struct {
 	Metrics *metrics.Metrics
 	// Events is told what was done for pods, as the kubelet's events tell it; nil is for nobody to read.
 	Events Events
+	// Credentials gives the node's own credentials for a repository of images, for example "registry.example.com/shop/web",
+	// the best first; nil has none.
+	Credentials func(ctx context.Context, repository string) []*runtimeapi.AuthConfig
 	// NodeName and NodeIP are what spec.nodeName and status.hostIP of the downward API say.
 	NodeName, NodeIP string
 	// Node asks for the Node, which knows what of the machine is for pods; nil for a node without one. A pod is started

@@ -42,6 +42,7 @@ func (e *startError) ErrorType() string { return e.reason }
 // ended. One that fails holds back no other, except an init container: it holds back all.
 func (s *podSync) startContainers(ctx context.Context) error {
 	starts := s.actions.Start
+	s.warnOfPullSecrets(ctx)
 	prepared := make([]chan preparation, len(starts))
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -120,7 +121,7 @@ func (s *podSync) image(ctx context.Context, c *v1.Container) (image images.Imag
 	defer func() { telemetry.End(span, err) }()
 	defer s.m.timePhase(metrics.PhaseImage)(&err)
 	return s.m.images.Ensure(ctx, images.Request{
-		PodUID: s.pod.UID, Image: c.Image, Policy: c.ImagePullPolicy, Sandbox: s.sandbox.config,
+		Pod: s.pod, Container: c.Name, Image: c.Image, Policy: c.ImagePullPolicy, Sandbox: s.sandbox.config,
 	})
 }
 

@@ -1,0 +1,98 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/kubernetes/pkg/credentialprovider"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+// DockerConfigs has the credentials of docker configuration files, which the node has for all of its pods. The files are read
+// for each pull, so that a change acts at once.
+type DockerConfigs struct {
+	// files are looked for in this order; the first that is there and can be read is taken.
+	files  []dockerConfig
+	logger *slog.Logger
+}
+
+type dockerConfig struct {
+	path string
+	// read makes credentials of the file.
+	read func(path string) (credentialprovider.DockerConfig, error)
+}
+
+// NewDockerConfigs looks where the kubelet does: for config.json in the root directory, and in .docker of home and of /; when
+// there is none, for the older .dockercfg in the root directory, home and /. It reads nothing yet.
+func NewDockerConfigs(rootDir, home string, logger *slog.Logger) *DockerConfigs {
+	d := &DockerConfigs{logger: logger}
+	for _, dir := range []string{rootDir, filepath.Join(home, ".docker"), "/.docker"} {
+		d.files = append(d.files, dockerConfig{filepath.Join(dir, "config.json"), credentialprovider.ReadSpecificDockerConfigJSONFile})
+	}
+	for _, dir := range []string{rootDir, home, "/"} {
+		d.files = append(d.files, dockerConfig{filepath.Join(dir, ".dockercfg"), readDockercfg})
+	}
+	return d
+}
+
+func readDockercfg(path string) (credentialprovider.DockerConfig, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return credentialprovider.ReadDockerConfigFileFromBytes(content)
+}
+
+// For gives the credentials for a repository, for example "registry.example.com/shop/web", the most specific first; none when
+// there is no file or it names neither the registry nor a path in it. A file that cannot be used is told of in the log, and the
+// next one is taken, as the kubelet does.
+func (d *DockerConfigs) For(ctx context.Context, repository string) []*runtimeapi.AuthConfig {
+	for _, file := range d.files {
+		config, err := file.read(file.path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			d.logger.WarnContext(ctx, "a file with credentials of registries cannot be used: see that it is docker's JSON and may be read",
+				telemetry.KeyFile, file.path, telemetry.KeyError, err)
+			continue
+		}
+		return d.lookUp(ctx, file.path, config, repository)
+	}
+	return nil
+}
+
+// lookUp finds a repository in a configuration.
+func (d *DockerConfigs) lookUp(ctx context.Context, path string, config credentialprovider.DockerConfig, repository string) []*runtimeapi.AuthConfig {
+	usable := maps.Clone(config)
+	maps.DeleteFunc(usable, func(registry string, _ credentialprovider.DockerConfigEntry) bool {
+		if !strings.HasPrefix(registry, "https://") && !strings.HasPrefix(registry, "http://") {
+			registry = "https://" + registry
+		}
+		address, err := url.Parse(registry)
+		return err != nil || address.Host == ""
+	})
+	if n := len(config) - len(usable); n > 0 {
+		d.logger.WarnContext(ctx, "a file with credentials of registries names some that are no addresses; they are left out",
+			telemetry.KeyFile, path, "entries", n) // not which: a credential may have slipped in there
+	}
+	keyring := &credentialprovider.BasicDockerKeyring{}
+	keyring.Add(nil, usable)
+	found, _ := keyring.Lookup(repository)
+	auths := make([]*runtimeapi.AuthConfig, 0, len(found))
+	for _, c := range found {
+		auths = append(auths, &runtimeapi.AuthConfig{
+			Username: c.Username, Password: c.Password, Auth: c.Auth, ServerAddress: c.ServerAddress, IdentityToken: c.IdentityToken, RegistryToken: c.RegistryToken,
+		})
+	}
+	return auths
+}

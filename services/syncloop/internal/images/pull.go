@@ -1,0 +1,74 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+// pull pulls an image, when it is its turn, and says how long that took without the wait for the turn.
+func (p *Puller) pull(ctx context.Context, r Request, name, repository string) (image Image, took time.Duration, err error) {
+	about := telemetry.Subject{Image: name}
+	ctx, span := telemetry.Start(ctx, p.cfg.Tracer, "image.pull", about)
+	defer func() { telemetry.End(span, err) }()
+	if p.slots != nil {
+		select {
+		case p.slots <- struct{}{}:
+			defer func() { <-p.slots }()
+		case <-ctx.Done():
+			return Image{}, 0, ctx.Err()
+		}
+	}
+	service, err := p.cfg.Images()
+	if err != nil {
+		return Image{}, 0, err
+	}
+	start := p.cfg.Clock.Now()
+	p.cfg.Logger.InfoContext(ctx, "pulling an image", telemetry.KeyImage, name, telemetry.KeyPodUID, string(r.Pod.UID))
+	if err := p.pullWith(ctx, service, r, name, p.cfg.Credentials(ctx, repository)); err != nil {
+		p.cfg.Logger.WarnContext(ctx, "an image could not be pulled", telemetry.KeyImage, name, telemetry.KeyError, err)
+		return Image{}, 0, err
+	}
+	p.mu.Lock()
+	delete(p.present, name) // a tag may have moved
+	p.mu.Unlock()
+	image, found, err := p.lookUp(ctx, name)
+	took = p.cfg.Clock.Since(start)
+	p.cfg.Logger.InfoContext(ctx, "pulled an image", telemetry.KeyImage, name, telemetry.KeyDuration, took)
+	if err == nil && !found {
+		err = errors.New("the runtime does not have the image that it has just pulled")
+	}
+	return image, took, err
+}
+
+// pullWith pulls with each of the credentials until one is taken, and without any when there are none. The error has what
+// each try came to, without the credentials.
+func (p *Puller) pullWith(ctx context.Context, service internalapi.ImageManagerService, r Request, name string, credentials []*runtimeapi.AuthConfig) error {
+	if len(credentials) == 0 {
+		credentials = []*runtimeapi.AuthConfig{nil}
+	}
+	var errs []error
+	for _, auth := range credentials {
+		err := p.cfg.Calls.Call(ctx, runtimeapi.ImageService_PullImage_FullMethodName, telemetry.Subject{Image: name}, nil, func(ctx context.Context) error {
+			_, err := service.PullImage(ctx, &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}, auth, r.Sandbox)
+			return withoutSecrets(err, auth) // before anybody notes it
+		})
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return utilerrors.NewAggregate(errs)
+}
