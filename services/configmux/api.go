@@ -13,6 +13,7 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/nodewatch"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
@@ -57,7 +58,7 @@ func (m *membership) leave() error {
 func (m *membership) source(cfg nodeconfig.Config, health *rpc.Health, counts *apisource.Metrics, tracer trace.Tracer, logger *slog.Logger) *apisource.Source {
 	return apisource.New(apisource.Config{
 		Client: m.client.CoreV1().RESTClient(), Node: cfg.NodeName, Allowed: privilege.Allowed(cfg.HostPrivileges),
-		Nodes: apisource.NodeStatus(nodev1.NewNodeServiceClient(m.nodestatus)), Checkpoint: filepath.Join(cfg.StateDir, apiPodsFile),
+		Nodes: nodewatch.Source(nodev1.NewNodeServiceClient(m.nodestatus)), Checkpoint: filepath.Join(cfg.StateDir, apiPodsFile),
 		Health: health, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger, Metrics: counts,
 	})
 }

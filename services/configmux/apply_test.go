@@ -11,6 +11,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,6 +68,7 @@ func TestAnAppliedPodIsThereAfterAKill(t *testing.T) {
 	first := p.spawn()
 	op := p.apply("a", "i:1")
 	p.kill(first)
+	p.eventually("the client notices", func() bool { return p.conn.GetState() != connectivity.Ready })
 	if op != configv1.Op_OP_ADD {
 		t.Errorf("operation %v, want ADD", op)
 	}

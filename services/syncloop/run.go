@@ -27,6 +27,7 @@ import (
 	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/nodewatch"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
@@ -35,6 +36,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/imagegc"
 	imagepull "github.com/quartet-node/quartet/services/syncloop/internal/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
@@ -127,6 +129,7 @@ type engine struct {
 	pool    *worker.Pool
 	loop    *loop.Loop
 	server  *engineserver.Server
+	garbage *imagegc.Collector
 	metrics *metrics.Metrics
 	counts  *enginemetrics.Metrics
 	// readOnly is nil when the read-only API is off.
@@ -176,7 +179,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Pleg:    connectedPLEG{PLEG: pleg, runtime: runtime},
 		Workers: e.pool, Store: e.store, Evictions: book, Endings: ends, PodFromObserved: podruntime.PodFromObserved, Leftovers: manager.Leftovers,
 		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,
-		Node: peers.Nodes(nodev1.NewNodeServiceClient(to.nodestatus)), UnsafeSysctls: cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: e.events,
+		Node: nodewatch.Source(nodev1.NewNodeServiceClient(to.nodestatus)), UnsafeSysctls: cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: e.events,
 		NodeMetrics:    stream.NewFollowedMetrics(e.metrics.Registry, stream.NameNode),
 		DesiredMetrics: stream.NewFollowedMetrics(e.metrics.Registry, stream.NamePodUpdates),
 		EventsMetrics:  stream.NewFollowedMetrics(e.metrics.Registry, stream.NameLifecycleEvents),
@@ -185,6 +188,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Store: e.store, Workers: e.pool, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
 		Evicter: &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts},
 	})
+	e.garbage = collectorOf(cfg, tel, runtime, manager, e.counts)
 	enginemetrics.Collect(e.metrics.Registry, enginemetrics.Sources{
 		Pods: e.store.Census, Workers: e.pool.Census, LastTurn: func() time.Time { return e.loop.Health().LastTurn },
 	})
@@ -201,6 +205,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.watchRuntime(ctx) })
 	group.Go(func() error { return ended(ctx, e.loop.Run(ctx)) })
+	group.Go(func() error { return e.garbage.Run(ctx) })
 	group.Go(func() error {
 		defer e.store.Close()
 		defer e.events.Close()

@@ -46,8 +46,8 @@ const (
 )
 
 // restoreAfter is how long the first list may take before the pods of the checkpoint are given. A list takes milliseconds
-// when the API server is there.
-const restoreAfter = time.Second
+// when the API server is there; and who subscribes at the start waits for 1 s to see what is desired.
+const restoreAfter = 700 * time.Millisecond
 
 // requestLimit is how long a list may take, and the beginning of a watch. The API server itself gives up after a minute; a
 // healthy one needs milliseconds for the pods of a node.

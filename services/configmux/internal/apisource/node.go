@@ -2,31 +2,12 @@ package apisource
 
 import (
 	"context"
-	"fmt"
-
-	"google.golang.org/grpc"
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
-	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/stream"
-	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
-
-// NodeStatus returns nodestatus' stream of the Node. Subscribing waits for a nodestatus that is away.
-func NodeStatus(client nodev1.NodeServiceClient) stream.Source[*nodev1.Node] {
-	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*nodev1.Node], error) {
-		watch, err := client.WatchNode(ctx, &nodev1.WatchNodeRequest{ResumeToken: token}, grpc.WaitForReady(true))
-		if err != nil {
-			return nil, fmt.Errorf("watch nodestatus' Node: %w", err)
-		}
-		return func() (*streamv1.Frame, *nodev1.Node, error) {
-			m, err := watch.Recv()
-			return m.GetFrame(), m.GetNode(), err
-		}, nil
-	})
-}
 
 // awaitNode returns true once nodestatus has said that the API server has the Node, and false when ctx ends first. An API
 // server authorizes a node that it knows; and the pods of one that is about to be registered anew are not its own.

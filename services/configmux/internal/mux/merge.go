@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -26,9 +27,7 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []
 		clear(state.refused)
 	}
 	pods, paths := m.admit(name, state, reading, began)
-	for _, refusal := range state.refused {
-		reading.Errors = append(reading.Errors, refusal)
-	}
+	reading.Errors = append(reading.Errors, state.refusals()...)
 	var merged podset.Changes
 	if full {
 		merged = podset.Merge(state.set, pods)
@@ -45,6 +44,9 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []
 	m.cfg.Metrics.merged(name, m.cfg.Clock.Since(began), merged.List)
 	return merged.List
 }
+
+// refusals returns why pods are left out of the source's set.
+func (s *sourceState) refusals() []source.Error { return slices.Collect(maps.Values(s.refused)) }
 
 // admit leaves out of a reading the pods whose UID is that of another source's pod, and returns the others, and where those
 // of them were found that are not published yet. The mux is locked.

@@ -147,6 +147,7 @@ func (m *Mux) set(name string, reading source.Reading) {
 	}
 	if reading.Failed {
 		state.mode = reading.Mode
+		reading.Errors = append(reading.Errors, state.refusals()...)
 		m.noteErrors(name, state, &reading)
 		return
 	}

@@ -169,6 +169,11 @@ func TestALeftOutPodIsReportedUntilItIsGone(t *testing.T) {
 	if got := errs(); got != "metadata.uid of default/a" {
 		t.Errorf("errors %q after another pod came, want that of the UID", got)
 	}
+	r.Set("api", source.Reading{Failed: true, Errors: []source.Error{{Field: "none", Pod: "any", Message: "the server is away"}}})
+	if got := errs(); got != "none of any, metadata.uid of default/a" {
+		t.Errorf("errors %q while the source fails, want that of the UID too", got)
+	}
+	r.Set("api", only(podset.Add))
 	r.Set("api", only(podset.Remove, pod("a", "2")))
 	if got := errs(); got != "" {
 		t.Errorf("errors %q, want none", got)

@@ -7,6 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/internal/nodewatch"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/admission"
@@ -23,14 +25,19 @@ func (l *Loop) followNode(ctx context.Context) error {
 	if l.cfg.Node == nil {
 		return nil
 	}
-	return stream.Follow(ctx, stream.FollowConfig[*v1.Node]{
-		Name: "nodestatus", Source: l.cfg.Node, Clock: l.cfg.Clock, Logger: l.cfg.Logger, Metrics: l.cfg.NodeMetrics,
-		Handle: func(c stream.Change[*v1.Node]) {
+	return stream.Follow(ctx, stream.FollowConfig[*nodev1.Node]{
+		Name: stream.NameNode, Source: l.cfg.Node, Clock: l.cfg.Clock, Logger: l.cfg.Logger, Metrics: l.cfg.NodeMetrics,
+		Handle: func(c stream.Change[*nodev1.Node]) {
 			if c.New == nil || c.Op == stream.OpRemove {
 				return
 			}
+			node, err := nodewatch.Decode(c.New)
+			if err != nil {
+				l.cfg.Logger.Error("the Node stays as it was told before", telemetry.KeyError, err)
+				return
+			}
 			select {
-			case l.nodes <- c.New:
+			case l.nodes <- node:
 			case <-ctx.Done():
 			}
 		},

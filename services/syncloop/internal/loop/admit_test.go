@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
 )
 
@@ -19,6 +20,16 @@ func machine(cpus string) *v1.Node {
 		ObjectMeta: metav1.ObjectMeta{Name: "node"},
 		Status:     v1.NodeStatus{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpus), v1.ResourcePods: resource.MustParse("110")}},
 	}
+}
+
+// tellNode is what nodestatus says of the Node.
+func (r *rig) tellNode(node *v1.Node) {
+	r.t.Helper()
+	data, err := node.Marshal()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.nodes.Put(node.Name, &nodev1.Node{Node: data})
 }
 
 // cpus returns a pod that asks for as many CPUs, made so many seconds after the others.
@@ -46,7 +57,7 @@ func TestPodsAreLetInOldestFirstAndARefusedOneStaysSo(t *testing.T) {
 	r.configPeer.set(r.config)
 	r.plegPeer.set(r.node.Events)
 	r.pass(time.Second)
-	r.nodes.Put("node", machine("2"))
+	r.tellNode(machine("2"))
 	r.eventually("what fits runs", r.runs("old", "small"))
 	r.eventually("young is Failed", func() bool { return r.failed("young", "OutOfcpu") })
 	if told := r.events.told(); !slices.Equal(told, []string{"Warning OutOfcpu young"}) {
@@ -70,7 +81,7 @@ func TestAPodThatRunsIsNotAskedAgainAfterARestart(t *testing.T) {
 	node.Run(running)
 	before := node.Container("running")
 	r := newRig(t, node, t.TempDir())
-	r.nodes.Put("node", machine("1"))
+	r.tellNode(machine("1"))
 	r.add(running)
 	r.add(cpus("new", "500m", 0))
 	r.source("file", true)
@@ -97,6 +108,6 @@ func TestNewPodsGoOnWhenTheNodeIsTold(t *testing.T) {
 	r := start(t)
 	r.source("file", true)
 	r.add(cpus("a", "1", 0))
-	r.nodes.Put("node", machine("1"))
+	r.tellNode(machine("1"))
 	r.eventually("it runs", r.runs("a"))
 }

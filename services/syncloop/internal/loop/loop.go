@@ -30,6 +30,7 @@ import (
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
@@ -99,7 +100,7 @@ type Config struct {
 	Workers Workers
 	Store   *podstore.Store
 	// Node is nodestatus's stream of the Node; nil for a node whose Node nobody tells, and then admission does without.
-	Node stream.Source[*v1.Node]
+	Node stream.Source[*nodev1.Node]
 	// UnsafeSysctls are allowedUnsafeSysctls of the KubeletConfiguration.
 	UnsafeSysctls []string
 	// PodEvents is told what becomes of pods that no worker has: *podevents.Recorder. Nil is for nobody to read.

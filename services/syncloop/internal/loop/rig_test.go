@@ -20,6 +20,7 @@ import (
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
@@ -90,7 +91,7 @@ type rig struct {
 	tracer     *trace.TracerProvider
 	book       *evictions.Book
 	endings    *endings.Book
-	nodes      *stream.Level[*v1.Node]
+	nodes      *stream.Level[*nodev1.Node]
 	events     *told
 	// begun is when the rig was made, by its clock.
 	begun time.Time
@@ -113,7 +114,7 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 		configPeer: &peer[*loop.Desired]{}, plegPeer: &peer[*lifecyclev1.Event]{},
 		clock: clocktesting.NewFakeClock(time.Now()), spans: tracetest.NewSpanRecorder(),
 	}
-	r.begun, r.nodes, r.events = r.clock.Now(), stream.NewLevel[*v1.Node](stream.Config{}), &told{}
+	r.begun, r.nodes, r.events = r.clock.Now(), stream.NewLevel[*nodev1.Node](stream.Config{}), &told{}
 	r.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(r.spans))
 	tracer, logger := r.tracer.Tracer("test"), slog.New(slog.DiscardHandler)
 	process, end := context.WithCancel(context.Background())
