@@ -41,6 +41,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/peers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
@@ -157,22 +158,23 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	e.events = podevents.New(podevents.Config{
 		NodeName: cfg.NodeName, Clock: realClock, Logger: tel.Logger, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePodEvents),
 	})
+	starts := phases.New()
 	manager := podruntime.New(podruntime.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtime.Runtime(atOnce(ctx)) }, Images: images,
 		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, NodeIP: nodeIP,
 		Node:       peers.Node(nodev1.NewNodeServiceClient(to.nodestatus)),
 		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: e.counts,
-		Events: e.events, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For,
+		Events: e.events, Phases: starts, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For,
 	})
 	e.store = podstore.New(podstore.Config{
 		Generate: podstatus.Generate, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
-		StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
+		Phases: starts, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
 	})
 	pleg := peers.NewPLEG(lifecyclev1.NewLifecycleServiceClient(to.pleg))
 	resync := cfg.Kubelet.SyncFrequency.Duration
 	e.pool = worker.NewPool(ctx, worker.Config{
 		Runtime: manager, Observer: pleg, Statuses: e.store, Endings: ends, Clock: realClock, BootTime: boottime.Now,
-		Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts, Events: e.events,
+		Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts, Events: e.events, Phases: starts,
 	})
 	e.loop = loop.New(loop.Config{
 		Desired: peers.ConfigMux(configv1.NewConfigServiceClient(to.configmux)), Events: pleg.Events(),

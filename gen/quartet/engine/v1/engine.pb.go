@@ -12,6 +12,7 @@ import (
 	v1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -601,12 +602,27 @@ type Worker struct {
 	State WorkerState `protobuf:"varint,4,opt,name=state,proto3,enum=quartet.engine.v1.WorkerState" json:"state,omitempty"`
 	// True while it works, false while it waits.
 	Busy bool `protobuf:"varint,5,opt,name=busy,proto3" json:"busy,omitempty"`
-	// True when a newer update waits for the running work to end.
+	// True when a newer update waits for the running work to end, or the pod for the end of another one or of its own earlier life.
 	Pending bool `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"`
 	// Why its last work failed; empty when it did not.
 	LastError string `protobuf:"bytes,7,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// When it works again if nothing happens before; unset when nothing is due.
-	NextSyncAt    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=next_sync_at,json=nextSyncAt,proto3" json:"next_sync_at,omitempty"`
+	NextSyncAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=next_sync_at,json=nextSyncAt,proto3" json:"next_sync_at,omitempty"`
+	// Since when it is in its state, as far as this process knows: a restart of syncloop begins anew. Unset for a pod that has
+	// no worker yet.
+	StateSince *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=state_since,json=stateSince,proto3" json:"state_since,omitempty"`
+	// Until when a pod that is being stopped has to stop; unset for every other one, and for one that ran to its end by itself. A
+	// restart of syncloop does not move it.
+	TerminateBy *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=terminate_by,json=terminateBy,proto3" json:"terminate_by,omitempty"`
+	// What it waits for although nothing has failed: its containers that are not started yet, each as "NAME: REASON", or the end
+	// of another pod. Empty when it waits for nothing.
+	WaitsFor string `protobuf:"bytes,11,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	// The UID of the pod of the same namespace and name that has to be gone before this one can start, for a pod that has no
+	// worker yet; else empty.
+	BehindPodUid string `protobuf:"bytes,12,opt,name=behind_pod_uid,json=behindPodUid,proto3" json:"behind_pod_uid,omitempty"`
+	// Where the time of the pod's last start went, in the order in which it ended: of each phase, and each container in it, the
+	// last time. A restart of syncloop forgets it.
+	Phases        []*StartPhase `protobuf:"bytes,13,rep,name=phases,proto3" json:"phases,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -697,6 +713,115 @@ func (x *Worker) GetNextSyncAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Worker) GetStateSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StateSince
+	}
+	return nil
+}
+
+func (x *Worker) GetTerminateBy() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TerminateBy
+	}
+	return nil
+}
+
+func (x *Worker) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
+func (x *Worker) GetBehindPodUid() string {
+	if x != nil {
+		return x.BehindPodUid
+	}
+	return ""
+}
+
+func (x *Worker) GetPhases() []*StartPhase {
+	if x != nil {
+		return x.Phases
+	}
+	return nil
+}
+
+// StartPhase is a part of the start of a pod that went well.
+type StartPhase struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "dispatch", "wait", "sandbox", "image", "create", "start", "observe" or "ready": the label of the metric
+	// quartet_pod_start_phase_duration_seconds, which docs/metrics.md explains.
+	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
+	// The container that it is about, for "image", "create" and "start"; else empty.
+	Container string `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
+	// When it ended.
+	EndedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	// How long it took.
+	Took          *durationpb.Duration `protobuf:"bytes,4,opt,name=took,proto3" json:"took,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartPhase) Reset() {
+	*x = StartPhase{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartPhase) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartPhase) ProtoMessage() {}
+
+func (x *StartPhase) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartPhase.ProtoReflect.Descriptor instead.
+func (*StartPhase) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *StartPhase) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *StartPhase) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *StartPhase) GetEndedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndedAt
+	}
+	return nil
+}
+
+func (x *StartPhase) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
 // ListImagesRequest asks for all images.
 type ListImagesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -706,7 +831,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -718,7 +843,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -731,7 +856,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{11}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{12}
 }
 
 // ListImagesResponse has all images.
@@ -745,7 +870,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +882,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +895,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{12}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListImagesResponse) GetImages() []*Image {
@@ -797,7 +922,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -809,7 +934,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -822,7 +947,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{13}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Image) GetId() string {
@@ -870,7 +995,7 @@ type EvictPodRequest struct {
 
 func (x *EvictPodRequest) Reset() {
 	*x = EvictPodRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +1007,7 @@ func (x *EvictPodRequest) String() string {
 func (*EvictPodRequest) ProtoMessage() {}
 
 func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1020,7 @@ func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodRequest.ProtoReflect.Descriptor instead.
 func (*EvictPodRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EvictPodRequest) GetPodUid() string {
@@ -935,7 +1060,7 @@ type EvictPodResponse struct {
 
 func (x *EvictPodResponse) Reset() {
 	*x = EvictPodResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +1072,7 @@ func (x *EvictPodResponse) String() string {
 func (*EvictPodResponse) ProtoMessage() {}
 
 func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +1085,7 @@ func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodResponse.ProtoReflect.Descriptor instead.
 func (*EvictPodResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{15}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{16}
 }
 
 // GetHealthRequest asks for the health.
@@ -972,7 +1097,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1109,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1122,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{16}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{17}
 }
 
 // GetHealthResponse says how syncloop is.
@@ -1017,7 +1142,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1029,7 +1154,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1042,7 +1167,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{17}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -1077,7 +1202,7 @@ var File_quartet_engine_v1_engine_proto protoreflect.FileDescriptor
 
 const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\n" +
-	"\x1equartet/engine/v1/engine.proto\x12\x11quartet.engine.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1equartet/stream/v1/stream.proto\"\x94\x01\n" +
+	"\x1equartet/engine/v1/engine.proto\x12\x11quartet.engine.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1equartet/stream/v1/stream.proto\"\x94\x01\n" +
 	"\x03Pod\x12\x10\n" +
 	"\x03pod\x18\x01 \x01(\fR\x03pod\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12A\n" +
@@ -1103,7 +1228,7 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\vtraceparent\x18\x03 \x01(\tR\vtraceparent\"\x14\n" +
 	"\x12ListWorkersRequest\"J\n" +
 	"\x13ListWorkersResponse\x123\n" +
-	"\aworkers\x18\x01 \x03(\v2\x19.quartet.engine.v1.WorkerR\aworkers\"\x94\x02\n" +
+	"\aworkers\x18\x01 \x03(\v2\x19.quartet.engine.v1.WorkerR\aworkers\"\x8a\x04\n" +
 	"\x06Worker\x12\x17\n" +
 	"\apod_uid\x18\x01 \x01(\tR\x06podUid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -1114,7 +1239,20 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\n" +
 	"last_error\x18\a \x01(\tR\tlastError\x12<\n" +
 	"\fnext_sync_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"nextSyncAt\"\x13\n" +
+	"nextSyncAt\x12;\n" +
+	"\vstate_since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"stateSince\x12=\n" +
+	"\fterminate_by\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\vterminateBy\x12\x1b\n" +
+	"\twaits_for\x18\v \x01(\tR\bwaitsFor\x12$\n" +
+	"\x0ebehind_pod_uid\x18\f \x01(\tR\fbehindPodUid\x125\n" +
+	"\x06phases\x18\r \x03(\v2\x1d.quartet.engine.v1.StartPhaseR\x06phases\"\xa6\x01\n" +
+	"\n" +
+	"StartPhase\x12\x14\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x1c\n" +
+	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x125\n" +
+	"\bended_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12-\n" +
+	"\x04took\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04took\"\x13\n" +
 	"\x11ListImagesRequest\"F\n" +
 	"\x12ListImagesResponse\x120\n" +
 	"\x06images\x18\x01 \x03(\v2\x18.quartet.engine.v1.ImageR\x06images\"d\n" +
@@ -1166,7 +1304,7 @@ func file_quartet_engine_v1_engine_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(WorkerState)(0),               // 0: quartet.engine.v1.WorkerState
 	(*Pod)(nil),                    // 1: quartet.engine.v1.Pod
@@ -1180,48 +1318,55 @@ var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(*ListWorkersRequest)(nil),     // 9: quartet.engine.v1.ListWorkersRequest
 	(*ListWorkersResponse)(nil),    // 10: quartet.engine.v1.ListWorkersResponse
 	(*Worker)(nil),                 // 11: quartet.engine.v1.Worker
-	(*ListImagesRequest)(nil),      // 12: quartet.engine.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),     // 13: quartet.engine.v1.ListImagesResponse
-	(*Image)(nil),                  // 14: quartet.engine.v1.Image
-	(*EvictPodRequest)(nil),        // 15: quartet.engine.v1.EvictPodRequest
-	(*EvictPodResponse)(nil),       // 16: quartet.engine.v1.EvictPodResponse
-	(*GetHealthRequest)(nil),       // 17: quartet.engine.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),      // 18: quartet.engine.v1.GetHealthResponse
-	(*v1.Frame)(nil),               // 19: quartet.stream.v1.Frame
-	(*timestamppb.Timestamp)(nil),  // 20: google.protobuf.Timestamp
+	(*StartPhase)(nil),             // 12: quartet.engine.v1.StartPhase
+	(*ListImagesRequest)(nil),      // 13: quartet.engine.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),     // 14: quartet.engine.v1.ListImagesResponse
+	(*Image)(nil),                  // 15: quartet.engine.v1.Image
+	(*EvictPodRequest)(nil),        // 16: quartet.engine.v1.EvictPodRequest
+	(*EvictPodResponse)(nil),       // 17: quartet.engine.v1.EvictPodResponse
+	(*GetHealthRequest)(nil),       // 18: quartet.engine.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),      // 19: quartet.engine.v1.GetHealthResponse
+	(*v1.Frame)(nil),               // 20: quartet.stream.v1.Frame
+	(*timestamppb.Timestamp)(nil),  // 21: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 22: google.protobuf.Duration
 }
 var file_quartet_engine_v1_engine_proto_depIdxs = []int32{
 	0,  // 0: quartet.engine.v1.Pod.worker_state:type_name -> quartet.engine.v1.WorkerState
 	1,  // 1: quartet.engine.v1.ListPodsResponse.pods:type_name -> quartet.engine.v1.Pod
-	19, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
+	20, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
 	1,  // 3: quartet.engine.v1.WatchPodsResponse.pod:type_name -> quartet.engine.v1.Pod
-	19, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	20, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
 	8,  // 5: quartet.engine.v1.WatchPodEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
-	20, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
+	21, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
 	11, // 7: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
 	0,  // 8: quartet.engine.v1.Worker.state:type_name -> quartet.engine.v1.WorkerState
-	20, // 9: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
-	14, // 10: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
-	20, // 11: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
-	2,  // 12: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
-	4,  // 13: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
-	6,  // 14: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
-	9,  // 15: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
-	12, // 16: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
-	15, // 17: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
-	17, // 18: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
-	3,  // 19: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
-	5,  // 20: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
-	7,  // 21: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
-	10, // 22: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
-	13, // 23: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
-	16, // 24: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
-	18, // 25: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
-	19, // [19:26] is the sub-list for method output_type
-	12, // [12:19] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	21, // 9: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
+	21, // 10: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
+	21, // 11: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
+	12, // 12: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
+	21, // 13: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
+	22, // 14: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
+	15, // 15: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
+	21, // 16: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
+	2,  // 17: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
+	4,  // 18: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
+	6,  // 19: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
+	9,  // 20: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
+	13, // 21: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
+	16, // 22: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
+	18, // 23: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
+	3,  // 24: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
+	5,  // 25: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
+	7,  // 26: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
+	10, // 27: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
+	14, // 28: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
+	17, // 29: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
+	19, // 30: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
+	24, // [24:31] is the sub-list for method output_type
+	17, // [17:24] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_quartet_engine_v1_engine_proto_init() }
@@ -1235,7 +1380,7 @@ func file_quartet_engine_v1_engine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_engine_v1_engine_proto_rawDesc), len(file_quartet_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

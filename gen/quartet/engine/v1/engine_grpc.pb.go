@@ -52,7 +52,8 @@ type EngineServiceClient interface {
 	// Keys are the events' names. Events are kept for an hour, some for each pod, in memory: a restart forgets them.
 	// `quartet events` and `quartet describe pod` call it.
 	WatchPodEvents(ctx context.Context, in *WatchPodEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPodEventsResponse], error)
-	// ListWorkers returns the pod workers: state, pending work, last error, next try.
+	// ListWorkers returns the pod workers: state, pending work, last error, next try, and where the time of each pod's start
+	// went. `quartet get workers` and `quartet describe pod` call it.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
 	// ListImages returns the images that the runtime has. nodestatus puts them on the Node. Fails with UNAVAILABLE when
 	// the runtime does not answer.
@@ -184,7 +185,8 @@ type EngineServiceServer interface {
 	// Keys are the events' names. Events are kept for an hour, some for each pod, in memory: a restart forgets them.
 	// `quartet events` and `quartet describe pod` call it.
 	WatchPodEvents(*WatchPodEventsRequest, grpc.ServerStreamingServer[WatchPodEventsResponse]) error
-	// ListWorkers returns the pod workers: state, pending work, last error, next try.
+	// ListWorkers returns the pod workers: state, pending work, last error, next try, and where the time of each pod's start
+	// went. `quartet get workers` and `quartet describe pod` call it.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
 	// ListImages returns the images that the runtime has. nodestatus puts them on the Node. Fails with UNAVAILABLE when
 	// the runtime does not answer.

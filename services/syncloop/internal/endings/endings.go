@@ -122,6 +122,16 @@ func (b *Book) Left(uid types.UID, grace int64) (int64, error) {
 
 // Remaining returns how much is left of the grace period of a pod that is being ended; ok is false for a pod that is not.
 func (b *Book) Remaining(uid types.UID) (left int64, ok bool) {
+	deadline, ok := b.Deadline(uid)
+	if !ok {
+		return 0, false
+	}
+	return seconds(deadline - b.cfg.Now()), true
+}
+
+// Deadline returns until when a pod that is being ended has to stop, as the time since the boot; ok is false for a pod that is
+// not being ended.
+func (b *Book) Deadline(uid types.UID) (deadline time.Duration, ok bool) {
 	b.mu.Lock()
 	e := b.entries[uid]
 	b.mu.Unlock()
@@ -130,10 +140,7 @@ func (b *Book) Remaining(uid types.UID) (left int64, ok bool) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.record.Deadline == 0 {
-		return 0, false
-	}
-	return seconds(e.record.Deadline - b.cfg.Now()), true
+	return e.record.Deadline, e.record.Deadline != 0
 }
 
 // seconds rounds up to whole seconds, at least one.

@@ -19,6 +19,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 )
 
@@ -36,6 +37,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics counts and times what is started; nil is for nobody to read.
 	Metrics *metrics.Metrics
+	// Phases is told how long each part of a pod's start took; nil keeps nothing.
+	Phases *phases.Book
 	// Events is told what was done for pods, as the kubelet's events tell it; nil is for nobody to read.
 	Events Events
 	// Credentials gives the node's own credentials for a repository of images, for example "registry.example.com/shop/web",

@@ -5,13 +5,18 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
-// timePhase begins to time a phase of a start. What it returns notes the phase, unless it has failed.
-func (m *Manager) timePhase(phase metrics.Phase) (done func(*error)) {
-	begun := m.cfg.Clock.Now()
+// timePhase begins to time a phase of a start, of a container or, when that is empty, of the pod. What it returns notes the
+// phase, unless it has failed.
+func (s *podSync) timePhase(phase metrics.Phase, container string) (done func(*error)) {
+	cfg := &s.m.cfg
+	begun := cfg.Clock.Now()
 	return func(err *error) {
-		if *err == nil {
-			m.cfg.Metrics.Passed(phase, m.cfg.Clock.Since(begun))
+		if *err != nil {
+			return
 		}
+		ended := cfg.Clock.Now()
+		cfg.Metrics.Passed(phase, ended.Sub(begun))
+		cfg.Phases.Passed(s.pod.UID, container, phase, ended, ended.Sub(begun))
 	}
 }
 

@@ -38,7 +38,7 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	s.m.learnNode(ctx)
 	ctx, span := s.m.phase(ctx, "sandbox", s.pod, telemetry.Subject{})
 	defer func() { telemetry.End(span, err) }()
-	defer s.m.timePhase(metrics.PhaseSandbox)(&err)
+	defer s.timePhase(metrics.PhaseSandbox, "")(&err)
 	defer func() {
 		if err != nil { // each is wrapped once, in what the pod's event says anyway
 			s.m.warn(ctx, s.pod, "", eventSandboxFailed, fmt.Sprintf("Failed to create pod sandbox: %v", errors.Unwrap(err)))

@@ -119,7 +119,7 @@ func (s *podSync) prepare(ctx context.Context, start decide.Start) preparation {
 func (s *podSync) image(ctx context.Context, c *v1.Container) (image images.Image, err error) {
 	ctx, span := s.m.phase(ctx, "image", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
 	defer func() { telemetry.End(span, err) }()
-	defer s.m.timePhase(metrics.PhaseImage)(&err)
+	defer s.timePhase(metrics.PhaseImage, c.Name)(&err)
 	return s.m.images.Ensure(ctx, images.Request{
 		Pod: s.pod, Container: c.Name, Image: c.Image, Policy: c.ImagePullPolicy, Sandbox: s.sandbox.config,
 	})
@@ -130,7 +130,7 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	c := start.Container
 	ctx, span := s.m.phase(ctx, "container.create", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
 	defer func() { telemetry.End(span, err) }()
-	defer s.m.timePhase(metrics.PhaseCreate)(&err)
+	defer s.timePhase(metrics.PhaseCreate, c.Name)(&err)
 	restart := start.Restart
 	if start.First {
 		restart.Count = nextInLogs(filepath.Join(s.sandbox.config.GetLogDirectory(), c.Name))
@@ -170,7 +170,7 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 	c := start.Container
 	ctx, span := s.m.phase(ctx, "container.start", s.pod, telemetry.Subject{Container: c.Name, ContainerID: id})
 	defer func() { telemetry.End(span, err) }()
-	defer s.m.timePhase(metrics.PhaseStart)(&err)
+	defer s.timePhase(metrics.PhaseStart, c.Name)(&err)
 	if err := s.rt.startContainer(ctx, id); err != nil {
 		return &startError{reason: reasonRunContainer, err: err, container: id}
 	}

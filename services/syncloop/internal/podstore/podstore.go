@@ -24,6 +24,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
@@ -42,6 +43,8 @@ type Config struct {
 	Logger  *slog.Logger
 	// Metrics is told how far pods have come; nil is for nobody to read.
 	Metrics *metrics.Metrics
+	// Phases is told the last parts of a pod's start; nil keeps nothing.
+	Phases *phases.Book
 	// StreamMetrics counts what the stream of pods does; nil is for nobody to read.
 	StreamMetrics *stream.ServedMetrics
 }
@@ -220,6 +223,7 @@ func (s *Store) Forget(uid types.UID) {
 	defer s.mu.Unlock()
 	delete(s.observed, uid)
 	s.cfg.Metrics.PodGone(uid)
+	s.cfg.Phases.Forget(uid)
 	e := s.entries[uid]
 	if e == nil {
 		return

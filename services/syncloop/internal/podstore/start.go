@@ -51,7 +51,10 @@ func (s *Store) measure(e *entry, before *v1.PodStatus, observed *lifecyclev1.Po
 	if isReady(&e.status) {
 		e.start.ready = true
 		at := observed.GetObservedAt().AsTime()
-		s.cfg.Metrics.PodReady(now.Sub(seen), at.Sub(lastStart(observed)), now.Sub(at))
+		observe, ready := at.Sub(lastStart(observed)), now.Sub(at)
+		s.cfg.Metrics.PodReady(now.Sub(seen), observe, ready)
+		s.cfg.Phases.Passed(e.pod.UID, "", metrics.PhaseObserve, at, observe)
+		s.cfg.Phases.Passed(e.pod.UID, "", metrics.PhaseReady, now, ready)
 	}
 }
 

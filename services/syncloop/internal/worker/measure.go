@@ -101,5 +101,7 @@ func (w *worker) measureStart(begun time.Time, observed *lifecyclev1.PodStatus) 
 	seen := metrics.Seen(w.pod)
 	if len(observed.GetSandboxes()) == 0 && len(observed.GetContainers()) == 0 && !seen.IsZero() {
 		w.pool.cfg.Metrics.WorkerStarted(begun.Sub(seen), begun.Sub(w.told))
+		w.pool.cfg.Phases.Passed(w.uid, "", metrics.PhaseDispatch, w.told, w.told.Sub(seen))
+		w.pool.cfg.Phases.Passed(w.uid, "", metrics.PhaseWait, begun, begun.Sub(w.told))
 	}
 }

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -9,16 +8,15 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 
-	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 )
@@ -59,6 +57,9 @@ type Endings interface {
 	// Left notes that a pod is being ended with a grace period, in seconds, and returns how much of it is left. That is
 	// right also beside an error.
 	Left(uid types.UID, grace int64) (int64, error)
+	// Deadline returns until when a pod that is being ended has to stop, by Config.BootTime; ok is false for a pod that is not
+	// being ended.
+	Deadline(uid types.UID) (deadline time.Duration, ok bool)
 	// Forget drops a pod of which nothing runs any more.
 	Forget(uid types.UID) error
 }
@@ -76,6 +77,8 @@ type Config struct {
 	Logger   *slog.Logger
 	// Metrics counts and times the work; nil is for nobody to read.
 	Metrics *metrics.Metrics
+	// Phases has how long each part of a pod's start took, and is told the first ones; nil keeps nothing.
+	Phases *phases.Book
 	// Events is told what cannot be done for pods; nil is for nobody to read.
 	Events Events
 	// Resync is how often a pod is looked at when nothing happens to it: syncFrequency of the KubeletConfiguration.
@@ -261,36 +264,6 @@ func (p *Pool) Tidy() {
 	}
 }
 
-// List returns what each worker does, in the order of namespace, name and UID. Pods that wait for another of their name
-// are told as pending.
-func (p *Pool) List() []*enginev1.Worker {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	list := make([]*enginev1.Worker, 0, len(p.workers))
-	for _, w := range p.workers {
-		one := w.describe()
-		if at, ok := p.due.At(w.uid); ok {
-			one.NextSyncAt = timestamppb.New(at)
-		}
-		list = append(list, one)
-	}
-	for name, queue := range p.waiting {
-		for _, waiting := range queue {
-			if p.workers[waiting.uid] != nil {
-				continue
-			}
-			list = append(list, &enginev1.Worker{
-				PodUid: string(waiting.uid), Namespace: name.Namespace, Name: name.Name,
-				State: enginev1.WorkerState_WORKER_STATE_SYNCING, Pending: true,
-			})
-		}
-	}
-	slices.SortFunc(list, func(a, b *enginev1.Worker) int {
-		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetPodUid(), b.GetPodUid()))
-	})
-	return list
-}
-
 func (p *Pool) worker(uid types.UID) *worker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -314,7 +287,7 @@ func (p *Pool) start(name types.NamespacedName, uid types.UID, u Update) {
 		return
 	}
 	w := &worker{
-		pool: p, uid: uid, fullName: name, state: Syncing, pod: u.Pod,
+		pool: p, uid: uid, fullName: name, state: Syncing, since: p.cfg.Clock.Now(), pod: u.Pod,
 		lastWrite: p.written[uid].boot, wake: make(chan struct{}, 1),
 	}
 	p.workers[uid] = w

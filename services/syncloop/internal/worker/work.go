@@ -91,6 +91,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 			}
 		}
 		cfg.Statuses.SetReasons(w.uid, result.Reasons, whole)
+		w.waitsFor(result.Reasons)
 	}
 	if ctx.Err() != nil {
 		return cutShort(span)

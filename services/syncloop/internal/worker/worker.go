@@ -7,8 +7,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 )
 
 // worker is the worker of one pod. It does one thing at a time, and keeps at most one update for after that.
@@ -25,7 +23,11 @@ type worker struct {
 	// interrupt cuts the running work short; nil while nothing runs.
 	interrupt context.CancelFunc
 	state     State
+	// since is when it came into its state.
+	since     time.Time
 	lastError string
+	// waits says which containers could not be started yet, and why, in a few words.
+	waits string
 
 	// What follows is the goroutine's own.
 
@@ -129,7 +131,9 @@ func (w *worker) move(in Input) {
 			"pod", w.fullName.String(), "state", w.state.String(), "input", in.String())
 		return
 	}
-	w.state = next
+	if next != w.state {
+		w.state, w.since, w.waits = next, w.pool.cfg.Clock.Now(), ""
+	}
 	if w.end != nil && next >= Terminated {
 		for _, c := range w.end.Stopped {
 			close(c)
@@ -242,28 +246,4 @@ func (w *worker) failedOf(err error) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lastError == err.Error()
-}
-
-// describe returns what the worker does.
-func (w *worker) describe() *enginev1.Worker {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return &enginev1.Worker{
-		PodUid: string(w.uid), Namespace: w.fullName.Namespace, Name: w.fullName.Name,
-		State: w.state.Proto(), Busy: w.interrupt != nil, Pending: w.pending != nil, LastError: w.lastError,
-	}
-}
-
-// Proto returns the state as the contract of syncloop names it. A pod that is gone is not listed.
-func (s State) Proto() enginev1.WorkerState {
-	switch s {
-	case Syncing:
-		return enginev1.WorkerState_WORKER_STATE_SYNCING
-	case Terminating:
-		return enginev1.WorkerState_WORKER_STATE_TERMINATING
-	case Terminated, Gone:
-		return enginev1.WorkerState_WORKER_STATE_TERMINATED
-	default:
-		return enginev1.WorkerState_WORKER_STATE_UNSPECIFIED
-	}
 }
