@@ -161,7 +161,7 @@ func (p *pleg) inspect(ctx context.Context) (map[string]*lifecyclev1.PodStatus, 
 			pod.Ips = []string{detail.GetStatus().GetNetwork().GetIp()}
 		}
 		pod.Sandboxes = append(pod.Sandboxes, &lifecyclev1.Sandbox{
-			Id: s.GetId(), State: state, Attempt: m.GetAttempt(), CreatedAt: stamp(s.GetCreatedAt()),
+			Id: s.GetId(), State: state, Attempt: m.GetAttempt(), CreatedAt: stamp(s.GetCreatedAt()), Ips: pod.Ips,
 			Labels: s.GetLabels(), Annotations: s.GetAnnotations(),
 		})
 	}

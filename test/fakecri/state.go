@@ -181,6 +181,14 @@ func (s *Server) Sandboxes() []string {
 	return slices.Sorted(maps.Keys(s.sandboxes))
 }
 
+// SandboxConfig is what a sandbox was made from, and the runtime handler that was asked for.
+func (s *Server) SandboxConfig(id string) (config *runtimeapi.PodSandboxConfig, handler string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sb := s.mustSandbox(id)
+	return sb.config, sb.handler
+}
+
 func (s *Server) view(c *container) Container {
 	view := Container{ID: c.id, SandboxID: c.sandboxID, Name: c.config.GetMetadata().GetName(), State: c.state, ExitCode: c.exitCode, Config: c.config}
 	if sb, ok := s.sandboxes[c.sandboxID]; ok {

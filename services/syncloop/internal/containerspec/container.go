@@ -21,6 +21,9 @@ type Inputs struct {
 	PodIPs []string
 	// Mounts are made already.
 	Mounts []*runtimeapi.Mount
+	// Target is the runtime's ID of the container whose processes this one sees, too, unless all of the pod see each other
+	// anyway; it may be empty.
+	Target string
 	// Traceparent is put on the container; it may be empty.
 	Traceparent string
 }
@@ -43,6 +46,9 @@ func Container(pod *v1.Pod, c *v1.Container, node Node, in Inputs) (*runtimeapi.
 	security, err := containerSecurity(pod, c, in.ImageUser, node)
 	if err != nil {
 		return nil, fmt.Errorf("container %q: %w", c.Name, err)
+	}
+	if pid := security.NamespaceOptions; in.Target != "" && pid.Pid == runtimeapi.NamespaceMode_CONTAINER {
+		pid.Pid, pid.TargetId = runtimeapi.NamespaceMode_TARGET, in.Target
 	}
 	config := &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: in.Restart.Attempt()},

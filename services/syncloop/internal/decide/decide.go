@@ -6,6 +6,9 @@
 //
 //	sandbox   made when there is none, or the one there is cannot be used; the pod is then begun again from its first
 //	          init container
+//	again     a rule of a container that has ended may ask for the same in the sandbox that there is: all containers are
+//	          removed, and the first ones started
+//	ephemeral those that are new are started once, whatever the others do
 //	init      one after another, each when the one before has ended well; a restartable init container (sidecar)
 //	          counts as ended when it has started, and is kept up from then on
 //	ordinary  all at once, each restarted as its policy says, after its back-off
@@ -56,6 +59,8 @@ const (
 	Init
 	// Sidecar is a container of spec.initContainers with the restart policy Always.
 	Sidecar
+	// Ephemeral is a container of spec.ephemeralContainers: it is started once, holds nothing up and is waited for by nobody.
+	Ephemeral
 )
 
 // Why is the cause of killing a container.
@@ -72,6 +77,8 @@ const (
 	StateUnknown
 	// NotWanted is a container that the pod's spec does not have, or that runs in a sandbox the pod has left.
 	NotWanted
+	// AllRestart is a container of a pod that begins again because of another one's end.
+	AllRestart
 )
 
 // Kill is a container to kill.
@@ -89,6 +96,8 @@ type Kill struct {
 type Start struct {
 	// Container is its spec. It points into the pod that was given.
 	Container *v1.Container
+	// Target is the name of the container whose processes an Ephemeral one is to see; empty for none.
+	Target string
 	// Kind is what kind of container it is.
 	Kind Kind
 	// First is true when the runtime has no earlier container of this name, so that the restart count is not known
@@ -115,6 +124,9 @@ type Actions struct {
 	StopSandboxes []string
 	// Kill are containers to kill.
 	Kill []Kill
+	// Reset are containers to remove with all that the runtime knows of them, in this order; those that are in Kill, too,
+	// are killed before, without a grace period. Whoever is interrupted in it finds at the next decision that it goes on.
+	Reset []string
 	// CreateSandbox is true when a sandbox is to be made, with Attempt as its number.
 	CreateSandbox bool
 	Attempt       uint32
@@ -130,7 +142,7 @@ type Actions struct {
 
 // Nothing says whether there is nothing to be done now.
 func (a Actions) Nothing() bool {
-	return !a.StopAll && !a.CreateSandbox && len(a.StopSandboxes) == 0 && len(a.Kill) == 0 && len(a.Start) == 0
+	return !a.StopAll && !a.CreateSandbox && len(a.StopSandboxes) == 0 && len(a.Kill) == 0 && len(a.Reset) == 0 && len(a.Start) == 0
 }
 
 // Pod decides what is to be done for a pod.
@@ -149,6 +161,10 @@ func Pod(pod *v1.Pod, status *lifecyclev1.PodStatus, facts Facts) Actions {
 		}
 	}
 	d.killUnwanted()
+	if d.beginAgain() {
+		return d.Actions
+	}
+	d.ephemeralContainers()
 	if d.initContainers() {
 		d.ordinaryContainers()
 	}
@@ -166,6 +182,8 @@ func SandboxChange(pod *v1.Pod, status *lifecyclev1.PodStatus) string {
 		return "No ready sandbox for pod can be found. Need to start a new one"
 	case sandbox.GetHostNetwork() != pod.Spec.HostNetwork:
 		return "Sandbox for pod has changed. Need to start a new one"
+	case !sandbox.GetHostNetwork() && len(sandbox.GetIps()) == 0:
+		return "Sandbox for pod has no IP address. Need to start a new one"
 	}
 	return ""
 }
@@ -275,6 +293,9 @@ func KindOf(pod *v1.Pod, name string) Kind {
 			}
 			return Init
 		}
+	}
+	if slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name }) {
+		return Ephemeral
 	}
 	return Ordinary
 }

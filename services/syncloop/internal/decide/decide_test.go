@@ -1,6 +1,8 @@
 package decide_test
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,6 +71,20 @@ func TestPod(t *testing.T) {
 		{"network mode changed", always, "a", "s0:ready-host a@s0:running", "stop-all sandbox(1) start(a rc=1)"},
 		{"two sandboxes, the one in use stays", always, "a", "s0:ready a@s0:running s1:ready", "stop-sandbox(s1)"},
 		{"container in a sandbox that was left", always, "a b", "s0:notready a@s0:running s1:ready b@s1:running", "kill(a-1) start(a rc=1)"},
+
+		{"sandbox without an address", always, "a", "s0:ready-no-ip a@s0:running", "stop-all sandbox(1) start(a rc=1)"},
+		{"sandbox without an address, nothing ran", never, "a", "s0:ready-no-ip", "stop-all sandbox(1) start(a)"},
+		{"sandbox of the host's network was another one", always, "a", "s0:ready-host", "stop-all sandbox(1) start(a)"},
+
+		{"ephemeral is started beside the others", always, "a ephemeral:e", "s0:ready a@s0:running", "start(e)"},
+		{"ephemeral is started while init runs", always, "init:i a ephemeral:e", "s0:ready i@s0:running", "start(e)"},
+		{"ephemeral runs", always, "a ephemeral:e", "s0:ready a@s0:running e@s0:running", "nothing"},
+		{"ephemeral is never started again", always, "a ephemeral:e", "s0:ready a@s0:running e@s0:exited=1", "nothing"},
+		{"ephemeral is not started again in a new sandbox", always, "a ephemeral:e",
+			"s0:notready a@s0:exited=1 e@s0:exited=0 s1:ready a@s1:running,rc=1", "nothing"},
+		{"ephemeral comes after a new sandbox", always, "a ephemeral:e", "", "sandbox(0) start(a)"},
+		{"ephemeral keeps no ended pod alive", never, "a ephemeral:e", "s0:ready a@s0:exited=0 e@s0:running", "stop-all"},
+		{"ephemeral is not started in an ended pod", never, "a ephemeral:e", "s0:ready a@s0:exited=0", "stop-all"},
 
 		{"container that the spec does not have", always, "a", "s0:ready a@s0:running x@s0:running", "kill(x-2)"},
 		{"older container of the same name", always, "a", "s0:ready a@s0:running a@s0:running,rc=1", "kill(a-1)"},
@@ -169,19 +185,109 @@ func TestSidecarWithAStartupProbeHoldsBackTheNext(t *testing.T) {
 	}
 }
 
-func TestContainersOwnPolicyAndRules(t *testing.T) {
-	never := v1.ContainerRestartPolicyNever
-	rule := v1.ContainerRestartRule{
-		Action:    v1.ContainerRestartRuleActionRestart,
-		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
+// rule makes a rule of a container: "restart in 1 2", "all notin 0".
+func rule(words string) v1.ContainerRestartRule {
+	fields := strings.Fields(words)
+	actions := map[string]v1.ContainerRestartRuleAction{
+		"restart": v1.ContainerRestartRuleActionRestart, "all": v1.ContainerRestartRuleActionRestartAllContainers,
 	}
-	for observed, want := range map[string]string{
-		"s0:ready a@s0:exited=1 b@s0:running":  "nothing",
-		"s0:ready a@s0:exited=42 b@s0:running": "start(a rc=1)",
+	operators := map[string]v1.ContainerRestartRuleOnExitCodesOperator{
+		"in": v1.ContainerRestartRuleOnExitCodesOpIn, "notin": v1.ContainerRestartRuleOnExitCodesOpNotIn,
+	}
+	codes := &v1.ContainerRestartRuleOnExitCodes{Operator: operators[fields[1]]}
+	for _, field := range fields[2:] {
+		code, err := strconv.ParseInt(field, 10, 32)
+		if err != nil {
+			panic(err)
+		}
+		codes.Values = append(codes.Values, int32(code))
+	}
+	return v1.ContainerRestartRule{Action: actions[fields[0]], ExitCodes: codes}
+}
+
+func TestContainersOwnPolicyAndRules(t *testing.T) {
+	const always, onFailure, never = v1.ContainerRestartPolicyAlways, v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyNever
+	for _, test := range []struct {
+		name     string
+		pod      v1.RestartPolicy
+		own      v1.ContainerRestartPolicy
+		rules    []string
+		observed string
+		want     string
+	}{
+		{"own policy Never", v1.RestartPolicyAlways, never, nil, "s0:ready a@s0:exited=1 b@s0:running", "nothing"},
+		{"own policy OnFailure, success", v1.RestartPolicyAlways, onFailure, nil, "s0:ready a@s0:exited=0 b@s0:running", "nothing"},
+		{"own policy OnFailure, failure", v1.RestartPolicyNever, onFailure, nil, "s0:ready a@s0:exited=1 b@s0:running", "start(a rc=1)"},
+		{"own policy Always in a Never pod", v1.RestartPolicyNever, always, nil, "s0:ready a@s0:exited=0 b@s0:exited=0", "start(a rc=1)"},
+		{"rule of the code", v1.RestartPolicyAlways, never, []string{"restart in 42"}, "s0:ready a@s0:exited=42 b@s0:running", "start(a rc=1)"},
+		{"rule of another code", v1.RestartPolicyAlways, never, []string{"restart in 42"}, "s0:ready a@s0:exited=1 b@s0:running", "nothing"},
+		{"rule of all but a code", v1.RestartPolicyNever, never, []string{"restart notin 0 1"}, "s0:ready a@s0:exited=2 b@s0:running", "start(a rc=1)"},
+		{"a rule is held back, too", v1.RestartPolicyNever, never, []string{"restart in 1"},
+			"s0:ready a@s0:exited=1,rc=2,ended=1s b@s0:running", "wait(a 19s of 20s)"},
+		{"a rule outlives the sandbox", v1.RestartPolicyNever, never, []string{"restart in 7"},
+			"s0:notready a@s0:exited=7 b@s0:exited=0", "sandbox(1) start(a rc=1)"},
+		{"the first rule holds", v1.RestartPolicyNever, never, []string{"restart in 1", "all in 1 2"},
+			"s0:ready a@s0:exited=1 b@s0:running", "start(a rc=1)"},
+		{"a rule restarts all", v1.RestartPolicyNever, never, []string{"restart in 1", "all in 1 2"},
+			"s0:ready a@s0:exited=2 b@s0:running", "kill(b-2) reset(b-2) reset(a-1) start(a rc=1) start(b rc=1)"},
+		{"all again, those that had ended too", v1.RestartPolicyNever, never, []string{"all in 2"},
+			"s0:ready b@s0:exited=0 a@s0:exited=2", "reset(b-1) reset(a-2) start(a rc=1) start(b rc=1)"},
+		{"all again waits as any crash", v1.RestartPolicyNever, never, []string{"all in 2"},
+			"s0:ready a@s0:exited=2,rc=1,ended=1s b@s0:running", "wait(a 9s of 10s)"},
+		{"interrupted while all are removed", v1.RestartPolicyNever, never, []string{"all in 2"},
+			"s0:ready a@s0:exited=2", "reset(a-1) start(a rc=1) start(b)"},
+		{"not for what ended in a sandbox that was left", v1.RestartPolicyNever, never, []string{"all in 2"},
+			"s0:notready a@s0:exited=2 s1:ready b@s1:running", "start(a rc=1)"},
 	} {
-		pod := observedtest.Pod(v1.RestartPolicyAlways, "a b")
-		pod.Spec.Containers[0].RestartPolicy = &never
-		pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{rule}
+		t.Run(test.name, func(t *testing.T) {
+			pod := observedtest.Pod(test.pod, "a b")
+			pod.Spec.Containers[0].RestartPolicy = &test.own
+			for _, words := range test.rules {
+				pod.Spec.Containers[0].RestartPolicyRules = append(pod.Spec.Containers[0].RestartPolicyRules, rule(words))
+			}
+			if got := say(decide.Pod(pod, observedtest.Status(pod, test.observed), decide.Facts{Now: now})); got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestAllContainersBeginAgainFromTheFirstInitContainer(t *testing.T) {
+	never := v1.ContainerRestartPolicyNever
+	pod := observedtest.Pod(v1.RestartPolicyNever, "init:i sidecar:s a b ephemeral:e")
+	pod.Spec.Containers[0].RestartPolicy = &never
+	pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{rule("all in 88")}
+	status := observedtest.Status(pod, "s0:ready i@s0:exited=0 s@s0:running e@s0:running a@s0:exited=88,rc=4,ended=81s b@s0:running")
+	got := decide.Pod(pod, status, decide.Facts{Now: now})
+	// The sidecar goes without its turn, as the others: nobody gets a grace period. What asked goes last.
+	if want := "kill(b-5) kill(s-2) reset(b-5) reset(i-1) reset(s-2) reset(a-4) start(i rc=1)"; say(got) != want {
+		t.Fatalf("got %s, want %s", say(got), want)
+	}
+	if step := got.Start[0].Restart.Step; step != 5 {
+		t.Errorf("back-off step %d, want that of the container which asked", step)
+	}
+	// Later, when the record of what asked is gone, it goes on in its row of crashes.
+	status = observedtest.Status(pod, "s0:ready i@s0:exited=0,rc=5 s@s0:running,rc=5 e@s0:running")
+	got = decide.Pod(pod, status, decide.Facts{Now: now})
+	if want := "start(a) start(b)"; say(got) != want || got.Start[0].Restart.Step != 5 || got.Start[1].Restart.Step != 0 {
+		t.Errorf("got %s with steps %+v, want %s", say(got), got.Start, want)
+	}
+	pod.DeletionTimestamp = &metav1.Time{Time: now}
+	status = observedtest.Status(pod, "s0:ready a@s0:exited=88 b@s0:running")
+	if got := say(decide.Pod(pod, status, decide.Facts{Now: now})); got != "nothing" {
+		t.Errorf("a deleted pod begins again: %s", got)
+	}
+}
+
+func TestAFailedInitContainerMayRestartAll(t *testing.T) {
+	never := v1.ContainerRestartPolicyNever
+	pod := observedtest.Pod(v1.RestartPolicyNever, "init:i init:j a")
+	pod.Spec.InitContainers[1].RestartPolicy = &never
+	pod.Spec.InitContainers[1].RestartPolicyRules = []v1.ContainerRestartRule{rule("all in 1")}
+	for observed, want := range map[string]string{
+		"s0:ready i@s0:exited=0 j@s0:exited=1": "reset(i-1) reset(j-2) start(i rc=1)",
+		"s0:ready i@s0:exited=0 j@s0:exited=3": "stop-all",
+	} {
 		if got := say(decide.Pod(pod, observedtest.Status(pod, observed), decide.Facts{Now: now})); got != want {
 			t.Errorf("%s: got %s, want %s", observed, got, want)
 		}

@@ -43,6 +43,9 @@ func restartOf(c *v1.Container, status *lifecyclev1.PodStatus, facts Facts) (s S
 	latest := observed.Latest(status, c.Name)
 	if latest == nil {
 		s.First = true
+		if hasRestartAll(c) {
+			s.Restart.Step = longestRow(status)
+		}
 		return s, 0, time.Time{}
 	}
 	before := podlabels.RestartOf(latest.GetAnnotations(), latest.GetAttempt())
@@ -76,12 +79,13 @@ func ran(c *lifecyclev1.Container) time.Duration {
 	return end.Sub(start)
 }
 
-// restarts says whether a container that has ended with an exit code is to be run again: by the container's own rules,
-// else by its own policy, else by the pod's.
+// restarts says whether a container that has ended with an exit code is to be run again: by the first of the container's own
+// rules that is of that code, else by its own policy, else by the pod's. To begin the whole pod again is to run it again, too.
 func restarts(pod *v1.Pod, c *v1.Container, code int32) bool {
 	policy := pod.Spec.RestartPolicy
 	if c.RestartPolicy != nil {
-		if slices.ContainsFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool { return ruleMatches(r, code) }) {
+		switch ruleFor(c, code) {
+		case v1.ContainerRestartRuleActionRestart, v1.ContainerRestartRuleActionRestartAllContainers:
 			return true
 		}
 		policy = v1.RestartPolicy(*c.RestartPolicy)
@@ -97,18 +101,25 @@ func restarts(pod *v1.Pod, c *v1.Container, code int32) bool {
 	return true // the default of an empty policy
 }
 
-func ruleMatches(rule v1.ContainerRestartRule, code int32) bool {
-	if rule.Action != v1.ContainerRestartRuleActionRestart || rule.ExitCodes == nil {
-		return false
+// ruleFor is the action of the first of a container's rules that is of an exit code; empty when none is.
+func ruleFor(c *v1.Container, code int32) v1.ContainerRestartRuleAction {
+	for _, rule := range c.RestartPolicyRules {
+		if rule.ExitCodes == nil {
+			continue
+		}
+		listed := slices.Contains(rule.ExitCodes.Values, code)
+		switch rule.ExitCodes.Operator {
+		case v1.ContainerRestartRuleOnExitCodesOpIn:
+			if listed {
+				return rule.Action
+			}
+		case v1.ContainerRestartRuleOnExitCodesOpNotIn:
+			if !listed {
+				return rule.Action
+			}
+		}
 	}
-	listed := slices.Contains(rule.ExitCodes.Values, code)
-	switch rule.ExitCodes.Operator {
-	case v1.ContainerRestartRuleOnExitCodesOpIn:
-		return listed
-	case v1.ContainerRestartRuleOnExitCodesOpNotIn:
-		return !listed
-	}
-	return false
+	return ""
 }
 
 // Restarts says whether a container that has ended with an exit code is to be run again, by its rules and policies.

@@ -36,7 +36,12 @@ func newWorld(t *rapid.T) *world {
 		containers += fmt.Sprintf(" c%d", i)
 	}
 	policy := rapid.SampledFrom([]v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever}).Draw(t, "policy")
-	return &world{t: t, pod: observedtest.Pod(policy, containers), status: &lifecyclev1.PodStatus{Uid: "u"}, now: now}
+	pod := observedtest.Pod(policy, containers)
+	if own := rapid.SampledFrom([]v1.ContainerRestartPolicy{"", v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure}).Draw(t, "own"); own != "" {
+		pod.Spec.Containers[0].RestartPolicy = &own
+		pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{rule(rapid.SampledFrom([]string{"restart in 1", "all in 1"}).Draw(t, "rule"))}
+	}
+	return &world{t: t, pod: pod, status: &lifecyclev1.PodStatus{Uid: "u"}, now: now}
 }
 
 func (w *world) decide() decide.Actions {
@@ -60,12 +65,19 @@ func (w *world) act(a decide.Actions) {
 			}
 		}
 	}
+	w.status.Containers = slices.DeleteFunc(w.status.Containers, func(c *lifecyclev1.Container) bool {
+		if slices.Contains(a.Reset, c.Id) && observed.Alive(c) {
+			w.t.Fatalf("%s is removed while it runs", c.Name)
+		}
+		return slices.Contains(a.Reset, c.Id)
+	})
 	sandbox := a.SandboxID
 	if a.CreateSandbox {
 		w.made++
 		sandbox = fmt.Sprintf("s%d", w.made)
 		w.status.Sandboxes = slices.Insert(w.status.Sandboxes, 0, &lifecyclev1.Sandbox{
 			Id: sandbox, Attempt: a.Attempt, State: lifecyclev1.SandboxState_SANDBOX_STATE_READY, CreatedAt: timestamppb.New(w.now),
+			Ips: []string{"10.0.0.9"},
 		})
 	}
 	for _, s := range a.Start {

@@ -24,6 +24,9 @@ func say(a decide.Actions) string {
 	for _, k := range a.Kill {
 		add("kill(%s)", k.ContainerID)
 	}
+	for _, id := range a.Reset {
+		add("reset(%s)", id)
+	}
 	if a.CreateSandbox {
 		add("sandbox(%d)", a.Attempt)
 	}

@@ -14,8 +14,11 @@ type ContainerType string
 
 // The types of containers that this version starts.
 const (
+	// Container is one of spec.containers, InitContainer one of spec.initContainers.
 	Container     ContainerType = "container"
 	InitContainer ContainerType = "init_container"
+	// EphemeralContainer is one that was added to a pod that runs, to look into it.
+	EphemeralContainer ContainerType = "ephemeral_container"
 )
 
 func (m *Metrics) addRuntime(f factory) {
@@ -26,7 +29,7 @@ func (m *Metrics) addRuntime(f factory) {
 	m.startedPodErrors = f.counter(kubelet, "started_pods_errors_total", "Sandboxes that could not be made.")
 	m.startedContainers = f.counters(kubelet, "started_containers_total",
 		"Containers that were begun to be started, whatever came of it, by type.", "container_type")
-	for _, kind := range []ContainerType{Container, InitContainer} {
+	for _, kind := range []ContainerType{Container, InitContainer, EphemeralContainer} {
 		m.startedContainers.WithLabelValues(string(kind))
 	}
 	m.startedContainerErrors = f.counters(kubelet, "started_containers_errors_total",
@@ -71,6 +74,7 @@ func (m *Metrics) ContainerFailed(kind ContainerType, code string) {
 func (m *Metrics) StatusChanged(before, after *v1.PodStatus) {
 	m.ended(InitContainer, before.InitContainerStatuses, after.InitContainerStatuses)
 	m.ended(Container, before.ContainerStatuses, after.ContainerStatuses)
+	m.ended(EphemeralContainer, before.EphemeralContainerStatuses, after.EphemeralContainerStatuses)
 }
 
 func (m *Metrics) ended(kind ContainerType, before, after []v1.ContainerStatus) {

@@ -18,7 +18,7 @@ import (
 // Now is the moment that the words count their times from.
 var Now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// Pod makes a pod from words: "init:a sidecar:b c d", with a restart policy.
+// Pod makes a pod from words: "init:a sidecar:b c d ephemeral:e", with a restart policy.
 func Pod(policy v1.RestartPolicy, containers string) *v1.Pod {
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "u"},
@@ -34,6 +34,9 @@ func Pod(policy v1.RestartPolicy, containers string) *v1.Pod {
 		switch kind {
 		case "":
 			pod.Spec.Containers = append(pod.Spec.Containers, c)
+		case "ephemeral":
+			common := v1.EphemeralContainerCommon(c)
+			pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, v1.EphemeralContainer{EphemeralContainerCommon: common})
 		case "sidecar":
 			c.RestartPolicy = &always
 			fallthrough
@@ -46,8 +49,8 @@ func Pod(policy v1.RestartPolicy, containers string) *v1.Pod {
 	return pod
 }
 
-// Status makes what is observed of a pod from words, oldest first: "s0:ready a@s0:exited=1 b@s0:running". A word may
-// go on with ",rc=N" (restart count and back-off step), ",ended=D" (ended D ago), ",ran=D" (had run for D).
+// Status makes what is observed of a pod from words, oldest first: "s0:ready a@s0:exited=1 b@s0:running". A sandbox
+// is ready, ready-host (on the host's network), ready-no-ip or notready. The word of a container may go on with ",rc=N" (restart count and back-off step), ",ended=D" (ended D ago), ",ran=D" (had run for D).
 func Status(pod *v1.Pod, words string) *lifecyclev1.PodStatus {
 	status := &lifecyclev1.PodStatus{Uid: string(pod.UID)}
 	for i, word := range strings.Fields(words) {
@@ -64,6 +67,9 @@ func Status(pod *v1.Pod, words string) *lifecyclev1.PodStatus {
 			s.State = lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY
 			if strings.HasPrefix(state, "ready") {
 				s.State = lifecyclev1.SandboxState_SANDBOX_STATE_READY
+			}
+			if state == "ready" {
+				s.Ips = []string{"10.0.0.9"}
 			}
 			status.Sandboxes = append([]*lifecyclev1.Sandbox{s}, status.Sandboxes...)
 			continue

@@ -69,6 +69,7 @@ type target struct {
 	id, name string
 	spec     *v1.Container // what it was made from, as far as it is known
 	sidecar  int           // its place among the sidecars, counted from 1; 0 for other containers
+	ordinary bool          // a container of spec.containers: the sidecars are there for it
 	why      string        // what its event says; empty when there is nothing more to say than that it is stopped
 }
 
@@ -77,7 +78,7 @@ func (m *Manager) targetOf(ctx context.Context, pod *v1.Pod, c *lifecyclev1.Cont
 	t := target{id: c.GetId(), name: c.GetName()}
 	for i := range pod.Spec.Containers {
 		if pod.Spec.Containers[i].Name == t.name {
-			t.spec = &pod.Spec.Containers[i]
+			t.spec, t.ordinary = &pod.Spec.Containers[i], true
 		}
 	}
 	for i := range pod.Spec.InitContainers {
@@ -115,10 +116,10 @@ func specOf(c *lifecyclev1.Container, recovered podlabels.Recovered) *v1.Contain
 	return spec
 }
 
-// killInOrder kills containers within one grace period: all at once, but sidecars one after another, the last one first,
-// when the others have ended. When the grace period is over, nobody waits for his turn any more.
+// killInOrder kills containers within one grace period: all at once, but sidecars are stopped one after another, the last one
+// first, when the ordinary ones have ended. Their preStop hooks do not wait for that: a proxy, say, learns by its hook that
+// the others are about to end. When the grace period is over, nobody waits for his turn any more.
 func (m *Manager) killInOrder(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, ips []string, targets []target, grace int64) error {
-	begun := m.cfg.Clock.Now()
 	done := make([]chan struct{}, len(targets))
 	for i := range targets {
 		done[i] = make(chan struct{})
@@ -130,16 +131,11 @@ func (m *Manager) killInOrder(ctx context.Context, rt *tracedRuntime, pod *v1.Po
 			defer close(done[i])
 			var before []chan struct{}
 			for j, other := range targets {
-				if t.sidecar > 0 && (other.sidecar == 0 || other.sidecar > t.sidecar) {
+				if t.sidecar > 0 && (other.ordinary || other.sidecar > t.sidecar) {
 					before = append(before, done[j])
 				}
 			}
-			if err := m.waitForTurn(ctx, before, time.Duration(grace)*time.Second); err != nil {
-				errs[i] = err
-				return
-			}
-			left := grace - int64(m.cfg.Clock.Since(begun).Seconds())
-			errs[i] = m.killContainer(ctx, rt, pod, t, left, ips)
+			errs[i] = m.killContainer(ctx, rt, pod, t, grace, ips, before...)
 		})
 	}
 	running.Wait()
@@ -192,6 +188,8 @@ func graceFor(pod *v1.Pod, spec *v1.Container, why decide.Why) int64 {
 		probe = spec.LivenessProbe
 	case decide.StartupFailed:
 		probe = spec.StartupProbe
+	case decide.AllRestart:
+		return 0
 	case decide.SpecChanged, decide.StateUnknown, decide.NotWanted:
 	}
 	if probe != nil && probe.TerminationGracePeriodSeconds != nil && pod.DeletionGracePeriodSeconds == nil {
@@ -200,8 +198,9 @@ func graceFor(pod *v1.Pod, spec *v1.Container, why decide.Why) int64 {
 	return graceOf(pod)
 }
 
-// killContainer runs a container's preStop hook and ends it, both within the grace period.
-func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string) error {
+// killContainer runs a container's preStop hook, waits for those that are to end before it, and ends it, all within the grace
+// period.
+func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string, before ...chan struct{}) error {
 	m.cfg.Events.Normal(ctx, pod, t.name, eventKilling, cmp.Or(t.why, "Stopping container "+t.name))
 	if t.spec.Lifecycle != nil && t.spec.Lifecycle.PreStop != nil && grace > 0 && m.firstPreStop(ctx, pod, t.id) {
 		grace -= int64(m.preStop(ctx, rt, pod, t, grace, ips).Seconds())
@@ -209,6 +208,11 @@ func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.
 			return ctx.Err()
 		}
 	}
+	waiting := m.cfg.Clock.Now()
+	if err := m.waitForTurn(ctx, before, time.Duration(max(grace, 0))*time.Second); err != nil {
+		return err
+	}
+	grace -= int64(m.cfg.Clock.Since(waiting).Seconds())
 	m.cfg.Logger.InfoContext(ctx, "stopping a container", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, t.name,
 		telemetry.KeyContainerID, t.id, telemetry.KeyGracePeriod, max(grace, minGraceSeconds))
 	if err := rt.stopContainer(ctx, t.id, max(grace, minGraceSeconds)); err != nil {

@@ -148,8 +148,28 @@ func (s *podSync) stop(ctx context.Context) error {
 		errs = append(errs, s.rt.stopPodSandbox(ctx, id))
 	}
 	errs = append(errs, s.m.killListed(ctx, s.rt, s.pod, s.observed, s.actions.Kill))
-	errs = append(errs, s.removeUnstarted(ctx))
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || len(s.actions.Reset) > 0 {
+		return errors.Join(err, s.reset(ctx, err == nil))
+	}
+	return s.removeUnstarted(ctx)
+}
+
+// reset removes the containers of a pod that begins again, one after another, when all have ended. Their logs stay.
+func (s *podSync) reset(ctx context.Context, ended bool) error {
+	if !ended {
+		return nil // what could not be killed is not removed either
+	}
+	for _, id := range s.actions.Reset {
+		for _, c := range s.observed.GetContainers() {
+			if c.GetId() != id {
+				continue
+			}
+			if err := s.m.removeContainer(ctx, s.rt, string(s.pod.UID), c); err != nil {
+				return err // the order matters
+			}
+		}
+	}
+	return nil
 }
 
 // removeUnstarted removes the containers that were created, not started, and are about to be made again. A process that

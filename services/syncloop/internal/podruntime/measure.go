@@ -25,6 +25,8 @@ func typeOf(kind decide.Kind) metrics.ContainerType {
 	switch kind {
 	case decide.Init, decide.Sidecar:
 		return metrics.InitContainer
+	case decide.Ephemeral:
+		return metrics.EphemeralContainer
 	case decide.Ordinary:
 	}
 	return metrics.Container

@@ -148,8 +148,12 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	if err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
+	target, err := s.targetOf(start)
+	if err != nil {
+		return "", &startError{reason: reasonCreateConfig, err: err}
+	}
 	config, err := containerspec.Container(s.pod, c, *s.m.node.Load(), containerspec.Inputs{
-		Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips, Mounts: mounts, Traceparent: telemetry.Traceparent(ctx),
+		Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips, Mounts: mounts, Target: target, Traceparent: telemetry.Traceparent(ctx),
 	})
 	if err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
@@ -163,6 +167,18 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	}
 	s.m.cfg.Events.Normal(ctx, s.pod, c.Name, eventCreated, "Container created")
 	return id, nil
+}
+
+// targetOf is the ID of the container whose processes one is to see; empty when it names none.
+func (s *podSync) targetOf(start decide.Start) (string, error) {
+	if start.Target == "" {
+		return "", nil
+	}
+	target := observed.Latest(s.observed, start.Target)
+	if target == nil {
+		return "", fmt.Errorf("targetContainerName: unable to find target container %s", start.Target)
+	}
+	return target.GetId(), nil
 }
 
 // start starts a container and runs its postStart hook. When the hook fails, the container is killed.

@@ -230,6 +230,19 @@ func (n *node) id(pod *v1.Pod, name string) string {
 	return ""
 }
 
+// created is what the newest container of a name was made from.
+func (n *node) created(pod *v1.Pod, name string) *runtimeapi.ContainerConfig {
+	n.t.Helper()
+	id := n.id(pod, name)
+	for _, c := range n.cri.Containers() {
+		if c.ID == id {
+			return c.Config
+		}
+	}
+	n.t.Fatalf("the runtime has lost %s", id)
+	return nil
+}
+
 // methods are the calls that change something, and the images asked for, in their order.
 func (n *node) methods() string {
 	var names []string

@@ -45,6 +45,20 @@ func (g *generation) containerStatuses(specs []v1.Container, previous []v1.Conta
 	return out
 }
 
+// ephemeralStatuses computes the statuses of the ephemeral containers, in the order of the spec. They are never ready, and
+// nothing else of the pod's status depends on them.
+func (g *generation) ephemeralStatuses() []v1.ContainerStatus {
+	specs := make([]v1.Container, 0, len(g.pod.Spec.EphemeralContainers))
+	for i := range g.pod.Spec.EphemeralContainers {
+		specs = append(specs, v1.Container(g.pod.Spec.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+	out := g.containerStatuses(specs, g.in.Previous.EphemeralContainerStatuses, false)
+	for i := range out {
+		out[i].Ready, out[i].Started = false, nil
+	}
+	return out
+}
+
 // fromRecord makes the status of a container that the runtime has a record of; nil when it has none.
 func (g *generation) fromRecord(c *v1.Container, old *v1.ContainerStatus) *v1.ContainerStatus {
 	latest := observed.Latest(g.status, c.Name)

@@ -22,6 +22,7 @@ func Generate(pod *v1.Pod, status *lifecyclev1.PodStatus, in Inputs) v1.PodStatu
 	out := v1.PodStatus{ObservedGeneration: pod.Generation, QOSClass: qos.GetPodQOS(pod)}
 	out.InitContainerStatuses = g.containerStatuses(pod.Spec.InitContainers, in.Previous.InitContainerStatuses, true)
 	out.ContainerStatuses = g.containerStatuses(pod.Spec.Containers, in.Previous.ContainerStatuses, false)
+	out.EphemeralContainerStatuses = g.ephemeralStatuses()
 	slices.SortFunc(out.ContainerStatuses, func(a, b v1.ContainerStatus) int {
 		switch {
 		case a.Name < b.Name:

@@ -138,6 +138,19 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
+func TestEphemeralContainersAreShownAndChangeNothingElse(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a ephemeral:e ephemeral:f")
+	got := podstatus.Generate(pod, observedtest.Status(pod, "s0:ready a@s0:running e@s0:exited=3"), podstatus.Inputs{Now: now})
+	if want := "Running +sandbox +initialized +ready +containers a=running,ready"; say(got) != want {
+		t.Errorf("got %s, want %s", say(got), want)
+	}
+	shown := got.EphemeralContainerStatuses
+	if len(shown) != 2 || shown[0].State.Terminated == nil || shown[0].State.Terminated.ExitCode != 3 || shown[0].Ready ||
+		shown[1].State.Waiting == nil || shown[1].State.Waiting.Reason != "ContainerCreating" {
+		t.Errorf("ephemeral containers %+v", shown)
+	}
+}
+
 func TestConditionsSayWhyTheyDoNotHold(t *testing.T) {
 	pod := observedtest.Pod(v1.RestartPolicyAlways, "init:i a")
 	pod.Generation = 3

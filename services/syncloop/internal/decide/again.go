@@ -1,0 +1,110 @@
+package decide
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
+)
+
+// ephemeralContainers starts the ephemeral containers that were never made. They are not made again, however they ended, also
+// not in a new sandbox.
+func (d *decision) ephemeralContainers() {
+	for i := range d.pod.Spec.EphemeralContainers {
+		e := &d.pod.Spec.EphemeralContainers[i]
+		if observed.Latest(d.status, e.Name) == nil {
+			c := v1.Container(e.EphemeralContainerCommon)
+			d.Start = append(d.Start, Start{Container: &c, Kind: Ephemeral, Target: e.TargetContainerName, First: true})
+		}
+	}
+}
+
+// beginAgain begins the pod again in its sandbox when a container has ended with a code for which a rule of it asks for that,
+// and its crash back-off is over; until then the pod goes on as it is. What asks is removed last: whoever is killed in the
+// middle still finds it.
+func (d *decision) beginAgain() bool {
+	if d.pod.DeletionTimestamp != nil {
+		return false
+	}
+	asks, step := d.askers()
+	if len(asks) == 0 {
+		return false
+	}
+	var last []string
+	for _, list := range [][]v1.Container{d.pod.Spec.Containers, d.pod.Spec.InitContainers} {
+		for i := range list {
+			for _, c := range d.status.GetContainers() {
+				switch {
+				case c.GetName() != list[i].Name:
+				case slices.Contains(asks, c.GetId()):
+					last = append(last, c.GetId())
+				default:
+					d.reset(c)
+				}
+			}
+		}
+	}
+	d.Reset = append(d.Reset, last...)
+	first := d.pod.Spec.InitContainers
+	if len(first) == 0 {
+		first = d.pod.Spec.Containers
+	} else {
+		first = first[:1]
+	}
+	for i := range first {
+		s, _, _ := restartOf(&first[i], d.status, d.facts)
+		s.Kind, s.Restart.Step = KindOf(d.pod, first[i].Name), step
+		d.Start = append(d.Start, s)
+	}
+	return true
+}
+
+// askers are the containers whose end asks to begin the pod again, and the back-off step of that. There are none while one of
+// them is in its back-off.
+func (d *decision) askers() (ids []string, step int) {
+	for _, list := range [][]v1.Container{d.pod.Spec.InitContainers, d.pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			ended := observed.LatestIn(d.status, c.Name, d.SandboxID)
+			if !observed.Exited(ended) || ruleFor(c, ended.GetExitCode()) != v1.ContainerRestartRuleActionRestartAllContainers {
+				continue
+			}
+			s, _, until := restartOf(c, d.status, d.facts)
+			if until.After(d.facts.Now) {
+				return nil, 0
+			}
+			ids, step = append(ids, ended.GetId()), max(step, s.Restart.Step)
+		}
+	}
+	return ids, step
+}
+
+// reset removes a container that begins again with the others.
+func (d *decision) reset(c *lifecyclev1.Container) {
+	d.Reset = append(d.Reset, c.GetId())
+	killed := slices.ContainsFunc(d.Kill, func(k Kill) bool { return k.ContainerID == c.GetId() })
+	if observed.Alive(c) && !killed {
+		d.kill(c, AllRestart, fmt.Sprintf("Container %s is restarted with all containers of its pod", c.GetName()))
+	}
+}
+
+// hasRestartAll says whether a container may ask to begin its pod again.
+func hasRestartAll(c *v1.Container) bool {
+	return slices.ContainsFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool {
+		return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
+	})
+}
+
+// longestRow is the longest row of crashes that a pod's containers are in. A container that was removed to begin the pod again
+// finds its own place in it, for those that were started in its stead have it, too.
+func longestRow(status *lifecyclev1.PodStatus) int {
+	longest := 0
+	for _, c := range status.GetContainers() {
+		longest = max(longest, podlabels.RestartOf(c.GetAnnotations(), c.GetAttempt()).Step)
+	}
+	return longest
+}
