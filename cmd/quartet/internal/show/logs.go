@@ -9,18 +9,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
-	internalapi "k8s.io/cri-api/pkg/apis"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	crilogs "k8s.io/cri-client/pkg/logs"
-	"k8s.io/klog/v2"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/containerlog"
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
@@ -39,7 +35,8 @@ func (a *asker) logsCommand() *cobra.Command {
 		Use:   "logs POD",
 		Short: "Print what a container of a pod has written",
 		Long: "Print what a container of a pod has written to its standard output and error streams.\n\n" +
-			"The log is read from its file on this machine, so it is there also when the container has ended.",
+			"The log is read from its files on this machine, those too that were put aside since they had grown too large, so it\n" +
+			"is there also when the container has ended.",
 		Example: "  quartet logs hello-" + hostname() + " -c web -f --tail 10",
 		Args:    onePod,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -223,31 +220,27 @@ func (a *asker) readLog(cmd *cobra.Command, podUID string, container *lifecyclev
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	options := &crilogs.LogOptions{Follow: o.follow}
-	if o.tail >= 0 {
-		options.TailLines = &o.tail
-	}
-	// The reader logs what it does, and people asked for the log of a container.
-	ctx := klog.NewContext(cmd.Context(), logr.Discard())
-	runtime := &observedRuntime{client: lifecyclev1.NewLifecycleServiceClient(conn), podUID: podUID}
+	watched := &watched{client: lifecyclev1.NewLifecycleServiceClient(conn), podUID: podUID, container: container.GetId()}
 	// Both streams go to the standard output, as kubectl does: what a command wrote is what one searches.
-	err = crilogs.ReadLogs(ctx, container.GetLogPath(), container.GetId(), options, runtime, cmd.OutOrStdout(), cmd.OutOrStdout())
+	err = containerlog.Read(cmd.Context(), container.GetLogPath(), containerlog.Options{
+		Tail: max(o.tail, -1), Follow: o.follow, Running: watched.running,
+	}, cmd.OutOrStdout())
 	switch {
-	case err == nil || ctx.Err() != nil:
+	case err == nil || cmd.Context().Err() != nil:
 		return nil
-	case errors.Is(err, fs.ErrPermission) || strings.Contains(err.Error(), fs.ErrPermission.Error()):
+	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: run the command as root", err)
 	default:
 		return err
 	}
 }
 
-// observedRuntime lets the reader of a log that is followed ask whether the container still runs. It asks pleg, which
-// knows, so that this command needs no access to the runtime. The reader calls nothing else of the interface.
-type observedRuntime struct {
-	internalapi.RuntimeService
-	client grpcLifecycle
-	podUID string
+// watched is the container whose log is followed. Pleg is asked for it, which knows, so that this command needs no access to
+// the runtime.
+type watched struct {
+	client    grpcLifecycle
+	podUID    string
+	container string
 }
 
 // grpcLifecycle is the part of pleg's client that is needed here.
@@ -255,23 +248,18 @@ type grpcLifecycle interface {
 	GetPodStatus(ctx context.Context, in *lifecyclev1.GetPodStatusRequest, opts ...grpc.CallOption) (*lifecyclev1.GetPodStatusResponse, error)
 }
 
-// ContainerStatus implements internalapi.RuntimeService. The error of a pleg that is away has the code UNAVAILABLE,
-// which the reader takes as "still running".
-func (r *observedRuntime) ContainerStatus(ctx context.Context, id string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
+// running tells whether the container runs. One of which a pleg that is away cannot tell counts as running.
+func (w *watched) running(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	response, err := r.client.GetPodStatus(ctx, &lifecyclev1.GetPodStatusRequest{Uid: r.podUID})
+	response, err := w.client.GetPodStatus(ctx, &lifecyclev1.GetPodStatusRequest{Uid: w.podUID})
+	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Unavailable {
+		return true, nil
+	}
 	if err != nil {
-		if status.Code(err) == codes.DeadlineExceeded {
-			return nil, status.Error(codes.Unavailable, err.Error())
-		}
-		return nil, err
+		return false, err
 	}
-	state := runtimeapi.ContainerState_CONTAINER_EXITED
-	for _, c := range response.GetStatus().GetContainers() {
-		if c.GetId() == id && c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING {
-			state = runtimeapi.ContainerState_CONTAINER_RUNNING
-		}
-	}
-	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{Id: id, State: state}}, nil
+	return slices.ContainsFunc(response.GetStatus().GetContainers(), func(c *lifecyclev1.Container) bool {
+		return c.GetId() == w.container && c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING
+	}), nil
 }

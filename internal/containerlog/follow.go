@@ -1,0 +1,222 @@
+package containerlog
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// pollPeriod is how often the files are looked at when the kernel tells of no change of them, and how often it is asked
+	// whether the container still runs.
+	pollPeriod = time.Second
+	// settleTime is how long a file that was put aside is still read from before the next one is: the runtime writes what it
+	// was about to write to it a moment after the next one is there.
+	settleTime = 100 * time.Millisecond
+)
+
+// follow reads what is written from now on, until the container has ended and everything of it was read.
+func (r *reader) follow(ctx context.Context, running func(context.Context) (bool, error)) error {
+	changed, stop := watch(filepath.Dir(r.log))
+	defer stop()
+	for {
+		switch more, err := r.turn(ctx, changed); {
+		case err != nil:
+			return err
+		case more:
+			continue
+		}
+		quiet, err := wait(ctx, changed, pollPeriod)
+		if err != nil {
+			return err
+		}
+		if !quiet {
+			continue
+		}
+		runs, err := running(ctx)
+		if err != nil {
+			return err
+		}
+		if runs {
+			continue
+		}
+		for more := true; more; {
+			if more, err = r.turn(ctx, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// turn reads what there is of the current file, and goes on to the next one when there is one. It tells whether it did.
+func (r *reader) turn(ctx context.Context, changed <-chan struct{}) (more bool, err error) {
+	if r.former != nil {
+		if err := r.former.drain(ctx, r.print); err != nil {
+			return false, err
+		}
+	}
+	if r.current != nil {
+		if err := r.current.drain(ctx, r.print); err != nil {
+			return false, err
+		}
+	}
+	if err := r.out.Flush(); err != nil {
+		return false, err
+	}
+	next, err := r.next()
+	if err != nil || next == nil {
+		return false, err
+	}
+	if r.current != nil {
+		if changed != nil {
+			if err := pause(ctx, settleTime); err != nil {
+				next.close()
+				return false, err
+			}
+		}
+		if err := r.current.drain(ctx, r.print); err != nil {
+			next.close()
+			return false, err
+		}
+	}
+	if r.former != nil {
+		err := r.former.end(r.print)
+		r.former.close()
+		if err != nil {
+			next.close()
+			return false, err
+		}
+	}
+	r.former, r.current = r.current, next
+	return true, nil
+}
+
+// next opens the file that follows the current one; nil when the current one is in use, or the runtime has not made another one
+// yet.
+func (r *reader) next() (*source, error) {
+	if r.current.is(r.log) {
+		return nil, nil
+	}
+	// The file in use is opened before the others are listed: what was put aside before it then is in the list.
+	inUse, err := open(r.log, false)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	files, err := List(r.log)
+	if err != nil {
+		if inUse != nil {
+			inUse.close()
+		}
+		return nil, err
+	}
+	for _, file := range r.later(files.Rotated) {
+		if inUse.is(file.Path) {
+			break
+		}
+		s, err := openRotated(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if inUse != nil {
+			inUse.close()
+		}
+		return s, err
+	}
+	if inUse != nil && r.current != nil && os.SameFile(inUse.info, r.current.info) {
+		inUse.close() // it was put back
+		return nil, nil
+	}
+	return inUse, nil
+}
+
+// later returns which of the files that were put aside come after the current one.
+func (r *reader) later(files []Rotated) []Rotated {
+	if r.current == nil {
+		return nil
+	}
+	for i, file := range files {
+		if r.current.is(file.Path) {
+			return files[i+1:]
+		}
+	}
+	// It has been compressed or removed since. A compressed file has the time of the last line, as what it was made of.
+	now, err := r.current.file.Stat()
+	if err != nil {
+		return nil
+	}
+	for i, file := range files {
+		info, err := os.Stat(file.Path)
+		switch {
+		case err != nil: // removed
+		case info.ModTime().Equal(now.ModTime()):
+			return files[i+1:]
+		case info.ModTime().After(now.ModTime()):
+			return files[i:]
+		}
+	}
+	return nil
+}
+
+// watch tells of changes in a folder, by a channel that holds one. Without it, since the machine's inotify is used up, there is what
+// is looked at by itself.
+func watch(dir string) (changed <-chan struct{}, stop func()) {
+	told := make(chan struct{}, 1)
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return told, func() {}
+	}
+	if err := watcher.Add(dir); err != nil {
+		_ = watcher.Close()
+		return told, func() {}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case _, ok := <-watcher.Events:
+				if !ok {
+					return
+				}
+			case _, ok := <-watcher.Errors:
+				if !ok {
+					return
+				}
+			}
+			select {
+			case told <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return told, func() {
+		_ = watcher.Close()
+		<-ended
+	}
+}
+
+// wait returns when something has changed, or with quiet after a time.
+func wait(ctx context.Context, changed <-chan struct{}, atMost time.Duration) (quiet bool, err error) {
+	timer := time.NewTimer(atMost)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-changed:
+		return false, nil
+	case <-timer.C:
+		return true, nil
+	}
+}
+
+// pause returns after a time.
+func pause(ctx context.Context, d time.Duration) error {
+	_, err := wait(ctx, nil, d)
+	return err
+}
