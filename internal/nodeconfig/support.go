@@ -17,7 +17,7 @@ var supported = []string{
 	"containerRuntimeEndpoint", "runtimeRequestTimeout",
 	// syncloop
 	"address", "allowedUnsafeSysctls", "cgroupDriver", "cgroupRoot", "clusterDNS", "clusterDomain", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff",
-	"imageServiceEndpoint", "maxParallelImagePulls", "podLogsDir", "readOnlyPort", "resolvConf", "seccompDefault",
+	"imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge", "imageServiceEndpoint", "maxParallelImagePulls", "podLogsDir", "readOnlyPort", "resolvConf", "seccompDefault",
 	"serializeImagePulls", "syncFrequency",
 	// nodestatus
 	"evictionHard", "evictionPressureTransitionPeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",

@@ -18,6 +18,20 @@ func (s *Server) AddImage(name string, sizeBytes uint64) {
 	s.images[name] = &runtimeapi.Image{Id: "sha256:" + name, RepoTags: []string{name}, Size: sizeBytes, Spec: &runtimeapi.ImageSpec{Image: name}}
 }
 
+// Pin makes the runtime want to keep an image, as that of sandboxes.
+func (s *Server) Pin(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.images[name].Pinned = true
+}
+
+// Images returns the names of the images that are there, sorted.
+func (s *Server) Images() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.images))
+}
+
 // Protect makes pulls of an image fail that do not come with a user and a password. The error says what came, as a registry that
 // should know better does.
 func (s *Server) Protect(name, user, password string) {

@@ -28,6 +28,8 @@ func everything() *prometheus.Registry {
 		Name: "web", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}},
 	}}})
 	m.Pulled(1, time.Second)
+	m.ImageCollected(metrics.CollectedForSpace)
+	m.ImageCollectionFailed("ImageGCFailed")
 	m.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 	metrics.Collect(registry, metrics.Sources{
 		Pods: func() metrics.Census {

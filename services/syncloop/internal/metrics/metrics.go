@@ -28,6 +28,7 @@ type Metrics struct {
 	startedContainers, startedContainerErrors, containerEnds       *prometheus.CounterVec
 	orphans, startedPods, startedPodErrors, evictions, imageErrors prometheus.Counter
 	http                                                           httpMetrics
+	collection                                                     imageMetrics
 
 	pulls pullLog
 }
@@ -36,7 +37,7 @@ type Metrics struct {
 // want it. It panics when they are registered already.
 func New(registerer prometheus.Registerer) *Metrics {
 	f := factory{registerer}
-	m := &Metrics{http: newHTTPMetrics(f), pulls: pullLog{pods: map[types.UID]*pulling{}}}
+	m := &Metrics{http: newHTTPMetrics(f), collection: newImageMetrics(f), pulls: pullLog{pods: map[types.UID]*pulling{}}}
 	m.addLoop(f)
 	m.addStarts(f)
 	m.addRuntime(f)

@@ -73,6 +73,9 @@ func New(cfg Config) *Manager {
 	return m
 }
 
+// Images gets the images of containers; it knows which are about to be used.
+func (m *Manager) Images() *images.Puller { return m.images }
+
 // SyncPod makes the runtime match a pod that is to run. What was observed must be newer than the last write for this pod.
 //
 // It returns an error when the next try may fare better without anything else happening; the result beside it is valid.

@@ -1,0 +1,443 @@
+package imagegc_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/imagegc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/test/fakecri"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const testTimeout = time.Minute
+
+// rig is a Collector on a runtime with a disk and a clock that the test sets.
+type rig struct {
+	t        testing.TB
+	ctx      context.Context
+	clock    *clocktesting.FakeClock
+	registry *prometheus.Registry
+	runtime  internalapi.RuntimeService
+	images   internalapi.ImageManagerService
+	config   imagegc.Config
+
+	*imagegc.Collector
+
+	mu    sync.Mutex
+	log   bytes.Buffer
+	usage imagegc.Usage
+	fails error
+	used  map[string]time.Time
+	// onRetire is called before an image is retired.
+	onRetire func(id string)
+}
+
+func newRig(t testing.TB, endpoint string, policy imagegc.Policy) *rig {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	t.Cleanup(cancel)
+	client, err := cri.New(cri.Config{Endpoint: endpoint, Timeout: testTimeout, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	r := &rig{t: t, ctx: ctx, clock: clocktesting.NewFakeClock(epoch), registry: prometheus.NewRegistry(), used: map[string]time.Time{}, usage: imagegc.Usage{Capacity: 1000, Available: 1000}}
+	if r.runtime, err = client.Runtime(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r.images, err = client.Images(ctx); err != nil {
+		t.Fatal(err)
+	}
+	tracer := telemetry.Off()
+	r.config = imagegc.Config{
+		Runtime: client.Runtime, Images: client.Images, Usage: r.diskUsage, Uses: r, Policy: policy, Clock: r.clock, Tracer: tracer, Calls: cri.NewCaller(tracer, endpoint),
+		Logger: slog.New(slog.NewTextHandler(writer{r}, nil)), Metrics: metrics.New(r.registry),
+	}
+	r.Collector = imagegc.New(r.config)
+	return r
+}
+
+// writer takes the log in.
+type writer struct{ *rig }
+
+func (w writer) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(p)
+}
+
+func (r *rig) diskUsage(string) (imagegc.Usage, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.usage, r.fails
+}
+
+// disk sets how much of 1000 bytes is available.
+func (r *rig) disk(available int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.usage.Available = available
+}
+
+// failDisk makes the file system fail.
+func (r *rig) failDisk(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fails = err
+}
+
+// UsedAt and Retire are those of the images' Puller.
+func (r *rig) UsedAt(id string) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.used[id]
+}
+
+func (r *rig) Retire(id string, since time.Time) bool {
+	if r.onRetire != nil {
+		r.onRetire(id)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.used[id].After(since)
+}
+
+func (r *rig) use(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.used[id] = r.clock.Now()
+}
+
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.After(testTimeout)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// there names the images that the runtime has, by their tags.
+func (r *rig) there() string {
+	r.t.Helper()
+	list, err := r.images.ListImages(r.ctx, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var names []string
+	for _, image := range list {
+		names = append(names, strings.Join(image.GetRepoTags(), "+"))
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+// round makes a round some minutes later, and compares what is left.
+func (r *rig) round(minutes int, want string) {
+	r.t.Helper()
+	r.clock.Step(time.Duration(minutes) * time.Minute)
+	r.Round(r.ctx)
+	if got := r.there(); got != want {
+		r.t.Errorf("after %s the images are %q, want %q\n%s", r.clock.Since(epoch), got, want, r.logged())
+	}
+}
+
+// logged returns the log since it was last called.
+func (r *rig) logged() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer r.log.Reset()
+	return r.log.String()
+}
+
+// wantCount compares a counter.
+func (r *rig) wantCount(name, reason string, want float64) {
+	r.t.Helper()
+	expected := fmt.Sprintf("%s{reason=%q} %v\n", name, reason, want)
+	families, err := r.registry.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	got := 0.0
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && m.GetLabel()[0].GetValue() == reason {
+				got = m.GetCounter().GetValue()
+			}
+		}
+	}
+	if got != want {
+		r.t.Errorf("it is %v, want %s", got, expected)
+	}
+}
+
+var kubelets = imagegc.Policy{HighPercent: 85, LowPercent: 80, MinAge: 2 * time.Minute}
+
+// onFake makes a rig on a fake runtime with images of 100 bytes each.
+func onFake(t *testing.T, policy imagegc.Policy, images ...string) (*rig, *fakecri.Server) {
+	t.Helper()
+	fake := fakecri.New(t)
+	for _, name := range images {
+		fake.AddImage(name, 100)
+	}
+	return newRig(t, fake.Endpoint(), policy), fake
+}
+
+// run starts a container of an image, and returns its ID and its sandbox's.
+func (r *rig) run(image string) (container, sandbox string) {
+	r.t.Helper()
+	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: image, Namespace: "ns", Uid: image}}
+	sandbox, err := r.runtime.RunPodSandbox(r.ctx, config, "")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	container, err = r.runtime.CreateContainer(r.ctx, sandbox, &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: image},
+	}, config)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return container, sandbox
+}
+
+func (r *rig) remove(container string) {
+	r.t.Helper()
+	if err := r.runtime.RemoveContainer(r.ctx, container); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// id is the fake runtime's ID of an image.
+func id(name string) string { return "sha256:" + name }
+
+func TestTheDiskIsBroughtDownToTheLowThreshold(t *testing.T) {
+	r, _ := onFake(t, kubelets, "a", "b", "c", "d")
+	c, _ := r.run("c")
+	r.run("d")
+	r.Round(r.ctx) // sees all of them for the first time, c and d in use
+	r.remove(c)
+	r.disk(151 + 9)
+	r.round(5, "a b c d") // 84 %
+	r.disk(60)
+	r.round(5, "c d") // 140 bytes to 80 %: two images that were never used
+	r.wantCount("kubelet_image_garbage_collected_total", "space", 2)
+	r.wantCount("quartet_image_collection_errors_total", "FreeDiskSpaceFailed", 0)
+	r.disk(150)
+	r.round(5, "d") // 50 bytes more
+	r.wantCount("kubelet_image_garbage_collected_total", "space", 3)
+}
+
+func TestTooFewImagesAreAFailure(t *testing.T) {
+	r, _ := onFake(t, kubelets, "a", "b")
+	r.run("b")
+	r.Round(r.ctx)
+	r.disk(0)
+	r.round(5, "b")
+	r.wantCount("quartet_image_collection_errors_total", "FreeDiskSpaceFailed", 1)
+	if log := r.logged(); !strings.Contains(log, "100 % of 0.0 GiB of the image file system are used, and the removal of images that nobody uses has freed 100 of 200 bytes") {
+		t.Errorf("the log is\n%s", log)
+	}
+}
+
+func TestAnImageIsKeptWhileItIsYoung(t *testing.T) {
+	r, fake := onFake(t, kubelets, "a")
+	r.disk(0)
+	r.round(0, "a")
+	fake.AddImage("b", 100)
+	r.round(1, "a b")
+	r.round(1, "b")
+	r.round(1, "")
+}
+
+func TestAnImageIsKeptWhileItIsNeeded(t *testing.T) {
+	for name, need := range map[string]func(*rig, *fakecri.Server){
+		"by a container that runs": func(r *rig, _ *fakecri.Server) { r.run("a") },
+		"by a container that has ended": func(r *rig, fake *fakecri.Server) {
+			container, _ := r.run("a")
+			if err := r.runtime.StartContainer(r.ctx, container); err != nil {
+				r.t.Fatal(err)
+			}
+			fake.Exit(container, 1)
+		},
+		"by who is about to make a container of it": func(r *rig, _ *fakecri.Server) {
+			r.clock.Step(50 * time.Minute)
+			r.use(id("a"))
+		},
+		"by the runtime itself": func(_ *rig, fake *fakecri.Server) { fake.Pin("a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, fake := onFake(t, imagegc.Policy{HighPercent: 85, LowPercent: 80, MaxAge: 30 * time.Minute}, "a", "b")
+			r.Round(r.ctx)
+			need(r, fake)
+			r.disk(0)
+			r.round(9, "a")
+		})
+	}
+}
+
+// TestAnImageThatIsAskedForMeanwhileIsKept, and another goes in its place.
+func TestAnImageThatIsAskedForMeanwhileIsKept(t *testing.T) {
+	r, _ := onFake(t, kubelets, "a", "b", "c")
+	r.Round(r.ctx)
+	r.onRetire = func(asked string) {
+		if asked == id("a") {
+			r.clock.Step(time.Millisecond)
+			r.use(asked)
+		}
+	}
+	r.disk(110)
+	r.round(5, "a c")
+}
+
+func TestAnImageThatWasUsedLaterGoesLater(t *testing.T) {
+	r, _ := onFake(t, kubelets, "a", "b")
+	r.use(id("a")) // given to somebody whose container was there for less than a round
+	r.round(20, "a b")
+	r.disk(110)
+	r.round(5, "a")
+}
+
+// TestAnImageThatCannotBeRemovedMakesWay for the next, and is told of.
+func TestAnImageThatCannotBeRemovedMakesWay(t *testing.T) {
+	r, fake := onFake(t, kubelets, "a", "b", "c")
+	r.Round(r.ctx)
+	fake.Fail("RemoveImage", id("a"), -1, status.Error(codes.Internal, "the disk is read-only"))
+	r.disk(110)
+	r.round(5, "a c")
+	r.wantCount("kubelet_image_garbage_collected_total", "space", 1)
+	r.wantCount("quartet_image_collection_errors_total", "ImageGCFailed", 1)
+	if log := r.logged(); !strings.Contains(log, "remove image sha256:a: rpc error: code = Internal desc = the disk is read-only") {
+		t.Errorf("the log is\n%s", log)
+	}
+}
+
+func TestAnImageThatIsUnusedForTooLongGoes(t *testing.T) {
+	r, _ := onFake(t, imagegc.Policy{HighPercent: 100, MinAge: 2 * time.Minute, MaxAge: time.Hour}, "a", "b")
+	b, _ := r.run("b")
+	r.Round(r.ctx)
+	r.disk(0) // which is none of its business
+	r.round(60, "a b")
+	r.remove(b)
+	r.round(1, "b")
+	r.round(59, "b")
+	r.round(1, "")
+	r.wantCount("kubelet_image_garbage_collected_total", "age", 2)
+	r.wantCount("kubelet_image_garbage_collected_total", "space", 0)
+}
+
+// TestAFailureIsToldTwice: once, as one may be nothing; again, as two in a row are something; and then no more until all is
+// well.
+func TestAFailureIsToldTwice(t *testing.T) {
+	for name, fail := range map[string]func(*rig, *fakecri.Server) (mend func()){
+		"no list of images": func(_ *rig, fake *fakecri.Server) func() {
+			return fake.Fail("ListImages", "", -1, status.Error(codes.Unavailable, "no"))
+		},
+		"no list of containers": func(_ *rig, fake *fakecri.Server) func() {
+			return fake.Fail("ListContainers", "", -1, status.Error(codes.Unavailable, "no"))
+		},
+		"no file system": func(_ *rig, fake *fakecri.Server) func() {
+			return fake.Fail("ImageFsInfo", "", -1, status.Error(codes.Unavailable, "no"))
+		},
+		"a file system that fails": func(r *rig, _ *fakecri.Server) func() {
+			r.failDisk(errors.New("no"))
+			return func() { r.failDisk(nil) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, fake := onFake(t, kubelets, "a")
+			mend := fail(r, fake)
+			for i, want := range []string{"WARN", "ERROR", "", ""} {
+				r.clock.Step(5 * time.Minute)
+				r.Round(r.ctx)
+				if log := r.logged(); (want == "") != (log == "") || !strings.Contains(log, "level="+want) && want != "" {
+					t.Errorf("round %d logs %q, want %s", i+1, log, want)
+				}
+			}
+			r.wantCount("quartet_image_collection_errors_total", "ImageGCFailed", 4)
+			mend()
+			r.Round(r.ctx)
+			if log := r.logged(); !strings.Contains(log, "level=INFO") {
+				t.Errorf("when all is well the log is %q", log)
+			}
+			r.Round(r.ctx)
+			if log := r.logged(); log != "" {
+				t.Errorf("and then %q", log)
+			}
+		})
+	}
+}
+
+func TestAFileSystemWithoutASizeIsAFailure(t *testing.T) {
+	r, _ := onFake(t, kubelets, "a")
+	r.usage = imagegc.Usage{}
+	r.Round(r.ctx)
+	r.wantCount("quartet_image_collection_errors_total", "InvalidDiskCapacity", 1)
+}
+
+func TestARoundIsMadeEveryFiveMinutes(t *testing.T) {
+	r, fake := onFake(t, kubelets, "a")
+	ctx, stop := context.WithCancel(r.ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	for rounds := 1; rounds < 4; rounds++ {
+		eventually(t, "a round", func() bool { return fake.Count("ListImages", "") >= rounds })
+		r.clock.Step(5*time.Minute - time.Second)
+		if got := fake.Count("ListImages", ""); got > rounds {
+			t.Errorf("%d rounds, want %d", got, rounds)
+		}
+		r.clock.Step(time.Second)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAPolicyThatRemovesNothingAsksNobody(t *testing.T) {
+	r, fake := onFake(t, imagegc.Policy{HighPercent: 100, LowPercent: 80, MinAge: 2 * time.Minute}, "a")
+	if err := r.Run(r.ctx); err != nil {
+		t.Error(err)
+	}
+	if got := fake.Count("ListImages", ""); got != 0 {
+		t.Errorf("%d rounds", got)
+	}
+}
+
+func TestDiskUsageIsTheFileSystems(t *testing.T) {
+	usage, err := imagegc.DiskUsage(t.TempDir())
+	if err != nil || usage.Capacity <= 0 || usage.Available > usage.Capacity {
+		t.Errorf("%+v, %v", usage, err)
+	}
+	if _, err := imagegc.DiskUsage("/there/is/no/such/directory"); err == nil {
+		t.Error("a directory that is not there has a size")
+	}
+}

@@ -1,0 +1,14 @@
+package imagegc
+
+import "golang.org/x/sys/unix"
+
+// DiskUsage says how full the file system is that a directory is on: what is available is what is left for users that are not
+// root, as for the kubelet.
+func DiskUsage(dir string) (Usage, error) {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(dir, &stat); err != nil {
+		return Usage{}, err
+	}
+	size := int64(stat.Bsize)                                                                    //nolint:unconvert // 32 bits wide elsewhere
+	return Usage{Capacity: int64(stat.Blocks) * size, Available: int64(stat.Bavail) * size}, nil //nolint:gosec // less than 8 EiB
+}
