@@ -11,6 +11,7 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	cri "k8s.io/cri-client/pkg"
 
+	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
@@ -56,10 +57,21 @@ func (n *node) bareRound(ctx context.Context, pods int) ([]float64, error) {
 
 // barePod runs what a kubelet would for benchPod, less everything that is not a call.
 func (n *node) barePod(ctx context.Context, runtime internalapi.RuntimeService, i int) (string, error) {
+	sandbox := n.bareSandbox(i)
+	name := sandbox.GetMetadata().GetName()
+	id, err := runtime.RunPodSandbox(ctx, sandbox, "")
+	if err != nil {
+		return "", fmt.Errorf("run sandbox %s: %w", name, err)
+	}
+	return id, n.bareContainer(ctx, runtime, i, id, 0)
+}
+
+func (n *node) bareSandbox(i int) *runtimev1.PodSandboxConfig {
 	name := fmt.Sprintf("bare-%d", i)
-	sandbox := &runtimev1.PodSandboxConfig{
-		Metadata:     &runtimev1.PodSandboxMetadata{Name: name, Namespace: "bench", Uid: name},
+	return &runtimev1.PodSandboxConfig{
+		Metadata:     &runtimev1.PodSandboxMetadata{Name: name, Namespace: benchNamespace, Uid: name},
 		Hostname:     name,
+		Labels:       map[string]string{podlabels.PodNamespace: benchNamespace},
 		LogDirectory: filepath.Join(n.Layout.PodLogs(), "bench_"+name),
 		DnsConfig:    &runtimev1.DNSConfig{},
 		Linux: &runtimev1.LinuxPodSandboxConfig{SecurityContext: &runtimev1.LinuxSandboxSecurityContext{
@@ -67,24 +79,27 @@ func (n *node) barePod(ctx context.Context, runtime internalapi.RuntimeService, 
 			Seccomp:          &runtimev1.SecurityProfile{ProfileType: runtimev1.SecurityProfile_RuntimeDefault},
 		}},
 	}
-	id, err := runtime.RunPodSandbox(ctx, sandbox, "")
-	if err != nil {
-		return "", fmt.Errorf("run sandbox %s: %w", name, err)
-	}
-	container, err := runtime.CreateContainer(ctx, id, &runtimev1.ContainerConfig{
-		Metadata: &runtimev1.ContainerMetadata{Name: "main"},
+}
+
+// bareContainer creates and starts the one container of a pod, in its sandbox.
+func (n *node) bareContainer(ctx context.Context, runtime internalapi.RuntimeService, i int, sandboxID string, attempt uint32) error {
+	sandbox := n.bareSandbox(i)
+	name := sandbox.GetMetadata().GetName()
+	container, err := runtime.CreateContainer(ctx, sandboxID, &runtimev1.ContainerConfig{
+		Metadata: &runtimev1.ContainerMetadata{Name: "main", Attempt: attempt},
 		Image:    &runtimev1.ImageSpec{Image: livenode.Image},
 		Args:     benchArgs(),
-		LogPath:  "main_0.log",
+		Labels:   sandbox.GetLabels(),
+		LogPath:  fmt.Sprintf("main_%d.log", attempt),
 		Linux:    &runtimev1.LinuxContainerConfig{Resources: &runtimev1.LinuxContainerResources{CpuShares: 2}},
 	}, sandbox)
 	if err != nil {
-		return id, fmt.Errorf("create container in %s: %w", name, err)
+		return fmt.Errorf("create container in %s: %w", name, err)
 	}
 	if err := runtime.StartContainer(ctx, container); err != nil {
-		return id, fmt.Errorf("start container in %s: %w", name, err)
+		return fmt.Errorf("start container in %s: %w", name, err)
 	}
-	return id, nil
+	return nil
 }
 
 func removeAll(ctx context.Context, runtime internalapi.RuntimeService, sandboxes []string) error {

@@ -2,8 +2,9 @@
 //
 // For each number of pods it takes the time from the manifests' rename into place until /pods shows them Ready, and the
 // time that the same pods take when they are made by nothing but the CRI calls that cannot be left out: sandbox,
-// container, start. The rounds alternate, so that both see the same machine. Then it lets the node rest with the largest
-// number of pods and reads the memory and the processor time of the four processes from /proc.
+// container, start. The rounds alternate, so that both see the same machine. So it does for the time from the manifests'
+// removal until nothing of the pods runs, and, with the largest number of pods, for the time from a container's death until
+// another one runs in its place. Then it lets the node rest with the largest number of pods and reads the memory and the processor time of the four processes from /proc.
 //
 // It needs root and the binaries of `make build`; it uses a state directory of its own and removes it.
 package main
@@ -68,7 +69,17 @@ func run(ctx context.Context, args []string) (err error) {
 		}
 		report.Starts = append(report.Starts, result)
 	}
+	for _, pods := range opts.pods {
+		result, err := compareDeletes(ctx, node, pods, rounds(opts.rounds/2, pods))
+		if err != nil {
+			return fmt.Errorf("%d pods deleted: %w", pods, err)
+		}
+		report.Deletes = append(report.Deletes, result)
+	}
 	most := opts.pods[len(opts.pods)-1]
+	if report.Deaths, err = compareDeaths(ctx, node, most); err != nil {
+		return fmt.Errorf("%d containers that die: %w", most, err)
+	}
 	if report.Idle, err = measureIdle(ctx, node, most, opts.idle); err != nil {
 		return fmt.Errorf("idle with %d pods: %w", most, err)
 	}

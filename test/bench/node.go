@@ -119,6 +119,11 @@ func (n *node) stopPods(ctx context.Context, pods int) error {
 			return err
 		}
 	}
+	return n.untilGone(ctx)
+}
+
+// untilGone waits until nothing is left of any pod.
+func (n *node) untilGone(ctx context.Context) error {
 	return poll(ctx, pollStop, func(ctx context.Context) (bool, error) {
 		names, err := n.Names(ctx)
 		return err == nil && !strings.Contains(names, "pod/"), err

@@ -9,11 +9,13 @@ import (
 
 // Report is what the benchmark writes as JSON. Times are seconds, sizes bytes.
 type Report struct {
-	Time   string  `json:"time"`
-	CPUs   int     `json:"cpus"`
-	Kernel string  `json:"kernel"`
-	Starts []Start `json:"starts"`
-	Idle   Idle    `json:"idle"`
+	Time    string    `json:"time"`
+	CPUs    int       `json:"cpus"`
+	Kernel  string    `json:"kernel"`
+	Starts  []Start   `json:"starts"`
+	Deaths  Deaths    `json:"deaths"`
+	Deletes []Deletes `json:"deletes"`
+	Idle    Idle      `json:"idle"`
 }
 
 // Start compares the starts of one number of pods.
@@ -31,6 +33,26 @@ type Start struct {
 
 	bare, quartet               []float64
 	slowestBare, slowestQuartet []float64
+}
+
+// Deaths compares how long a container that dies is away, one after another among so many pods.
+type Deaths struct {
+	Pods       int     `json:"pods"`
+	BareP50    float64 `json:"bareP50Seconds"`
+	BareP99    float64 `json:"bareP99Seconds"`
+	QuartetP50 float64 `json:"quartetP50Seconds"`
+	QuartetP99 float64 `json:"quartetP99Seconds"`
+	RatioP50   float64 `json:"ratioP50"`
+	RatioP99   float64 `json:"ratioP99"`
+}
+
+// Deletes compares how long it takes until nothing runs of pods that are deleted at once, the median over the rounds.
+type Deletes struct {
+	Pods    int     `json:"pods"`
+	Rounds  int     `json:"rounds"`
+	Bare    float64 `json:"bareSeconds"`
+	Quartet float64 `json:"quartetSeconds"`
+	Ratio   float64 `json:"ratio"`
 }
 
 // Idle is the node at rest.
@@ -66,6 +88,15 @@ func median(values []float64) float64 {
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
+// percentile is the value that so many percent of the values are not above, by nearest rank.
+func percentile(values []float64, percent int) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[(len(sorted)*percent+99)/100-1]
+}
+
 func slowest(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -81,6 +112,15 @@ func (r *Report) print(out io.Writer) error {
 	for _, s := range r.Starts {
 		fmt.Fprintf(w, "%d\t%d\t%.3f s\t%.3f s\t%.2f\t%.3f s\t%.3f s\t%.2f\t\n",
 			s.Pods, s.Rounds, s.BareP50, s.QuartetP50, s.RatioP50, s.BareSlowest, s.QuartetSlowest, s.RatioSlowest)
+	}
+	fmt.Fprintf(w, "\nFrom the death of a container to another one in its place, %d pods, one after another\n\n", r.Deaths.Pods)
+	fmt.Fprintln(w, "BARE P50\tQUARTET P50\tRATIO\tBARE P99\tQUARTET P99\tRATIO\t")
+	fmt.Fprintf(w, "%.3f s\t%.3f s\t%.2f\t%.3f s\t%.3f s\t%.2f\t\n",
+		r.Deaths.BareP50, r.Deaths.QuartetP50, r.Deaths.RatioP50, r.Deaths.BareP99, r.Deaths.QuartetP99, r.Deaths.RatioP99)
+	fmt.Fprint(w, "\nFrom the manifests' removal until nothing of the pods runs, beside bare calls that stop them all at once\n\n")
+	fmt.Fprintln(w, "PODS\tROUNDS\tBARE\tQUARTET\tRATIO\t")
+	for _, d := range r.Deletes {
+		fmt.Fprintf(w, "%d\t%d\t%.3f s\t%.3f s\t%.2f\t\n", d.Pods, d.Rounds, d.Bare, d.Quartet, d.Ratio)
 	}
 	fmt.Fprintf(w, "\nIdle with %d pods, over %.0f s\n\n", r.Idle.Pods, r.Idle.Seconds)
 	fmt.Fprintln(w, "PROCESS\tRSS\tPSS\tCPU OF A CORE\t")
