@@ -47,14 +47,18 @@ type generation struct {
 	in     Inputs
 }
 
-// reason keeps the pod's reason and message while it stays in its phase, unless there are new ones.
+// reason keeps the reason and message of a pod that has ended, unless there are new ones.
 func (g *generation) reason(phase v1.PodPhase) (reason, message string) {
 	if g.in.Reason != "" || g.in.Message != "" {
 		return g.in.Reason, g.in.Message
 	}
-	// What held a pending pod up is told anew at each sync, so that it is gone when it is over.
-	if phase == v1.PodPending {
+	// What holds up a pod that has not ended is told anew at each sync, so that it is gone when it is over.
+	switch phase {
+	case v1.PodPending:
 		return g.pod.Status.Reason, g.pod.Status.Message
+	case v1.PodRunning:
+		return "", ""
+	case v1.PodSucceeded, v1.PodFailed, v1.PodUnknown:
 	}
 	if phase == g.in.Previous.Phase && (g.in.Previous.Reason != "" || g.in.Previous.Message != "") {
 		return g.in.Previous.Reason, g.in.Previous.Message

@@ -253,6 +253,19 @@ func TestWhatHoldsAPendingPodUpIsShownAndThenGone(t *testing.T) {
 	}
 }
 
+// TestWhatHeldAPodUpIsGoneWhenItRuns: the pod's start shows before the work that started it has ended and told that all is well.
+func TestWhatHeldAPodUpIsGoneWhenItRuns(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
+	running := observedtest.Status(pod, "s0:ready a@s0:running")
+	first := podstatus.Generate(pod, running, podstatus.Inputs{Now: now, Reason: "FailedCreatePodSandBox", Message: "no network"})
+	if first.Phase != v1.PodRunning || first.Reason != "FailedCreatePodSandBox" {
+		t.Fatalf("phase %s, reason %s", first.Phase, first.Reason)
+	}
+	if next := podstatus.Generate(pod, running, podstatus.Inputs{Now: now, Previous: first}); next.Reason != "" || next.Message != "" {
+		t.Errorf("a running pod still says %s: %s", next.Reason, next.Message)
+	}
+}
+
 // TestARestartOfTheAgentChangesNothing computes the status of the same observed state with and without what was known
 // before: an operator sees no difference but a time of the first look.
 func TestARestartOfTheAgentChangesNothing(t *testing.T) {

@@ -40,6 +40,6 @@ type Inputs struct {
 	// Terminal is true when the pod's worker has finished: nothing is restarted any more, whatever the restart policy.
 	Terminal bool
 	// Reason and Message are of the pod as a whole, when something holds it up that is not about one container, for
-	// example a volume that cannot be mounted. Empty keeps those of Previous while the phase stays the same.
+	// example a volume that cannot be mounted. Empty keeps those of Previous for a pod that has ended.
 	Reason, Message string
 }
