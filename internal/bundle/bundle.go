@@ -25,6 +25,9 @@ const (
 
 	// dirMode lets only root read the state: it may hold secrets of pods.
 	dirMode = 0o700
+	// passBits let others pass through a directory to what they may use. The root of a pod's user namespace, who is nobody
+	// outside, gets to his root file system through the state directory.
+	passBits = 0o011
 	// socketDirMode lets others pass to a socket that they may use; the services decide by the peer's user.
 	socketDirMode = 0o711
 	// fileMode is that of the configuration files, which hold no secrets but are nobody's to change.
@@ -110,6 +113,11 @@ func (b *Bundle) Prepare() error {
 			return fmt.Errorf("making the directories of the node: %w", err)
 		}
 	}
+	for _, dir := range []string{b.cfg.Layout.StateDir(), b.dir("")} { // both had other modes in earlier versions
+		if err := letPass(dir); err != nil {
+			return fmt.Errorf("making the directories of the node: %w", err)
+		}
+	}
 	if err := makeShared(b.cfg.Layout.StateDir(), b.cfg.Note); err != nil {
 		return err
 	}
@@ -184,6 +192,15 @@ func removeAll(paths []string) error {
 	return errors.Join(errs...)
 }
 
+// letPass adds passBits to a directory's mode.
+func letPass(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode()&passBits == passBits {
+		return err
+	}
+	return os.Chmod(dir, info.Mode()|passBits)
+}
+
 // install puts a binary in place by a hard link, or by a copy across file systems. What is there and the same file stays;
 // a running process keeps the old file.
 func install(from, to string) error {
@@ -211,5 +228,6 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(to, content, 0o700) //nolint:gosec // an executable, for root alone
+	// For all, as the build leaves it: containerd runs itself as the root of a pod's user namespace, which is nobody outside.
+	return os.WriteFile(to, content, 0o755) //nolint:gosec // an executable
 }

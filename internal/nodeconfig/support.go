@@ -18,7 +18,7 @@ var supported = []string{
 	// syncloop
 	"address", "allowedUnsafeSysctls", "cgroupDriver", "cgroupRoot", "clusterDNS", "clusterDomain", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff",
 	"imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge", "imageServiceEndpoint", "maxParallelImagePulls", "podLogsDir", "readOnlyPort", "resolvConf", "seccompDefault",
-	"serializeImagePulls", "syncFrequency",
+	"serializeImagePulls", "userNamespaces", "syncFrequency",
 	// nodestatus
 	"evictionHard", "evictionPressureTransitionPeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
 	"nodeStatusUpdateFrequency", "podCIDR", "providerID", "registerNode", "registerWithTaints", "systemReserved",

@@ -27,6 +27,7 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateReservations(cfg, errs)
 	validateEviction(cfg, errs)
 	validateSysctls(cfg, errs)
+	validateUserNamespaces(cfg, errs)
 	validateImageCollection(cfg, errs)
 	if cfg.CgroupDriver != "cgroupfs" && cfg.CgroupDriver != "systemd" {
 		errs.add("cgroupDriver", fmt.Sprintf("is %q, must be cgroupfs or systemd", cfg.CgroupDriver))

@@ -19,8 +19,10 @@ type Inputs struct {
 	ImageUser ImageUser
 	// PodIPs are the pod's addresses; they may be missing unless NeedsPodIP.
 	PodIPs []string
-	// Mounts are made already.
+	// Mounts are made already. Container maps their files to the pod's IDs.
 	Mounts []*runtimeapi.Mount
+	// IDs are those of the pod's user namespace.
+	IDs IDs
 	// Target is the runtime's ID of the container whose processes this one sees, too, unless all of the pod see each other
 	// anyway; it may be empty.
 	Target string
@@ -43,9 +45,12 @@ func Container(pod *v1.Pod, c *v1.Container, node Node, in Inputs) (*runtimeapi.
 	if err != nil {
 		return nil, err
 	}
-	security, err := containerSecurity(pod, c, in.ImageUser, node)
+	security, err := containerSecurity(pod, c, in, node)
 	if err != nil {
 		return nil, fmt.Errorf("container %q: %w", c.Name, err)
+	}
+	for _, mount := range in.Mounts {
+		mount.UidMappings, mount.GidMappings = in.IDs.mappings(), in.IDs.mappings()
 	}
 	if pid := security.NamespaceOptions; in.Target != "" && pid.Pid == runtimeapi.NamespaceMode_CONTAINER {
 		pid.Pid, pid.TargetId = runtimeapi.NamespaceMode_TARGET, in.Target

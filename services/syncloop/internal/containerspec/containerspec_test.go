@@ -218,7 +218,9 @@ func TestSandbox(t *testing.T) {
 	pod := testPod(v1.Container{Name: "a", Ports: []v1.ContainerPort{{ContainerPort: 53, HostPort: 5353, Protocol: v1.ProtocolUDP}, {Name: "x", ContainerPort: 80}}})
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: "net/ipv4/conf/eth0.1/forwarding", Value: "1"}}}
 	pod.Spec.ShareProcessNamespace = new(true)
-	got, err := containerspec.Sandbox(pod, 2, node, &runtimeapi.DNSConfig{Servers: []string{"192.0.2.53"}}, "00-tp")
+	got, err := containerspec.Sandbox(pod, node, containerspec.SandboxInputs{
+		Attempt: 2, DNS: &runtimeapi.DNSConfig{Servers: []string{"192.0.2.53"}}, Traceparent: "00-tp",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,6 +233,29 @@ func TestSandbox(t *testing.T) {
 	wantPorts := []*runtimeapi.PortMapping{{Protocol: runtimeapi.Protocol_UDP, ContainerPort: 53, HostPort: 5353}, {ContainerPort: 80}}
 	if diff := cmp.Diff(wantPorts, got.GetPortMappings(), protocmp.Transform()); diff != "" {
 		t.Errorf("ports (-want +got):\n%s", diff)
+	}
+}
+
+func TestAPodWithAUserNamespaceIsMapped(t *testing.T) {
+	pod := testPod(v1.Container{Name: "a"})
+	ids := containerspec.IDs{First: 131072, Length: 65536}
+	mapping := []*runtimeapi.IDMapping{{HostId: 131072, ContainerId: 0, Length: 65536}}
+	want := &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: mapping, Gids: mapping}
+	sandbox, err := containerspec.Sandbox(pod, node, containerspec.SandboxInputs{IDs: ids})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(), protocmp.Transform()); diff != "" {
+		t.Errorf("sandbox (-want +got):\n%s", diff)
+	}
+	mount := &runtimeapi.Mount{ContainerPath: "/data", HostPath: "/data"}
+	got := makeContainer(t, pod, containerspec.Inputs{IDs: ids, Mounts: []*runtimeapi.Mount{mount}})
+	if diff := cmp.Diff(want, got.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(), protocmp.Transform()); diff != "" {
+		t.Errorf("container (-want +got):\n%s", diff)
+	}
+	wantMount := &runtimeapi.Mount{ContainerPath: "/data", HostPath: "/data", UidMappings: mapping, GidMappings: mapping}
+	if diff := cmp.Diff([]*runtimeapi.Mount{wantMount}, got.GetMounts(), protocmp.Transform()); diff != "" {
+		t.Errorf("mounts (-want +got):\n%s", diff)
 	}
 }
 

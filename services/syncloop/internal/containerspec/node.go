@@ -50,9 +50,10 @@ func (e *UnsupportedError) Error() string {
 }
 
 // namespaces says which namespaces a pod has of its own.
-func namespaces(pod *v1.Pod) *runtimeapi.NamespaceOption {
+func namespaces(pod *v1.Pod, ids IDs) *runtimeapi.NamespaceOption {
 	n := &runtimeapi.NamespaceOption{
 		Network: runtimeapi.NamespaceMode_POD, Ipc: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER,
+		UsernsOptions: ids.namespace(),
 	}
 	if pod.Spec.HostNetwork {
 		n.Network = runtimeapi.NamespaceMode_NODE

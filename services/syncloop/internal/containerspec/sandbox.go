@@ -18,14 +18,25 @@ func LogDir(podLogsDir string, pod *v1.Pod) string {
 	return filepath.Join(podLogsDir, fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
 }
 
-// Sandbox makes the configuration of a pod's sandbox. Attempt is how many sandboxes the pod had before, host the DNS
-// configuration of the node. The traceparent may be empty.
-func Sandbox(pod *v1.Pod, attempt uint32, node Node, dns *runtimeapi.DNSConfig, traceparent string) (*runtimeapi.PodSandboxConfig, error) {
-	labels, annotations := podlabels.Sandbox(pod, traceparent)
+// SandboxInputs is what a sandbox's configuration is made from, beside its pod and node.
+type SandboxInputs struct {
+	// Attempt is how many sandboxes the pod had before.
+	Attempt uint32
+	// DNS is what DNS has made.
+	DNS *runtimeapi.DNSConfig
+	// IDs are those of the pod's user namespace.
+	IDs IDs
+	// Traceparent is put on the sandbox; it may be empty.
+	Traceparent string
+}
+
+// Sandbox makes the configuration of a pod's sandbox. Its errors name the field.
+func Sandbox(pod *v1.Pod, node Node, in SandboxInputs) (*runtimeapi.PodSandboxConfig, error) {
+	labels, annotations := podlabels.Sandbox(pod, in.Traceparent)
 	config := &runtimeapi.PodSandboxConfig{
-		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: in.Attempt},
 		LogDirectory: LogDir(node.PodLogsDir, pod),
-		DnsConfig:    dns,
+		DnsConfig:    in.DNS,
 		PortMappings: portMappings(pod),
 		Labels:       labels,
 		Annotations:  annotations,
@@ -40,7 +51,7 @@ func Sandbox(pod *v1.Pod, attempt uint32, node Node, dns *runtimeapi.DNSConfig, 
 		}
 		config.Hostname = host
 	}
-	security, err := sandboxSecurity(pod)
+	security, err := sandboxSecurity(pod, in.IDs)
 	if err != nil {
 		return nil, err
 	}
@@ -107,9 +118,9 @@ func portMappings(pod *v1.Pod) []*runtimeapi.PortMapping {
 	return mappings
 }
 
-func sandboxSecurity(pod *v1.Pod) (*runtimeapi.LinuxSandboxSecurityContext, error) {
+func sandboxSecurity(pod *v1.Pod, ids IDs) (*runtimeapi.LinuxSandboxSecurityContext, error) {
 	security := &runtimeapi.LinuxSandboxSecurityContext{
-		NamespaceOptions: namespaces(pod),
+		NamespaceOptions: namespaces(pod, ids),
 		Privileged:       anyPrivileged(pod),
 		// The pause process needs nothing that the default profile forbids, whatever the pod's own profile is.
 		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},

@@ -51,13 +51,13 @@ func isTrue(b *bool) bool { return b != nil && *b }
 
 // containerSecurity makes the runtime's security context. It fails when the container must not run as root and would, or
 // names a profile in a form that does not hold.
-func containerSecurity(pod *v1.Pod, c *v1.Container, user ImageUser, node Node) (*runtimeapi.LinuxContainerSecurityContext, error) {
-	sc := effective(pod, c)
+func containerSecurity(pod *v1.Pod, c *v1.Container, in Inputs, node Node) (*runtimeapi.LinuxContainerSecurityContext, error) {
+	sc, user := effective(pod, c), in.ImageUser
 	if err := checkNonRoot(sc, user); err != nil {
 		return nil, err
 	}
 	security := &runtimeapi.LinuxContainerSecurityContext{
-		NamespaceOptions: namespaces(pod),
+		NamespaceOptions: namespaces(pod, in.IDs),
 		SelinuxOptions:   selinux(sc.SELinuxOptions),
 		Privileged:       isTrue(sc.Privileged),
 		ReadonlyRootfs:   isTrue(sc.ReadOnlyRootFilesystem),

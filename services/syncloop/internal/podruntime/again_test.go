@@ -1,6 +1,7 @@
 package podruntime_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -113,4 +115,28 @@ func TestThePreStopHookOfASidecarDoesNotWaitForItsTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.want(pod, "sandbox-0:dead init-1-0:exited(143) a-0:exited(143)")
+}
+
+func TestAPodWaitsForWhatTheRuntimeDoesNotHave(t *testing.T) {
+	for name, test := range map[string]struct {
+		ask  func(*v1.PodSpec)
+		want string
+	}{
+		"no such handler": {func(s *v1.PodSpec) { s.RuntimeClassName = new("kata") }, `spec.runtimeClassName: the runtime has no handler named "kata"; it has runc`},
+		"no user namespaces": {func(s *v1.PodSpec) { s.HostUsers = new(false) },
+			"spec.hostUsers: can't set `spec.hostUsers: false`, runtime does not support user namespaces"},
+		"a handler without user namespaces": {func(s *v1.PodSpec) { s.HostUsers, s.RuntimeClassName = new(false), new("runc") },
+			`RuntimeClass handler "runc" does not support user namespaces`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			pod := newPod("a")
+			test.ask(&pod.Spec)
+			result, err := n.manager.SyncPod(n.ctx, pod, nil)
+			if err == nil || !errors.As(result.SandboxError, new(*podruntime.UnsupportedError)) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("result %+v, error %v, want %s", result, err, test.want)
+			}
+			n.want(pod, "")
+		})
+	}
 }

@@ -53,6 +53,8 @@ type Config struct {
 	PodLogsDir string
 	// RootDir holds the folders of pods (hosts files, termination messages, empty directories). Required.
 	RootDir string
+	// UserIDs gives the user and group IDs of a pod with a user namespace of its own. Nil is a node that has none for pods.
+	UserIDs func(types.UID) (containerspec.IDs, error)
 	// CgroupDriver is "cgroupfs" or "systemd": how the cgroup that all pods are put under is named. Empty is cgroupfs.
 	CgroupDriver string
 	// Kubelet is the node's configuration, defaulted. Required.

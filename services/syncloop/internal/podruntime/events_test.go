@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/test/fakecri"
@@ -106,11 +105,11 @@ func TestWhyAPodDoesNotStartIsInItsEvents(t *testing.T) {
 	if said := logged.count("did not start"); said != 0 {
 		t.Errorf("%d lines of the log say what the caller says, too", said)
 	}
-	pod.Spec.RuntimeClassName = ptr.To("other")
+	pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu"}}
 	if _, err := n.manager.SyncPod(n.ctx, pod, n.observe(pod)); err == nil {
-		t.Fatal("a runtime class was no error")
+		t.Fatal("a resource claim was no error")
 	}
-	if got := events.take(); !strings.HasPrefix(got, "Warning UnsupportedPodSpec [] spec.runtimeClassName") {
+	if got := events.take(); !strings.HasPrefix(got, "Warning UnsupportedPodSpec [] spec.resourceClaims") {
 		t.Errorf("events %q", got)
 	}
 }

@@ -20,6 +20,7 @@ import (
 // sandbox is the sandbox that containers are started in.
 type sandbox struct {
 	id     string
+	ids    containerspec.IDs
 	config *runtimeapi.PodSandboxConfig
 	// ips gives the pod's addresses, asking the runtime the first time when pleg has not seen them yet.
 	ips func(context.Context) ([]string, error)
@@ -28,11 +29,15 @@ type sandbox struct {
 // prepareSandbox has a sandbox for the pod's containers: the one in use, or a new one.
 func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	if !s.actions.CreateSandbox {
-		config, _, err := s.m.sandboxConfig(s.pod, s.actions.Attempt, "")
+		ids, err := s.m.userNamespace(s.pod)
 		if err != nil {
 			return err
 		}
-		s.sandbox = sandbox{id: s.actions.SandboxID, config: config, ips: s.ips(s.actions.SandboxID, s.observed.GetIps())}
+		config, _, err := s.m.sandboxConfig(s.pod, containerspec.SandboxInputs{Attempt: s.actions.Attempt, IDs: ids})
+		if err != nil {
+			return err
+		}
+		s.sandbox = sandbox{id: s.actions.SandboxID, ids: ids, config: config, ips: s.ips(s.actions.SandboxID, s.observed.GetIps())}
 		return nil
 	}
 	s.m.learnNode(ctx)
@@ -45,7 +50,11 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 		}
 	}()
 	s.m.cfg.Metrics.SandboxBegun()
-	config, cut, err := s.m.sandboxConfig(s.pod, s.actions.Attempt, telemetry.Traceparent(ctx))
+	handler, ids, err := s.handler(ctx)
+	if err != nil {
+		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
+	}
+	config, cut, err := s.m.sandboxConfig(s.pod, containerspec.SandboxInputs{Attempt: s.actions.Attempt, IDs: ids, Traceparent: telemetry.Traceparent(ctx)})
 	if err != nil {
 		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
 	}
@@ -56,7 +65,7 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	if err := os.MkdirAll(config.GetLogDirectory(), logDirMode); err != nil {
 		return fmt.Errorf("log directory of pod %s: %w", podName(s.pod), err)
 	}
-	id, err := s.runSandbox(ctx, config)
+	id, err := s.runSandbox(ctx, config, handler)
 	if err != nil {
 		if ctx.Err() == nil {
 			s.m.cfg.Metrics.SandboxFailed()
@@ -71,25 +80,22 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 			telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, names)
 	}
 	s.m.cfg.Logger.InfoContext(ctx, "created a sandbox", telemetry.KeyPod, podName(s.pod), telemetry.KeySandboxID, id)
-	s.sandbox = sandbox{id: id, config: config, ips: s.ips(id, nil)}
+	s.sandbox = sandbox{id: id, ids: ids, config: config, ips: s.ips(id, nil)}
 	return nil
 }
 
-// runSandbox makes the sandbox when it is its turn.
-func (s *podSync) runSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig) (id string, err error) {
+// runSandbox makes the sandbox when it is its turn. The handler of a pod without a runtime class is empty.
+func (s *podSync) runSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (id string, err error) {
 	waiting := s.m.cfg.Clock.Now()
 	err = s.m.starts.Pass(ctx, func() (err error) {
 		begun := s.m.cfg.Clock.Now()
 		s.m.cfg.Metrics.GatePassed(begun.Sub(waiting))
-		id, err = s.rt.runPodSandbox(ctx, config)
-		s.m.cfg.Metrics.SandboxCalled(defaultHandler, s.m.cfg.Clock.Since(begun), err)
+		id, err = s.rt.runPodSandbox(ctx, config, handler)
+		s.m.cfg.Metrics.SandboxCalled(handler, s.m.cfg.Clock.Since(begun), err)
 		return err
 	})
 	return id, err
 }
-
-// defaultHandler is the name of the runtime handler that pods without a runtime class have.
-const defaultHandler = ""
 
 // ips gives the addresses of a pod in a sandbox: those that are known, else what the runtime says, asked once.
 func (s *podSync) ips(id string, known []string) func(context.Context) ([]string, error) {
@@ -123,13 +129,13 @@ func (s *podSync) ips(id string, known []string) func(context.Context) ([]string
 
 // sandboxConfig makes the configuration of a pod's sandbox. Cut says, a sentence each, what of its DNS configuration there is
 // no room for.
-func (m *Manager) sandboxConfig(pod *v1.Pod, attempt uint32, traceparent string) (config *runtimeapi.PodSandboxConfig, cut []string, err error) {
+func (m *Manager) sandboxConfig(pod *v1.Pod, in containerspec.SandboxInputs) (config *runtimeapi.PodSandboxConfig, cut []string, err error) {
 	host, err := m.hostDNS()
 	if err != nil {
 		return nil, nil, err
 	}
-	dns, cut := containerspec.DNS(pod, *m.node.Load(), host)
-	config, err = containerspec.Sandbox(pod, attempt, *m.node.Load(), dns, traceparent)
+	in.DNS, cut = containerspec.DNS(pod, *m.node.Load(), host)
+	config, err = containerspec.Sandbox(pod, *m.node.Load(), in)
 	return config, cut, err
 }
 

@@ -9,10 +9,6 @@ import (
 // supported says whether this version can run a pod at all. It fails with an *UnsupportedError.
 func supported(pod *v1.Pod) error {
 	switch {
-	case pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName != "":
-		return &UnsupportedError{Field: "spec.runtimeClassName", Message: "runtime classes are not supported by this version of Quartet; leave the field out"}
-	case pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers:
-		return &UnsupportedError{Field: "spec.hostUsers", Message: "user namespaces are not supported by this version of Quartet; leave the field out"}
 	case len(pod.Spec.ResourceClaims) > 0:
 		return &UnsupportedError{Field: "spec.resourceClaims", Message: "resource claims are not supported by this version of Quartet; leave them out"}
 	}

@@ -49,10 +49,18 @@ func (t *tracedRuntime) end(ctx context.Context, method string, about telemetry.
 
 func isGone(err error) bool { return status.Code(err) == codes.NotFound }
 
-func (t *tracedRuntime) runPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig) (id string, err error) {
+func (t *tracedRuntime) status(ctx context.Context) (s *runtimeapi.StatusResponse, err error) {
+	err = t.calls.Call(ctx, runtimeapi.RuntimeService_Status_FullMethodName, telemetry.Subject{}, nil, func(ctx context.Context) (err error) {
+		s, err = t.service.Status(ctx, false)
+		return err
+	})
+	return s, err
+}
+
+func (t *tracedRuntime) runPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (id string, err error) {
 	t.wrote.Store(true)
 	err = t.calls.Call(ctx, runtimeapi.RuntimeService_RunPodSandbox_FullMethodName, aboutSandbox(config), nil, func(ctx context.Context) (err error) {
-		id, err = t.service.RunPodSandbox(ctx, config, "")
+		id, err = t.service.RunPodSandbox(ctx, config, handler)
 		return err
 	})
 	return id, err

@@ -1,0 +1,82 @@
+package podruntime
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
+)
+
+// handler is the runtime's handler that a pod asks for, by its runtime class, and the IDs of its user namespace. The runtime
+// says what it has: it is asked for the pods that ask for something. It fails with an *UnsupportedError when the runtime has
+// no such handler, or one without user namespaces. The handler of a pod without a runtime class is empty.
+func (s *podSync) handler(ctx context.Context) (handler string, ids containerspec.IDs, err error) {
+	if s.pod.Spec.RuntimeClassName != nil {
+		handler = *s.pod.Spec.RuntimeClassName
+	}
+	if handler == "" && !ownUsers(s.pod) {
+		return "", ids, nil
+	}
+	status, err := s.rt.status(ctx)
+	if err != nil {
+		return "", ids, fmt.Errorf("handlers of the runtime: %w", err)
+	}
+	features, err := featuresOf(status.GetRuntimeHandlers(), handler)
+	if err != nil {
+		return "", ids, err
+	}
+	if !ownUsers(s.pod) {
+		return handler, ids, nil
+	}
+	if !features.GetUserNamespaces() {
+		message := "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
+		if handler != "" {
+			message = fmt.Sprintf("can't set `spec.hostUsers: false`, RuntimeClass handler %q does not support user namespaces", handler)
+		}
+		return "", ids, &UnsupportedError{Field: "spec.hostUsers", Message: message + "; leave the field out"}
+	}
+	ids, err = s.m.userNamespace(s.pod)
+	return handler, ids, err
+}
+
+// featuresOf is what a handler can do. A runtime that names no handlers is left to judge the name by itself.
+func featuresOf(handlers []*runtimeapi.RuntimeHandler, name string) (*runtimeapi.RuntimeHandlerFeatures, error) {
+	var names []string
+	for _, h := range handlers {
+		if h.GetName() == name {
+			return h.GetFeatures(), nil
+		}
+		if h.GetName() != "" {
+			names = append(names, h.GetName())
+		}
+	}
+	if len(handlers) == 0 || name == "" {
+		return nil, nil
+	}
+	slices.Sort(names)
+	return nil, &UnsupportedError{
+		Field: "spec.runtimeClassName",
+		Message: fmt.Sprintf("the runtime has no handler named %q; it has %s: name one of these, or give the runtime such a handler",
+			name, strings.Join(names, ", ")),
+	}
+}
+
+// ownUsers says whether a pod asks for a user namespace of its own.
+func ownUsers(pod *v1.Pod) bool { return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers }
+
+// userNamespace has the IDs of a pod's user namespace, the same ones as long as the pod is there; none for a pod that uses the
+// host's.
+func (m *Manager) userNamespace(pod *v1.Pod) (containerspec.IDs, error) {
+	if !ownUsers(pod) {
+		return containerspec.IDs{}, nil
+	}
+	if m.cfg.UserIDs == nil {
+		return containerspec.IDs{}, &UnsupportedError{Field: "spec.hostUsers", Message: "this node has no user IDs for pods; leave the field out"}
+	}
+	return m.cfg.UserIDs(pod.UID)
+}

@@ -1,0 +1,21 @@
+package main
+
+import (
+	"path/filepath"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/services/syncloop/internal/userns"
+)
+
+// userIDs gives pods with a user namespace their IDs; where the podruntime keeps pods' own files it finds those of earlier
+// processes.
+func userIDs(cfg nodeconfig.Config) *userns.Allocator {
+	perPod := uint32(userns.DefaultPerPod)
+	if n := cfg.Kubelet.UserNamespaces; n != nil && n.IDsPerPod != nil {
+		perPod = uint32(*n.IDsPerPod) //nolint:gosec // validated
+	}
+	return userns.New(userns.Config{
+		PodsDir: filepath.Join(cfg.RootDir, "pods"), PerPod: perPod,
+		Subordinate: func(perPod uint32) (userns.Range, error) { return userns.Subordinate(userns.Local{}, perPod) },
+	})
+}
