@@ -85,6 +85,7 @@ type Workers interface {
 	Poke(uid types.UID, cause worker.Cause)
 	End(uid types.UID, cause worker.Cause, end worker.End) bool
 	Has(uid types.UID) bool
+	Ending(uid types.UID) bool
 	RetryFailed()
 	Tidy()
 	Due() *worker.Due
@@ -272,9 +273,9 @@ func (l *Loop) handleDue() {
 	}
 }
 
-// poke gives a worker work, or keeps it until the gate is open.
+// poke gives a worker work, or keeps it until the gate is open. The end of a pod waits for no gate, nor do its next tries.
 func (l *Loop) poke(uid types.UID, cause worker.Cause) {
-	if !l.isOpen() {
+	if !l.isOpen() && !l.cfg.Workers.Ending(uid) {
 		l.hold(uid, cause)
 		return
 	}

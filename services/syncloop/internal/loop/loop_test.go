@@ -1,15 +1,19 @@
 package loop_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/attribute"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -225,6 +229,26 @@ func TestUnhealthyPlegHoldsSyncsBackAndNoRemoval(t *testing.T) {
 	r.eventually("new is ready", func() bool { return r.ready("u2") })
 }
 
+func TestARemovalThatFailsIsTriedAgainWhilePlegIsUnhealthy(t *testing.T) {
+	r := start(t)
+	r.source("file", true)
+	r.add(fakenode.Pod("u1", "web", always))
+	r.eventually("web is ready", func() bool { return r.ready("u1") })
+	var tries atomic.Int64
+	r.node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
+		if tries.Add(1) < 4 {
+			return status.Error(codes.Unavailable, "connection refused")
+		}
+		return nil
+	}})
+	r.node.SetUnhealthy("no relist has finished for 4 min")
+	r.eventually("the loop says why", func() bool {
+		return slices.ContainsFunc(r.loop.Health().Reasons, func(s string) bool { return strings.Contains(s, "no relist") })
+	})
+	r.config.Delete("u1")
+	r.eventually("web is gone", func() bool { return len(r.node.UIDs()) == 0 })
+}
+
 func TestPlegThatIsAwayHoldsSyncsBackUntilItIsBack(t *testing.T) {
 	r := start(t)
 	r.source("file", true)
@@ -329,8 +353,8 @@ func TestABurstOnOneStreamHoldsUpNoOther(t *testing.T) {
 	r.node.Run(fakenode.Pod("noise", "noise", always))
 	r.add(fakenode.Pod("noise", "noise", always))
 	r.eventually("noise is ready", func() bool { return r.ready("noise") })
-	status := r.store.Observed("noise")
-	event := &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: "noise", Status: status}
+	seen := r.store.Observed("noise")
+	event := &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: "noise", Status: seen}
 	for range 1500 { // less than the log of the stream
 		r.node.Events.Emit("noise", event, event)
 	}

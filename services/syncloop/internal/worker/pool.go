@@ -253,6 +253,12 @@ func (p *Pool) Has(uid types.UID) bool {
 	return false
 }
 
+// Ending tells whether a pod is being ended, or is about to be: its worker has stopped to sync it.
+func (p *Pool) Ending(uid types.UID) bool {
+	w := p.worker(uid)
+	return w != nil && w.ending()
+}
+
 // Tidy forgets what is not needed any more of pods that are long gone.
 func (p *Pool) Tidy() {
 	p.mu.Lock()

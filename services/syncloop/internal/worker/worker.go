@@ -227,6 +227,13 @@ func (w *worker) settle(out outcome) bool {
 	return false
 }
 
+// ending tells whether the pod is being ended, or is about to be.
+func (w *worker) ending() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.state > Syncing || (w.pending != nil && w.pending.End != nil)
+}
+
 // leaving tells whether the worker ends its pod for good, so that the pod can only come back by a worker of its own.
 func (w *worker) leaving() bool {
 	w.mu.Lock()

@@ -1,0 +1,270 @@
+package transcripts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/clock"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
+	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
+	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+)
+
+// syncloop is one process of it.
+type syncloop struct {
+	store   *podstore.Store
+	pool    *worker.Pool
+	evicter *engineserver.Evictions
+	// changed has room for one signal: readers are told something new.
+	changed chan struct{}
+	kill    func()
+}
+
+func newSyncloop(s *story) (*syncloop, error) {
+	ctx, end := context.WithCancel(context.Background())
+	log := func(in lane, who string) *slog.Logger {
+		return slog.New(logged{Handler: slog.DiscardHandler, story: s, lane: in, who: who, ctx: ctx})
+	}
+	book, err := evictions.Open(filepath.Join(s.stateDir, "evictions.json"))
+	if err != nil {
+		end()
+		return nil, err
+	}
+	ends, err := endings.Open(endings.Config{Dir: filepath.Join(s.stateDir, "endings"), Boot: "boot", Now: s.sinceBoot})
+	if err != nil {
+		end()
+		return nil, err
+	}
+	told := events{s, ctx, &sync.Map{}}
+	realClock, tracer := clock.RealClock{}, telemetry.Off()
+	manager, err := newManager(s, ends, told)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	out := &syncloop{changed: make(chan struct{}, 1)}
+	out.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: realClock, Tracer: tracer, Logger: slog.New(slog.DiscardHandler)})
+	out.pool = worker.NewPool(ctx, worker.Config{
+		Runtime: acting{manager, s, ctx}, Observer: s.pleg, Statuses: states{out.store, s, ctx, &sync.Map{}}, Endings: ends, Clock: realClock, BootTime: s.sinceBoot,
+		Tracer: tracer, Logger: log(laneWork, "worker"), Events: told, Resync: time.Minute,
+		Jitter: func(d time.Duration) time.Duration { return d },
+	})
+	cfg := loop.Config{
+		Desired: s.config, Events: s.pleg.events, Pleg: s.pleg, Workers: out.pool, Store: out.store, PodEvents: told, Evictions: book, Endings: ends,
+		PodFromObserved: podruntime.PodFromObserved, Clock: realClock, Tracer: tracer, Logger: log(laneLoop, "loop"), Resync: time.Minute,
+	}
+	if len(s.nodes.List()) > 0 {
+		cfg.Node = s.nodes
+	}
+	out.evicter = &engineserver.Evictions{Book: book, Store: out.store, Workers: out.pool, Metrics: metrics.OrDiscard(nil)}
+	turning := loop.New(cfg)
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := turning.Run(ctx); !errors.Is(err, context.Canceled) {
+			s.t.Errorf("%v: %v", errEnded, err)
+		}
+	})
+	running.Go(func() { out.follow(ctx) })
+	out.kill = sync.OnceFunc(func() {
+		end()
+		running.Wait()
+		out.pool.Wait()
+		out.store.Close()
+	})
+	return out, nil
+}
+
+func newManager(s *story, ends *endings.Book, told events) (*podruntime.Manager, error) {
+	resolvConf := filepath.Join(s.stateDir, "resolv.conf")
+	if err := os.WriteFile(resolvConf, []byte("nameserver 198.51.100.53\n"), 0o600); err != nil {
+		return nil, err
+	}
+	return podruntime.New(podruntime.Config{
+		Runtime: func() (internalapi.RuntimeService, error) { return runtimeService{m: s.machine}, nil },
+		Images:  func() (internalapi.ImageManagerService, error) { return imageService{m: s.machine}, nil },
+		Clock:   clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Events: told, Endings: ends, NodeName: "node", NodeIP: "198.51.100.1",
+		PodLogsDir: filepath.Join(s.stateDir, "logs"), RootDir: filepath.Join(s.stateDir, "root"),
+		Kubelet: &kubeletconfigv1beta1.KubeletConfiguration{ResolverConfig: &resolvConf},
+	}), nil
+}
+
+// follow signals when readers are told something new.
+func (s *syncloop) follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		source, err := s.store.Source()
+		if err != nil { // not told yet
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		sub, err := source.Subscribe(ctx, nil)
+		if err != nil {
+			return
+		}
+		defer sub.Close()
+		for {
+			if _, err := sub.Next(ctx); err != nil {
+				return
+			}
+			select {
+			case s.changed <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// tellStatuses writes down what is told of each pod, where that is not what was told before.
+func (s *story) tellStatuses() {
+	list, err := s.syncloop.store.List()
+	if err != nil {
+		return
+	}
+	now := map[types.UID]string{}
+	for _, one := range list {
+		var pod v1.Pod
+		if err := pod.Unmarshal(one.GetPod()); err != nil {
+			s.t.Error(err)
+			return
+		}
+		now[pod.UID] = string(pod.UID) + " is " + statusOf(&pod, one)
+		if s.told[pod.UID] != now[pod.UID] {
+			s.line(laneStatus, "status", now[pod.UID])
+		}
+	}
+	for uid, text := range s.told {
+		if now[uid] == "" {
+			s.line(laneStatus, "status", strings.Fields(text)[0]+" is not listed any more")
+		}
+	}
+	s.told = now
+}
+
+// statusOf says in short what is told of a pod.
+func statusOf(pod *v1.Pod, told *enginev1.Pod) string {
+	words := []string{string(pod.Status.Phase)}
+	if pod.Status.Reason != "" {
+		words[0] += " (" + pod.Status.Reason + ": " + pod.Status.Message + ")"
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == v1.PodReady && c.Status == v1.ConditionTrue {
+			words = append(words, "ready")
+		}
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		text := c.Name
+		switch {
+		case c.State.Running != nil:
+			text += " runs"
+		case c.State.Waiting != nil:
+			text += " waits (" + c.State.Waiting.Reason + ")"
+		case c.State.Terminated != nil:
+			text += fmt.Sprintf(" has ended with %d", c.State.Terminated.ExitCode)
+		}
+		if c.RestartCount > 0 {
+			text += fmt.Sprintf(", restart count %d", c.RestartCount)
+		}
+		words = append(words, text)
+	}
+	if told.GetSource() == "" {
+		words = append(words, "no source names it")
+	}
+	return strings.Join(words, ", ")
+}
+
+// states is the store as the workers see it, with a line for each step of a worker's life.
+type states struct {
+	*podstore.Store
+	story *story
+	ctx   context.Context //nolint:containedctx // it ends with the process
+	// last has the state of each pod that was written down last, as a worker.State by types.UID.
+	last *sync.Map
+}
+
+// SetState implements worker.Statuses.
+func (s states) SetState(uid types.UID, state worker.State) {
+	if was, _ := s.last.Swap(uid, state); was != state && s.ctx.Err() == nil {
+		s.story.line(workOf(uid), "worker", fmt.Sprintf("%s: %v", uid, state))
+	}
+	s.Store.SetState(uid, state)
+}
+
+// Forget implements worker.Statuses.
+func (s states) Forget(uid types.UID) {
+	s.last.Delete(uid)
+	s.story.line(workOf(uid), "worker", fmt.Sprintf("%s: gone", uid))
+	s.Store.Forget(uid)
+}
+
+// acting is the manager as the workers see it, with a line for what the calls alone do not say.
+type acting struct {
+	*podruntime.Manager
+	story *story
+	ctx   context.Context //nolint:containedctx // it ends with the process
+}
+
+// SyncPod implements worker.Runtime.
+func (a acting) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (podruntime.Result, error) {
+	result, err := a.Manager.SyncPod(ctx, pod, observed)
+	if result.RetryAfter > 0 && a.ctx.Err() == nil {
+		a.story.line(workOf(pod.UID), "worker", fmt.Sprintf("%s: comes back in %v", pod.UID, result.RetryAfter.Round(time.Millisecond)))
+	}
+	return result, err
+}
+
+// KillPod implements worker.Runtime.
+func (a acting) KillPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus, grace int64) error {
+	a.story.line(workOf(pod.UID), "worker", fmt.Sprintf("%s: ends the pod, %d s are left for it", pod.UID, grace))
+	return a.Manager.KillPod(ctx, pod, observed, grace)
+}
+
+// events writes down the events of pods.
+type events struct {
+	story *story
+	ctx   context.Context //nolint:containedctx // it ends with the process
+	// warned has what was told: reason and message.
+	warned *sync.Map
+}
+
+// Normal implements podruntime.Events.
+func (e events) Normal(_ context.Context, pod *v1.Pod, container, reason, _ string) {
+	e.tell(pod, container, reason, "")
+}
+
+// Warning implements podruntime.Events. One that was told before is not told again, as podevents only counts it.
+func (e events) Warning(_ context.Context, pod *v1.Pod, container, reason, message string) {
+	if _, before := e.warned.LoadOrStore(reason+message, true); !before {
+		e.tell(pod, container, "Warning "+reason, ": "+message)
+	}
+}
+
+func (e events) tell(pod *v1.Pod, container, reason, message string) {
+	if e.ctx.Err() != nil {
+		return
+	}
+	subject := string(pod.UID)
+	if container != "" {
+		subject += "/" + container
+	}
+	e.story.line(workOf(pod.UID), "event", subject+" "+reason+message)
+}
