@@ -129,6 +129,18 @@ func TestAnImageThatIsUnusedForTooLongGoes(t *testing.T) {
 	r.wantCount("kubelet_image_garbage_collected_total", "space", 0)
 }
 
+// TestWhatWentForItsAgeIsNotCountedAsRoom: the room is looked at after that.
+func TestWhatWentForItsAgeIsNotCountedAsRoom(t *testing.T) {
+	r, _ := onFake(t, imagegc.Policy{HighPercent: 85, LowPercent: 80, MinAge: 2 * time.Minute, MaxAge: time.Hour}, "a", "b", "c")
+	r.round(50, "a b c")
+	r.use(id("b"))
+	r.use(id("c"))
+	r.disk(110)
+	r.round(20, "c")
+	r.wantCount("kubelet_image_garbage_collected_total", "age", 1)
+	r.wantCount("kubelet_image_garbage_collected_total", "space", 1)
+}
+
 // TestAFailureIsToldTwice: once, as one may be nothing; again, as two in a row are something; and then no more until all is
 // well.
 func TestAFailureIsToldTwice(t *testing.T) {

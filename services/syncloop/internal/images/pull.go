@@ -63,9 +63,6 @@ func (p *Puller) pullWith(ctx context.Context, service internalapi.ImageManagerS
 			return nil
 		}
 		errs = append(errs, err)
-		if ctx.Err() != nil {
-			break
-		}
 	}
 	if len(errs) == 1 {
 		return errs[0]
