@@ -87,6 +87,7 @@ func kubelet() prometheus.Gatherer {
 	kubeletmetrics.RunPodSandboxDuration.WithLabelValues("").Observe(1)
 	kubeletmetrics.RunPodSandboxErrors.WithLabelValues("").Inc()
 	kubeletmetrics.ImagePullDuration.WithLabelValues("").Observe(1)
+	kubeletmetrics.ImageGarbageCollectedTotal.WithLabelValues("space").Inc()
 	kubeletmetrics.RunningContainerCount.WithLabelValues("running").Inc()
 	kubeletmetrics.DesiredPodCount.WithLabelValues("").Inc()
 	kubeletmetrics.ActivePodCount.WithLabelValues("").Inc()
