@@ -1,136 +1,132 @@
 package show
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
-
-	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
-	"github.com/quartet-node/quartet/internal/layout"
-	"github.com/quartet-node/quartet/internal/stream"
-	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
 )
 
-// happening is one thing that has happened to a pod in the runtime.
+// happening is one thing that has happened to a pod.
 type happening struct {
-	Time        time.Time `json:"time"`
-	Type        string    `json:"type"`
-	Namespace   string    `json:"namespace"`
-	Pod         string    `json:"pod"`
-	PodUID      string    `json:"podUID"`
-	Container   string    `json:"container,omitempty"`
-	ContainerID string    `json:"containerID,omitempty"`
-	ExitCode    *int32    `json:"exitCode,omitempty"`
-	Reason      string    `json:"reason,omitempty"`
+	Time time.Time `json:"time"`
+	// Kind is who has seen it: kindPod or kindLifecycle.
+	Kind string `json:"kind"`
+	// Type is Normal or Warning, or what pleg has seen: ContainerStarted and so on.
+	Type        string `json:"type"`
+	Namespace   string `json:"namespace"`
+	Pod         string `json:"pod"`
+	PodUID      string `json:"podUID"`
+	Container   string `json:"container,omitempty"`
+	ContainerID string `json:"containerID,omitempty"`
+	ExitCode    *int32 `json:"exitCode,omitempty"`
+	Reason      string `json:"reason,omitempty"`
+	Message     string `json:"message,omitempty"`
+	// Count is how often it has happened since FirstTime.
+	Count     int32      `json:"count,omitempty"`
+	FirstTime *time.Time `json:"firstTime,omitempty"`
+	// TraceID is the trace that it belongs to.
+	TraceID string `json:"traceID,omitempty"`
 }
 
-// The types, by the kubelet's names.
 const (
-	typeStarted = "ContainerStarted"
-	typeDied    = "ContainerDied"
-	typeRemoved = "ContainerRemoved"
-	typeSync    = "PodSync"
+	// kindLifecycle is what pleg has seen in the runtime.
+	kindLifecycle = "Lifecycle"
+	// kindPod is what syncloop has done for a pod, and what it could not do, as the kubelet's events tell it.
+	kindPod = "Pod"
 )
-
-// typeName names the type of an event.
-func typeName(t lifecyclev1.EventType) string {
-	switch t {
-	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED:
-		return typeStarted
-	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED:
-		return typeDied
-	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED:
-		return typeRemoved
-	case lifecyclev1.EventType_EVENT_TYPE_POD_SYNC:
-		return typeSync
-	case lifecyclev1.EventType_EVENT_TYPE_UNSPECIFIED:
-		return unknown
-	default:
-		return t.String()
-	}
-}
-
-// fromEvent is an event as it came.
-func fromEvent(e *lifecyclev1.Event) happening {
-	h := happening{
-		Time: e.GetOccurredAt().AsTime(), Type: typeName(e.GetType()), Namespace: e.GetStatus().GetNamespace(), Pod: e.GetStatus().GetName(),
-		PodUID: e.GetPodUid(), Container: e.GetContainerName(), ContainerID: e.GetContainerId(), Reason: e.GetReason(),
-	}
-	if e.GetOccurredAt() == nil {
-		h.Time = e.GetObservedAt().AsTime()
-	}
-	if e.GetType() == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED {
-		code := e.GetExitCode()
-		h.ExitCode = &code
-	}
-	return h
-}
-
-// fromStatus is what must have happened last to each container of a pod for it to be as it was observed. There is no
-// history of events; this is what can be known of the time before one looks.
-func fromStatus(status *lifecyclev1.PodStatus) []happening {
-	var all []happening
-	for _, c := range status.GetContainers() {
-		h := happening{
-			Namespace: status.GetNamespace(), Pod: status.GetName(), PodUID: status.GetUid(), Container: c.GetName(), ContainerID: c.GetId(),
-		}
-		switch c.GetState() {
-		case lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING:
-			h.Type, h.Time = typeStarted, c.GetStartedAt().AsTime()
-		case lifecyclev1.ContainerState_CONTAINER_STATE_EXITED:
-			code := c.GetExitCode()
-			h.Type, h.Time, h.ExitCode, h.Reason = typeDied, c.GetFinishedAt().AsTime(), &code, c.GetReason()
-		case lifecyclev1.ContainerState_CONTAINER_STATE_CREATED, lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN,
-			lifecyclev1.ContainerState_CONTAINER_STATE_UNSPECIFIED:
-			continue
-		default:
-			continue
-		}
-		all = append(all, h)
-	}
-	return all
-}
 
 func sortByTime(all []happening) {
 	slices.SortStableFunc(all, func(x, y happening) int { return x.Time.Compare(y.Time) })
 }
 
-// since is what a pod's new status says that its old one did not.
-func since(old, fresh *lifecyclev1.PodStatus) []happening {
-	known := fromStatus(old)
-	return slices.DeleteFunc(fromStatus(fresh), func(h happening) bool {
-		return slices.ContainsFunc(known, func(k happening) bool { return k.ContainerID == h.ContainerID && k.Type == h.Type })
+// eventSelection is the events that a command is about.
+type eventSelection struct {
+	selection
+	// types are those that are wanted; all when empty.
+	types []string
+	// node is the name of the node, which the names of static pods end in.
+	node string
+}
+
+// eventTypes are what --types takes.
+func eventTypes() []string { return []string{v1.EventTypeNormal, v1.EventTypeWarning, kindLifecycle} }
+
+// check fails when what was asked for contradicts itself, or does not exist.
+func (s *eventSelection) check() error {
+	for i, wanted := range s.types {
+		known := slices.IndexFunc(eventTypes(), func(t string) bool { return strings.EqualFold(t, wanted) })
+		if known < 0 {
+			return fmt.Errorf("--types: %q: must be %s", wanted, strings.Join(eventTypes(), ", "))
+		}
+		s.types[i] = eventTypes()[known]
+	}
+	return s.selection.check()
+}
+
+// wants tells whether events of one of some types are asked for.
+func (s *eventSelection) wants(types ...string) bool {
+	return len(s.types) == 0 || slices.ContainsFunc(types, func(t string) bool { return slices.Contains(s.types, t) })
+}
+
+func (s *eventSelection) wantsLifecycle() bool { return s.wants(kindLifecycle) }
+
+func (s *eventSelection) wantsPods() bool { return s.wants(v1.EventTypeNormal, v1.EventTypeWarning) }
+
+// only returns what of some happenings is asked for.
+func (s *eventSelection) only(all []happening) []happening {
+	return slices.DeleteFunc(all, func(h happening) bool {
+		wanted := h.Kind == kindLifecycle && s.wantsLifecycle() || h.Kind == kindPod && s.wants(h.Type)
+		return !wanted || !s.has(podName{namespace: h.Namespace, name: h.Pod, node: s.node})
 	})
 }
 
 func (a *asker) eventsCommand() *cobra.Command {
 	var watch bool
 	var output eventFormat
+	var s eventSelection
 	cmd := &cobra.Command{
-		Use:   "events",
-		Short: "Show what happens to pods in the container runtime",
-		Long: "Show what happens to pods in the container runtime: containers that start and die, with exit code and reason.\n\n" +
-			"No history is kept: without -w, and first with it, this shows the last that happened to each container that is\n" +
-			"still there. With -w it goes on with every event.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p := newEventPrinter(cmd.OutOrStdout(), output)
-			if watch {
-				return a.watchEvents(cmd, p)
+		Use:     "events [POD...]",
+		Aliases: []string{"event", "ev"},
+		Short:   "Show what happens to pods, what was done for them, and what could not be",
+		Long: "Show what happens to pods, the latest last. The kind of an event is\n\n" +
+			"  Pod        what syncloop has done for a pod and what it could not do, with the types (Normal, Warning), reasons and\n" +
+			"             words of a kubelet. What repeats is one event that counts. They are kept for an hour, until syncloop ends.\n" +
+			"  Lifecycle  what pleg has seen in the container runtime: containers that start, die and are removed. Of these no\n" +
+			"             history is kept: this shows the last that happened to each container that is still there.\n\n" +
+			"With -w it goes on with every event.",
+		Example: "  quartet events hello-" + hostname() + "\n  quartet events -w --types Warning,Lifecycle\n  quartet events -n kube-system -o json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s.names = args
+			if err := s.check(); err != nil {
+				return err
 			}
-			return a.listEvents(cmd, p)
+			if len(args) > 0 {
+				views, _ := a.listPods(cmd.Context()) // without them the machine's name is the node's
+				s.node = nodeOf(views)
+			}
+			p := newEventPrinter(cmd.OutOrStdout(), output.format)
+			if watch {
+				return a.watchEvents(cmd, p, &s)
+			}
+			return a.listEvents(cmd, p, &s)
 		},
 	}
+	addNamespace(cmd.Flags(), &s.namespace)
+	cmd.Flags().StringSliceVar(&s.types, "types", nil, "only events of these `TYPES`, with commas between: "+strings.Join(eventTypes(), ", "))
 	a.addFlags(cmd, nil, &watch)
-	cmd.Flags().VarP(&output, "output", "o", "`FORMAT` of the output: json, one object a line")
+	cmd.Flags().VarP(&output, "output", "o", "`FORMAT` of the output: wide, or json, one object a line")
 	return cmd
 }
 
@@ -139,8 +135,8 @@ type eventFormat struct{ format }
 
 // Set implements pflag.Value.
 func (f *eventFormat) Set(text string) error {
-	if text != string(formatJSON) {
-		return errors.New("must be json")
+	if text != string(formatJSON) && text != string(formatWide) {
+		return errors.New("must be wide or json")
 	}
 	return f.format.Set(text)
 }
@@ -151,9 +147,11 @@ type eventPrinter struct {
 	table *table
 }
 
-func newEventPrinter(out io.Writer, output eventFormat) *eventPrinter {
-	return &eventPrinter{out: out, json: output.format == formatJSON, table: newTable(out, formatTable, []column{
-		{name: "Time"}, {name: "Type", watched: len(typeStarted)}, {name: "Pod"}, {name: "Container"}, {name: "Exit code"}, {name: "Reason"},
+func newEventPrinter(out io.Writer, output format) *eventPrinter {
+	return &eventPrinter{out: out, json: output == formatJSON, table: newTable(out, output, []column{
+		{name: "Time"}, {name: "Kind", watched: len(kindLifecycle)}, {name: "Type", watched: len(typeStarted)}, {name: "Pod"}, {name: "Container"},
+		{name: "First seen", wide: true}, {name: "Trace", wide: true, watched: len("0af7651916cd43dd8448eb211c80319c")},
+		{name: "Count"}, {name: "Reason", watched: len("Completed")}, {name: "Message"},
 	}, true)}
 }
 
@@ -167,13 +165,19 @@ func (p *eventPrinter) print(all ...happening) error {
 		}
 		return nil
 	}
+	clockTime := func(t time.Time) string { return t.Local().Format("15:04:05.000") }
 	var rows [][]any
 	for _, h := range all {
-		code := ""
-		if h.ExitCode != nil {
-			code = fmt.Sprint(*h.ExitCode)
+		count, first := "", ""
+		if h.Count > 0 {
+			count = fmt.Sprint(h.Count)
 		}
-		rows = append(rows, []any{h.Time.Local().Format("15:04:05.000"), h.Type, title(h.Namespace, h.Pod), h.Container, code, oneLine(h.Reason)})
+		if h.FirstTime != nil {
+			first = clockTime(*h.FirstTime)
+		}
+		rows = append(rows, []any{
+			clockTime(h.Time), h.Kind, h.Type, title(h.Namespace, h.Pod), h.Container, first, h.TraceID, count, oneLine(h.Reason), oneLine(h.Message),
+		})
 	}
 	if len(rows) == 0 {
 		return nil
@@ -181,69 +185,116 @@ func (p *eventPrinter) print(all ...happening) error {
 	return p.table.print(rows...)
 }
 
-func (a *asker) listStatuses(ctx context.Context) ([]*lifecyclev1.PodStatus, error) {
-	response, err := ask(ctx, a, layout.PLEG, func(ctx context.Context, conn grpc.ClientConnInterface) (*lifecyclev1.ListPodStatusesResponse, error) {
-		return lifecyclev1.NewLifecycleServiceClient(conn).ListPodStatuses(ctx, &lifecyclev1.ListPodStatusesRequest{})
-	})
-	return response.GetStatuses(), err
-}
-
-func (a *asker) listEvents(cmd *cobra.Command, p *eventPrinter) error {
-	statuses, err := a.listStatuses(cmd.Context())
-	if err != nil {
+// listEvents prints what has happened. When one of the two services does not answer, what the other has is printed before
+// the command fails.
+func (a *asker) listEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelection) error {
+	var all []happening
+	var lifecycleErr, podsErr error
+	if s.wantsLifecycle() {
+		all, lifecycleErr = a.listLifecycle(cmd.Context())
+	}
+	if s.wantsPods() {
+		var events []podEvent
+		events, podsErr = a.listPodEvents(cmd.Context())
+		for _, e := range events {
+			all = append(all, e.happened())
+		}
+	}
+	all = s.only(all)
+	sortByTime(all)
+	err := cmp.Or(lifecycleErr, podsErr)
+	if len(all) == 0 && err == nil && !p.json {
+		_, err := fmt.Fprintln(cmd.ErrOrStderr(), "There are no events.")
 		return err
 	}
-	var all []happening
-	for _, status := range statuses {
-		all = append(all, fromStatus(status)...)
-	}
-	sortByTime(all)
-	return p.print(all...)
+	return errors.Join(p.print(all...), err)
 }
 
-func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter) error {
+// watchEvents prints what has happened, and then everything that does.
+func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelection) error {
 	ctx, fail := context.WithCancelCause(cmd.Context())
 	defer fail(nil)
-	// What a snapshot says is collected, so that it can be told in the order in which it happened.
-	var snapshot []happening
-	return follow(ctx, a, cmd, layout.PLEG, eventSource, stream.FollowConfig[*lifecyclev1.Event]{
-		Handle: func(change stream.Change[*lifecyclev1.Event]) {
-			if change.FromSnapshot {
-				snapshot = append(snapshot, since(change.Old.GetStatus(), change.New.GetStatus())...)
-				return
-			}
-			if change.New == nil {
-				return
-			}
-			h := fromEvent(change.New)
-			if h.Pod == "" {
-				// The last event of a pod may have nothing left to name it by.
-				h.Namespace, h.Pod = change.Old.GetStatus().GetNamespace(), change.Old.GetStatus().GetName()
-			}
-			if err := p.print(h); err != nil {
-				fail(err)
-			}
-		},
-		Synced: func() {
-			sortByTime(snapshot)
-			if err := p.print(snapshot...); err != nil {
-				fail(err)
-			}
-			snapshot = nil
-		},
+	sources := map[string]func(context.Context, *cobra.Command, func(...happening), func()) error{}
+	if s.wantsLifecycle() {
+		sources[kindLifecycle] = a.followLifecycle
+	}
+	if s.wantsPods() {
+		sources[kindPod] = a.followPodEvents
+	}
+	w := &eventWatch{printer: p, only: s.only, fail: fail, awaited: slices.Collect(maps.Keys(sources)), all: make(chan struct{})}
+	group, ctx := errgroup.WithContext(ctx)
+	for kind, follow := range sources {
+		group.Go(func() error { return follow(ctx, cmd, w.tell, func() { w.synced(kind) }) })
+	}
+	group.Go(func() error {
+		// A service that hangs does not keep what the other has to say.
+		timer := a.clock.NewTimer(callTimeout)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+		case <-w.all:
+		case <-timer.C():
+			w.release()
+		}
+		return nil
 	})
+	return group.Wait()
 }
 
-func eventSource(conn grpc.ClientConnInterface) stream.Source[*lifecyclev1.Event] {
-	client := lifecyclev1.NewLifecycleServiceClient(conn)
-	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*lifecyclev1.Event], error) {
-		watch, err := client.WatchEvents(ctx, &lifecyclev1.WatchEventsRequest{ResumeToken: token})
-		if err != nil {
-			return nil, err
-		}
-		return func() (*streamv1.Frame, *lifecyclev1.Event, error) {
-			m, err := watch.Recv()
-			return m.GetFrame(), m.GetEvent(), err
-		}, nil
-	})
+// eventWatch puts what several services tell into one row: what each has at first is kept until all have told it, so that it
+// can be told in the order in which it happened.
+type eventWatch struct {
+	printer *eventPrinter
+	only    func([]happening) []happening
+	fail    func(error)
+	// all is closed when what was kept is printed.
+	all chan struct{}
+
+	mu sync.Mutex
+	// awaited are the kinds of which not all is known that there is at first.
+	awaited []string
+	kept    []happening
+	// told is true when what was kept is printed.
+	told bool
+}
+
+// tell prints what has happened, or keeps it.
+func (w *eventWatch) tell(all ...happening) {
+	all = w.only(all)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.told {
+		w.kept = append(w.kept, all...)
+		return
+	}
+	if err := w.printer.print(all...); err != nil {
+		w.fail(err)
+	}
+}
+
+// synced notes that a service has told what it has.
+func (w *eventWatch) synced(kind string) {
+	w.mu.Lock()
+	w.awaited = slices.DeleteFunc(w.awaited, func(k string) bool { return k == kind })
+	last := len(w.awaited) == 0
+	w.mu.Unlock()
+	if last {
+		w.release()
+	}
+}
+
+// release prints what was kept.
+func (w *eventWatch) release() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.told {
+		return
+	}
+	w.told = true
+	sortByTime(w.kept)
+	if err := w.printer.print(w.kept...); err != nil {
+		w.fail(err)
+	}
+	w.kept = nil
+	close(w.all)
 }

@@ -49,7 +49,28 @@ func ago(d time.Duration) time.Time { return now.Add(-d) }
 
 type fakeEngine struct {
 	enginev1.UnimplementedEngineServiceServer
-	pods *stream.Level[*enginev1.Pod]
+	pods    *stream.Level[*enginev1.Pod]
+	events  *stream.Level[*enginev1.PodEvent]
+	mu      sync.Mutex
+	workers []*enginev1.Worker
+}
+
+func (f *fakeEngine) WatchPodEvents(r *enginev1.WatchPodEventsRequest, to grpc.ServerStreamingServer[enginev1.WatchPodEventsResponse]) error {
+	return streamrpc.Serve(to.Context(), f.events, r.GetResumeToken(), func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
+		return to.Send(&enginev1.WatchPodEventsResponse{Frame: frame, Event: event})
+	})
+}
+
+func (f *fakeEngine) setWorkers(workers ...*enginev1.Worker) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.workers = workers
+}
+
+func (f *fakeEngine) ListWorkers(context.Context, *enginev1.ListWorkersRequest) (*enginev1.ListWorkersResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &enginev1.ListWorkersResponse{Workers: f.workers}, nil
 }
 
 func (f *fakeEngine) ListPods(context.Context, *enginev1.ListPodsRequest) (*enginev1.ListPodsResponse, error) {
@@ -215,7 +236,7 @@ func newNode(t *testing.T) *node {
 	})
 	return &node{
 		t: t, stateDir: dir, clock: clocktesting.NewFakeClock(now),
-		engine: &fakeEngine{pods: stream.NewLevel[*enginev1.Pod](stream.Config{})},
+		engine: &fakeEngine{pods: stream.NewLevel[*enginev1.Pod](stream.Config{}), events: stream.NewLevel[*enginev1.PodEvent](stream.Config{})},
 		pleg:   &fakePLEG{events: stream.NewEdge[*lifecyclev1.Event](stream.Config{})},
 		config: &fakeConfig{updates: stream.NewLevel[podUpdates](stream.Config{}), modes: map[configv1.Mode]*stream.Level[podUpdates]{}}, node: &fakeNode{nodes: stream.NewLevel[*nodev1.Node](stream.Config{})},
 	}
@@ -260,7 +281,7 @@ func (n *node) serve(service layout.Service) (stop func()) {
 func (n *node) command(args []string, out, errOut io.Writer) *cobra.Command {
 	a := &asker{clock: n.clock}
 	root := &cobra.Command{Use: "quartet", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(a.getCommand(), a.eventsCommand(), a.updatesCommand(), a.logsCommand())
+	root.AddCommand(a.getCommand(), a.describeCommand(), a.eventsCommand(), a.updatesCommand(), a.logsCommand())
 	// The directory is another each time; what is printed of it is not.
 	root.SetArgs(append(args, "--state-dir", n.stateDir))
 	root.SetOut(out)

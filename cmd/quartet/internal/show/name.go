@@ -60,6 +60,26 @@ func (s selection) find(argument string, names []podName) int {
 	return slices.IndexFunc(names, func(n podName) bool { return s.means(argument, n) })
 }
 
+// choose returns the pods of a selection, in the order in which they are named.
+func (s selection) choose(all []podView) ([]podView, error) {
+	if len(s.names) == 0 {
+		return slices.DeleteFunc(all, func(v podView) bool { return !s.inNamespace(v.pod.Namespace) }), nil
+	}
+	names, titles := make([]podName, len(all)), make([]string, len(all))
+	for i, v := range all {
+		names[i], titles[i] = nameOf(v), title(v.pod.Namespace, v.pod.Name)
+	}
+	var views []podView
+	for _, name := range s.names {
+		found := s.find(name, names)
+		if found < 0 {
+			return nil, s.noSuchPod(name, titles)
+		}
+		views = append(views, all[found])
+	}
+	return views, nil
+}
+
 // means is true when a name of the selection means a pod.
 func (s selection) means(argument string, pod podName) bool {
 	namespace := pod.namespace

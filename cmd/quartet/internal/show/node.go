@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/printers"
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
@@ -151,6 +152,13 @@ func (a *asker) watchNode(cmd *cobra.Command, output format) error {
 	out := cmd.OutOrStdout()
 	table := newTable(out, output, nodeColumns, true)
 	shown := ""
+	var objects printers.ResourcePrinter
+	if !output.isTable() {
+		var err error
+		if objects, err = objectPrinter(output); err != nil {
+			return err
+		}
+	}
 	handle := func(change stream.Change[*nodev1.Node]) {
 		if change.Op == stream.OpRemove {
 			return
@@ -161,7 +169,7 @@ func (a *asker) watchNode(cmd *cobra.Command, output format) error {
 			return
 		}
 		if !output.isTable() {
-			if err := printObject(out, output, node); err != nil {
+			if err := objects.PrintObj(node, out); err != nil {
 				fail(err)
 			}
 			return

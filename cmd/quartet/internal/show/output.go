@@ -95,20 +95,27 @@ func (t *table) print(rows ...[]any) error {
 
 // printObject prints a Kubernetes object that has its kind.
 func printObject(out io.Writer, f format, object runtime.Object) error {
-	var printer printers.ResourcePrinter
-	switch f {
-	case formatJSON:
-		printer = &printers.JSONPrinter{}
-	case formatYAML:
-		printer = &printers.YAMLPrinter{}
-	case formatName:
-		printer = &printers.NamePrinter{}
-	case formatTable, formatWide:
-		return fmt.Errorf("a table has no single objects")
-	default:
-		return fmt.Errorf("there is no format %q", f)
+	printer, err := objectPrinter(f)
+	if err != nil {
+		return err
 	}
 	return printer.PrintObj(object, out)
+}
+
+// objectPrinter prints Kubernetes objects that have their kind, one after another.
+func objectPrinter(f format) (printers.ResourcePrinter, error) {
+	switch f {
+	case formatJSON:
+		return &printers.JSONPrinter{}, nil
+	case formatYAML:
+		return &printers.YAMLPrinter{}, nil
+	case formatName:
+		return &printers.NamePrinter{}, nil
+	case formatTable, formatWide:
+		return nil, fmt.Errorf("a table has no single objects")
+	default:
+		return nil, fmt.Errorf("there is no format %q", f)
+	}
 }
 
 // printMessage prints a message of one of the services, the same bytes each time.

@@ -1,8 +1,10 @@
 package show
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -12,6 +14,9 @@ import (
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/cli-runtime/pkg/printers"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
@@ -39,6 +44,20 @@ func viewPod(p *enginev1.Pod) (podView, error) {
 var podColumns = []column{
 	{name: "Name"}, {name: "Ready"}, {name: "Status", watched: len("ContainerCreating")}, {name: "Restarts", watched: len("10 (10s ago)")}, {name: "Age"},
 	{name: "IP", wide: true, watched: len("10.88.100.100")}, {name: "Node", wide: true}, {name: "Source", wide: true}, {name: "Worker", wide: true},
+}
+
+// watchType is the word of Kubernetes for what becomes of an object that is watched.
+func watchType(op stream.Op) string {
+	switch op {
+	case stream.OpAdd:
+		return string(watch.Added)
+	case stream.OpUpdate:
+		return string(watch.Modified)
+	case stream.OpRemove:
+		return string(watch.Deleted)
+	default:
+		return string(watch.Error)
+	}
 }
 
 const (
@@ -80,7 +99,7 @@ func workerName(state enginev1.WorkerState) string {
 
 func (a *asker) podsCommand() *cobra.Command {
 	var output format
-	var watch bool
+	var goesOn, withTypes bool
 	var s selection
 	cmd := &cobra.Command{
 		Use:     "pods [NAME...]",
@@ -89,21 +108,26 @@ func (a *asker) podsCommand() *cobra.Command {
 		Long: "Show the pods of this node with their status, those that are being stopped included.\n\n" +
 			"A pod of another namespace than \"default\" is shown, and named, as NAMESPACE/NAME; -n shows the pods of\n" +
 			"one namespace, and names count in it. With -w each change is one more line; the last line of a pod that is gone\n" +
-			"has the status Removed.",
+			"has the status Removed. As JSON or YAML such a pod is printed once more as it was, which --output-watch-events\n" +
+			"tells from a change.",
 		Example: "  quartet get pods\n  quartet get pods -n kube-system\n  quartet get pods -o wide -w\n  quartet get pods hello-" + hostname() + " -o yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.names = args
 			if err := s.check(); err != nil {
 				return err
 			}
-			if watch {
-				return a.watchPods(cmd, output, s)
+			if withTypes && (!goesOn || output != formatJSON && output != formatYAML) {
+				return errors.New("--output-watch-events: it goes with -w and -o json or yaml")
+			}
+			if goesOn {
+				return a.watchPods(cmd, output, s, withTypes)
 			}
 			return a.getPods(cmd, output, s)
 		},
 	}
 	addNamespace(cmd.Flags(), &s.namespace)
-	a.addFlags(cmd, &output, &watch)
+	a.addFlags(cmd, &output, &goesOn)
+	cmd.Flags().BoolVar(&withTypes, "output-watch-events", false, "with -w and -o json or yaml: say what has become of each pod, ADDED, MODIFIED or DELETED")
 	return cmd
 }
 
@@ -130,20 +154,9 @@ func (a *asker) getPods(cmd *cobra.Command, output format, s selection) error {
 	if err != nil {
 		return err
 	}
-	names, titles := make([]podName, len(all)), make([]string, len(all))
-	for i, v := range all {
-		names[i], titles[i] = nameOf(v), title(v.pod.Namespace, v.pod.Name)
-	}
-	var views []podView
-	for _, name := range s.names {
-		found := s.find(name, names)
-		if found < 0 {
-			return s.noSuchPod(name, titles)
-		}
-		views = append(views, all[found])
-	}
-	if len(s.names) == 0 {
-		views = slices.DeleteFunc(all, func(v podView) bool { return !s.inNamespace(v.pod.Namespace) })
+	views, err := s.choose(all)
+	if err != nil {
+		return err
 	}
 	if output.isTable() && len(views) == 0 {
 		_, err := fmt.Fprintf(cmd.ErrOrStderr(), "There are no pods %s.\n", s.where())
@@ -182,7 +195,11 @@ type podWatch struct {
 	out    io.Writer
 	output format
 	table  *table
-	pods   selection
+	// objects prints each pod where it is no table.
+	objects printers.ResourcePrinter
+	// withTypes puts what has become of a pod around it, as kubectl does with --output-watch-events.
+	withTypes bool
+	pods      selection
 	// begun is false until the first snapshot is complete; its pods are kept to be printed in order.
 	begun bool
 	first []podView
@@ -191,25 +208,37 @@ type podWatch struct {
 	fail  func(error)
 }
 
-func (a *asker) watchPods(cmd *cobra.Command, output format, s selection) error {
+func (a *asker) watchPods(cmd *cobra.Command, output format, s selection, withTypes bool) error {
+	var objects printers.ResourcePrinter
+	if !output.isTable() {
+		var err error
+		if objects, err = objectPrinter(output); err != nil {
+			return err
+		}
+	}
 	ctx, fail := context.WithCancelCause(cmd.Context())
 	defer fail(nil)
 	w := &podWatch{
 		now: a.clock.Now, out: cmd.OutOrStdout(), output: output, pods: s, shown: make(map[string]string), fail: fail,
-		table: newTable(cmd.OutOrStdout(), output, podColumns, true),
+		table: newTable(cmd.OutOrStdout(), output, podColumns, true), objects: objects, withTypes: withTypes,
 	}
-	return follow(ctx, a, cmd, layout.SyncLoop, podSource, stream.FollowConfig[*enginev1.Pod]{Handle: w.handle, Synced: w.synced})
+	return follow(ctx, a, cmd, layout.SyncLoop, podSource, stream.FollowConfig[*enginev1.Pod]{Handle: w.handle, Synced: w.synced, Equal: samePod})
+}
+
+// samePod tells whether a pod is shown as it was: after a restart of syncloop most are.
+func samePod(held, fresh *enginev1.Pod) bool {
+	return bytes.Equal(held.GetPod(), fresh.GetPod()) && held.GetSource() == fresh.GetSource() && held.GetWorkerState() == fresh.GetWorkerState()
 }
 
 func podSource(conn grpc.ClientConnInterface) stream.Source[*enginev1.Pod] {
 	client := enginev1.NewEngineServiceClient(conn)
 	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*enginev1.Pod], error) {
-		watch, err := client.WatchPods(ctx, &enginev1.WatchPodsRequest{ResumeToken: token})
+		messages, err := client.WatchPods(ctx, &enginev1.WatchPodsRequest{ResumeToken: token})
 		if err != nil {
 			return nil, err
 		}
 		return func() (*streamv1.Frame, *enginev1.Pod, error) {
-			m, err := watch.Recv()
+			m, err := messages.Recv()
 			return m.GetFrame(), m.GetPod(), err
 		}, nil
 	})
@@ -232,7 +261,7 @@ func (w *podWatch) handle(change stream.Change[*enginev1.Pod]) {
 		w.first = append(w.first, view)
 		return
 	}
-	w.show(view, change.Op == stream.OpRemove)
+	w.show(view, change.Op)
 }
 
 func (w *podWatch) synced() {
@@ -250,7 +279,7 @@ func (w *podWatch) synced() {
 			w.isNews(v, rows[len(rows)-1])
 			continue
 		}
-		w.show(v, false)
+		w.show(v, stream.OpAdd)
 	}
 	w.first = nil
 	if len(rows) > 0 {
@@ -260,13 +289,18 @@ func (w *podWatch) synced() {
 	}
 }
 
-func (w *podWatch) show(v podView, removed bool) {
+func (w *podWatch) show(v podView, op stream.Op) {
 	if !w.output.isTable() {
-		if err := printObject(w.out, w.output, v.pod); err != nil {
+		var object runtime.Object = v.pod
+		if w.withTypes {
+			object = &metav1.WatchEvent{Type: watchType(op), Object: runtime.RawExtension{Object: v.pod}}
+		}
+		if err := w.objects.PrintObj(object, w.out); err != nil {
 			w.fail(err)
 		}
 		return
 	}
+	removed := op == stream.OpRemove
 	row := v.row(w.now())
 	if removed {
 		row[statusCell] = "Removed"

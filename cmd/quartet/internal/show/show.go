@@ -1,4 +1,4 @@
-// Package show is the commands that look at a running node and change nothing: get, events, updates and logs. They ask the
+// Package show is the commands that look at a running node and change nothing: get, describe, events, updates and logs. They ask the
 // services over gRPC, each service only for what it owns: configmux for the sources, pleg for what was observed,
 // syncloop for the pods with their status, nodestatus for the Node.
 package show
@@ -32,10 +32,10 @@ const callTimeout = 5 * time.Second
 // probeTimeout is how long a socket on this machine may take to accept.
 const probeTimeout = 200 * time.Millisecond
 
-// Commands returns get, events, updates and logs.
+// Commands returns get, describe, events, updates and logs.
 func Commands() []*cobra.Command {
 	a := &asker{clock: clock.RealClock{}}
-	return []*cobra.Command{a.getCommand(), a.eventsCommand(), a.updatesCommand(), a.logsCommand()}
+	return []*cobra.Command{a.getCommand(), a.describeCommand(), a.eventsCommand(), a.updatesCommand(), a.logsCommand()}
 }
 
 // asker asks the services of one node.
@@ -47,18 +47,18 @@ type asker struct {
 
 func (a *asker) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "get pods|sources|node",
-		Short: "Show pods, sources of pods, or the node",
+		Use:   "get pods|workers|sources|node",
+		Short: "Show pods, the workers behind them, sources of pods, or the node",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("say what to show: " + cmd.CommandPath() + " pods, sources or node")
+				return errors.New("say what to show: " + cmd.CommandPath() + " pods, workers, sources or node")
 			}
-			return fmt.Errorf("there is no %q to show: %s shows pods, sources or node", args[0], cmd.CommandPath())
+			return fmt.Errorf("there is no %q to show: %s shows pods, workers, sources or node", args[0], cmd.CommandPath())
 		},
 		// Reached by no arguments, which Args refuses: without it cobra would print its help and say that all is well.
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
-	cmd.AddCommand(a.podsCommand(), a.sourcesCommand(), a.nodeCommand())
+	cmd.AddCommand(a.podsCommand(), a.workersCommand(), a.sourcesCommand(), a.nodeCommand())
 	return cmd
 }
 

@@ -134,7 +134,7 @@ func TestWatchSurvivesARestartOfTheService(t *testing.T) {
 
 func TestServiceThatIsNotThere(t *testing.T) {
 	n := newNode(t)
-	for _, args := range [][]string{{"get", "pods"}, {"get", "pods", "-w"}, {"get", "sources"}, {"get", "sources", "-w"}, {"get", "node"}, {"events"}, {"events", "-w"}, {"logs", "x"}} {
+	for _, args := range [][]string{{"get", "pods"}, {"get", "pods", "-w"}, {"get", "sources"}, {"get", "sources", "-w"}, {"get", "node"}, {"get", "workers"}, {"describe", "pod"}, {"events"}, {"events", "-w"}, {"logs", "x"}} {
 		_, _, err := n.run(args...)
 		if err == nil || !strings.Contains(err.Error(), "is the node running? start it with 'quartet up --state-dir "+n.stateDir+"'") {
 			t.Errorf("%v: got %v", args, err)
@@ -176,7 +176,7 @@ func TestServiceThatHangs(t *testing.T) {
 
 func TestBadFormat(t *testing.T) {
 	n := newNode(t)
-	for _, args := range [][]string{{"get", "pods", "-o", "xml"}, {"events", "-o", "wide"}} {
+	for _, args := range [][]string{{"get", "pods", "-o", "xml"}, {"events", "-o", "yaml"}, {"describe", "pod", "-o", "wide"}} {
 		if _, _, err := n.run(args...); err == nil || !strings.Contains(err.Error(), "must be") {
 			t.Errorf("%v: got %v", args, err)
 		}
@@ -305,62 +305,6 @@ const (
 
 func observed(name string, containers ...*lifecyclev1.Container) *lifecyclev1.PodStatus {
 	return &lifecyclev1.PodStatus{Uid: "uid-default-" + name, Namespace: "default", Name: name, Containers: containers}
-}
-
-func TestEvents(t *testing.T) {
-	n := newNode(t)
-	n.serve(layout.PLEG)
-	web := &lifecyclev1.Container{Id: "c2", Name: "web", State: running1, StartedAt: timestamppb.New(ago(time.Minute))}
-	setup := &lifecyclev1.Container{Id: "c1", Name: "setup", State: exited, FinishedAt: timestamppb.New(ago(2 * time.Minute)), Reason: "Completed"}
-	hello := observed("hello-node-1", web, setup)
-	n.pleg.set(hello)
-	golden(t, "events.txt", n.must("events"))
-	golden(t, "events.json", n.must("events", "-o", "json"))
-
-	n.pleg.events.Emit(hello.GetUid(), nil, &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: hello.GetUid(), Status: hello})
-	r := n.start("events", "-w")
-	r.until(r.out, "web")
-	died := &lifecyclev1.Event{
-		Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, PodUid: hello.GetUid(), ContainerId: "c2", ContainerName: "web", ExitCode: 137, Reason: "OOMKilled",
-		OccurredAt: timestamppb.New(ago(time.Second)), Status: hello,
-	}
-	n.pleg.events.Emit(hello.GetUid(), died, died)
-	r.until(r.out, "OOMKilled")
-	gone := &lifecyclev1.Event{
-		Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, PodUid: hello.GetUid(), ContainerId: "c2", ContainerName: "web", ObservedAt: timestamppb.New(now),
-		Status: &lifecyclev1.PodStatus{Uid: hello.GetUid()},
-	}
-	n.pleg.events.EmitLast(hello.GetUid(), gone)
-	r.until(r.out, "ContainerRemoved")
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "events-watch.txt", r.out.String())
-}
-
-func TestWatchEventsTellsWhatWasMissed(t *testing.T) {
-	n := newNode(t)
-	stop := n.serve(layout.PLEG)
-	emit := func(containers ...*lifecyclev1.Container) {
-		status := observed("hello-node-1", containers...)
-		event := &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: status.GetUid(), ObservedAt: timestamppb.New(now), Status: status}
-		n.pleg.events.Emit(status.GetUid(), event, event)
-	}
-	emit(&lifecyclev1.Container{Id: "c1", Name: "web", State: running1, StartedAt: timestamppb.New(ago(time.Minute))})
-	r := n.start("events", "-w")
-	r.until(r.out, "ContainerStarted")
-	stop()
-	n.pleg.events = newNode(t).pleg.events
-	emit(
-		&lifecyclev1.Container{Id: "c1", Name: "web", State: exited, FinishedAt: timestamppb.New(ago(30 * time.Second)), ExitCode: 3, Reason: "Error"},
-		&lifecyclev1.Container{Id: "c2", Name: "web", State: running1, StartedAt: timestamppb.New(ago(20 * time.Second))},
-	)
-	n.serve(layout.PLEG)
-	r.until(r.out, "11:59:40.000   ContainerStarted")
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "events-missed.txt", r.out.String())
 }
 
 func logFile(t *testing.T, lines ...string) string {

@@ -1,0 +1,215 @@
+package show
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+func (d description) printContainers(p *page) {
+	spec, status := &d.pod.Spec, &d.pod.Status
+	sidecars := sidecarNames(d.pod)
+	group := func(name string, containers []v1.Container, statuses []v1.ContainerStatus) {
+		if len(containers) == 0 {
+			return
+		}
+		p.section(0, name)
+		for i := range containers {
+			c := &containers[i]
+			label := c.Name
+			if name != "Containers" && sidecars[c.Name] {
+				label += " (sidecar)"
+			}
+			p.section(1, label)
+			at := slices.IndexFunc(statuses, func(s v1.ContainerStatus) bool { return s.Name == c.Name })
+			if at < 0 {
+				printContainer(p, c, &v1.ContainerStatus{})
+				continue
+			}
+			printContainer(p, c, &statuses[at])
+		}
+	}
+	group("Init Containers", spec.InitContainers, status.InitContainerStatuses)
+	group("Containers", spec.Containers, status.ContainerStatuses)
+	var ephemeral []v1.Container
+	for _, c := range spec.EphemeralContainers {
+		ephemeral = append(ephemeral, v1.Container(c.EphemeralContainerCommon))
+	}
+	group("Ephemeral Containers", ephemeral, status.EphemeralContainerStatuses)
+}
+
+const containerLevel = 2
+
+func printContainer(p *page, c *v1.Container, s *v1.ContainerStatus) {
+	p.field(containerLevel, "Container ID", orNone(s.ContainerID))
+	p.field(containerLevel, "Image", c.Image)
+	p.field(containerLevel, "Image ID", orNone(s.ImageID))
+	p.field(containerLevel, "Ports", portsOf(c.Ports)...)
+	if len(c.Command) > 0 {
+		p.field(containerLevel, "Command", quoted(c.Command))
+	}
+	if len(c.Args) > 0 {
+		p.field(containerLevel, "Args", quoted(c.Args))
+	}
+	printState(p, "State", s.State)
+	if s.LastTerminationState.Terminated != nil {
+		printState(p, "Last State", s.LastTerminationState)
+	}
+	p.field(containerLevel, "Ready", yesNo(s.Ready))
+	p.field(containerLevel, "Restart Count", fmt.Sprint(s.RestartCount))
+	if len(c.Resources.Limits) > 0 {
+		p.field(containerLevel, "Limits", amounts(c.Resources.Limits))
+	}
+	if len(c.Resources.Requests) > 0 {
+		p.field(containerLevel, "Requests", amounts(c.Resources.Requests))
+	}
+	p.fieldIf(containerLevel, "Liveness", probeOf(c.LivenessProbe))
+	p.fieldIf(containerLevel, "Readiness", probeOf(c.ReadinessProbe))
+	p.fieldIf(containerLevel, "Startup", probeOf(c.StartupProbe))
+	p.field(containerLevel, "Environment", environment(c)...)
+	p.field(containerLevel, "Mounts", mountsOf(c)...)
+}
+
+// quoted writes the words of a command so that one can tell where each ends.
+func quoted(words []string) string {
+	all := make([]string, len(words))
+	for i, word := range words {
+		if all[i] = word; word == "" || strings.ContainsAny(word, " \t\n\"'\\$;&|<>") {
+			all[i] = fmt.Sprintf("%q", word)
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+func portsOf(ports []v1.ContainerPort) []string {
+	var all []string
+	for _, port := range ports {
+		text := fmt.Sprintf("%d/%s", port.ContainerPort, cmp.Or(port.Protocol, v1.ProtocolTCP))
+		if port.Name != "" {
+			text += " (" + port.Name + ")"
+		}
+		if port.HostPort != 0 {
+			text += fmt.Sprintf(" at port %d of the host", port.HostPort)
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+// printState says what a container does, or how it ended.
+func printState(p *page, name string, s v1.ContainerState) {
+	const detail = containerLevel + 1
+	switch {
+	case s.Running != nil:
+		p.field(containerLevel, name, "Running")
+		p.field(detail, "Started", when(s.Running.StartedAt))
+	case s.Terminated != nil:
+		ended := s.Terminated
+		p.field(containerLevel, name, "Terminated")
+		p.fieldIf(detail, "Reason", ended.Reason)
+		p.fieldIf(detail, "Message", oneLine(ended.Message))
+		p.field(detail, "Exit Code", fmt.Sprint(ended.ExitCode))
+		if ended.Signal != 0 {
+			p.field(detail, "Signal", fmt.Sprint(ended.Signal))
+		}
+		p.field(detail, "Started", when(ended.StartedAt))
+		p.field(detail, "Finished", when(ended.FinishedAt))
+	case s.Waiting != nil:
+		p.field(containerLevel, name, "Waiting")
+		p.fieldIf(detail, "Reason", s.Waiting.Reason)
+		p.fieldIf(detail, "Message", oneLine(s.Waiting.Message))
+	default:
+		p.field(containerLevel, name, "Waiting")
+	}
+}
+
+func amounts(list v1.ResourceList) string {
+	words := map[string]string{}
+	for name, amount := range list {
+		words[string(name)] = amount.String()
+	}
+	return strings.Join(pairs(words, "="), ", ")
+}
+
+// probeOf says what a probe does and how often, in a line; empty for none.
+func probeOf(probe *v1.Probe) string {
+	if probe == nil {
+		return ""
+	}
+	does := "does nothing"
+	switch {
+	case probe.Exec != nil:
+		does = "exec " + quoted(probe.Exec.Command)
+	case probe.HTTPGet != nil:
+		get := probe.HTTPGet
+		does = fmt.Sprintf("http-get %s://%s:%s/%s", strings.ToLower(cmp.Or(string(get.Scheme), "http")), get.Host, get.Port.String(), strings.TrimPrefix(get.Path, "/"))
+	case probe.TCPSocket != nil:
+		does = fmt.Sprintf("tcp-socket %s:%s", probe.TCPSocket.Host, probe.TCPSocket.Port.String())
+	case probe.GRPC != nil:
+		does = fmt.Sprintf("grpc :%d", probe.GRPC.Port)
+		if probe.GRPC.Service != nil && *probe.GRPC.Service != "" {
+			does += " " + *probe.GRPC.Service
+		}
+	}
+	return fmt.Sprintf("%s delay=%ds timeout=%ds period=%ds #success=%d #failure=%d", does,
+		probe.InitialDelaySeconds, probe.TimeoutSeconds, probe.PeriodSeconds, probe.SuccessThreshold, probe.FailureThreshold)
+}
+
+// environment names the variables of a container. What stands in the pod is shown, what is in a secret is not.
+func environment(c *v1.Container) []string {
+	var all []string
+	for _, from := range c.EnvFrom {
+		prefix := ""
+		if from.Prefix != "" {
+			prefix = " with the prefix " + from.Prefix
+		}
+		switch {
+		case from.ConfigMapRef != nil:
+			all = append(all, "all of config map "+from.ConfigMapRef.Name+prefix)
+		case from.SecretRef != nil:
+			all = append(all, "all of secret "+from.SecretRef.Name+prefix)
+		}
+	}
+	for _, env := range c.Env {
+		all = append(all, env.Name+"="+valueOf(env))
+	}
+	return all
+}
+
+func valueOf(env v1.EnvVar) string {
+	from := env.ValueFrom
+	switch {
+	case from == nil:
+		return oneLine(env.Value)
+	case from.FieldRef != nil:
+		return "<field " + from.FieldRef.FieldPath + ">"
+	case from.ResourceFieldRef != nil:
+		return "<resource " + from.ResourceFieldRef.Resource + ">"
+	case from.ConfigMapKeyRef != nil:
+		return fmt.Sprintf("<key %s of config map %s>", from.ConfigMapKeyRef.Key, from.ConfigMapKeyRef.Name)
+	case from.SecretKeyRef != nil:
+		return fmt.Sprintf("<key %s of secret %s>", from.SecretKeyRef.Key, from.SecretKeyRef.Name)
+	default:
+		return unknown
+	}
+}
+
+func mountsOf(c *v1.Container) []string {
+	var all []string
+	for _, m := range c.VolumeMounts {
+		text := m.MountPath + " from " + m.Name
+		if path := cmp.Or(m.SubPath, m.SubPathExpr); path != "" {
+			text += ", path " + path
+		}
+		if m.ReadOnly {
+			text += " (ro)"
+		} else {
+			text += " (rw)"
+		}
+		all = append(all, text)
+	}
+	return all
+}

@@ -1,0 +1,224 @@
+package show
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/internal/podset"
+)
+
+// print puts the description on a page.
+func (d description) print(p *page, now time.Time) {
+	d.printPod(p)
+	d.printContainers(p)
+	d.printConditions(p, now)
+	d.printVolumes(p)
+	d.printWorker(p, now)
+	d.printPhases(p, now)
+	d.printEvents(p, now)
+}
+
+// when writes a time as kubectl does.
+func when(t metav1.Time) string {
+	if t.IsZero() {
+		return unknown
+	}
+	return t.Local().Format(time.RFC1123Z)
+}
+
+func (d description) printPod(p *page) {
+	pod, status := d.pod, &d.pod.Status
+	p.field(0, "Name", pod.Name)
+	p.field(0, "Namespace", pod.Namespace)
+	p.field(0, "UID", string(pod.UID))
+	p.field(0, "Node", strings.TrimSuffix(pod.Spec.NodeName+"/"+status.HostIP, "/"))
+	p.field(0, "Source", d.from())
+	if pod.Spec.Priority != nil {
+		p.field(0, "Priority", fmt.Sprint(*pod.Spec.Priority))
+	}
+	p.fieldIf(0, "Priority Class", pod.Spec.PriorityClassName)
+	if pod.Spec.RuntimeClassName != nil {
+		p.field(0, "Runtime Class", *pod.Spec.RuntimeClassName)
+	}
+	started := noValue
+	if status.StartTime != nil {
+		started = when(*status.StartTime)
+	}
+	p.field(0, "Start Time", started)
+	p.field(0, "Labels", pairs(pod.Labels, "=")...)
+	p.field(0, "Annotations", pairs(podset.StripOwnAnnotations(pod.Annotations), ": ")...)
+	p.field(0, "Status", d.status())
+	p.fieldIf(0, "Reason", status.Reason)
+	p.fieldIf(0, "Message", oneLine(status.Message))
+	if pod.DeletionTimestamp != nil {
+		p.field(0, "Deleted", when(*pod.DeletionTimestamp))
+	}
+	if grace := pod.Spec.TerminationGracePeriodSeconds; grace != nil {
+		p.field(0, "Grace Period", fmt.Sprintf("%ds", *grace))
+	}
+	p.field(0, "Restart Policy", orNone(string(pod.Spec.RestartPolicy)))
+	p.field(0, "QoS Class", orNone(string(status.QOSClass)))
+	p.field(0, "Host Access", hostAccess(&pod.Spec)...)
+	p.field(0, "IPs", ipsOf(status)...)
+	if len(pod.Spec.NodeSelector) > 0 {
+		p.field(0, "Node-Selectors", pairs(pod.Spec.NodeSelector, "=")...)
+	}
+}
+
+// from says where the pod comes from.
+func (d description) from() string {
+	switch {
+	case d.source == "":
+		return "none: only the runtime knows it"
+	case d.target == "":
+		return d.source
+	default:
+		return d.source + ", " + d.target
+	}
+}
+
+// status is the pod's phase; while it is being stopped that stands beside it.
+func (d description) status() string {
+	phase := orNone(string(d.pod.Status.Phase))
+	stopping := d.worker == enginev1.WorkerState_WORKER_STATE_TERMINATING || d.pod.DeletionTimestamp != nil
+	if stopping && d.pod.Status.Phase != v1.PodSucceeded && d.pod.Status.Phase != v1.PodFailed {
+		return "Terminating (" + phase + ")"
+	}
+	return phase
+}
+
+// hostAccess names the namespaces of the machine that a pod is in.
+func hostAccess(spec *v1.PodSpec) []string {
+	var all []string
+	if spec.HostNetwork {
+		all = append(all, "network")
+	}
+	if spec.HostPID {
+		all = append(all, "PID")
+	}
+	if spec.HostIPC {
+		all = append(all, "IPC")
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return []string{strings.Join(all, ", ")}
+}
+
+func ipsOf(status *v1.PodStatus) []string {
+	var ips []string
+	for _, ip := range status.PodIPs {
+		ips = append(ips, ip.IP)
+	}
+	if len(ips) == 0 && status.PodIP != "" {
+		ips = []string{status.PodIP}
+	}
+	return ips
+}
+
+func (d description) printConditions(p *page, now time.Time) {
+	var rows [][]string
+	for _, c := range d.pod.Status.Conditions {
+		rows = append(rows, []string{string(c.Type), string(c.Status), age(c.LastTransitionTime.Time, now), orNone(c.Reason), oneLine(c.Message)})
+	}
+	p.table("Conditions", []string{"Type", "Status", "Since", "Reason", "Message"}, rows)
+}
+
+func (d description) printVolumes(p *page) {
+	if len(d.pod.Spec.Volumes) == 0 {
+		p.empty("Volumes")
+		return
+	}
+	p.section(0, "Volumes")
+	for i := range d.pod.Spec.Volumes {
+		volume := &d.pod.Spec.Volumes[i]
+		p.field(1, volume.Name, volumeType(volume))
+	}
+}
+
+// volumeType says what a volume is, in a line.
+func volumeType(v *v1.Volume) string {
+	switch {
+	case v.HostPath != nil:
+		kind := ""
+		if v.HostPath.Type != nil && *v.HostPath.Type != "" {
+			kind = " (" + string(*v.HostPath.Type) + ")"
+		}
+		return "HostPath " + v.HostPath.Path + kind
+	case v.EmptyDir != nil:
+		text := "EmptyDir"
+		if v.EmptyDir.Medium != "" {
+			text += " in " + string(v.EmptyDir.Medium)
+		}
+		if v.EmptyDir.SizeLimit != nil {
+			text += " up to " + v.EmptyDir.SizeLimit.String()
+		}
+		return text
+	case v.ConfigMap != nil:
+		return "ConfigMap " + v.ConfigMap.Name
+	case v.Secret != nil:
+		return "Secret " + v.Secret.SecretName
+	case v.PersistentVolumeClaim != nil:
+		return "PersistentVolumeClaim " + v.PersistentVolumeClaim.ClaimName
+	}
+	// The others by the name of their field: it is the only one that is set.
+	data, err := json.Marshal(v.VolumeSource)
+	fields := map[string]json.RawMessage{}
+	if err != nil || json.Unmarshal(data, &fields) != nil || len(fields) == 0 {
+		return unknown
+	}
+	name := slices.Sorted(maps.Keys(fields))[0]
+	return strings.ToUpper(name[:1]) + name[1:]
+}
+
+func (d description) printWorker(p *page, now time.Time) {
+	w := d.work
+	if w == nil {
+		p.empty("Worker")
+		return
+	}
+	p.section(0, "Worker")
+	state := workerName(w.GetState())
+	if w.GetStateSince() != nil {
+		state += " for " + age(w.GetStateSince().AsTime(), now)
+	}
+	p.field(1, "State", state)
+	p.field(1, "Busy", yesNo(w.GetBusy()))
+	p.field(1, "Pending", yesNo(w.GetPending()))
+	p.field(1, "Next", until(w.GetNextSyncAt(), now))
+	if w.GetTerminateBy() != nil {
+		p.field(1, "Stops", until(w.GetTerminateBy(), now))
+	}
+	p.field(1, "Waits For", orNone(oneLine(w.GetWaitsFor())))
+	p.field(1, "Last Error", orNone(oneLine(w.GetLastError())))
+}
+
+func (d description) printPhases(p *page, now time.Time) {
+	var rows [][]string
+	for _, phase := range d.work.GetPhases() {
+		rows = append(rows, []string{
+			phase.GetPhase(), orNone(phase.GetContainer()), age(phase.GetEndedAt().AsTime(), now), phase.GetTook().AsDuration().Round(10 * time.Microsecond).String(),
+		})
+	}
+	p.table("Last Start", []string{"Phase", "Container", "Age", "Took"}, rows)
+}
+
+func (d description) printEvents(p *page, now time.Time) {
+	var rows [][]string
+	for _, e := range d.events {
+		seen := age(e.told.GetLastSeenAt().AsTime(), now)
+		if e.Count > 1 {
+			seen += fmt.Sprintf(" (x%d over %s)", e.Count, age(e.FirstTimestamp.Time, now))
+		}
+		rows = append(rows, []string{e.Type, e.Reason, seen, orNone(e.container()), oneLine(e.Message)})
+	}
+	p.table("Events", []string{"Type", "Reason", "Age", "Container", "Message"}, rows)
+}

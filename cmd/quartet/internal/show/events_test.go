@@ -1,0 +1,166 @@
+package show
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+const tracedBy = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+// putEvent makes syncloop tell something of a pod: count times in the last so many minutes, the last time at a time.
+func (n *node) putEvent(namespace, pod, kind, container, reason, message string, count int32, last time.Time) {
+	n.t.Helper()
+	event := &v1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod + "." + reason + container}, Type: kind, Reason: reason, Message: message, Count: count,
+		InvolvedObject: v1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: pod, UID: types.UID("uid-" + namespace + "-" + pod)},
+		FirstTimestamp: metav1.NewTime(last.Add(-time.Duration(count-1) * time.Minute)), LastTimestamp: metav1.NewTime(last),
+		Source: v1.EventSource{Component: "quartet-syncloop", Host: "node-1"},
+	}
+	if container != "" {
+		event.InvolvedObject.FieldPath = "spec.containers{" + container + "}"
+	}
+	data, err := event.Marshal()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.engine.events.Put(event.Name, &enginev1.PodEvent{Event: data, LastSeenAt: timestamppb.New(last), Traceparent: tracedBy})
+}
+
+func TestEvents(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.PLEG)
+	n.serve(layout.SyncLoop)
+	if got := n.must("events"); got != "There are no events.\n" {
+		t.Errorf("without events: %q", got)
+	}
+	web := &lifecyclev1.Container{Id: "c2", Name: "web", State: running1, StartedAt: timestamppb.New(ago(time.Minute))}
+	setup := &lifecyclev1.Container{Id: "c1", Name: "setup", State: exited, FinishedAt: timestamppb.New(ago(2 * time.Minute)), Reason: "Completed"}
+	hello := observed("hello-node-1", web, setup)
+	n.pleg.set(hello)
+	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(59*time.Second))
+	n.putEvent("kube-system", "crash-node-1", "Warning", "main", "BackOff", "Back-off restarting\nfailed container", 3, ago(10*time.Second))
+	n.putEvent("default", "crash-node-1", "Warning", "", "FailedCreatePodSandBox", "Failed to create pod sandbox: no network", 1, ago(90*time.Second))
+	n.putPod(pod("default", "hello-node-1", "web"), "file", syncing)
+	golden(t, "events.txt", n.must("events"))
+	golden(t, "events-wide.txt", n.must("events", "-o", "wide"))
+	golden(t, "events.json", n.must("events", "-o", "json"))
+	golden(t, "events-hello.txt", n.must("events", "hello"))
+	golden(t, "events-types.txt", n.must("events", "--types", "warning,LIFECYCLE"))
+	golden(t, "events-namespace.txt", n.must("ev", "-n", "kube-system"))
+	for args, want := range map[string]string{
+		"events --types Warnings":             `--types: "Warnings": must be Normal, Warning, Lifecycle`,
+		"events -n default kube-system/crash": `"kube-system/crash" is not in the namespace "default"`,
+	} {
+		if _, _, err := n.run(strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", args, err, want)
+		}
+	}
+}
+
+func TestWatchEvents(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.PLEG)
+	n.serve(layout.SyncLoop)
+	web := &lifecyclev1.Container{Id: "c2", Name: "web", State: running1, StartedAt: timestamppb.New(ago(time.Minute))}
+	hello := observed("hello-node-1", web)
+	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(59*time.Second))
+	n.putEvent("default", "hello-node-1", "Normal", "web", "Created", "Container created", 1, ago(61*time.Second))
+
+	n.pleg.events.Emit(hello.GetUid(), nil, &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: hello.GetUid(), Status: hello})
+	r := n.start("events", "-w")
+	r.until(r.out, "Container started")
+	died := &lifecyclev1.Event{
+		Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, PodUid: hello.GetUid(), ContainerId: "c2", ContainerName: "web", ExitCode: 137, Reason: "OOMKilled",
+		OccurredAt: timestamppb.New(ago(time.Second)), Status: hello,
+	}
+	n.pleg.events.Emit(hello.GetUid(), died, died)
+	r.until(r.out, "OOMKilled")
+	for count := range int32(2) {
+		n.putEvent("default", "hello-node-1", "Warning", "web", "BackOff", "Back-off restarting failed container", count+1, ago(time.Second/2))
+		r.until(r.out, fmt.Sprintf("%d       BackOff", count+1))
+	}
+	n.engine.events.Delete("hello-node-1.Createdweb") // it is an hour old: nothing has happened
+	gone := &lifecyclev1.Event{
+		Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, PodUid: hello.GetUid(), ContainerId: "c2", ContainerName: "web", ObservedAt: timestamppb.New(now),
+		Status: &lifecyclev1.PodStatus{Uid: hello.GetUid()},
+	}
+	n.pleg.events.EmitLast(hello.GetUid(), gone)
+	r.until(r.out, "ContainerRemoved")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "events-watch.txt", r.out.String())
+}
+
+func TestWatchEventsTellsWhatWasMissed(t *testing.T) {
+	n := newNode(t)
+	stop := n.serve(layout.PLEG)
+	n.serve(layout.SyncLoop)
+	emit := func(containers ...*lifecyclev1.Container) {
+		status := observed("hello-node-1", containers...)
+		event := &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: status.GetUid(), ObservedAt: timestamppb.New(now), Status: status}
+		n.pleg.events.Emit(status.GetUid(), event, event)
+	}
+	emit(&lifecyclev1.Container{Id: "c1", Name: "web", State: running1, StartedAt: timestamppb.New(ago(time.Minute))})
+	r := n.start("events", "-w")
+	r.until(r.out, "ContainerStarted")
+	stop()
+	n.pleg.events = newNode(t).pleg.events
+	emit(
+		&lifecyclev1.Container{Id: "c1", Name: "web", State: exited, FinishedAt: timestamppb.New(ago(30 * time.Second)), ExitCode: 3, Reason: "Error"},
+		&lifecyclev1.Container{Id: "c2", Name: "web", State: running1, StartedAt: timestamppb.New(ago(20 * time.Second))},
+	)
+	n.serve(layout.PLEG)
+	r.until(r.out, "11:59:40.000")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "events-missed.txt", r.out.String())
+}
+
+func TestEventsOfTheServiceThatIsThereAreShown(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.SyncLoop)
+	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(time.Minute))
+	out, _, err := n.run("events")
+	if err == nil || !strings.Contains(err.Error(), "cannot reach pleg") || !strings.Contains(out, "Container started") {
+		t.Errorf("printed %q, error %v", out, err)
+	}
+	if out := n.must("events", "--types", "Normal,Warning"); !strings.Contains(out, "Container started") {
+		t.Errorf("without what pleg has: %q", out)
+	}
+}
+
+// A service that hangs has nothing to say, and keeps nobody else from it.
+func TestWatchEventsOfOneWhenTheOtherHangs(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.SyncLoop)
+	l, err := layout.New(n.stateDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", l.Socket(layout.PLEG))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }() // it is all that was wanted of it
+	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(time.Minute))
+	r := n.start("events", "-w")
+	r.untilTrue("the wait for the other", n.clock.HasWaiters)
+	r.untilTrue("what there is", func() bool {
+		n.clock.Step(callTimeout)
+		return strings.Contains(r.out.String(), "Container started")
+	})
+}

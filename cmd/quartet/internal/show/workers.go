@@ -1,0 +1,127 @@
+package show
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+var workerColumns = []column{
+	{name: "Name"}, {name: "State"}, {name: "Since", wide: true}, {name: "Busy"}, {name: "Pending"}, {name: "Next"}, {name: "Stops", wide: true},
+	{name: "UID", wide: true}, {name: "Waits for"}, {name: "Last error"},
+}
+
+func (a *asker) workersCommand() *cobra.Command {
+	var output format
+	var s selection
+	cmd := &cobra.Command{
+		Use:     "workers [POD...]",
+		Aliases: []string{"worker"},
+		Short:   "Show what syncloop's workers, one for each pod, do and what they failed of",
+		Long: "Show the workers of syncloop, one for each pod: what they do, what they failed of last, what they wait for, and\n" +
+			"when they work again by themselves.\n\n" +
+			"  STATE       Syncing makes the runtime match the pod, Terminating stops it, Terminated has nothing of it running\n" +
+			"  BUSY        it works at this moment\n" +
+			"  PENDING     news waits for the end of that work, or the pod for the end of another one\n" +
+			"  NEXT        until it works again if nothing happens before: the next try of what failed or is held back\n" +
+			"  WAITS FOR   containers that are held back, with the reason, or the pod of the same name that has to be gone first\n" +
+			"  LAST ERROR  why its last work failed\n" +
+			"  STOPS       until the grace period of a pod that is being stopped is over (-o wide)",
+		Example: "  quartet get workers\n  quartet get workers hello-" + hostname() + " -o wide",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s.names = args
+			if err := s.check(); err != nil {
+				return err
+			}
+			return a.getWorkers(cmd, output, s)
+		},
+	}
+	addNamespace(cmd.Flags(), &s.namespace)
+	a.addFlags(cmd, &output, nil)
+	return cmd
+}
+
+func (a *asker) listWorkers(ctx context.Context) (*enginev1.ListWorkersResponse, error) {
+	return ask(ctx, a, layout.SyncLoop, func(ctx context.Context, conn grpc.ClientConnInterface) (*enginev1.ListWorkersResponse, error) {
+		return enginev1.NewEngineServiceClient(conn).ListWorkers(ctx, &enginev1.ListWorkersRequest{})
+	})
+}
+
+func (a *asker) getWorkers(cmd *cobra.Command, output format, s selection) error {
+	response, err := a.listWorkers(cmd.Context())
+	if err != nil {
+		return err
+	}
+	node := ""
+	if len(s.names) > 0 {
+		views, _ := a.listPods(cmd.Context()) // without them the machine's name is the node's
+		node = nodeOf(views)
+	}
+	name := func(w *enginev1.Worker) podName { return podName{w.GetNamespace(), w.GetName(), node} }
+	for _, argument := range s.names {
+		if !slices.ContainsFunc(response.GetWorkers(), func(w *enginev1.Worker) bool { return s.means(argument, name(w)) }) {
+			var there []string
+			for _, w := range response.GetWorkers() {
+				there = append(there, title(w.GetNamespace(), w.GetName()))
+			}
+			return s.noSuchPod(argument, slices.Compact(there))
+		}
+	}
+	response.Workers = slices.DeleteFunc(response.GetWorkers(), func(w *enginev1.Worker) bool { return !s.has(name(w)) })
+	if output.isTable() && len(response.GetWorkers()) == 0 {
+		_, err := fmt.Fprintf(cmd.ErrOrStderr(), "There are no workers of pods %s.\n", s.where())
+		return err
+	}
+	return a.printWorkers(cmd.OutOrStdout(), output, response)
+}
+
+func (a *asker) printWorkers(out io.Writer, output format, response *enginev1.ListWorkersResponse) error {
+	switch output {
+	case formatName:
+		for _, w := range response.GetWorkers() {
+			if _, err := fmt.Fprintf(out, "worker/%s\n", title(w.GetNamespace(), w.GetName())); err != nil {
+				return err
+			}
+		}
+		return nil
+	case formatJSON, formatYAML:
+		return printMessage(out, output, response)
+	case formatTable, formatWide:
+	default:
+		return fmt.Errorf("there is no format %q", output)
+	}
+	now := a.clock.Now()
+	var rows [][]any
+	for _, w := range response.GetWorkers() {
+		since := noValue
+		if w.GetStateSince() != nil {
+			since = age(w.GetStateSince().AsTime(), now)
+		}
+		rows = append(rows, []any{
+			title(w.GetNamespace(), w.GetName()), workerName(w.GetState()), since, yesNo(w.GetBusy()), yesNo(w.GetPending()), until(w.GetNextSyncAt(), now),
+			until(w.GetTerminateBy(), now), w.GetPodUid(), orNone(oneLine(w.GetWaitsFor())), orNone(oneLine(w.GetLastError())),
+		})
+	}
+	return newTable(out, output, workerColumns, false).print(rows...)
+}
+
+// until is how long it is from now to a time, as "in 10s"; "now" when that is over.
+func until(at *timestamppb.Timestamp, now time.Time) string {
+	switch {
+	case at == nil:
+		return noValue
+	case !at.AsTime().After(now):
+		return "now"
+	default:
+		return "in " + age(now, at.AsTime())
+	}
+}
