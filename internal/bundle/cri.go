@@ -80,13 +80,17 @@ func (b *Bundle) ImportImages(ctx context.Context) error {
 	return b.ImportArchive(ctx, b.archive("hello"), HelloImage)
 }
 
-// ImportArchive puts one image archive into the runtime and waits until CRI knows the image by its name.
+// pinned is the label by which containerd's CRI says of an image that it is to stay: no registry has these, so that one that is
+// removed as unused, on a disk that is too full, could not be had again.
+const pinned = "io.cri-containerd.pinned=pinned"
+
+// ImportArchive puts one image archive into the runtime, to stay there, and waits until CRI knows the image by its name.
 func (b *Bundle) ImportArchive(ctx context.Context, archive, image string) (err error) {
 	if _, err := os.Stat(archive); err != nil {
 		return fmt.Errorf("importing %s: %w: run make images", image, err)
 	}
 	cmd := exec.CommandContext(ctx, b.binary("ctr"),
-		"--address", b.cfg.Layout.RuntimeSocket(), "--namespace", namespace, "images", "import", archive)
+		"--address", b.cfg.Layout.RuntimeSocket(), "--namespace", namespace, "images", "import", "--label", pinned, archive)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("importing %s from %s: %w: %s", image, archive, err, out)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // TestOnContainerd fills the disk, as far as the Collector can see, of a real runtime: what a container is of stays, and so
-// does the image of sandboxes; the rest goes, and can be had again.
+// do the image of sandboxes and what the build has brought, which are pinned; the rest goes, and can be had again.
 func TestOnContainerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a containerd")
@@ -50,7 +50,7 @@ func TestOnContainerd(t *testing.T) {
 	wantImages(t, r, everything...)
 	r.disk(0)
 	r.Round(r.ctx)
-	wantImages(t, r, used, harness.PauseImage)
+	wantImages(t, r, used, harness.HelloImage, harness.PauseImage)
 
 	if err := r.runtime.StartContainer(r.ctx, container); err != nil {
 		t.Errorf("a container whose image was kept: %v", err)
