@@ -133,14 +133,15 @@ func (b *Bundle) Prepare() error {
 	return b.configure(network)
 }
 
-// CleanUp undoes what Prepare did to the machine: mounts, bridge, sockets. The runtime must have been stopped. The files
-// in the state directory stay, so that the next start finds its images.
+// CleanUp undoes what Prepare did to the machine, mounts, bridge and sockets, and removes the cgroups of the pods. The runtime
+// must have been stopped. The files in the state directory stay, so that the next start finds its images.
 func (b *Bundle) CleanUp() error {
 	return errors.Join(
 		unmountBelow(b.cfg.Layout.StateDir()),
 		UnshareMounts(b.cfg.Layout),
 		b.removeNetwork(),
 		b.removeSockets(),
+		RemoveCgroups(b.cfg.Layout.CgroupRoot()),
 	)
 }
 

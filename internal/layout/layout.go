@@ -126,6 +126,10 @@ func (l Layout) Manifests() string { return filepath.Join(l.stateDir, "manifests
 // Root has the pods' volumes and files, as the kubelet's root directory has.
 func (l Layout) Root() string { return filepath.Join(l.stateDir, "root") }
 
+// CgroupRoot is the cgroup that the cgroups of the pods are made in: of its own, so that two nodes of a machine, or a node and a
+// kubelet, do not limit and remove each other's.
+func (l Layout) CgroupRoot() string { return filepath.Join("/quartet", l.stateDir) }
+
 // ConfigFile is the KubeletConfiguration that `quartet up` writes.
 func (l Layout) ConfigFile() string { return filepath.Join(l.stateDir, "kubelet.yaml") }
 

@@ -80,7 +80,7 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration, set index) {
 	setPointer(&cfg.EventRecordQPS, 50)
 	setPointer(&cfg.KubeAPIQPS, 50)
 	setPointer(&cfg.NodeStatusMaxImages, 50)
-	setPointer(&cfg.CgroupsPerQOS, true)
+	setCgroupDefaults(cfg)
 	setPointer(&cfg.CPUCFSQuota, true)
 	setPointer(&cfg.CPUCFSQuotaPeriod, metav1.Duration{Duration: 100 * time.Millisecond})
 	setPointer(&cfg.PodPidsLimit, -1)

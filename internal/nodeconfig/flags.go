@@ -26,7 +26,7 @@ type flags struct {
 	standby, readOnly          bool
 	hostRoot                   string
 	podManifestPath            string
-	podLogsDir                 string
+	podLogsDir, cgroupRoot     string
 	replay                     string
 	replaySpeed                float64
 	hostPrivileges             PrivilegeFlags

@@ -31,6 +31,7 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 		set.BoolVar(&f.readOnly, "read-only", false, "run beside the node's own pleg, without its lock; needs a --listen of its own")
 	case SyncLoop:
 		set.StringVar(&f.podLogsDir, "pod-logs-dir", "", "`DIR` for the logs of containers, as the runtime sees it, instead of the file's podLogsDir")
+		set.StringVar(&f.cgroupRoot, "cgroup-root", "", "`PATH` of the cgroup that the cgroups of pods are made in, instead of the file's cgroupRoot")
 		set.StringVar(&f.hostRoot, "host-root", "/", "`DIR` where the root of the machine is visible, for a syncloop in a container: it changes its root to it, so that all paths but that of --config are the machine's")
 	case NodeStatus:
 	}
@@ -49,7 +50,7 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 	if f.readOnly && cfg.Listen == cfg.Peers.Of(service) {
 		fail("read-only", "needs an address of its own, for the node's pleg serves on %s: add --listen unix:///PATH", cfg.Listen)
 	}
-	for flag, path := range map[string]string{"pod-manifest-path": f.podManifestPath, "pod-logs-dir": f.podLogsDir} {
+	for flag, path := range map[string]string{"pod-manifest-path": f.podManifestPath, "pod-logs-dir": f.podLogsDir, "cgroup-root": f.cgroupRoot} {
 		if f.given(flag) && (!filepath.IsAbs(path) || path != filepath.Clean(path)) {
 			fail(flag, "%q must be an absolute path without . and .. and a closing slash", path)
 		}
@@ -108,5 +109,8 @@ func (f *flags) overridePaths(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	}
 	if f.given("pod-logs-dir") {
 		cfg.PodLogsDir = f.podLogsDir
+	}
+	if f.given("cgroup-root") {
+		cfg.CgroupRoot = f.cgroupRoot
 	}
 }

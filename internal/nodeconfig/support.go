@@ -16,8 +16,8 @@ var supported = []string{
 	// pleg
 	"containerRuntimeEndpoint", "runtimeRequestTimeout",
 	// syncloop
-	"address", "allowedUnsafeSysctls", "cgroupDriver", "cgroupRoot", "clusterDNS", "clusterDomain", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff",
-	"imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge", "imageServiceEndpoint", "maxParallelImagePulls", "podLogsDir", "readOnlyPort", "resolvConf", "seccompDefault",
+	"address", "allowedUnsafeSysctls", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS", "clusterDNS", "clusterDomain", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff", "enforceNodeAllocatable",
+	"imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge", "imageServiceEndpoint", "maxParallelImagePulls", "podLogsDir", "podPidsLimit", "readOnlyPort", "resolvConf", "seccompDefault",
 	"serializeImagePulls", "userNamespaces", "syncFrequency",
 	// nodestatus
 	"evictionHard", "evictionPressureTransitionPeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
@@ -52,6 +52,11 @@ func (d Decoded) unsupported(service Service) []string {
 	slices.SortFunc(names, func(a, b string) int { return d.index[a] - d.index[b] })
 	for i, name := range names {
 		names[i] = fmt.Sprintf("%s:%d: %s", d.file, d.index[name], name)
+	}
+	if field := "enforceNodeAllocatable"; service == SyncLoop && d.index.has(field) {
+		for _, name := range unsupportedEnforcements(&d.Kubelet) {
+			names = append(names, fmt.Sprintf("%s:%d: %s: %s", d.file, d.index[field], field, name))
+		}
 	}
 	return names
 }

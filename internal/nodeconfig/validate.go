@@ -29,9 +29,7 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateSysctls(cfg, errs)
 	validateUserNamespaces(cfg, errs)
 	validateImageCollection(cfg, errs)
-	if cfg.CgroupDriver != "cgroupfs" && cfg.CgroupDriver != "systemd" {
-		errs.add("cgroupDriver", fmt.Sprintf("is %q, must be cgroupfs or systemd", cfg.CgroupDriver))
-	}
+	validateCgroups(cfg, errs)
 	if known := []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON}; !slices.Contains(known, cfg.ContentType) {
 		errs.add("contentType", fmt.Sprintf("is %q, must be %s", cfg.ContentType, strings.Join(known, " or ")))
 	}

@@ -42,6 +42,7 @@ import (
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/peers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/phases"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podcgroups"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
@@ -129,6 +130,8 @@ type engine struct {
 	events  *podevents.Recorder
 	pool    *worker.Pool
 	loop    *loop.Loop
+	// cgroups is nil when pods have none of their own.
+	cgroups *podcgroups.Tree
 	server  *engineserver.Server
 	garbage *imagegc.Collector
 	metrics *metrics.Metrics
@@ -159,14 +162,19 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		NodeName: cfg.NodeName, Clock: realClock, Logger: tel.Logger, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePodEvents),
 	})
 	starts := phases.New()
-	manager := podruntime.New(podruntime.Config{
+	askNode := peers.Node(nodev1.NewNodeServiceClient(to.nodestatus))
+	config := podruntime.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtime.Runtime(atOnce(ctx)) }, Images: images,
 		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, NodeIP: nodeIP,
-		Node:       peers.Node(nodev1.NewNodeServiceClient(to.nodestatus)),
+		Node:       askNode,
 		UserIDs:    userIDs(cfg).Of,
 		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: e.counts,
 		Events: e.events, Phases: starts, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For,
-	})
+	}
+	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
+		config.Cgroups = e.cgroups
+	}
+	manager := podruntime.New(config)
 	e.store = podstore.New(podstore.Config{
 		Generate: podstatus.Generate, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
 		Phases: starts, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
@@ -208,6 +216,9 @@ func (e *engine) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.watchRuntime(ctx) })
 	group.Go(func() error { return ended(ctx, e.loop.Run(ctx)) })
+	if e.cgroups != nil {
+		group.Go(func() error { return ended(ctx, e.cgroups.Run(ctx)) })
+	}
 	group.Go(func() error { return e.garbage.Run(ctx) })
 	group.Go(func() error {
 		defer e.store.Close()

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/test/harness"
 	"github.com/quartet-node/quartet/test/leftovers"
 )
@@ -13,8 +14,19 @@ import (
 // the stack goes.
 func TestTheMachinesOwnRuntime(t *testing.T) {
 	leftovers.Watch(t)
+	// Of a runtime that is not the bundled one nobody ends the pods, and so nobody removes what is above their cgroups.
+	var cgroups string
+	t.Cleanup(func() {
+		if cgroups == "" {
+			return
+		}
+		if err := bundle.RemoveCgroups(cgroups); err != nil {
+			t.Error(err)
+		}
+	})
 	runtime := harness.StartContainerd(t)
 	s := newStack(t)
+	cgroups = s.node.Layout.CgroupRoot()
 	s.env = append(s.env, "COMPOSE_PROFILES=host", "CRI_SOCKET_DIR="+filepath.Dir(runtime.Socket), "OTEL_EXPORTER_OTLP_ENDPOINT=", "OTLP_ENDPOINT_IN_NETWORK=")
 	s.compose("up", "--detach")
 	s.place("web", manifest("web"))

@@ -29,6 +29,7 @@ func TestANodeInContainers(t *testing.T) {
 		{"a pod is Ready and its trace is one tree of all four and containerd", traceOfAStart},
 		{"each container has the privileges of the document and no others", privileges},
 		{"paths of the machine are the machine's", hostPath},
+		{"a pod has its limits in a cgroup of its own, and leaves none", podCgroup},
 		{"the metrics of all four are where Prometheus looks for them, and nowhere else", metrics},
 		{"the command line works from a container", cli},
 		{"each of the four killed, no pod notices, and the rest says what it misses", killInTurn},

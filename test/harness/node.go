@@ -82,9 +82,10 @@ kind: KubeletConfiguration
 staticPodPath: %q
 containerRuntimeEndpoint: %q
 podLogsDir: %q
+cgroupRoot: %q
 address: 127.0.0.1
 readOnlyPort: %d
-`, n.Manifests, c.Endpoint, l.PodLogs(), port)
+`, n.Manifests, c.Endpoint, l.PodLogs(), c.Layout.CgroupRoot(), port)
 	if err := os.WriteFile(l.ConfigFile(), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}

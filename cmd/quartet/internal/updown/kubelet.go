@@ -30,6 +30,7 @@ type settings struct {
 	FileCheckFrequency       string `json:"fileCheckFrequency"`
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint"`
 	PodLogsDir               string `json:"podLogsDir"`
+	CgroupRoot               string `json:"cgroupRoot"`
 	Address                  string `json:"address"`
 	ReadOnlyPort             int32  `json:"readOnlyPort"`
 }
@@ -45,6 +46,7 @@ func kubeletConfig(l layout.Layout, manifests string, readOnlyPort int32) (strin
 		FileCheckFrequency:       "20s",
 		ContainerRuntimeEndpoint: l.RuntimeEndpoint(),
 		PodLogsDir:               l.PodLogs(),
+		CgroupRoot:               l.CgroupRoot(),
 		Address:                  readOnlyAddress,
 		ReadOnlyPort:             readOnlyPort,
 	})

@@ -37,6 +37,8 @@ type Node struct {
 	serial  int
 	reasons []string
 	script  Script
+	// released has the pods that ReleasePod was called for.
+	released []types.UID
 }
 
 // Script changes how the node answers. A nil function leaves the default.
@@ -45,6 +47,8 @@ type Script struct {
 	Sync func(ctx context.Context, pod *v1.Pod) error
 	// Kill is called before a pod is stopped; its error is KillPod's.
 	Kill func(ctx context.Context, pod *v1.Pod, grace int64) error
+	// Release is called before what a pod held is given back; its error is ReleasePod's.
+	Release func(pod *v1.Pod) error
 	// Observe is called before pleg answers; its error is GetPodStatus's.
 	Observe func(ctx context.Context, uid types.UID) error
 	// SandboxError is what SyncPod's result has beside the error of Sync.

@@ -37,6 +37,8 @@ const (
 	updatePeriod = time.Minute
 	// firstPeriod is how often that is tried before it has gone well once with the Node known.
 	firstPeriod = 5 * time.Second
+	// nodeTimeout bounds the question for the Node.
+	nodeTimeout = 5 * time.Second
 	// waitingName is what the health calls the cgroups when they cannot be made.
 	waitingName = "cgroups"
 )
@@ -165,7 +167,9 @@ func (t *Tree) Run(ctx context.Context) error {
 
 // update asks what the machine has, and writes the cgroups above the pods'. It returns whether the Node is known.
 func (t *Tree) update(ctx context.Context) (known bool, err error) {
-	if node, err := t.cfg.Node(ctx); err == nil {
+	asked, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
+	if node, err := t.cfg.Node(asked); err == nil {
 		known = true
 		capacity := node.Status.Capacity.DeepCopy()
 		if pids := t.cfg.PIDs(); pids > 0 && capacity != nil {

@@ -46,13 +46,12 @@ func (m *Manager) CleanUpPod(ctx context.Context, pod *v1.Pod, status *lifecycle
 			errs = append(errs, fmt.Errorf("remove sandbox %s: %w", s.GetId(), err))
 		}
 	}
-	if err := m.forgetPod(pod); err != nil {
-		errs = append(errs, err)
+	// Before the files, by which it is found again when it cannot be removed.
+	errs = append(errs, m.ReleasePod(ctx, pod), m.forgetPod(pod))
+	if err = errors.Join(errs...); err == nil {
+		err = m.removeFiles(pod)
 	}
-	if len(errs) == 0 {
-		errs = append(errs, m.removeFiles(pod))
-	}
-	if err = errors.Join(errs...); err != nil {
+	if err != nil {
 		return fmt.Errorf("clean up pod %s: %w", podName(pod), err)
 	}
 	return nil

@@ -55,6 +55,8 @@ type Config struct {
 	RootDir string
 	// UserIDs gives the user and group IDs of a pod with a user namespace of its own. Nil is a node that has none for pods.
 	UserIDs func(types.UID) (containerspec.IDs, error)
+	// Cgroups gives each pod a cgroup of its own; nil puts all pods under one.
+	Cgroups Cgroups
 	// CgroupDriver is "cgroupfs" or "systemd": how the cgroup that all pods are put under is named. Empty is cgroupfs.
 	CgroupDriver string
 	// Kubelet is the node's configuration, defaulted. Required.

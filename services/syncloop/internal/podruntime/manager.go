@@ -108,6 +108,8 @@ type podSync struct {
 	observed *lifecyclev1.PodStatus
 	actions  decide.Actions
 	sandbox  sandbox
+	// cgroup is the name of the pod's cgroup; empty when pods have none of their own.
+	cgroup string
 
 	mu     sync.Mutex // guards result while containers are prepared side by side
 	result Result
@@ -130,7 +132,11 @@ func (s *podSync) run(ctx context.Context) error {
 	if len(s.actions.Start) == 0 && !s.actions.CreateSandbox {
 		return nil
 	}
-	if err := s.prepareSandbox(ctx); err != nil {
+	err := s.ensureCgroup(ctx)
+	if err == nil {
+		err = s.prepareSandbox(ctx)
+	}
+	if err != nil {
 		s.result.SandboxError = err
 		return err
 	}

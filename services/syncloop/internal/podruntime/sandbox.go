@@ -37,6 +37,7 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
+		s.inCgroup(config)
 		s.sandbox = sandbox{id: s.actions.SandboxID, ids: ids, config: config, ips: s.ips(s.actions.SandboxID, s.observed.GetIps())}
 		return nil
 	}
@@ -58,6 +59,7 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
 	}
+	s.inCgroup(config)
 	for _, sentence := range cut {
 		s.m.warn(ctx, s.pod, "", eventDNSConfigForming, sentence)
 	}

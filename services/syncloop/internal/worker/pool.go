@@ -26,6 +26,7 @@ type Runtime interface {
 	SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (podruntime.Result, error)
 	KillPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus, gracePeriodSeconds int64) error
 	CleanUpPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) error
+	ReleasePod(ctx context.Context, pod *v1.Pod) error
 	PruneContainers(ctx context.Context, observed *lifecyclev1.PodStatus, keepPerContainer int) error
 }
 

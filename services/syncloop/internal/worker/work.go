@@ -39,6 +39,8 @@ const (
 	keepExited = 1
 	// reasonSandbox is the status.reason of a pod whose sandbox cannot be made: the kubelet's word in its event for it.
 	reasonSandbox = "FailedCreatePodSandBox"
+	// reasonCgroup is that of a pod whose cgroup cannot be made, as the kubelet's event has it.
+	reasonCgroup = "FailedCreatePodContainer"
 	// reasonUnsupported is that of a pod that asks for something that this version cannot give it: none is tried to be made.
 	reasonUnsupported = "UnsupportedPodSpec"
 )
@@ -89,6 +91,9 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 			if errors.As(result.SandboxError, new(*podruntime.UnsupportedError)) {
 				whole.Reason = reasonUnsupported
 			}
+			if errors.As(result.SandboxError, new(*podruntime.CgroupError)) {
+				whole.Reason = reasonCgroup
+			}
 		}
 		cfg.Statuses.SetReasons(w.uid, result.Reasons, whole)
 		w.waitsFor(result.Reasons)
@@ -122,10 +127,11 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	return out
 }
 
-// delayAfter is the mean time to the next try of a sync that failed. What the runtime has refused may well pass, and so
-// may its absence; what is wrong with the pod itself does not.
+// delayAfter is the mean time to the next try of a sync that failed. What the runtime or the kernel has refused may well pass,
+// and so may the runtime's absence; what is wrong with the pod itself does not.
 func (w *worker) delayAfter(err error) time.Duration {
-	if _, refused := status.FromError(err); refused || errors.As(err, new(*cri.NotConnectedError)) {
+	_, refused := status.FromError(err)
+	if refused || errors.As(err, new(*cri.NotConnectedError)) || errors.As(err, new(*podruntime.CgroupError)) {
 		return min(transientDelay, w.pool.cfg.Resync)
 	}
 	return w.pool.cfg.Resync
@@ -183,10 +189,13 @@ func (w *worker) graceLeft(ctx context.Context) int64 {
 }
 
 // cleanUp removes what a pod left that no source names any more. A pod that is still named keeps its ended containers:
-// they say that it must not be started again.
+// they say that it must not be started again. Only what it held of the machine is given back.
 func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 	cfg := w.pool.cfg
 	if w.end == nil || !w.end.Removed {
+		if err := cfg.Runtime.ReleasePod(ctx, w.pod); err != nil {
+			return w.failed(ctx, trace.SpanFromContext(ctx), fmt.Errorf("give back what the pod held: %w", err), transientDelay)
+		}
 		return outcome{}
 	}
 	ctx, span := w.span(ctx, "pod.finish", cause)

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podcgroups"
+)
+
+// cgroupTree makes the cgroups of the pods; nil when the configuration wants none for pods. The store is asked when the tree
+// is used: it is made after it.
+func (e *engine) cgroupTree(node func(context.Context) (*v1.Node, error), logger *slog.Logger, counts *enginemetrics.Metrics) *podcgroups.Tree {
+	kubelet := &e.cfg.Kubelet
+	if !*kubelet.CgroupsPerQOS {
+		return nil
+	}
+	limits := podcgroups.Limits{CPUQuota: *kubelet.CPUCFSQuota, CPUPeriod: kubelet.CPUCFSQuotaPeriod.Duration, PIDs: *kubelet.PodPidsLimit}
+	var reserved []v1.ResourceList
+	if slices.Contains(kubelet.EnforceNodeAllocatable, nodeconfig.EnforcePods) {
+		reserved = []v1.ResourceList{quantities(kubelet.SystemReserved), quantities(kubelet.KubeReserved)}
+	}
+	return podcgroups.New(podcgroups.Config{
+		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}), Names: podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot),
+		Limits: limits, Reserved: reserved, Node: node, PIDs: mostProcesses, Waiting: e.health.Set, Clock: clock.RealClock{}, Logger: logger, Metrics: counts,
+		Pods: func() ([]*v1.Pod, error) { return e.store.Pods() },
+	})
+}
+
+// quantities reads amounts that the configuration was validated to have.
+func quantities(amounts map[string]string) v1.ResourceList {
+	list := v1.ResourceList{}
+	for name, text := range amounts {
+		if quantity, err := resource.ParseQuantity(text); err == nil {
+			list[v1.ResourceName(name)] = quantity
+		}
+	}
+	return list
+}
+
+// mostProcesses is how many processes and threads the kernel allows, the least of its two limits; 0 when it does not say.
+func mostProcesses() int64 {
+	var least int64
+	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && (least == 0 || n < least) {
+			least = n
+		}
+	}
+	return least
+}
