@@ -51,6 +51,8 @@ type Script struct {
 	Release func(pod *v1.Pod) error
 	// Observe is called before pleg answers; its error is GetPodStatus's.
 	Observe func(ctx context.Context, uid types.UID) error
+	// Late is SyncPod's error when it has started what it was to start: of one container of several, say.
+	Late error
 	// SandboxError is what SyncPod's result has beside the error of Sync.
 	SandboxError error
 	// RetryAfter is what SyncPod returns.
@@ -149,11 +151,11 @@ func (n *Node) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.P
 	result := podruntime.Result{RetryAfter: script.RetryAfter}
 	c := observed.GetContainers()
 	if len(c) > 0 && (c[0].GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING || pod.Spec.RestartPolicy == v1.RestartPolicyNever) {
-		return result, nil
+		return result, script.Late
 	}
 	n.start(pod, telemetry.Traceparent(ctx))
 	result.Wrote = true
-	return result, nil
+	return result, script.Late
 }
 
 // KillPod implements worker.Runtime.

@@ -90,6 +90,32 @@ func TestFoldLosesNoEndingNoShorterGraceAndNoWaiter(t *testing.T) {
 	})
 }
 
+// TestThePodHasTheShortestOfWhatWasAskedFor however many asked, with a grace period or without, and in whatever order.
+func TestThePodHasTheShortestOfWhatWasAskedFor(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pod := &v1.Pod{}
+		pod.Spec.TerminationGracePeriodSeconds = ptr.To(rapid.Int64Range(0, 60).Draw(t, "spec"))
+		if rapid.Bool().Draw(t, "deleted") {
+			pod.DeletionGracePeriodSeconds = ptr.To(rapid.Int64Range(0, 60).Draw(t, "deletion"))
+		}
+		var folded worker.Update
+		var shortest int64 = 1 << 30
+		for _, u := range rapid.SliceOfN(rapid.Custom(drawUpdate), 1, 8).Draw(t, "updates") {
+			u.Pod = nil
+			folded = worker.Fold(folded, u)
+			if u.End != nil {
+				shortest = min(shortest, worker.GraceOf(pod, u.End))
+			}
+			if folded.End == nil {
+				continue
+			}
+			if got := worker.GraceOf(pod, folded.End); got != shortest {
+				t.Fatalf("the pod has %d s, the shortest that was asked for is %d s", got, shortest)
+			}
+		}
+	})
+}
+
 func drawUpdate(t *rapid.T) worker.Update {
 	u := worker.Update{Cause: worker.Cause{Kind: worker.CauseKind(rapid.IntRange(0, 3).Draw(t, "cause"))}}
 	if rapid.Bool().Draw(t, "pod") {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,15 +105,19 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	if err == nil {
 		err = result.SandboxError
 	}
+	delay := transientDelay
 	if err != nil {
-		out := w.failed(ctx, span, fmt.Errorf("sync the pod: %w", err), w.delayAfter(err))
+		delay, err = w.delayAfter(err), fmt.Errorf("sync the pod: %w", err)
+	}
+	if !isAway(err) { // also when the sync failed: one container may crash for weeks while the image of another cannot be had
+		err = both(err, w.prune(ctx, observed))
+	}
+	if err != nil {
+		out := w.failed(ctx, span, err, delay)
 		if result.RetryAfter > 0 {
 			out.after = min(out.after, result.RetryAfter)
 		}
 		return out
-	}
-	if err := w.prune(ctx, observed); err != nil {
-		return w.failed(ctx, span, err, transientDelay)
 	}
 	out := outcome{after: cfg.Jitter(cfg.Resync), unfinished: result.Wrote || result.RetryAfter > 0}
 	if w.looking && !out.unfinished {
@@ -259,6 +264,14 @@ func (w *worker) prune(ctx context.Context, observed *lifecyclev1.PodStatus) err
 		return fmt.Errorf("remove ended containers: %w", err)
 	}
 	return nil
+}
+
+// both returns the error of two that there is, or one of both in a line.
+func both(a, b error) error {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	return fmt.Errorf("%w; %w", a, b)
 }
 
 // failed makes an outcome of an error. An error of work that was cut short is none.
