@@ -129,3 +129,20 @@ func awaitNewPID(t *testing.T, name string, old int) {
 		return err == nil && id != old
 	})
 }
+
+// TestAPodHasTheRestOfItsGracePeriodAfterAKill: a program that does not heed SIGTERM has its whole grace period, once, though
+// syncloop is killed in the middle of it.
+func TestAPodHasTheRestOfItsGracePeriodAfterAKill(t *testing.T) {
+	const grace, half = 14, 7 * time.Second
+	place(t, "stubborn.yaml", manifest("stubborn", grace, "sleep", "-ignore-term"))
+	await(t, "stubborn", "Ready", ready)
+	begun := time.Now()
+	takeAway(t, "stubborn.yaml")
+	awaitThat(t, "half of the grace period has passed", func() bool { return time.Since(begun) > half })
+	kill(t, "syncloop")
+	awaitGone(t, "stubborn")
+	// Another whole period would make it 21 s, and that of a pod which nobody knows 8 s.
+	if took := time.Since(begun).Round(time.Second); took < grace*time.Second || took > (grace+5)*time.Second {
+		t.Errorf("the pod was gone after %v, want %d s", took, grace)
+	}
+}

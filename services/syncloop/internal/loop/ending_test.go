@@ -73,6 +73,20 @@ func TestARemovedPodHasTheRestOfItsGracePeriodAfterARestart(t *testing.T) {
 	}
 }
 
+// TestAPodThatEndsIsShownFromTheFirstAnswerOn: whoever asks after a restart whether the pod is gone must not be told so too soon.
+func TestAPodThatEndsIsShownFromTheFirstAnswerOn(t *testing.T) {
+	node, stateDir := killedWhileEnding(t, func(r *rig) { r.config.Delete("u1") })
+	node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, _ int64) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	r := after20s(t, node, stateDir)
+	r.eventually("the pods are shown", func() bool { _, err := r.store.List(); return err == nil })
+	if list, err := r.store.List(); err != nil || len(list) != 1 {
+		t.Errorf("%d pods are shown (%v), want the one that ends", len(list), err)
+	}
+}
+
 func TestADeletedPodHasTheRestOfItsGracePeriodAfterARestart(t *testing.T) {
 	deleted := slow()
 	now := metav1.Now()

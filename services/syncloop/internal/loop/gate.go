@@ -148,6 +148,9 @@ func (l *Loop) show() {
 	if !l.allReady() && l.cfg.Clock.Since(l.opened) < sourcesGrace {
 		return
 	}
+	if l.allReady() {
+		l.endOrphans() // so that they are shown as what they are: pods that end
+	}
 	l.serving = true
 	l.cfg.Store.SetWaiting("")
 }
