@@ -15,6 +15,19 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
 )
 
+// TestAnImageThatNamesNoUserIsRoots: a container that must not run as root is refused by it.
+func TestAnImageThatNamesNoUserIsRoots(t *testing.T) {
+	r := newRig(t)
+	r.cri.AddImage("registry.test/present:1", 5)
+	image, err := r.ensure("web", "registry.test/present:1", v1.PullIfNotPresent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if uid := image.User.UID; uid == nil || *uid != 0 || image.User.Name != "" {
+		t.Errorf("it runs as %+v, want root", image.User)
+	}
+}
+
 func TestAnImageIsPulledByItsPolicy(t *testing.T) {
 	const present, absent = "registry.test/present:1", "registry.test/absent:1"
 	for _, c := range []struct {

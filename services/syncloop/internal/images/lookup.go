@@ -85,10 +85,13 @@ func (p *Puller) status(ctx context.Context, name string) (image Image, found bo
 		return Image{}, false, err
 	}
 	image.Ref, image.Size = response.GetImage().GetId(), response.GetImage().GetSize()
-	if uid := response.GetImage().GetUid(); uid != nil {
+	switch uid, name := response.GetImage().GetUid(), response.GetImage().GetUsername(); {
+	case uid != nil:
 		image.User.UID = &uid.Value
-	} else {
-		image.User.Name = response.GetImage().GetUsername()
+	case name != "":
+		image.User.Name = name
+	default: // an image that names nobody runs as root
+		image.User.UID = new(int64)
 	}
 	return image, true, nil
 }
