@@ -18,7 +18,7 @@ var supported = []string{
 	// syncloop
 	"address", "allowedUnsafeSysctls", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS", "clusterDNS", "clusterDomain", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff", "enforceNodeAllocatable",
 	"imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge", "imageServiceEndpoint", "maxParallelImagePulls", "podLogsDir", "podPidsLimit", "readOnlyPort", "resolvConf", "seccompDefault",
-	"serializeImagePulls", "userNamespaces", "syncFrequency",
+	"serializeImagePulls", "singleProcessOOMKill", "userNamespaces", "syncFrequency",
 	// nodestatus
 	"evictionHard", "evictionPressureTransitionPeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
 	"nodeStatusUpdateFrequency", "podCIDR", "providerID", "registerNode", "registerWithTaints", "systemReserved",

@@ -17,8 +17,11 @@ type Inputs struct {
 	// ImageRef is the image to run, as the runtime names it; ImageUser is the user that it runs as by itself.
 	ImageRef  string
 	ImageUser ImageUser
-	// PodIPs are the pod's addresses; they may be missing unless NeedsPodIP.
+	// PodIPs are the pod's addresses.
 	PodIPs []string
+	// File reads a file of one of the pod's volumes, for a value that is in one; nil without volumes. Its error is
+	// fs.ErrNotExist when there is no such file.
+	File func(volume, path string) (string, error)
 	// Mounts are made already. Container maps their files to the pod's IDs.
 	Mounts []*runtimeapi.Mount
 	// IDs are those of the pod's user namespace.
@@ -37,7 +40,7 @@ func LogPath(container string, restartCount int) string {
 
 // Container makes the configuration of a container. Its errors name the field.
 func Container(pod *v1.Pod, c *v1.Container, node Node, in Inputs) (*runtimeapi.ContainerConfig, error) {
-	env, err := makeEnvironment(pod, c, in.PodIPs, node)
+	env, err := makeEnvironment(pod, c, in, node)
 	if err != nil {
 		return nil, err
 	}

@@ -97,9 +97,6 @@ func TestEnvironment(t *testing.T) {
 	if diff := cmp.Diff([]string{"10.0.0.5"}, got.GetArgs()); diff != "" {
 		t.Errorf("args (-want +got):\n%s", diff)
 	}
-	if !containerspec.NeedsPodIP(&pod.Spec.Containers[0]) {
-		t.Error("the container does not say that it needs the pod's address")
-	}
 }
 
 func TestWhatCannotBeServedIsNamed(t *testing.T) {
@@ -143,9 +140,105 @@ func TestResources(t *testing.T) {
 
 func TestHugePages(t *testing.T) {
 	pod := testPod(v1.Container{Name: "a", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"hugepages-2Mi": resource.MustParse("64Mi")}}})
-	got := makeContainer(t, pod, containerspec.Inputs{}).GetLinux().GetResources().GetHugepageLimits()
-	if len(got) != 1 || got[0].GetPageSize() != "2MB" || got[0].GetLimit() != 64<<20 {
-		t.Errorf("got %v", got)
+	large := node
+	large.HugePages = []string{"2MB", "1GB"}
+	limits := func() []*runtimeapi.HugepageLimit {
+		t.Helper()
+		config, err := containerspec.Container(pod, &pod.Spec.Containers[0], large, containerspec.Inputs{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return config.GetLinux().GetResources().GetHugepageLimits()
+	}
+	// What a container does not ask for it may not use.
+	want := []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 64 << 20}, {PageSize: "1GB"}}
+	if diff := cmp.Diff(want, limits(), protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	pod.Spec.Resources = &v1.ResourceRequirements{Limits: v1.ResourceList{
+		"hugepages-2Mi": resource.MustParse("128Mi"), "hugepages-1Gi": resource.MustParse("2Gi"),
+	}}
+	want[1].Limit = 2 << 30
+	if diff := cmp.Diff(want, limits(), protocmp.Transform()); diff != "" {
+		t.Errorf("with limits of the pod (-want +got):\n%s", diff)
+	}
+}
+
+func TestResourcesOfThePodAsAWhole(t *testing.T) {
+	pod := testPod(v1.Container{Name: "a", Resources: resources("", "", "1Gi", "")}, v1.Container{Name: "b", Resources: resources("", "1", "", "512Mi")})
+	whole := resources("2", "3", "5Gi", "8Gi")
+	pod.Spec.Resources = &whole
+	for i, want := range []*runtimeapi.LinuxContainerResources{
+		// The limits of the pod, a request of as much, and half of the 4 GiB that no container asks for, of the node's 10 GiB.
+		{CpuShares: 3072, CpuPeriod: 100000, CpuQuota: 300000, MemoryLimitInBytes: 8 << 30, OomScoreAdj: 700},
+		{CpuShares: 1024, CpuPeriod: 100000, CpuQuota: 100000, MemoryLimitInBytes: 512 << 20, OomScoreAdj: 800},
+	} {
+		config, err := containerspec.Container(pod, &pod.Spec.Containers[i], node, containerspec.Inputs{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, config.GetLinux().GetResources(), protocmp.Transform()); diff != "" {
+			t.Errorf("container %d (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
+func TestWhatTheMachinesCgroupsCanDo(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		node containerspec.Node
+		want *runtimeapi.LinuxContainerResources
+	}{
+		{"v1 without swap", containerspec.Node{GroupOOMKill: true}, &runtimeapi.LinuxContainerResources{}},
+		{"v1 with swap", containerspec.Node{SwapLimit: true}, &runtimeapi.LinuxContainerResources{MemorySwapLimitInBytes: 1 << 30}},
+		{"v2", containerspec.Node{CgroupV2: true, GroupOOMKill: true, SwapLimit: true},
+			&runtimeapi.LinuxContainerResources{Unified: map[string]string{"memory.oom.group": "1", "memory.swap.max": "0"}}},
+		{"v2, one process at a time", containerspec.Node{CgroupV2: true}, &runtimeapi.LinuxContainerResources{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			pod := testPod(v1.Container{Name: "a", Resources: resources("", "", "1Gi", "1Gi")})
+			config, err := containerspec.Container(pod, &pod.Spec.Containers[0], test.node, containerspec.Inputs{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			test.want.CpuShares, test.want.MemoryLimitInBytes, test.want.OomScoreAdj = 2, 1<<30, 999
+			if diff := cmp.Diff(test.want, config.GetLinux().GetResources(), protocmp.Transform()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAppArmorByAnnotation(t *testing.T) {
+	profile := func(kind runtimeapi.SecurityProfile_ProfileType, name string) *runtimeapi.SecurityProfile {
+		return &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: name}
+	}
+	for _, test := range []struct {
+		name, annotation string
+		own, pod         *v1.AppArmorProfile
+		want             *runtimeapi.SecurityProfile
+	}{
+		{name: "none"},
+		{name: "default", annotation: "runtime/default", want: profile(runtimeapi.SecurityProfile_RuntimeDefault, "")},
+		{name: "unconfined", annotation: "unconfined", want: profile(runtimeapi.SecurityProfile_Unconfined, "")},
+		{name: "of the node", annotation: "localhost/k8s", want: profile(runtimeapi.SecurityProfile_Localhost, "k8s")},
+		{name: "no such value", annotation: "other"},
+		{name: "before the pod's field", annotation: "unconfined", pod: &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault},
+			want: profile(runtimeapi.SecurityProfile_Unconfined, "")},
+		{name: "after the container's field", annotation: "unconfined", own: &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault},
+			want: profile(runtimeapi.SecurityProfile_RuntimeDefault, "")},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			pod := testPod(v1.Container{Name: "a", SecurityContext: &v1.SecurityContext{AppArmorProfile: test.own}})
+			pod.Spec.SecurityContext = &v1.PodSecurityContext{AppArmorProfile: test.pod}
+			if test.annotation != "" {
+				pod.Annotations = map[string]string{"container.apparmor.security.beta.kubernetes.io/a": test.annotation}
+			}
+			got := makeContainer(t, pod, containerspec.Inputs{}).GetLinux().GetSecurityContext().GetApparmor()
+			if diff := cmp.Diff(test.want, got, protocmp.Transform()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -191,6 +284,7 @@ func TestNonRoot(t *testing.T) {
 		{"image is root", v1.SecurityContext{}, containerspec.ImageUser{UID: new(int64(0))}, "image will run as root"},
 		{"image has a name", v1.SecurityContext{}, containerspec.ImageUser{Name: "www"}, "non-numeric user (www)"},
 		{"image has a number", v1.SecurityContext{}, containerspec.ImageUser{UID: new(int64(7))}, ""},
+		{"image has no number of a user", v1.SecurityContext{}, containerspec.ImageUser{UID: new(int64(1 << 31))}, "invalid user id"},
 		{"pod says root", v1.SecurityContext{RunAsUser: new(int64(0))}, containerspec.ImageUser{}, "breaks non-root policy"},
 		{"pod says another", v1.SecurityContext{RunAsUser: new(int64(7))}, containerspec.ImageUser{UID: new(int64(0))}, ""},
 	} {

@@ -1,28 +1,24 @@
 package containerspec
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/kubectl/pkg/util/fieldpath"
 	"k8s.io/kubectl/pkg/util/resource"
+	"k8s.io/kubernetes/pkg/apis/core/pods"
 	"k8s.io/kubernetes/third_party/forked/golang/expansion"
 )
 
 // notServed says what to do about a reference to an object that no source serves.
 const notServed = "config maps and secrets are not supported by this version of Quartet; give the value itself, or mark the reference optional"
-
-// NeedsPodIP says whether a container cannot be made before the pod has an address.
-func NeedsPodIP(c *v1.Container) bool {
-	for _, e := range c.Env {
-		if e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && strings.HasPrefix(e.ValueFrom.FieldRef.FieldPath, "status.podIP") {
-			return true
-		}
-	}
-	return false
-}
 
 // environment is a container's environment, in the order of the spec; a name that comes again keeps its first place and
 // takes its last value.
@@ -63,7 +59,7 @@ func (e *environment) expand(words []string) []string {
 }
 
 // makeEnvironment computes a container's environment.
-func makeEnvironment(pod *v1.Pod, c *v1.Container, podIPs []string, node Node) (*environment, error) {
+func makeEnvironment(pod *v1.Pod, c *v1.Container, in Inputs, node Node) (*environment, error) {
 	env := &environment{values: map[string]string{}}
 	for i, from := range c.EnvFrom {
 		optional := (from.ConfigMapRef != nil && isTrue(from.ConfigMapRef.Optional)) || (from.SecretRef != nil && isTrue(from.SecretRef.Optional))
@@ -72,11 +68,11 @@ func makeEnvironment(pod *v1.Pod, c *v1.Container, podIPs []string, node Node) (
 		}
 	}
 	for i, e := range c.Env {
-		if e.ValueFrom == nil {
+		if e.ValueFrom == nil || e.Value != "" {
 			env.put(e.Name, expansion.Expand(e.Value, env.lookup))
 			continue
 		}
-		value, ok, err := valueFrom(pod, c, e.ValueFrom, podIPs, node)
+		value, ok, err := valueFrom(pod, c, e.ValueFrom, in, node)
 		if err != nil {
 			return nil, fmt.Errorf("container %q: env[%d] %q: %w", c.Name, i, e.Name, err)
 		}
@@ -88,14 +84,16 @@ func makeEnvironment(pod *v1.Pod, c *v1.Container, podIPs []string, node Node) (
 }
 
 // valueFrom resolves one source of a value; ok is false when it is optional and there is none.
-func valueFrom(pod *v1.Pod, c *v1.Container, from *v1.EnvVarSource, podIPs []string, node Node) (value string, ok bool, err error) {
+func valueFrom(pod *v1.Pod, c *v1.Container, from *v1.EnvVarSource, in Inputs, node Node) (value string, ok bool, err error) {
 	switch {
 	case from.FieldRef != nil:
-		value, err = podField(pod, from.FieldRef.FieldPath, podIPs, node)
+		value, err = podField(pod, from.FieldRef, in.PodIPs, node)
 		return value, err == nil, err
 	case from.ResourceFieldRef != nil:
 		value, err = resourceField(pod, c, from.ResourceFieldRef, node)
 		return value, err == nil, err
+	case from.FileKeyRef != nil:
+		return fileValue(from.FileKeyRef, in.File)
 	case from.ConfigMapKeyRef != nil && isTrue(from.ConfigMapKeyRef.Optional), from.SecretKeyRef != nil && isTrue(from.SecretKeyRef.Optional):
 		return "", false, nil
 	case from.ConfigMapKeyRef != nil, from.SecretKeyRef != nil:
@@ -104,7 +102,34 @@ func valueFrom(pod *v1.Pod, c *v1.Container, from *v1.EnvVarSource, podIPs []str
 	return "", false, &UnsupportedError{Field: "valueFrom", Message: "this kind of source is not supported by this version of Quartet"}
 }
 
-func podField(pod *v1.Pod, path string, podIPs []string, node Node) (string, error) {
+// fileValue looks a key up in a file of a volume.
+func fileValue(ref *v1.FileKeySelector, read func(volume, path string) (string, error)) (value string, ok bool, err error) {
+	if read == nil {
+		return "", false, &UnsupportedError{Field: "valueFrom.fileKeyRef", Message: "there are no volumes"}
+	}
+	text, err := read(ref.VolumeName, ref.Path)
+	if errors.Is(err, fs.ErrNotExist) && isTrue(ref.Optional) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("valueFrom.fileKeyRef: %w", err)
+	}
+	value, ok, err = lookUpInEnvFile(text, ref.Key)
+	if err == nil && !ok && !isTrue(ref.Optional) {
+		err = fmt.Errorf("environment variable key %q not found", ref.Key)
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("valueFrom.fileKeyRef: %s of volume %q: %w", ref.Path, ref.VolumeName, err)
+	}
+	return value, ok, nil
+}
+
+func podField(pod *v1.Pod, ref *v1.ObjectFieldSelector, podIPs []string, node Node) (string, error) {
+	path, _, err := pods.ConvertDownwardAPIFieldLabel(cmp.Or(ref.APIVersion, "v1"), ref.FieldPath, "")
+	if err != nil {
+		return "", fmt.Errorf("fieldRef: %w", err)
+	}
+	podIPs = nodesFamilyFirst(podIPs, node.IPs)
 	switch path {
 	case "spec.nodeName":
 		if pod.Spec.NodeName == "" {
@@ -131,8 +156,28 @@ func podField(pod *v1.Pod, path string, podIPs []string, node Node) (string, err
 	return fieldpath.ExtractFieldPathAsString(pod, path)
 }
 
+// nodesFamilyFirst orders a pod's addresses as the node's own are: of the first address of each family, that of the node's
+// first address comes first.
+func nodesFamilyFirst(podIPs, nodeIPs []string) []string {
+	if len(podIPs) < 2 || len(nodeIPs) == 0 {
+		return podIPs
+	}
+	sorted := slices.Clone(podIPs)
+	wanted := strings.Contains(nodeIPs[0], ":")
+	slices.SortStableFunc(sorted, func(a, b string) int {
+		switch own := strings.Contains(a, ":"); {
+		case own == strings.Contains(b, ":"):
+			return 0
+		case own == wanted:
+			return -1
+		}
+		return 1
+	})
+	return slices.CompactFunc(sorted, func(a, b string) bool { return strings.Contains(a, ":") == strings.Contains(b, ":") })
+}
+
 // resourceField is a container's request or limit. Where it has no limit of cpu, memory or
-// ephemeral storage, that is all that the node has for pods.
+// ephemeral storage, that is the limit of the pod, or else all that the node has for pods.
 func resourceField(pod *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, node Node) (string, error) {
 	if ref.ContainerName != "" && ref.ContainerName != c.Name {
 		other := containerOf(pod, ref.ContainerName)
@@ -149,6 +194,11 @@ func resourceField(pod *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, 
 		all, ok := node.Allocatable[name]
 		if !ok {
 			all, ok = node.Capacity[name]
+		}
+		if resourcehelper.IsPodLevelLimitsSet(pod) {
+			if whole := pod.Spec.Resources.Limits[name]; !whole.IsZero() {
+				all, ok = whole, true
+			}
 		}
 		if ok && c.Resources.Limits.Name(name, "").IsZero() {
 			c.Resources.Limits[name] = all

@@ -21,6 +21,14 @@ type Node struct {
 	// Allocatable is what of it is for pods: the downward API's limit of a container without one. Capacity stands in for
 	// what is not in it.
 	Allocatable v1.ResourceList
+	// HugePages are the sizes of huge pages that the machine has, as its cgroups name them, for example 2MB: a container may
+	// use as many as its limit says, and none without one.
+	HugePages []string
+	// CgroupV2 is a machine whose cgroups are of version 2 alone. There GroupOOMKill has the kernel end all processes of a
+	// container when its memory runs out, not the largest one alone.
+	CgroupV2, GroupOOMKill bool
+	// SwapLimit is a machine whose cgroups can keep containers from swapping; then they do.
+	SwapLimit bool
 	// PodLogsDir has one folder of logs per pod.
 	PodLogsDir string
 	// SeccompDir is the folder that localhost seccomp profiles are relative to.

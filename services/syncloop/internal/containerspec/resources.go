@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/kubectl/pkg/util/qos"
 )
@@ -32,6 +33,9 @@ func linuxResources(request, limit, memory *resource.Quantity, node Node) *runti
 	if memory.Value() > 0 {
 		r.MemoryLimitInBytes = memory.Value()
 	}
+	if node.CgroupV2 && node.GroupOOMKill {
+		r.Unified = map[string]string{"memory.oom.group": "1"}
+	}
 	if node.CPUQuota {
 		period := node.CPUPeriod
 		if period <= 0 {
@@ -51,16 +55,50 @@ func containerResources(pod *v1.Pod, c *v1.Container, node Node) *runtimeapi.Lin
 	if q, ok := c.Resources.Requests[v1.ResourceCPU]; ok {
 		request = &q
 	}
-	r := linuxResources(request, c.Resources.Limits.Cpu(), c.Resources.Limits.Memory(), node)
+	r := linuxResources(request, limitOf(pod, c, v1.ResourceCPU), limitOf(pod, c, v1.ResourceMemory), node)
 	r.OomScoreAdj = oomScoreAdj(pod, c, node.Capacity.Memory().Value())
-	for name, quantity := range c.Resources.Limits {
-		if size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix); ok {
-			if text := pageSize(size); text != "" {
-				r.HugepageLimits = append(r.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: text, Limit: uint64(max(0, quantity.Value()))})
+	r.HugepageLimits = hugePages(pod, c, node.HugePages)
+	switch {
+	case !node.SwapLimit:
+	case node.CgroupV2:
+		if r.Unified == nil {
+			r.Unified = map[string]string{}
+		}
+		r.Unified["memory.swap.max"] = "0"
+	default:
+		r.MemorySwapLimitInBytes = r.MemoryLimitInBytes // memory and swap together
+	}
+	return r
+}
+
+// limitOf is a container's limit, or else the pod's: what none of its containers may use more of.
+func limitOf(pod *v1.Pod, c *v1.Container, name v1.ResourceName) *resource.Quantity {
+	limit := c.Resources.Limits[name]
+	if limit.IsZero() && resourcehelper.IsPodLevelResourcesSet(pod) {
+		limit = pod.Spec.Resources.Limits[name]
+	}
+	return &limit
+}
+
+// hugePages are the limits of a container for each size that the machine has: its own, or else the pod's, or else none.
+func hugePages(pod *v1.Pod, c *v1.Container, sizes []string) []*runtimeapi.HugepageLimit {
+	limits := map[string]uint64{}
+	put := func(list v1.ResourceList) {
+		for name, quantity := range list {
+			if size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix); ok {
+				limits[pageSize(size)] = uint64(max(0, quantity.Value()))
 			}
 		}
 	}
-	return r
+	if resourcehelper.IsPodLevelResourcesSet(pod) {
+		put(pod.Spec.Resources.Limits)
+	}
+	put(c.Resources.Limits)
+	var out []*runtimeapi.HugepageLimit
+	for _, size := range sizes {
+		out = append(out, &runtimeapi.HugepageLimit{PageSize: size, Limit: limits[size]})
+	}
+	return out
 }
 
 // pageSize is a size of huge pages as the kernel's cgroups name it, for example 2MB; empty when it is none.
@@ -97,10 +135,10 @@ func oomScoreAdj(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
 		return bestEffortOOMScore
 	case v1.PodQOSBurstable:
 	}
-	request := c.Resources.Requests.Memory().Value()
+	request := c.Resources.Requests.Memory().Value() + shareOfPod(pod)
 	for i := range pod.Spec.InitContainers {
 		if sidecar := &pod.Spec.InitContainers[i]; sidecar.Name == c.Name && sidecar.RestartPolicy != nil {
-			request = max(request, leastRequest(pod)) // a sidecar is not killed before those that it serves
+			request = max(request, leastRequest(pod)+shareOfPod(pod)) // a sidecar is not killed before those that it serves
 		}
 	}
 	if capacity <= 0 {
@@ -108,6 +146,16 @@ func oomScoreAdj(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
 	}
 	score := 1000 - 1000*request/capacity
 	return min(max(score, 1000+guaranteedOOMScore), bestEffortOOMScore-1)
+}
+
+// shareOfPod is a container's equal part of the memory, in bytes, that its pod asks for beyond what its containers do.
+func shareOfPod(pod *v1.Pod) int64 {
+	if !resourcehelper.IsPodLevelRequestsSet(pod) || pod.Spec.Resources.Requests.Memory().IsZero() {
+		return 0
+	}
+	asked := resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{})
+	beyond := pod.Spec.Resources.Requests.Memory().Value() - asked.Memory().Value()
+	return max(beyond, 0) / int64(max(len(pod.Spec.Containers)+len(pod.Spec.InitContainers), 1))
 }
 
 func leastRequest(pod *v1.Pod) int64 {

@@ -2,7 +2,9 @@ package containerspec
 
 import (
 	"fmt"
+	"math"
 	"path/filepath"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -35,7 +37,9 @@ func effective(pod *v1.Pod, c *v1.Container) v1.SecurityContext {
 		sc.RunAsGroup = first(sc.RunAsGroup, p.RunAsGroup)
 		sc.RunAsNonRoot = first(sc.RunAsNonRoot, p.RunAsNonRoot)
 		sc.SeccompProfile = first(sc.SeccompProfile, p.SeccompProfile)
-		sc.AppArmorProfile = first(sc.AppArmorProfile, p.AppArmorProfile)
+		sc.AppArmorProfile = first(sc.AppArmorProfile, first(annotatedAppArmor(pod, c), p.AppArmorProfile))
+	} else {
+		sc.AppArmorProfile = first(sc.AppArmorProfile, annotatedAppArmor(pod, c))
 	}
 	return sc
 }
@@ -45,6 +49,30 @@ func first[T any](a, b *T) *T {
 		return a
 	}
 	return b
+}
+
+// Values of the annotation that named a container's AppArmor profile before there was a field for it. Manifests on disk may
+// still have it, and nobody turns it into the field for them.
+const (
+	appArmorAnnotation  = "container.apparmor.security.beta.kubernetes.io/"
+	appArmorDefault     = "runtime/default"
+	appArmorUnconfined  = "unconfined"
+	appArmorLocalPrefix = "localhost/"
+)
+
+// annotatedAppArmor is the profile that a pod's annotation names for a container; nil when it names none that there could be.
+func annotatedAppArmor(pod *v1.Pod, c *v1.Container) *v1.AppArmorProfile {
+	switch value := pod.Annotations[appArmorAnnotation+c.Name]; value {
+	case appArmorDefault:
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault}
+	case appArmorUnconfined:
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeUnconfined}
+	default:
+		if name, ok := strings.CutPrefix(value, appArmorLocalPrefix); ok {
+			return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
+		}
+	}
+	return nil
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }
@@ -110,6 +138,8 @@ func checkNonRoot(sc v1.SecurityContext, user ImageUser) error {
 		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root: set securityContext.runAsUser", user.Name)
 	case user.UID != nil && *user.UID == 0:
 		return fmt.Errorf("container has runAsNonRoot and image will run as root")
+	case user.UID != nil && (*user.UID < 0 || *user.UID > math.MaxInt32):
+		return fmt.Errorf("container has runAsNonRoot and image has an invalid user id (%d): it must be from 1 to %d: set securityContext.runAsUser", *user.UID, math.MaxInt32)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package podruntime
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -64,15 +65,16 @@ func (m *Manager) runHook(ctx context.Context, rt *tracedRuntime, h hook) (err e
 			return ctx.Err()
 		}
 	case h.handler.HTTPGet != nil:
-		return httpHook(ctx, h)
+		return m.httpHook(ctx, h)
 	case h.handler.TCPSocket != nil:
 		return nil // accepted by the API for old manifests, and never did anything
 	}
 	return fmt.Errorf("the hook names no action: give exec, httpGet or sleep")
 }
 
-// httpHook asks for the hook's address. Any answer below 400 is success.
-func httpHook(ctx context.Context, h hook) error {
+// httpHook asks for the hook's address. Any answer is success, whatever its code: the kubelet's hooks are so. A server that
+// answers HTTPS in plain text is asked again so, and an event tells of it.
+func (m *Manager) httpHook(ctx context.Context, h hook) error {
 	get := h.handler.HTTPGet
 	port, err := hookPort(get.Port, h.ports)
 	if err != nil {
@@ -99,17 +101,40 @@ func httpHook(ctx context.Context, h hook) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, hookHTTPTimeout)
 	defer cancel()
+	err = askHook(ctx, target, hookHeader(get.HTTPHeaders))
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		target.Scheme = "http"
+		header := hookHeader(get.HTTPHeaders)
+		header.Del("Authorization") // not for everyone to read
+		if err = askHook(ctx, target, header); err == nil {
+			m.warn(ctx, h.pod, "", eventHookFallback,
+				fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", target.Host))
+		}
+	}
+	return err
+}
+
+// hookHeader is the header of a hook's request: the hook's own, and what it leaves out.
+func hookHeader(own []v1.HTTPHeader) http.Header {
+	header := http.Header{}
+	for _, h := range own {
+		header.Add(h.Name, h.Value)
+	}
+	if _, ok := header["User-Agent"]; !ok {
+		header.Set("User-Agent", "kube-lifecycle")
+	}
+	if _, ok := header["Accept"]; !ok {
+		header.Set("Accept", "*/*")
+	}
+	return header
+}
+
+func askHook(ctx context.Context, target *url.URL, header http.Header) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
 		return fmt.Errorf("httpGet: %w", err)
 	}
-	request.Header.Set("User-Agent", "kube-lifecycle")
-	for _, header := range get.HTTPHeaders {
-		if strings.EqualFold(header.Name, "host") {
-			request.Host = header.Value
-		}
-		request.Header.Add(header.Name, header.Value)
-	}
+	request.Header, request.Host = header, header.Get("Host")
 	response, err := hookClient.Do(request)
 	if err != nil {
 		return fmt.Errorf("httpGet: %w", err)
@@ -117,9 +142,6 @@ func httpHook(ctx context.Context, h hook) error {
 	defer func() { _ = response.Body.Close() }() // the answer is known by then
 	if _, err := io.Copy(io.Discard, io.LimitReader(response.Body, hookBodyLimit)); err != nil {
 		return fmt.Errorf("httpGet: %w", err)
-	}
-	if response.StatusCode >= http.StatusBadRequest {
-		return fmt.Errorf("httpGet: %s answered %s", target.Host, response.Status)
 	}
 	return nil
 }

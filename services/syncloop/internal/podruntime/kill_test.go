@@ -2,6 +2,7 @@ package podruntime_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -107,6 +108,33 @@ func TestHTTPAndSleepHooks(t *testing.T) {
 	}
 	if asked.Load() != 1 {
 		t.Errorf("the hook's address was asked %d times", asked.Load())
+	}
+}
+
+func TestAnHTTPHookSucceedsWithAnyAnswerAlsoInPlainText(t *testing.T) {
+	n, events := newTold(t)
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, fmt.Sprint(r.URL, " ", r.Host, " ", r.Header["Accept"], r.Header["User-Agent"], r.Header["Authorization"]))
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	defer server.Close()
+	address, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := newPod("a")
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{
+		Scheme: v1.URISchemeHTTPS, Host: address.Hostname(), Port: intstr.FromString(address.Port()), Path: "/hello?x=1",
+		HTTPHeaders: []v1.HTTPHeader{{Name: "Host", Value: "web.test"}, {Name: "Authorization", Value: "secret"}, {Name: "User-Agent", Value: "me"}},
+	}}}
+	n.sync(pod)
+	n.want(pod, "sandbox-0:ready a-0:running")
+	if want := "/hello?x=1 web.test [*/*] [me] []"; len(asked) != 1 || asked[0] != want {
+		t.Errorf("the server was asked for %v, want %s", asked, want)
+	}
+	if got := events.take(); !strings.Contains(got, "Warning LifecycleHTTPFallback [] request to HTTPS lifecycle hook "+address.Host) {
+		t.Errorf("events %q", got)
 	}
 }
 

@@ -23,7 +23,7 @@ const (
 	maxMessage     = 4096
 	maxLogMessage  = 2048
 	maxLogLines    = 80
-	maxLogTailRead = 16 << 10
+	maxLogTailRead = 64 << 10 // a part of a line has 16 KiB, and the first one read may be cut
 )
 
 // TerminationMessages reads the last words of a pod's ended containers, by container ID: from their file, else, when the
@@ -37,6 +37,7 @@ func (m *Manager) TerminationMessages(status *lifecyclev1.PodStatus) map[string]
 		text, err := m.terminationMessage(status.GetUid(), c)
 		if err != nil {
 			m.cfg.Logger.Warn("the termination message cannot be read", telemetry.KeyContainerID, c.GetId(), telemetry.KeyError, err)
+			text = fmt.Sprintf("Error on reading termination log: %v", err)
 		}
 		if text == "" {
 			continue

@@ -2,11 +2,15 @@ package podruntime
 
 import (
 	"context"
+	"io/fs"
+	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
 
+	"github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -56,6 +60,9 @@ func nodeOf(cfg Config) *containerspec.Node {
 		ClusterDNS:     kubelet.ClusterDNS, ClusterDomain: kubelet.ClusterDomain,
 		Capacity: v1.ResourceList{v1.ResourceCPU: *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI)},
 	}
+	machine := cgroupsOf(os.DirFS("/"))
+	node.CgroupV2, node.SwapLimit, node.HugePages = machine.v2, machine.swap, cgroups.HugePageSizes()
+	node.GroupOOMKill = kubelet.SingleProcessOOMKill == nil || !*kubelet.SingleProcessOOMKill
 	if cfg.NodeIP != "" {
 		node.IPs = strings.Split(cfg.NodeIP, ",")
 	}
@@ -69,6 +76,27 @@ func nodeOf(cfg Config) *containerspec.Node {
 		cfg.Logger.Warn("the machine's memory is not known: downward API and oom scores do without", "error", err)
 	}
 	return node
+}
+
+// cgroupFacts is what the machine's cgroups can do.
+type cgroupFacts struct{ v2, swap bool }
+
+// cgroupsOf looks at the files of a machine, by their paths without the first slash.
+func cgroupsOf(machine fs.FS) cgroupFacts {
+	there := func(name string) bool {
+		_, err := fs.Stat(machine, name)
+		return err == nil
+	}
+	if !there("sys/fs/cgroup/cgroup.controllers") {
+		return cgroupFacts{swap: there("sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")}
+	}
+	// The root of the hierarchy has no limits: what there is shows in the cgroup of this process.
+	own, err := fs.ReadFile(machine, "proc/self/cgroup")
+	if err != nil {
+		return cgroupFacts{v2: true}
+	}
+	_, name, _ := strings.Cut(strings.TrimSpace(string(own)), "0::")
+	return cgroupFacts{v2: true, swap: there(path.Join("sys/fs/cgroup", name, "memory.swap.max"))}
 }
 
 // cgroupParent names the cgroup that all pods are under: kubepods, below the configured root.

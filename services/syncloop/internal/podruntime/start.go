@@ -153,7 +153,8 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
 	config, err := containerspec.Container(s.pod, c, *s.m.node.Load(), containerspec.Inputs{
-		Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips, Mounts: mounts, IDs: s.sandbox.ids, Target: target,
+		Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips, Mounts: mounts,
+		File: func(volume, path string) (string, error) { return s.m.envFile(s.pod, volume, path) }, IDs: s.sandbox.ids, Target: target,
 		Traceparent: telemetry.Traceparent(ctx),
 	})
 	if err != nil {

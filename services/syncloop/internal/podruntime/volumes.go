@@ -89,7 +89,7 @@ func (m *Manager) volumeMounts(pod *v1.Pod, c *v1.Container) ([]*runtimeapi.Moun
 		if volume.HostPath != nil {
 			path, err = volume.HostPath.Path, checkHostPath(volume.HostPath)
 		} else {
-			path = filepath.Join(m.podDir(string(pod.UID)), "volumes", "kubernetes.io~empty-dir", volume.Name)
+			path = m.emptyDirPath(pod, volume.Name)
 			err = makeEmptyDir(path, pod.Spec.SecurityContext)
 		}
 		if err != nil {
@@ -101,6 +101,38 @@ func (m *Manager) volumeMounts(pod *v1.Pod, c *v1.Container) ([]*runtimeapi.Moun
 		})
 	}
 	return mounts, nil
+}
+
+// emptyDirPath is the folder of an emptyDir, where a kubelet has it.
+func (m *Manager) emptyDirPath(pod *v1.Pod, volume string) string {
+	return filepath.Join(m.podDir(string(pod.UID)), "volumes", "kubernetes.io~empty-dir", volume)
+}
+
+// maxEnvFile is how much of a file of environment variables is read, in bytes: containers write it.
+const maxEnvFile = 1 << 20
+
+// envFile reads a file that a container of the pod has written into an emptyDir. What a link in it leads to is read only
+// within the volume.
+func (m *Manager) envFile(pod *v1.Pod, name, path string) (text string, err error) {
+	volume := volumeOf(pod, name)
+	if volume == nil || volume.EmptyDir == nil {
+		return "", fmt.Errorf("volumeName: the pod has no emptyDir %q", name)
+	}
+	root, err := os.OpenRoot(m.emptyDirPath(pod, name))
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	// Not before it is known to be a file: to open a pipe would wait for whoever writes it.
+	info, err := root.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxEnvFile {
+		return "", fmt.Errorf("%s: must be a file of at most %d bytes", path, maxEnvFile)
+	}
+	content, err := root.ReadFile(path)
+	return string(content), err
 }
 
 func propagation(mode *v1.MountPropagationMode) runtimeapi.MountPropagation {

@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+	"github.com/quartet-node/quartet/test/fakecri"
 )
 
 // mountOf is how a container has a path mounted; nil when it has not.
@@ -113,6 +114,37 @@ func TestHostPaths(t *testing.T) {
 				t.Errorf("mounted %v", m)
 			}
 		})
+	}
+}
+
+func TestAValueComesFromAFileThatAnInitContainerHasWritten(t *testing.T) {
+	n := newNode(t)
+	n.cri.OnStart(func(c fakecri.Container) (int32, bool) { return 0, strings.HasPrefix(c.Name, "init-") })
+	pod := newPod("init-1", "a")
+	pod.Spec.Volumes = []v1.Volume{{Name: "env", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+	pod.Spec.InitContainers[0].VolumeMounts = []v1.VolumeMount{{Name: "env", MountPath: "/env"}}
+	ref := &v1.FileKeySelector{VolumeName: "env", Path: "vars", Key: "TOKEN"}
+	pod.Spec.Containers[0].Env = []v1.EnvVar{{Name: "TOKEN", ValueFrom: &v1.EnvVarSource{FileKeyRef: ref}}}
+	n.sync(pod)
+	folder := n.created(pod, "init-1").GetMounts()[0].GetHostPath()
+	outside := filepath.Join(t.TempDir(), "secret")
+	for _, path := range []string{outside, filepath.Join(folder, "vars")} {
+		if err := os.WriteFile(path, []byte("TOKEN='x'\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(outside, filepath.Join(folder, "link")); err != nil {
+		t.Fatal(err)
+	}
+	ref.Path = "link"
+	result, err := n.manager.SyncPod(n.ctx, pod, n.observe(pod))
+	if err == nil || result.Reasons["a"].Reason != "CreateContainerConfigError" || !strings.Contains(err.Error(), "link") {
+		t.Errorf("a link leads out of the volume: reasons %v, error %v", result.Reasons, err)
+	}
+	ref.Path = "vars"
+	n.sync(pod)
+	if env := n.created(pod, "a").GetEnvs(); len(env) != 1 || string(env[0].GetValue()) != "x" {
+		t.Errorf("environment %v", env)
 	}
 }
 

@@ -1,6 +1,8 @@
 package podstatus
 
 import (
+	"strings"
+
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -109,8 +111,12 @@ func (g *generation) state(c *lifecyclev1.Container, old *v1.ContainerStatus) v1
 			StartedAt: metav1.NewTime(observed.Time(c.GetStartedAt())), FinishedAt: metav1.NewTime(observed.Time(c.GetFinishedAt())),
 		}
 		if text := g.in.Messages[c.GetId()]; text != "" {
-			terminated.Message = text
+			if terminated.Message != "" {
+				terminated.Message += ": "
+			}
+			terminated.Message += text
 		}
+		terminated.Message = g.fit(terminated.Message)
 		if terminated.Reason == "" {
 			terminated.Reason = reasonError
 			if terminated.ExitCode == 0 {
@@ -126,6 +132,20 @@ func (g *generation) state(c *lifecyclev1.Container, old *v1.ContainerStatus) v1
 		}}
 	}
 	return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
+}
+
+// maxMessages is how much of the last words of all containers of a pod its status holds, in bytes, each having an equal part.
+// The kubelet's number.
+const maxMessages = 12 << 10
+
+// fit cuts the last words of a container to its part of what the pod's status holds.
+func (g *generation) fit(message string) string {
+	spec := &g.pod.Spec
+	part := maxMessages / max(len(spec.Containers)+len(spec.InitContainers)+len(spec.EphemeralContainers), 1)
+	if len(message) <= part {
+		return message
+	}
+	return strings.ToValidUTF8(message[:part], "")
 }
 
 // blank is the part of a container's status that comes from the spec, with nothing known of its state.

@@ -138,6 +138,20 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
+func TestLastWordsShareTheRoomOfThePod(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyNever, "init:i a b c d ephemeral:e")
+	status := observedtest.Status(pod, "s0:notready a@s0:exited=1 b@s0:exited=1")
+	status.Containers[0].Message = "it could not be run"
+	messages := map[string]string{status.Containers[0].Id: "bye", status.Containers[1].Id: strings.Repeat("é", 2000)}
+	got := podstatus.Generate(pod, status, podstatus.Inputs{Now: now, Messages: messages}).ContainerStatuses
+	if a := got[0].State.Terminated.Message; a != strings.Repeat("é", 1024) { // a sixth of 12 KiB
+		t.Errorf("%d bytes", len(a))
+	}
+	if b := got[1].State.Terminated.Message; b != "it could not be run: bye" {
+		t.Errorf("got %q", b)
+	}
+}
+
 func TestEphemeralContainersAreShownAndChangeNothingElse(t *testing.T) {
 	pod := observedtest.Pod(v1.RestartPolicyAlways, "a ephemeral:e ephemeral:f")
 	got := podstatus.Generate(pod, observedtest.Status(pod, "s0:ready a@s0:running e@s0:exited=3"), podstatus.Inputs{Now: now})
