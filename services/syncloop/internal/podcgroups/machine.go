@@ -123,29 +123,35 @@ func (m *Machine) manager(name string, r Resources) (cgroups.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := &cgroups.Cgroup{Path: name, Resources: m.resources(r)}
+	config := m.config(name, r)
 	dir, v2 := dirs[unified]
 	v2 = v2 && len(dirs) == 1
 	switch {
+	case m.systemd && !systemd.IsRunningSystemd():
+		return nil, errors.New("cgroupDriver is systemd, which does not run here: set cgroupDriver: cgroupfs, here and in the runtime")
+	case m.systemd && v2:
+		return systemd.NewUnifiedManager(config, dir)
 	case m.systemd:
-		if !systemd.IsRunningSystemd() {
-			return nil, errors.New("cgroupDriver is systemd, which does not run here: set cgroupDriver: cgroupfs, here and in the runtime")
-		}
-		// Systemd wants to know a slice by its name and its parent's.
-		config.Path, config.Systemd = "", true
-		config.Name, config.Parent = path.Base(name), path.Base(path.Dir(name))
-		if path.Dir(name) == "/" {
-			config.Parent = "-" + slice
-		}
-		if v2 {
-			return systemd.NewUnifiedManager(config, dir)
-		}
 		return systemd.NewLegacyManager(config, dirs)
 	case v2:
 		return fsv2.NewManager(config, dir)
 	default:
 		return fsv1.NewManager(config, dirs)
 	}
+}
+
+// config names a cgroup for the library: by its path, or, for systemd, as a slice and the slice that it is in.
+func (m *Machine) config(name string, r Resources) *cgroups.Cgroup {
+	config := &cgroups.Cgroup{Resources: m.resources(r), Systemd: m.systemd}
+	if !m.systemd {
+		config.Path = name
+		return config
+	}
+	config.Name, config.Parent = path.Base(name), path.Base(path.Dir(name))
+	if path.Dir(name) == "/" {
+		config.Parent = "-" + slice
+	}
+	return config
 }
 
 // resources are resources as the library has them, of the controllers that the machine has: to take a limit away or to leave

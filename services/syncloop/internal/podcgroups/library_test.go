@@ -1,0 +1,88 @@
+package podcgroups
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/moby/sys/mountinfo"
+	"github.com/opencontainers/cgroups"
+	"k8s.io/utils/clock"
+)
+
+// The tests in this file are of what is handed to the library, for machines that are other than the one that runs them.
+
+func TestWeightsOfVersion2AreTheKubelets(t *testing.T) {
+	for shares, want := range map[uint64]uint64{0: 0, 1: 1, 2: 1, 102: 4, 256: 10, 512: 20, 1024: 39, 2048: 79, 262143: 9999, 262144: 10000, 1 << 30: 10000} {
+		if got := weight(shares); got != want {
+			t.Errorf("%d shares are the weight %d, want %d", shares, got, want)
+		}
+	}
+}
+
+func TestTheHierarchiesOfVersion1AreFound(t *testing.T) {
+	table := []*mountinfo.Info{
+		{Mountpoint: "/sys/fs/cgroup/cpu,cpuacct", Root: "/", VFSOptions: "rw,cpu,cpuacct"},
+		{Mountpoint: "/var/lib/machines/a/sys/fs/cgroup/memory", Root: "/", VFSOptions: "rw,memory"},
+		{Mountpoint: "/sys/fs/cgroup/memory", Root: "/", VFSOptions: "rw,memory"},
+		{Mountpoint: "/mnt/pids", Root: "/docker/1234", VFSOptions: "rw,pids"}, // a part, as a container has it
+		{Mountpoint: "/sys/fs/cgroup/pids", Root: "/", VFSOptions: "rw,pids"},
+		{Mountpoint: "/sys/fs/cgroup/systemd", Root: "/", VFSOptions: "rw,xattr,name=systemd"},
+		{Mountpoint: "/sys/fs/cgroup/debug", Root: "/", VFSOptions: "rw,debug"},
+	}
+	want := map[string]string{
+		"cpu": "/sys/fs/cgroup/cpu,cpuacct", "cpuacct": "/sys/fs/cgroup/cpu,cpuacct", "memory": "/sys/fs/cgroup/memory",
+		"pids": "/sys/fs/cgroup/pids", "name=systemd": "/sys/fs/cgroup/systemd",
+	}
+	if diff := cmp.Diff(want, v1Mounts(table)); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+func TestWhatTheLibraryIsGiven(t *testing.T) {
+	r := Resources{CPUShares: 1024, CPUQuota: 50000, CPUPeriod: 100000, Memory: 1 << 20, PIDs: 7}
+	pids := int64(7)
+	v1 := map[string]string{"cpu": root + "/cpu", "memory": root + "/memory", "pids": root + "/pids"}
+	v2 := map[string]string{unified: root}
+	common := cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, CpuQuota: 50000, CpuPeriod: 100000, Memory: 1 << 20, PidsLimit: &pids}
+	shares, weighed := common, common
+	shares.CpuShares, weighed.CpuWeight = 1024, 39
+	name := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podu.slice"
+	for _, tc := range []struct {
+		what, driver, name string
+		at                 map[string]string
+		want               cgroups.Cgroup
+	}{
+		{"version 1", "cgroupfs", "/kubepods/podu", v1, cgroups.Cgroup{Path: "/kubepods/podu", Resources: &shares}},
+		{"version 2", "cgroupfs", "/kubepods/podu", v2, cgroups.Cgroup{Path: "/kubepods/podu", Resources: &weighed}},
+		{
+			"a slice", "systemd", name, v2,
+			cgroups.Cgroup{Systemd: true, Name: "kubepods-burstable-podu.slice", Parent: "kubepods-burstable.slice", Resources: &weighed},
+		},
+		{"the first slice", "systemd", "/kubepods.slice", v1, cgroups.Cgroup{Systemd: true, Name: "kubepods.slice", Parent: "-.slice", Resources: &shares}},
+	} {
+		m := NewMachine(tc.driver, clock.RealClock{})
+		m.at = tc.at
+		if diff := cmp.Diff(&tc.want, m.config(tc.name, r)); diff != "" {
+			t.Errorf("%s: -want +got\n%s", tc.what, diff)
+		}
+	}
+}
+
+// TestALimitIsTakenAwayOnlyWhereThereCanBeOne: a machine without a controller runs pods that have no limit of it.
+func TestALimitIsTakenAwayOnlyWhereThereCanBeOne(t *testing.T) {
+	m := NewMachine("cgroupfs", clock.RealClock{})
+	m.at = map[string]string{"cpu": root + "/cpu"}
+	got := m.resources(Resources{CPUShares: 2, CPUQuota: NoLimit, Memory: NoLimit, HugePages: map[int64]int64{}})
+	want := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, CpuShares: 2, CpuQuota: NoLimit}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+func TestSizesOfHugePages(t *testing.T) {
+	for size, want := range map[string]int64{"64KB": 64 << 10, "2MB": 2 << 20, "1GB": 1 << 30, "MB": 0, "2": 0} {
+		if got := bytesOf(size); got != want {
+			t.Errorf("%s is %d, want %d", size, got, want)
+		}
+	}
+}
