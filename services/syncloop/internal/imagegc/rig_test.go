@@ -21,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/imagegc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/test/fakecri"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -52,16 +53,9 @@ func newRig(t testing.TB, endpoint string, policy imagegc.Policy) *rig {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
-	client, err := cri.New(cri.Config{Endpoint: endpoint, Timeout: testTimeout, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	client := harness.CRIClient(t, endpoint)
 	r := &rig{t: t, ctx: ctx, clock: clocktesting.NewFakeClock(epoch), registry: prometheus.NewRegistry(), used: map[string]time.Time{}, usage: imagegc.Usage{Capacity: 1000, Available: 1000}}
+	var err error
 	if r.runtime, err = client.Runtime(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/test/fakecri"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -57,15 +58,7 @@ func onRuntime(t testing.TB, endpoint string, change ...func(*images.Config)) *r
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	r := &rig{t: t, ctx: ctx, clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), spans: tracetest.NewSpanRecorder()}
-	client, err := cri.New(cri.Config{Endpoint: endpoint, Timeout: testTimeout, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	client := harness.CRIClient(t, endpoint)
 	service, err := client.Images(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -22,11 +22,11 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
-	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/test/fakecri"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -59,15 +59,7 @@ func connect(t testing.TB, endpoint string, change ...func(*podruntime.Config)) 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
-	client, err := cri.New(cri.Config{Endpoint: endpoint, Timeout: 2 * time.Minute, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	client := harness.CRIClient(t, endpoint)
 	runtime, err := client.Runtime(ctx)
 	if err != nil {
 		t.Fatal(err)
