@@ -171,12 +171,12 @@ test-tools: $(TOOLS)/jaeger $(CLUSTER) $(DOCKER_TOOLS) ## Build what only tests 
 
 .PHONY: test-unit
 test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests of every package, with the race detector
-	@go test -race -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
+	@go test -race -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/faults -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
 	@for module in $(TESTED_MODULES); do go -C $$module test -count 1 ./...; done # what they read may be outside of them
 
 .PHONY: test-e2e
 test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
-	@go test -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/... ./test/e2e/... ./test/chaos/...
+	@go test -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/... ./test/e2e/... ./test/faults/... ./test/chaos/...
 
 .PHONY: bench
 bench: packages build ## Measure against bare CRI calls, prints a table and writes bench.json; then configmux, its merge beside the kubelet's too

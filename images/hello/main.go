@@ -6,11 +6,13 @@
 //	hello crash  [-after 1s] [-code 1]        prints a line and exits with a code
 //	hello sleep                               waits for SIGTERM
 //	hello env                                 prints its environment and waits for SIGTERM
+//	hello grow   [-mib 256]                   takes so much memory and waits for SIGTERM
 //
 // With -ignore-term the modes that wait do not end on SIGTERM, so that only SIGKILL ends them.
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -20,6 +22,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -38,13 +41,14 @@ type options struct {
 	after      time.Duration
 	code       int
 	message    string
+	mib        int
 	ignoreTerm bool
 }
 
 // run is main without the process's globals: it returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
-		fmt.Fprintln(stderr, "hello: name a mode: serve, init, crash, sleep or env")
+		fmt.Fprintln(stderr, "hello: name a mode: serve, init, crash, sleep, env or grow")
 		return usageCode
 	}
 	mode := args[0]
@@ -73,8 +77,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		<-ctx.Done()
 		return 0
+	case "grow":
+		grow(ctx, opts.mib, opts.message, stdout)
+		return 0
 	default:
-		fmt.Fprintf(stderr, "hello: there is no mode %q: use serve, init, crash, sleep or env\n", mode)
+		fmt.Fprintf(stderr, "hello: there is no mode %q: use serve, init, crash, sleep, env or grow\n", mode)
 		return usageCode
 	}
 }
@@ -92,6 +99,7 @@ func parse(mode string, args []string, stderr io.Writer) (options, error) {
 	flags.DurationVar(&opts.after, "after", after, "time before init and crash exit")
 	flags.IntVar(&opts.code, "code", 1, "exit code of crash")
 	flags.StringVar(&opts.message, "message", "hello from "+mode, "line to print")
+	flags.IntVar(&opts.mib, "mib", 256, "MiB of memory that grow takes")
 	flags.BoolVar(&opts.ignoreTerm, "ignore-term", false, "do not end on SIGTERM")
 	return opts, flags.Parse(args)
 }
@@ -123,6 +131,17 @@ func finish(ctx context.Context, after time.Duration, code int, message string, 
 	case <-time.After(after):
 		return code
 	}
+}
+
+// grow takes memory, and keeps it until the context ends.
+func grow(ctx context.Context, mib int, message string, stdout io.Writer) {
+	fmt.Fprintln(stdout, message)
+	var taken [][]byte
+	for len(taken) < mib && ctx.Err() == nil {
+		taken = append(taken, bytes.Repeat([]byte{1}, 1<<20)) // written to, or the kernel would not give it
+	}
+	<-ctx.Done()
+	runtime.KeepAlive(taken)
 }
 
 func serve(ctx context.Context, opts options, stdout, stderr io.Writer) int {

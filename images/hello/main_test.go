@@ -2,10 +2,12 @@ package main
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -110,4 +112,43 @@ func TestIgnoreTermNeedsSIGKILL(t *testing.T) {
 	timer := time.AfterFunc(20*time.Second, func() { t.Error("it does not end") })
 	defer timer.Stop()
 	_ = cmd.Wait() // it was killed
+}
+
+func TestGrowTakesItsMemory(t *testing.T) {
+	cmd, out := hello(t, "grow", "-mib", "64", "-message", "growing")
+	if got := line(t, out); got != "growing" {
+		t.Errorf("got %q", got)
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for residentKiB(t, cmd.Process.Pid) < 64<<10 {
+		if time.Now().After(deadline) {
+			t.Fatal("it has not taken 64 MiB after 20 s")
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// residentKiB is how much memory a process has.
+func residentKiB(t *testing.T, pid int) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(text, "VmRSS:"); ok {
+			kib, err := strconv.Atoi(strings.Fields(value)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib
+		}
+	}
+	return 0
 }

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// HelloImage is a static program with the modes serve, init, crash, sleep and env; images/hello documents them.
+	// HelloImage is a static program with the modes serve, init, crash, sleep, env and grow; images/hello documents them.
 	HelloImage = bundle.HelloImage
 	// PauseImage is the sandboxes' image.
 	PauseImage = bundle.PauseImage

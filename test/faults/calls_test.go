@@ -1,0 +1,198 @@
+package faults
+
+import (
+	"math"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/test/criproxy"
+	"github.com/quartet-node/quartet/test/livenode"
+)
+
+// saidBy is what the proxy's errors have in them.
+const saidBy = "criproxy: "
+
+// told is what people are told of a failure: by the pod's status, by an event, or by its worker when the kubelet would tell
+// neither.
+type told struct {
+	status        func(*v1.Pod) bool
+	event         string
+	workerMessage string
+}
+
+// TestACallThatFailsIsToldAndMadeAgain makes each call that comes on the way of a pod up fail twice.
+func TestACallThatFailsIsToldAndMadeAgain(t *testing.T) {
+	t.Parallel()
+	for method, want := range map[string]told{
+		"RunPodSandbox": {status: func(p *v1.Pod) bool {
+			return p.Status.Reason == "FailedCreatePodSandBox" && hasAll(p.Status.Message, []string{saidBy + "RunPodSandbox"})
+		}, event: "FailedCreatePodSandBox"},
+		"CreateContainer": {status: waits("CreateContainerError", saidBy+"CreateContainer"), event: "Failed"},
+		"StartContainer":  {status: waits("RunContainerError", saidBy+"StartContainer"), event: "Failed"},
+		"ExecSync":        {status: waits("PostStartHookError", saidBy+"ExecSync"), event: "FailedPostStartHook"},
+		// pleg makes these, and cannot tell how the pod is.
+		"ListPodSandbox":   {workerMessage: saidBy + "ListPodSandbox"},
+		"ListContainers":   {workerMessage: saidBy + "ListContainers"},
+		"PodSandboxStatus": {workerMessage: saidBy + "PodSandboxStatus"},
+		"ContainerStatus":  {workerMessage: saidBy + "ContainerStatus"},
+	} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			name := "fails-" + lower(method)
+			times := 2
+			if want.workerMessage != "" {
+				times = math.MaxInt // until it is told: the next look is better already
+			}
+			fault := node.proxy.Fail(method, codes.Internal, criproxy.For(full(name)), criproxy.Times(times))
+			place(t, name, withHook)
+			if want.status != nil {
+				await(t, name, "said to fail of "+method, want.status)
+				if want.event == "FailedPostStartHook" {
+					awaitEvent(t, name, v1.EventTypeWarning, want.event)
+				} else {
+					awaitEvent(t, name, v1.EventTypeWarning, want.event, saidBy+method)
+				}
+			}
+			if want.workerMessage != "" {
+				awaitWorkerError(t, name, want.workerMessage)
+				fault.Lift()
+			}
+			awaitOne(t, name)
+			if want.status != nil && fault.Met() != times {
+				t.Errorf("the call failed %d times, not %d", fault.Met(), times)
+			}
+			await(t, name, "said to be well", func(p *v1.Pod) bool { return p.Status.Reason == "" && p.Status.Message == "" })
+		})
+	}
+	t.Run("ImageStatus", func(t *testing.T) {
+		t.Parallel()
+		image := tag(t, "quartet.local/inspected:1")
+		fault := node.proxy.Fail("ImageStatus", codes.Internal, criproxy.Image(image), criproxy.Times(2))
+		place(t, "fails-imagestatus", withImage(image, v1.PullIfNotPresent))
+		await(t, "fails-imagestatus", "said to fail of its image", waits("ImageInspectError", saidBy+"ImageStatus"))
+		awaitEvent(t, "fails-imagestatus", v1.EventTypeWarning, "InspectFailed", saidBy+"ImageStatus")
+		awaitOne(t, "fails-imagestatus")
+		if fault.Met() != 2 {
+			t.Errorf("the call failed %d times, not 2", fault.Met())
+		}
+	})
+	t.Run("PullImage", func(t *testing.T) {
+		t.Parallel()
+		const image = "quartet.local/late:1"
+		node.proxy.Fail("PullImage", codes.Unavailable, criproxy.Image(image))
+		place(t, "fails-pullimage", withImage(image, v1.PullIfNotPresent))
+		await(t, "fails-pullimage", "in the back-off of its pull", waits("ImagePullBackOff", saidBy+"PullImage"))
+		awaitEvent(t, "fails-pullimage", v1.EventTypeWarning, "Failed", saidBy+"PullImage")
+		awaitEvent(t, "fails-pullimage", v1.EventTypeNormal, "BackOff", image)
+		tag(t, image)
+		awaitOne(t, "fails-pullimage")
+	})
+}
+
+// TestACallThatFailsOnTheWayDownIsToldAndMadeAgain makes each call that comes on the way of a pod down fail.
+func TestACallThatFailsOnTheWayDownIsToldAndMadeAgain(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			name := "downfails-" + lower(method)
+			place(t, name)
+			awaitOne(t, name)
+			fault := node.proxy.Fail(method, codes.Internal, criproxy.For(full(name)), criproxy.Times(1))
+			takeAway(t, name)
+			switch method {
+			case "StopContainer", "StopPodSandbox":
+				awaitEvent(t, name, v1.EventTypeWarning, "FailedKillPod", "error killing pod", saidBy+method)
+			case "RemovePodSandbox": // nobody but operators cares; the sandbox's removal also does what RemoveContainer should have
+				awaitWorkerError(t, name, saidBy+method)
+			}
+			awaitGone(t, name)
+			if fault.Met() != 1 {
+				t.Errorf("the call failed %d times, not once", fault.Met())
+			}
+		})
+	}
+}
+
+// TestALostAnswerMakesNothingTwice has each call done by the runtime, and its answer lost.
+func TestALostAnswerMakesNothingTwice(t *testing.T) {
+	t.Parallel()
+	lost := func(method, name string) *criproxy.Fault {
+		return node.proxy.Fail(method, codes.Unavailable, criproxy.For(full(name)), criproxy.AfterCall(), criproxy.Times(1))
+	}
+	for _, method := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			name := "lost-" + lower(method)
+			fault := lost(method, name)
+			place(t, name)
+			p := awaitOne(t, name)
+			if fault.Met() != 1 {
+				t.Errorf("%d answers were lost, not one", fault.Met())
+			}
+			if n := node.proxy.Count("RunPodSandbox", criproxy.For(full(name))); n != 1 {
+				t.Errorf("%d sandboxes were made", n)
+			}
+			if n := len(containers(t.Context(), name)); n != 1 {
+				t.Errorf("the runtime has %d containers", n)
+			}
+			if n := node.proxy.Count("StartContainer", criproxy.For(full(name))); n != 1 {
+				t.Errorf("containers were started %d times", n)
+			}
+			if n := only(p).RestartCount; method != "CreateContainer" && n != 0 {
+				t.Errorf("the pod counts %d restarts", n)
+			}
+		})
+	}
+	for _, method := range []string{"StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			name := "lost-" + lower(method)
+			place(t, name)
+			awaitOne(t, name)
+			fault := lost(method, name)
+			takeAway(t, name)
+			awaitGone(t, name)
+			if fault.Met() != 1 {
+				t.Errorf("%d answers were lost, not one", fault.Met())
+			}
+		})
+	}
+}
+
+// TestABrokenConnectionIsMadeAgain breaks the connection to the runtime, with every call on it, in the middle of a start: pods
+// that run do not notice.
+func TestABrokenConnectionIsMadeAgain(t *testing.T) {
+	place(t, "steady-broken")
+	before := only(awaitOne(t, "steady-broken"))
+	fault := node.proxy.Drop("CreateContainer", criproxy.For(full("broken")), criproxy.AfterCall(), criproxy.Times(1))
+	notice := watch(t, "steady-broken")
+	place(t, "broken")
+	awaitOne(t, "broken")
+	if fault.Met() != 1 {
+		t.Errorf("the connection was broken %d times, not once", fault.Met())
+	}
+	notice()
+	if after := only(await(t, "steady-broken", "Ready", livenode.Ready)); after.ContainerID != before.ContainerID {
+		t.Errorf("a pod that ran was restarted: %s is now %s", before.ContainerID, after.ContainerID)
+	}
+}
+
+// TestARuntimeThatIsUnwellStopsNothing has the runtime's own health fail: no pod is touched, and what is wanted is done when it
+// is well again.
+func TestARuntimeThatIsUnwellStopsNothing(t *testing.T) {
+	place(t, "steady-unwell")
+	before := only(awaitOne(t, "steady-unwell"))
+	notice := watch(t, "steady-unwell")
+	fault := node.proxy.Fail("Status", codes.Unavailable)
+	awaitThat(t, "the node hears that the runtime is unwell", func() bool { return fault.Met() > 0 && !node.isReady(t.Context()) })
+	place(t, "waits-unwell")
+	fault.Lift()
+	awaitOne(t, "waits-unwell")
+	notice()
+	if after := only(await(t, "steady-unwell", "Ready", livenode.Ready)); after.ContainerID != before.ContainerID {
+		t.Errorf("a pod that ran was restarted: %s is now %s", before.ContainerID, after.ContainerID)
+	}
+}

@@ -1,0 +1,171 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/test/criproxy"
+	"github.com/quartet-node/quartet/test/livenode"
+)
+
+// hanging is a pod one of whose calls hangs.
+type hanging struct {
+	method, name string
+	fault        *criproxy.Fault
+	// ends is true for a call on the way down.
+	ends bool
+	// givenUp is true for a call that is never let go.
+	givenUp bool
+}
+
+// TestACallThatHangsDelaysItsPodAndNoOther has a call of each kind hang, all at the same time, those that come before the runtime
+// does anything and those whose answers do not come. Pods beside them start, are restarted and go meanwhile, and pods that run
+// are left in peace. Half of the calls are let go then, and the others given up by the node: all pods come right.
+func TestACallThatHangsDelaysItsPodAndNoOther(t *testing.T) {
+	for _, name := range []string{"steady-hang", "crashes-hang", "goes-hang"} {
+		place(t, name)
+	}
+	before := only(awaitOne(t, "steady-hang"))
+	crashed := only(awaitOne(t, "crashes-hang"))
+	awaitOne(t, "goes-hang")
+	all := hangOnTheWayDown(t)
+	all = append(all, hangOnTheWayUp(t)...)
+	for _, h := range all {
+		awaitThat(t, fmt.Sprintf("%s of %s hangs", h.method, h.name), func() bool { return h.fault.Met() > 0 })
+	}
+
+	notice := watch(t, "steady-hang")
+	begun := time.Now()
+	kill(t, "crashes-hang")
+	takeAway(t, "goes-hang")
+	for i := range 3 {
+		place(t, fmt.Sprintf("starts-hang-%d", i))
+	}
+	for i := range 3 {
+		awaitOne(t, fmt.Sprintf("starts-hang-%d", i))
+	}
+	awaitGone(t, "goes-hang")
+	again := await(t, "crashes-hang", "restarted", func(p *v1.Pod) bool { return livenode.Ready(p) && only(p).RestartCount == crashed.RestartCount+1 })
+	t.Logf("beside %d calls that hang, pods were started, restarted and ended in %v", len(all), time.Since(begun).Round(time.Millisecond))
+	for _, h := range all {
+		if h.givenUp && h.method != "PullImage" && time.Since(begun) > requestTimeout {
+			continue // the machine is so slow that it was given up meanwhile
+		}
+		if h.fault.Waiting() == 0 {
+			t.Errorf("%s of %s does not hang any more", h.method, h.name)
+		}
+	}
+	if got := only(again); got.ContainerID == crashed.ContainerID {
+		t.Error("the container that was killed is still the same")
+	}
+
+	for _, h := range all {
+		if !h.givenUp {
+			h.fault.Lift()
+		}
+	}
+	for _, h := range all {
+		if h.ends {
+			awaitGone(t, h.name)
+			continue
+		}
+		awaitOne(t, h.name)
+		if n := node.proxy.Count("RunPodSandbox", criproxy.For(full(h.name))); h.method != "RunPodSandbox" && n != 1 {
+			t.Errorf("%d sandboxes were made for %s", n, h.name)
+		}
+	}
+	notice()
+	if after := only(await(t, "steady-hang", "Ready", livenode.Ready)); after.ContainerID != before.ContainerID {
+		t.Errorf("a pod that ran was restarted: %s is now %s", before.ContainerID, after.ContainerID)
+	}
+}
+
+// hangOnTheWayUp places a pod for each call on its way up, which hangs.
+func hangOnTheWayUp(t *testing.T) (all []hanging) {
+	t.Helper()
+	methods := []string{"RunPodSandbox", "CreateContainer", "StartContainer", "ListPodSandbox", "ContainerStatus"}
+	for i, name := range names("up", methods) {
+		h := hanging{method: methods[i/2], name: name, givenUp: i%2 == 1}
+		options := []criproxy.Option{criproxy.For(full(name)), criproxy.Times(1)}
+		if h.givenUp { // the runtime has done it
+			options = append(options, criproxy.AfterCall())
+		}
+		h.fault = node.proxy.Hang(h.method, options...)
+		place(t, name)
+		all = append(all, h)
+	}
+	image := tag(t, "quartet.local/asked:1")
+	asked := hanging{method: "ImageStatus", name: "up-imagestatus", givenUp: true, fault: node.proxy.Hang("ImageStatus", criproxy.Image(image), criproxy.Times(1))}
+	place(t, asked.name, withImage(image, v1.PullIfNotPresent))
+	return append(all, asked)
+}
+
+// hangOnTheWayDown takes a pod away for each call on its way down, which hangs.
+func hangOnTheWayDown(t *testing.T) (all []hanging) {
+	t.Helper()
+	methods := []string{"StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"}
+	for i, name := range names("down", methods) {
+		place(t, name)
+		all = append(all, hanging{method: methods[i/2], name: name, givenUp: i%2 == 1, ends: true})
+	}
+	for i := range all {
+		awaitOne(t, all[i].name)
+		options := []criproxy.Option{criproxy.For(full(all[i].name)), criproxy.Times(1)}
+		if all[i].givenUp {
+			options = append(options, criproxy.AfterCall())
+		}
+		all[i].fault = node.proxy.Hang(all[i].method, options...)
+	}
+	for _, h := range all {
+		takeAway(t, h.name)
+	}
+	return all
+}
+
+// names are two for each method.
+func names(prefix string, methods []string) (all []string) {
+	for _, method := range methods {
+		all = append(all, fmt.Sprintf("%s-%s-let-go", prefix, lower(method)), fmt.Sprintf("%s-%s-given-up", prefix, lower(method)))
+	}
+	return all
+}
+
+// TestAPullThatHangsEndsWithItsPod has a pull hang, for which there is no limit: the pod can be taken away, and another that
+// needs no pull is started.
+func TestAPullThatHangsEndsWithItsPod(t *testing.T) {
+	t.Parallel()
+	const image = "quartet.local/slow:1"
+	hung := node.proxy.Hang("PullImage", criproxy.Image(image))
+	t.Cleanup(hung.Lift)
+	place(t, "pulls", withImage(image, v1.PullIfNotPresent))
+	awaitThat(t, "the pull hangs", func() bool { return hung.Waiting() == 1 })
+	awaitEvent(t, "pulls", v1.EventTypeNormal, "Pulling", image)
+	place(t, "beside-pulls")
+	awaitOne(t, "beside-pulls")
+	takeAway(t, "pulls")
+	awaitGone(t, "pulls")
+	awaitThat(t, "the pull is given up", func() bool { return hung.Waiting() == 0 })
+}
+
+// TestAHookThatHangsDoesNotOutlastTheGracePeriod has the call of a preStop hook hang.
+func TestAHookThatHangsDoesNotOutlastTheGracePeriod(t *testing.T) {
+	t.Parallel()
+	hung := node.proxy.Hang("ExecSync", criproxy.For(full("hook")))
+	t.Cleanup(hung.Lift)
+	place(t, "hook", func(p *v1.Pod) {
+		grace := int64(3)
+		p.Spec.TerminationGracePeriodSeconds = &grace
+		p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"/hello", "init"}}}}
+	})
+	awaitOne(t, "hook")
+	takeAway(t, "hook")
+	awaitThat(t, "the hook hangs", func() bool { return hung.Waiting() == 1 })
+	awaitGone(t, "hook")
+	awaitEvent(t, "hook", v1.EventTypeWarning, "FailedPreStopHook")
+	if hung.Met() != 1 {
+		t.Errorf("the hook was run %d times, not once", hung.Met())
+	}
+}

@@ -1,0 +1,92 @@
+package faults
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/test/livenode"
+)
+
+func lower(method string) string { return strings.ToLower(method) }
+
+// withHook gives the container a postStart hook, which is one more call.
+func withHook(p *v1.Pod) {
+	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"/hello", "init"}}}}
+}
+
+// withImage gives the container an image.
+func withImage(image string, policy v1.PullPolicy) func(*v1.Pod) {
+	return func(p *v1.Pod) {
+		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = image, policy
+	}
+}
+
+// withArgs gives the container the arguments of its program.
+func withArgs(args ...string) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.Containers[0].Args = args }
+}
+
+// withCommand has the container run another program.
+func withCommand(command ...string) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.Containers[0].Command, p.Spec.Containers[0].Args = command, nil }
+}
+
+// tag gives the image of the example program one more name in the runtime, until the test ends.
+func tag(t *testing.T, image string) string {
+	t.Helper()
+	ctr := func(ctx context.Context, args ...string) {
+		args = append([]string{"--address", node.Layout.RuntimeSocket(), "--namespace", "k8s.io", "images"}, args...)
+		if out, err := exec.CommandContext(ctx, filepath.Join(livenode.Bin(), "ctr"), args...).CombinedOutput(); err != nil {
+			t.Errorf("ctr %s: %v: %s", strings.Join(args, " "), err, out)
+		}
+	}
+	ctr(t.Context(), "tag", livenode.Image, image)
+	t.Cleanup(func() { ctr(context.Background(), "rm", image) })
+	awaitThat(t, "the runtime knows the image "+image, func() bool {
+		answer, err := node.images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+		return err == nil && answer.GetImage() != nil
+	})
+	return image
+}
+
+// watch looks at a pod that is Ready until the returned function is called, which fails the test if it ever was not.
+func watch(t *testing.T, name string) func() {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	var noticed string
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for ctx.Err() == nil && noticed == "" {
+			if p, err := pod(ctx, name); err == nil && !livenode.Ready(p) {
+				noticed = describe(t, p)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(interval):
+			}
+		}
+	})
+	return func() {
+		t.Helper()
+		cancel()
+		watching.Wait()
+		if noticed != "" {
+			t.Errorf("pod %s was not Ready for a moment: %s", name, noticed)
+		}
+	}
+}
+
+// isReady tells whether the node says that it is Ready.
+func (n *faultyNode) isReady(ctx context.Context) bool {
+	out, err := n.Command(ctx, "get", "node")
+	return err == nil && !strings.Contains(out, "NotReady")
+}

@@ -1,0 +1,98 @@
+package faults
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+)
+
+// TestAPodThatCannotRunSaysWhy gives the node pods that cannot run, and compares what the status and the events say.
+func TestAPodThatCannotRunSaysWhy(t *testing.T) {
+	t.Parallel()
+	secret := folder(t)
+	if err := os.WriteFile(filepath.Join(secret, "program"), []byte("#!/hello init\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(secret, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// Nothing serves there, so that it is refused at once, with a network or without.
+	const absent = "127.0.0.1:1/absent:1"
+	for name, test := range map[string]struct {
+		change func(*v1.Pod)
+		status func(*v1.Pod) bool
+		event  string
+		parts  []string
+	}{
+		"image-missing": {
+			change: withImage(absent, v1.PullIfNotPresent), status: waits("ErrImagePull", absent, "connection refused"),
+			event: "Failed", parts: []string{"Failed to pull image", absent, "connection refused"},
+		},
+		"image-missing-later": {
+			change: withImage(absent, v1.PullAlways), status: waits("ImagePullBackOff", "Back-off pulling image", absent, "connection refused"),
+			event: "Failed", parts: []string{"Error: ErrImagePull"},
+		},
+		"image-name-invalid": {
+			change: withImage("Not A Name", v1.PullIfNotPresent), status: waits("InvalidImageName", "Not A Name"),
+			event: "InspectFailed", parts: []string{"Not A Name"},
+		},
+		"command-missing": {
+			change: withCommand("/no/such/program"), status: failedToStart("/no/such/program", "no such file or directory"),
+			event: "Failed", parts: []string{"/no/such/program", "no such file or directory"},
+		},
+		"not-executable": {
+			change: withCommand("/etc/hosts"), status: failedToStart("/etc/hosts", "permission denied"),
+			event: "Failed", parts: []string{"/etc/hosts", "permission denied"},
+		},
+		"user-without-access": {
+			change: func(p *v1.Pod) {
+				withCommand("/secret/program")(p)
+				p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: ptr.To[int64](1234)}
+				p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{Capabilities: &v1.Capabilities{Drop: []v1.Capability{"ALL"}}}
+				p.Spec.Volumes = []v1.Volume{{Name: "secret", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: secret}}}}
+				p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "secret", MountPath: "/secret"}}
+			},
+			status: failedToStart("/secret/program", "permission denied"), event: "Failed", parts: []string{"/secret/program", "permission denied"},
+		},
+		"user-not-to-be-root": {
+			change: func(p *v1.Pod) {
+				p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}
+			},
+			status: waits("CreateContainerConfigError", "runAsNonRoot"), event: "Failed", parts: []string{"Error: ", "runAsNonRoot"},
+		},
+		"out-of-memory": {
+			change: func(p *v1.Pod) {
+				withArgs("grow")(p)
+				p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("48Mi")}
+			},
+			status: func(p *v1.Pod) bool {
+				last := only(p).LastTerminationState.Terminated
+				return last != nil && last.Reason == "OOMKilled" && last.ExitCode == 137 && only(p).RestartCount > 0
+			},
+			event: "BackOff", parts: []string{"Back-off restarting failed container main"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			place(t, name, test.change)
+			p := await(t, name, "said not to run", test.status)
+			if p.Status.Phase == v1.PodFailed {
+				t.Errorf("the pod has failed for good:\n%s", describe(t, p))
+			}
+			awaitEvent(t, name, v1.EventTypeWarning, test.event, test.parts...)
+		})
+	}
+}
+
+// failedToStart tells whether a container was made whose program could not be started, and when it is tried again.
+func failedToStart(parts ...string) func(*v1.Pod) bool {
+	return func(p *v1.Pod) bool {
+		last := only(p).LastTerminationState.Terminated
+		w := only(p).State.Waiting
+		return w != nil && w.Reason == "CrashLoopBackOff" && last != nil && last.Reason == "StartError" && last.ExitCode == 128 && hasAll(last.Message, parts)
+	}
+}
