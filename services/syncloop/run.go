@@ -264,12 +264,12 @@ type connectedPLEG struct {
 }
 
 // Health implements loop.Pleg. It waits, within ctx, for the runtime's first answers.
-func (p connectedPLEG) Health(ctx context.Context) ([]string, error) {
+func (p connectedPLEG) Health(ctx context.Context) (reasons []string, network string, err error) {
 	if _, err := p.runtime.Runtime(ctx); err != nil {
-		return []string{err.Error()}, nil
+		return []string{err.Error()}, "", nil
 	}
 	if _, err := p.runtime.Images(ctx); err != nil {
-		return []string{err.Error()}, nil
+		return []string{err.Error()}, "", nil
 	}
 	return p.PLEG.Health(ctx)
 }

@@ -36,6 +36,7 @@ type Node struct {
 	calls   []string
 	serial  int
 	reasons []string
+	network string
 	script  Script
 	// released has the pods that ReleasePod was called for.
 	released []types.UID
@@ -251,10 +252,17 @@ func (n *Node) GetPodStatus(ctx context.Context, uid types.UID, newerThan time.D
 }
 
 // Health implements loop.Pleg.
-func (n *Node) Health(context.Context) ([]string, error) {
+func (n *Node) Health(context.Context) (reasons []string, network string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.Clone(n.reasons), nil
+	return slices.Clone(n.reasons), n.network, nil
+}
+
+// SetNetwork makes the network of pods not ready for a reason; ready when that is empty.
+func (n *Node) SetNetwork(reason string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.network = reason
 }
 
 // Relist implements loop.Pleg.

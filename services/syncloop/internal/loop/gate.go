@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
 
@@ -28,6 +29,8 @@ type gateState struct {
 	up bool
 	// reason is why not.
 	reason string
+	// network is why the network of pods is not ready; empty when it is, or nobody knows.
+	network string
 }
 
 // watchGate asks pleg for its health, again and again, and tells the loop what has changed.
@@ -72,7 +75,7 @@ func newGateBackoff() wait.Backoff {
 func (l *Loop) askPleg(ctx context.Context, relisted *bool) gateState {
 	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
 	defer cancel()
-	reasons, err := l.cfg.Pleg.Health(ctx)
+	reasons, network, err := l.cfg.Pleg.Health(ctx)
 	switch {
 	case err != nil:
 		return gateState{reason: "pleg does not answer: " + err.Error()}
@@ -85,7 +88,7 @@ func (l *Loop) askPleg(ctx context.Context, relisted *bool) gateState {
 		}
 		*relisted = true
 	}
-	return gateState{up: true}
+	return gateState{up: true, network: network}
 }
 
 // isOpen tells whether syncs are dispatched: all that decides about a pod is known, and pleg is well.
@@ -100,8 +103,24 @@ func (l *Loop) handleGate(state gateState) {
 	case !l.gateState.up:
 		l.cfg.Logger.Info("pleg and the runtime are well, pods are synced")
 	}
+	l.setNetwork(state)
 	l.gateState = state
 	l.progress()
+}
+
+// setNetwork tells the workers whether pods can be given a network. While the gate is closed what was known last stays.
+func (l *Loop) setNetwork(state gateState) {
+	if !state.up || state.network == l.network {
+		return
+	}
+	l.network = state.network
+	l.cfg.Workers.SetNetwork(state.network)
+	if state.network != "" {
+		l.cfg.Logger.Warn("the network of pods is not ready: new pods wait for it that are not of the host's network", telemetry.KeyReason, state.network)
+		return
+	}
+	l.cfg.Logger.Info("the network of pods is ready")
+	l.cfg.Workers.RetryFailed()
 }
 
 // progress does what had to wait for something that may have come now.

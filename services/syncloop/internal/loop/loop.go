@@ -73,8 +73,9 @@ type Desired struct {
 
 // Pleg is what the loop asks of pleg, besides its events.
 type Pleg interface {
-	// Health returns why pleg cannot be relied on; nil when it can. It fails when pleg does not answer.
-	Health(ctx context.Context) (reasons []string, err error)
+	// Health returns why pleg cannot be relied on, nil when it can, and why the runtime's network is not ready, empty when it
+	// is. It fails when pleg does not answer.
+	Health(ctx context.Context) (reasons []string, network string, err error)
 	// Relist returns when a full relist has finished that began after the call.
 	Relist(ctx context.Context) error
 }
@@ -87,6 +88,7 @@ type Workers interface {
 	Has(uid types.UID) bool
 	Ending(uid types.UID) bool
 	RetryFailed()
+	SetNetwork(reason string)
 	Tidy()
 	Due() *worker.Due
 }
@@ -154,6 +156,8 @@ type Loop struct {
 	// configSynced and plegSynced are true once the snapshots have been handled; the latter only while pleg is followed.
 	configSynced, plegSynced bool
 	gateState                gateState
+	// network is what the workers were told last of the network of pods.
+	network string
 	// configDown is why configmux is away; empty when it is followed.
 	configDown string
 	// opened is when both snapshots were in; zero before.

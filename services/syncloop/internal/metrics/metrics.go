@@ -89,6 +89,8 @@ const (
 	FailedAway Failure = "away"
 	// FailedInspect: pleg cannot inspect the pod.
 	FailedInspect Failure = "inspect"
+	// FailedNetwork: the network of pods is not ready.
+	FailedNetwork Failure = "network"
 	// FailedUnsupported: the pod asks for something that this version does not have.
 	FailedUnsupported Failure = "unsupported"
 	// FailedImage: an image cannot be had.
@@ -115,7 +117,7 @@ func (m *Metrics) addLoop(f factory) {
 	m.restarted = f.counters(kubelet, "restarted_pods_total",
 		"Pods that came back with the UID of a pod that was still ending, and were started again after it.", "static")
 	// What is there from the beginning shows its first increase.
-	for _, reason := range []Failure{FailedAway, FailedInspect, FailedUnsupported, FailedImage, FailedRuntime, FailedOther} {
+	for _, reason := range []Failure{FailedAway, FailedInspect, FailedNetwork, FailedUnsupported, FailedImage, FailedRuntime, FailedOther} {
 		m.retries.WithLabelValues(string(reason))
 	}
 	for _, static := range []bool{false, true} {

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -48,19 +49,28 @@ func (p *PLEG) GetPodStatus(ctx context.Context, uid types.UID, newerThan time.D
 	return answer.GetStatus(), nil
 }
 
-// Health returns why pleg cannot be relied on; nothing when it can. It waits, within ctx, for a pleg that is away.
-func (p *PLEG) Health(ctx context.Context) ([]string, error) {
+// Health returns why pleg cannot be relied on, nothing when it can, and why the runtime's network is not ready, empty when it
+// is. It waits, within ctx, for a pleg that is away.
+func (p *PLEG) Health(ctx context.Context) (reasons []string, network string, err error) {
 	health, err := p.client.GetHealth(ctx, &lifecyclev1.GetHealthRequest{}, grpc.WaitForReady(true))
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, "", err
 	case health.GetHealthy():
-		return nil, nil
+		return nil, networkOf(health.GetRuntime()), nil
 	case len(health.GetReasons()) == 0:
-		return []string{"it gives no reason"}, nil
+		return []string{"it gives no reason"}, "", nil
 	default:
-		return health.GetReasons(), nil
+		return health.GetReasons(), "", nil
 	}
+}
+
+// networkOf says why a runtime's network is not ready; empty when it is, and when nothing is known of the runtime.
+func networkOf(runtime *lifecyclev1.Runtime) string {
+	if runtime == nil || runtime.GetNetworkReady() {
+		return ""
+	}
+	return cmp.Or(runtime.GetNetworkReadyMessage(), "the container runtime does not say why")
 }
 
 // Relist returns when a full relist has finished that began after the call.

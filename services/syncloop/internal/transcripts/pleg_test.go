@@ -214,11 +214,11 @@ func (p *pleg) GetPodStatus(ctx context.Context, uid types.UID, newerThan time.D
 }
 
 // Health implements loop.Pleg.
-func (p *pleg) Health(context.Context) ([]string, error) {
+func (p *pleg) Health(context.Context) (reasons []string, network string, err error) {
 	if _, unwell := p.known(""); unwell != "" {
-		return []string{unwell}, nil
+		return []string{unwell}, "", nil
 	}
-	return nil, nil
+	return nil, "", nil
 }
 
 func (p *pleg) known(uid types.UID) (record *lifecyclev1.PodStatus, unwell string) {

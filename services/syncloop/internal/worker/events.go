@@ -11,6 +11,7 @@ const (
 	eventFailedSync    = "FailedSync"
 	eventFailedKill    = "FailedKillPod"
 	eventExceededGrace = "ExceededGracePeriod"
+	eventNoNetwork     = "NetworkNotReady" // also the status.reason of a pod that waits for it
 )
 
 // Events is told what cannot be done for pods; *podevents.Recorder keeps it.

@@ -55,6 +55,8 @@ func failureOf(err error) metrics.Failure {
 		return metrics.FailedAway
 	case errors.As(err, new(*inspectError)):
 		return metrics.FailedInspect
+	case errors.As(err, new(*networkError)):
+		return metrics.FailedNetwork
 	case errors.As(err, new(*podruntime.UnsupportedError)):
 		return metrics.FailedUnsupported
 	case errors.As(err, new(*images.Error)):

@@ -101,6 +101,8 @@ type Pool struct {
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
+	// network is why the network of pods is not ready; empty when it is.
+	network string
 	// names has the worker that holds each full name: two pods of one name never run at a time.
 	names map[types.NamespacedName]types.UID
 	// waiting has the pods that wait for the holder of their full name to be gone, first come first.
@@ -237,6 +239,13 @@ func (p *Pool) RetryFailed() {
 			w.tell(Update{Cause: Cause{Kind: CauseDue}})
 		}
 	}
+}
+
+// SetNetwork says why the network of pods is not ready; empty when it is. Until then no sandbox is made that needs one.
+func (p *Pool) SetNetwork(reason string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.network = reason
 }
 
 // Has tells whether a pod has a worker, or waits for one.

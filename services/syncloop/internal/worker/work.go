@@ -81,6 +81,11 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 		cfg.Logger.InfoContext(ctx, "pod has run to its end", telemetry.KeyPod, w.fullName.String(), telemetry.KeyPhase, string(phase))
 		return outcome{input: InputFinished}
 	}
+	if err := w.networkFor(observed); err != nil {
+		w.warn(ctx, eventNoNetwork, err.Error())
+		cfg.Statuses.SetReasons(w.uid, nil, podstatus.Reason{Reason: eventNoNetwork, Message: err.Error()})
+		return w.failed(ctx, span, err, transientDelay)
+	}
 	result, err := cfg.Runtime.SyncPod(ctx, w.pod, observed)
 	if result.Wrote || err != nil {
 		w.lastWrite, w.looking = cfg.BootTime(), false
