@@ -16,6 +16,7 @@ var supported = []string{
 	// pleg
 	"containerRuntimeEndpoint", "runtimeRequestTimeout",
 	// syncloop
+	"containerLogMaxFiles", "containerLogMaxSize", "containerLogMaxWorkers", "containerLogMonitorInterval",
 	"address", "allowedUnsafeSysctls", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS", "clusterDNS", "clusterDomain", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff", "enforceNodeAllocatable",
 	"imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge", "imageServiceEndpoint", "maxParallelImagePulls", "podLogsDir", "podPidsLimit", "readOnlyPort", "resolvConf", "seccompDefault",
 	"serializeImagePulls", "singleProcessOOMKill", "userNamespaces", "syncFrequency",

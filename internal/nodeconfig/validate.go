@@ -27,6 +27,7 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateReservations(cfg, errs)
 	validateEviction(cfg, errs)
 	validateSysctls(cfg, errs)
+	validateContainerLogs(cfg, errs)
 	validateUserNamespaces(cfg, errs)
 	validateImageCollection(cfg, errs)
 	validateCgroups(cfg, errs)

@@ -134,6 +134,7 @@ type engine struct {
 	cgroups *podcgroups.Tree
 	server  *engineserver.Server
 	garbage *imagegc.Collector
+	logs    containerLogs
 	metrics *metrics.Metrics
 	counts  *enginemetrics.Metrics
 	// readOnly is nil when the read-only API is off.
@@ -199,7 +200,11 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Store: e.store, Workers: e.pool, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
 		Evicter: &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts},
 	})
+	if e.logs, err = containerLogsOf(ctx, cfg, e.store, runtime, e.counts, tel.Logger); err != nil {
+		return nil, err
+	}
 	e.garbage = collectorOf(cfg, tel, runtime, manager, e.counts)
+	enginemetrics.CollectLogs(e.metrics.Registry, func() []enginemetrics.LogUsage { return logUsageOf(e.store) })
 	enginemetrics.Collect(e.metrics.Registry, enginemetrics.Sources{
 		Pods: e.store.Census, Workers: e.pool.Census, LastTurn: func() time.Time { return e.loop.Health().LastTurn },
 	})
@@ -220,6 +225,7 @@ func (e *engine) serve(ctx context.Context) error {
 		group.Go(func() error { return ended(ctx, e.cgroups.Run(ctx)) })
 	}
 	group.Go(func() error { return e.garbage.Run(ctx) })
+	e.logs.run(ctx, group.Go)
 	group.Go(func() error {
 		defer e.store.Close()
 		defer e.events.Close()

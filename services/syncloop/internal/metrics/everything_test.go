@@ -31,6 +31,7 @@ func everything() *prometheus.Registry {
 	m.ImageCollected(metrics.CollectedForSpace)
 	m.ImageCollectionFailed("ImageGCFailed")
 	m.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	metrics.CollectLogs(registry, func() []metrics.LogUsage { return []metrics.LogUsage{{Container: "web", Bytes: 1}} })
 	metrics.Collect(registry, metrics.Sources{
 		Pods: func() metrics.Census {
 			return metrics.Census{Waiting: []metrics.WaitingContainer{{Reason: "ErrImagePull"}}}

@@ -28,6 +28,7 @@ type Metrics struct {
 	startedContainers, startedContainerErrors, containerEnds       *prometheus.CounterVec
 	orphans, startedPods, startedPodErrors, evictions, imageErrors prometheus.Counter
 	http                                                           httpMetrics
+	logs                                                           logMetrics
 	collection                                                     imageMetrics
 
 	pulls pullLog
@@ -41,6 +42,7 @@ func New(registerer prometheus.Registerer) *Metrics {
 	m.addLoop(f)
 	m.addStarts(f)
 	m.addRuntime(f)
+	m.logs = newLogMetrics(f)
 	m.addCgroups(f)
 	return m
 }

@@ -2,6 +2,8 @@ package podstore
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -132,6 +134,14 @@ func (s *Store) readMessages(uid types.UID, status *lifecyclev1.PodStatus) map[s
 
 func isEmpty(status *lifecyclev1.PodStatus) bool {
 	return len(status.GetSandboxes()) == 0 && len(status.GetContainers()) == 0
+}
+
+// AllObserved returns what was observed of every pod in the runtime, also of those that nobody wants. With false not all of
+// it is known yet.
+func (s *Store) AllObserved() (all []*lifecyclev1.PodStatus, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.observed)), s.open
 }
 
 // Unknown returns what was observed of pods that are not in the store: nobody wants them, and nobody stops them yet.

@@ -1,0 +1,160 @@
+package logrotate
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/internal/containerlog"
+)
+
+// settled is for how long nothing was written to a file before it is compressed. It was put aside an interval before, of three seconds
+// at least, unless a process was killed in between.
+const settled = time.Second
+
+// sizeOf is the size of a file; missing when it is not there.
+func sizeOf(path string) (int64, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return missing, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// Usage is what the files in a folder of logs take together, in bytes; 0 for a folder that is not there.
+func Usage(dir string) int64 {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0
+	}
+	var bytes int64
+	for _, entry := range entries {
+		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() {
+			bytes += info.Size()
+		}
+	}
+	return bytes
+}
+
+// taken tells whether there is a file of a log that was put aside at the same second, in whatever form.
+func taken(rotated string) bool {
+	for _, path := range []string{rotated, containerlog.CompressedPath(rotated), containerlog.TemporaryPath(rotated)} {
+		if _, err := os.Lstat(path); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// removeAll removes files.
+func removeAll(paths []string) error {
+	var errs []error
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// putBack makes a file that was put aside the file in use again. It fails with fs.ErrExist when there is one: a runtime that did
+// not answer may have made it, and lines are in it.
+func putBack(rotated, log string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, rotated, unix.AT_FDCWD, log, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
+		// A file system that cannot do it at once.
+		if _, err := os.Lstat(log); err == nil {
+			return fmt.Errorf("put %s back: %w", rotated, fs.ErrExist)
+		}
+		err = os.Rename(rotated, log)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it was removed with its pod
+	}
+	if err != nil {
+		return fmt.Errorf("put %s back: %w", rotated, err)
+	}
+	return nil
+}
+
+// compress replaces a file that was put aside by its compressed form, which has its mode, owner and time. One that was just written
+// to is left for another time.
+func compress(ctx context.Context, path string, now time.Time) (err error) {
+	from, err := os.Open(filepath.Clean(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it was removed with its pod
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	info, err := from.Stat()
+	if err != nil {
+		return err
+	}
+	if now.Sub(info.ModTime()).Abs() < settled {
+		return nil
+	}
+	temporary := containerlog.TemporaryPath(path)
+	if err := writeCompressed(ctx, temporary, from, info); err != nil {
+		return errors.Join(fmt.Errorf("compress %s: %w", path, err), removeAll([]string{temporary}))
+	}
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return removeAll([]string{temporary}) // it was removed meanwhile, as the oldest one
+	}
+	if err := os.Rename(temporary, containerlog.CompressedPath(path)); err != nil {
+		return errors.Join(err, removeAll([]string{temporary}))
+	}
+	return removeAll([]string{path})
+}
+
+// writeCompressed writes the compressed form of a file, up to the disk: the file itself is removed next.
+func writeCompressed(ctx context.Context, path string, from io.Reader, info fs.FileInfo) (err error) {
+	to, err := os.OpenFile(filepath.Clean(path), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, info.Mode().Perm())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, to.Close()) }()
+	zip := gzip.NewWriter(to)
+	if _, err := io.Copy(zip, &cancelable{ctx: ctx, from: from}); err != nil {
+		return err
+	}
+	if err := zip.Close(); err != nil {
+		return err
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
+		if err := to.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
+			return err
+		}
+	}
+	if err := to.Sync(); err != nil {
+		return err
+	}
+	return os.Chtimes(path, info.ModTime(), info.ModTime())
+}
+
+// cancelable is a file that cannot be read from any more once the process is to end.
+type cancelable struct {
+	ctx  context.Context //nolint:containedctx // io.Reader has no place for it
+	from io.Reader
+}
+
+// Read implements io.Reader.
+func (c *cancelable) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.from.Read(p)
+}
