@@ -1,11 +1,14 @@
 package podruntime
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/cri"
 )
 
 // Reasons of events, as the kubelet has them.
@@ -46,7 +49,7 @@ func (untold) Warning(context.Context, *v1.Pod, string, string, string) {}
 // warn tells what went wrong, unless the work was cut short: what fails of that is no failure.
 func (m *Manager) warn(ctx context.Context, pod *v1.Pod, container, reason, message string) {
 	if ctx.Err() == nil {
-		m.cfg.Events.Warning(ctx, pod, container, reason, message)
+		m.cfg.Events.Warning(ctx, pod, container, reason, cri.WithoutIDs(message, cmp.Or(container, pod.Name)))
 	}
 }
 

@@ -99,6 +99,8 @@ func TestWhyAPodDoesNotStartIsInItsEvents(t *testing.T) {
 		events.want(t, want...)
 	}
 	fail("RunPodSandbox", "no network", "Warning FailedCreatePodSandBox [] Failed to create pod sandbox: rpc error: code = Unknown desc = no network")
+	fail("RunPodSandbox", "network for sandbox "+strings.Repeat("0f", 32),
+		"Warning FailedCreatePodSandBox [] Failed to create pod sandbox: rpc error: code = Unknown desc = network for sandbox web")
 	fail("CreateContainer", "no room", "Warning Failed [a] Error: no room")
 	// The runtime names the container by its ID, which is another one each time.
 	fail("StartContainer", "no command in container-0002", "Normal Created [a] Container created", "Warning Failed [a] Error: no command in a")

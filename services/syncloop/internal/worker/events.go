@@ -4,6 +4,8 @@ import (
 	"context"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/cri"
 )
 
 // Reasons of events, as the kubelet has them.
@@ -30,6 +32,6 @@ func (untold) Warning(context.Context, *v1.Pod, string, string, string) {}
 // warn tells what went wrong with the pod, unless the work was cut short.
 func (w *worker) warn(ctx context.Context, reason, message string) {
 	if ctx.Err() == nil {
-		w.pool.cfg.Events.Warning(ctx, w.pod, "", reason, message)
+		w.pool.cfg.Events.Warning(ctx, w.pod, "", reason, cri.WithoutIDs(message, w.pod.Name))
 	}
 }

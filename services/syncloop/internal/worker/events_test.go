@@ -3,9 +3,11 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -90,4 +92,19 @@ func TestWhatCannotBeDoneForAPodIsInItsEvents(t *testing.T) {
 	pool, events = startTold(t, node)
 	pool.Want(pod, worker.Cause{Kind: worker.CauseConfig}, nil)
 	eventually(t, "that it cannot be seen is told", events.has("web FailedSync: error determining status: pleg cannot inspect the pod: no answer"))
+}
+
+func TestAnErrorThatNamesAnotherSandboxEachTimeIsOneWarning(t *testing.T) {
+	node := fakenode.New()
+	var tries atomic.Int64
+	node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error {
+		return fmt.Errorf("network for sandbox %064x", tries.Add(1))
+	}})
+	r := newRig(node)
+	defer r.stop()
+	r.want(fakenode.Pod("u-1", "web", v1.RestartPolicyAlways))
+	eventually(t, "it is tried again and again", func() bool { return tries.Load() > 5 })
+	if got := r.warnings.Load(); got != 1 {
+		t.Errorf("%d warnings in the log, want 1", got)
+	}
 }

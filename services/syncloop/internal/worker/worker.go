@@ -7,6 +7,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/cri"
 )
 
 // worker is the worker of one pod. It does one thing at a time, and keeps at most one update for after that.
@@ -248,9 +250,9 @@ func (w *worker) failing() bool {
 	return w.lastError != ""
 }
 
-// failedOf tells whether the last work failed of the same.
+// failedOf tells whether the last work failed of the same, whatever IDs the runtime has given to what it then did not make.
 func (w *worker) failedOf(err error) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.lastError == err.Error()
+	return cri.WithoutIDs(w.lastError, "") == cri.WithoutIDs(err.Error(), "")
 }
