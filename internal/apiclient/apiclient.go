@@ -7,12 +7,16 @@ package apiclient
 
 import (
 	"fmt"
+	"net/http"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -25,7 +29,7 @@ type Config struct {
 	// Service is who asks. The API server logs it with the version, as the user agent "quartet-SERVICE/VERSION".
 	Service nodeconfig.Service
 	// QPS is how many requests a second are made in the long run, and Burst how many at once before that. As for the
-	// kubelet a QPS of 0 is client-go's own default of 5 and a Burst of 10.
+	// kubelet a QPS of 0 is client-go's own default of 5, and a Burst of 0 its 10.
 	QPS, Burst int32
 	// ContentType is what requests are encoded in: protobuf or JSON. Answers in JSON are understood in both cases, since
 	// some of an API server's have no other form.
@@ -42,18 +46,62 @@ func ConfigOf(service nodeconfig.Service, cfg nodeconfig.Config) Config {
 	return out
 }
 
+// Client reaches an API server by what it has of client-go's REST clients, one for each group version that is used. They share
+// connections and limits. A clientset of client-go would have all groups that there are: they double a service's size, and cost
+// memory where there is no API server at all.
+type Client struct {
+	// Core is for core/v1: pods and nodes.
+	Core rest.Interface
+
+	connections *http.Client
+}
+
 // New returns a client. Nothing is asked of the API server yet, so it need not be there; what fails is [RESTConfig].
-func New(cfg Config) (kubernetes.Interface, error) {
+func New(cfg Config) (*Client, error) {
 	way, err := RESTConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(way)
+	c := &Client{}
+	if c.connections, err = rest.HTTPClientFor(way); err == nil {
+		way.RateLimiter = limiter(way)
+		c.Core, err = c.group(way, v1.SchemeGroupVersion, v1.AddToScheme)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: making a client of it: %w", cfg.Kubeconfig, err)
 	}
-	return client, nil
+	return c, nil
 }
+
+// group returns the REST client for a group version, whose types add makes known.
+func (c *Client) group(way *rest.Config, version schema.GroupVersion, add func(*runtime.Scheme) error) (rest.Interface, error) {
+	known := runtime.NewScheme()
+	if err := add(known); err != nil {
+		return nil, err
+	}
+	to := rest.CopyConfig(way)
+	to.APIPath, to.GroupVersion = "/apis", &version
+	if version.Group == v1.GroupName {
+		to.APIPath = "/api"
+	}
+	to.NegotiatedSerializer = serializer.NewCodecFactory(known).WithoutConversion()
+	return rest.RESTClientForConfigAndClient(to, c.connections)
+}
+
+// limiter returns what holds back the requests of all group versions together. What is not set is client-go's default.
+func limiter(way *rest.Config) flowcontrol.RateLimiter {
+	qps, burst := way.QPS, way.Burst
+	if qps == 0 {
+		qps = rest.DefaultQPS
+	}
+	if burst == 0 {
+		burst = rest.DefaultBurst
+	}
+	return flowcontrol.NewTokenBucketRateLimiter(qps, burst)
+}
+
+// Close closes the connections, when everything that used the client has ended.
+func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.connections.Transport) }
 
 // RESTConfig reads the kubeconfig and the certificates and keys that it names. It fails when they cannot be read or do
 // not fit together, and for a server without TLS that is not on this machine. Files that it names are read again by the
@@ -74,11 +122,4 @@ func RESTConfig(cfg Config) (*rest.Config, error) {
 	}
 	way.QPS, way.Burst = float32(cfg.QPS), int(cfg.Burst)
 	return way, nil
-}
-
-// Close closes the connections of a client of [New], when everything that used it has ended.
-func Close(client kubernetes.Interface) {
-	if way, ok := client.CoreV1().RESTClient().(*rest.RESTClient); ok && way != nil && way.Client != nil {
-		utilnet.CloseIdleConnectionsFor(way.Client.Transport)
-	}
 }

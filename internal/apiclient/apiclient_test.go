@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -107,8 +107,8 @@ func TestTheAPIServerIsToldWhoAsksAndHow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		node, err := client.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
-		if err != nil {
+		var node v1.Node
+		if err := client.Core.Get().Resource("nodes").Name("node-1").Do(t.Context()).Into(&node); err != nil {
 			t.Fatal(err)
 		}
 		if node.Name != "node-1" {
@@ -124,7 +124,7 @@ func TestTheAPIServerIsToldWhoAsksAndHow(t *testing.T) {
 		if r.Header.Get("Authorization") != "Bearer "+secret {
 			t.Error("the token does not come along")
 		}
-		if _, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		if err := client.Core.Post().Resource("nodes").Body(&node).Do(t.Context()).Error(); err != nil {
 			t.Fatal(err)
 		}
 		if got := (<-requests).Header.Get("Content-Type"); got != content {
@@ -147,10 +147,10 @@ func TestAClosedClientLeavesNoConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if err := client.Core.Get().Resource("nodes").Name("node-1").Do(t.Context()).Error(); !apierrors.IsNotFound(err) {
 		t.Fatalf("got %v, want that there is none", err)
 	}
-	apiclient.Close(client)
+	client.Close()
 	select {
 	case <-closed:
 	case <-time.After(10 * time.Second):
@@ -170,6 +170,17 @@ func TestTheLimitsAreThoseOfTheConfiguration(t *testing.T) {
 	}
 	if way.QPS != 50 || way.Burst != 100 || way.ContentType != protobuf || !strings.HasPrefix(way.UserAgent, "quartet-configmux/") {
 		t.Errorf("%v requests a second, %d at once, of %s by %s", way.QPS, way.Burst, way.ContentType, way.UserAgent)
+	}
+	for set, want := range map[int32]float32{50: 50, 0: 5} {
+		client, err := apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.ConfigMux, QPS: set})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		limiter := client.Core.GetRateLimiter()
+		if limiter.QPS() != want || !limiter.TryAccept() {
+			t.Errorf("with %d: %v requests a second, want %v and the first at once", set, limiter.QPS(), want)
+		}
 	}
 }
 

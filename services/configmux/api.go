@@ -7,7 +7,6 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
@@ -25,7 +24,7 @@ const apiPodsFile = "api-pods"
 // membership is what a node that belongs to a cluster needs for its pods. It is nil for one that is standalone, and for a
 // replay.
 type membership struct {
-	client     kubernetes.Interface
+	client     *apiclient.Client
 	nodestatus *grpc.ClientConn
 }
 
@@ -50,14 +49,14 @@ func (m *membership) leave() error {
 	if m == nil {
 		return nil
 	}
-	apiclient.Close(m.client)
+	m.client.Close()
 	return m.nodestatus.Close()
 }
 
 // source returns the source of the API server's pods.
 func (m *membership) source(cfg nodeconfig.Config, health *rpc.Health, counts *apisource.Metrics, tracer trace.Tracer, logger *slog.Logger) *apisource.Source {
 	return apisource.New(apisource.Config{
-		Client: m.client.CoreV1().RESTClient(), Node: cfg.NodeName, Allowed: privilege.Allowed(cfg.HostPrivileges),
+		Client: m.client.Core, Node: cfg.NodeName, Allowed: privilege.Allowed(cfg.HostPrivileges),
 		Nodes: nodewatch.Source(nodev1.NewNodeServiceClient(m.nodestatus)), Checkpoint: filepath.Join(cfg.StateDir, apiPodsFile),
 		Health: health, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger, Metrics: counts,
 	})

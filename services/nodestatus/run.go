@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/apiclient"
@@ -44,7 +43,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger) (err e
 		if to.cluster, err = apiclient.New(apiclient.ConfigOf(nodeconfig.NodeStatus, cfg)); err != nil {
 			return err
 		}
-		defer apiclient.Close(to.cluster)
+		defer to.cluster.Close()
 	}
 	pleg, err := rpc.Dial(cfg.Peers.PLEG)
 	if err != nil {
@@ -64,7 +63,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger) (err e
 type clients struct {
 	pleg, syncloop grpc.ClientConnInterface
 	// cluster is the API server; nil for a node that is standalone.
-	cluster kubernetes.Interface
+	cluster *apiclient.Client
 }
 
 // serve runs the heart, the server that gives out what it computes, and what keeps the Node in the API server.
@@ -94,7 +93,7 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 	group, ctx := errgroup.WithContext(ctx)
 	if to.cluster != nil {
 		node.registrar = registration.New(registration.Config{
-			Nodes: to.cluster.CoreV1().Nodes(), Name: settings.Name, Register: *cfg.Kubelet.RegisterNode, Kubeconfig: cfg.Kubeconfig,
+			Client: to.cluster.Core, Name: settings.Name, Register: *cfg.Kubelet.RegisterNode, Kubeconfig: cfg.Kubeconfig,
 			Changed: node.registered, Health: health, Clock: clock.RealClock{}, Logger: logger,
 		})
 		group.Go(func() error {

@@ -6,7 +6,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
@@ -53,5 +52,5 @@ func (r *Registrar) patchLabels(ctx context.Context, labels map[string]string) (
 	if err != nil {
 		return nil, err
 	}
-	return r.cfg.Nodes.Patch(ctx, r.cfg.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return r.nodes.merge(ctx, r.cfg.Name, patch)
 }

@@ -17,11 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -41,8 +39,8 @@ const (
 
 // Config says whose Node to keep, where, and whom to tell.
 type Config struct {
-	// Nodes are the API server's.
-	Nodes corev1.NodeInterface
+	// Client reaches the API server's core/v1.
+	Client rest.Interface
 	// Name is the name of the node.
 	Name string
 	// Register says to create a Node that the API server does not have. Otherwise somebody else must.
@@ -60,7 +58,8 @@ type Config struct {
 
 // Registrar keeps the Node in the API server. Make it with New.
 type Registrar struct {
-	cfg Config
+	cfg   Config
+	nodes nodes
 
 	mu       sync.Mutex
 	computed *v1.Node
@@ -75,7 +74,7 @@ type Registrar struct {
 // New returns a registrar that asks for nothing yet, and says in the health that nothing is known.
 func New(cfg Config) *Registrar {
 	cfg.Health.Set(healthName, "the API server has not been asked for the Node yet")
-	return &Registrar{cfg: cfg, offered: make(chan struct{})}
+	return &Registrar{cfg: cfg, nodes: nodes{cfg.Client}, offered: make(chan struct{})}
 }
 
 // Offer gives the Node as it was last computed, which is what would be registered. It never blocks, and the Node must not
@@ -140,13 +139,13 @@ func (r *Registrar) once(ctx context.Context) (watched time.Duration, err error)
 func (r *Registrar) ensure(ctx context.Context) (*v1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	node, err := r.cfg.Nodes.Get(ctx, r.cfg.Name, metav1.GetOptions{})
+	node, err := r.nodes.get(ctx, r.cfg.Name)
 	if apierrors.IsNotFound(err) {
 		r.tell(nil)
 		if !r.cfg.Register {
 			return nil, fmt.Errorf("the API server has no Node %s, and registerNode is false: create it, or set registerNode to true", r.cfg.Name)
 		}
-		if node, err = r.cfg.Nodes.Create(ctx, toRegister(r.latest()), metav1.CreateOptions{}); err == nil {
+		if node, err = r.nodes.create(ctx, toRegister(r.latest())); err == nil {
 			r.cfg.Logger.Info("the Node is registered", "node", r.cfg.Name, "node.uid", node.UID)
 			return node, nil
 		}
@@ -162,10 +161,7 @@ func (r *Registrar) ensure(ctx context.Context) (*v1.Node, error) {
 func (r *Registrar) follow(ctx context.Context, since string) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTimeout+requestTimeout)
 	defer cancel()
-	events, err := r.cfg.Nodes.Watch(ctx, metav1.ListOptions{
-		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, r.cfg.Name).String(),
-		ResourceVersion: since, TimeoutSeconds: ptr.To(int64(watchTimeout.Seconds())),
-	})
+	events, err := r.nodes.watch(ctx, r.cfg.Name, since)
 	if err != nil {
 		return r.explain(err)
 	}

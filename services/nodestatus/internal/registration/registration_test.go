@@ -15,10 +15,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/internal/rpc"
@@ -29,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // rig is a registrar that runs against an API server in memory.
 type rig struct {
-	client *fake.Clientset
+	api    *apiServer
 	clock  *clocktesting.FakeClock
 	health *rpc.Health
 	// has gets what the registrar says of the API server.
@@ -55,27 +51,15 @@ func computed() *v1.Node {
 }
 
 // newRig starts a registrar that runs until the test ends. Before that, change may change its configuration and the rig.
-func newRig(t *testing.T, change func(*rig, *registration.Config), there ...runtime.Object) *rig {
+func newRig(t *testing.T, change func(*rig, *registration.Config), there ...*v1.Node) *rig {
 	t.Helper()
-	r := &rig{
-		client: fake.NewClientset(there...), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), health: rpc.NewHealth(),
-		has: make(chan *v1.Node, 100),
+	r := &rig{clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), health: rpc.NewHealth(), has: make(chan *v1.Node, 100)}
+	r.api = &apiServer{t: t, asked: r.asked, news: make(chan struct{})}
+	for _, node := range there {
+		r.api.put(node)
 	}
-	r.client.PrependReactor("*", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if action.GetVerb() == "get" {
-			r.gets = append(r.gets, r.clock.Now())
-		}
-		if r.fail != nil {
-			if err := r.fail(action.GetVerb()); err != nil {
-				return true, nil, err
-			}
-		}
-		return false, nil, nil
-	})
 	cfg := registration.Config{
-		Nodes: r.client.CoreV1().Nodes(), Name: "node-1", Register: true, Kubeconfig: "/etc/kubeconfig",
+		Client: r.api.client(), Name: "node-1", Register: true, Kubeconfig: "/etc/kubeconfig",
 		Changed: func(node *v1.Node) { r.has <- node }, Health: r.health, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	if change != nil {
@@ -94,6 +78,19 @@ func newRig(t *testing.T, change func(*rig, *registration.Config), there ...runt
 	})
 	registrar.Offer(computed())
 	return r
+}
+
+// asked notes a request, and returns how it is to fail.
+func (r *rig) asked(verb string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if verb == "get" {
+		r.gets = append(r.gets, r.clock.Now())
+	}
+	if r.fail == nil {
+		return nil
+	}
+	return r.fail(verb)
 }
 
 // failing makes the API server fail from now on, as of a verb.
@@ -120,22 +117,14 @@ func (r *rig) tells(t *testing.T) *v1.Node {
 	return nil
 }
 
-// watched waits until the registrar watches for the nth time. The API server in memory knows no history, so that what
-// happens before is not seen.
+// watched waits until the registrar watches for the nth time.
 func (r *rig) watched(t *testing.T, n int) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {
-		watches := 0
-		for _, action := range r.client.Actions() {
-			if action.GetVerb() == "watch" {
-				watches++
-			}
-		}
-		if watches >= n {
-			return
+	for end := time.Now().Add(10 * time.Second); r.api.watched() < n; <-time.After(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the Node is not watched; waits for %q", r.health.Waiting())
 		}
 	}
-	t.Fatalf("the Node is not watched; waits for %q", r.health.Waiting())
 }
 
 // waits lets the time pass until the health has a text in it.
@@ -152,15 +141,6 @@ func (r *rig) waits(t *testing.T, want string) {
 	t.Fatalf("waits for %q, want %q", r.health.Waiting(), want)
 }
 
-func (r *rig) node(t *testing.T) *v1.Node {
-	t.Helper()
-	node, err := r.client.Tracker().Get(v1.SchemeGroupVersion.WithResource("nodes"), "", "node-1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return node.(*v1.Node)
-}
-
 func TestTheComputedNodeIsRegistered(t *testing.T) {
 	r := newRig(t, nil)
 	if node := r.tells(t); node == nil || node.Name != "node-1" || node.ResourceVersion != "" || len(node.ManagedFields) > 0 {
@@ -169,7 +149,7 @@ func TestTheComputedNodeIsRegistered(t *testing.T) {
 	if len(r.health.Waiting()) > 0 {
 		t.Errorf("with the Node there it waits for %q", r.health.Waiting())
 	}
-	got := r.node(t)
+	got := r.api.has()
 	if got.Labels["disk"] != "ssd" || got.Spec.ProviderID != "metal://1" || len(got.Spec.Taints) != 1 || got.Status.NodeInfo.BootID != "boot" {
 		t.Errorf("registered %+v", got)
 	}
@@ -188,11 +168,11 @@ func TestANodeThatIsThereIsTakenAsItIs(t *testing.T) {
 	node := r.tells(t)
 	want := map[string]string{"disk": "hdd", v1.LabelHostname: "node-1", v1.LabelOSStable: "linux", v1.LabelArchStable: "amd64"}
 	for label, value := range want {
-		if node.Labels[label] != value || r.node(t).Labels[label] != value {
-			t.Errorf("%s is %q here and %q there, want %q", label, node.Labels[label], r.node(t).Labels[label], value)
+		if node.Labels[label] != value || r.api.has().Labels[label] != value {
+			t.Errorf("%s is %q here and %q there, want %q", label, node.Labels[label], r.api.has().Labels[label], value)
 		}
 	}
-	if node.UID != "u" || !node.Spec.Unschedulable || len(r.node(t).Spec.Taints) > 0 {
+	if node.UID != "u" || !node.Spec.Unschedulable || len(r.api.has().Spec.Taints) > 0 {
 		t.Errorf("the Node is %+v, want it as it was", node)
 	}
 }
@@ -220,9 +200,7 @@ func TestADeletedNodeIsRegisteredAgain(t *testing.T) {
 	r.tells(t)
 	for round := range 3 {
 		r.watched(t, round+1)
-		if err := r.client.CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		r.api.remove()
 		if node := r.tells(t); node != nil {
 			t.Errorf("said %+v of a Node that was deleted", node)
 		}
@@ -236,17 +214,12 @@ func TestChangesOfOthersAreToldAndTheirHeartbeatsAreNot(t *testing.T) {
 	r := newRig(t, nil)
 	r.tells(t)
 	r.watched(t, 1)
-	nodes := r.client.CoreV1().Nodes()
-	status := r.node(t).DeepCopy()
+	status := r.api.has().DeepCopy()
 	status.Status.Phase, status.ManagedFields = v1.NodeRunning, []metav1.ManagedFieldsEntry{{Manager: "somebody"}}
-	if _, err := nodes.UpdateStatus(t.Context(), status, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	cordoned := r.node(t).DeepCopy()
+	r.api.put(status)
+	cordoned := r.api.has().DeepCopy()
 	cordoned.Spec.Unschedulable = true
-	if _, err := nodes.Update(t.Context(), cordoned, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	r.api.put(cordoned)
 	if node := r.tells(t); !node.Spec.Unschedulable {
 		t.Errorf("said %+v, want that it is cordoned and nothing before", node.Spec)
 	}
@@ -296,9 +269,7 @@ func TestTheWaitsBeginAnew(t *testing.T) {
 	r.watched(t, 1)
 	r.clock.Step(time.Minute)
 	deleted := r.clock.Now()
-	if err := r.client.CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	r.api.remove()
 	r.tells(t)
 	if node := r.tells(t); node == nil {
 		t.Fatal("the Node is not registered again")
@@ -335,21 +306,10 @@ func TestTheHealthSaysWhyTheNodeIsNotThere(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newRig(t, nil)
-			r.client.PrependWatchReactor("nodes", func(clienttesting.Action) (handled bool, _ watch.Interface, err error) {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				if r.fail == nil {
-					return false, nil, nil
-				}
-				err = r.fail("watch")
-				return err != nil, nil, err
-			})
 			r.tells(t)
 			r.watched(t, 1)
 			r.failing(tc.fail)
-			if err := r.client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("nodes"), "", "node-1"); err != nil {
-				t.Fatal(err)
-			}
+			r.api.remove()
 			r.waits(t, tc.want)
 			r.failing(nil)
 			for node := r.tells(t); node == nil; node = r.tells(t) { // the last word may have been that it is deleted
@@ -379,9 +339,7 @@ func TestWithoutRegisterNodeSomebodyElseMust(t *testing.T) {
 	if len(r.has) > 0 {
 		t.Errorf("said %+v before there was a Node", <-r.has)
 	}
-	if err := r.client.Tracker().Add(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "theirs"}}); err != nil {
-		t.Fatal(err)
-	}
+	r.api.put(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "theirs"}})
 	if node := r.tells(t); node == nil || node.UID != "theirs" {
 		t.Errorf("said %+v, want the Node that was created", node)
 	}
