@@ -9,6 +9,10 @@ import (
 	"time"
 )
 
+// shortestSilence is how long the loop may stand still whatever the resync period is: an idle one turns with each clean-up
+// and no more often.
+const shortestSilence = 5 * housekeepingPeriod
+
 // waiting is what the loop waits for, for people.
 type waiting struct {
 	mu      sync.Mutex
@@ -19,7 +23,7 @@ type waiting struct {
 
 // Health is how the loop is.
 type Health struct {
-	// Healthy is true when the loop has turned within twice the resync period.
+	// Healthy is true when the loop has turned within twice the resync period, or within 10 s when that is shorter.
 	Healthy bool
 	// Reasons say why it is not healthy and what it waits for.
 	Reasons []string
@@ -39,7 +43,7 @@ func (l *Loop) Health() Health {
 		return h
 	}
 	h.LastTurn = time.Unix(0, stamp)
-	if age := l.cfg.Clock.Since(h.LastTurn); age > 2*l.cfg.Resync {
+	if age := l.cfg.Clock.Since(h.LastTurn); age > max(2*l.cfg.Resync, shortestSilence) {
 		h.Healthy = false
 		h.Reasons = append(h.Reasons, fmt.Sprintf("the sync loop has not turned for %v: restart syncloop, no pod stops for it", age.Round(time.Second)))
 	}

@@ -106,8 +106,8 @@ func newRig(t *testing.T, node *fakenode.Node, stateDir string) *rig {
 	return newRigLater(t, node, stateDir, 0)
 }
 
-// newRigLater is newRig for a machine that has run longer than it has.
-func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.Duration) *rig {
+// newRigLater is newRig for a machine that has run longer than it has, and with a configuration that is changed.
+func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.Duration, change ...func(*loop.Config)) *rig {
 	t.Helper()
 	r := &rig{
 		t: t, node: node, config: stream.NewLevel[*loop.Desired](stream.Config{}),
@@ -132,7 +132,7 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 		Runtime: node, Observer: node, Statuses: r.store, Endings: r.endings, Clock: r.clock, BootTime: boottime.Now,
 		Tracer: tracer, Logger: logger, Resync: time.Minute,
 	})
-	r.loop = loop.New(loop.Config{
+	cfg := loop.Config{
 		Desired: r.configPeer, Events: r.plegPeer, Pleg: node, Workers: r.pool, Store: r.store, Evictions: r.book, Endings: r.endings,
 		Node: r.nodes, PodEvents: r.events,
 		PodFromObserved: func(s *lifecyclev1.PodStatus) *v1.Pod {
@@ -145,7 +145,11 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 			return nil, errors.New("there is no such folder")
 		},
 		Clock: r.clock, Tracer: tracer, Logger: logger, Resync: time.Minute,
-	})
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	r.loop = loop.New(cfg)
 	done := make(chan error, 1)
 	go func() { done <- r.loop.Run(process) }()
 	r.stop = sync.OnceFunc(func() {
@@ -166,9 +170,9 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 }
 
 // start returns a rig whose peers are there, with the source "file" not having spoken.
-func start(t *testing.T) *rig {
+func start(t *testing.T, change ...func(*loop.Config)) *rig {
 	t.Helper()
-	r := newRig(t, fakenode.New(), t.TempDir())
+	r := newRigLater(t, fakenode.New(), t.TempDir(), 0, change...)
 	r.source("file", false)
 	r.configPeer.set(r.config)
 	r.plegPeer.set(r.node.Events)
