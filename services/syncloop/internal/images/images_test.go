@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +14,54 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
+	"github.com/quartet-node/quartet/test/criproxy"
+	"github.com/quartet-node/quartet/test/fakecri"
+	"github.com/quartet-node/quartet/test/harness"
 )
+
+// TestAQuestionThatHangsHoldsUpOnlyWhoAskedIt: pods of the same image share a question, but not its fate.
+func TestAQuestionThatHangsHoldsUpOnlyWhoAskedIt(t *testing.T) {
+	const image = "registry.test/present:1"
+	fake := fakecri.New(t)
+	fake.AddImage(image, 5)
+	proxy, err := criproxy.Start(fake.Endpoint(), filepath.Join(harness.ShortDir(t), "proxy.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := proxy.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	r := onRuntime(t, proxy.Endpoint())
+	hung := proxy.Hang("ImageStatus", criproxy.Times(1))
+	ask := func(pod string) chan error {
+		answered := make(chan error, 1)
+		go func() {
+			_, err := r.ensure(pod, image, v1.PullIfNotPresent)
+			answered <- err
+		}()
+		return answered
+	}
+	first := ask("first")
+	eventually(t, "the first question hangs", func() bool { return hung.Waiting() == 1 })
+	second := ask("second")
+	eventually(t, "the second waits for its answer", r.clock.HasWaiters)
+	r.clock.Step(time.Second)
+	if err := <-second; err != nil {
+		t.Error(err)
+	}
+	if err := <-ask("third"); err != nil { // at once: the second's answer is good for it
+		t.Error(err)
+	}
+	hung.Lift()
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if got := fake.Count("ImageStatus", image); got != 2 {
+		t.Errorf("the runtime was asked %d times, want by the first and the second", got)
+	}
+}
 
 // TestAnImageThatNamesNoUserIsRoots: a container that must not run as root is refused by it.
 func TestAnImageThatNamesNoUserIsRoots(t *testing.T) {

@@ -9,8 +9,12 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// maxRemembered is how many images are remembered before those of the past are dropped.
-const maxRemembered = 100
+const (
+	// maxRemembered is how many images are remembered before those of the past are dropped.
+	maxRemembered = 100
+	// patience is how long anybody waits for the answer to somebody else's question: many times what the runtime takes.
+	patience = time.Second
+)
 
 // lookup is one question to the runtime for an image, shared by all who ask at that moment.
 type lookup struct {
@@ -22,7 +26,7 @@ type lookup struct {
 }
 
 // lookUp asks the runtime for an image. Pods that start together ask once: an answer that the image is there holds for
-// presentFor.
+// presentFor. A question that hangs holds up nobody but who has asked it.
 func (p *Puller) lookUp(ctx context.Context, name string) (Image, bool, error) {
 	for {
 		p.mu.Lock()
@@ -35,15 +39,32 @@ func (p *Puller) lookUp(ctx context.Context, name string) (Image, bool, error) {
 			return l.image, l.found, l.err
 		}
 		p.mu.Unlock()
-		select {
-		case <-l.done:
-			if l.err == nil && l.found {
-				return l.image, true, nil
-			}
-			// Its asker may have given up, or the image have come since: ask again.
-		case <-ctx.Done():
-			return Image{}, false, ctx.Err()
+		if err := p.await(ctx, name, l); err != nil {
+			return Image{}, false, err
 		}
+		if isDone(l) && l.err == nil && l.found {
+			return l.image, true, nil
+		}
+		// Its asker may have given up, or the image have come since: ask again.
+	}
+}
+
+// await waits for the answer to somebody else's question. When that takes too long, whoever comes next asks anew.
+func (p *Puller) await(ctx context.Context, name string, l *lookup) error {
+	timer := p.cfg.Clock.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-l.done:
+		return nil
+	case <-timer.C():
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.present[name] == l {
+			delete(p.present, name)
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
