@@ -96,7 +96,7 @@ func TestPod(t *testing.T) {
 		{"crashes wait 5 min at most", always, "a", "s0:ready a@s0:exited=1,rc=50,ended=1s", "wait(a 4m59s of 5m0s)"},
 		{"a long run forgets the crashes", always, "a", "s0:ready a@s0:exited=1,rc=50,ended=1s,ran=10m", "start(a rc=51)"},
 		{"one waits, another starts", always, "a b", "s0:ready a@s0:exited=1,rc=1,ended=4s b@s0:exited=1", "start(b rc=1) wait(a 6s of 10s)"},
-		{"clock was set back", always, "a", "s0:ready a@s0:exited=1,rc=1,ended=-1h", "wait(a 10s of 10s)"},
+		{"clock was set back", always, "a", "s0:ready a@s0:exited=1,rc=1,ended=-1h", "start(a rc=2)"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			pod := observedtest.Pod(test.policy, test.containers)
@@ -105,6 +105,32 @@ func TestPod(t *testing.T) {
 				t.Errorf("\npod      %s %s\nobserved %s\ngot      %s\nwant     %s", test.policy, test.containers, test.observed, say(got), test.want)
 			}
 		})
+	}
+}
+
+// TestAClockThatIsSetLengthensNoBackoffByMoreThanItself: whoever comes when he was told to, by a clock that nobody can set, is
+// not told to wait again and again.
+func TestAClockThatIsSetLengthensNoBackoffByMoreThanItself(t *testing.T) {
+	const backoff = 40 * time.Second
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
+	status := observedtest.Status(pod, "s0:ready a@s0:exited=1,rc=3,ended=0s")
+	for _, step := range []time.Duration{-24 * time.Hour, -time.Minute, -39 * time.Second, -time.Second, 0, time.Second, time.Minute, 24 * time.Hour} {
+		waited := time.Second // and then the clock is set
+		for {
+			facts := decide.Facts{Now: now.Add(waited + step)}
+			got := decide.Pod(pod, status, facts)
+			if len(got.Start) == 1 {
+				break
+			}
+			waited += got.Wait[0].Until.Sub(facts.Now)
+			if waited > 2*backoff {
+				t.Errorf("the clock was set by %v, and a back-off of %v lasts %v and goes on", step, backoff, waited)
+				break
+			}
+		}
+		if step >= -time.Second && step <= 0 && waited < backoff {
+			t.Errorf("the clock was set by %v, and a back-off of %v lasts %v only", step, backoff, waited)
+		}
 	}
 }
 

@@ -62,9 +62,10 @@ func restartOf(c *v1.Container, status *lifecyclev1.PodStatus, facts Facts) (s S
 	if !observed.Exited(latest) || ended.IsZero() {
 		return s, 0, time.Time{}
 	}
-	// A clock that was set back must not lengthen the back-off: the end is in the past.
+	// The clock was set back, and how long ago the container ended cannot be known. Counting from now on would do so again at
+	// each decision, until the clock has come to the end again.
 	if ended.After(facts.Now) {
-		ended = facts.Now
+		return s, 0, time.Time{}
 	}
 	delay = Backoff(step, facts.BackoffMax)
 	return s, delay, ended.Add(delay)
