@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -30,7 +31,7 @@ import (
 // Evicter ends pods for good; Evictions does it.
 type Evicter interface {
 	// Evict begins to end a pod. Grace is in seconds; negative takes the pod's own. It fails with podstore.ErrNotFound.
-	Evict(uid types.UID, eviction podstore.Eviction, grace int64) error
+	Evict(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64) error
 }
 
 // Config is what a Server needs.
@@ -114,12 +115,12 @@ func describe(image *runtimeapi.Image) *enginev1.Image {
 }
 
 // EvictPod implements EngineService.
-func (s *Server) EvictPod(_ context.Context, req *enginev1.EvictPodRequest) (*enginev1.EvictPodResponse, error) {
+func (s *Server) EvictPod(ctx context.Context, req *enginev1.EvictPodRequest) (*enginev1.EvictPodResponse, error) {
 	if req.GetReason() == "" {
 		return nil, status.Error(codes.InvalidArgument, "reason: give one word, for example Evicted")
 	}
 	eviction := podstore.Eviction{Reason: req.GetReason(), Message: req.GetMessage()}
-	if err := s.cfg.Evicter.Evict(types.UID(req.GetPodUid()), eviction, req.GetGracePeriodSeconds()); err != nil {
+	if err := s.cfg.Evicter.Evict(ctx, types.UID(req.GetPodUid()), eviction, req.GetGracePeriodSeconds()); err != nil {
 		return nil, toStatus(err)
 	}
 	return &enginev1.EvictPodResponse{}, nil
@@ -161,6 +162,10 @@ type Evictions struct {
 	Store *podstore.Store
 	// Metrics counts them.
 	Metrics *metrics.Metrics
+	// Events tells of them: *podevents.Recorder. Nil is for nobody to read.
+	Events interface {
+		Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
+	}
 	// Workers ends the pods.
 	Workers interface {
 		End(uid types.UID, cause worker.Cause, end worker.End) bool
@@ -168,8 +173,9 @@ type Evictions struct {
 }
 
 // Evict implements Evicter.
-func (e *Evictions) Evict(uid types.UID, eviction podstore.Eviction, grace int64) error {
-	if !e.Store.Has(uid) {
+func (e *Evictions) Evict(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64) error {
+	pod := e.Store.Pod(uid)
+	if pod == nil {
 		return fmt.Errorf("pod %s: %w", uid, podstore.ErrNotFound)
 	}
 	if err := e.Book.Put(uid, eviction); err != nil {
@@ -179,6 +185,9 @@ func (e *Evictions) Evict(uid types.UID, eviction podstore.Eviction, grace int64
 		return err
 	}
 	e.Metrics.Evicted()
+	if e.Events != nil {
+		e.Events.Warning(ctx, pod, "", eviction.Reason, eviction.Message)
+	}
 	end := worker.End{}
 	if grace >= 0 {
 		end.Grace = &grace

@@ -29,6 +29,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
@@ -73,9 +74,11 @@ func start(t *testing.T) *rig {
 		Runtime: r.node, Observer: r.node, Statuses: r.store, Endings: endings.InMemory(boottime.Now), Clock: clock.RealClock{}, BootTime: boottime.Now,
 		Tracer: tracer, Logger: logger, Resync: time.Minute,
 	})
+	events := podevents.New(podevents.Config{NodeName: "node-1", Clock: clock.RealClock{}, Logger: logger})
+	t.Cleanup(events.Close)
 	server := engineserver.New(engineserver.Config{
-		Store: r.store, Workers: r.pool, Health: func() loop.Health { return r.health },
-		Evicter: &engineserver.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: metrics.New(nil)},
+		Store: r.store, Workers: r.pool, Health: func() loop.Health { return r.health }, Events: events.Stream(),
+		Evicter: &engineserver.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: metrics.New(nil), Events: events},
 		Images:  func() (internalapi.ImageManagerService, error) { return r.images, nil },
 	})
 	address := "unix://" + filepath.Join(dir, "s.sock")
@@ -229,6 +232,26 @@ func TestEvictedPodIsStoppedFailedAndKept(t *testing.T) {
 	}
 	if _, ok := r.book.Get("u1"); !ok {
 		t.Error("a restart would start it again")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	watch, err := r.client.WatchPodEvents(ctx, &enginev1.WatchPodEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		m, err := watch.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.GetFrame().GetKind() != streamv1.Kind_KIND_SNAPSHOT {
+			continue
+		}
+		event := &v1.Event{}
+		if err := event.Unmarshal(m.GetEvent().GetEvent()); err != nil || event.Type != v1.EventTypeWarning || event.Reason != "Evicted" || event.Message != "memory" {
+			t.Errorf("event %v, error %v", event, err)
+		}
+		break
 	}
 }
 

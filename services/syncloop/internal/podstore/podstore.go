@@ -347,6 +347,16 @@ func (s *Store) Len() int {
 	return len(s.entries)
 }
 
+// Pod returns a pod as it is wanted, without its status; nil when the store does not have it.
+func (s *Store) Pod(uid types.UID) *v1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil {
+		return e.pod
+	}
+	return nil
+}
+
 // Has tells whether the store has a pod.
 func (s *Store) Has(uid types.UID) bool {
 	s.mu.Lock()
