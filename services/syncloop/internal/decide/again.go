@@ -2,6 +2,7 @@ package decide
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -66,21 +67,58 @@ func (d *decision) beginAgain() bool {
 // askers are the containers whose end asks to begin the pod again, and the back-off step of that. There are none while one of
 // them is in its back-off.
 func (d *decision) askers() (ids []string, step int) {
-	for _, list := range [][]v1.Container{d.pod.Spec.InitContainers, d.pod.Spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			ended := observed.LatestIn(d.status, c.Name, d.SandboxID)
-			if !observed.Exited(ended) || ruleFor(c, ended.GetExitCode()) != v1.ContainerRestartRuleActionRestartAllContainers {
-				continue
-			}
-			s, _, until := restartOf(c, d.status, d.facts)
-			if until.After(d.facts.Now) {
-				return nil, 0
-			}
-			ids, step = append(ids, ended.GetId()), max(step, s.Restart.Step)
+	for c, ended := range asking(d.pod, d.status, d.SandboxID) {
+		s, _, until := restartOf(c, d.status, d.facts)
+		if until.After(d.facts.Now) {
+			return nil, 0
 		}
+		ids, step = append(ids, ended.GetId()), max(step, s.Restart.Step)
 	}
 	return ids, step
+}
+
+// asking gives the containers of a sandbox that have ended with a code for which a rule of theirs asks to begin the pod again.
+func asking(pod *v1.Pod, status *lifecyclev1.PodStatus, sandbox string) iter.Seq2[*v1.Container, *lifecyclev1.Container] {
+	return func(yield func(*v1.Container, *lifecyclev1.Container) bool) {
+		for c := range initAndOrdinary(pod) {
+			ended := observed.LatestIn(status, c.Name, sandbox)
+			asks := observed.Exited(ended) && ruleFor(c, ended.GetExitCode()) == v1.ContainerRestartRuleActionRestartAllContainers
+			if asks && !yield(c, ended) {
+				return
+			}
+		}
+	}
+}
+
+// initAndOrdinary gives the containers of a pod's spec, the ephemeral ones left out.
+func initAndOrdinary(pod *v1.Pod) iter.Seq[*v1.Container] {
+	return func(yield func(*v1.Container) bool) {
+		for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+			for i := range list {
+				if !yield(&list[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// MayBeginAgain says whether a pod has a rule that could restart all of its containers.
+func MayBeginAgain(pod *v1.Pod) bool {
+	for c := range initAndOrdinary(pod) {
+		if hasRestartAll(c) {
+			return true
+		}
+	}
+	return false
+}
+
+// BeginsAgain says whether a container of a pod has ended in a way that restarts all of them, now or after its back-off.
+func BeginsAgain(pod *v1.Pod, status *lifecyclev1.PodStatus) bool {
+	for range asking(pod, status, observed.Sandbox(status).GetId()) {
+		return true
+	}
+	return false
 }
 
 // reset removes a container that begins again with the others.

@@ -32,6 +32,8 @@ type Metrics struct {
 	collection                                                     imageMetrics
 
 	pulls pullLog
+
+	userPods, userPodErrors prometheus.Counter
 }
 
 // New makes the metrics and registers them. A nil registerer leaves them for nobody to read, as tests of something else

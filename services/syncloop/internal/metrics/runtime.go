@@ -27,6 +27,9 @@ func (m *Metrics) addRuntime(f factory) {
 	m.sandboxErrors = f.counters(kubelet, "run_podsandbox_errors_total", "RunPodSandbox calls that failed, by runtime handler.", "runtime_handler")
 	m.startedPods = f.counter(kubelet, "started_pods_total", "Sandboxes that were begun to be made for pods, whatever came of it.")
 	m.startedPodErrors = f.counter(kubelet, "started_pods_errors_total", "Sandboxes that could not be made.")
+	m.userPods = f.counter(kubelet, "started_user_namespaced_pods_total",
+		"Pods with a user namespace of their own for which a sandbox was to be made, whatever came of it.")
+	m.userPodErrors = f.counter(kubelet, "started_user_namespaced_pods_errors_total", "Those of them that did not start then.")
 	m.startedContainers = f.counters(kubelet, "started_containers_total",
 		"Containers that were begun to be started, whatever came of it, by type.", "container_type")
 	for _, kind := range []ContainerType{Container, InitContainer, EphemeralContainer} {
@@ -57,6 +60,15 @@ func (m *Metrics) SandboxCalled(handler string, took time.Duration, err error) {
 	m.sandboxDuration.WithLabelValues(handler).Observe(seconds(took))
 	if err != nil {
 		m.sandboxErrors.WithLabelValues(handler).Inc()
+	}
+}
+
+// UserNamespacedPod notes what has come of making the sandbox of a pod with a user namespace, and of starting its first
+// containers; nil is a pod that has started.
+func (m *Metrics) UserNamespacedPod(err error) {
+	m.userPods.Inc()
+	if err != nil {
+		m.userPodErrors.Inc()
 	}
 }
 

@@ -96,6 +96,9 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 	}
 	s := &podSync{m: m, rt: m.instrument(runtime), pod: pod, observed: observed, actions: decide.Pod(pod, observed, facts)}
 	err = s.run(ctx)
+	if s.actions.CreateSandbox && ownUsers(pod) && ctx.Err() == nil {
+		m.cfg.Metrics.UserNamespacedPod(err)
+	}
 	s.result.Wrote = s.rt.wrote.Load()
 	return s.result, err
 }

@@ -19,13 +19,14 @@ const (
 	reasonContainersNotInitialized = "ContainersNotInitialized"
 	reasonContainersNotReady       = "ContainersNotReady"
 	reasonReadinessGatesNotReady   = "ReadinessGatesNotReady"
+	reasonAllRestart               = "RestartAllContainersStarted"
 	reasonPodCompleted             = "PodCompleted"
 	reasonPodFailed                = "PodFailed"
 )
 
 // owned are the conditions that are computed here; others (readiness gates, DisruptionTarget) are kept as they are.
 var owned = []v1.PodConditionType{
-	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled,
+	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled, v1.AllContainersRestarting,
 }
 
 // conditions computes the conditions, after those of others.
@@ -43,10 +44,14 @@ func (g *generation) conditions(out v1.PodStatus) []v1.PodCondition {
 		}
 	}
 	containersReady := g.containersReady(out)
-	for _, c := range []v1.PodCondition{
+	own := []v1.PodCondition{
 		g.readyToStart(), g.initialized(out), g.ready(containersReady), containersReady,
 		{Type: v1.PodScheduled, Status: v1.ConditionTrue},
-	} {
+	}
+	if decide.MayBeginAgain(g.pod) {
+		own = append(own, g.beginsAgain())
+	}
+	for _, c := range own {
 		c.ObservedGeneration = g.pod.Generation
 		c.LastTransitionTime = g.transition(c, out)
 		conditions = append(conditions, c)
@@ -58,6 +63,15 @@ func (g *generation) readyToStart() v1.PodCondition {
 	c := v1.PodCondition{Type: v1.PodReadyToStartContainers, Status: v1.ConditionTrue}
 	if change := decide.SandboxChange(g.pod, g.status); change != "" {
 		c.Status, c.Reason, c.Message = v1.ConditionFalse, reasonSandboxNotReady, change
+	}
+	return c
+}
+
+// beginsAgain is of a pod that has a rule to restart all of its containers.
+func (g *generation) beginsAgain() v1.PodCondition {
+	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: v1.ConditionFalse}
+	if decide.BeginsAgain(g.pod, g.status) {
+		c.Status, c.Reason, c.Message = v1.ConditionTrue, reasonAllRestart, "container exited with restart policy rule"
 	}
 	return c
 }

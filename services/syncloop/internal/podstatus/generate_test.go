@@ -2,6 +2,7 @@ package podstatus_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -149,6 +150,28 @@ func TestLastWordsShareTheRoomOfThePod(t *testing.T) {
 	}
 	if b := got[1].State.Terminated.Message; b != "it could not be run: bye" {
 		t.Errorf("got %q", b)
+	}
+}
+
+func TestAPodThatBeginsAgainSaysSo(t *testing.T) {
+	never := v1.ContainerRestartPolicyNever
+	pod := observedtest.Pod(v1.RestartPolicyNever, "a b")
+	pod.Spec.Containers[0].RestartPolicy = &never
+	pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{
+		Action:    v1.ContainerRestartRuleActionRestartAllContainers,
+		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
+	}}
+	for observed, want := range map[string]v1.ConditionStatus{
+		"s0:ready a@s0:running b@s0:running":   v1.ConditionFalse,
+		"s0:ready a@s0:exited=1 b@s0:running":  v1.ConditionFalse,
+		"s0:ready a@s0:exited=42 b@s0:running": v1.ConditionTrue,
+		"s0:ready":                             v1.ConditionFalse,
+	} {
+		status := podstatus.Generate(pod, observedtest.Status(pod, observed), podstatus.Inputs{Now: now})
+		at := slices.IndexFunc(status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.AllContainersRestarting })
+		if at < 0 || status.Conditions[at].Status != want || status.Phase == v1.PodFailed {
+			t.Errorf("%s: phase %s, conditions %+v, want %s", observed, status.Phase, status.Conditions, want)
+		}
 	}
 }
 
