@@ -52,7 +52,7 @@ func wholePod() *v1.Pod {
 		Name: "main", RestartCount: 7, ContainerID: "containerd://c7", ImageID: "sha256:1",
 		State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 5m0s restarting failed container=main"}},
 		LastTerminationState: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
-			ExitCode: 3, Reason: "Error", Message: "no\nconfiguration", StartedAt: metav1.NewTime(ago(82 * time.Second)), FinishedAt: metav1.NewTime(ago(80 * time.Second)),
+			ExitCode: 3, Reason: "Error", Message: "no\nconfiguration\x1b[2J", StartedAt: metav1.NewTime(ago(82 * time.Second)), FinishedAt: metav1.NewTime(ago(80 * time.Second)),
 		}},
 	}
 	p.Spec.InitContainers = []v1.Container{{Name: "proxy", Image: "proxy:1", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)}}

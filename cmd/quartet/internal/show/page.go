@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"k8s.io/cli-runtime/pkg/printers"
 )
 
 // page is a text of names with their values, indented by level; the values below each other are aligned.
@@ -21,10 +23,10 @@ func newPage() *page {
 	return p
 }
 
-// line adds a line whose cells, but for the last, are columns with those of the lines around it. It does not fail: the page is
-// in memory.
+// line adds a line whose cells, but for the last, are columns with those of the lines around it. What a container has written
+// reaches the terminal as text. It does not fail: the page is in memory.
 func (p *page) line(level int, cells ...string) {
-	_, _ = io.WriteString(p.aligned, strings.Repeat("  ", level)+strings.Join(cells, "\t")+"\n")
+	_, _ = io.WriteString(p.aligned, strings.Repeat("  ", level)+printers.EscapeTerminal(strings.Join(cells, "\t"))+"\n")
 }
 
 // field adds a name with its values, one below the other; <none> when there are none.
