@@ -153,12 +153,13 @@ kind: KubeletConfiguration
 staticPodPath: %q
 containerRuntimeEndpoint: %q
 podLogsDir: %q
+cgroupRoot: %q
 address: 127.0.0.1
 readOnlyPort: %s
 syncFrequency: 2s
 runtimeRequestTimeout: %s
 serializeImagePulls: false
-`, n.Layout.Manifests(), n.proxy.Endpoint(), n.Layout.PodLogs(), n.Port(), requestTimeout)
+`, n.Layout.Manifests(), n.proxy.Endpoint(), n.Layout.PodLogs(), n.Layout.CgroupRoot(), n.Port(), requestTimeout)
 	if err := os.WriteFile(n.Layout.ConfigFile(), []byte(config), 0o600); err != nil {
 		return err
 	}
