@@ -46,7 +46,7 @@ type flight struct {
 func (r *Relister) Hint(uid string, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !at.IsZero() && at.Add(hintMargin).Before(r.observed(uid)) {
+	if known, ago := r.observed(uid); r.isOld(at, known, ago) {
 		return
 	}
 	r.request(uid, false)
@@ -63,21 +63,28 @@ func (r *Relister) HintAny(id string, at time.Time) {
 			return
 		}
 	}
-	if at.IsZero() || !at.Add(hintMargin).Before(r.round.beganAt) {
+	if !r.isOld(at, r.round.beganAt, boottime.Now()-r.round.beganBoot) {
 		r.suspect = true
 	}
 }
 
-// observed returns since when the record of a pod is what the runtime had, the zero time when it may not be.
-func (r *Relister) observed(uid string) time.Time {
+// isOld tells whether something that happened at a time by the wall clock was before what is known, which is of a time by the
+// wall clock and so long ago. When the clock was set in between, the two do not agree, and it may be news.
+func (r *Relister) isOld(at, known time.Time, ago time.Duration) bool {
+	return !at.IsZero() && at.Add(hintMargin).Before(known) && r.cfg.Clock.Since(at) > ago+hintMargin
+}
+
+// observed returns since when the record of a pod is what the runtime had, by the wall clock and how long ago that is by the
+// boot clock; the zero time when it may not be.
+func (r *Relister) observed(uid string) (at time.Time, ago time.Duration) {
 	p := r.pods[uid]
 	switch {
 	case p == nil:
-		return r.round.beganAt
+		return r.round.beganAt, boottime.Now() - r.round.beganBoot
 	case p.failure != "" || !p.record.Inspected():
-		return time.Time{}
+		return time.Time{}, 0
 	default:
-		return p.record.Status.GetObservedAt().AsTime()
+		return p.record.Status.GetObservedAt().AsTime(), boottime.Now() - time.Duration(p.record.Status.GetObservedBoottimeNs())
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -105,8 +106,9 @@ type Relister struct {
 type round struct {
 	// begun and finished count relists; a relist has the number that begun had after it began.
 	begun, finished uint64
-	// beganAt is when the last one that finished began, finishedAt when it finished.
+	// beganAt is when the last one that finished began, beganBoot the same by the boot clock, finishedAt when it finished.
 	beganAt, finishedAt time.Time
+	beganBoot           time.Duration
 	// changed is closed, and made anew, when one has finished.
 	changed chan struct{}
 	// err is why the last one failed.
@@ -254,7 +256,7 @@ func (r *Relister) retry() {
 
 // relist lists everything, has the pods inspected that are not as the record says, and waits a while for that.
 func (r *Relister) relist(ctx context.Context) {
-	began := r.cfg.Clock.Now()
+	began, boot := r.cfg.Clock.Now(), boottime.Now()
 	r.begin(began)
 	all, err := r.listAll(ctx)
 	if ctx.Err() != nil {
@@ -270,7 +272,7 @@ func (r *Relister) relist(ctx context.Context) {
 		return
 	}
 	r.adopt(all)
-	r.finishRound(began)
+	r.finishRound(began, boot)
 	r.cfg.Metrics.relisted(r.cfg.Clock.Since(began), nil)
 }
 
@@ -299,7 +301,7 @@ func (r *Relister) failRound(err error) {
 	}
 }
 
-func (r *Relister) finishRound(began time.Time) {
+func (r *Relister) finishRound(began time.Time, boot time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.round.err != nil {
@@ -307,7 +309,7 @@ func (r *Relister) finishRound(began time.Time) {
 	}
 	first := r.round.finished == 0
 	r.round.finished, r.round.err = r.round.begun, nil
-	r.round.beganAt, r.round.finishedAt = began, r.cfg.Clock.Now()
+	r.round.beganAt, r.round.beganBoot, r.round.finishedAt = began, boot, r.cfg.Clock.Now()
 	r.cfg.Metrics.seen(began)
 	close(r.round.changed)
 	r.round.changed = make(chan struct{})
