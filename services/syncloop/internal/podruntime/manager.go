@@ -168,9 +168,11 @@ func (s *podSync) stop(ctx context.Context) error {
 
 // reset removes the containers of a pod that begins again, one after another, when all have ended. Their logs stay.
 func (s *podSync) reset(ctx context.Context, ended bool) error {
-	if !ended {
+	if !ended || len(s.actions.Reset) == 0 {
 		return nil // what could not be killed is not removed either
 	}
+	s.m.cfg.Logger.InfoContext(ctx, "a rule of a container that has ended restarts all containers of its pod", telemetry.KeyPod, podName(s.pod),
+		telemetry.KeyContainerID, s.actions.Reset[len(s.actions.Reset)-1])
 	for _, id := range s.actions.Reset {
 		for _, c := range s.observed.GetContainers() {
 			if c.GetId() != id {
