@@ -17,7 +17,6 @@ const (
 	eventStarted          = "Started"
 	eventKilling          = "Killing"
 	eventFailed           = "Failed"
-	eventKillFailed       = "FailedKillPod"
 	eventBackOff          = "BackOff"
 	eventPostStart        = "FailedPostStartHook"
 	eventPreStop          = "FailedPreStopHook"

@@ -33,11 +33,7 @@ func (m *Manager) KillPod(ctx context.Context, pod *v1.Pod, status *lifecyclev1.
 	if err != nil {
 		return err
 	}
-	err = m.stopPod(ctx, m.instrument(runtime), pod, status, gracePeriodSeconds, false)
-	if err != nil {
-		m.warn(ctx, pod, "", eventKillFailed, fmt.Sprintf("error killing pod: %v", err))
-	}
-	return err
+	return m.stopPod(ctx, m.instrument(runtime), pod, status, gracePeriodSeconds, false)
 }
 
 // stopPod kills all containers and stops the sandboxes that are ready. With again the newest one is stopped even when it is
