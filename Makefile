@@ -26,14 +26,15 @@ KUBERNETES_VERSION = $(shell sed -n 's|.*$(KUBERNETES) \(v[^ ]*\).*|\1|p' tools/
 KUBERNETES_FLAGS = -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)"
 # What a cluster for tests consists of.
 CLUSTER := $(addprefix $(TOOLS)/,etcd kube-apiserver)
-PRODUCT_FLAGS = -trimpath -ldflags "-s -w -X github.com/quartet-node/quartet/internal/buildinfo.version=$(VERSION)"
+# Without the pages of gRPC's that nobody serves the linker can leave out what is never called: see test/linked.
+PRODUCT_FLAGS = -tags grpcnotrace -trimpath -ldflags "-s -w -X github.com/quartet-node/quartet/internal/buildinfo.version=$(VERSION)"
 # What pods are made of; the bundled runtime imports them.
 POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
 # What deploy/compose runs. Its .env names the tag.
 SERVICE_IMAGES := $(SERVICES) quartet containerd
 IMAGE_TAG ?= dev
 # Modules of their own that have code of this repository, besides the product.
-TESTED_MODULES := tools/images test/dashboard services/syncloop/internal/metrics/oracle services/configmux/internal/mux/oracle
+TESTED_MODULES := tools/images test/dashboard services/syncloop/internal/metrics/oracle services/syncloop/internal/podcgroups/oracle services/configmux/internal/mux/oracle
 MAKE_IMAGE := go -C tools/images run .
 # A machine that cannot start a Docker engine skips the tests that need one, and builds nothing for them.
 DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar)

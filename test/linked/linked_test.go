@@ -1,0 +1,28 @@
+package linked
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestAPackageThatMustNotBeLinkedIsNamed, with the shortest way in when there are several.
+func TestAPackageThatMustNotBeLinkedIsNamed(t *testing.T) {
+	const scheme = "k8s.io/client-go/kubernetes/scheme"
+	imports := map[string][]string{
+		"main": {"a", "b"}, "a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": {scheme, "k8s.io/client-go/rest"},
+		scheme: {}, "k8s.io/client-go/rest": {}, "testingx": {},
+	}
+	got := wrong(imports, "main")
+	if len(got) != 1 || !strings.HasPrefix(got[0], scheme+" is linked, as main imports b imports d imports "+scheme+": ") {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestTheImportsOfAPackageAreListed, and of all that it consists of.
+func TestTheImportsOfAPackageAreListed(t *testing.T) {
+	imports, program := list(t)
+	if program != "github.com/quartet-node/quartet/test/linked" || !slices.Contains(imports[program], "testing") || !slices.Contains(imports["testing"], "runtime") {
+		t.Errorf("%s imports %q", program, imports[program])
+	}
+}
