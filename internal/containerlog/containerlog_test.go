@@ -141,6 +141,25 @@ func TestWhatIsNoLineOfALogIsShownAsItIs(t *testing.T) {
 	}
 }
 
+func TestRemoveTakesAllFilesOfALogAndNoOther(t *testing.T) {
+	f := folder{t, t.TempDir()}
+	for _, name := range []string{"0.log", "0.log.20260501-100000", "0.log.20260501-100000.gz", "0.log.20260501-110000", "0.log.20260501-110000.tmp", "0.log.bak", "1.log"} {
+		f.write(name, "x")
+	}
+	for range 2 { // harmless again
+		if err := containerlog.Remove(f.log()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries, err := os.ReadDir(f.dir)
+	if err != nil || len(entries) != 2 || entries[0].Name() != "0.log.bak" || entries[1].Name() != "1.log" {
+		t.Errorf("got %v, %v", entries, err)
+	}
+	if err := containerlog.Remove(filepath.Join(f.dir, "gone", "0.log")); err != nil {
+		t.Errorf("without a folder: %v", err)
+	}
+}
+
 // following is a log that is being followed.
 type following struct {
 	t    *testing.T

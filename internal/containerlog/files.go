@@ -9,6 +9,8 @@ package containerlog
 
 import (
 	"cmp"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,6 +68,29 @@ func List(log string) (Files, error) {
 		}
 	}
 	return sorted(log, names), nil
+}
+
+// Remove removes all files of a log, the one in use last: who is killed meanwhile begins again. Files that are not there are as
+// good as removed.
+func Remove(log string) error {
+	files, err := List(log)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	paths := files.Unused
+	for _, file := range files.Rotated {
+		paths = append(paths, file.Path)
+	}
+	var errs []error
+	for _, path := range append(paths, log) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // sorted tells what the files of a folder are to a log.

@@ -1,14 +1,20 @@
 package main
 
 import (
+	"context"
+	"log/slog"
+
 	"k8s.io/utils/clock"
 
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/imagegc"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 )
 
 // collectorOf makes what removes images that nobody uses.
@@ -20,5 +26,16 @@ func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.C
 			MinAge: cfg.Kubelet.ImageMinimumGCAge.Duration, MaxAge: cfg.Kubelet.ImageMaximumGCAge.Duration,
 		},
 		Clock: clock.RealClock{}, Tracer: tel.Tracer, Calls: cri.NewCaller(tel.Tracer, cfg.Kubelet.ImageServiceEndpoint), Logger: tel.Logger, Metrics: counts,
+	})
+}
+
+// deadCollector makes what removes the containers and sandboxes that nobody needs of pods that are there. The manager and the store
+// are asked for when they are used: the manager puts in what is removed by it.
+func deadCollector(manager func() *podruntime.Manager, store func() *podstore.Store, counts *enginemetrics.Metrics, logger *slog.Logger) *containergc.Collector {
+	return containergc.New(containergc.Config{
+		Observed: func() ([]*lifecyclev1.PodStatus, bool) { return store().AllObserved() },
+		Remove:   func(ctx context.Context, item containergc.Item) error { return manager().RemoveGarbage(ctx, item) },
+		Busy:     func() bool { return manager().Starting() },
+		Clock:    clock.RealClock{}, Logger: logger, Metrics: counts,
 	})
 }

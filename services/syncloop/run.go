@@ -32,6 +32,7 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
@@ -126,6 +127,7 @@ type engine struct {
 	logger  *slog.Logger
 	runtime *cri.Client
 	health  *rpc.Health
+	manager *podruntime.Manager
 	store   *podstore.Store
 	events  *podevents.Recorder
 	pool    *worker.Pool
@@ -135,6 +137,7 @@ type engine struct {
 	server  *engineserver.Server
 	garbage *imagegc.Collector
 	logs    containerLogs
+	dead    *containergc.Collector
 	metrics *metrics.Metrics
 	counts  *enginemetrics.Metrics
 	// readOnly is nil when the read-only API is off.
@@ -175,7 +178,10 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
 		config.Cgroups = e.cgroups
 	}
+	e.dead = deadCollector(func() *podruntime.Manager { return e.manager }, func() *podstore.Store { return e.store }, e.counts, tel.Logger)
+	config.Garbage = e.dead
 	manager := podruntime.New(config)
+	e.manager = manager
 	e.store = podstore.New(podstore.Config{
 		Generate: podstatus.Generate, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
 		Phases: starts, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
@@ -226,6 +232,7 @@ func (e *engine) serve(ctx context.Context) error {
 	}
 	group.Go(func() error { return e.garbage.Run(ctx) })
 	e.logs.run(ctx, group.Go)
+	group.Go(func() error { return ended(ctx, e.dead.Run(ctx)) })
 	group.Go(func() error {
 		defer e.store.Close()
 		defer e.events.Close()

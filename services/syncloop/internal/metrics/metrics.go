@@ -29,6 +29,7 @@ type Metrics struct {
 	orphans, startedPods, startedPodErrors, evictions, imageErrors prometheus.Counter
 	http                                                           httpMetrics
 	logs                                                           logMetrics
+	garbage                                                        garbageMetrics
 	collection                                                     imageMetrics
 
 	pulls pullLog
@@ -44,7 +45,7 @@ func New(registerer prometheus.Registerer) *Metrics {
 	m.addLoop(f)
 	m.addStarts(f)
 	m.addRuntime(f)
-	m.logs = newLogMetrics(f)
+	m.logs, m.garbage = newLogMetrics(f), newGarbageMetrics(f)
 	m.addCgroups(f)
 	return m
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -13,8 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/containerlog"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
 )
@@ -35,26 +38,30 @@ func (m *Manager) CleanUpPod(ctx context.Context, pod *v1.Pod, status *lifecycle
 	rt := m.instrument(runtime)
 	ctx, span := m.phase(ctx, "pod.cleanup", pod, telemetry.Subject{})
 	defer func() { telemetry.End(span, err) }()
-	var errs []error
-	for _, c := range status.GetContainers() {
-		if err := m.removeContainer(ctx, rt, status.GetUid(), c); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	for _, s := range status.GetSandboxes() {
-		if err := rt.removePodSandbox(ctx, s.GetId()); err != nil {
-			errs = append(errs, fmt.Errorf("remove sandbox %s: %w", s.GetId(), err))
-		}
-	}
+	// In turns, so that many pods that go at once leave room for those that start.
+	err = m.removals.Pass(ctx, func() error { return m.removeFromRuntime(ctx, rt, status) })
 	// Before the files, by which it is found again when it cannot be removed.
-	errs = append(errs, m.ReleasePod(ctx, pod), m.forgetPod(pod))
-	if err = errors.Join(errs...); err == nil {
+	if err = errors.Join(err, m.ReleasePod(ctx, pod), m.forgetPod(pod)); err == nil {
 		err = m.removeFiles(pod)
 	}
 	if err != nil {
 		return fmt.Errorf("clean up pod %s: %w", podName(pod), err)
 	}
 	return nil
+}
+
+// removeFromRuntime removes all containers and sandboxes of a pod.
+func (m *Manager) removeFromRuntime(ctx context.Context, rt *tracedRuntime, status *lifecyclev1.PodStatus) error {
+	var errs []error
+	for _, c := range status.GetContainers() {
+		errs = append(errs, m.removeContainer(ctx, rt, status.GetUid(), c))
+	}
+	for _, s := range status.GetSandboxes() {
+		if err := rt.removePodSandbox(ctx, s.GetId()); err != nil {
+			errs = append(errs, fmt.Errorf("remove sandbox %s: %w", s.GetId(), err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (m *Manager) removeContainer(ctx context.Context, rt *tracedRuntime, uid string, c *lifecyclev1.Container) error {
@@ -84,61 +91,49 @@ func (m *Manager) removeFiles(pod *v1.Pod) error {
 	return errors.Join(os.RemoveAll(dir), os.RemoveAll(containerspec.LogDir(m.cfg.PodLogsDir, pod)))
 }
 
-// PruneContainers removes ended containers beyond the newest keepPerContainer of each name (at least one stays: it holds
-// restart count, last state and back-off), containers that were created and never started when a newer one is there, and
-// dead sandboxes that nothing is left of. Logs stay until the pod goes.
+// PruneContainers has removed what containergc.Of finds of a pod, with the logs and termination messages of containers; at least one
+// ended container of each name stays with its own. With Config.Garbage that is done later and fails there.
 func (m *Manager) PruneContainers(ctx context.Context, status *lifecyclev1.PodStatus, keepPerContainer int) error {
-	remove, sandboxes := pruned(status, max(keepPerContainer, 1))
-	if len(remove) == 0 && len(sandboxes) == 0 {
+	items := containergc.Of(status, keepPerContainer)
+	if m.cfg.Garbage != nil {
+		m.cfg.Garbage.Put(ctx, items)
 		return nil
 	}
-	runtime, err := m.cfg.Runtime()
-	if err != nil {
-		return err
-	}
-	rt := m.instrument(runtime)
 	var errs []error
-	for _, c := range remove {
-		if err := m.removeContainer(ctx, rt, status.GetUid(), c); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		count := podlabels.RestartOf(c.GetAnnotations(), c.GetAttempt()).Count
-		if err := os.Remove(m.terminationFile(status.GetUid(), c.GetName(), count)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	for _, id := range sandboxes {
-		if err := rt.removePodSandbox(ctx, id); err != nil {
-			errs = append(errs, fmt.Errorf("remove sandbox %s: %w", id, err))
-		}
+	for _, item := range items {
+		errs = append(errs, m.RemoveGarbage(ctx, item))
 	}
 	return errors.Join(errs...)
 }
 
-// pruned says which containers and sandboxes of a pod are not needed any more.
-func pruned(status *lifecyclev1.PodStatus, keep int) (containers []*lifecyclev1.Container, sandboxes []string) {
-	kept, seen, inUse := map[string]int{}, map[string]bool{}, map[string]bool{}
-	for _, c := range status.GetContainers() { // newest first
-		name := c.GetName()
-		created := c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_CREATED
-		switch {
-		case created && seen[name], observed.Exited(c) && kept[name] >= keep:
-			containers = append(containers, c)
-			continue
-		case observed.Exited(c):
-			kept[name]++
-		}
-		seen[name] = true
-		inUse[c.GetSandboxId()] = true
+// RemoveGarbage removes a container, its logs and its termination message, or a sandbox. It may be called again, and while the pod is
+// worked on.
+func (m *Manager) RemoveGarbage(ctx context.Context, item containergc.Item) error {
+	runtime, err := m.cfg.Runtime()
+	if err != nil {
+		return err
 	}
-	for i, s := range status.GetSandboxes() { // newest first: it holds the attempt, and the pod's last addresses
-		if i > 0 && !observed.Ready(s) && !inUse[s.GetId()] {
-			sandboxes = append(sandboxes, s.GetId())
+	rt, c := m.instrument(runtime), item.Container
+	if c == nil {
+		if err := rt.removePodSandbox(ctx, item.Sandbox); err != nil {
+			return fmt.Errorf("remove sandbox %s: %w", item.Sandbox, err)
 		}
+		return nil
 	}
-	return containers, sandboxes
+	// The files first: of a container that is gone nobody knows them.
+	count := podlabels.RestartOf(c.GetAnnotations(), c.GetAttempt()).Count
+	err = os.Remove(m.terminationFile(item.Pod, c.GetName(), count))
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if log := c.GetLogPath(); strings.HasPrefix(log, m.cfg.PodLogsDir+string(filepath.Separator)) {
+		err = errors.Join(err, containerlog.Remove(log))
+	}
+	return errors.Join(err, m.removeContainer(ctx, rt, item.Pod, c))
 }
+
+// Starting tells whether sandboxes are being made.
+func (m *Manager) Starting() bool { return m.starts.Busy() }
 
 // PodFromObserved makes a pod from what the runtime records of it, for a pod that is in no source any more: its names,
 // labels and annotations, its grace period, and of its containers what ending them needs.

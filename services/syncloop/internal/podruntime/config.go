@@ -16,6 +16,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
@@ -64,8 +65,15 @@ type Config struct {
 	// Endings remembers which preStop hooks were begun, so that none is run again when a kill is repeated, by this process or
 	// the next one. Required.
 	Endings Endings
+	// Garbage removes what nobody needs of pods when it is its turn, by RemoveGarbage; nil has it removed at once.
+	Garbage Garbage
 	// Liveness and Startup give the results of probes by container ID; nil is a node without a prober.
 	Liveness, Startup func(containerID string) decide.ProbeResult
+}
+
+// Garbage is given what is to be removed; *containergc.Collector is one. Put does not wait.
+type Garbage interface {
+	Put(ctx context.Context, items []containergc.Item)
 }
 
 // Endings remembers which preStop hooks were begun; *endings.Book does it. Its answers are right also beside an error.

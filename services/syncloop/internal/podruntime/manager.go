@@ -40,8 +40,10 @@ type Manager struct {
 	node   atomic.Pointer[containerspec.Node]
 	images *images.Puller
 
-	starts *startgate.Gate
-	calls  cri.Caller
+	// starts spaces the making of sandboxes, removals the removing of pods that are gone.
+	starts, removals *startgate.Gate
+
+	calls cri.Caller
 }
 
 // New makes a Manager. It starts nothing and touches no runtime.
@@ -66,7 +68,7 @@ func New(cfg Config) *Manager {
 		puller.MaxParallel = int(*kubelet.MaxParallelImagePulls)
 	}
 	m := &Manager{
-		cfg: cfg, images: images.New(puller), starts: startgate.New(runtime.NumCPU(), cfg.Clock),
+		cfg: cfg, images: images.New(puller), starts: startgate.New(runtime.NumCPU(), cfg.Clock), removals: startgate.New(runtime.NumCPU(), cfg.Clock),
 		calls: cri.NewCaller(cfg.Tracer, kubelet.ContainerRuntimeEndpoint),
 	}
 	m.node.Store(nodeOf(cfg))

@@ -36,6 +36,9 @@ func New(processors int, c clock.Clock) *Gate {
 	return &Gate{places: make(chan struct{}, max(minPlaces, processors)), clock: c}
 }
 
+// Busy tells whether somebody has a place: something is being made, or waits to be.
+func (g *Gate) Busy() bool { return len(g.places) > 0 }
+
 // Pass waits for a place, does the work, and gives the place back when the work has ended or Patience has passed. Who has
 // waited longest goes first. It returns the error of the work, or of ctx when that ends before there is a place.
 func (g *Gate) Pass(ctx context.Context, work func() error) error {
