@@ -1,6 +1,7 @@
 package loop_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
@@ -110,4 +112,32 @@ func TestNewPodsGoOnWhenTheNodeIsTold(t *testing.T) {
 	r.add(cpus("a", "1", 0))
 	r.tellNode(machine("1"))
 	r.eventually("it runs", r.runs("a"))
+}
+
+// TestARefusedPodThatIsNamedAnewIsAskedAnew at once: nothing has to end first, so nobody is asked what of it is left.
+func TestARefusedPodThatIsNamedAnewIsAskedAnew(t *testing.T) {
+	r := start(t)
+	r.tellNode(machine("1"))
+	r.source("file", true)
+	r.add(cpus("big", "2", 0))
+	r.eventually("it is Failed", func() bool { return r.failed("big", "OutOfcpu") })
+	changed := cpus("big", "2", 0)
+	changed.Labels = map[string]string{"changed": "yes"}
+	r.add(changed)
+	r.pass(5 * time.Second)
+	if !r.failed("big", "OutOfcpu") {
+		t.Error("a change that makes it no smaller has let it in")
+	}
+	r.node.SetScript(fakenode.Script{Observe: func(ctx context.Context, _ types.UID) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	r.config.Delete("big")
+	r.eventually("it is not listed any more", func() bool { return !r.store.Has("big") })
+	r.add(cpus("big", "2", 0))
+	r.eventually("it is Failed again", func() bool { return r.failed("big", "OutOfcpu") })
+	r.pass(5 * time.Second)
+	if calls := r.node.Calls(); len(calls) > 0 {
+		t.Errorf("calls: %v", calls)
+	}
 }

@@ -207,6 +207,10 @@ func (l *Loop) remove(uid types.UID, traceparent string) {
 	delete(l.held, uid)
 	l.forgetEviction(uid)
 	l.cfg.Store.Unwant(uid)
+	if d.refused && !l.cfg.Workers.Has(uid) {
+		l.cfg.Store.Forget(uid) // nothing of it was ever made
+		return
+	}
 	if !l.cfg.Workers.End(uid, cause, worker.End{Removed: true}) {
 		// It was never handed to a worker, but may run since before this process began.
 		l.cfg.Workers.Want(d.pod, cause, &worker.End{Removed: true})

@@ -145,7 +145,7 @@ func (r runtimeService) PodSandboxStatus(ctx context.Context, id string, _ bool)
 
 func (r runtimeService) CreateContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) (id string, err error) {
 	uid := r.m.sandbox(sandboxID)
-	err = r.m.call(ctx, uid, fmt.Sprintf("CreateContainer %s of %s", containerName(config.GetMetadata()), uid), takesCreate, func() error {
+	err = r.m.call(ctx, uid, fmt.Sprintf("CreateContainer %s of %s, image %s", containerName(config.GetMetadata()), uid, config.GetImage().GetUserSpecifiedImage()), takesCreate, func() error {
 		answer, err := r.m.fake.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: sandboxID, Config: config, SandboxConfig: sandbox})
 		id = answer.GetContainerId()
 		return err

@@ -241,7 +241,7 @@ func (s *story) exit(pod *v1.Pod, code int32) {
 func (s *story) evict(uid types.UID, reason, message string, grace int64) {
 	s.t.Helper()
 	s.line(laneConfig, "nodestatus", fmt.Sprintf("EvictPod %s, with %d s to end", uid, grace))
-	if err := s.syncloop.evicter.Evict(uid, podstore.Eviction{Reason: reason, Message: message}, grace); err != nil {
+	if err := s.syncloop.evicter.Evict(s.t.Context(), uid, podstore.Eviction{Reason: reason, Message: message}, grace); err != nil {
 		s.t.Fatal(err)
 	}
 }

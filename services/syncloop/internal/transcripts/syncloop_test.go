@@ -77,7 +77,7 @@ func newSyncloop(s *story) (*syncloop, error) {
 	if len(s.nodes.List()) > 0 {
 		cfg.Node = s.nodes
 	}
-	out.evicter = &engineserver.Evictions{Book: book, Store: out.store, Workers: out.pool, Metrics: metrics.OrDiscard(nil)}
+	out.evicter = &engineserver.Evictions{Book: book, Store: out.store, Workers: out.pool, Metrics: metrics.OrDiscard(nil), Events: told}
 	turning := loop.New(cfg)
 	var running sync.WaitGroup
 	running.Go(func() {

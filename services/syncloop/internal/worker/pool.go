@@ -191,8 +191,11 @@ func (p *Pool) End(uid types.UID, cause Cause, end End) bool {
 	case w == nil:
 		return waited
 	}
-	if !waited {
+	switch {
+	case !waited:
 		w.tell(Update{Cause: cause, End: &end})
+	case end.Grace != nil: // its next life waits, and the one before is to end in this time, too
+		w.tell(Update{Cause: cause, End: &End{Grace: end.Grace}})
 	}
 	return true
 }

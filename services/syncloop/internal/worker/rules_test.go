@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -204,5 +205,31 @@ func TestAStaticPodComesBackChangedWhileItEnds(t *testing.T) {
 	eventually(t, "web runs as it is now", func() bool {
 		known, err := r.node.GetPodStatus(t.Context(), "u1", 0)
 		return err == nil && len(known.GetContainers()) == 1 && known.GetContainers()[0].GetImage() == "example.test/main:3"
+	})
+}
+
+// TestAShorterGracePeriodReachesThePodThatEndsAlsoWhenItsNextLifeWaits: who evicts the pod means all of it.
+func TestAShorterGracePeriodReachesThePodThatEndsAlsoWhenItsNextLifeWaits(t *testing.T) {
+	r := start(t)
+	kills := make(chan int64, 8)
+	r.node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, grace int64) error {
+		kills <- grace
+		if grace > 2 {
+			<-ctx.Done()
+		}
+		return ctx.Err()
+	}})
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	r.want(pod)
+	eventually(t, "web runs", r.running("web"))
+	r.remove("u1", worker.End{})
+	if got := <-kills; got != 30 {
+		t.Fatalf("it has %d s", got)
+	}
+	r.want(pod)
+	r.pool.End("u1", worker.Cause{}, worker.End{Grace: new(int64(2))})
+	eventually(t, "it has 2 s", func() bool { return len(kills) > 0 && <-kills == 2 })
+	eventually(t, "its next life has ended before it began", func() bool {
+		return r.state("u1") == enginev1.WorkerState_WORKER_STATE_TERMINATED && len(r.node.UIDs()) == 0
 	})
 }
