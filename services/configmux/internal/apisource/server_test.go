@@ -16,10 +16,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	restwatch "k8s.io/client-go/rest/watch"
 )
@@ -28,7 +28,8 @@ import (
 type apiServer struct {
 	t *testing.T
 	*httptest.Server
-	info runtime.SerializerInfo
+	codecs serializer.CodecFactory
+	info   runtime.SerializerInfo
 
 	mu      sync.Mutex
 	version int
@@ -55,11 +56,12 @@ type past struct {
 
 func newAPIServer(t *testing.T) *apiServer {
 	t.Helper()
-	info, known := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	codecs := codecsOf(t)
+	info, known := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
 	if !known {
 		t.Fatal("client-go does not know protobuf")
 	}
-	a := &apiServer{t: t, info: info, version: 10, pods: map[string]*v1.Pod{}, news: make(chan struct{}), cut: make(chan struct{})}
+	a := &apiServer{t: t, codecs: codecs, info: info, version: 10, pods: map[string]*v1.Pod{}, news: make(chan struct{}), cut: make(chan struct{})}
 	a.Server = httptest.NewUnstartedServer(http.HandlerFunc(a.serve))
 	a.EnableHTTP2 = true
 	a.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
@@ -77,11 +79,19 @@ func (a *apiServer) client() rest.Interface {
 	return clientOf(a.t, &rest.Config{Host: a.URL, BearerToken: "hunter2-token", TLSClientConfig: rest.TLSClientConfig{CAData: pemOf(a.Certificate())}})
 }
 
+// codecsOf returns what encodes and decodes core/v1, and nothing else.
+func codecsOf(t *testing.T) serializer.CodecFactory {
+	t.Helper()
+	known := runtime.NewScheme()
+	must(t, v1.AddToScheme(known))
+	return serializer.NewCodecFactory(known)
+}
+
 func clientOf(t *testing.T, cfg *rest.Config) rest.Interface {
 	t.Helper()
 	cfg.ContentConfig = rest.ContentConfig{
 		ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf,
-		GroupVersion: &v1.SchemeGroupVersion, NegotiatedSerializer: scheme.Codecs.WithoutConversion(),
+		GroupVersion: &v1.SchemeGroupVersion, NegotiatedSerializer: codecsOf(t).WithoutConversion(),
 	}
 	cfg.APIPath, cfg.QPS = "/api", -1
 	httpClient, err := rest.HTTPClientFor(cfg)
@@ -189,7 +199,7 @@ func (a *apiServer) list(out http.ResponseWriter) {
 	}
 	a.mu.Unlock()
 	out.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
-	if err := scheme.Codecs.EncoderForVersion(a.info.Serializer, v1.SchemeGroupVersion).Encode(list, out); err != nil {
+	if err := a.codecs.EncoderForVersion(a.info.Serializer, v1.SchemeGroupVersion).Encode(list, out); err != nil {
 		a.t.Error(err)
 	}
 }
@@ -204,9 +214,9 @@ func (a *apiServer) watch(out http.ResponseWriter, request *http.Request, cut <-
 	out.WriteHeader(http.StatusOK)
 	flusher := out.(http.Flusher)
 	flusher.Flush()
-	encoder := scheme.Codecs.EncoderForVersion(a.info.StreamSerializer.Serializer, v1.SchemeGroupVersion)
+	encoder := a.codecs.EncoderForVersion(a.info.StreamSerializer.Serializer, v1.SchemeGroupVersion)
 	events := restwatch.NewEncoder(streaming.NewEncoder(a.info.StreamSerializer.NewFrameWriter(out), encoder),
-		scheme.Codecs.EncoderForVersion(a.info.Serializer, v1.SchemeGroupVersion))
+		a.codecs.EncoderForVersion(a.info.Serializer, v1.SchemeGroupVersion))
 	for {
 		a.mu.Lock()
 		later, news, gone := slices.Clone(a.history), a.news, from < a.forgotten
