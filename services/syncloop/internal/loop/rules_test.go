@@ -12,12 +12,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // moody is a pleg that answers as a list says, one after the other, and notes when it was asked.
@@ -198,4 +201,31 @@ type slowToTidy struct {
 func (s slowToTidy) Tidy() {
 	s.passes()
 	s.Workers.Tidy()
+}
+
+// TestAnOrphanIsCounted once, however long it takes to end.
+func TestAnOrphanIsCounted(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	node := fakenode.New()
+	node.Run(fakenode.Pod("u1", "orphan", always))
+	mayStop := make(chan struct{})
+	node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
+		<-mayStop
+		return nil
+	}})
+	r := newRigLater(t, node, t.TempDir(), 0, func(c *loop.Config) { c.Metrics = metrics.New(registry) })
+	r.source("file", true)
+	r.configPeer.set(r.config)
+	r.plegPeer.set(node.Events)
+	r.eventually("it is being ended", func() bool { return slices.Contains(node.Calls(), "kill orphan 1") })
+	r.pass(10 * time.Second)
+	close(mayStop)
+	r.eventually("it is gone", func() bool { return len(node.UIDs()) == 0 })
+	const want = `# HELP kubelet_orphaned_runtime_pods_total Pods that were found running, that no source names and that no worker knew.
+# TYPE kubelet_orphaned_runtime_pods_total counter
+kubelet_orphaned_runtime_pods_total 1
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "kubelet_orphaned_runtime_pods_total"); err != nil {
+		t.Error(err)
+	}
 }

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
@@ -18,9 +21,11 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
@@ -96,17 +101,21 @@ func TestWhenWorkIsDoneAgain(t *testing.T) {
 }
 
 // poolOn returns a pool by a clock that stands still, which is stopped when the test ends, and what it has spread.
-func poolOn(t *testing.T, node *fakenode.Node, clock *clocktesting.FakeClock) (pool *worker.Pool, jittered func() []time.Duration) {
+func poolOn(t *testing.T, node *fakenode.Node, clock *clocktesting.FakeClock, counts ...*metrics.Metrics) (pool *worker.Pool, jittered func() []time.Duration) {
 	t.Helper()
 	process, end := context.WithCancel(context.Background())
 	store := podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: clock, Tracer: telemetry.Off(), Logger: slog.New(slog.DiscardHandler)})
 	store.Open()
 	spread := make(chan time.Duration, 16)
-	pool = worker.NewPool(process, worker.Config{
+	cfg := worker.Config{
 		Runtime: node, Observer: node, Statuses: store, Endings: endings.InMemory(boottime.Now), Clock: clock, BootTime: boottime.Now,
 		Tracer: telemetry.Off(), Logger: slog.New(slog.DiscardHandler), Resync: time.Minute,
 		Jitter: func(d time.Duration) time.Duration { spread <- d; return d },
-	})
+	}
+	for _, m := range counts {
+		cfg.Metrics = m
+	}
+	pool = worker.NewPool(process, cfg)
 	t.Cleanup(func() {
 		end()
 		pool.Wait()
@@ -232,4 +241,35 @@ func TestAShorterGracePeriodReachesThePodThatEndsAlsoWhenItsNextLifeWaits(t *tes
 	eventually(t, "its next life has ended before it began", func() bool {
 		return r.state("u1") == enginev1.WorkerState_WORKER_STATE_TERMINATED && len(r.node.UIDs()) == 0
 	})
+}
+
+// TestAPodThatCameBackWhileItEndedIsCounted, and one that is started for the first time is not.
+func TestAPodThatCameBackWhileItEndedIsCounted(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	node := fakenode.New()
+	stopping, mayStop := make(chan struct{}), make(chan struct{})
+	node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
+		close(stopping)
+		<-mayStop
+		return nil
+	}})
+	pool, _ := poolOn(t, node, clocktesting.NewFakeClock(time.Now()), metrics.New(registry))
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	pod.Annotations = map[string]string{podset.AnnotationSource: "file"}
+	pool.Want(pod, worker.Cause{Kind: worker.CauseConfig}, nil)
+	eventually(t, "web runs", func() bool { return len(node.Running()) == 1 })
+	first := node.Container("u1")
+	pool.End("u1", worker.Cause{}, worker.End{Removed: true})
+	<-stopping
+	pool.Want(pod, worker.Cause{Kind: worker.CauseConfig}, nil)
+	close(mayStop)
+	eventually(t, "web runs again", func() bool { c := node.Container("u1"); return c != "" && c != first && len(node.Running()) == 1 })
+	const want = `# HELP kubelet_restarted_pods_total Pods that came back with the UID of a pod that was still ending, and were started again after it.
+# TYPE kubelet_restarted_pods_total counter
+kubelet_restarted_pods_total{static=""} 0
+kubelet_restarted_pods_total{static="true"} 1
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "kubelet_restarted_pods_total"); err != nil {
+		t.Error(err)
+	}
 }
