@@ -64,15 +64,17 @@ func (d *decision) beginAgain() bool {
 	return true
 }
 
-// askers are the containers whose end asks to begin the pod again, and the back-off step of that. There are none while one of
-// them is in its back-off.
+// askers are the containers whose end asks to begin the pod again, and the back-off step of that. There are none while all of
+// them are in their back-off: what waits is not started alone.
 func (d *decision) askers() (ids []string, step int) {
+	due := false
 	for c, ended := range asking(d.pod, d.status, d.SandboxID) {
 		s, _, until := restartOf(c, d.status, d.facts)
-		if until.After(d.facts.Now) {
-			return nil, 0
-		}
+		due = due || !until.After(d.facts.Now)
 		ids, step = append(ids, ended.GetId()), max(step, s.Restart.Step)
+	}
+	if !due {
+		return nil, 0
 	}
 	return ids, step
 }

@@ -305,6 +305,23 @@ func TestAllContainersBeginAgainFromTheFirstInitContainer(t *testing.T) {
 	}
 }
 
+func TestOneOfTwoThatAskIsEnough(t *testing.T) {
+	never := v1.ContainerRestartPolicyNever
+	pod := observedtest.Pod(v1.RestartPolicyNever, "a b")
+	for i := range pod.Spec.Containers {
+		pod.Spec.Containers[i].RestartPolicy = &never
+		pod.Spec.Containers[i].RestartPolicyRules = []v1.ContainerRestartRule{rule("all in 1")}
+	}
+	for observed, want := range map[string]string{
+		"s0:ready a@s0:exited=1 b@s0:exited=1,rc=3,ended=1s":               "reset(a-1) reset(b-2) start(a rc=1) start(b rc=4)",
+		"s0:ready a@s0:exited=1,rc=1,ended=1s b@s0:exited=1,rc=3,ended=1s": "wait(a 9s of 10s) wait(b 39s of 40s)",
+	} {
+		if got := say(decide.Pod(pod, observedtest.Status(pod, observed), decide.Facts{Now: now})); got != want {
+			t.Errorf("%s: got %s, want %s", observed, got, want)
+		}
+	}
+}
+
 func TestAFailedInitContainerMayRestartAll(t *testing.T) {
 	never := v1.ContainerRestartPolicyNever
 	pod := observedtest.Pod(v1.RestartPolicyNever, "init:i init:j a")

@@ -28,6 +28,7 @@ func TestWhatAContainerIsGiven(t *testing.T) {
 	t.Run("what its spec says", func(t *testing.T) { givenItsSpec(t, n.in(t)) })
 	t.Run("namespaces of others", func(t *testing.T) { givenNamespacesOfOthers(t, n.in(t)) })
 	t.Run("hooks", func(t *testing.T) { givenHooks(t, n.in(t)) })
+	t.Run("stop signal", func(t *testing.T) { givenAStopSignal(t, n.in(t)) })
 	t.Run("all again", func(t *testing.T) { givenAllAgain(t, n.in(t)) })
 	t.Run("runtime handler", func(t *testing.T) { givenARuntimeHandler(t, n.in(t)) })
 }
@@ -189,6 +190,9 @@ func givenItsSpec(t *testing.T, n *node) {
 	if text := read(t, filepath.Join(proc, "root/etc/resolv.conf")); strings.Contains(text, "192.0.2.56") {
 		t.Errorf("a fourth name server:\n%s", text)
 	}
+	if env := read(t, filepath.Join(proc, "environ")); strings.Contains(env, "_SERVICE_") {
+		t.Errorf("the environment has services, and there are none:\n%s", strings.ReplaceAll(env, "\x00", "\n"))
+	}
 	if cwd, err := os.Readlink(filepath.Join(proc, "cwd")); err != nil || cwd != "/dev" {
 		t.Errorf("working directory %s, error %v", cwd, err)
 	}
@@ -265,6 +269,23 @@ func givenHooks(t *testing.T, n *node) {
 	if took := time.Since(begun); took < time.Second || took > 20*time.Second {
 		t.Errorf("the pod ended after %s, and its preStop hook takes a second", took)
 	}
+}
+
+func givenAStopSignal(t *testing.T, n *node) {
+	pod := helloPod("signalled", nil, "sleep -ignore-term")
+	interrupt := v1.SIGINT
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{StopSignal: &interrupt}
+	n.run(pod)
+	log := filepath.Join(n.config.PodLogsDir, "shop_signalled_uid-signalled", "c0-sleep", "0.log")
+	says := func(line string) {
+		t.Helper()
+		eventually(t, line, func() bool { return strings.Contains(read(t, log), line) })
+	}
+	says("hello from sleep") // and so handles signals
+	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 1); err != nil {
+		t.Fatal(err)
+	}
+	says("ignoring interrupt")
 }
 
 func givenAllAgain(t *testing.T, n *node) {
