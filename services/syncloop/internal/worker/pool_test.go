@@ -15,7 +15,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"pgregory.net/rapid"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/cri"
@@ -248,76 +247,6 @@ func TestEndedContainersBeyondOneAreRemoved(t *testing.T) {
 	eventually(t, "one running and one ended are left", func() bool {
 		status, err = r.node.GetPodStatus(t.Context(), "u1", 0)
 		return err == nil && len(status.GetContainers()) == 2
-	})
-}
-
-// TestNoHistoryBreaksARule runs random histories of wishes against a node that takes its time, and looks at the end
-// whether exactly what is wanted runs.
-func TestNoHistoryBreaksARule(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		r := newRig(fakenode.New())
-		defer r.stop()
-		r.node.SetScript(fakenode.Script{
-			Kill: func(ctx context.Context, _ *v1.Pod, grace int64) error {
-				select {
-				case <-time.After(time.Duration(grace) * 100 * time.Microsecond):
-					return nil
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			},
-		})
-		wanted := map[types.UID]*v1.Pod{}
-		steps := rapid.SliceOfN(rapid.IntRange(0, 5*9-1), 1, 25).Draw(t, "steps")
-		var waiters []chan struct{}
-		for _, step := range steps {
-			name, version := step%3, step/3%3
-			uid := types.UID(fmt.Sprintf("pod-%d-%d", name, version))
-			switch step / 9 {
-			case 0, 1: // the name's pod becomes this one
-				for other, pod := range wanted {
-					if pod.Name == fmt.Sprintf("pod-%d", name) && other != uid {
-						delete(wanted, other)
-						r.remove(other, worker.End{})
-					}
-				}
-				wanted[uid] = fakenode.Pod(string(uid), fmt.Sprintf("pod-%d", name), v1.RestartPolicyAlways)
-				r.want(wanted[uid])
-			case 2, 3:
-				if _, ok := wanted[uid]; ok {
-					delete(wanted, uid)
-					stopped := make(chan struct{})
-					if r.remove(uid, worker.End{Grace: ptr.To(int64(step % 7)), Stopped: []chan<- struct{}{stopped}}) {
-						waiters = append(waiters, stopped)
-					}
-				}
-			case 4:
-				r.pool.Poke(uid, worker.Cause{Kind: worker.CauseKind(step % 3)})
-			}
-		}
-		eventually(t, "every waiter is told", func() bool {
-			for _, w := range waiters {
-				select {
-				case <-w:
-				default:
-					return false
-				}
-			}
-			return true
-		})
-		var names []string
-		var uids []types.UID
-		for uid, pod := range wanted {
-			names, uids = append(names, pod.Name), append(uids, uid)
-		}
-		slices.Sort(names)
-		slices.Sort(uids)
-		eventually(t, fmt.Sprintf("exactly %v run", names), func() bool {
-			return slices.Equal(r.node.Running(), names) && slices.Equal(r.node.UIDs(), uids) && len(r.pool.List()) == len(uids)
-		})
-		if broken := r.node.Broken(); len(broken) > 0 {
-			t.Fatalf("broken: %v", broken)
-		}
 	})
 }
 
