@@ -141,3 +141,24 @@ func TestARefusedPodThatIsNamedAnewIsAskedAnew(t *testing.T) {
 		t.Errorf("calls: %v", calls)
 	}
 }
+
+// TestARefusedPodIsAskedAgainAfterARestart, as by a kubelet: what there is for it may be more now.
+func TestARefusedPodIsAskedAgainAfterARestart(t *testing.T) {
+	node, dir := fakenode.New(), t.TempDir()
+	begin := func(has string) *rig {
+		r := newRig(t, node, dir)
+		r.tellNode(machine(has))
+		r.add(cpus("big", "2", 0))
+		r.source("file", true)
+		r.configPeer.set(r.config)
+		r.plegPeer.set(node.Events)
+		return r
+	}
+	for range 2 {
+		r := begin("1")
+		r.eventually("it is Failed", func() bool { return r.failed("big", "OutOfcpu") })
+		r.stop()
+	}
+	r := begin("4")
+	r.eventually("it runs", r.runs("big"))
+}
