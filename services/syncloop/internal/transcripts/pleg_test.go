@@ -35,6 +35,8 @@ type pleg struct {
 	record map[types.UID]*lifecyclev1.PodStatus
 	// unwell is why pleg is not healthy; empty when it is.
 	unwell string
+	// network is why the network of pods is not ready; empty when it is.
+	network string
 }
 
 // watch looks after each change until ctx ends.
@@ -156,6 +158,7 @@ func (p *pleg) inspect(uid types.UID) *lifecyclev1.PodStatus {
 		s := &lifecyclev1.Sandbox{
 			Id: item.GetId(), Attempt: item.GetMetadata().GetAttempt(), CreatedAt: timestamppb.New(time.Unix(0, item.GetCreatedAt())),
 			State: lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY, Labels: item.GetLabels(), Annotations: item.GetAnnotations(),
+			HostNetwork: p.ofTheHost(item.GetId()),
 		}
 		if item.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
 			s.State = lifecyclev1.SandboxState_SANDBOX_STATE_READY
@@ -178,6 +181,15 @@ func (p *pleg) inspect(uid types.UID) *lifecyclev1.PodStatus {
 	}
 	slices.SortFunc(out.Containers, func(a, b *lifecyclev1.Container) int { return b.CreatedAt.AsTime().Compare(a.CreatedAt.AsTime()) })
 	return out
+}
+
+// ofTheHost tells whether a sandbox has the machine's network.
+func (p *pleg) ofTheHost(id string) bool {
+	answer, err := p.m.fake.PodSandboxStatus(context.Background(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+	if err != nil {
+		panic(err)
+	}
+	return answer.GetStatus().GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE
 }
 
 func containerOf(sandboxID string, s *runtimeapi.ContainerStatus) *lifecyclev1.Container {
@@ -222,7 +234,16 @@ func (p *pleg) Health(context.Context) (reasons []string, network string, err er
 	if _, unwell := p.known(""); unwell != "" {
 		return []string{unwell}, "", nil
 	}
-	return nil, "", nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return nil, p.network, nil
+}
+
+// setNetwork says why the network of pods is not ready, or that it is.
+func (p *pleg) setNetwork(reason string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.network = reason
 }
 
 func (p *pleg) known(uid types.UID) (record *lifecyclev1.PodStatus, unwell string) {

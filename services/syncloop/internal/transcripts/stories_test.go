@@ -170,6 +170,42 @@ func TestKilledInTheMiddleOfATermination(t *testing.T) {
 	})
 }
 
+func TestKilledInTheMiddleOfAStart(t *testing.T) {
+	tell(t, "killed-in-a-start", "syncloop is killed while it starts a pod", func(s *story) {
+		s.note("A container is created, and about to be started.")
+		web := pod("web", "web-a", "web:1")
+		s.source("file", true)
+		s.add(configv1.Op_OP_ADD, web)
+		s.start()
+		s.pass(240 * time.Millisecond)
+		s.note("kill -9.")
+		s.kill()
+		s.pass(time.Second)
+		s.note("The next syncloop goes on from what the runtime has. A container that was created and never started is\nremoved before it is made again: the runtime may still be at it, and two of a name must not run.")
+		s.start()
+		s.ready("web-a")
+		s.pass(time.Minute)
+	})
+}
+
+func TestNoNetwork(t *testing.T) {
+	tell(t, "no-network", "The node has no network for pods yet", func(s *story) {
+		s.note("The runtime is up and has no network plugin. One pod is of the host's network: it brings the plugin.")
+		s.network("cni plugin not initialized")
+		web, cni := pod("web", "web-a", "web:1"), pod("cni", "cni-a", "web:2")
+		cni.Spec.HostNetwork = true
+		s.source("file", true)
+		s.add(configv1.Op_OP_ADD, web)
+		s.add(configv1.Op_OP_ADD, cni)
+		s.start()
+		s.ready("cni-a")
+		s.pass(10 * time.Second)
+		s.note("The plugin is there. pleg is asked every 5 s, and nobody waits for the next try.")
+		s.network("")
+		s.ready("web-a")
+	})
+}
+
 func TestEviction(t *testing.T) {
 	tell(t, "eviction", "A pod is evicted, and stays so", func(s *story) {
 		web := pod("web", "web-a", "web:1")

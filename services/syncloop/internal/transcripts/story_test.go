@@ -274,6 +274,16 @@ func (s *story) away(away bool) {
 	s.machine.hint()
 }
 
+// network takes the network of pods away for a reason, and gives it back for none.
+func (s *story) network(reason string) {
+	text := "the network of pods is ready"
+	if reason != "" {
+		text = "the network of pods is not ready: " + reason
+	}
+	s.line(laneConfig, "runtime", text)
+	s.pleg.setNetwork(reason)
+}
+
 // start starts syncloop.
 func (s *story) start() {
 	s.t.Helper()
