@@ -84,6 +84,8 @@ type known struct {
 	whole bool
 	// busy is true while it is worked on, packing while files of it are compressed.
 	busy, packing bool
+	// passed is true when there was a turn while files were compressed: others may have to be after them.
+	passed bool
 	// failed and unpacked are why that failed the last time, as it was told; empty when it did not.
 	failed, unpacked string
 }
@@ -128,8 +130,8 @@ func (r *Rotator) look(ctx context.Context) {
 		if log.busy || (log.whole && (!c.Running || r.fits(c))) {
 			continue
 		}
-		log.busy = true
 		packing := log.packing
+		log.busy, log.passed = true, packing
 		r.turns.Go(func() {
 			compress, err := r.turn(ctx, c, packing)
 			r.ended(ctx, c, compress, err)
@@ -153,10 +155,10 @@ func (r *Rotator) ended(ctx context.Context, c Container, files []string, err er
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	log := r.logs[c.ID]
-	log.busy, log.whole = false, err == nil
+	log.busy, log.whole = false, err == nil && (!log.passed || log.packing)
 	r.tell(ctx, c, err, &log.failed)
 	if len(files) > 0 {
-		log.packing = true
+		log.packing, log.passed = true, false
 		r.turns.Go(func() { r.packed(ctx, c, r.pack(ctx, files)) })
 	}
 }
@@ -166,7 +168,7 @@ func (r *Rotator) packed(ctx context.Context, c Container, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	log := r.logs[c.ID]
-	log.packing = false
+	log.packing, log.whole = false, log.whole && !log.passed
 	r.tell(ctx, c, err, &log.unpacked)
 }
 
