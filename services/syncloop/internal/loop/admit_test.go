@@ -50,6 +50,15 @@ func (r *rig) failed(uid, reason string) bool {
 	})
 }
 
+// pod is what readers are told of a pod; an empty one when they are told nothing.
+func (r *rig) pod(uid string) *v1.Pod {
+	pods, err := r.store.Pods()
+	if i := slices.IndexFunc(pods, func(p *v1.Pod) bool { return string(p.UID) == uid }); err == nil && i >= 0 {
+		return pods[i]
+	}
+	return &v1.Pod{}
+}
+
 func TestPodsAreLetInOldestFirstAndARefusedOneStaysSo(t *testing.T) {
 	r := newRig(t, fakenode.New(), t.TempDir())
 	r.add(cpus("young", "2", 60))
@@ -62,6 +71,9 @@ func TestPodsAreLetInOldestFirstAndARefusedOneStaysSo(t *testing.T) {
 	r.tellNode(machine("2"))
 	r.eventually("what fits runs", r.runs("old", "small"))
 	r.eventually("young is Failed", func() bool { return r.failed("young", "OutOfcpu") })
+	if containers := r.pod("young").Status.ContainerStatuses; len(containers) > 0 {
+		t.Errorf("young waits for nothing any more, and says %v", containers)
+	}
 	if told := r.events.told(); !slices.Equal(told, []string{"Warning OutOfcpu young"}) {
 		t.Errorf("events %v, want one", told)
 	}

@@ -255,6 +255,9 @@ func (s *Store) compute(uid types.UID, changed bool) {
 	status := s.cfg.Generate(e.pod, observed, in)
 	if e.eviction != nil {
 		status.Phase, status.Reason, status.Message = v1.PodFailed, e.eviction.Reason, e.eviction.Message
+		if isEmpty(observed) { // none of its containers waits for anything any more
+			status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses = nil, nil, nil
+		}
 	}
 	if !changed && equality.Semantic.DeepEqual(&e.status, &status) {
 		return
