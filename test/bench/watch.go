@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+)
+
+// watcher follows the runtime's events, the same for what Quartet does and for bare calls: both are timed by the moment at
+// which the runtime says that a container has started.
+type watcher struct {
+	stop context.CancelFunc
+	done chan error
+
+	mu sync.Mutex
+	// at has when a container was said to have started, or to have stopped.
+	started, stopped map[string]time.Time
+	// inSandbox has the containers that were started in a sandbox, in order.
+	inSandbox map[string][]string
+	changed   chan struct{}
+}
+
+// watch begins to follow. Close ends it.
+func watch(ctx context.Context, runtime internalapi.RuntimeService) *watcher {
+	ctx, stop := context.WithCancel(klog.NewContext(ctx, logr.Discard())) // the client logs its end
+	w := &watcher{
+		stop: stop, done: make(chan error, 1), changed: make(chan struct{}),
+		started: map[string]time.Time{}, stopped: map[string]time.Time{}, inSandbox: map[string][]string{},
+	}
+	events := make(chan *runtimev1.ContainerEventResponse)
+	ended := make(chan error, 1)
+	connected := make(chan struct{})
+	go func() {
+		ended <- runtime.GetContainerEvents(ctx, events, func(runtimev1.RuntimeService_GetContainerEventsClient) { close(connected) })
+	}()
+	go func() {
+		for {
+			select {
+			case e := <-events:
+				w.note(e)
+			case err := <-ended:
+				w.done <- err
+				return
+			}
+		}
+	}()
+	select {
+	case <-connected:
+	case <-ctx.Done():
+	}
+	return w
+}
+
+func (w *watcher) close() error {
+	w.stop()
+	if err := <-w.done; err != nil && status.Code(err) != codes.Canceled && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("follow the runtime's events: %w", err)
+	}
+	return nil
+}
+
+func (w *watcher) note(e *runtimev1.ContainerEventResponse) {
+	now := time.Now()
+	id, sandbox := e.GetContainerId(), e.GetPodSandboxStatus().GetId()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch e.GetContainerEventType() {
+	case runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT:
+		if _, known := w.started[id]; !known && id != sandbox {
+			w.started[id] = now
+			w.inSandbox[sandbox] = append(w.inSandbox[sandbox], id)
+		}
+	case runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT:
+		if _, known := w.stopped[id]; !known {
+			w.stopped[id] = now
+		}
+	case runtimev1.ContainerEventType_CONTAINER_CREATED_EVENT, runtimev1.ContainerEventType_CONTAINER_DELETED_EVENT:
+		return
+	}
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// until waits until look, which is called with the lock held, finds a time.
+func (w *watcher) until(ctx context.Context, look func() (time.Time, bool)) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	for {
+		w.mu.Lock()
+		at, found := look()
+		changed := w.changed
+		w.mu.Unlock()
+		if found {
+			return at, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return time.Time{}, ctx.Err()
+		}
+	}
+}
+
+// next waits for a container in a sandbox that is not the one that was there.
+func (w *watcher) next(ctx context.Context, sandbox, was string) (time.Time, error) {
+	return w.until(ctx, func() (time.Time, bool) {
+		for _, id := range w.inSandbox[sandbox] {
+			if id != was {
+				return w.started[id], true
+			}
+		}
+		return time.Time{}, false
+	})
+}
+
+// end waits for the end of a container.
+func (w *watcher) end(ctx context.Context, container string) error {
+	_, err := w.until(ctx, func() (time.Time, bool) {
+		at, ended := w.stopped[container]
+		return at, ended
+	})
+	return err
+}
+
+// killProcess kills the program of a container, as a crash would end it.
+func killProcess(ctx context.Context, runtime internalapi.RuntimeService, container string) error {
+	status, err := runtime.ContainerStatus(ctx, container, true)
+	if err != nil {
+		return fmt.Errorf("ask for container %s: %w", container, err)
+	}
+	var info struct {
+		PID int `json:"pid"`
+	}
+	if err := json.Unmarshal([]byte(status.GetInfo()["info"]), &info); err != nil || info.PID <= 1 {
+		return fmt.Errorf("container %s: the runtime does not tell its process id (%d): %w", container, info.PID, err)
+	}
+	return syscall.Kill(info.PID, syscall.SIGKILL)
+}
