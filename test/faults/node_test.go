@@ -39,7 +39,7 @@ const (
 	startPatience = 2 * time.Minute
 	// requestTimeout is when a call of the runtime that hangs is given up: long enough to see that the others do not wait for
 	// it, short enough to see what comes after.
-	requestTimeout = 15 * time.Second
+	requestTimeout = 20 * time.Second
 	// logsMiB and logsFiles are what the file system for the pods' logs has, which is filled up.
 	logsMiB   = 4
 	logsFiles = 2000
