@@ -275,6 +275,24 @@ func TestFollowingGoesOnFromAFileThatIsPutAside(t *testing.T) {
 	r.end("a b c d late e f g h ")
 }
 
+func TestFollowingEndsWithAPodThatIsRemoved(t *testing.T) {
+	f := folder{t, filepath.Join(t.TempDir(), "web")}
+	if err := os.Mkdir(f.dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	f.write("0.log", "a")
+	r := f.follow(-1)
+	r.until("a ")
+	letGo := r.hold()
+	f.write("0.log", "b", "c")
+	if err := os.RemoveAll(f.dir); err != nil {
+		t.Fatal(err)
+	}
+	letGo()
+	r.until("a b c ")
+	r.end("a b c ")
+}
+
 func TestAFollowerThatIsBehindReadsEveryFile(t *testing.T) {
 	f := folder{t, t.TempDir()}
 	f.write("0.log", "a")

@@ -109,6 +109,9 @@ func (r *reader) next() (*source, error) {
 		return nil, err
 	}
 	files, err := List(r.log)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // the folder was removed with the pod; what is open is read to its end all the same
+	}
 	if err != nil {
 		if inUse != nil {
 			inUse.close()

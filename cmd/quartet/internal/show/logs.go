@@ -248,15 +248,18 @@ type grpcLifecycle interface {
 	GetPodStatus(ctx context.Context, in *lifecyclev1.GetPodStatusRequest, opts ...grpc.CallOption) (*lifecyclev1.GetPodStatusResponse, error)
 }
 
-// running tells whether the container runs. One of which a pleg that is away cannot tell counts as running.
+// running tells whether the container runs. One of which a pleg that is away cannot tell counts as running, one of a pod that is gone
+// does not.
 func (w *watched) running(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	response, err := w.client.GetPodStatus(ctx, &lifecyclev1.GetPodStatusRequest{Uid: w.podUID})
-	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Unavailable {
+	switch code := status.Code(err); {
+	case code == codes.DeadlineExceeded, code == codes.Unavailable:
 		return true, nil
-	}
-	if err != nil {
+	case code == codes.NotFound:
+		return false, nil
+	case err != nil:
 		return false, err
 	}
 	return slices.ContainsFunc(response.GetStatus().GetContainers(), func(c *lifecyclev1.Container) bool {
