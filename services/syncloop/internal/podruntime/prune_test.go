@@ -3,10 +3,16 @@ package podruntime_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
@@ -81,4 +87,45 @@ func TestPruningWaitsForNoRemoval(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.want(pod, "sandbox-0:ready a-1:exited(1)")
+}
+
+// TestManyPodsThatGoAreRemovedSomeAtATime holds that they leave room for those that start, and that one that hangs keeps none
+// of them.
+func TestManyPodsThatGoAreRemovedSomeAtATime(t *testing.T) {
+	n := newNode(t)
+	places := max(2, runtime.NumCPU())
+	pods := make([]*v1.Pod, 5*places)
+	for i := range pods {
+		pods[i] = newPod("a")
+		pods[i].Name, pods[i].UID = fmt.Sprintf("web-%d", i), types.UID(fmt.Sprintf("u-%d", i))
+		n.sync(pods[i])
+		if err := n.manager.KillPod(n.ctx, pods[i], n.observe(pods[i]), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hung := n.cri.Hang("RemoveContainer", n.id(pods[0], "a"))
+	defer n.cri.Delay("RemoveContainer", "", 5*time.Millisecond)()
+	done := make([]chan error, len(pods))
+	clean := func(i int) {
+		done[i] = make(chan error, 1)
+		observed := n.observe(pods[i])
+		go func() { done[i] <- n.manager.CleanUpPod(n.ctx, pods[i], observed) }()
+	}
+	clean(0)
+	eventually(t, "one hangs", func() bool { return hung.Waiting() == 1 })
+	for i := range pods[1:] {
+		clean(i + 1)
+	}
+	for _, one := range done[1:] {
+		if err := <-one; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := n.cri.MaxInFlight("RemoveContainer"); got > places {
+		t.Errorf("%d are removed at once, want at most %d", got, places)
+	}
+	hung.Open()
+	if err := <-done[0]; err != nil {
+		t.Error(err)
+	}
 }
