@@ -219,10 +219,7 @@ func stop(ctx context.Context) error {
 	if node.bundle.PID() != 0 {
 		errs = append(errs, node.bundle.RemovePods(ctx, 0))
 	}
-	errs = append(errs, node.bundle.Stop(ctx), node.bundle.CleanUp())
-	if node.noLogsMount == nil {
-		errs = append(errs, unix.Unmount(node.Layout.PodLogs(), unix.MNT_DETACH))
-	}
+	errs = append(errs, node.bundle.Stop(ctx), node.bundle.CleanUp()) // which also unmounts the file system of the logs
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w\nthe state directory %s is kept", err, node.Layout.StateDir())
 	}
