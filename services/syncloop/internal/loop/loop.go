@@ -179,11 +179,15 @@ type desiredPod struct {
 
 // PodEvents is told what happens to pods; *podevents.Recorder keeps it.
 type PodEvents interface {
+	Normal(ctx context.Context, pod *v1.Pod, container, reason, message string)
 	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
 }
 
 // discard is a PodEvents for nobody to read.
 type discard struct{}
+
+// Normal implements PodEvents.
+func (discard) Normal(context.Context, *v1.Pod, string, string, string) {}
 
 // Warning implements PodEvents.
 func (discard) Warning(context.Context, *v1.Pod, string, string, string) {}

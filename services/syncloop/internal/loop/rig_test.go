@@ -62,11 +62,20 @@ type told struct {
 	lines []string
 }
 
+// Normal implements loop.PodEvents.
+func (e *told) Normal(_ context.Context, pod *v1.Pod, _, reason, _ string) {
+	e.note("Normal", pod, reason)
+}
+
 // Warning implements loop.PodEvents.
 func (e *told) Warning(_ context.Context, pod *v1.Pod, _, reason, _ string) {
+	e.note("Warning", pod, reason)
+}
+
+func (e *told) note(kind string, pod *v1.Pod, reason string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.lines = append(e.lines, "Warning "+reason+" "+pod.Name)
+	e.lines = append(e.lines, kind+" "+reason+" "+pod.Name)
 }
 
 func (e *told) told() []string {

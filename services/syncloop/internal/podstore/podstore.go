@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
@@ -215,6 +216,18 @@ func (s *Store) Phase(uid types.UID) v1.PodPhase {
 		return e.status.Phase
 	}
 	return ""
+}
+
+// ActiveSince returns since when a pod has been active on the node, its status.startTime; zero for one that is not known, has not
+// been seen yet, or has run to its end.
+func (s *Store) ActiveSince(uid types.UID) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[uid]
+	if e == nil || e.status.StartTime == nil || e.status.Phase == v1.PodSucceeded || e.status.Phase == v1.PodFailed {
+		return time.Time{}
+	}
+	return e.status.StartTime.Time
 }
 
 // Forget implements worker.Statuses.
