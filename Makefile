@@ -92,7 +92,7 @@ build-product: ## Build the four services and the command line
 .PHONY: pod-images
 pod-images: $(POD_IMAGES)
 
-$(POD_IMAGES): $(BIN)/images/%.tar: images/%/main.go $(wildcard tools/images/*.go) tools/images/go.mod
+$(POD_IMAGES): $(BIN)/images/%.tar: images/%/main.go $(wildcard images/*/*.go tools/images/*.go) tools/images/go.mod
 	@CGO_ENABLED=0 $(PART) "$* (program)" go build -trimpath -ldflags "-s -w" -o $(BIN)/images/ ./images/$*
 	@$(PART) "$* (image)" $(MAKE_IMAGE) -file $(BIN)/images/$* -name quartet.local/$*:1 -out $@
 

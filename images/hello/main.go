@@ -1,7 +1,9 @@
 // Command hello is the one program of the example image. It has no dependencies and needs nothing in its file system,
 // so the image is made without a registry; its modes do what a pod's containers do in examples and in tests.
 //
-//	hello serve  [-addr :8080] [-every 10s]   answers HTTP and prints a line each interval, until SIGTERM
+//	hello serve  [-addr :8080] [-every 10s]   answers HTTP and prints a line each interval, until SIGTERM; with -https, -grpc
+//	             [-dir DIR] [-after 0s] …     and -tcp also these; what the files of DIR say, see health, and fails before
+//	hello check  [-dir DIR] NAME              answers one of the checks that serve answers, by its exit code
 //	hello init   [-after 0s]                  prints a line and exits 0
 //	hello crash  [-after 1s] [-code 1]        prints a line and exits with a code
 //	hello sleep                               waits for SIGTERM
@@ -14,12 +16,9 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"runtime"
@@ -37,18 +36,23 @@ func main() {
 
 type options struct {
 	addr       string
+	https      string
+	grpc       string
+	tcp        string
+	dir        string
 	every      time.Duration
 	after      time.Duration
 	code       int
 	message    string
 	mib        int
 	ignoreTerm bool
+	rest       []string
 }
 
 // run is main without the process's globals: it returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
-		fmt.Fprintln(stderr, "hello: name a mode: serve, init, crash, sleep, env or grow")
+		fmt.Fprintln(stderr, "hello: name a mode: serve, check, init, crash, sleep, env or grow")
 		return usageCode
 	}
 	mode := args[0]
@@ -61,6 +65,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	switch mode {
 	case "serve":
 		return serve(ctx, opts, stdout, stderr)
+	case "check":
+		return checkOnce(ctx, health{dir: opts.dir}, opts.rest, stdout, stderr)
 	case "init":
 		return finish(ctx, opts.after, 0, opts.message, stdout)
 	case "crash":
@@ -81,7 +87,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		grow(ctx, opts.mib, opts.message, stdout)
 		return 0
 	default:
-		fmt.Fprintf(stderr, "hello: there is no mode %q: use serve, init, crash, sleep, env or grow\n", mode)
+		fmt.Fprintf(stderr, "hello: there is no mode %q: use serve, check, init, crash, sleep, env or grow\n", mode)
 		return usageCode
 	}
 }
@@ -95,13 +101,19 @@ func parse(mode string, args []string, stderr io.Writer) (options, error) {
 		after = time.Second
 	}
 	flags.StringVar(&opts.addr, "addr", ":8080", "address to answer HTTP on")
+	flags.StringVar(&opts.https, "https", "", "address to answer HTTPS on, with a certificate that nobody signed")
+	flags.StringVar(&opts.grpc, "grpc", "", "address to answer gRPC health checks on")
+	flags.StringVar(&opts.tcp, "tcp", "", "address to accept connections on while the check tcp passes")
+	flags.StringVar(&opts.dir, "dir", "", "directory whose files say what checks answer; without it they pass")
 	flags.DurationVar(&opts.every, "every", 10*time.Second, "time between two lines of serve")
-	flags.DurationVar(&opts.after, "after", after, "time before init and crash exit")
+	flags.DurationVar(&opts.after, "after", after, "time before init and crash exit, and before the checks of serve pass")
 	flags.IntVar(&opts.code, "code", 1, "exit code of crash")
 	flags.StringVar(&opts.message, "message", "hello from "+mode, "line to print")
 	flags.IntVar(&opts.mib, "mib", 256, "MiB of memory that grow takes")
 	flags.BoolVar(&opts.ignoreTerm, "ignore-term", false, "do not end on SIGTERM")
-	return opts, flags.Parse(args)
+	err := flags.Parse(args)
+	opts.rest = flags.Args()
+	return opts, err
 }
 
 // untilTerminated returns a context that SIGTERM and SIGINT end. As the first process of a container the program gets
@@ -142,42 +154,4 @@ func grow(ctx context.Context, mib int, message string, stdout io.Writer) {
 	}
 	<-ctx.Done()
 	runtime.KeepAlive(taken)
-}
-
-func serve(ctx context.Context, opts options, stdout, stderr io.Writer) int {
-	listener, err := net.Listen("tcp", opts.addr)
-	if err != nil {
-		fmt.Fprintf(stderr, "hello: %v\n", err)
-		return 1
-	}
-	hostname, err := os.Hostname()
-	if err != nil {
-		hostname = "unknown"
-	}
-	server := &http.Server{
-		ReadHeaderTimeout: 5 * time.Second,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-			fmt.Fprintf(w, "%s (%s, %q)\n", opts.message, hostname, r.URL.Path) //nolint:gosec // plain text, quoted
-		}),
-	}
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
-	ticker := time.NewTicker(opts.every)
-	defer ticker.Stop()
-	fmt.Fprintf(stdout, "%s: serving on %s\n", opts.message, listener.Addr())
-	for n := 1; ; n++ {
-		select {
-		case <-ctx.Done():
-			fmt.Fprintln(stdout, "bye")
-			return 0
-		case err := <-failed:
-			if !errors.Is(err, http.ErrServerClosed) {
-				fmt.Fprintf(stderr, "hello: %v\n", err)
-			}
-			return 1
-		case <-ticker.C:
-			fmt.Fprintf(stdout, "%s: line %d\n", opts.message, n)
-		}
-	}
 }
