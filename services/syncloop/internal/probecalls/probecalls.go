@@ -6,15 +6,32 @@
 package probecalls
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"log/slog"
+	"net/http"
+	"strings"
+	"time"
 
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/buildinfo"
+	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+const (
+	// tries is how often a call is made that has an error, as by the kubelet.
+	tries = 3
+	// maxOutput is how much is taken of what a container says, in bytes, as by the kubelet.
+	maxOutput = 10 << 10
+	// eventUnhealthy and eventWarning are the kubelet's reasons.
+	eventUnhealthy = "Unhealthy"
+	eventWarning   = "ProbeWarning"
 )
 
 // Kind is what a probe is for, in the kubelet's word for it: it stands so in events and metrics.
@@ -89,16 +106,22 @@ type Events interface {
 type Config struct {
 	// Runtime returns the runtime's service at once, or why there is none.
 	Runtime func() (internalapi.RuntimeService, error)
+	// Version is the Kubernetes that the probes say to be of, such as "v1.37.1"; that which the program is built with when empty.
+	Version string
 	// Clock tells how long calls take; the real one when nil.
 	Clock clock.PassiveClock
 	// Events and Metrics are nobody's to see when nil.
 	Events  Events
 	Metrics *metrics.Metrics
-	Logger  *slog.Logger
 }
 
-// Caller makes the calls. Its methods may be called at any time from any goroutine; it owns none itself.
-type Caller struct{ cfg Config }
+// Caller makes the calls. Its methods may be called at any time from any goroutine; it owns none itself, and keeps no connection
+// from one call to the next.
+type Caller struct {
+	cfg       Config
+	transport *http.Transport
+	userAgent string
+}
 
 // untold is Events for nobody to read.
 type untold struct{}
@@ -114,22 +137,115 @@ func New(cfg Config) *Caller {
 	if cfg.Events == nil {
 		cfg.Events = untold{}
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
 	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
-	return &Caller{cfg: cfg}
+	return &Caller{cfg: cfg, transport: newTransport(), userAgent: userAgent(cmp.Or(cfg.Version, buildinfo.Kubernetes()))}
 }
 
-// Probe makes a call and says how it went. Each try may take the probe's timeoutSeconds; an error of the call is tried again, three
-// times altogether. It returns soon after ctx ends, with Unknown, which then is nobody's event.
+// userAgent is what HTTP and gRPC probes say of themselves, with the minor version alone, as the kubelet does: kube-probe/1.37.
+func userAgent(version string) string {
+	major, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	return "kube-probe/" + major + "." + minor
+}
+
+// Probe makes a call and says how it went; an answer that is no success is told as an event. Each try may take the probe's
+// timeoutSeconds; an error of the call itself is tried again at once, three times altogether. It returns soon after ctx ends, with
+// Unknown, which then is neither told nor counted.
 func (c *Caller) Probe(ctx context.Context, t Target) Answer {
-	if t.Probe == nil {
-		return Answer{Err: fmt.Errorf("the container has no %s probe", t.Kind)}
+	began := c.cfg.Clock.Now()
+	var answer Answer
+	for range tries {
+		answer = c.try(ctx, t)
+		if err := ctx.Err(); err != nil {
+			return Answer{Err: fmt.Errorf("the probe was cut short: %w", err)}
+		}
+		if answer.Err == nil {
+			break
+		}
 	}
-	return Answer{Err: fmt.Errorf("the %s probe names no action: give exec, httpGet, tcpSocket or grpc", t.Kind)}
+	c.cfg.Metrics.Probed(series(t), answer.Outcome.result(), c.cfg.Clock.Since(began))
+	c.tell(ctx, t, answer)
+	return answer
 }
 
-// Forget drops the metrics of a probe whose container is gone for good: of the target, only the pod, the container's name and the
+// Forget drops the metrics of a probe whose container is gone for good. Of the target, only the pod, the container's name and the
 // kind matter.
-func (c *Caller) Forget(Target) {}
+func (c *Caller) Forget(t Target) { c.cfg.Metrics.ProbeGone(series(t)) }
+
+// try makes the call once.
+func (c *Caller) try(ctx context.Context, t Target) Answer {
+	switch {
+	case t.Probe == nil:
+		return unknown(fmt.Errorf("the container has no %s probe", strings.ToLower(string(t.Kind))))
+	case t.Probe.Exec != nil:
+		return c.exec(ctx, t)
+	case t.Probe.HTTPGet != nil:
+		return c.httpGet(ctx, t)
+	case t.Probe.TCPSocket != nil:
+		return tcpSocket(ctx, t)
+	case t.Probe.GRPC != nil:
+		return c.grpc(ctx, t)
+	}
+	return unknown(errors.New("the probe names no action: give exec, httpGet, tcpSocket or grpc"))
+}
+
+// tell makes an event of an answer that somebody should know, in the kubelet's words. The same trouble is the same text each time,
+// so that it is one event.
+func (c *Caller) tell(ctx context.Context, t Target, a Answer) {
+	reason, message := "", ""
+	switch {
+	case a.Outcome == Unknown:
+		reason, message = eventUnhealthy, fmt.Sprintf("%s probe errored and resulted in unknown state: %s", t.Kind, said(a.Err))
+		message = cri.WithoutIDs(message, t.Container.Name)
+	case a.Outcome == Failure:
+		reason, message = eventUnhealthy, fmt.Sprintf("%s probe failed: %s", t.Kind, a.Output)
+	case a.Warning:
+		reason, message = eventWarning, fmt.Sprintf("%s probe warning: %s", t.Kind, a.Output)
+	default:
+		return
+	}
+	c.cfg.Events.Warning(ctx, t.Pod, t.Container.Name, reason, strings.ToValidUTF8(message, "\uFFFD"))
+}
+
+// said is what an error says to people: of an answer of the runtime, its words alone.
+func said(err error) string {
+	if s, ok := status.FromError(err); ok {
+		return s.Message()
+	}
+	return err.Error()
+}
+
+func series(t Target) metrics.Probe {
+	return metrics.Probe{Type: string(t.Kind), Namespace: t.Pod.Namespace, Pod: t.Pod.Name, UID: t.Pod.UID, Container: t.Container.Name}
+}
+
+func success(output string) Answer { return Answer{Outcome: Success, Output: output} }
+func failure(output string) Answer { return Answer{Outcome: Failure, Output: cut(output)} }
+func unknown(err error) Answer     { return Answer{Err: err} }
+
+// timeout is how long a try may take.
+func (t Target) timeout() time.Duration { return time.Duration(t.Probe.TimeoutSeconds) * time.Second }
+
+// host is where a probe goes that names the host, or none.
+func (t Target) host(named string) (string, error) {
+	if host := cmp.Or(named, t.PodIP); host != "" {
+		return host, nil
+	}
+	return "", errors.New("the pod has no address yet")
+}
+
+// cut returns as much of an output as is taken of it.
+func cut[T string | []byte](output T) string { return string(output[:min(len(output), maxOutput)]) }
+
+// result is what an outcome is called in the metrics.
+func (o Outcome) result() metrics.ProbeResult {
+	switch o {
+	case Success:
+		return metrics.ProbeSuccessful
+	case Failure:
+		return metrics.ProbeFailed
+	case Unknown:
+		return metrics.ProbeUnknown
+	}
+	return metrics.ProbeUnknown
+}
