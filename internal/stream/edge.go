@@ -42,6 +42,22 @@ func (e *Edge[V]) EmitLast(key string, event V) {
 	delete(e.state, key)
 }
 
+// Put makes state what a new subscriber gets for key, without an event: for what was there before anybody could subscribe.
+// Who is subscribed, or resumes, is not told.
+func (e *Edge[V]) Put(key string, state V) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.state[key] = item[V]{rev: e.rev, key: key, value: state}
+}
+
+// Token returns what a subscriber holds that has been sent every event so far: Config.Continues of a later run, if that
+// knows what this one has told by now.
+func (e *Edge[V]) Token() []byte {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.tokenOf(e.rev)
+}
+
 // Replace changes what a new subscriber gets for key, without an event. A key that is not in the state stays out of it.
 func (e *Edge[V]) Replace(key string, state V) {
 	e.mu.Lock()
@@ -67,7 +83,7 @@ func (e *edgeHistory[V]) snapshot() []item[V] {
 	for _, it := range e.state {
 		items = append(items, it)
 	}
-	slices.SortFunc(items, func(a, b item[V]) int { return cmp.Compare(a.rev, b.rev) })
+	slices.SortFunc(items, func(a, b item[V]) int { return cmp.Or(cmp.Compare(a.rev, b.rev), cmp.Compare(a.key, b.key)) })
 	return items
 }
 

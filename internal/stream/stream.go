@@ -99,8 +99,12 @@ type Subscription[V any] interface {
 
 // Config are the settings of a publisher. The zero value is good for production.
 type Config struct {
-	// Epoch names this run of the publisher; tokens of another epoch are not resumed. Random when empty.
+	// Epoch names this run of the publisher; tokens of another epoch are not resumed, but those of Continues. Random when empty.
 	Epoch string
+	// Continues are tokens of earlier runs of an Edge whose holders were told all that was before this run: they are resumed,
+	// and get this run's events from the first one on. What lets a publisher say so is that it has kept, over its restart, both
+	// the token of its last event and what it had told by then.
+	Continues [][]byte
 	// Clock times the bookmarks; the real one when nil.
 	Clock clock.WithTicker
 	// LogSize is how many events an Edge keeps for resumption and for slow subscribers; DefaultLogSize when 0.

@@ -1,7 +1,9 @@
 package stream
 
 import (
+	"bytes"
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,10 +37,12 @@ type history[V any] interface {
 // hub is what Level and Edge share: the epoch, the revision, who waits for changes, and the subscriptions' protocol.
 // A subscriber costs its cursor, plus the snapshot while that is being sent.
 type hub[V any] struct {
-	epoch   string
-	clock   clock.WithTicker
-	history history[V]
-	metrics *ServedMetrics
+	epoch string
+	// continues are the tokens of earlier runs that stand for the revision 0 of this one.
+	continues [][]byte
+	clock     clock.WithTicker
+	history   history[V]
+	metrics   *ServedMetrics
 
 	mu      sync.Mutex
 	rev     uint64
@@ -48,7 +52,7 @@ type hub[V any] struct {
 
 func (h *hub[V]) init(cfg Config, past history[V]) {
 	h.epoch, h.clock, h.history, h.waiting = cfg.Epoch, cfg.Clock, past, map[*subscription[V]]struct{}{}
-	h.metrics = cfg.Metrics
+	h.metrics, h.continues = cfg.Metrics, cfg.Continues
 	if h.epoch == "" {
 		h.epoch = uuid.NewString()
 	}
@@ -136,6 +140,9 @@ func (h *hub[V]) startFrom(token []byte) (Start, uint64) {
 	}
 	epoch, number, found := strings.Cut(string(token), "/")
 	rev, err := strconv.ParseUint(number, 10, 64)
+	if slices.ContainsFunc(h.continues, func(known []byte) bool { return bytes.Equal(known, token) }) {
+		epoch, rev = h.epoch, 0
+	}
 	switch {
 	case !found || err != nil:
 		return StartSnapshotInvalid, 0
@@ -273,6 +280,8 @@ func (s *subscription[V]) delta(it item[V]) Message[V] {
 	return Message[V]{Kind: KindDelta, Token: s.token(), Key: it.key, Removed: it.removed, Value: it.value}
 }
 
-func (s *subscription[V]) token() []byte {
-	return []byte(s.hub.epoch + "/" + strconv.FormatUint(s.cursor, 10))
+func (s *subscription[V]) token() []byte { return s.hub.tokenOf(s.cursor) }
+
+func (h *hub[V]) tokenOf(rev uint64) []byte {
+	return []byte(h.epoch + "/" + strconv.FormatUint(rev, 10))
 }
