@@ -42,6 +42,8 @@ const (
 	// BackoffStep is how many restarts of the present row of crashes came before this container: it gives the next
 	// back-off, and unlike RestartCount begins again after a long run or a changed spec.
 	BackoffStep = "quartet.dev/backoff-step"
+	// StartCause says to people why a container was started, and on a sandbox why it was made.
+	StartCause = "quartet.dev/start-cause"
 	// InitContainer is "true" on a container that the pod's start waits for to end. How it ends well is part of that start.
 	InitContainer = "quartet.dev/init-container"
 	// TerminationMessagePath is the file in the container that its last words are read from.
@@ -64,6 +66,8 @@ type Restart struct {
 	Count int
 	// Step is the value of BackoffStep.
 	Step int
+	// Cause is the value of StartCause; empty when nobody has said.
+	Cause string
 }
 
 // Attempt is the count as the runtime and the pod's status take it.
@@ -80,6 +84,7 @@ func Sandbox(pod *v1.Pod, traceparent string) (labels, annotations map[string]st
 	annotations = make(map[string]string, len(pod.Annotations)+1)
 	maps.Copy(annotations, pod.Annotations)
 	delete(annotations, telemetry.AnnotationTraceparent)
+	delete(annotations, StartCause)
 	if traceparent != "" {
 		annotations[telemetry.AnnotationTraceparent] = traceparent
 	}
@@ -101,6 +106,9 @@ func Container(pod *v1.Pod, c *v1.Container, restart Restart, traceparent string
 	}
 	if traceparent != "" {
 		annotations[telemetry.AnnotationTraceparent] = traceparent
+	}
+	if restart.Cause != "" {
+		annotations[StartCause] = restart.Cause
 	}
 	if isInit(pod, c.Name) {
 		annotations[InitContainer] = "true"
@@ -147,7 +155,7 @@ func putJSON(annotations map[string]string, key string, value any) error {
 // RestartOf reads Restart from a container's annotations. Without them (a container that something else has made) the
 // count is the attempt that the runtime has, and the step is the count.
 func RestartOf(annotations map[string]string, attempt uint32) Restart {
-	r := Restart{Count: int(attempt)}
+	r := Restart{Count: int(attempt), Cause: annotations[StartCause]}
 	if n, err := strconv.Atoi(annotations[RestartCount]); err == nil && n >= 0 {
 		r.Count = n
 	}

@@ -20,7 +20,7 @@ func testPod() *v1.Pod {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "web", Namespace: "shop", UID: "u-1",
 			Labels:      map[string]string{"app": "web", podlabels.PodUID: "forged"},
-			Annotations: map[string]string{"note": "x", telemetry.AnnotationTraceparent: "forged"},
+			Annotations: map[string]string{"note": "x", telemetry.AnnotationTraceparent: "forged", podlabels.StartCause: "forged"},
 		},
 		Spec: v1.PodSpec{TerminationGracePeriodSeconds: &grace},
 	}
@@ -44,15 +44,16 @@ func TestContainerIsRecoveredFromItsAnnotations(t *testing.T) {
 		Ports:     []v1.ContainerPort{{Name: "http", ContainerPort: 80}},
 		Lifecycle: &v1.Lifecycle{PreStop: &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Path: "/bye", Port: intstr.FromString("http")}}},
 	}
-	_, annotations, err := podlabels.Container(pod, c, podlabels.Restart{Count: 4, Step: 2}, "00-trace")
+	restart := podlabels.Restart{Count: 4, Step: 2, Cause: "exited with 1 (Error)"}
+	_, annotations, err := podlabels.Container(pod, c, restart, "00-trace")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := annotations[telemetry.AnnotationTraceparent]; got != "00-trace" {
 		t.Errorf("traceparent = %q", got)
 	}
-	if got, want := podlabels.RestartOf(annotations, 99), (podlabels.Restart{Count: 4, Step: 2}); got != want {
-		t.Errorf("RestartOf = %+v, want %+v", got, want)
+	if got := podlabels.RestartOf(annotations, 99); got != restart {
+		t.Errorf("RestartOf = %+v, want %+v", got, restart)
 	}
 	got, err := podlabels.Recover(annotations)
 	if err != nil {

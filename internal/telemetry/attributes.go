@@ -20,6 +20,7 @@ const (
 	KeyEvent        = "event"
 	KeyExitCode     = "exit_code"
 	KeyReason       = "reason"
+	KeyCause        = "cause"
 	KeyPhase        = "phase"
 	KeyError        = "error"
 	KeyRetryAfter   = "retry_after"

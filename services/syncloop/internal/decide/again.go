@@ -19,7 +19,9 @@ func (d *decision) ephemeralContainers() {
 		e := &d.pod.Spec.EphemeralContainers[i]
 		if observed.Latest(d.status, e.Name) == nil {
 			c := v1.Container(e.EphemeralContainerCommon)
-			d.Start = append(d.Start, Start{Container: &c, Kind: Ephemeral, Target: e.TargetContainerName, First: true})
+			s, _, _ := d.restartOf(&c)
+			s.Kind, s.Target = Ephemeral, e.TargetContainerName
+			d.Start = append(d.Start, s)
 		}
 	}
 }
@@ -57,25 +59,28 @@ func (d *decision) beginAgain() bool {
 		first = first[:1]
 	}
 	for i := range first {
-		s, _, _ := restartOf(&first[i], d.status, d.facts)
+		s, _, _ := d.restartOf(&first[i])
 		s.Kind, s.Restart.Step = KindOf(d.pod, first[i].Name), step
 		d.Start = append(d.Start, s)
 	}
 	return true
 }
 
-// askers are the containers whose end asks to begin the pod again, and the back-off step of that. There are none while all of
-// them are in their back-off: what waits is not started alone.
+// askers are the containers whose end asks to begin the pod again, noted as asked, and the back-off step of that. There are none
+// while all of them are in their back-off: what waits is not started alone.
 func (d *decision) askers() (ids []string, step int) {
 	due := false
+	var said []string
 	for c, ended := range asking(d.pod, d.status, d.SandboxID) {
-		s, _, until := restartOf(c, d.status, d.facts)
+		s, _, until := d.restartOf(c)
 		due = due || !until.After(d.facts.Now)
 		ids, step = append(ids, ended.GetId()), max(step, s.Restart.Step)
+		said = append(said, fmt.Sprintf("%s ended with %d", c.Name, ended.GetExitCode()))
 	}
 	if !due {
 		return nil, 0
 	}
+	d.asked = said
 	return ids, step
 }
 

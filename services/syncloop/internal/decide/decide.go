@@ -18,6 +18,7 @@ package decide
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -47,6 +48,9 @@ type Facts struct {
 	BackoffMax time.Duration
 	// Liveness and Startup give the results of probes by container ID; nil is a node without a prober.
 	Liveness, Startup func(containerID string) ProbeResult
+	// Logged gives the restart count that follows the logs of a container's name: what the runtime has lost, as after a
+	// reboot, was there all the same. Nil is a node without logs.
+	Logged func(container string) int
 }
 
 // Kind is the kind of a container in a pod's spec.
@@ -100,10 +104,7 @@ type Start struct {
 	Target string
 	// Kind is what kind of container it is.
 	Kind Kind
-	// First is true when the runtime has no earlier container of this name, so that the restart count is not known
-	// from there (the log directory may tell).
-	First bool
-	// Restart is where it stands in the row of its kind.
+	// Restart is where it stands in the row of its kind, and why it is started.
 	Restart podlabels.Restart
 }
 
@@ -132,6 +133,8 @@ type Actions struct {
 	Attempt       uint32
 	// SandboxReason says why the sandbox cannot be used, as the condition PodReadyToStartContainers shows it.
 	SandboxReason string
+	// SandboxCause is the same in short, for the log.
+	SandboxCause string
 	// SandboxID is the sandbox to start containers in, when none is made.
 	SandboxID string
 	// Start are the containers to start, one after another.
@@ -149,7 +152,7 @@ func (a Actions) Nothing() bool {
 func Pod(pod *v1.Pod, status *lifecyclev1.PodStatus, facts Facts) Actions {
 	d := &decision{pod: pod, status: status, facts: facts}
 	if reason := SandboxChange(pod, status); reason != "" {
-		d.SandboxReason = reason
+		d.SandboxReason, d.SandboxCause = reason, strings.TrimSuffix(reason, needsNew)
 		d.newSandbox()
 		return d.Actions
 	}
@@ -172,18 +175,21 @@ func Pod(pod *v1.Pod, status *lifecyclev1.PodStatus, facts Facts) Actions {
 	return d.Actions
 }
 
+// needsNew ends every reason of SandboxChange.
+const needsNew = ". Need to start a new one"
+
 // SandboxChange says why a pod needs a new sandbox, or nothing when the one that it has is good.
 func SandboxChange(pod *v1.Pod, status *lifecyclev1.PodStatus) string {
 	sandbox := observed.Sandbox(status)
 	switch {
 	case len(status.GetSandboxes()) == 0:
-		return "No sandbox for pod can be found. Need to start a new one"
+		return "No sandbox for pod can be found" + needsNew
 	case sandbox == nil:
-		return "No ready sandbox for pod can be found. Need to start a new one"
+		return "No ready sandbox for pod can be found" + needsNew
 	case sandbox.GetHostNetwork() != pod.Spec.HostNetwork:
-		return "Sandbox for pod has changed. Need to start a new one"
+		return "Sandbox for pod has changed" + needsNew
 	case !sandbox.GetHostNetwork() && len(sandbox.GetIps()) == 0:
-		return "Sandbox for pod has no IP address. Need to start a new one"
+		return "Sandbox for pod has no IP address" + needsNew
 	}
 	return ""
 }
@@ -194,6 +200,8 @@ type decision struct {
 	pod    *v1.Pod
 	status *lifecyclev1.PodStatus
 	facts  Facts
+	// asked says whose ends ask to begin the pod again, for causeOf.
+	asked []string
 }
 
 // newSandbox decides for a pod whose sandbox is missing or cannot be used: begin again, or leave it because it is over.
@@ -275,7 +283,7 @@ func (d *decision) kill(c *lifecyclev1.Container, why Why, message string) {
 
 // start starts a container, or lets it wait while its crash back-off lasts.
 func (d *decision) start(c *v1.Container) {
-	s, delay, until := restartOf(c, d.status, d.facts)
+	s, delay, until := d.restartOf(c)
 	if until.After(d.facts.Now) {
 		d.Wait = append(d.Wait, Wait{Container: c, Delay: delay, Until: until})
 		return

@@ -37,20 +37,27 @@ func Backoff(step int, longest time.Duration) time.Duration {
 }
 
 // restartOf says where the next container of a name stands in the row of its kind, and until when it must wait. It is
-// computed from the runtime's record alone: the last container that has ended, and the annotations on it.
-func restartOf(c *v1.Container, status *lifecyclev1.PodStatus, facts Facts) (s Start, delay time.Duration, until time.Time) {
-	s.Container = c
-	latest := observed.Latest(status, c.Name)
-	if latest == nil {
-		s.First = true
+// computed from the runtime's record: the last container that has ended, and the annotations on it. Only the count goes on
+// from the logs when they tell of more: the runtime must not write over them.
+func (d *decision) restartOf(c *v1.Container) (s Start, delay time.Duration, until time.Time) {
+	latest := observed.Latest(d.status, c.Name)
+	var before podlabels.Restart
+	count, logged := 0, 0
+	if latest != nil {
+		before = podlabels.RestartOf(latest.GetAnnotations(), latest.GetAttempt())
+		count = before.Count + 1
+	}
+	if d.facts.Logged != nil {
+		logged = d.facts.Logged(c.Name)
+	}
+	s = Start{Container: c, Restart: podlabels.Restart{Count: max(count, logged), Cause: d.causeOf(c, logged > count)}}
+	switch {
+	case latest == nil:
 		if hasRestartAll(c) {
-			s.Restart.Step = longestRow(status)
+			s.Restart.Step = longestRow(d.status)
 		}
 		return s, 0, time.Time{}
-	}
-	before := podlabels.RestartOf(latest.GetAnnotations(), latest.GetAttempt())
-	s.Restart.Count = before.Count + 1
-	if podlabels.Changed(c, latest.GetAnnotations()) {
+	case podlabels.Changed(c, latest.GetAnnotations()):
 		return s, 0, time.Time{} // what crashed was another program
 	}
 	step := before.Step
@@ -64,10 +71,10 @@ func restartOf(c *v1.Container, status *lifecyclev1.PodStatus, facts Facts) (s S
 	}
 	// The clock was set back, and how long ago the container ended cannot be known. Counting from now on would do so again at
 	// each decision, until the clock has come to the end again.
-	if ended.After(facts.Now) {
+	if ended.After(d.facts.Now) {
 		return s, 0, time.Time{}
 	}
-	delay = Backoff(step, facts.BackoffMax)
+	delay = Backoff(step, d.facts.BackoffMax)
 	return s, delay, ended.Add(delay)
 }
 

@@ -97,6 +97,9 @@ func (w *world) act(a decide.Actions) {
 
 func (w *world) checkStart(s decide.Start, sandbox string, killed []decide.Kill) {
 	before := observed.Latest(w.status, s.Container.Name)
+	if s.Restart.Cause == "" || before != nil && s.Restart.Cause == decide.CauseFirst {
+		w.t.Fatalf("%s is started with the cause %q, and there was %v", s.Container.Name, s.Restart.Cause, before)
+	}
 	if observed.Running(before) {
 		w.t.Fatalf("%s is started beside itself", s.Container.Name)
 	}

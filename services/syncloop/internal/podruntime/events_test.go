@@ -73,11 +73,11 @@ func TestWhatIsDoneForAPodIsInItsEvents(t *testing.T) {
 	pod.Spec.Containers[0].Image = "image:2"
 	n.sync(pod)
 	events.want(t, "Normal Killing [a] Container a definition changed, will be restarted",
-		"Normal Created [a] Container created", "Normal Started [a] Container started")
+		"Normal Created [a] Container created", "Normal Started [a] Container started again: spec changed")
 	n.cri.KillSandbox(n.observe(pod).Sandboxes[0].Id)
 	n.sync(pod)
-	events.want(t, "Normal SandboxChanged [] Pod sandbox changed, it will be killed and re-created.",
-		"Normal Created [a] Container created", "Normal Started [a] Container started")
+	events.want(t, "Normal SandboxChanged [] Pod sandbox changed, it will be killed and re-created.", "Normal Created [a] Container created",
+		"Normal Started [a] Container started again: sandbox replaced (No ready sandbox for pod can be found), exited with 137 (Error)")
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 5); err != nil {
 		t.Fatal(err)
 	}

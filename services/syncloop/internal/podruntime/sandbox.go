@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
@@ -64,6 +65,7 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 		s.m.warn(ctx, s.pod, "", eventDNSConfigForming, sentence)
 	}
 	observed.KeepStart(config.Annotations, s.observed)
+	config.Annotations[podlabels.StartCause] = s.actions.SandboxCause
 	if err := os.MkdirAll(config.GetLogDirectory(), logDirMode); err != nil {
 		return fmt.Errorf("log directory of pod %s: %w", podName(s.pod), err)
 	}
@@ -81,7 +83,8 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 		s.m.cfg.Logger.WarnContext(ctx, "the probes of a pod are not run by this version of Quartet; its containers count as ready when they run",
 			telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, names)
 	}
-	s.m.cfg.Logger.InfoContext(ctx, "created a sandbox", telemetry.KeyPod, podName(s.pod), telemetry.KeySandboxID, id)
+	s.m.cfg.Logger.InfoContext(ctx, "created a sandbox", telemetry.KeyPod, podName(s.pod), telemetry.KeySandboxID, id,
+		telemetry.KeyCause, s.actions.SandboxCause)
 	s.sandbox = sandbox{id: id, ids: ids, config: config, ips: s.ips(id, nil)}
 	return nil
 }

@@ -132,9 +132,6 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	defer func() { telemetry.End(span, err) }()
 	defer s.timePhase(metrics.PhaseCreate, c.Name)(&err)
 	restart := start.Restart
-	if start.First {
-		restart.Count = nextInLogs(filepath.Join(s.sandbox.config.GetLogDirectory(), c.Name))
-	}
 	if span.IsRecording() {
 		span.SetAttributes(telemetry.AttrRestartCount.Int(restart.Count))
 		// To the start that this one follows, whatever became of the trace of its end.
@@ -189,12 +186,17 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 	ctx, span := s.m.phase(ctx, "container.start", s.pod, telemetry.Subject{Container: c.Name, ContainerID: id})
 	defer func() { telemetry.End(span, err) }()
 	defer s.timePhase(metrics.PhaseStart, c.Name)(&err)
+	about := []any{
+		telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, c.Name, telemetry.KeyContainerID, id,
+		telemetry.KeyRestartCount, start.Restart.Count, telemetry.KeyCause, start.Restart.Cause,
+	}
+	// Before the call: whoever is killed in it has said why what runs from then on was started.
+	s.m.cfg.Logger.InfoContext(ctx, "starting a container", about...)
 	if err := s.rt.startContainer(ctx, id); err != nil {
 		return &startError{reason: reasonRunContainer, err: err, container: id}
 	}
-	s.m.cfg.Events.Normal(ctx, s.pod, c.Name, eventStarted, "Container started")
-	s.m.cfg.Logger.InfoContext(ctx, "started a container", telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, c.Name,
-		telemetry.KeyContainerID, id, telemetry.KeyRestartCount, start.Restart.Count)
+	s.m.cfg.Events.Normal(ctx, s.pod, c.Name, eventStarted, startedMessage(start.Restart.Cause))
+	s.m.cfg.Logger.InfoContext(ctx, "started a container", about...)
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return nil
 	}
@@ -208,6 +210,14 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 	s.m.warn(ctx, s.pod, c.Name, eventPostStart, "PostStartHook failed")
 	killErr := s.m.killContainer(ctx, s.rt, s.pod, target{id: id, name: c.Name, spec: c, why: eventPostStart}, graceOf(s.pod), nil)
 	return &startError{reason: reasonPostStart, err: errors.Join(fmt.Errorf("postStart hook: %w", hookErr), killErr), container: id}
+}
+
+// startedMessage is the message of the event that a container was started; of one that was started before it says why again.
+func startedMessage(cause string) string {
+	if cause == decide.CauseFirst {
+		return "Container started"
+	}
+	return "Container started again: " + cause
 }
 
 // nextInLogs is the restart count that follows the logs in a folder: a runtime that has lost its record, as after a
