@@ -108,6 +108,11 @@ const (
 	ownPrefix = "quartet.dev/"
 )
 
+// ConditionRuntimeStateUnknown is a condition that the agent adds to a pod's status, and a kubelet does not: it is there, and
+// True, for as long as the runtime does not answer for the pod. Its transition is since when, its message why. The rest of
+// the status is as it was last seen.
+const ConditionRuntimeStateUnknown v1.PodConditionType = "quartet.dev/RuntimeStateUnknown"
+
 // IsOwnAnnotation reports whether the agent sets this annotation itself, so that no source can give it and comparing
 // ignores it.
 func IsOwnAnnotation(key string) bool {

@@ -17,7 +17,7 @@ import (
 
 // print puts the description on a page.
 func (d description) print(p *page, now time.Time) {
-	d.printPod(p)
+	d.printPod(p, now)
 	d.printContainers(p)
 	d.printConditions(p, now)
 	d.printVolumes(p)
@@ -34,7 +34,7 @@ func when(t metav1.Time) string {
 	return t.Local().Format(time.RFC1123Z)
 }
 
-func (d description) printPod(p *page) {
+func (d description) printPod(p *page, now time.Time) {
 	pod, status := d.pod, &d.pod.Status
 	p.field(0, "Name", pod.Name)
 	p.field(0, "Namespace", pod.Namespace)
@@ -56,6 +56,11 @@ func (d description) printPod(p *page) {
 	p.field(0, "Labels", pairs(pod.Labels, "=")...)
 	p.field(0, "Annotations", pairs(podset.StripOwnAnnotations(pod.Annotations), ": ")...)
 	p.field(0, "Status", d.status())
+	if c := unknownState(pod); c != nil {
+		p.field(0, "Runtime State", fmt.Sprintf("unknown since %s (%s): %s", when(c.LastTransitionTime), age(c.LastTransitionTime.Time, now), oneLine(c.Message)),
+			"What is said of its containers is of before. The node asks again each second, and goes on when it has an answer.",
+			"If it stays so, see the runtime's log for the pod's ids; a restart of the runtime ends no container.")
+	}
 	p.fieldIf(0, "Reason", status.Reason)
 	p.fieldIf(0, "Message", oneLine(status.Message))
 	if pod.DeletionTimestamp != nil {

@@ -88,7 +88,7 @@ func (s *eventSelection) wantsPods() bool { return s.wants(v1.EventTypeNormal, v
 func (s *eventSelection) only(all []happening) []happening {
 	return slices.DeleteFunc(all, func(h happening) bool {
 		wanted := h.Kind == kindLifecycle && s.wantsLifecycle() || h.Kind == kindPod && s.wants(h.Type)
-		return !wanted || !s.has(podName{namespace: h.Namespace, name: h.Pod, node: s.node})
+		return !wanted || !s.has(podName{namespace: h.Namespace, name: h.Pod, node: s.node, uid: h.PodUID})
 	})
 }
 
@@ -105,14 +105,14 @@ func (a *asker) eventsCommand() *cobra.Command {
 			"             words of a kubelet. What repeats is one event that counts. They are kept for an hour, until syncloop ends.\n" +
 			"  Lifecycle  what pleg has seen in the container runtime: containers that start, die and are removed. Of these no\n" +
 			"             history is kept: this shows the last that happened to each container that is still there.\n\n" +
-			"With -w it goes on with every event.",
-		Example: "  quartet events hello-" + hostname() + "\n  quartet events -w --types Warning,Lifecycle\n  quartet events -n kube-system -o json",
+			"With -w it goes on with every event; any number of commands may. A POD is NAME, NAMESPACE/NAME or a UID.",
+		Example: "  quartet events hello-" + hostname() + "\n  quartet events -w --pod hello -o json\n  quartet events -w --types Warning,Lifecycle\n  quartet events -n kube-system",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s.names = args
+			s.names = append(args, s.names...)
 			if err := s.check(); err != nil {
 				return err
 			}
-			if len(args) > 0 {
+			if len(s.names) > 0 {
 				views, _ := a.listPods(cmd.Context()) // without them the machine's name is the node's
 				s.node = nodeOf(views)
 			}
@@ -124,6 +124,7 @@ func (a *asker) eventsCommand() *cobra.Command {
 		},
 	}
 	addNamespace(cmd.Flags(), &s.namespace)
+	cmd.Flags().StringSliceVar(&s.names, "pod", nil, "only events of these `PODS`, with commas between, as if they were arguments")
 	cmd.Flags().StringSliceVar(&s.types, "types", nil, "only events of these `TYPES`, with commas between: "+strings.Join(eventTypes(), ", "))
 	a.addFlags(cmd, nil, &watch)
 	cmd.Flags().VarP(&output, "output", "o", "`FORMAT` of the output: wide, or json, one object a line")

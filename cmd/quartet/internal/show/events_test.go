@@ -57,6 +57,12 @@ func TestEvents(t *testing.T) {
 	golden(t, "events-wide.txt", n.must("events", "-o", "wide"))
 	golden(t, "events.json", n.must("events", "-o", "json"))
 	golden(t, "events-hello.txt", n.must("events", "hello"))
+	for _, name := range []string{"hello", "default/hello-node-1", "uid-default-hello-node-1"} {
+		golden(t, "events-hello.txt", n.must("events", "--pod", name))
+		if got := strings.Count(n.must("events", "-o", "json", "--pod", name), "\n"); got != 3 {
+			t.Errorf("of %s, %d events are printed a line each, want 3", name, got)
+		}
+	}
 	golden(t, "events-types.txt", n.must("events", "--types", "warning,LIFECYCLE"))
 	golden(t, "events-namespace.txt", n.must("ev", "-n", "kube-system"))
 	for args, want := range map[string]string{
@@ -102,6 +108,38 @@ func TestWatchEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "events-watch.txt", r.out.String())
+}
+
+// Any number of commands may watch, each the pods that it is asked for; JSON is an object a line.
+func TestWatchEventsOfOnePodAsJSON(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.PLEG)
+	n.serve(layout.SyncLoop)
+	n.putPod(pod("default", "hello-node-1", "web"), "file", syncing)
+	var watchers []*running
+	for range 5 {
+		watchers = append(watchers, n.start("events", "-w", "--pod", "hello", "-o", "json"))
+	}
+	hello, other := observed("hello-node-1"), observed("other-node-1")
+	hello.InspectError = "no answer"
+	tell := func(status *lifecyclev1.PodStatus, kind lifecyclev1.EventType, code int32) {
+		event := &lifecyclev1.Event{Type: kind, PodUid: status.GetUid(), ExitCode: code, OccurredAt: timestamppb.New(now), Status: status}
+		n.pleg.events.Emit(status.GetUid(), event, event)
+	}
+	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(time.Minute))
+	for _, r := range watchers {
+		r.until(r.out, "Container started")
+	}
+	tell(other, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, 3)
+	tell(hello, lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, 0)
+	tell(hello, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, 7)
+	for _, r := range watchers {
+		r.until(r.out, `"exitCode":7`)
+		if err := r.stop(); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, "events-watch-pod.json", r.out.String())
+	}
 }
 
 func TestWatchEventsTellsWhatWasMissed(t *testing.T) {

@@ -55,6 +55,9 @@ func fromEvent(e *lifecyclev1.Event) happening {
 		code := e.GetExitCode()
 		h.ExitCode, h.Message = &code, exitMessage(code)
 	}
+	if why := e.GetStatus().GetInspectError(); why != "" && e.GetType() == lifecyclev1.EventType_EVENT_TYPE_POD_SYNC {
+		h.Reason, h.Message = statusUnknown, why
+	}
 	return h
 }
 

@@ -24,7 +24,7 @@ type NoPodError struct{ cause error }
 func (e *NoPodError) Error() string { return e.cause.Error() }
 
 // Locate finds a pod of the node of a state directory by the name that a person gives, as every command takes it: NAME or
-// NAMESPACE/NAME, where NAME may be the one in the manifest, without the node's. It asks pleg and syncloop, and is content
+// NAMESPACE/NAME, where NAME may be the one in the manifest, without the node's, or the UID. It asks pleg and syncloop, and is content
 // with one of them. It fails with a NoPodError, or with why neither answers.
 func Locate(ctx context.Context, stateDir, namespace, name string) (Located, error) {
 	a := &asker{clock: clock.RealClock{}, stateDir: stateDir}

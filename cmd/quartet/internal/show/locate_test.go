@@ -20,6 +20,8 @@ func TestAPodIsNamedAsItsManifestNamesIt(t *testing.T) {
 		{"get pods -o name hello", "pod/hello-node-1\n"},
 		{"get pods -o name kube-system/going", "pod/going-node-1\n"},
 		{"get pods -o name -n kube-system going", "pod/going-node-1\n"},
+		{"get pods -o name uid-kube-system-going-node-1", "pod/going-node-1\n"},
+		{"logs -c web uid-default-hello-node-1", "written\n"},
 		{"logs -c web hello", "written\n"},
 	} {
 		if got := n.must(strings.Fields(test.args)...); got != test.want {

@@ -105,7 +105,7 @@ func findPod(s selection, pods []podView, statuses []*lifecyclev1.PodStatus) (*v
 	}
 	titles := make([]string, len(statuses))
 	for i, status := range statuses {
-		observedNames[i] = podName{status.GetNamespace(), status.GetName(), nodeOf(pods)}
+		observedNames[i] = podName{status.GetNamespace(), status.GetName(), nodeOf(pods), status.GetUid()}
 		titles[i] = title(status.GetNamespace(), status.GetName())
 	}
 	var pod *v1.Pod

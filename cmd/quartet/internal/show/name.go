@@ -21,8 +21,8 @@ func title(namespace, name string) string {
 type selection struct {
 	// namespace is what -n says; empty for all namespaces.
 	namespace string
-	// names are the pods by NAME or NAMESPACE/NAME; empty for all of the namespace. NAME is the pod's, or the one in the
-	// manifest of a static pod, which has the node's name appended to be the pod's.
+	// names are the pods by NAME or NAMESPACE/NAME, or by UID; empty for all of the namespace. NAME is the pod's, or the one
+	// in the manifest of a static pod, which has the node's name appended to be the pod's.
 	names []string
 }
 
@@ -46,14 +46,17 @@ type podName struct {
 	namespace, name string
 	// node is the name of the node that it is on.
 	node string
+	uid  string
 }
 
-func nameOf(v podView) podName { return podName{v.pod.Namespace, v.pod.Name, v.pod.Spec.NodeName} }
+func nameOf(v podView) podName {
+	return podName{v.pod.Namespace, v.pod.Name, v.pod.Spec.NodeName, string(v.pod.UID)}
+}
 
 // find returns the index of the pod that a name of the selection means, -1 when there is none. A pod whose own name it is
 // goes before one in whose manifest it stands.
 func (s selection) find(argument string, names []podName) int {
-	exact := slices.IndexFunc(names, func(n podName) bool { return s.means(argument, podName{n.namespace, n.name, ""}) })
+	exact := slices.IndexFunc(names, func(n podName) bool { return s.means(argument, podName{n.namespace, n.name, "", n.uid}) })
 	if exact >= 0 {
 		return exact
 	}
@@ -85,6 +88,9 @@ func (s selection) means(argument string, pod podName) bool {
 	namespace := pod.namespace
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
+	}
+	if argument == pod.uid && argument != "" && s.inNamespace(namespace) {
+		return true
 	}
 	wanted := s.namespace
 	if wanted == "" {

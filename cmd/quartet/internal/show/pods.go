@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,6 +22,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 )
@@ -71,13 +73,17 @@ func (v podView) row(now time.Time) []any {
 	if s.restarts > 0 && !s.lastRestart.IsZero() {
 		restarts = fmt.Sprintf("%d (%s ago)", s.restarts, age(s.lastRestart, now))
 	}
+	status := s.status
+	if !s.unknownSince.IsZero() {
+		status = fmt.Sprintf("%s (%s)", status, age(s.unknownSince, now))
+	}
 	begin := v.pod.CreationTimestamp.Time
 	if begin.IsZero() && v.pod.Status.StartTime != nil {
 		// A static pod is not created in an API server, so the node's first sight of it is its beginning.
 		begin = v.pod.Status.StartTime.Time
 	}
 	return []any{
-		title(v.pod.Namespace, v.pod.Name), fmt.Sprintf("%d/%d", s.ready, s.total), s.status, restarts, age(begin, now),
+		title(v.pod.Namespace, v.pod.Name), fmt.Sprintf("%d/%d", s.ready, s.total), status, restarts, age(begin, now),
 		orNone(v.pod.Status.PodIP), orNone(v.pod.Spec.NodeName), orNone(v.source), workerName(v.worker),
 	}
 }
@@ -109,7 +115,9 @@ func (a *asker) podsCommand() *cobra.Command {
 			"A pod of another namespace than \"default\" is shown, and named, as NAMESPACE/NAME; -n shows the pods of\n" +
 			"one namespace, and names count in it. With -w each change is one more line; the last line of a pod that is gone\n" +
 			"has the status Removed. As JSON or YAML such a pod is printed once more as it was, which --output-watch-events\n" +
-			"tells from a change.",
+			"tells from a change.\n\n" +
+			"The status Unknown (35s) says that the runtime has not answered for a pod since then: READY, RESTARTS and IP are of\n" +
+			"before. As JSON or YAML its condition " + string(podset.ConditionRuntimeStateUnknown) + " says so, and why.",
 		Example: "  quartet get pods\n  quartet get pods -n kube-system\n  quartet get pods -o wide -w\n  quartet get pods hello-" + hostname() + " -o yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.names = args
@@ -321,9 +329,14 @@ func (w *podWatch) show(v podView, op stream.Op) {
 func (w *podWatch) isNews(v podView, row []any) bool {
 	text := ""
 	for i, cell := range row {
-		if i != ageCell && (w.output == formatWide || !podColumns[i].wide) {
-			text += fmt.Sprint(cell) + "\n"
+		if i == ageCell || w.output != formatWide && podColumns[i].wide {
+			continue
 		}
+		said := fmt.Sprint(cell)
+		if i == statusCell {
+			said, _, _ = strings.Cut(said, " (") // for how long is no news
+		}
+		text += said + "\n"
 	}
 	if w.shown[string(v.pod.UID)] == text {
 		return false

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/podset"
 )
 
 // summary is what a line about a pod says of its containers.
@@ -16,6 +18,21 @@ type summary struct {
 	restarts     int
 	// lastRestart is when a container last ended that was started again; zero when none was.
 	lastRestart time.Time
+	// unknownSince is when the runtime ceased to answer for the pod, so that all the rest is of before; zero while it does.
+	unknownSince time.Time
+}
+
+// statusUnknown is the status of a pod for which the runtime does not answer.
+const statusUnknown = string(v1.PodUnknown)
+
+// unknownState returns the condition that says that the runtime does not answer for a pod; nil when it does.
+func unknownState(pod *v1.Pod) *v1.PodCondition {
+	for i, c := range pod.Status.Conditions {
+		if c.Type == podset.ConditionRuntimeStateUnknown && c.Status == v1.ConditionTrue {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
 }
 
 // summarize makes the summary of a pod. Terminating is true when it is being stopped: a static pod has no deletion
@@ -37,6 +54,9 @@ func summarize(pod *v1.Pod, terminating bool) summary {
 	ended := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 	if (terminating || pod.DeletionTimestamp != nil) && !ended {
 		s.status = "Terminating"
+	}
+	if c := unknownState(pod); c != nil && !ended {
+		s.status, s.unknownSince = statusUnknown, c.LastTransitionTime.Time
 	}
 	return s
 }

@@ -46,6 +46,12 @@ func TestStatusOfAPod(t *testing.T) {
 		terminating bool
 		want        summary
 	}{
+		"not known since": {pod: change(main(runs), unknownSince(ago(time.Minute))), terminating: true,
+			want: summary{status: "Unknown", ready: 1, total: 1, restarts: 2, unknownSince: ago(time.Minute)}},
+		"not known, and has ended": {pod: change(main(ended(0, "Completed")), func(p *v1.Pod) {
+			unknownSince(ago(time.Minute))(p)
+			p.Status.Phase = v1.PodSucceeded
+		}), want: summary{status: "Completed", total: 1, restarts: 2}},
 		"nothing known":           {pod: &v1.Pod{Spec: v1.PodSpec{Containers: make([]v1.Container, 2)}}, want: summary{status: "Pending", total: 2}},
 		"first init":              {pod: initializing(runs, waiting("PodInitializing")), want: summary{status: "Init:0/2", total: 1, restarts: 1}},
 		"second init":             {pod: initializing(ended(0, "Completed"), runs), want: summary{status: "Init:1/2", total: 1, restarts: 2}},

@@ -18,6 +18,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/podset"
 )
 
 // pod makes a pod of some containers that run and are ready.
@@ -114,6 +115,48 @@ func TestWatchPodsPrintsEachChangeOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "pods-watch.txt", r.out.String())
+}
+
+// unknownSince makes the runtime not answer for a pod since a time.
+func unknownSince(at time.Time) func(*v1.Pod) {
+	return func(p *v1.Pod) {
+		p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{
+			Type: podset.ConditionRuntimeStateUnknown, Status: v1.ConditionTrue, Reason: "InspectionFailed", Message: "the runtime has not answered for 5s",
+			LastTransitionTime: metav1.NewTime(at),
+		})
+	}
+}
+
+// A pod for which the runtime does not answer is said to be so, since when and why, and what was last seen stays beside it.
+func TestAPodOfUnknownStateIsSaidToBe(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.SyncLoop)
+	well := pod("default", "hung-node-1", "main")
+	n.putPod(well, "file", syncing)
+	r := n.start("get", "pods", "-w")
+	r.until(r.out, "Running")
+	hung := well.DeepCopy()
+	unknownSince(ago(35 * time.Second))(hung)
+	n.putPod(hung, "file", syncing)
+	r.until(r.out, "Unknown")
+	golden(t, "pods-unknown.txt", n.must("get", "pods", "-o", "wide"))
+	if got := n.must("describe", "pod", "hung"); !strings.Contains(got, "unknown since Fri, 01 May 2026 11:59:25 +0000 (35s): the runtime has not answered for 5s\n") {
+		t.Errorf("described as\n%s", got)
+	}
+	if got := n.must("get", "pod", "hung", "-o", "json"); !strings.Contains(got, "quartet.dev/RuntimeStateUnknown") {
+		t.Errorf("as JSON:\n%s", got)
+	}
+	hung.Status.Conditions[len(hung.Status.Conditions)-1].Message = "it is for another reason now"
+	n.putPod(hung, "file", syncing)
+	n.clock.Step(time.Minute)
+	n.putPod(well, "file", syncing)
+	r.untilTrue("that it runs once more", func() bool { return strings.Count(r.out.String(), "Running") == 2 })
+	if got := strings.Count(r.out.String(), "Unknown (35s)"); got != 1 || strings.Count(r.out.String(), "\n") != 4 {
+		t.Errorf("watched:\n%s", r.out)
+	}
+	if got := n.must("describe", "pod", "hung"); strings.Contains(got, "unknown since") {
+		t.Errorf("when it is over it is described as\n%s", got)
+	}
 }
 
 func TestWatchSurvivesARestartOfTheService(t *testing.T) {

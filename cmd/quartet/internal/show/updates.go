@@ -203,7 +203,7 @@ func (p *updatePrinter) print(m podUpdates) error {
 
 // selects is true for a pod that is to be printed, and notes for a list which names of the selection are of pods.
 func (p *updatePrinter) selects(pod *v1.Pod) bool {
-	name := podName{pod.Namespace, pod.Name, pod.Spec.NodeName}
+	name := podName{pod.Namespace, pod.Name, pod.Spec.NodeName, string(pod.UID)}
 	if p.found != nil {
 		p.there = append(p.there, title(pod.Namespace, pod.Name))
 		for _, argument := range p.selection.names {

@@ -66,7 +66,7 @@ func (a *asker) getWorkers(cmd *cobra.Command, output format, s selection) error
 		views, _ := a.listPods(cmd.Context()) // without them the machine's name is the node's
 		node = nodeOf(views)
 	}
-	name := func(w *enginev1.Worker) podName { return podName{w.GetNamespace(), w.GetName(), node} }
+	name := func(w *enginev1.Worker) podName { return podName{w.GetNamespace(), w.GetName(), node, w.GetPodUid()} }
 	for _, argument := range s.names {
 		if !slices.ContainsFunc(response.GetWorkers(), func(w *enginev1.Worker) bool { return s.means(argument, name(w)) }) {
 			var there []string

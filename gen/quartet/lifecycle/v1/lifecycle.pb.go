@@ -37,7 +37,8 @@ const (
 	EventType_EVENT_TYPE_CONTAINER_DIED EventType = 2
 	// A container that had ended was removed from the runtime.
 	EventType_EVENT_TYPE_CONTAINER_REMOVED EventType = 3
-	// Something else about the pod has changed: a sandbox came, ended or went, an address was given.
+	// Something else about the pod has changed: a sandbox came, ended or went, an address was given; it cannot be inspected,
+	// or can again.
 	EventType_EVENT_TYPE_POD_SYNC EventType = 4
 )
 
@@ -273,8 +274,11 @@ type PodStatus struct {
 	ObservedBoottimeNs int64 `protobuf:"varint,7,opt,name=observed_boottime_ns,json=observedBoottimeNs,proto3" json:"observed_boottime_ns,omitempty"`
 	// The same moment on the wall clock, for people.
 	ObservedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=observed_at,json=observedAt,proto3" json:"observed_at,omitempty"`
-	// Why the pod could not be inspected last time, and so is what it was at observed_at; empty when it could.
-	InspectError  string `protobuf:"bytes,9,opt,name=inspect_error,json=inspectError,proto3" json:"inspect_error,omitempty"`
+	// Why the pod could not be inspected last time, or that the runtime has not answered for 5 s: what it is now is not known,
+	// all the rest is what it was at observed_at. Empty when the last inspection has worked.
+	InspectError string `protobuf:"bytes,9,opt,name=inspect_error,json=inspectError,proto3" json:"inspect_error,omitempty"`
+	// Since when: when the first of the inspections in a row began that did not work. Unset when inspect_error is empty.
+	UnknownSince  *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=unknown_since,json=unknownSince,proto3" json:"unknown_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -370,6 +374,13 @@ func (x *PodStatus) GetInspectError() string {
 		return x.InspectError
 	}
 	return ""
+}
+
+func (x *PodStatus) GetUnknownSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UnknownSince
+	}
+	return nil
 }
 
 // Sandbox is one pod sandbox in the runtime.
@@ -1401,7 +1412,7 @@ var File_quartet_lifecycle_v1_lifecycle_proto protoreflect.FileDescriptor
 
 const file_quartet_lifecycle_v1_lifecycle_proto_rawDesc = "" +
 	"\n" +
-	"$quartet/lifecycle/v1/lifecycle.proto\x12\x14quartet.lifecycle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1equartet/stream/v1/stream.proto\"\xf3\x02\n" +
+	"$quartet/lifecycle/v1/lifecycle.proto\x12\x14quartet.lifecycle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1equartet/stream/v1/stream.proto\"\xb4\x03\n" +
 	"\tPodStatus\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -1414,7 +1425,9 @@ const file_quartet_lifecycle_v1_lifecycle_proto_rawDesc = "" +
 	"\x14observed_boottime_ns\x18\a \x01(\x03R\x12observedBoottimeNs\x12;\n" +
 	"\vobserved_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"observedAt\x12#\n" +
-	"\rinspect_error\x18\t \x01(\tR\finspectError\"\x96\x04\n" +
+	"\rinspect_error\x18\t \x01(\tR\finspectError\x12?\n" +
+	"\runknown_since\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\funknownSince\"\x96\x04\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x128\n" +
 	"\x05state\x18\x02 \x01(\x0e2\".quartet.lifecycle.v1.SandboxStateR\x05state\x12\x18\n" +
@@ -1581,43 +1594,44 @@ var file_quartet_lifecycle_v1_lifecycle_proto_depIdxs = []int32{
 	5,  // 0: quartet.lifecycle.v1.PodStatus.sandboxes:type_name -> quartet.lifecycle.v1.Sandbox
 	6,  // 1: quartet.lifecycle.v1.PodStatus.containers:type_name -> quartet.lifecycle.v1.Container
 	23, // 2: quartet.lifecycle.v1.PodStatus.observed_at:type_name -> google.protobuf.Timestamp
-	2,  // 3: quartet.lifecycle.v1.Sandbox.state:type_name -> quartet.lifecycle.v1.SandboxState
-	23, // 4: quartet.lifecycle.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	19, // 5: quartet.lifecycle.v1.Sandbox.labels:type_name -> quartet.lifecycle.v1.Sandbox.LabelsEntry
-	20, // 6: quartet.lifecycle.v1.Sandbox.annotations:type_name -> quartet.lifecycle.v1.Sandbox.AnnotationsEntry
-	1,  // 7: quartet.lifecycle.v1.Container.state:type_name -> quartet.lifecycle.v1.ContainerState
-	23, // 8: quartet.lifecycle.v1.Container.created_at:type_name -> google.protobuf.Timestamp
-	23, // 9: quartet.lifecycle.v1.Container.started_at:type_name -> google.protobuf.Timestamp
-	23, // 10: quartet.lifecycle.v1.Container.finished_at:type_name -> google.protobuf.Timestamp
-	21, // 11: quartet.lifecycle.v1.Container.labels:type_name -> quartet.lifecycle.v1.Container.LabelsEntry
-	22, // 12: quartet.lifecycle.v1.Container.annotations:type_name -> quartet.lifecycle.v1.Container.AnnotationsEntry
-	0,  // 13: quartet.lifecycle.v1.Event.type:type_name -> quartet.lifecycle.v1.EventType
-	23, // 14: quartet.lifecycle.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	23, // 15: quartet.lifecycle.v1.Event.observed_at:type_name -> google.protobuf.Timestamp
-	4,  // 16: quartet.lifecycle.v1.Event.status:type_name -> quartet.lifecycle.v1.PodStatus
-	24, // 17: quartet.lifecycle.v1.WatchEventsResponse.frame:type_name -> quartet.stream.v1.Frame
-	7,  // 18: quartet.lifecycle.v1.WatchEventsResponse.event:type_name -> quartet.lifecycle.v1.Event
-	4,  // 19: quartet.lifecycle.v1.GetPodStatusResponse.status:type_name -> quartet.lifecycle.v1.PodStatus
-	4,  // 20: quartet.lifecycle.v1.ListPodStatusesResponse.statuses:type_name -> quartet.lifecycle.v1.PodStatus
-	23, // 21: quartet.lifecycle.v1.RequestRelistResponse.relisted_at:type_name -> google.protobuf.Timestamp
-	23, // 22: quartet.lifecycle.v1.GetHealthResponse.last_relist_at:type_name -> google.protobuf.Timestamp
-	3,  // 23: quartet.lifecycle.v1.GetHealthResponse.mode:type_name -> quartet.lifecycle.v1.RelistMode
-	18, // 24: quartet.lifecycle.v1.GetHealthResponse.runtime:type_name -> quartet.lifecycle.v1.Runtime
-	8,  // 25: quartet.lifecycle.v1.LifecycleService.WatchEvents:input_type -> quartet.lifecycle.v1.WatchEventsRequest
-	10, // 26: quartet.lifecycle.v1.LifecycleService.GetPodStatus:input_type -> quartet.lifecycle.v1.GetPodStatusRequest
-	12, // 27: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:input_type -> quartet.lifecycle.v1.ListPodStatusesRequest
-	14, // 28: quartet.lifecycle.v1.LifecycleService.RequestRelist:input_type -> quartet.lifecycle.v1.RequestRelistRequest
-	16, // 29: quartet.lifecycle.v1.LifecycleService.GetHealth:input_type -> quartet.lifecycle.v1.GetHealthRequest
-	9,  // 30: quartet.lifecycle.v1.LifecycleService.WatchEvents:output_type -> quartet.lifecycle.v1.WatchEventsResponse
-	11, // 31: quartet.lifecycle.v1.LifecycleService.GetPodStatus:output_type -> quartet.lifecycle.v1.GetPodStatusResponse
-	13, // 32: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:output_type -> quartet.lifecycle.v1.ListPodStatusesResponse
-	15, // 33: quartet.lifecycle.v1.LifecycleService.RequestRelist:output_type -> quartet.lifecycle.v1.RequestRelistResponse
-	17, // 34: quartet.lifecycle.v1.LifecycleService.GetHealth:output_type -> quartet.lifecycle.v1.GetHealthResponse
-	30, // [30:35] is the sub-list for method output_type
-	25, // [25:30] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	23, // 3: quartet.lifecycle.v1.PodStatus.unknown_since:type_name -> google.protobuf.Timestamp
+	2,  // 4: quartet.lifecycle.v1.Sandbox.state:type_name -> quartet.lifecycle.v1.SandboxState
+	23, // 5: quartet.lifecycle.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	19, // 6: quartet.lifecycle.v1.Sandbox.labels:type_name -> quartet.lifecycle.v1.Sandbox.LabelsEntry
+	20, // 7: quartet.lifecycle.v1.Sandbox.annotations:type_name -> quartet.lifecycle.v1.Sandbox.AnnotationsEntry
+	1,  // 8: quartet.lifecycle.v1.Container.state:type_name -> quartet.lifecycle.v1.ContainerState
+	23, // 9: quartet.lifecycle.v1.Container.created_at:type_name -> google.protobuf.Timestamp
+	23, // 10: quartet.lifecycle.v1.Container.started_at:type_name -> google.protobuf.Timestamp
+	23, // 11: quartet.lifecycle.v1.Container.finished_at:type_name -> google.protobuf.Timestamp
+	21, // 12: quartet.lifecycle.v1.Container.labels:type_name -> quartet.lifecycle.v1.Container.LabelsEntry
+	22, // 13: quartet.lifecycle.v1.Container.annotations:type_name -> quartet.lifecycle.v1.Container.AnnotationsEntry
+	0,  // 14: quartet.lifecycle.v1.Event.type:type_name -> quartet.lifecycle.v1.EventType
+	23, // 15: quartet.lifecycle.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	23, // 16: quartet.lifecycle.v1.Event.observed_at:type_name -> google.protobuf.Timestamp
+	4,  // 17: quartet.lifecycle.v1.Event.status:type_name -> quartet.lifecycle.v1.PodStatus
+	24, // 18: quartet.lifecycle.v1.WatchEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	7,  // 19: quartet.lifecycle.v1.WatchEventsResponse.event:type_name -> quartet.lifecycle.v1.Event
+	4,  // 20: quartet.lifecycle.v1.GetPodStatusResponse.status:type_name -> quartet.lifecycle.v1.PodStatus
+	4,  // 21: quartet.lifecycle.v1.ListPodStatusesResponse.statuses:type_name -> quartet.lifecycle.v1.PodStatus
+	23, // 22: quartet.lifecycle.v1.RequestRelistResponse.relisted_at:type_name -> google.protobuf.Timestamp
+	23, // 23: quartet.lifecycle.v1.GetHealthResponse.last_relist_at:type_name -> google.protobuf.Timestamp
+	3,  // 24: quartet.lifecycle.v1.GetHealthResponse.mode:type_name -> quartet.lifecycle.v1.RelistMode
+	18, // 25: quartet.lifecycle.v1.GetHealthResponse.runtime:type_name -> quartet.lifecycle.v1.Runtime
+	8,  // 26: quartet.lifecycle.v1.LifecycleService.WatchEvents:input_type -> quartet.lifecycle.v1.WatchEventsRequest
+	10, // 27: quartet.lifecycle.v1.LifecycleService.GetPodStatus:input_type -> quartet.lifecycle.v1.GetPodStatusRequest
+	12, // 28: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:input_type -> quartet.lifecycle.v1.ListPodStatusesRequest
+	14, // 29: quartet.lifecycle.v1.LifecycleService.RequestRelist:input_type -> quartet.lifecycle.v1.RequestRelistRequest
+	16, // 30: quartet.lifecycle.v1.LifecycleService.GetHealth:input_type -> quartet.lifecycle.v1.GetHealthRequest
+	9,  // 31: quartet.lifecycle.v1.LifecycleService.WatchEvents:output_type -> quartet.lifecycle.v1.WatchEventsResponse
+	11, // 32: quartet.lifecycle.v1.LifecycleService.GetPodStatus:output_type -> quartet.lifecycle.v1.GetPodStatusResponse
+	13, // 33: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:output_type -> quartet.lifecycle.v1.ListPodStatusesResponse
+	15, // 34: quartet.lifecycle.v1.LifecycleService.RequestRelist:output_type -> quartet.lifecycle.v1.RequestRelistResponse
+	17, // 35: quartet.lifecycle.v1.LifecycleService.GetHealth:output_type -> quartet.lifecycle.v1.GetHealthResponse
+	31, // [31:36] is the sub-list for method output_type
+	26, // [26:31] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_quartet_lifecycle_v1_lifecycle_proto_init() }

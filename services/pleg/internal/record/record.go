@@ -92,8 +92,9 @@ func (p Pod) Observe(seen *lifecyclev1.PodStatus) (Pod, []Change) {
 	return next, changes
 }
 
-// Fail notes why the pod could not be inspected. What is known stays; changed tells whether the note is new. A pod that was
-// never inspected is known by listed from then on, which may be nil, without anything having happened to its containers.
+// Fail notes why the pod could not be inspected. What is known stays; changed tells whether the note is new, and so whether
+// the status is a new one, in which the caller says since when. A pod that was never inspected is known by listed from then
+// on, which may be nil, without anything having happened to its containers.
 func (p Pod) Fail(listed *lifecyclev1.PodStatus, reason string) (next Pod, changed bool) {
 	if p.Status == nil {
 		if listed == nil {
@@ -112,7 +113,7 @@ func (p Pod) Fail(listed *lifecyclev1.PodStatus, reason string) (next Pod, chang
 func withInspectError(s *lifecyclev1.PodStatus, reason string) *lifecyclev1.PodStatus {
 	return &lifecyclev1.PodStatus{
 		Uid: s.GetUid(), Name: s.GetName(), Namespace: s.GetNamespace(), Ips: s.GetIps(), Sandboxes: s.GetSandboxes(), Containers: s.GetContainers(),
-		ObservedBoottimeNs: s.GetObservedBoottimeNs(), ObservedAt: s.GetObservedAt(), InspectError: reason,
+		ObservedBoottimeNs: s.GetObservedBoottimeNs(), ObservedAt: s.GetObservedAt(), InspectError: reason, UnknownSince: s.GetUnknownSince(),
 	}
 }
 

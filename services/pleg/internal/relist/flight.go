@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -213,11 +215,13 @@ func (r *Relister) fly(uid string, f *flight, known *lifecyclev1.PodStatus) {
 		f.slow = true
 		leave()
 	})
-	ctx, cancel := context.WithTimeout(r.ctx, r.callTimeout())
 	began := r.cfg.Clock.Now()
+	late := time.AfterFunc(overdue, func() { r.late(uid, f, began) })
+	ctx, cancel := context.WithTimeout(r.ctx, r.callTimeout())
 	seen := inspect(ctx, r.runtime, uid, f.began, began, known)
 	cancel()
 	slowly.Stop()
+	late.Stop()
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -231,7 +235,7 @@ func (r *Relister) fly(uid string, f *flight, known *lifecyclev1.PodStatus) {
 	case seen.err != nil:
 		f.err = seen.err
 		p.failure = seen.err.Error()
-		r.fail(uid, p, seen.status, p.failure)
+		r.fail(uid, p, seen.status, p.failure, began)
 	default:
 		p.failure = ""
 		f.status = r.commit(uid, p, seen.status)
@@ -248,22 +252,38 @@ func (r *Relister) fly(uid string, f *flight, known *lifecyclev1.PodStatus) {
 	r.pump()
 }
 
+// late tells that a pod's state is not known when its inspection, which began at a time, still runs.
+func (r *Relister) late(uid string, f *flight, began time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p := r.pods[uid]; p != nil && p.running == f && p.failure == "" && r.ctx.Err() == nil {
+		r.fail(uid, p, nil, fmt.Sprintf("the runtime has not answered for %v when asked for the pod", overdue), began)
+	}
+}
+
 // commit puts an observation on record and publishes what has happened. Called with mu held.
 func (r *Relister) commit(uid string, p *pod, seen *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
+	if since := p.record.Status.GetUnknownSince(); since != nil {
+		r.cfg.Logger.Info("a pod can be inspected again", telemetry.KeyPodUID, uid, "unknown_for", r.cfg.Clock.Since(since.AsTime()))
+	}
 	next, changes := p.record.Observe(seen)
 	p.record = next
 	r.publish(uid, p, changes)
 	return next.Status
 }
 
-// fail notes why an inspection did not work. Called with mu held.
-func (r *Relister) fail(uid string, p *pod, listed *lifecyclev1.PodStatus, reason string) {
-	first := p.record.Status == nil
+// fail notes why an inspection that began at a time did not work. That the pod's state is not known any more is an event;
+// that it is so for another reason is none. Called with mu held.
+func (r *Relister) fail(uid string, p *pod, listed *lifecyclev1.PodStatus, reason string, began time.Time) {
 	next, changed := p.record.Fail(listed, reason)
 	if !changed {
 		return
 	}
 	p.record = next
+	first := next.Status.GetUnknownSince() == nil
+	if first {
+		next.Status.UnknownSince = timestamppb.New(began) // nobody else has this status yet
+	}
 	r.cfg.Logger.Warn("a pod could not be inspected, trying again", telemetry.KeyPodUID, uid, telemetry.KeyError, reason)
 	var changes []record.Change
 	if first {

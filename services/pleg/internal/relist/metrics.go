@@ -68,8 +68,8 @@ func (m *Metrics) expose(r *Relister) {
 	gauge("quartet_pleg_inspections_running", "Inspections under way, those that take long included.", func() int {
 		return r.count(func(p *pod) bool { return p.running != nil })
 	})
-	gauge("quartet_pleg_pods_uninspected", "Pods whose last inspection failed: what is known of them may be old.", func() int {
-		return r.count(func(p *pod) bool { return p.failure != "" })
+	gauge("quartet_pleg_pods_uninspected", "Pods whose state is not known: their last inspection failed, or takes more than 5 s.", func() int {
+		return r.count(func(p *pod) bool { return p.failure != "" || p.record.Status.GetInspectError() != "" })
 	})
 	gauge("quartet_pleg_evented", "1 while the runtime's events say what to look at, 0 while everything is listed every second.", func() int {
 		if r.evented {

@@ -41,6 +41,9 @@ const (
 	// slow is when an inspection does not count as one of the parallel ones any more, so that some that hang do not hold
 	// up the others.
 	slow = time.Second
+	// overdue is when it is told that a pod's state is not known, since its inspection has run so long. A runtime that is
+	// only busy, since a hundred pods start at once, answers before.
+	overdue = 5 * time.Second
 	// settle is how long a relist waits for the inspections that it has asked for; firstSettle for the first one, from
 	// whose end on followers take what is missing for gone.
 	settle      = 2 * time.Second
@@ -375,7 +378,7 @@ func (r *Relister) adopt(all map[string]*items) {
 		if p == nil || p.record.Status != nil {
 			continue
 		}
-		r.fail(uid, p, listed.status(uid), cmp.Or(p.failure, "not inspected yet: the runtime takes its time to answer for this pod"))
+		r.fail(uid, p, listed.status(uid), cmp.Or(p.failure, "not inspected yet: the runtime takes its time to answer for this pod"), listed.at.AsTime())
 	}
 }
 

@@ -47,7 +47,7 @@ func sameObservation(held, fresh *lifecyclev1.Event) bool {
 	}
 	same := &lifecyclev1.PodStatus{
 		Uid: b.GetUid(), Name: b.GetName(), Namespace: b.GetNamespace(), Ips: b.GetIps(), Sandboxes: b.GetSandboxes(),
-		Containers: b.GetContainers(), InspectError: b.GetInspectError(),
+		Containers: b.GetContainers(), InspectError: b.GetInspectError(), UnknownSince: b.GetUnknownSince(),
 		ObservedBoottimeNs: a.GetObservedBoottimeNs(), ObservedAt: a.GetObservedAt(),
 	}
 	return proto.Equal(a, same)

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
 )
@@ -24,6 +25,9 @@ const (
 	reasonPodFailed                = "PodFailed"
 )
 
+// reasonNotInspected is the reason of podset.ConditionRuntimeStateUnknown, which a kubelet does not have.
+const reasonNotInspected = "InspectionFailed"
+
 // owned are the conditions that are computed here; others (readiness gates, DisruptionTarget) are kept as they are.
 var owned = []v1.PodConditionType{
 	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled, v1.AllContainersRestarting,
@@ -33,7 +37,7 @@ var owned = []v1.PodConditionType{
 func (g *generation) conditions(out v1.PodStatus) []v1.PodCondition {
 	var conditions []v1.PodCondition
 	for _, c := range g.pod.Status.Conditions {
-		if !slices.Contains(owned, c.Type) && c.Type != v1.DisruptionTarget {
+		if !slices.Contains(owned, c.Type) && c.Type != v1.DisruptionTarget && c.Type != podset.ConditionRuntimeStateUnknown {
 			conditions = append(conditions, c)
 		}
 	}
@@ -56,7 +60,27 @@ func (g *generation) conditions(out v1.PodStatus) []v1.PodCondition {
 		c.LastTransitionTime = g.transition(c, out)
 		conditions = append(conditions, c)
 	}
-	return conditions
+	return append(conditions, g.unknown()...)
+}
+
+// unknown is the condition of a pod that pleg cannot look at; none when it can. All the rest of the status stays as it was
+// last seen, as a kubelet leaves it: a pod that serves is not taken out of its services since the runtime is slow to answer.
+func (g *generation) unknown() []v1.PodCondition {
+	reason := g.status.GetInspectError()
+	if reason == "" {
+		return nil
+	}
+	since := observed.Time(g.status.GetUnknownSince())
+	if since.IsZero() {
+		since = g.in.Now
+		if before := find(g.in.Previous.Conditions, podset.ConditionRuntimeStateUnknown); before != nil {
+			since = before.LastTransitionTime.Time
+		}
+	}
+	return []v1.PodCondition{{
+		Type: podset.ConditionRuntimeStateUnknown, Status: v1.ConditionTrue, Reason: reasonNotInspected, Message: reason,
+		ObservedGeneration: g.pod.Generation, LastTransitionTime: metav1.NewTime(since),
+	}}
 }
 
 func (g *generation) readyToStart() v1.PodCondition {

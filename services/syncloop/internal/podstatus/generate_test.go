@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observedtest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 )
@@ -316,6 +318,31 @@ func TestARestartOfTheAgentChangesNothing(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, restarted); diff != "" {
 		t.Errorf("a look after a restart (-before +restarted):\n%s", diff)
+	}
+}
+
+// What pleg cannot look at is said to be so, with since when and why, and nothing else changes: whoever reads the status goes on
+// with what was last seen.
+func TestAPodThatCannotBeInspectedKeepsItsStatusAndSaysSo(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
+	seen := observedtest.Status(pod, "s0:ready a@s0:running")
+	before := podstatus.Generate(pod, seen, podstatus.Inputs{Now: now})
+	since := now.Add(-time.Minute)
+	seen.InspectError, seen.UnknownSince = "no answer", timestamppb.New(since)
+	during := podstatus.Generate(pod, seen, podstatus.Inputs{Now: now, Previous: before})
+	last := during.Conditions[len(during.Conditions)-1]
+	if last.Type != podset.ConditionRuntimeStateUnknown || last.Status != v1.ConditionTrue || last.Message != "no answer" || !last.LastTransitionTime.Time.Equal(since) {
+		t.Errorf("the last condition is %+v", last)
+	}
+	pod.Status = during // as an API server gives it back
+	during.Conditions = during.Conditions[:len(during.Conditions)-1]
+	if diff := cmp.Diff(before, during); diff != "" {
+		t.Errorf("besides (-before +during):\n%s", diff)
+	}
+	seen.InspectError, seen.UnknownSince = "", nil
+	after := podstatus.Generate(pod, seen, podstatus.Inputs{Now: now, Previous: pod.Status})
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("when it is over (-before +after):\n%s", diff)
 	}
 }
 

@@ -34,7 +34,7 @@ func (s *Store) observe(uid types.UID, status *lifecyclev1.PodStatus, messages m
 	if e != nil && messages != nil {
 		e.messages = messages
 	}
-	if status == nil || (known != nil && known.GetObservedBoottimeNs() >= status.GetObservedBoottimeNs()) {
+	if status == nil || (known != nil && !isNews(known, status)) {
 		if e != nil && messages != nil {
 			s.compute(uid, false)
 		}
@@ -50,6 +50,15 @@ func (s *Store) observe(uid types.UID, status *lifecyclev1.PodStatus, messages m
 	}
 	s.observed[uid] = status
 	s.compute(uid, false)
+}
+
+// isNews tells whether a status says more than the one that is known: it was observed later, or says of the same observation
+// that the pod could not be inspected since.
+func isNews(known, status *lifecyclev1.PodStatus) bool {
+	if at := status.GetObservedBoottimeNs(); at != known.GetObservedBoottimeNs() {
+		return at > known.GetObservedBoottimeNs()
+	}
+	return status.GetInspectError() != "" && status.GetInspectError() != known.GetInspectError()
 }
 
 // Gone takes in that pleg does not have a pod any more, without an inspection that says so: it was missing in a fresh

@@ -3,16 +3,20 @@ package podstore_test
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
 	"go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
@@ -142,6 +146,45 @@ func TestAnOlderObservationChangesNothing(t *testing.T) {
 	s.Observe("u1", old)
 	if got := s.Observed("u1"); got != newer {
 		t.Error("the older observation won")
+	}
+}
+
+// That a pod cannot be inspected any more is news of the observation that is known already; that it could be then is not.
+func TestAPodThatCannotBeInspectedAnyMoreIsShownSo(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.Open()
+	s.SetPod(pod, "file", "")
+	last := running(t, node, "u1")
+	unknown := func() bool {
+		t.Helper()
+		pods, err := s.Pods()
+		if err != nil || len(pods) != 1 {
+			t.Fatalf("got %v, %v", pods, err)
+		}
+		return slices.ContainsFunc(pods[0].Status.Conditions, func(c v1.PodCondition) bool { return c.Type == podset.ConditionRuntimeStateUnknown })
+	}
+	s.SetWaiting("")
+	s.Observe("u1", last)
+	hung := proto.CloneOf(last)
+	hung.InspectError, hung.UnknownSince = "no answer", timestamppb.Now()
+	s.Event(&lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: "u1", Status: hung})
+	if !unknown() {
+		t.Error("it is not shown")
+	}
+	s.Observe("u1", last)
+	if !unknown() {
+		t.Error("an answer of before took it back")
+	}
+	fresh, err := node.GetPodStatus(t.Context(), "u1", time.Duration(last.GetObservedBoottimeNs()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Observe("u1", fresh)
+	if unknown() {
+		t.Error("it is still shown when it is over")
 	}
 }
 
