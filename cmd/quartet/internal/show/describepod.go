@@ -58,7 +58,7 @@ func (d description) printPod(p *page, now time.Time) {
 	p.field(0, "Status", d.status())
 	if c := unknownState(pod); c != nil {
 		p.field(0, "Runtime State", fmt.Sprintf("unknown since %s (%s): %s", when(c.LastTransitionTime), age(c.LastTransitionTime.Time, now), oneLine(c.Message)),
-			"What is said of its containers is of before. The node asks again each second, and goes on when it has an answer.",
+			"What is said of its containers is of before. The node asks on, and does what is due as soon as there is an answer.",
 			"If it stays so, see the runtime's log for the pod's ids; a restart of the runtime ends no container.")
 	}
 	p.fieldIf(0, "Reason", status.Reason)

@@ -48,7 +48,9 @@ func TestEvents(t *testing.T) {
 	web := &lifecyclev1.Container{Id: "c2", Name: "web", State: running1, StartedAt: timestamppb.New(ago(time.Minute))}
 	setup := &lifecyclev1.Container{Id: "c1", Name: "setup", State: exited, FinishedAt: timestamppb.New(ago(2 * time.Minute)), Reason: "Completed"}
 	hello := observed("hello-node-1", web, setup)
-	n.pleg.set(hello)
+	hung := observed("hung-node-1")
+	hung.InspectError, hung.UnknownSince = "no answer", timestamppb.New(ago(30*time.Second))
+	n.pleg.set(hello, hung)
 	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(59*time.Second))
 	n.putEvent("kube-system", "crash-node-1", "Warning", "main", "BackOff", "Back-off restarting\nfailed container", 3, ago(10*time.Second))
 	n.putEvent("default", "crash-node-1", "Warning", "", "FailedCreatePodSandBox", "Failed to create pod sandbox: no network", 1, ago(90*time.Second))

@@ -64,7 +64,8 @@ func fromEvent(e *lifecyclev1.Event) happening {
 func exitMessage(code int32) string { return fmt.Sprintf("exit code %d", code) }
 
 // fromStatus is what must have happened last to each container of a pod for it to be as it was observed. There is no
-// history of events; this is what can be known of the time before one looks.
+// history of events; this is what can be known of the time before one looks. That the pod's state is not known has happened,
+// too.
 func fromStatus(status *lifecyclev1.PodStatus) []happening {
 	var all []happening
 	for _, c := range status.GetContainers() {
@@ -84,6 +85,12 @@ func fromStatus(status *lifecyclev1.PodStatus) []happening {
 			continue
 		}
 		all = append(all, h)
+	}
+	if why := status.GetInspectError(); why != "" {
+		all = append(all, happening{
+			Time: status.GetUnknownSince().AsTime(), Kind: kindLifecycle, Type: typeSync, Namespace: status.GetNamespace(), Pod: status.GetName(),
+			PodUID: status.GetUid(), Reason: statusUnknown, Message: why,
+		})
 	}
 	return all
 }
