@@ -23,6 +23,8 @@ const (
 	maxScrapes = 4
 	// Path is where the metrics are.
 	Path = "/metrics"
+	// ProbesPath is where those of probes are, as a kubelet's.
+	ProbesPath = "/metrics/probes"
 )
 
 // ServeConfig says what to serve and where.
@@ -33,13 +35,15 @@ type ServeConfig struct {
 	AllowedUIDs []int
 	// Registry has what is served.
 	Registry prometheus.Gatherer
+	// More has what is served at paths of its own, such as "/metrics/probes"; it may be nil.
+	More map[string]prometheus.Gatherer
 	// Logger gets the address, refused peers and errors of single metrics; the default one when nil.
 	Logger *slog.Logger
 	// Ready is called with the address that is listened on; it may be nil.
 	Ready func(net.Addr)
 }
 
-// Serve answers GET /metrics in Prometheus' formats until ctx ends, and returns nil. With no address it waits for ctx. It
+// Serve answers GET /metrics, and what there is More of, in Prometheus' formats until ctx ends, and returns nil. With no address it waits for ctx. It
 // fails when the address cannot be listened on, and says what to do: the metrics of a node that nobody can read would
 // not be missed before they are needed.
 //
@@ -66,11 +70,13 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 
 func serve(ctx context.Context, listener net.Listener, cfg ServeConfig) error {
 	warnings := slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn)
-	mux := http.NewServeMux()
 	// One metric that cannot be gathered must not hide the others.
-	mux.Handle("GET "+Path, promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{
-		ErrorLog: warnings, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
-	}))
+	options := promhttp.HandlerOpts{ErrorLog: warnings, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes}
+	mux := http.NewServeMux()
+	mux.Handle("GET "+Path, promhttp.HandlerFor(cfg.Registry, options))
+	for path, more := range cfg.More {
+		mux.Handle("GET "+path, promhttp.HandlerFor(more, options))
+	}
 	return httpserve.Until(ctx, listener, mux, cfg.Logger)
 }
 

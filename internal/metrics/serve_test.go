@@ -22,10 +22,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // serve serves until the end of the test and returns the address.
 func serve(t *testing.T, address string, registry prometheus.Gatherer) net.Addr {
 	t.Helper()
+	return serveMore(t, address, registry, nil)
+}
+
+func serveMore(t *testing.T, address string, registry prometheus.Gatherer, more map[string]prometheus.Gatherer) net.Addr {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, done := make(chan net.Addr, 1), make(chan error, 1)
 	go func() {
-		done <- metrics.Serve(ctx, metrics.ServeConfig{Address: address, Registry: registry, Ready: func(at net.Addr) { ready <- at }})
+		done <- metrics.Serve(ctx, metrics.ServeConfig{Address: address, Registry: registry, More: more, Ready: func(at net.Addr) { ready <- at }})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -66,6 +71,19 @@ func get(t *testing.T, at net.Addr, path string) (int, string) {
 		t.Fatal(err)
 	}
 	return resp.StatusCode, string(body)
+}
+
+func TestWhatThereIsMoreOfIsAtAPathOfItsOwn(t *testing.T) {
+	more := prometheus.NewRegistry()
+	probes := prometheus.NewCounter(prometheus.CounterOpts{Name: "prober_probe_total", Help: "h"})
+	more.MustRegister(probes)
+	at := serveMore(t, "127.0.0.1:0", prometheus.NewRegistry(), map[string]prometheus.Gatherer{metrics.ProbesPath: more})
+	if code, body := get(t, at, "/metrics/probes"); code != http.StatusOK || !strings.Contains(body, "prober_probe_total 0") {
+		t.Errorf("got %d %s", code, body)
+	}
+	if code, body := get(t, at, "/metrics"); code != http.StatusOK || strings.Contains(body, "prober") {
+		t.Errorf("got %d %s", code, body)
+	}
 }
 
 func TestEveryProcessHasItsOwnMetrics(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
@@ -245,6 +246,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
 			Address: e.cfg.MetricsListen, AllowedUIDs: e.cfg.AllowedUIDs, Registry: e.metrics.Registry, Logger: e.logger,
+			More: map[string]prometheus.Gatherer{metrics.ProbesPath: e.counts.Probes()},
 		})
 	})
 	if e.readOnly != nil {

@@ -106,7 +106,8 @@ func valueOf(metric *dto.Metric) float64 {
 }
 
 // The sections of docs/metrics.md that have tables of metrics: what every service has, what those have that serve or
-// follow a stream or call the container runtime, what one service alone has, and what `quartet metrics` adds.
+// follow a stream or call the container runtime, what one service alone has, what is at a path of its own, and what
+// `quartet metrics` adds.
 const (
 	WholeNode       = "The whole node at once"
 	EveryService    = "Every service"
@@ -116,6 +117,7 @@ const (
 	ConfigMux       = "configmux"
 	PLEG            = "pleg"
 	SyncLoop        = "syncloop"
+	Probes          = "Probes"
 	NodeStatus      = "nodestatus"
 )
 
@@ -180,13 +182,13 @@ func documented(t testing.TB, sections []string) map[string]string {
 }
 
 // row is a row of a table of docs/metrics.md: | `NAME` | TYPE | LABELS | ...
-var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes)_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\|")
+var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes|prober)_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\|")
 
 // rowsOf returns type and labels of each metric, by section and name. It fails for rows in a section that no service is
 // compared with.
 func rowsOf(t testing.TB, document string) map[string]map[string]string {
 	t.Helper()
-	known := []string{WholeNode, EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, NodeStatus}
+	known := []string{WholeNode, EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, Probes, NodeStatus}
 	rows, section := map[string]map[string]string{}, ""
 	for line := range strings.Lines(document) {
 		line = strings.TrimSuffix(line, "\n")

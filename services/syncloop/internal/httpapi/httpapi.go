@@ -4,6 +4,7 @@
 //	/healthz            "ok", or 500 and a line for each reason
 //	/healthz/syncloop   the same of the sync loop alone
 //	/metrics            the metrics of syncloop, in Prometheus' formats
+//	/metrics/probes     those of probes
 //
 // It has neither TLS nor authentication, so it is served on the loopback interface and nowhere else.
 package httpapi
@@ -77,10 +78,12 @@ func Handler(cfg Config) http.Handler {
 	serveHealth := func(w http.ResponseWriter, _ *http.Request) { serveHealth(w, cfg.Health(), cfg.Logger) }
 	mux.HandleFunc("GET /healthz", serveHealth)
 	mux.HandleFunc("GET /healthz/syncloop", serveHealth)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{
+	options := promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
-	}))
-	return cfg.Metrics.Handler(mux, "pods", "healthz", "metrics")
+	}
+	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Gatherer, options))
+	mux.Handle("GET /metrics/probes", promhttp.HandlerFor(cfg.Metrics.Probes(), options))
+	return cfg.Metrics.Handler(mux, "pods", "healthz", "metrics", "metrics/probes")
 }
 
 func servePods(w http.ResponseWriter, pods Pods, logger *slog.Logger) {

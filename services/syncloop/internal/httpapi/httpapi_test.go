@@ -133,6 +133,9 @@ func TestMetricsAreServedAndCountTheRequests(t *testing.T) {
 	for _, path := range []string{"/pods", "/pods/", "/nothing/of/the/kind", "/made-up"} {
 		get(t, url+path)
 	}
+	if code, _, _ := get(t, url+"/metrics/probes"); code != http.StatusOK {
+		t.Errorf("the metrics of probes: %d", code)
+	}
 	code, body, header := get(t, url+"/metrics")
 	if code != http.StatusOK || !strings.HasPrefix(header.Get("Content-Type"), "text/plain") {
 		t.Fatalf("got %d %s", code, header.Get("Content-Type"))
@@ -140,6 +143,7 @@ func TestMetricsAreServedAndCountTheRequests(t *testing.T) {
 	for _, want := range []string{
 		`kubelet_http_requests_total{long_running="false",method="GET",path="pods",server_type="readonly"} 2`,
 		`kubelet_http_requests_total{long_running="false",method="GET",path="other",server_type="readonly"} 2`,
+		`kubelet_http_requests_total{long_running="false",method="GET",path="metrics/probes",server_type="readonly"} 1`,
 		`kubelet_http_inflight_requests{long_running="false",method="GET",path="metrics",server_type="readonly"} 1`,
 		`kubelet_http_requests_duration_seconds_count{long_running="false",method="GET",path="pods",server_type="readonly"} 2`,
 		`kubelet_started_pods_total 0`,

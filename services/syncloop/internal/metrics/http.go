@@ -34,10 +34,13 @@ func newHTTPMetrics(f factory) httpMetrics {
 	}
 }
 
-// Handler counts and times what next answers. Paths are the first parts of the paths that it knows.
+// Handler counts and times what next answers. Paths are the paths that it knows, or their first parts.
 func (m *Metrics) Handler(next http.Handler, paths ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		path, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+		path := strings.TrimPrefix(r.URL.Path, "/")
+		if !slices.Contains(paths, path) {
+			path, _, _ = strings.Cut(path, "/")
+		}
 		if !slices.Contains(paths, path) {
 			path = other
 		}
