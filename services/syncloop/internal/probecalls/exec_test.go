@@ -27,7 +27,7 @@ type execRig struct {
 	id  string
 }
 
-func newExecRig(t *testing.T) *execRig {
+func newExecRig(t testing.TB) *execRig {
 	t.Helper()
 	e := &execRig{rig: newRig(t), cri: fakecri.New(t)}
 	runtime, err := harness.CRIClient(t, e.cri.Endpoint()).Runtime(t.Context())
@@ -42,7 +42,7 @@ func newExecRig(t *testing.T) *execRig {
 }
 
 // startContainer starts a container in a sandbox of its own.
-func startContainer(t *testing.T, runtime internalapi.RuntimeService, image string, args []string) (id string) {
+func startContainer(t testing.TB, runtime internalapi.RuntimeService, image string, args []string) (id string) {
 	t.Helper()
 	sandbox := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "shop", Uid: "u1"}, Linux: &runtimeapi.LinuxPodSandboxConfig{},
@@ -64,7 +64,7 @@ func startContainer(t *testing.T, runtime internalapi.RuntimeService, image stri
 }
 
 // command is a probe that runs a command in the container.
-func (e *execRig) command(t *testing.T, command ...string) probecalls.Target {
+func (e *execRig) command(t testing.TB, command ...string) probecalls.Target {
 	t.Helper()
 	to := target(t, nobody(t), v1.ProbeHandler{Exec: &v1.ExecAction{Command: command}})
 	to.ContainerID, to.PodIP = e.id, "" // it needs no address

@@ -17,7 +17,7 @@ import (
 )
 
 // serveGRPC serves until the end of the test.
-func serveGRPC(t *testing.T, register func(*grpc.Server), options ...grpc.ServerOption) net.Addr {
+func serveGRPC(t testing.TB, register func(*grpc.Server), options ...grpc.ServerOption) net.Addr {
 	t.Helper()
 	listener := listen(t, "127.0.0.1:0")
 	server := grpc.NewServer(options...)
