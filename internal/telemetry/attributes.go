@@ -22,6 +22,8 @@ const (
 	KeyReason       = "reason"
 	KeyCause        = "cause"
 	KeyPhase        = "phase"
+	KeyProbe        = "probe"
+	KeyResult       = "result"
 	KeyError        = "error"
 	KeyRetryAfter   = "retry_after"
 	KeyDuration     = "duration"
@@ -58,11 +60,13 @@ const (
 	AttrSource = attribute.Key("quartet.source")
 	// AttrOp is what a change does to a pod: ADD, UPDATE, DELETE, REMOVE, RECONCILE.
 	AttrOp = attribute.Key("quartet.op")
-	// AttrCause is why a worker worked: config, lost, seen or due.
+	// AttrCause is why a worker worked: config, lost, probe, seen or due.
 	AttrCause = attribute.Key("quartet.cause")
 	// AttrTry counts the pieces of work in a row that left something to be done, a number from 1.
 	AttrTry = attribute.Key("quartet.try")
-	// AttrOutcome is what a piece of work came to when it was neither done nor failed.
+	// AttrProbe is the kind of a probe: liveness, readiness, startup.
+	AttrProbe = attribute.Key("quartet.probe")
+	// AttrOutcome is what a piece of work came to when it was neither done nor failed, and what a probe came to: success, failure.
 	AttrOutcome = attribute.Key("quartet.outcome")
 	// AttrEvent is the type of a lifecycle event: ContainerStarted, ContainerDied, ContainerRemoved, PodSync.
 	AttrEvent = attribute.Key("quartet.event")

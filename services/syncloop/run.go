@@ -49,6 +49,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtimewatch"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
@@ -133,6 +134,7 @@ type engine struct {
 	events  *podevents.Recorder
 	pool    *worker.Pool
 	loop    *loop.Loop
+	probes  *probes.Manager
 	// cgroups is nil when pods have none of their own.
 	cgroups *podcgroups.Tree
 	server  *engineserver.Server
@@ -166,6 +168,9 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	e.events = podevents.New(podevents.Config{
 		NodeName: cfg.NodeName, Clock: realClock, Logger: tel.Logger, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePodEvents),
 	})
+	if e.probes, err = newProbes(ctx, cfg, tel, runtime, e.events, e.counts); err != nil {
+		return nil, err
+	}
 	starts := phases.New()
 	askNode := peers.Node(nodev1.NewNodeServiceClient(to.nodestatus))
 	config := podruntime.Config{
@@ -175,6 +180,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		UserIDs:    userIDs(cfg).Of,
 		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: e.counts,
 		Events: e.events, Phases: starts, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For,
+		Liveness: e.probes.Liveness, Startup: e.probes.Startup,
 	}
 	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
 		config.Cgroups = e.cgroups
@@ -184,7 +190,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	manager := podruntime.New(config)
 	e.manager = manager
 	e.store = podstore.New(podstore.Config{
-		Generate: podstatus.Generate, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
+		Generate: podstatus.Generate, Probes: e.probes, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
 		Phases: starts, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
 	})
 	pleg := peers.NewPLEG(lifecyclev1.NewLifecycleServiceClient(to.pleg))
@@ -195,7 +201,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	})
 	e.loop = loop.New(loop.Config{
 		Desired: peers.ConfigMux(configv1.NewConfigServiceClient(to.configmux)), Events: pleg.Events(),
-		Pleg:    connectedPLEG{PLEG: pleg, runtime: runtime},
+		Pleg: connectedPLEG{PLEG: pleg, runtime: runtime}, Probes: e.probes,
 		Workers: e.pool, Store: e.store, Evictions: book, Endings: ends, PodFromObserved: podruntime.PodFromObserved, Leftovers: manager.Leftovers,
 		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,
 		Node: nodewatch.Source(nodev1.NewNodeServiceClient(to.nodestatus)), UnsafeSysctls: cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: e.events,
@@ -228,6 +234,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.watchRuntime(ctx) })
 	group.Go(func() error { return ended(ctx, e.loop.Run(ctx)) })
+	group.Go(func() error { return ended(ctx, e.probes.Run(ctx)) })
 	if e.cgroups != nil {
 		group.Go(func() error { return ended(ctx, e.cgroups.Run(ctx)) })
 	}

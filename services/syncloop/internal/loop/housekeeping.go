@@ -36,6 +36,7 @@ func (l *Loop) housekeep() {
 			l.endOrphans()
 			l.forgetEvictions()
 			l.forgetEndings()
+			l.forgetProbes()
 		}
 	}
 	if took := l.cfg.Clock.Since(begun); took > housekeepingWarning {

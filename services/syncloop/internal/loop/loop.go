@@ -6,6 +6,7 @@
 //
 //	config        from WatchPodUpdates: additions, updates, removes, reconciles, the state of sources
 //	lifecycle     from WatchEvents: what pleg has seen happen
+//	probes        from the probes: liveness, readiness and startup that have come to another result
 //	due           the earliest time at which a worker works by itself
 //	gate          whether pleg and the runtime can be relied on
 //	nodes         from WatchNode: the node, whose labels, taints and allocatable admission asks for
@@ -36,6 +37,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
 
@@ -93,12 +95,23 @@ type Workers interface {
 	Due() *worker.Due
 }
 
+// Probes has the results of probes.
+type Probes interface {
+	// Changes has the results that change.
+	Changes() <-chan probes.Change
+	// UIDs returns the pods that there are results of, Forget drops one.
+	UIDs() []types.UID
+	Forget(uid types.UID)
+}
+
 // Config is what a Loop needs.
 type Config struct {
 	// Desired is configmux's stream of pods and sources.
 	Desired stream.Source[*Desired]
 	// Events is pleg's stream of events.
-	Events  stream.Source[*lifecyclev1.Event]
+	Events stream.Source[*lifecyclev1.Event]
+	// Probes tells which probes have come to another result: *probes.Manager. Nil is a node without a prober.
+	Probes  Probes
 	Pleg    Pleg
 	Workers Workers
 	Store   *podstore.Store
@@ -232,6 +245,10 @@ func (l *Loop) turn(ctx context.Context) error {
 	defer housekeeping.Stop()
 	due := l.cfg.Clock.NewTimer(idleWake)
 	defer due.Stop()
+	var probed <-chan probes.Change
+	if l.cfg.Probes != nil {
+		probed = l.cfg.Probes.Changes()
+	}
 	for {
 		l.lastTurn.Store(l.cfg.Clock.Now().UnixNano())
 		select {
@@ -241,6 +258,8 @@ func (l *Loop) turn(ctx context.Context) error {
 			l.timed(metrics.EventConfig, func() { l.handleConfig(e) })
 		case e := <-l.lifecycle:
 			l.timed(metrics.EventLifecycle, func() { l.handleLifecycle(e) })
+		case change := <-probed:
+			l.timed(metrics.EventProbe, func() { l.handleProbe(change) })
 		case state := <-l.gate:
 			l.timed(metrics.EventGate, func() { l.handleGate(state) })
 		case node := <-l.nodes:

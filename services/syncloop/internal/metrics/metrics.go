@@ -66,6 +66,7 @@ type Event string
 const (
 	EventConfig       Event = "config"
 	EventLifecycle    Event = "lifecycle"
+	EventProbe        Event = "probe"
 	EventGate         Event = "gate"
 	EventNode         Event = "node"
 	EventLeftovers    Event = "leftovers"

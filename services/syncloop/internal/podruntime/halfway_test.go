@@ -4,9 +4,6 @@ import (
 	"context"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 )
@@ -80,17 +77,5 @@ func TestTheBeginningOfAPodOutlivesItsFirstSandbox(t *testing.T) {
 		if got := observed.Started(status); len(status.Sandboxes) != 1 || !got.Equal(began) {
 			t.Errorf("%d sandboxes; the pod began at %v, then at %v", len(status.Sandboxes), began, got)
 		}
-	}
-}
-
-func TestProbesThatAreNotRunAreTold(t *testing.T) {
-	var log logLines
-	n := newNode(t, func(c *podruntime.Config) { c.Logger = log.logger() })
-	pod := newPod("a", "b")
-	pod.Spec.Containers[1].ReadinessProbe = &v1.Probe{ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(80)}}}
-	n.sync(pod)
-	n.sync(pod)
-	if got := log.count("the probes of a pod are not run"); got != 1 {
-		t.Errorf("told %d times", got)
 	}
 }

@@ -79,10 +79,6 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	if len(cut) > 0 {
 		s.m.cfg.Logger.WarnContext(ctx, "the pod's DNS configuration was cut", telemetry.KeyPod, podName(s.pod), telemetry.KeyReason, strings.Join(cut, "; "))
 	}
-	if names := probed(s.pod); names != "" && s.m.cfg.Liveness == nil {
-		s.m.cfg.Logger.WarnContext(ctx, "the probes of a pod are not run by this version of Quartet; its containers count as ready when they run",
-			telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, names)
-	}
 	s.m.cfg.Logger.InfoContext(ctx, "created a sandbox", telemetry.KeyPod, podName(s.pod), telemetry.KeySandboxID, id,
 		telemetry.KeyCause, s.actions.SandboxCause)
 	s.sandbox = sandbox{id: id, ids: ids, config: config, ips: s.ips(id, nil)}

@@ -1,8 +1,6 @@
 package podruntime
 
 import (
-	"strings"
-
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -20,18 +18,4 @@ func supported(pod *v1.Pod) error {
 		}
 	}
 	return nil
-}
-
-// probed names the containers of a pod that ask for probes, which this version does not run: such a container counts as
-// ready, and is not restarted, by whether it runs alone.
-func probed(pod *v1.Pod) string {
-	var names []string
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if c := &list[i]; c.LivenessProbe != nil || c.ReadinessProbe != nil || c.StartupProbe != nil {
-				names = append(names, c.Name)
-			}
-		}
-	}
-	return strings.Join(names, ", ")
 }

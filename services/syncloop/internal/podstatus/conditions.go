@@ -232,8 +232,12 @@ func (g *generation) since(kind v1.PodConditionType, out v1.PodStatus) time.Time
 	case v1.DisruptionTarget, v1.PodResizePending, v1.PodResizeInProgress, v1.AllContainersRestarting: // not computed here
 	case v1.PodReady, v1.ContainersReady:
 		for _, s := range slices.Concat(out.InitContainerStatuses, out.ContainerStatuses) {
-			if s.State.Running != nil {
-				later(s.State.Running.StartedAt.Time)
+			if s.State.Running == nil {
+				continue
+			}
+			later(s.State.Running.StartedAt.Time)
+			if g.in.ProbedSince != nil {
+				later(g.in.ProbedSince(observed.Latest(g.status, s.Name).GetId()))
 			}
 		}
 	}

@@ -35,6 +35,9 @@ type Inputs struct {
 	// Started says whether the startup probe of a running container has succeeded; nil when there is no prober. It is
 	// asked only for containers with a startup probe.
 	Started func(containerID string) bool
+	// ProbedSince says when the last probe of a container succeeded that it needs to be ready, zero when none has; nil when there
+	// is no prober.
+	ProbedSince func(containerID string) time.Time
 	// Messages has the termination messages of ended containers, by container ID.
 	Messages map[string]string
 	// Terminal is true when the pod's worker has finished: nothing is restarted any more, whatever the restart policy.

@@ -84,10 +84,28 @@ func (s *Store) Event(event *lifecyclev1.Event) {
 	messages := s.readMessages(uid, event.GetStatus())
 	s.mu.Lock()
 	s.observe(uid, event.GetStatus(), messages)
+	s.mu.Unlock()
+	if event.GetType() == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED {
+		s.tellReady(uid, event.GetTraceparent(), begun)
+	}
+}
+
+// Probed takes in that a probe of a pod has another result. When that has made the pod ready, the trace ends as that of [Store.Event].
+func (s *Store) Probed(uid types.UID, traceparent string) {
+	begun := time.Now()
+	s.mu.Lock()
+	if s.entries[uid] != nil {
+		s.compute(uid, false)
+	}
+	s.mu.Unlock()
+	s.tellReady(uid, traceparent, begun)
+}
+
+// tellReady ends a trace that has made a pod ready, once for each time that it has come to be.
+func (s *Store) tellReady(uid types.UID, traceparent string, begun time.Time) {
+	s.mu.Lock()
 	e := s.entries[uid]
-	told := e != nil && s.open && event.GetType() == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED &&
-		!e.readyTold && isReady(&e.status)
-	if !told {
+	if e == nil || !s.open || e.readyTold || !isReady(&e.status) {
 		s.mu.Unlock()
 		return
 	}
@@ -95,7 +113,7 @@ func (s *Store) Event(event *lifecyclev1.Event) {
 	about, phase := telemetry.Subject{Namespace: e.pod.Namespace, Pod: e.pod.Name, UID: string(uid)}, string(e.status.Phase)
 	s.mu.Unlock()
 
-	ctx, span := telemetry.Start(telemetry.WithTraceparent(context.Background(), event.GetTraceparent()), s.cfg.Tracer, "status.update",
+	ctx, span := telemetry.Start(telemetry.WithTraceparent(context.Background(), traceparent), s.cfg.Tracer, "status.update",
 		about, trace.WithTimestamp(begun))
 	if span.IsRecording() {
 		span.SetAttributes(telemetry.AttrPhase.String(phase), telemetry.AttrReady.Bool(true))

@@ -37,6 +37,8 @@ type Config struct {
 	// Messages reads the termination messages of ended containers, by container ID; nil reads none. It is called without
 	// a lock, for ended containers that it has not been asked for before.
 	Messages func(pod *v1.Pod, ended []*lifecyclev1.Container) map[string]string
+	// Probes has the results of probes, and is told which containers run; nil is a node without a prober.
+	Probes Probes
 	// HostIPs are the addresses of the node, the primary one first.
 	HostIPs []string
 	Clock   clock.WithTicker
@@ -48,6 +50,19 @@ type Config struct {
 	Phases *phases.Book
 	// StreamMetrics counts what the stream of pods does; nil is for nobody to read.
 	StreamMetrics *stream.ServedMetrics
+}
+
+// Probes runs the probes of containers; *probes.Manager does it. Its methods are called with the store's lock held: they wait for
+// nothing and do not call the store.
+type Probes interface {
+	// Observe takes in what is wanted and what was observed of a pod, its first address, and whether it is being ended.
+	Observe(pod *v1.Pod, observed *lifecyclev1.PodStatus, ip string, ending bool)
+	// Forget drops a pod.
+	Forget(uid types.UID)
+	// Ready and Started say what podstatus.Inputs asks for, Since what its ProbedSince does.
+	Ready(containerID string) bool
+	Started(containerID string) bool
+	Since(containerID string) time.Time
 }
 
 // NotReadyError says that the pods cannot be told yet, and why.
@@ -235,6 +250,9 @@ func (s *Store) Forget(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.observed, uid)
+	if s.cfg.Probes != nil {
+		s.cfg.Probes.Forget(uid)
+	}
 	s.cfg.Metrics.PodGone(uid)
 	s.cfg.Phases.Forget(uid)
 	e := s.entries[uid]
@@ -265,7 +283,13 @@ func (s *Store) compute(uid types.UID, changed bool) {
 		Now: s.cfg.Clock.Now(), Reasons: e.reasons, Previous: e.status, RuntimeName: s.runtimeName, HostIPs: s.cfg.HostIPs,
 		Messages: e.messages, Terminal: e.state >= worker.Terminated, Reason: e.whole.Reason, Message: e.whole.Message,
 	}
+	if s.cfg.Probes != nil {
+		in.Readiness, in.Started, in.ProbedSince = s.cfg.Probes.Ready, s.cfg.Probes.Started, s.cfg.Probes.Since
+	}
 	status := s.cfg.Generate(e.pod, observed, in)
+	if s.cfg.Probes != nil {
+		s.cfg.Probes.Observe(e.pod, observed, status.PodIP, e.state > worker.Syncing || e.eviction != nil)
+	}
 	if e.eviction != nil {
 		status.Phase, status.Reason, status.Message = v1.PodFailed, e.eviction.Reason, e.eviction.Message
 		if isEmpty(observed) { // none of its containers waits for anything any more

@@ -17,6 +17,8 @@ const (
 	CauseDue CauseKind = iota
 	// CauseSeen: pleg has seen the pod change. It may be the echo of the worker's own write.
 	CauseSeen
+	// CauseProbe: a probe of the pod has another result.
+	CauseProbe
 	// CauseLost: pleg has seen something of the pod end.
 	CauseLost
 	// CauseConfig: what is wanted of the pod has changed.
@@ -30,6 +32,8 @@ func (k CauseKind) String() string {
 		return "due"
 	case CauseSeen:
 		return "seen"
+	case CauseProbe:
+		return "probe"
 	case CauseLost:
 		return "lost"
 	case CauseConfig:
@@ -87,15 +91,15 @@ func Fold(older, newer Update) Update {
 	return out
 }
 
-// foldCause returns the more pressing cause, the newer one of two that press as much. What pleg saw end is not lost: each of
-// several crashes leads to the work that follows them.
+// foldCause returns the more pressing cause, the newer one of two that press as much. What pleg saw end and what a probe has found
+// is not lost: each of several crashes leads to the work that follows them.
 func foldCause(older, newer Cause) Cause {
 	wins, loses := newer, older
 	if older.Kind > newer.Kind {
 		wins, loses = older, newer
 	}
 	also := slices.Concat(older.Also, newer.Also)
-	if loses.Kind >= CauseLost && loses.Traceparent != wins.Traceparent {
+	if loses.Kind >= CauseProbe && loses.Traceparent != wins.Traceparent {
 		also = withTraceparent(also, loses.Traceparent)
 	}
 	wins.Also = also[max(0, len(also)-maxOpen):]

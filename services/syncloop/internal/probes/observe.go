@@ -1,0 +1,131 @@
+package probes
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
+	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probecalls"
+)
+
+// Observe takes in what is wanted and what was observed of a pod, and its first address. The probes of containers that have come to
+// run begin, those of containers that have ended end, with their results. Of a pod that is being ended only readiness is asked on:
+// whoever sends requests to it is to know how long it takes them.
+func (m *Manager) Observe(want *v1.Pod, status *lifecyclev1.PodStatus, ip string, ending bool) {
+	specs := probed(want)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[want.UID]
+	if p == nil {
+		if len(specs) == 0 {
+			return
+		}
+		p = newPod(want.UID)
+		m.pods[want.UID] = p
+	}
+	p.ending = ending
+	asked := map[string]bool{}
+	for _, spec := range specs {
+		seen := observed.Latest(status, spec.Name)
+		if !observed.Alive(seen) {
+			continue
+		}
+		asked[spec.Name] = true
+		m.follow(p, want, spec, seen, ip)
+	}
+	for name := range p.containers {
+		if !asked[name] {
+			m.end(p, name)
+		}
+	}
+	m.dropGone(p, status)
+}
+
+// follow begins the probes of a container, or brings them up to date. Called with mu held.
+func (m *Manager) follow(p *pod, want *v1.Pod, spec *v1.Container, seen *lifecyclev1.Container, ip string) {
+	c := p.containers[spec.Name]
+	if c != nil && c.id != seen.GetId() {
+		m.end(p, spec.Name)
+		c = nil
+	}
+	if c == nil {
+		if !observed.Running(seen) {
+			return // it is not known whether it does
+		}
+		c = &container{id: seen.GetId(), probes: map[probecalls.Kind]*probe{}}
+		p.containers[spec.Name], p.ids[c.id] = c, true
+	}
+	for _, kind := range kinds() {
+		target := probecalls.Target{Pod: want, Container: spec, Kind: kind, Probe: specOf(spec, kind), ContainerID: c.id, PodIP: ip}
+		m.followOne(p, c, target, seen)
+	}
+	for kind, one := range c.probes {
+		switch {
+		case p.ending && kind != probecalls.Readiness:
+			m.stop(one)
+		case spec.StartupProbe == nil: // it may have been taken out
+			m.open(one)
+		}
+	}
+}
+
+// followOne begins a probe, brings it up to date, or ends it when the container does not ask for it any more. Called with mu held.
+func (m *Manager) followOne(p *pod, c *container, target probecalls.Target, seen *lifecyclev1.Container) {
+	one := c.probes[target.Kind]
+	if one != nil && !equality.Semantic.DeepEqual(one.target.Probe, target.Probe) {
+		m.stop(one)
+		delete(c.probes, target.Kind)
+		one = nil
+	}
+	if target.Probe == nil {
+		return
+	}
+	p.targets[probeKey{target.Container.Name, target.Kind}] = target
+	if one != nil {
+		one.target = target
+		return
+	}
+	kept, startedAt := m.told[c.id], observed.Time(seen.GetStartedAt())
+	one = &probe{
+		target: target, place: -1, startedBy: seen.GetAnnotations()[telemetry.AnnotationTraceparent], since: kept[target.Kind].Since,
+		machine: begin(target.Kind, timingOf(target.Probe), beginning{
+			now: m.cfg.Clock.Now(), startedAt: startedAt, kept: kept[target.Kind].Result,
+			gated:   target.Container.StartupProbe != nil && kept[probecalls.Startup].Result != decide.Success,
+			resumed: startedAt.Before(m.begun), spread: m.cfg.Spread(),
+		}),
+	}
+	c.probes[target.Kind] = one
+	m.schedule(one)
+}
+
+// end ends the probes of a container. Called with mu held.
+func (m *Manager) end(p *pod, name string) {
+	for _, one := range p.containers[name].probes {
+		m.stop(one)
+	}
+	delete(p.containers, name)
+}
+
+// dropGone drops the results of containers that do not run. Called with mu held.
+func (m *Manager) dropGone(p *pod, status *lifecyclev1.PodStatus) {
+	if status.GetInspectError() != "" {
+		return // what is known of it is old
+	}
+	alive := map[string]bool{}
+	for _, c := range status.GetContainers() {
+		alive[c.GetId()] = observed.Alive(c)
+	}
+	for id := range p.ids {
+		if !alive[id] {
+			delete(p.ids, id)
+			delete(m.told, id)
+			m.tidyLater(p.uid)
+		}
+	}
+	if len(p.ids) == 0 && len(p.targets) == 0 {
+		delete(m.pods, p.uid)
+	}
+}

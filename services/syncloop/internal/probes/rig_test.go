@@ -1,0 +1,198 @@
+package probes_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
+	"github.com/quartet-node/quartet/services/syncloop/internal/observedtest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probecalls"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a manager on the clock of a bubble, whose calls a test answers.
+type rig struct {
+	t       *testing.T
+	dir     string
+	begun   time.Time
+	log     bytes.Buffer
+	manager *probes.Manager
+	kill    func()
+
+	mu sync.Mutex
+	// answers has what is answered from now on, by "container kind"; success when there is nothing.
+	answers map[string]func(context.Context) probecalls.Answer
+	calls   []string
+	changes []string
+	forgot  []string
+}
+
+// play runs a test in a bubble, whose clock moves when everybody waits.
+func play(t *testing.T, test func(*rig)) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, dir: dir, begun: time.Now(), answers: map[string]func(context.Context) probecalls.Answer{}}
+		r.start()
+		test(r)
+		r.kill()
+	})
+}
+
+// start starts a manager over the directory, as a restart of the process does.
+func (r *rig) start() {
+	r.t.Helper()
+	logger := slog.New(slog.NewTextHandler(&r.log, nil))
+	book, err := probes.OpenBook(r.dir, logger)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.manager = probes.New(probes.Config{
+		Probe: r.probe, Forget: r.forget, Book: book, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: logger,
+		Spread: func() float64 { return 0.5 },
+	})
+	ctx, end := context.WithCancel(r.t.Context())
+	var running sync.WaitGroup
+	manager := r.manager
+	running.Go(func() {
+		if err := manager.Run(ctx); !errors.Is(err, context.Canceled) {
+			r.t.Errorf("the manager ended with %v", err)
+		}
+	})
+	running.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case c := <-manager.Changes():
+				r.note(&r.changes, fmt.Sprintf("%s %s %s", c.ContainerID, strings.ToLower(string(c.Kind)), map[decide.ProbeResult]string{
+					decide.Success: "success", decide.Failure: "failure",
+				}[c.Result]))
+			}
+		}
+	})
+	r.kill = func() {
+		end()
+		running.Wait()
+	}
+}
+
+func (r *rig) probe(ctx context.Context, t probecalls.Target) probecalls.Answer {
+	name := t.Container.Name + " " + strings.ToLower(string(t.Kind))
+	r.note(&r.calls, name)
+	r.mu.Lock()
+	answer := r.answers[name]
+	r.mu.Unlock()
+	if answer == nil {
+		return probecalls.Answer{Outcome: probecalls.Success}
+	}
+	return answer(ctx)
+}
+
+func (r *rig) forget(t probecalls.Target) {
+	r.note(&r.forgot, t.Container.Name+" "+strings.ToLower(string(t.Kind)))
+}
+
+// note adds a line with the seconds since the rig was made.
+func (r *rig) note(to *[]string, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	*to = append(*to, fmt.Sprintf("%v %s", time.Since(r.begun).Seconds(), text))
+}
+
+// answer makes a probe answer something from now on.
+func (r *rig) answer(probe string, answer func(context.Context) probecalls.Answer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answers[probe] = answer
+}
+
+func fails(context.Context) probecalls.Answer {
+	return probecalls.Answer{Outcome: probecalls.Failure, Output: "no"}
+}
+
+// hangs answers when the call is taken back.
+func hangs(ctx context.Context) probecalls.Answer {
+	<-ctx.Done()
+	return probecalls.Answer{Err: ctx.Err()}
+}
+
+// pass lets time pass, and then lets everything be done that is due.
+func (r *rig) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// took returns the lines that were noted, and drops them. They are compared as a set: what happens in the same instant has no order.
+func (r *rig) took(from *[]string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lines := *from
+	*from = nil
+	slices.Sort(lines)
+	return strings.Join(lines, ", ")
+}
+
+func (r *rig) expect(what string, from *[]string, want string) {
+	r.t.Helper()
+	if got := r.took(from); got != want {
+		r.t.Errorf("%s\ngot  %s\nwant %s", what, got, want)
+	}
+}
+
+// files are the names and contents of the files of the book.
+func (r *rig) files() string {
+	r.t.Helper()
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var all []string
+	for _, e := range entries {
+		data, err := os.ReadFile(filepath.Join(r.dir, e.Name()))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		all = append(all, e.Name()+" "+string(data))
+	}
+	return strings.Join(all, "\n")
+}
+
+// observe tells the manager of a pod; its containers were started now.
+func (r *rig) observe(pod *v1.Pod, words string) *lifecyclev1.PodStatus {
+	return r.observeStarted(pod, words, time.Now())
+}
+
+func (r *rig) observeStarted(pod *v1.Pod, words string, started time.Time) *lifecyclev1.PodStatus {
+	status := observedtest.Status(pod, words)
+	for _, c := range status.GetContainers() {
+		c.StartedAt = timestamppb.New(started)
+	}
+	r.manager.Observe(pod, status, "10.0.0.9", false)
+	return status
+}
+
+// every is a probe that is run each second and believed at once.
+func every() *v1.Probe {
+	return &v1.Probe{PeriodSeconds: 1, SuccessThreshold: 1, FailureThreshold: 1, TimeoutSeconds: 1}
+}
