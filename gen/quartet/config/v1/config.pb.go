@@ -700,7 +700,9 @@ type Source struct {
 	Mode string `protobuf:"bytes,6,opt,name=mode,proto3" json:"mode,omitempty"`
 	// What is wrong with it now, in the order of path and pod. It is empty when all is well: an error that has been
 	// mended is dropped.
-	Errors        []*SourceError `protobuf:"bytes,7,rep,name=errors,proto3" json:"errors,omitempty"`
+	Errors []*SourceError `protobuf:"bytes,7,rep,name=errors,proto3" json:"errors,omitempty"`
+	// How many of its config maps and secrets count now.
+	Objects       int32 `protobuf:"varint,8,opt,name=objects,proto3" json:"objects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -784,6 +786,13 @@ func (x *Source) GetErrors() []*SourceError {
 	return nil
 }
 
+func (x *Source) GetObjects() int32 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
 // SourceError is one thing that is wrong with what a source gave.
 type SourceError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -800,7 +809,9 @@ type SourceError struct {
 	// When it was last seen.
 	LastSeenAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_seen_at,json=lastSeenAt,proto3" json:"last_seen_at,omitempty"`
 	// How often it was seen.
-	Count         int32 `protobuf:"varint,7,opt,name=count,proto3" json:"count,omitempty"`
+	Count int32 `protobuf:"varint,7,opt,name=count,proto3" json:"count,omitempty"`
+	// "configmap NAMESPACE/NAME" or "secret NAMESPACE/NAME" when it is about one of those.
+	Object        string `protobuf:"bytes,8,opt,name=object,proto3" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -882,6 +893,13 @@ func (x *SourceError) GetCount() int32 {
 		return x.Count
 	}
 	return 0
+}
+
+func (x *SourceError) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
 }
 
 // ApplyPodRequest names the pod to run.
@@ -1081,8 +1099,15 @@ func (*DeletePodResponse) Descriptor() ([]byte, []int) {
 // WatchObjectsRequest opens or resumes a subscription.
 type WatchObjectsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The token of the last message that the subscriber has handled; empty for a new subscription.
-	ResumeToken   []byte `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// The token of the last message that the subscriber has handled; empty for a new subscription. It is good with the same
+	// kind, namespace and name only; with others the subscription begins anew, as START_SNAPSHOT_INVALID.
+	ResumeToken []byte `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// "ConfigMap" or "Secret": the others are left out. Empty for both.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Leaves out the objects of other namespaces; empty for all.
+	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Leaves out the objects of other names; empty for all.
+	Name          string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1124,13 +1149,36 @@ func (x *WatchObjectsRequest) GetResumeToken() []byte {
 	return nil
 }
 
-// WatchObjectsResponse is one message of the subscription.
+func (x *WatchObjectsRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *WatchObjectsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *WatchObjectsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// WatchObjectsResponse is one message of the subscription. At most one of object and source is set.
 type WatchObjectsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The envelope.
 	Frame *v1.Frame `protobuf:"bytes,1,opt,name=frame,proto3" json:"frame,omitempty"`
 	// The object, on SNAPSHOT and DELTA.
-	Object        *Object `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	Object *Object `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	// The state of a source, on SNAPSHOT and DELTA; whatever the request leaves out.
+	Source        *SourceState `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1179,13 +1227,29 @@ func (x *WatchObjectsResponse) GetObject() *Object {
 	return nil
 }
 
+func (x *WatchObjectsResponse) GetSource() *SourceState {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
 // Object is a config map or a secret.
 type Object struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "ConfigMap" or "Secret".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The v1.ConfigMap or v1.Secret, as the bytes of its Marshal method.
-	Object        []byte `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	// The v1.ConfigMap or v1.Secret, defaulted and validated, with stringData folded into data, as the bytes of its Marshal
+	// method. Empty when it is gone.
+	Object []byte `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	// Its namespace.
+	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its name.
+	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	// The source that it belongs to: "file", "http" or "local".
+	Source string `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`
+	// The W3C trace context of the change, empty when it is not traced.
+	Traceparent   string `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1234,6 +1298,630 @@ func (x *Object) GetObject() []byte {
 	return nil
 }
 
+func (x *Object) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Object) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Object) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Object) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
+// ListObjectsRequest asks for all objects.
+type ListObjectsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "ConfigMap" or "Secret"; empty for both.
+	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListObjectsRequest) Reset() {
+	*x = ListObjectsRequest{}
+	mi := &file_quartet_config_v1_config_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListObjectsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListObjectsRequest) ProtoMessage() {}
+
+func (x *ListObjectsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_config_v1_config_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListObjectsRequest.ProtoReflect.Descriptor instead.
+func (*ListObjectsRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ListObjectsRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+// ListObjectsResponse has what can be told of all objects.
+type ListObjectsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of kind, namespace and name.
+	Objects       []*ObjectSummary `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListObjectsResponse) Reset() {
+	*x = ListObjectsResponse{}
+	mi := &file_quartet_config_v1_config_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListObjectsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListObjectsResponse) ProtoMessage() {}
+
+func (x *ListObjectsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_config_v1_config_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListObjectsResponse.ProtoReflect.Descriptor instead.
+func (*ListObjectsResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ListObjectsResponse) GetObjects() []*ObjectSummary {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+// ObjectSummary says what there is, and nothing of a secret that is secret.
+type ObjectSummary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "ConfigMap" or "Secret".
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Its namespace.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its name.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// The type of a secret, for example "Opaque"; empty of a config map.
+	Type string `protobuf:"bytes,4,opt,name=type,proto3" json:"type,omitempty"`
+	// True when it says that it is not to be changed.
+	Immutable bool `protobuf:"varint,5,opt,name=immutable,proto3" json:"immutable,omitempty"`
+	// The keys of its data, in their order.
+	Keys []*ObjectKey `protobuf:"bytes,6,rep,name=keys,proto3" json:"keys,omitempty"`
+	// The source that it belongs to: "file", "http" or "local".
+	Source string `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
+	// The file or URL that it was found in.
+	Path string `protobuf:"bytes,8,opt,name=path,proto3" json:"path,omitempty"`
+	// When it was applied first; of another source, when this configmux has seen it first.
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// The v1.ConfigMap, as the bytes of its Marshal method. Always empty of a secret.
+	ConfigMap     []byte `protobuf:"bytes,10,opt,name=config_map,json=configMap,proto3" json:"config_map,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectSummary) Reset() {
+	*x = ObjectSummary{}
+	mi := &file_quartet_config_v1_config_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectSummary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectSummary) ProtoMessage() {}
+
+func (x *ObjectSummary) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_config_v1_config_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectSummary.ProtoReflect.Descriptor instead.
+func (*ObjectSummary) Descriptor() ([]byte, []int) {
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ObjectSummary) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ObjectSummary) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ObjectSummary) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ObjectSummary) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *ObjectSummary) GetImmutable() bool {
+	if x != nil {
+		return x.Immutable
+	}
+	return false
+}
+
+func (x *ObjectSummary) GetKeys() []*ObjectKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *ObjectSummary) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *ObjectSummary) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ObjectSummary) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *ObjectSummary) GetConfigMap() []byte {
+	if x != nil {
+		return x.ConfigMap
+	}
+	return nil
+}
+
+// ObjectKey is a key of the data of an object.
+type ObjectKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// How many bytes its value has.
+	Bytes         int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectKey) Reset() {
+	*x = ObjectKey{}
+	mi := &file_quartet_config_v1_config_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectKey) ProtoMessage() {}
+
+func (x *ObjectKey) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_config_v1_config_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectKey.ProtoReflect.Descriptor instead.
+func (*ObjectKey) Descriptor() ([]byte, []int) {
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ObjectKey) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ObjectKey) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// ApplyObjectRequest names the object to keep.
+type ApplyObjectRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "ConfigMap" or "Secret".
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The v1.ConfigMap or v1.Secret, as the bytes of its Marshal method.
+	Object []byte `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	// Validate and default only; change nothing.
+	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyObjectRequest) Reset() {
+	*x = ApplyObjectRequest{}
+	mi := &file_quartet_config_v1_config_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyObjectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyObjectRequest) ProtoMessage() {}
+
+func (x *ApplyObjectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_config_v1_config_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyObjectRequest.ProtoReflect.Descriptor instead.
+func (*ApplyObjectRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ApplyObjectRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ApplyObjectRequest) GetObject() []byte {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *ApplyObjectRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// ApplyObjectResponse has what was done.
+type ApplyObjectResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ADD for a new object, UPDATE for one that replaces what was applied by that name, and unset when nothing was to be
+	// changed.
+	Op Op `protobuf:"varint,1,opt,name=op,proto3,enum=quartet.config.v1.Op" json:"op,omitempty"`
+	// Its namespace, which may have been given by default.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its name.
+	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyObjectResponse) Reset() {
+	*x = ApplyObjectResponse{}
+	mi := &file_quartet_config_v1_config_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyObjectResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyObjectResponse) ProtoMessage() {}
+
+func (x *ApplyObjectResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_config_v1_config_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyObjectResponse.ProtoReflect.Descriptor instead.
+func (*ApplyObjectResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ApplyObjectResponse) GetOp() Op {
+	if x != nil {
+		return x.Op
+	}
+	return Op_OP_UNSPECIFIED
+}
+
+func (x *ApplyObjectResponse) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ApplyObjectResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// DeleteObjectRequest names the object to delete.
+type DeleteObjectRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "ConfigMap" or "Secret".
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Its namespace; empty for "default".
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its name.
+	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteObjectRequest) Reset() {
+	*x = DeleteObjectRequest{}
+	mi := &file_quartet_config_v1_config_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteObjectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteObjectRequest) ProtoMessage() {}
+
+func (x *DeleteObjectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_config_v1_config_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteObjectRequest.ProtoReflect.Descriptor instead.
+func (*DeleteObjectRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *DeleteObjectRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *DeleteObjectRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *DeleteObjectRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// DeleteObjectResponse is empty: the object is out of the source.
+type DeleteObjectResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteObjectResponse) Reset() {
+	*x = DeleteObjectResponse{}
+	mi := &file_quartet_config_v1_config_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteObjectResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteObjectResponse) ProtoMessage() {}
+
+func (x *DeleteObjectResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_config_v1_config_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteObjectResponse.ProtoReflect.Descriptor instead.
+func (*DeleteObjectResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{25}
+}
+
+// RotateSecretsKeyRequest asks for another key.
+type RotateSecretsKeyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateSecretsKeyRequest) Reset() {
+	*x = RotateSecretsKeyRequest{}
+	mi := &file_quartet_config_v1_config_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateSecretsKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateSecretsKeyRequest) ProtoMessage() {}
+
+func (x *RotateSecretsKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_config_v1_config_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateSecretsKeyRequest.ProtoReflect.Descriptor instead.
+func (*RotateSecretsKeyRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{26}
+}
+
+// RotateSecretsKeyResponse says what was done.
+type RotateSecretsKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many files have been encrypted anew.
+	Files int32 `protobuf:"varint,1,opt,name=files,proto3" json:"files,omitempty"`
+	// The name of the key that counts now, as the files name it; empty when there is no key, since there was no secret yet.
+	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateSecretsKeyResponse) Reset() {
+	*x = RotateSecretsKeyResponse{}
+	mi := &file_quartet_config_v1_config_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateSecretsKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateSecretsKeyResponse) ProtoMessage() {}
+
+func (x *RotateSecretsKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_config_v1_config_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateSecretsKeyResponse.ProtoReflect.Descriptor instead.
+func (*RotateSecretsKeyResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_config_v1_config_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *RotateSecretsKeyResponse) GetFiles() int32 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *RotateSecretsKeyResponse) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
 var File_quartet_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_quartet_config_v1_config_proto_rawDesc = "" +
@@ -1265,7 +1953,7 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\x04pods\x18\x01 \x03(\v2\x1c.quartet.config.v1.PodUpdateR\x04pods\"\x14\n" +
 	"\x12ListSourcesRequest\"J\n" +
 	"\x13ListSourcesResponse\x123\n" +
-	"\asources\x18\x01 \x03(\v2\x19.quartet.config.v1.SourceR\asources\"\xe8\x01\n" +
+	"\asources\x18\x01 \x03(\v2\x19.quartet.config.v1.SourceR\asources\"\x82\x02\n" +
 	"\x06Source\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x14\n" +
@@ -1274,7 +1962,8 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\flast_read_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastReadAt\x12\x12\n" +
 	"\x04mode\x18\x06 \x01(\tR\x04mode\x126\n" +
-	"\x06errors\x18\a \x03(\v2\x1e.quartet.config.v1.SourceErrorR\x06errors\"\xf7\x01\n" +
+	"\x06errors\x18\a \x03(\v2\x1e.quartet.config.v1.SourceErrorR\x06errors\x12\x18\n" +
+	"\aobjects\x18\b \x01(\x05R\aobjects\"\x8f\x02\n" +
 	"\vSourceError\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x14\n" +
@@ -1283,7 +1972,8 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\rfirst_seen_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\vfirstSeenAt\x12<\n" +
 	"\flast_seen_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastSeenAt\x12\x14\n" +
-	"\x05count\x18\a \x01(\x05R\x05count\"<\n" +
+	"\x05count\x18\a \x01(\x05R\x05count\x12\x16\n" +
+	"\x06object\x18\b \x01(\tR\x06object\"<\n" +
 	"\x0fApplyPodRequest\x12\x10\n" +
 	"\x03pod\x18\x01 \x01(\fR\x03pod\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"B\n" +
@@ -1292,15 +1982,61 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\x10DeletePodRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"\x13\n" +
-	"\x11DeletePodResponse\"8\n" +
+	"\x11DeletePodResponse\"~\n" +
 	"\x13WatchObjectsRequest\x12!\n" +
-	"\fresume_token\x18\x01 \x01(\fR\vresumeToken\"y\n" +
+	"\fresume_token\x18\x01 \x01(\fR\vresumeToken\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"\xb1\x01\n" +
 	"\x14WatchObjectsResponse\x12.\n" +
 	"\x05frame\x18\x01 \x01(\v2\x18.quartet.stream.v1.FrameR\x05frame\x121\n" +
-	"\x06object\x18\x02 \x01(\v2\x19.quartet.config.v1.ObjectR\x06object\"4\n" +
+	"\x06object\x18\x02 \x01(\v2\x19.quartet.config.v1.ObjectR\x06object\x126\n" +
+	"\x06source\x18\x03 \x01(\v2\x1e.quartet.config.v1.SourceStateR\x06source\"\xa0\x01\n" +
 	"\x06Object\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
-	"\x06object\x18\x02 \x01(\fR\x06object*s\n" +
+	"\x06object\x18\x02 \x01(\fR\x06object\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x16\n" +
+	"\x06source\x18\x05 \x01(\tR\x06source\x12 \n" +
+	"\vtraceparent\x18\x06 \x01(\tR\vtraceparent\"(\n" +
+	"\x12ListObjectsRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\"Q\n" +
+	"\x13ListObjectsResponse\x12:\n" +
+	"\aobjects\x18\x01 \x03(\v2 .quartet.config.v1.ObjectSummaryR\aobjects\"\xbf\x02\n" +
+	"\rObjectSummary\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04type\x18\x04 \x01(\tR\x04type\x12\x1c\n" +
+	"\timmutable\x18\x05 \x01(\bR\timmutable\x120\n" +
+	"\x04keys\x18\x06 \x03(\v2\x1c.quartet.config.v1.ObjectKeyR\x04keys\x12\x16\n" +
+	"\x06source\x18\a \x01(\tR\x06source\x12\x12\n" +
+	"\x04path\x18\b \x01(\tR\x04path\x129\n" +
+	"\n" +
+	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x1d\n" +
+	"\n" +
+	"config_map\x18\n" +
+	" \x01(\fR\tconfigMap\"5\n" +
+	"\tObjectKey\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"Y\n" +
+	"\x12ApplyObjectRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06object\x18\x02 \x01(\fR\x06object\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"n\n" +
+	"\x13ApplyObjectResponse\x12%\n" +
+	"\x02op\x18\x01 \x01(\x0e2\x15.quartet.config.v1.OpR\x02op\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"[\n" +
+	"\x13DeleteObjectRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\x16\n" +
+	"\x14DeleteObjectResponse\"\x19\n" +
+	"\x17RotateSecretsKeyRequest\"B\n" +
+	"\x18RotateSecretsKeyResponse\x12\x14\n" +
+	"\x05files\x18\x01 \x01(\x05R\x05files\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key*s\n" +
 	"\x02Op\x12\x12\n" +
 	"\x0eOP_UNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
@@ -1315,14 +2051,18 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MODE_INCREMENTAL\x10\x01\x12\x1d\n" +
 	"\x19MODE_SNAPSHOT_AND_UPDATES\x10\x02\x12\x11\n" +
-	"\rMODE_SNAPSHOT\x10\x032\xbe\x04\n" +
+	"\rMODE_SNAPSHOT\x10\x032\xc8\a\n" +
 	"\rConfigService\x12j\n" +
 	"\x0fWatchPodUpdates\x12).quartet.config.v1.WatchPodUpdatesRequest\x1a*.quartet.config.v1.WatchPodUpdatesResponse0\x01\x12S\n" +
 	"\bListPods\x12\".quartet.config.v1.ListPodsRequest\x1a#.quartet.config.v1.ListPodsResponse\x12\\\n" +
 	"\vListSources\x12%.quartet.config.v1.ListSourcesRequest\x1a&.quartet.config.v1.ListSourcesResponse\x12S\n" +
 	"\bApplyPod\x12\".quartet.config.v1.ApplyPodRequest\x1a#.quartet.config.v1.ApplyPodResponse\x12V\n" +
 	"\tDeletePod\x12#.quartet.config.v1.DeletePodRequest\x1a$.quartet.config.v1.DeletePodResponse\x12a\n" +
-	"\fWatchObjects\x12&.quartet.config.v1.WatchObjectsRequest\x1a'.quartet.config.v1.WatchObjectsResponse0\x01B\xca\x01\n" +
+	"\fWatchObjects\x12&.quartet.config.v1.WatchObjectsRequest\x1a'.quartet.config.v1.WatchObjectsResponse0\x01\x12\\\n" +
+	"\vListObjects\x12%.quartet.config.v1.ListObjectsRequest\x1a&.quartet.config.v1.ListObjectsResponse\x12\\\n" +
+	"\vApplyObject\x12%.quartet.config.v1.ApplyObjectRequest\x1a&.quartet.config.v1.ApplyObjectResponse\x12_\n" +
+	"\fDeleteObject\x12&.quartet.config.v1.DeleteObjectRequest\x1a'.quartet.config.v1.DeleteObjectResponse\x12k\n" +
+	"\x10RotateSecretsKey\x12*.quartet.config.v1.RotateSecretsKeyRequest\x1a+.quartet.config.v1.RotateSecretsKeyResponseB\xca\x01\n" +
 	"\x15com.quartet.config.v1B\vConfigProtoP\x01Z>github.com/quartet-node/quartet/gen/quartet/config/v1;configv1\xa2\x02\x03QCX\xaa\x02\x11Quartet.Config.V1\xca\x02\x11Quartet\\Config\\V1\xe2\x02\x1dQuartet\\Config\\V1\\GPBMetadata\xea\x02\x13Quartet::Config::V1b\x06proto3"
 
 var (
@@ -1338,34 +2078,44 @@ func file_quartet_config_v1_config_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_config_v1_config_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_quartet_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_quartet_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_quartet_config_v1_config_proto_goTypes = []any{
-	(Op)(0),                         // 0: quartet.config.v1.Op
-	(Mode)(0),                       // 1: quartet.config.v1.Mode
-	(*WatchPodUpdatesRequest)(nil),  // 2: quartet.config.v1.WatchPodUpdatesRequest
-	(*WatchPodUpdatesResponse)(nil), // 3: quartet.config.v1.WatchPodUpdatesResponse
-	(*PodSet)(nil),                  // 4: quartet.config.v1.PodSet
-	(*PodUpdate)(nil),               // 5: quartet.config.v1.PodUpdate
-	(*SourceState)(nil),             // 6: quartet.config.v1.SourceState
-	(*ListPodsRequest)(nil),         // 7: quartet.config.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),        // 8: quartet.config.v1.ListPodsResponse
-	(*ListSourcesRequest)(nil),      // 9: quartet.config.v1.ListSourcesRequest
-	(*ListSourcesResponse)(nil),     // 10: quartet.config.v1.ListSourcesResponse
-	(*Source)(nil),                  // 11: quartet.config.v1.Source
-	(*SourceError)(nil),             // 12: quartet.config.v1.SourceError
-	(*ApplyPodRequest)(nil),         // 13: quartet.config.v1.ApplyPodRequest
-	(*ApplyPodResponse)(nil),        // 14: quartet.config.v1.ApplyPodResponse
-	(*DeletePodRequest)(nil),        // 15: quartet.config.v1.DeletePodRequest
-	(*DeletePodResponse)(nil),       // 16: quartet.config.v1.DeletePodResponse
-	(*WatchObjectsRequest)(nil),     // 17: quartet.config.v1.WatchObjectsRequest
-	(*WatchObjectsResponse)(nil),    // 18: quartet.config.v1.WatchObjectsResponse
-	(*Object)(nil),                  // 19: quartet.config.v1.Object
-	(*v1.Frame)(nil),                // 20: quartet.stream.v1.Frame
-	(*timestamppb.Timestamp)(nil),   // 21: google.protobuf.Timestamp
+	(Op)(0),                          // 0: quartet.config.v1.Op
+	(Mode)(0),                        // 1: quartet.config.v1.Mode
+	(*WatchPodUpdatesRequest)(nil),   // 2: quartet.config.v1.WatchPodUpdatesRequest
+	(*WatchPodUpdatesResponse)(nil),  // 3: quartet.config.v1.WatchPodUpdatesResponse
+	(*PodSet)(nil),                   // 4: quartet.config.v1.PodSet
+	(*PodUpdate)(nil),                // 5: quartet.config.v1.PodUpdate
+	(*SourceState)(nil),              // 6: quartet.config.v1.SourceState
+	(*ListPodsRequest)(nil),          // 7: quartet.config.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),         // 8: quartet.config.v1.ListPodsResponse
+	(*ListSourcesRequest)(nil),       // 9: quartet.config.v1.ListSourcesRequest
+	(*ListSourcesResponse)(nil),      // 10: quartet.config.v1.ListSourcesResponse
+	(*Source)(nil),                   // 11: quartet.config.v1.Source
+	(*SourceError)(nil),              // 12: quartet.config.v1.SourceError
+	(*ApplyPodRequest)(nil),          // 13: quartet.config.v1.ApplyPodRequest
+	(*ApplyPodResponse)(nil),         // 14: quartet.config.v1.ApplyPodResponse
+	(*DeletePodRequest)(nil),         // 15: quartet.config.v1.DeletePodRequest
+	(*DeletePodResponse)(nil),        // 16: quartet.config.v1.DeletePodResponse
+	(*WatchObjectsRequest)(nil),      // 17: quartet.config.v1.WatchObjectsRequest
+	(*WatchObjectsResponse)(nil),     // 18: quartet.config.v1.WatchObjectsResponse
+	(*Object)(nil),                   // 19: quartet.config.v1.Object
+	(*ListObjectsRequest)(nil),       // 20: quartet.config.v1.ListObjectsRequest
+	(*ListObjectsResponse)(nil),      // 21: quartet.config.v1.ListObjectsResponse
+	(*ObjectSummary)(nil),            // 22: quartet.config.v1.ObjectSummary
+	(*ObjectKey)(nil),                // 23: quartet.config.v1.ObjectKey
+	(*ApplyObjectRequest)(nil),       // 24: quartet.config.v1.ApplyObjectRequest
+	(*ApplyObjectResponse)(nil),      // 25: quartet.config.v1.ApplyObjectResponse
+	(*DeleteObjectRequest)(nil),      // 26: quartet.config.v1.DeleteObjectRequest
+	(*DeleteObjectResponse)(nil),     // 27: quartet.config.v1.DeleteObjectResponse
+	(*RotateSecretsKeyRequest)(nil),  // 28: quartet.config.v1.RotateSecretsKeyRequest
+	(*RotateSecretsKeyResponse)(nil), // 29: quartet.config.v1.RotateSecretsKeyResponse
+	(*v1.Frame)(nil),                 // 30: quartet.stream.v1.Frame
+	(*timestamppb.Timestamp)(nil),    // 31: google.protobuf.Timestamp
 }
 var file_quartet_config_v1_config_proto_depIdxs = []int32{
 	1,  // 0: quartet.config.v1.WatchPodUpdatesRequest.mode:type_name -> quartet.config.v1.Mode
-	20, // 1: quartet.config.v1.WatchPodUpdatesResponse.frame:type_name -> quartet.stream.v1.Frame
+	30, // 1: quartet.config.v1.WatchPodUpdatesResponse.frame:type_name -> quartet.stream.v1.Frame
 	5,  // 2: quartet.config.v1.WatchPodUpdatesResponse.pod:type_name -> quartet.config.v1.PodUpdate
 	6,  // 3: quartet.config.v1.WatchPodUpdatesResponse.source:type_name -> quartet.config.v1.SourceState
 	4,  // 4: quartet.config.v1.WatchPodUpdatesResponse.set:type_name -> quartet.config.v1.PodSet
@@ -1374,30 +2124,43 @@ var file_quartet_config_v1_config_proto_depIdxs = []int32{
 	0,  // 7: quartet.config.v1.PodUpdate.op:type_name -> quartet.config.v1.Op
 	5,  // 8: quartet.config.v1.ListPodsResponse.pods:type_name -> quartet.config.v1.PodUpdate
 	11, // 9: quartet.config.v1.ListSourcesResponse.sources:type_name -> quartet.config.v1.Source
-	21, // 10: quartet.config.v1.Source.last_read_at:type_name -> google.protobuf.Timestamp
+	31, // 10: quartet.config.v1.Source.last_read_at:type_name -> google.protobuf.Timestamp
 	12, // 11: quartet.config.v1.Source.errors:type_name -> quartet.config.v1.SourceError
-	21, // 12: quartet.config.v1.SourceError.first_seen_at:type_name -> google.protobuf.Timestamp
-	21, // 13: quartet.config.v1.SourceError.last_seen_at:type_name -> google.protobuf.Timestamp
+	31, // 12: quartet.config.v1.SourceError.first_seen_at:type_name -> google.protobuf.Timestamp
+	31, // 13: quartet.config.v1.SourceError.last_seen_at:type_name -> google.protobuf.Timestamp
 	5,  // 14: quartet.config.v1.ApplyPodResponse.pod:type_name -> quartet.config.v1.PodUpdate
-	20, // 15: quartet.config.v1.WatchObjectsResponse.frame:type_name -> quartet.stream.v1.Frame
+	30, // 15: quartet.config.v1.WatchObjectsResponse.frame:type_name -> quartet.stream.v1.Frame
 	19, // 16: quartet.config.v1.WatchObjectsResponse.object:type_name -> quartet.config.v1.Object
-	2,  // 17: quartet.config.v1.ConfigService.WatchPodUpdates:input_type -> quartet.config.v1.WatchPodUpdatesRequest
-	7,  // 18: quartet.config.v1.ConfigService.ListPods:input_type -> quartet.config.v1.ListPodsRequest
-	9,  // 19: quartet.config.v1.ConfigService.ListSources:input_type -> quartet.config.v1.ListSourcesRequest
-	13, // 20: quartet.config.v1.ConfigService.ApplyPod:input_type -> quartet.config.v1.ApplyPodRequest
-	15, // 21: quartet.config.v1.ConfigService.DeletePod:input_type -> quartet.config.v1.DeletePodRequest
-	17, // 22: quartet.config.v1.ConfigService.WatchObjects:input_type -> quartet.config.v1.WatchObjectsRequest
-	3,  // 23: quartet.config.v1.ConfigService.WatchPodUpdates:output_type -> quartet.config.v1.WatchPodUpdatesResponse
-	8,  // 24: quartet.config.v1.ConfigService.ListPods:output_type -> quartet.config.v1.ListPodsResponse
-	10, // 25: quartet.config.v1.ConfigService.ListSources:output_type -> quartet.config.v1.ListSourcesResponse
-	14, // 26: quartet.config.v1.ConfigService.ApplyPod:output_type -> quartet.config.v1.ApplyPodResponse
-	16, // 27: quartet.config.v1.ConfigService.DeletePod:output_type -> quartet.config.v1.DeletePodResponse
-	18, // 28: quartet.config.v1.ConfigService.WatchObjects:output_type -> quartet.config.v1.WatchObjectsResponse
-	23, // [23:29] is the sub-list for method output_type
-	17, // [17:23] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	6,  // 17: quartet.config.v1.WatchObjectsResponse.source:type_name -> quartet.config.v1.SourceState
+	22, // 18: quartet.config.v1.ListObjectsResponse.objects:type_name -> quartet.config.v1.ObjectSummary
+	23, // 19: quartet.config.v1.ObjectSummary.keys:type_name -> quartet.config.v1.ObjectKey
+	31, // 20: quartet.config.v1.ObjectSummary.created_at:type_name -> google.protobuf.Timestamp
+	0,  // 21: quartet.config.v1.ApplyObjectResponse.op:type_name -> quartet.config.v1.Op
+	2,  // 22: quartet.config.v1.ConfigService.WatchPodUpdates:input_type -> quartet.config.v1.WatchPodUpdatesRequest
+	7,  // 23: quartet.config.v1.ConfigService.ListPods:input_type -> quartet.config.v1.ListPodsRequest
+	9,  // 24: quartet.config.v1.ConfigService.ListSources:input_type -> quartet.config.v1.ListSourcesRequest
+	13, // 25: quartet.config.v1.ConfigService.ApplyPod:input_type -> quartet.config.v1.ApplyPodRequest
+	15, // 26: quartet.config.v1.ConfigService.DeletePod:input_type -> quartet.config.v1.DeletePodRequest
+	17, // 27: quartet.config.v1.ConfigService.WatchObjects:input_type -> quartet.config.v1.WatchObjectsRequest
+	20, // 28: quartet.config.v1.ConfigService.ListObjects:input_type -> quartet.config.v1.ListObjectsRequest
+	24, // 29: quartet.config.v1.ConfigService.ApplyObject:input_type -> quartet.config.v1.ApplyObjectRequest
+	26, // 30: quartet.config.v1.ConfigService.DeleteObject:input_type -> quartet.config.v1.DeleteObjectRequest
+	28, // 31: quartet.config.v1.ConfigService.RotateSecretsKey:input_type -> quartet.config.v1.RotateSecretsKeyRequest
+	3,  // 32: quartet.config.v1.ConfigService.WatchPodUpdates:output_type -> quartet.config.v1.WatchPodUpdatesResponse
+	8,  // 33: quartet.config.v1.ConfigService.ListPods:output_type -> quartet.config.v1.ListPodsResponse
+	10, // 34: quartet.config.v1.ConfigService.ListSources:output_type -> quartet.config.v1.ListSourcesResponse
+	14, // 35: quartet.config.v1.ConfigService.ApplyPod:output_type -> quartet.config.v1.ApplyPodResponse
+	16, // 36: quartet.config.v1.ConfigService.DeletePod:output_type -> quartet.config.v1.DeletePodResponse
+	18, // 37: quartet.config.v1.ConfigService.WatchObjects:output_type -> quartet.config.v1.WatchObjectsResponse
+	21, // 38: quartet.config.v1.ConfigService.ListObjects:output_type -> quartet.config.v1.ListObjectsResponse
+	25, // 39: quartet.config.v1.ConfigService.ApplyObject:output_type -> quartet.config.v1.ApplyObjectResponse
+	27, // 40: quartet.config.v1.ConfigService.DeleteObject:output_type -> quartet.config.v1.DeleteObjectResponse
+	29, // 41: quartet.config.v1.ConfigService.RotateSecretsKey:output_type -> quartet.config.v1.RotateSecretsKeyResponse
+	32, // [32:42] is the sub-list for method output_type
+	22, // [22:32] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_quartet_config_v1_config_proto_init() }
@@ -1416,7 +2179,7 @@ func file_quartet_config_v1_config_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_config_v1_config_proto_rawDesc), len(file_quartet_config_v1_config_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   18,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

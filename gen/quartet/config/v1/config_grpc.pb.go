@@ -21,12 +21,16 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ConfigService_WatchPodUpdates_FullMethodName = "/quartet.config.v1.ConfigService/WatchPodUpdates"
-	ConfigService_ListPods_FullMethodName        = "/quartet.config.v1.ConfigService/ListPods"
-	ConfigService_ListSources_FullMethodName     = "/quartet.config.v1.ConfigService/ListSources"
-	ConfigService_ApplyPod_FullMethodName        = "/quartet.config.v1.ConfigService/ApplyPod"
-	ConfigService_DeletePod_FullMethodName       = "/quartet.config.v1.ConfigService/DeletePod"
-	ConfigService_WatchObjects_FullMethodName    = "/quartet.config.v1.ConfigService/WatchObjects"
+	ConfigService_WatchPodUpdates_FullMethodName  = "/quartet.config.v1.ConfigService/WatchPodUpdates"
+	ConfigService_ListPods_FullMethodName         = "/quartet.config.v1.ConfigService/ListPods"
+	ConfigService_ListSources_FullMethodName      = "/quartet.config.v1.ConfigService/ListSources"
+	ConfigService_ApplyPod_FullMethodName         = "/quartet.config.v1.ConfigService/ApplyPod"
+	ConfigService_DeletePod_FullMethodName        = "/quartet.config.v1.ConfigService/DeletePod"
+	ConfigService_WatchObjects_FullMethodName     = "/quartet.config.v1.ConfigService/WatchObjects"
+	ConfigService_ListObjects_FullMethodName      = "/quartet.config.v1.ConfigService/ListObjects"
+	ConfigService_ApplyObject_FullMethodName      = "/quartet.config.v1.ConfigService/ApplyObject"
+	ConfigService_DeleteObject_FullMethodName     = "/quartet.config.v1.ConfigService/DeleteObject"
+	ConfigService_RotateSecretsKey_FullMethodName = "/quartet.config.v1.ConfigService/RotateSecretsKey"
 )
 
 // ConfigServiceClient is the client API for ConfigService service.
@@ -66,8 +70,33 @@ type ConfigServiceClient interface {
 	// and, without the node's suffix, of another. `quartet delete` calls it.
 	DeletePod(ctx context.Context, in *DeletePodRequest, opts ...grpc.CallOption) (*DeletePodResponse, error)
 	// WatchObjects streams the config maps and secrets that the sources of a node without an API server hold, by the
-	// stream contract, level-triggered; syncloop mounts them. Fails with UNIMPLEMENTED on a configmux that holds none.
+	// stream contract, level-triggered; syncloop mounts them. Keys are "KIND/NAMESPACE/NAME", and "source/NAME" for the state
+	// of a source, which comes after the objects of the same reading: while a source is not ready, an object that is not in
+	// the stream may be one of its. Of two sources that have an object of one kind, namespace and name, that of the first
+	// counts, in the order file, http, local.
+	//
+	// Fails with UNIMPLEMENTED on a configmux that holds none: with an API server, which has them, and of a replay; with
+	// INVALID_ARGUMENT for a kind that is not known; and with PERMISSION_DENIED when secrets are asked for by a peer that is
+	// neither root nor the user that configmux runs as nor one of --secret-uids.
 	WatchObjects(ctx context.Context, in *WatchObjectsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchObjectsResponse], error)
+	// ListObjects says which config maps and secrets there are. For people: `quartet get configmaps` and `quartet get
+	// secrets` call it. It never has the value of a secret. Fails with UNIMPLEMENTED as WatchObjects does.
+	ListObjects(ctx context.Context, in *ListObjectsRequest, opts ...grpc.CallOption) (*ListObjectsResponse, error)
+	// ApplyObject creates or replaces a config map or a secret of the source "local", durably; a secret is encrypted on the
+	// disk. Fails with UNIMPLEMENTED as WatchObjects does; with INVALID_ARGUMENT and one violation for each field that is wrong,
+	// a change of one that is immutable among them (google.rpc.BadRequest); with ALREADY_EXISTS when another source has one of
+	// that kind, namespace and name; with RESOURCE_EXHAUSTED when the source has as many as it takes; and with
+	// FAILED_PRECONDITION when the key file cannot be used. Applying what is there as it is asked for changes nothing.
+	// `quartet apply` calls it.
+	ApplyObject(ctx context.Context, in *ApplyObjectRequest, opts ...grpc.CallOption) (*ApplyObjectResponse, error)
+	// DeleteObject takes a config map or a secret out of the source "local", durably. Fails with UNIMPLEMENTED as
+	// WatchObjects does, with INVALID_ARGUMENT for a kind that is not known, and with NOT_FOUND when the source has no such
+	// object. `quartet delete` calls it.
+	DeleteObject(ctx context.Context, in *DeleteObjectRequest, opts ...grpc.CallOption) (*DeleteObjectResponse, error)
+	// RotateSecretsKey encrypts all secrets on the disk with a new key, and removes the old one. When it fails, or the
+	// process dies, everything stays readable, and the next call or the next start goes on. Fails with UNIMPLEMENTED as
+	// WatchObjects does, and with FAILED_PRECONDITION when the key file cannot be used. `quartet secrets rotate-key` calls it.
+	RotateSecretsKey(ctx context.Context, in *RotateSecretsKeyRequest, opts ...grpc.CallOption) (*RotateSecretsKeyResponse, error)
 }
 
 type configServiceClient struct {
@@ -156,6 +185,46 @@ func (c *configServiceClient) WatchObjects(ctx context.Context, in *WatchObjects
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ConfigService_WatchObjectsClient = grpc.ServerStreamingClient[WatchObjectsResponse]
 
+func (c *configServiceClient) ListObjects(ctx context.Context, in *ListObjectsRequest, opts ...grpc.CallOption) (*ListObjectsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListObjectsResponse)
+	err := c.cc.Invoke(ctx, ConfigService_ListObjects_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *configServiceClient) ApplyObject(ctx context.Context, in *ApplyObjectRequest, opts ...grpc.CallOption) (*ApplyObjectResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyObjectResponse)
+	err := c.cc.Invoke(ctx, ConfigService_ApplyObject_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *configServiceClient) DeleteObject(ctx context.Context, in *DeleteObjectRequest, opts ...grpc.CallOption) (*DeleteObjectResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteObjectResponse)
+	err := c.cc.Invoke(ctx, ConfigService_DeleteObject_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *configServiceClient) RotateSecretsKey(ctx context.Context, in *RotateSecretsKeyRequest, opts ...grpc.CallOption) (*RotateSecretsKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateSecretsKeyResponse)
+	err := c.cc.Invoke(ctx, ConfigService_RotateSecretsKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ConfigServiceServer is the server API for ConfigService service.
 // All implementations must embed UnimplementedConfigServiceServer
 // for forward compatibility.
@@ -193,8 +262,33 @@ type ConfigServiceServer interface {
 	// and, without the node's suffix, of another. `quartet delete` calls it.
 	DeletePod(context.Context, *DeletePodRequest) (*DeletePodResponse, error)
 	// WatchObjects streams the config maps and secrets that the sources of a node without an API server hold, by the
-	// stream contract, level-triggered; syncloop mounts them. Fails with UNIMPLEMENTED on a configmux that holds none.
+	// stream contract, level-triggered; syncloop mounts them. Keys are "KIND/NAMESPACE/NAME", and "source/NAME" for the state
+	// of a source, which comes after the objects of the same reading: while a source is not ready, an object that is not in
+	// the stream may be one of its. Of two sources that have an object of one kind, namespace and name, that of the first
+	// counts, in the order file, http, local.
+	//
+	// Fails with UNIMPLEMENTED on a configmux that holds none: with an API server, which has them, and of a replay; with
+	// INVALID_ARGUMENT for a kind that is not known; and with PERMISSION_DENIED when secrets are asked for by a peer that is
+	// neither root nor the user that configmux runs as nor one of --secret-uids.
 	WatchObjects(*WatchObjectsRequest, grpc.ServerStreamingServer[WatchObjectsResponse]) error
+	// ListObjects says which config maps and secrets there are. For people: `quartet get configmaps` and `quartet get
+	// secrets` call it. It never has the value of a secret. Fails with UNIMPLEMENTED as WatchObjects does.
+	ListObjects(context.Context, *ListObjectsRequest) (*ListObjectsResponse, error)
+	// ApplyObject creates or replaces a config map or a secret of the source "local", durably; a secret is encrypted on the
+	// disk. Fails with UNIMPLEMENTED as WatchObjects does; with INVALID_ARGUMENT and one violation for each field that is wrong,
+	// a change of one that is immutable among them (google.rpc.BadRequest); with ALREADY_EXISTS when another source has one of
+	// that kind, namespace and name; with RESOURCE_EXHAUSTED when the source has as many as it takes; and with
+	// FAILED_PRECONDITION when the key file cannot be used. Applying what is there as it is asked for changes nothing.
+	// `quartet apply` calls it.
+	ApplyObject(context.Context, *ApplyObjectRequest) (*ApplyObjectResponse, error)
+	// DeleteObject takes a config map or a secret out of the source "local", durably. Fails with UNIMPLEMENTED as
+	// WatchObjects does, with INVALID_ARGUMENT for a kind that is not known, and with NOT_FOUND when the source has no such
+	// object. `quartet delete` calls it.
+	DeleteObject(context.Context, *DeleteObjectRequest) (*DeleteObjectResponse, error)
+	// RotateSecretsKey encrypts all secrets on the disk with a new key, and removes the old one. When it fails, or the
+	// process dies, everything stays readable, and the next call or the next start goes on. Fails with UNIMPLEMENTED as
+	// WatchObjects does, and with FAILED_PRECONDITION when the key file cannot be used. `quartet secrets rotate-key` calls it.
+	RotateSecretsKey(context.Context, *RotateSecretsKeyRequest) (*RotateSecretsKeyResponse, error)
 	mustEmbedUnimplementedConfigServiceServer()
 }
 
@@ -222,6 +316,18 @@ func (UnimplementedConfigServiceServer) DeletePod(context.Context, *DeletePodReq
 }
 func (UnimplementedConfigServiceServer) WatchObjects(*WatchObjectsRequest, grpc.ServerStreamingServer[WatchObjectsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchObjects not implemented")
+}
+func (UnimplementedConfigServiceServer) ListObjects(context.Context, *ListObjectsRequest) (*ListObjectsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListObjects not implemented")
+}
+func (UnimplementedConfigServiceServer) ApplyObject(context.Context, *ApplyObjectRequest) (*ApplyObjectResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApplyObject not implemented")
+}
+func (UnimplementedConfigServiceServer) DeleteObject(context.Context, *DeleteObjectRequest) (*DeleteObjectResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteObject not implemented")
+}
+func (UnimplementedConfigServiceServer) RotateSecretsKey(context.Context, *RotateSecretsKeyRequest) (*RotateSecretsKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateSecretsKey not implemented")
 }
 func (UnimplementedConfigServiceServer) mustEmbedUnimplementedConfigServiceServer() {}
 func (UnimplementedConfigServiceServer) testEmbeddedByValue()                       {}
@@ -338,6 +444,78 @@ func _ConfigService_WatchObjects_Handler(srv interface{}, stream grpc.ServerStre
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ConfigService_WatchObjectsServer = grpc.ServerStreamingServer[WatchObjectsResponse]
 
+func _ConfigService_ListObjects_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListObjectsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigServiceServer).ListObjects(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConfigService_ListObjects_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigServiceServer).ListObjects(ctx, req.(*ListObjectsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConfigService_ApplyObject_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApplyObjectRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigServiceServer).ApplyObject(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConfigService_ApplyObject_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigServiceServer).ApplyObject(ctx, req.(*ApplyObjectRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConfigService_DeleteObject_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteObjectRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigServiceServer).DeleteObject(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConfigService_DeleteObject_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigServiceServer).DeleteObject(ctx, req.(*DeleteObjectRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConfigService_RotateSecretsKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateSecretsKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigServiceServer).RotateSecretsKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConfigService_RotateSecretsKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigServiceServer).RotateSecretsKey(ctx, req.(*RotateSecretsKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ConfigService_ServiceDesc is the grpc.ServiceDesc for ConfigService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -360,6 +538,22 @@ var ConfigService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeletePod",
 			Handler:    _ConfigService_DeletePod_Handler,
+		},
+		{
+			MethodName: "ListObjects",
+			Handler:    _ConfigService_ListObjects_Handler,
+		},
+		{
+			MethodName: "ApplyObject",
+			Handler:    _ConfigService_ApplyObject_Handler,
+		},
+		{
+			MethodName: "DeleteObject",
+			Handler:    _ConfigService_DeleteObject_Handler,
+		},
+		{
+			MethodName: "RotateSecretsKey",
+			Handler:    _ConfigService_RotateSecretsKey_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
