@@ -83,6 +83,58 @@ func (WorkerState) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{0}
 }
 
+type ProbeResult int32
+
+const (
+	// It has none yet: it was not asked, or could not be.
+	ProbeResult_PROBE_RESULT_UNSPECIFIED ProbeResult = 0
+	// The container is as the probe wants it.
+	ProbeResult_PROBE_RESULT_SUCCESS ProbeResult = 1
+	// It is not.
+	ProbeResult_PROBE_RESULT_FAILURE ProbeResult = 2
+)
+
+// Enum value maps for ProbeResult.
+var (
+	ProbeResult_name = map[int32]string{
+		0: "PROBE_RESULT_UNSPECIFIED",
+		1: "PROBE_RESULT_SUCCESS",
+		2: "PROBE_RESULT_FAILURE",
+	}
+	ProbeResult_value = map[string]int32{
+		"PROBE_RESULT_UNSPECIFIED": 0,
+		"PROBE_RESULT_SUCCESS":     1,
+		"PROBE_RESULT_FAILURE":     2,
+	}
+)
+
+func (x ProbeResult) Enum() *ProbeResult {
+	p := new(ProbeResult)
+	*p = x
+	return p
+}
+
+func (x ProbeResult) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ProbeResult) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_engine_v1_engine_proto_enumTypes[1].Descriptor()
+}
+
+func (ProbeResult) Type() protoreflect.EnumType {
+	return &file_quartet_engine_v1_engine_proto_enumTypes[1]
+}
+
+func (x ProbeResult) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ProbeResult.Descriptor instead.
+func (ProbeResult) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{1}
+}
+
 // Pod is a pod of this node.
 type Pod struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -622,7 +674,9 @@ type Worker struct {
 	BehindPodUid string `protobuf:"bytes,12,opt,name=behind_pod_uid,json=behindPodUid,proto3" json:"behind_pod_uid,omitempty"`
 	// Where the time of the pod's last start went, in the order in which it ended: of each phase, and each container in it, the
 	// last time. A restart of syncloop forgets it.
-	Phases        []*StartPhase `protobuf:"bytes,13,rep,name=phases,proto3" json:"phases,omitempty"`
+	Phases []*StartPhase `protobuf:"bytes,13,rep,name=phases,proto3" json:"phases,omitempty"`
+	// What the probes of its running containers have come to, in the order of container and kind.
+	Probes        []*Probe `protobuf:"bytes,14,rep,name=probes,proto3" json:"probes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -748,6 +802,139 @@ func (x *Worker) GetPhases() []*StartPhase {
 	return nil
 }
 
+func (x *Worker) GetProbes() []*Probe {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
+}
+
+type Probe struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The container, by its name in the pod.
+	Container string `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// The runtime's id of the container.
+	ContainerId string `protobuf:"bytes,2,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
+	// "Liveness", "Readiness" or "Startup".
+	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// What it has come to, by its thresholds. A readiness probe that was not asked yet fails, a liveness probe holds.
+	Result ProbeResult `protobuf:"varint,4,opt,name=result,proto3,enum=quartet.engine.v1.ProbeResult" json:"result,omitempty"`
+	// Since when; unset for what it begins with. A restart of syncloop does not move it.
+	ResultSince *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=result_since,json=resultSince,proto3" json:"result_since,omitempty"`
+	// When it was asked last; unset before the first time. A restart of syncloop forgets it, as it does the answer.
+	AskedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
+	// The last answer.
+	Answer ProbeResult `protobuf:"varint,7,opt,name=answer,proto3,enum=quartet.engine.v1.ProbeResult" json:"answer,omitempty"`
+	// What the container said, or why it could not be asked, cut to 200 bytes.
+	Said string `protobuf:"bytes,8,opt,name=said,proto3" json:"said,omitempty"`
+	// How many answers in a row were as the last one, as far as they count for the threshold.
+	InARow int32 `protobuf:"varint,9,opt,name=in_a_row,json=inARow,proto3" json:"in_a_row,omitempty"`
+	// When it is asked next; unset while it is being asked, waits for the startup probe, or is not asked any more.
+	NextAt        *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=next_at,json=nextAt,proto3" json:"next_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Probe) Reset() {
+	*x = Probe{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Probe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Probe) ProtoMessage() {}
+
+func (x *Probe) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Probe.ProtoReflect.Descriptor instead.
+func (*Probe) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Probe) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *Probe) GetContainerId() string {
+	if x != nil {
+		return x.ContainerId
+	}
+	return ""
+}
+
+func (x *Probe) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Probe) GetResult() ProbeResult {
+	if x != nil {
+		return x.Result
+	}
+	return ProbeResult_PROBE_RESULT_UNSPECIFIED
+}
+
+func (x *Probe) GetResultSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ResultSince
+	}
+	return nil
+}
+
+func (x *Probe) GetAskedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AskedAt
+	}
+	return nil
+}
+
+func (x *Probe) GetAnswer() ProbeResult {
+	if x != nil {
+		return x.Answer
+	}
+	return ProbeResult_PROBE_RESULT_UNSPECIFIED
+}
+
+func (x *Probe) GetSaid() string {
+	if x != nil {
+		return x.Said
+	}
+	return ""
+}
+
+func (x *Probe) GetInARow() int32 {
+	if x != nil {
+		return x.InARow
+	}
+	return 0
+}
+
+func (x *Probe) GetNextAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextAt
+	}
+	return nil
+}
+
 // StartPhase is a part of the start of a pod that went well.
 type StartPhase struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -766,7 +953,7 @@ type StartPhase struct {
 
 func (x *StartPhase) Reset() {
 	*x = StartPhase{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +965,7 @@ func (x *StartPhase) String() string {
 func (*StartPhase) ProtoMessage() {}
 
 func (x *StartPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +978,7 @@ func (x *StartPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPhase.ProtoReflect.Descriptor instead.
 func (*StartPhase) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{11}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StartPhase) GetPhase() string {
@@ -831,7 +1018,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +1030,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +1043,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{12}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{13}
 }
 
 // ListImagesResponse has all images.
@@ -870,7 +1057,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +1069,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1082,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{13}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListImagesResponse) GetImages() []*Image {
@@ -922,7 +1109,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +1121,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +1134,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Image) GetId() string {
@@ -995,7 +1182,7 @@ type EvictPodRequest struct {
 
 func (x *EvictPodRequest) Reset() {
 	*x = EvictPodRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1194,7 @@ func (x *EvictPodRequest) String() string {
 func (*EvictPodRequest) ProtoMessage() {}
 
 func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1207,7 @@ func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodRequest.ProtoReflect.Descriptor instead.
 func (*EvictPodRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{15}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EvictPodRequest) GetPodUid() string {
@@ -1060,7 +1247,7 @@ type EvictPodResponse struct {
 
 func (x *EvictPodResponse) Reset() {
 	*x = EvictPodResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1259,7 @@ func (x *EvictPodResponse) String() string {
 func (*EvictPodResponse) ProtoMessage() {}
 
 func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1272,7 @@ func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodResponse.ProtoReflect.Descriptor instead.
 func (*EvictPodResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{16}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{17}
 }
 
 // GetHealthRequest asks for the health.
@@ -1097,7 +1284,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1109,7 +1296,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1122,7 +1309,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{17}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{18}
 }
 
 // GetHealthResponse says how syncloop is.
@@ -1142,7 +1329,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1154,7 +1341,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1167,7 +1354,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{18}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -1228,7 +1415,7 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\vtraceparent\x18\x03 \x01(\tR\vtraceparent\"\x14\n" +
 	"\x12ListWorkersRequest\"J\n" +
 	"\x13ListWorkersResponse\x123\n" +
-	"\aworkers\x18\x01 \x03(\v2\x19.quartet.engine.v1.WorkerR\aworkers\"\x8a\x04\n" +
+	"\aworkers\x18\x01 \x03(\v2\x19.quartet.engine.v1.WorkerR\aworkers\"\xbc\x04\n" +
 	"\x06Worker\x12\x17\n" +
 	"\apod_uid\x18\x01 \x01(\tR\x06podUid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -1246,7 +1433,20 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\vterminateBy\x12\x1b\n" +
 	"\twaits_for\x18\v \x01(\tR\bwaitsFor\x12$\n" +
 	"\x0ebehind_pod_uid\x18\f \x01(\tR\fbehindPodUid\x125\n" +
-	"\x06phases\x18\r \x03(\v2\x1d.quartet.engine.v1.StartPhaseR\x06phases\"\xa6\x01\n" +
+	"\x06phases\x18\r \x03(\v2\x1d.quartet.engine.v1.StartPhaseR\x06phases\x120\n" +
+	"\x06probes\x18\x0e \x03(\v2\x18.quartet.engine.v1.ProbeR\x06probes\"\xa5\x03\n" +
+	"\x05Probe\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12!\n" +
+	"\fcontainer_id\x18\x02 \x01(\tR\vcontainerId\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x126\n" +
+	"\x06result\x18\x04 \x01(\x0e2\x1e.quartet.engine.v1.ProbeResultR\x06result\x12=\n" +
+	"\fresult_since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\vresultSince\x125\n" +
+	"\basked_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\x126\n" +
+	"\x06answer\x18\a \x01(\x0e2\x1e.quartet.engine.v1.ProbeResultR\x06answer\x12\x12\n" +
+	"\x04said\x18\b \x01(\tR\x04said\x12\x18\n" +
+	"\bin_a_row\x18\t \x01(\x05R\x06inARow\x123\n" +
+	"\anext_at\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x06nextAt\"\xa6\x01\n" +
 	"\n" +
 	"StartPhase\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x1c\n" +
@@ -1279,7 +1479,11 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14WORKER_STATE_SYNCING\x10\x01\x12\x1c\n" +
 	"\x18WORKER_STATE_TERMINATING\x10\x02\x12\x1b\n" +
-	"\x17WORKER_STATE_TERMINATED\x10\x032\x8d\x05\n" +
+	"\x17WORKER_STATE_TERMINATED\x10\x03*_\n" +
+	"\vProbeResult\x12\x1c\n" +
+	"\x18PROBE_RESULT_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14PROBE_RESULT_SUCCESS\x10\x01\x12\x18\n" +
+	"\x14PROBE_RESULT_FAILURE\x10\x022\x8d\x05\n" +
 	"\rEngineService\x12S\n" +
 	"\bListPods\x12\".quartet.engine.v1.ListPodsRequest\x1a#.quartet.engine.v1.ListPodsResponse\x12X\n" +
 	"\tWatchPods\x12#.quartet.engine.v1.WatchPodsRequest\x1a$.quartet.engine.v1.WatchPodsResponse0\x01\x12g\n" +
@@ -1303,70 +1507,78 @@ func file_quartet_engine_v1_engine_proto_rawDescGZIP() []byte {
 	return file_quartet_engine_v1_engine_proto_rawDescData
 }
 
-var file_quartet_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_quartet_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(WorkerState)(0),               // 0: quartet.engine.v1.WorkerState
-	(*Pod)(nil),                    // 1: quartet.engine.v1.Pod
-	(*ListPodsRequest)(nil),        // 2: quartet.engine.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),       // 3: quartet.engine.v1.ListPodsResponse
-	(*WatchPodsRequest)(nil),       // 4: quartet.engine.v1.WatchPodsRequest
-	(*WatchPodsResponse)(nil),      // 5: quartet.engine.v1.WatchPodsResponse
-	(*WatchPodEventsRequest)(nil),  // 6: quartet.engine.v1.WatchPodEventsRequest
-	(*WatchPodEventsResponse)(nil), // 7: quartet.engine.v1.WatchPodEventsResponse
-	(*PodEvent)(nil),               // 8: quartet.engine.v1.PodEvent
-	(*ListWorkersRequest)(nil),     // 9: quartet.engine.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),    // 10: quartet.engine.v1.ListWorkersResponse
-	(*Worker)(nil),                 // 11: quartet.engine.v1.Worker
-	(*StartPhase)(nil),             // 12: quartet.engine.v1.StartPhase
-	(*ListImagesRequest)(nil),      // 13: quartet.engine.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),     // 14: quartet.engine.v1.ListImagesResponse
-	(*Image)(nil),                  // 15: quartet.engine.v1.Image
-	(*EvictPodRequest)(nil),        // 16: quartet.engine.v1.EvictPodRequest
-	(*EvictPodResponse)(nil),       // 17: quartet.engine.v1.EvictPodResponse
-	(*GetHealthRequest)(nil),       // 18: quartet.engine.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),      // 19: quartet.engine.v1.GetHealthResponse
-	(*v1.Frame)(nil),               // 20: quartet.stream.v1.Frame
-	(*timestamppb.Timestamp)(nil),  // 21: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 22: google.protobuf.Duration
+	(ProbeResult)(0),               // 1: quartet.engine.v1.ProbeResult
+	(*Pod)(nil),                    // 2: quartet.engine.v1.Pod
+	(*ListPodsRequest)(nil),        // 3: quartet.engine.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),       // 4: quartet.engine.v1.ListPodsResponse
+	(*WatchPodsRequest)(nil),       // 5: quartet.engine.v1.WatchPodsRequest
+	(*WatchPodsResponse)(nil),      // 6: quartet.engine.v1.WatchPodsResponse
+	(*WatchPodEventsRequest)(nil),  // 7: quartet.engine.v1.WatchPodEventsRequest
+	(*WatchPodEventsResponse)(nil), // 8: quartet.engine.v1.WatchPodEventsResponse
+	(*PodEvent)(nil),               // 9: quartet.engine.v1.PodEvent
+	(*ListWorkersRequest)(nil),     // 10: quartet.engine.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),    // 11: quartet.engine.v1.ListWorkersResponse
+	(*Worker)(nil),                 // 12: quartet.engine.v1.Worker
+	(*Probe)(nil),                  // 13: quartet.engine.v1.Probe
+	(*StartPhase)(nil),             // 14: quartet.engine.v1.StartPhase
+	(*ListImagesRequest)(nil),      // 15: quartet.engine.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),     // 16: quartet.engine.v1.ListImagesResponse
+	(*Image)(nil),                  // 17: quartet.engine.v1.Image
+	(*EvictPodRequest)(nil),        // 18: quartet.engine.v1.EvictPodRequest
+	(*EvictPodResponse)(nil),       // 19: quartet.engine.v1.EvictPodResponse
+	(*GetHealthRequest)(nil),       // 20: quartet.engine.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),      // 21: quartet.engine.v1.GetHealthResponse
+	(*v1.Frame)(nil),               // 22: quartet.stream.v1.Frame
+	(*timestamppb.Timestamp)(nil),  // 23: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 24: google.protobuf.Duration
 }
 var file_quartet_engine_v1_engine_proto_depIdxs = []int32{
 	0,  // 0: quartet.engine.v1.Pod.worker_state:type_name -> quartet.engine.v1.WorkerState
-	1,  // 1: quartet.engine.v1.ListPodsResponse.pods:type_name -> quartet.engine.v1.Pod
-	20, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
-	1,  // 3: quartet.engine.v1.WatchPodsResponse.pod:type_name -> quartet.engine.v1.Pod
-	20, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
-	8,  // 5: quartet.engine.v1.WatchPodEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
-	21, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
-	11, // 7: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
+	2,  // 1: quartet.engine.v1.ListPodsResponse.pods:type_name -> quartet.engine.v1.Pod
+	22, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
+	2,  // 3: quartet.engine.v1.WatchPodsResponse.pod:type_name -> quartet.engine.v1.Pod
+	22, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	9,  // 5: quartet.engine.v1.WatchPodEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
+	23, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
+	12, // 7: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
 	0,  // 8: quartet.engine.v1.Worker.state:type_name -> quartet.engine.v1.WorkerState
-	21, // 9: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
-	21, // 10: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
-	21, // 11: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
-	12, // 12: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
-	21, // 13: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
-	22, // 14: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
-	15, // 15: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
-	21, // 16: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
-	2,  // 17: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
-	4,  // 18: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
-	6,  // 19: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
-	9,  // 20: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
-	13, // 21: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
-	16, // 22: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
-	18, // 23: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
-	3,  // 24: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
-	5,  // 25: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
-	7,  // 26: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
-	10, // 27: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
-	14, // 28: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
-	17, // 29: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
-	19, // 30: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
-	24, // [24:31] is the sub-list for method output_type
-	17, // [17:24] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	23, // 9: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
+	23, // 10: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
+	23, // 11: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
+	14, // 12: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
+	13, // 13: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
+	1,  // 14: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
+	23, // 15: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
+	23, // 16: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
+	1,  // 17: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
+	23, // 18: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
+	23, // 19: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
+	24, // 20: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
+	17, // 21: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
+	23, // 22: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
+	3,  // 23: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
+	5,  // 24: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
+	7,  // 25: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
+	10, // 26: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
+	15, // 27: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
+	18, // 28: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
+	20, // 29: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
+	4,  // 30: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
+	6,  // 31: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
+	8,  // 32: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
+	11, // 33: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
+	16, // 34: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
+	19, // 35: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
+	21, // 36: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
+	30, // [30:37] is the sub-list for method output_type
+	23, // [23:30] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_quartet_engine_v1_engine_proto_init() }
@@ -1379,8 +1591,8 @@ func file_quartet_engine_v1_engine_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_engine_v1_engine_proto_rawDesc), len(file_quartet_engine_v1_engine_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   19,
+			NumEnums:      2,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
