@@ -118,3 +118,28 @@ func TestAPodCannotForgeWhyItsSandboxWasMade(t *testing.T) {
 		t.Errorf("the sandbox was made because of %q, want %q", got, want)
 	}
 }
+
+// TestAStartUnderWayComesToItsEnd holds that the runtime is not left alone in the middle of a start when the pod is to end, for
+// containerd may then not get rid of the container any more; and that nothing else is started.
+func TestAStartUnderWayComesToItsEnd(t *testing.T) {
+	n, logged := newLogged(t)
+	pod := newPod("a", "b")
+	gate := n.cri.Hang("StartContainer", "")
+	ctx, cancel := context.WithCancel(n.ctx)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := n.manager.SyncPod(ctx, pod, nil)
+		ended <- err
+	}()
+	eventually(t, "the first is being started", func() bool { return gate.Waiting() == 1 })
+	eventually(t, "both are created", func() bool { return len(n.observe(pod).Containers) == 2 })
+	cancel()
+	gate.Open()
+	if err := <-ended; err == nil {
+		t.Error("work that was cut short went well")
+	}
+	if got, want := logged.causes("started a container"), "first start"; got != want {
+		t.Errorf("started for %q, want one start", got)
+	}
+	n.want(pod, "sandbox-0:ready a-0:running b-0:created")
+}

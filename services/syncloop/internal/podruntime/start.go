@@ -190,9 +190,15 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 		telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, c.Name, telemetry.KeyContainerID, id,
 		telemetry.KeyRestartCount, start.Restart.Count, telemetry.KeyCause, start.Restart.Cause,
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	// Before the call: whoever is killed in it has said why what runs from then on was started.
 	s.m.cfg.Logger.InfoContext(ctx, "starting a container", about...)
-	if err := s.rt.startContainer(ctx, id); err != nil {
+	toTheEnd, release := linger(ctx, s.m.cfg.Clock, startLinger)
+	err = s.rt.startContainer(toTheEnd, id)
+	release()
+	if err != nil {
 		return &startError{reason: reasonRunContainer, err: err, container: id}
 	}
 	s.m.cfg.Events.Normal(ctx, s.pod, c.Name, eventStarted, startedMessage(start.Restart.Cause))
