@@ -210,7 +210,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		EventsMetrics:  stream.NewFollowedMetrics(e.metrics.Registry, stream.NameLifecycleEvents),
 	})
 	e.server = engineserver.New(engineserver.Config{
-		Store: e.store, Workers: e.pool, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
+		Store: e.store, Workers: e.pool, Probes: e.probes.Describe, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
 		Evicter: &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts, Events: e.events},
 	})
 	if e.logs, err = containerLogsOf(ctx, cfg, e.store, runtime, e.counts, tel.Logger); err != nil {

@@ -41,6 +41,12 @@ func wholePod() *v1.Pod {
 	main.LivenessProbe = &v1.Probe{PeriodSeconds: 10, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 3, ProbeHandler: v1.ProbeHandler{
 		HTTPGet: &v1.HTTPGetAction{Path: "/healthz", Port: intstr.FromString("http"), Scheme: v1.URISchemeHTTP},
 	}}
+	main.StartupProbe = &v1.Probe{PeriodSeconds: 1, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 30, ProbeHandler: v1.ProbeHandler{
+		Exec: &v1.ExecAction{Command: []string{"/bin/started"}},
+	}}
+	main.ReadinessProbe = &v1.Probe{PeriodSeconds: 5, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 3, ProbeHandler: v1.ProbeHandler{
+		GRPC: &v1.GRPCAction{Port: 81},
+	}}
 	main.EnvFrom = []v1.EnvFromSource{{Prefix: "DB_", SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "db"}}}}
 	main.Env = []v1.EnvVar{
 		{Name: "MODE", Value: "fast"},
@@ -66,6 +72,18 @@ func (n *node) putCrash() {
 		NextSyncAt: timestamppb.New(now.Add(220 * time.Second)), WaitsFor: "main: CrashLoopBackOff", Phases: []*enginev1.StartPhase{
 			{Phase: "sandbox", EndedAt: timestamppb.New(ago(2 * time.Hour)), Took: durationpb.New(123456 * time.Microsecond)},
 			{Phase: "start", Container: "main", EndedAt: timestamppb.New(ago(82 * time.Second)), Took: durationpb.New(20 * time.Millisecond)},
+		},
+		Probes: []*enginev1.Probe{
+			{
+				Container: "main", ContainerId: "c7", Kind: "Liveness", Result: enginev1.ProbeResult_PROBE_RESULT_SUCCESS, InARow: 2,
+				AskedAt: timestamppb.New(ago(3 * time.Second)), Answer: enginev1.ProbeResult_PROBE_RESULT_FAILURE, Said: "HTTP probe failed with statuscode:\n500",
+				NextAt: timestamppb.New(now.Add(7 * time.Second)),
+			},
+			{Container: "main", ContainerId: "c7", Kind: "Readiness", Result: enginev1.ProbeResult_PROBE_RESULT_FAILURE},
+			{
+				Container: "main", ContainerId: "c7", Kind: "Startup", Result: enginev1.ProbeResult_PROBE_RESULT_SUCCESS, InARow: 1,
+				ResultSince: timestamppb.New(ago(80 * time.Second)), AskedAt: timestamppb.New(ago(80 * time.Second)), Said: "the runtime is away",
+			},
 		},
 	})
 	n.putEvent("default", "crash-node-1", "Warning", "main", "BackOff", "Back-off restarting failed container main in pod crash-node-1", 6, ago(10*time.Second))

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 )
 
-func (d description) printContainers(p *page) {
+func (d description) printContainers(p *page, now time.Time) {
 	spec, status := &d.pod.Spec, &d.pod.Status
 	sidecars := sidecarNames(d.pod)
 	group := func(name string, containers []v1.Container, statuses []v1.ContainerStatus) {
@@ -26,10 +29,10 @@ func (d description) printContainers(p *page) {
 			p.section(1, label)
 			at := slices.IndexFunc(statuses, func(s v1.ContainerStatus) bool { return s.Name == c.Name })
 			if at < 0 {
-				printContainer(p, c, &v1.ContainerStatus{})
+				d.printContainer(p, c, &v1.ContainerStatus{}, now)
 				continue
 			}
-			printContainer(p, c, &statuses[at])
+			d.printContainer(p, c, &statuses[at], now)
 		}
 	}
 	group("Init Containers", spec.InitContainers, status.InitContainerStatuses)
@@ -43,7 +46,7 @@ func (d description) printContainers(p *page) {
 
 const containerLevel = 2
 
-func printContainer(p *page, c *v1.Container, s *v1.ContainerStatus) {
+func (d description) printContainer(p *page, c *v1.Container, s *v1.ContainerStatus, now time.Time) {
 	p.field(containerLevel, "Container ID", orNone(s.ContainerID))
 	p.field(containerLevel, "Image", c.Image)
 	p.field(containerLevel, "Image ID", orNone(s.ImageID))
@@ -66,9 +69,9 @@ func printContainer(p *page, c *v1.Container, s *v1.ContainerStatus) {
 	if len(c.Resources.Requests) > 0 {
 		p.field(containerLevel, "Requests", amounts(c.Resources.Requests))
 	}
-	p.fieldIf(containerLevel, "Liveness", probeOf(c.LivenessProbe))
-	p.fieldIf(containerLevel, "Readiness", probeOf(c.ReadinessProbe))
-	p.fieldIf(containerLevel, "Startup", probeOf(c.StartupProbe))
+	d.printProbe(p, c, "Liveness", c.LivenessProbe, now)
+	d.printProbe(p, c, "Readiness", c.ReadinessProbe, now)
+	d.printProbe(p, c, "Startup", c.StartupProbe, now)
 	p.field(containerLevel, "Environment", environment(c)...)
 	p.field(containerLevel, "Mounts", mountsOf(c)...)
 }
@@ -134,11 +137,8 @@ func amounts(list v1.ResourceList) string {
 	return strings.Join(pairs(words, "="), ", ")
 }
 
-// probeOf says what a probe does and how often, in a line; empty for none.
+// probeOf says what a probe does and how often, in a line.
 func probeOf(probe *v1.Probe) string {
-	if probe == nil {
-		return ""
-	}
 	does := "does nothing"
 	switch {
 	case probe.Exec != nil:
@@ -156,6 +156,59 @@ func probeOf(probe *v1.Probe) string {
 	}
 	return fmt.Sprintf("%s delay=%ds timeout=%ds period=%ds #success=%d #failure=%d", does,
 		probe.InitialDelaySeconds, probe.TimeoutSeconds, probe.PeriodSeconds, probe.SuccessThreshold, probe.FailureThreshold)
+}
+
+// printProbe says what a probe does, and what it has come to.
+func (d description) printProbe(p *page, c *v1.Container, kind string, probe *v1.Probe, now time.Time) {
+	if probe == nil {
+		return
+	}
+	p.field(containerLevel, kind, probeOf(probe))
+	for _, told := range d.work.GetProbes() {
+		if told.GetContainer() == c.Name && told.GetKind() == kind {
+			p.field(containerLevel+1, "Result", resultOf(told, now))
+			p.field(containerLevel+1, "Last Call", answerOf(told, now))
+		}
+	}
+}
+
+// resultOf says what a probe has come to, and since when.
+func resultOf(told *enginev1.Probe, now time.Time) string {
+	text := resultWord(told.GetResult())
+	if since := told.GetResultSince(); since != nil {
+		text += " for " + age(since.AsTime(), now)
+	}
+	return text
+}
+
+// answerOf says how the last call of a probe went.
+func answerOf(told *enginev1.Probe, now time.Time) string {
+	if told.GetAskedAt() == nil {
+		return "none yet"
+	}
+	text := resultWord(told.GetAnswer())
+	if told.GetAnswer() == enginev1.ProbeResult_PROBE_RESULT_UNSPECIFIED {
+		text = "could not be made"
+	}
+	if in := told.GetInARow(); in > 1 {
+		text += fmt.Sprintf(", %d in a row", in)
+	}
+	text += ", " + age(told.GetAskedAt().AsTime(), now) + " ago"
+	if said := oneLine(told.GetSaid()); said != "" {
+		text += ": " + said
+	}
+	return text
+}
+
+func resultWord(result enginev1.ProbeResult) string {
+	switch result {
+	case enginev1.ProbeResult_PROBE_RESULT_SUCCESS:
+		return "success"
+	case enginev1.ProbeResult_PROBE_RESULT_FAILURE:
+		return "failure"
+	case enginev1.ProbeResult_PROBE_RESULT_UNSPECIFIED:
+	}
+	return "none yet"
 }
 
 // environment names the variables of a container. What stands in the pod is shown, what is in a secret is not.

@@ -18,7 +18,7 @@ import (
 // print puts the description on a page.
 func (d description) print(p *page, now time.Time) {
 	d.printPod(p, now)
-	d.printContainers(p)
+	d.printContainers(p, now)
 	d.printConditions(p, now)
 	d.printVolumes(p)
 	d.printWorker(p, now)

@@ -38,6 +38,8 @@ type Evicter interface {
 type Config struct {
 	Store   *podstore.Store
 	Workers interface{ List() []*enginev1.Worker }
+	// Probes says what the probes of a pod have come to: (*probes.Manager).Describe. Nil is a node without a prober.
+	Probes  func(types.UID) []*enginev1.Probe
 	Health  func() loop.Health
 	Evicter Evicter
 	// Events are those of the pods: (*podevents.Recorder).Stream.
@@ -84,7 +86,13 @@ func (s *Server) WatchPodEvents(req *enginev1.WatchPodEventsRequest, ss grpc.Ser
 
 // ListWorkers implements EngineService.
 func (s *Server) ListWorkers(context.Context, *enginev1.ListWorkersRequest) (*enginev1.ListWorkersResponse, error) {
-	return &enginev1.ListWorkersResponse{Workers: s.cfg.Workers.List()}, nil
+	workers := s.cfg.Workers.List()
+	if s.cfg.Probes != nil {
+		for _, w := range workers {
+			w.Probes = s.cfg.Probes(types.UID(w.GetPodUid()))
+		}
+	}
+	return &enginev1.ListWorkersResponse{Workers: workers}, nil
 }
 
 // ListImages implements EngineService.

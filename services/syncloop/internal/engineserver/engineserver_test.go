@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
@@ -77,7 +78,7 @@ func start(t *testing.T) *rig {
 	events := podevents.New(podevents.Config{NodeName: "node-1", Clock: clock.RealClock{}, Logger: logger})
 	t.Cleanup(events.Close)
 	server := engineserver.New(engineserver.Config{
-		Store: r.store, Workers: r.pool, Health: func() loop.Health { return r.health }, Events: events.Stream(),
+		Store: r.store, Workers: r.pool, Probes: func(uid types.UID) []*enginev1.Probe { return []*enginev1.Probe{{Container: "of " + string(uid)}} }, Health: func() loop.Health { return r.health }, Events: events.Stream(),
 		Evicter: &engineserver.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: metrics.New(nil), Events: events},
 		Images:  func() (internalapi.ImageManagerService, error) { return r.images, nil },
 	})
@@ -173,6 +174,9 @@ func TestPodsAndWorkersAreListedInOrder(t *testing.T) {
 	}
 	for _, w := range workers.GetWorkers() {
 		names = append(names, w.GetName())
+		if probes := w.GetProbes(); len(probes) != 1 || probes[0].GetContainer() != "of "+w.GetPodUid() {
+			t.Errorf("%s has the probes %v", w.GetName(), probes)
+		}
 		if w.GetState() != enginev1.WorkerState_WORKER_STATE_SYNCING {
 			t.Errorf("%s is %v", w.GetName(), w.GetState())
 		}

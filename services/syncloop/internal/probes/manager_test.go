@@ -2,6 +2,7 @@ package probes_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observedtest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probecalls"
@@ -294,5 +296,41 @@ func TestAProbeThatIsChangedOrTakenOutInAPodThatRuns(t *testing.T) {
 		r.pass(6 * time.Second)
 		r.expect("calls of a slower probe", &r.calls, "2.5 a readiness, 7.5 a readiness")
 		r.expect("changes", &r.changes, "1.5 a-1 readiness success")
+	})
+}
+
+func TestWhatPeopleAreToldOfProbes(t *testing.T) {
+	play(t, func(r *rig) {
+		pod := podOf("a", func(p *v1.Pod) {
+			p.Spec.Containers[0].LivenessProbe, p.Spec.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 1}, every()
+		})
+		r.answer("a liveness", fails)
+		r.answer("a readiness", func(context.Context) probecalls.Answer {
+			return probecalls.Answer{Err: errors.New(strings.Repeat("é", 200))}
+		})
+		r.observe(pod, "s0:ready a@s0:running")
+		told := r.manager.Describe(pod.UID)
+		if len(told) != 2 || told[0].GetAskedAt() != nil || told[1].GetResult() != enginev1.ProbeResult_PROBE_RESULT_FAILURE {
+			t.Fatalf("before the first call: %v", told)
+		}
+		r.pass(2500 * time.Millisecond)
+		told = r.manager.Describe(pod.UID)
+		liveness, readiness := told[0], told[1]
+		if liveness.GetKind() != "Liveness" || liveness.GetResult() != enginev1.ProbeResult_PROBE_RESULT_SUCCESS || liveness.GetResultSince() != nil ||
+			liveness.GetAnswer() != enginev1.ProbeResult_PROBE_RESULT_FAILURE || liveness.GetInARow() != 2 || liveness.GetSaid() != "no" ||
+			!liveness.GetNextAt().AsTime().Equal(r.begun.Add(3*time.Second)) {
+			t.Errorf("liveness: %v", liveness)
+		}
+		if said := readiness.GetSaid(); readiness.GetAnswer() != enginev1.ProbeResult_PROBE_RESULT_UNSPECIFIED || said != strings.Repeat("é", 100)+"…" {
+			t.Errorf("readiness: %v", readiness)
+		}
+		r.pass(time.Second)
+		liveness = r.manager.Describe(pod.UID)[0]
+		if !liveness.GetResultSince().AsTime().Equal(r.begun.Add(3*time.Second)) || liveness.GetNextAt() != nil {
+			t.Errorf("liveness that has failed: %v", liveness)
+		}
+		if got := r.manager.Describe("other"); got != nil {
+			t.Errorf("of a pod that is not there: %v", got)
+		}
 	})
 }
