@@ -58,8 +58,12 @@ func startPLEG(t *testing.T, endpoint string) *rig {
 }
 
 // run starts the rig's pleg, also once more after it has been stopped.
-func (r *rig) run() {
+func (r *rig) run() { r.runLogging(silent().Logger) }
+
+// runLogging is run with a log that somebody reads.
+func (r *rig) runLogging(logger *slog.Logger) {
 	tel := silent()
+	tel.Logger = logger
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, r.cfg, tel) }()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -22,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
 	"github.com/quartet-node/quartet/services/pleg/internal/runtimestate"
 	"github.com/quartet-node/quartet/services/pleg/internal/server"
+	"github.com/quartet-node/quartet/services/pleg/internal/told"
 )
 
 // What pleg waits for, as grpc.health.v1 names it.
@@ -51,8 +53,9 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	return observe(ctx, cfg, tel, client, registry)
 }
 
-// takePlace takes the lock of the node's pleg, and returns what gives it up. One that only reads beside it takes none: no
-// pleg writes anything, so two do not harm each other; the lock keeps the node's own the only one that others find.
+// takePlace takes the lock of the node's pleg, and returns what gives it up. One that only reads beside it takes none: it
+// writes nothing, so two do not harm each other; the lock keeps the node's own the only one that others find, and that keeps
+// what it has told.
 func takePlace(cfg nodeconfig.Config, logger *slog.Logger) (release func() error, err error) {
 	if cfg.ReadOnly {
 		logger.Info("running beside the node's own pleg, without its lock", "address", cfg.Listen)
@@ -76,9 +79,10 @@ func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 	health.Set(waitRelist, "waits for the first relist")
 	served := stream.NewServedMetrics(registry, stream.NameLifecycleEvents)
 	registry.MustRegister(discarded(served))
-	events := stream.NewEdge[*lifecyclev1.Event](stream.Config{Metrics: served})
+	book := openTold(cfg, logger, registry)
+	events := stream.NewEdge[*lifecyclev1.Event](stream.Config{Metrics: served, Continues: book.Continues()})
 	relister := relist.New(relist.Config{
-		Runtime: client.Runtime, Events: events, Tracer: tel.Tracer, Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration,
+		Runtime: client.Runtime, Events: events, Told: book, Tracer: tel.Tracer, Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration,
 		Clock: clock.RealClock{}, Logger: logger, Metrics: relist.NewMetrics(registry),
 	})
 	runtime := runtimestate.New(runtimestate.Config{
@@ -90,6 +94,7 @@ func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return relister.Run(ctx) })
+	group.Go(func() error { return book.Run(ctx) })
 	group.Go(func() error { return runtime.Run(ctx) })
 	group.Go(func() error {
 		return hints.Run(ctx, hints.Config{
@@ -117,6 +122,18 @@ func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 		})
 	})
 	return group.Wait()
+}
+
+// openTold opens what the node's pleg has told before this process; nil for one that only reads beside it, which has its own
+// followers and leaves the file alone.
+func openTold(cfg nodeconfig.Config, logger *slog.Logger, registry *prometheus.Registry) *told.Book {
+	if cfg.ReadOnly {
+		return nil
+	}
+	path := filepath.Join(cfg.StateDir, told.FileName)
+	return told.Open(told.Config{
+		File: told.OnDisk(path), Path: path, Clock: clock.RealClock{}, Logger: logger, Metrics: told.NewMetrics(registry),
+	})
 }
 
 // discarded counts what the kubelet counts under this name: events that did not reach who is to act on them one by one,

@@ -10,6 +10,9 @@
 //   - one that is seen for the first time when it has ended makes DIED alone: STARTED says "is running", and it is not;
 //   - one that is gone without having been seen to end makes DIED, then REMOVED, for whoever counts deaths.
 //
+// What was told outlives the process as Told. What is seen first after that is compared with it, and then STARTED is told of a
+// container that has ended too: it is history, and its reader wants the whole.
+//
 // A container that is created and not started makes no event: nobody has to act on it, and its start follows.
 package record
 
@@ -39,8 +42,11 @@ const (
 type Pod struct {
 	// Status is the last observation, nil before the first. It is shared by everybody and never changed.
 	Status *lifecyclev1.PodStatus
-	// phases has the containers that the runtime has.
+	// phases has the containers that the runtime has; nil before the first complete observation.
 	phases map[string]phase
+	// told is what was told of the pod before this process; nil when there was nothing, and after the first complete
+	// observation.
+	told *Told
 }
 
 // Change is one thing that has happened, before it becomes an event on the wire.
@@ -68,28 +74,50 @@ func (p Pod) Inspected() bool { return p.phases != nil }
 // happened to them, and what else has changed. Addresses stay when the network is torn down. The observation becomes
 // part of the returned Pod, and must not be changed afterwards.
 func (p Pod) Observe(seen *lifecyclev1.PodStatus) (Pod, []Change) {
-	seen = keep(p.Status, seen)
-	next := Pod{Status: seen, phases: make(map[string]phase, len(seen.GetContainers()))}
-
-	changes := sandboxesUp(p.Status, seen)
-	changes = append(changes, p.removals(seen)...)
-	var steps []Change
-	for _, c := range seen.GetContainers() {
-		before := p.phases[c.GetId()]
-		after := advance(before, c.GetState())
-		next.phases[c.GetId()] = after
-		if step, ok := stepTo(before, after, c); ok {
-			steps = append(steps, step)
-		}
-	}
-	slices.SortStableFunc(steps, func(a, b Change) int {
-		return cmp.Or(a.OccurredAt.Compare(b.OccurredAt), cmp.Compare(a.Container.GetAttempt(), b.Container.GetAttempt()))
-	})
+	old := p.known()
+	seen = keep(old.status, seen)
+	next := Pod{Status: seen}
+	changes := sandboxesUp(old.status, seen)
+	changes = append(changes, old.removals(seen)...)
+	steps, phases := old.steps(seen)
+	next.phases = phases
 	changes = append(changes, steps...)
-	if p.otherwiseChanged(seen, len(changes) > 0) {
+	if old.otherwiseChanged(seen, len(changes) > 0) {
 		changes = append(changes, Change{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC})
 	}
 	return next, changes
+}
+
+// steps returns what has happened to the containers that are there, by the time of it, and how far they are after it.
+func (k known) steps(seen *lifecyclev1.PodStatus) ([]Change, map[string]phase) {
+	type step struct {
+		Change
+
+		order time.Time
+	}
+	var steps []step
+	phases := make(map[string]phase, len(seen.GetContainers()))
+	for _, c := range seen.GetContainers() {
+		before := k.phases[c.GetId()]
+		after := advance(before, c.GetState())
+		phases[c.GetId()] = after
+		start, unseen := k.unseenStart(before, c)
+		if unseen {
+			steps = append(steps, step{Change: start, order: start.OccurredAt})
+		}
+		if change, ok := stepTo(before, after, c); ok {
+			// A death never comes before the start that is told with it, whatever the clock was set to in between.
+			steps = append(steps, step{Change: change, order: later(change.OccurredAt, start.OccurredAt)})
+		}
+	}
+	slices.SortStableFunc(steps, func(a, b step) int {
+		return cmp.Or(a.order.Compare(b.order), cmp.Compare(a.Container.GetAttempt(), b.Container.GetAttempt()))
+	})
+	changes := make([]Change, len(steps))
+	for i, s := range steps {
+		changes[i] = s.Change
+	}
+	return changes, phases
 }
 
 // Fail notes why the pod could not be inspected. What is known stays; changed tells whether the note is new, and so whether
@@ -101,12 +129,12 @@ func (p Pod) Fail(listed *lifecyclev1.PodStatus, reason string) (next Pod, chang
 			return p, false
 		}
 		listed.InspectError = reason
-		return Pod{Status: listed}, true
+		return Pod{Status: listed, told: p.told}, true
 	}
 	if p.Status.GetInspectError() == reason {
 		return p, false
 	}
-	return Pod{Status: withInspectError(p.Status, reason), phases: p.phases}, true
+	return Pod{Status: withInspectError(p.Status, reason), phases: p.phases, told: p.told}, true
 }
 
 // withInspectError copies a status that others may be reading; its parts are shared.
@@ -122,6 +150,9 @@ func withInspectError(s *lifecyclev1.PodStatus, reason string) *lifecyclev1.PodS
 func keep(old, seen *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 	if len(seen.GetIps()) == 0 && !hostNetwork(seen) && (len(seen.GetSandboxes()) > 0 || len(seen.GetContainers()) > 0) {
 		seen.Ips = old.GetIps()
+	}
+	if seen.GetName() == "" {
+		seen.Name, seen.Namespace = old.GetName(), old.GetNamespace()
 	}
 	for i, c := range seen.GetContainers() {
 		if known := FindContainer(old, c.GetId()); known != nil && proto.Equal(known, c) {
@@ -167,10 +198,10 @@ func stepTo(before, after phase, c *lifecyclev1.Container) (Change, bool) {
 }
 
 // removals returns what happened to the containers that are gone, oldest first.
-func (p Pod) removals(seen *lifecyclev1.PodStatus) []Change {
+func (k known) removals(seen *lifecyclev1.PodStatus) []Change {
 	var changes []Change
-	for _, c := range slices.Backward(p.Status.GetContainers()) {
-		before, known := p.phases[c.GetId()]
+	for _, c := range slices.Backward(k.status.GetContainers()) {
+		before, known := k.phases[c.GetId()]
 		if !known || FindContainer(seen, c.GetId()) != nil {
 			continue
 		}
@@ -198,8 +229,8 @@ func ready(s *lifecyclev1.Sandbox) bool {
 
 // otherwiseChanged tells whether something has changed that no other change says: a sandbox that ended or went, an address,
 // a container that the runtime does not know any more.
-func (p Pod) otherwiseChanged(seen *lifecyclev1.PodStatus, told bool) bool {
-	old := p.Status
+func (k known) otherwiseChanged(seen *lifecyclev1.PodStatus, told bool) bool {
+	old := k.status
 	for _, s := range old.GetSandboxes() {
 		now := FindSandbox(seen, s.GetId())
 		if now == nil || (ready(s) && !ready(now)) {
@@ -213,11 +244,11 @@ func (p Pod) otherwiseChanged(seen *lifecyclev1.PodStatus, told bool) bool {
 		// Whoever follows has to hear of every pod.
 		return !Pod{Status: seen}.Gone()
 	}
-	if !slices.Equal(old.GetIps(), seen.GetIps()) || old.GetInspectError() != "" {
+	if !slices.Equal(old.GetIps(), seen.GetIps()) || k.failed {
 		return true
 	}
 	for _, s := range seen.GetSandboxes() {
-		if !proto.Equal(s, FindSandbox(old, s.GetId())) {
+		if !k.sameSandbox(s) {
 			return true
 		}
 	}

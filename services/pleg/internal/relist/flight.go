@@ -27,6 +27,8 @@ type pod struct {
 	urgent bool
 	// failure is why the last inspection did not work, empty when it did.
 	failure string
+	// shown is true when new subscribers begin with it.
+	shown bool
 	// traceparent is that of the pod's last event.
 	traceparent string
 }
@@ -266,15 +268,18 @@ func (r *Relister) commit(uid string, p *pod, seen *lifecyclev1.PodStatus) *life
 	if since := p.record.Status.GetUnknownSince(); since != nil {
 		r.cfg.Logger.Info("a pod can be inspected again", telemetry.KeyPodUID, uid, "unknown_for", r.cfg.Clock.Since(since.AsTime()))
 	}
+	r.sinceBefore(p)
 	next, changes := p.record.Observe(seen)
+	moved := p.record.Moved(next)
 	p.record = next
-	r.publish(uid, p, changes)
+	r.publish(uid, p, changes, moved)
 	return next.Status
 }
 
 // fail notes why an inspection that began at a time did not work. That the pod's state is not known any more is an event;
 // that it is so for another reason is none. Called with mu held.
 func (r *Relister) fail(uid string, p *pod, listed *lifecyclev1.PodStatus, reason string, began time.Time) {
+	r.sinceBefore(p)
 	next, changed := p.record.Fail(listed, reason)
 	if !changed {
 		return
@@ -289,5 +294,5 @@ func (r *Relister) fail(uid string, p *pod, listed *lifecyclev1.PodStatus, reaso
 	if first {
 		changes = []record.Change{{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC}}
 	}
-	r.publish(uid, p, changes)
+	r.publish(uid, p, changes, true)
 }

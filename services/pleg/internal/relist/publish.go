@@ -15,26 +15,31 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
-// publish makes events of changes, in their order, and makes the record what new subscribers begin with. Called with mu
-// held.
+// publish makes events of changes, in their order, makes the record what new subscribers begin with, and has what was told kept
+// when there are changes or moved says that there is something else to it. Called with mu held.
 //
-// Until the first relist has finished nobody listens, and what is found then has happened long before: it makes no spans
-// and no events, only the state.
-func (r *Relister) publish(uid string, p *pod, changes []record.Change) {
-	status := p.record.Status
-	now := r.cfg.Clock.Now()
-	gone := p.record.Gone()
-	select {
-	case <-r.synced:
-	default:
-		state := stateOf(status, p, now)
-		if gone {
-			r.cfg.Events.EmitLast(uid, state)
-		} else {
-			r.cfg.Events.Emit(uid, state, state)
+// When it is not known what was told before this process, what is found until the first relist has finished makes no spans and
+// no events, only the state: it may have happened long before. When it is, it makes the events that are missing; nobody
+// listens yet, but who has been told what came before is sent them when he comes back.
+func (r *Relister) publish(uid string, p *pod, changes []record.Change, moved bool) {
+	synced := r.isSynced()
+	if !synced && !r.remembers {
+		r.show(uid, p)
+	} else {
+		if len(changes) == 0 && synced && !p.shown && !p.record.Gone() {
+			// Who has subscribed since was not told of the pod, and is to be.
+			changes = []record.Change{{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC}}
 		}
-		return
+		r.emit(uid, p, changes)
 	}
+	if moved || len(changes) > 0 {
+		r.cfg.Told.Note(uid, p.record, r.cfg.Events.Token())
+	}
+}
+
+// emit publishes the events of changes. Called with mu held.
+func (r *Relister) emit(uid string, p *pod, changes []record.Change) {
+	status, now, gone := p.record.Status, r.cfg.Clock.Now(), p.record.Gone()
 	for i, change := range changes {
 		ctx, event := r.event(status, change, now)
 		r.cfg.Metrics.published(event.GetType())
@@ -44,12 +49,30 @@ func (r *Relister) publish(uid string, p *pod, changes []record.Change) {
 			telemetry.KeyExitCode, event.GetExitCode(), telemetry.KeyReason, event.GetReason())
 		if gone && i == len(changes)-1 {
 			r.cfg.Events.EmitLast(uid, event)
+			p.shown = false
 			return
 		}
 		r.cfg.Events.Emit(uid, event, stateOf(status, p, now))
+		p.shown = true
 	}
 	if len(changes) == 0 {
-		r.cfg.Events.Replace(uid, stateOf(status, p, now))
+		r.show(uid, p)
+	}
+}
+
+// show makes the record what new subscribers begin with, without an event. Called with mu held.
+func (r *Relister) show(uid string, p *pod) {
+	state := stateOf(p.record.Status, p, r.cfg.Clock.Now())
+	switch {
+	case p.shown && p.record.Gone():
+		// Nobody listens yet, or it would have made an event.
+		r.cfg.Events.EmitLast(uid, state)
+		p.shown = false
+	case p.shown:
+		r.cfg.Events.Replace(uid, state)
+	case !p.record.Gone():
+		r.cfg.Events.Put(uid, state)
+		p.shown = true
 	}
 }
 

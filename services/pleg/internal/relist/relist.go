@@ -27,6 +27,7 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/pleg/internal/told"
 )
 
 const (
@@ -65,8 +66,10 @@ var (
 type Config struct {
 	// Runtime returns the runtime service, waiting until there is one.
 	Runtime func(context.Context) (internalapi.RuntimeService, error)
-	// Events gets what happens.
+	// Events gets what happens. It continues what Told was told of.
 	Events *stream.Edge[*lifecyclev1.Event]
+	// Told keeps what was told over a restart; nothing is kept, and nothing was told before, when nil.
+	Told *told.Book
 	// Tracer makes the span of each event.
 	Tracer trace.Tracer
 	// Timeout is runtimeRequestTimeout; lists and inspections take at most this, and at most 30 s.
@@ -102,7 +105,9 @@ type Relister struct {
 	evented bool
 	// suspect is set when something has happened to a pod that nobody can name.
 	suspect bool
-	round   round
+	// remembers is true when it is known what was told before this process.
+	remembers bool
+	round     round
 }
 
 // round is where the full relists are.
@@ -124,6 +129,7 @@ func New(cfg Config) *Relister {
 		cfg: cfg, synced: make(chan struct{}), stopped: make(chan struct{}), kick: make(chan struct{}, 1),
 		pods: map[string]*pod{}, round: round{changed: make(chan struct{})},
 	}
+	r.restore()
 	cfg.Metrics.expose(r)
 	return r
 }
@@ -318,6 +324,7 @@ func (r *Relister) finishRound(began time.Time, boot time.Duration) {
 	r.round.changed = make(chan struct{})
 	if first {
 		close(r.synced)
+		r.cfg.Told.Complete()
 		r.cfg.Logger.Info("the first relist has finished", "pods", len(r.pods))
 	}
 }
@@ -340,7 +347,7 @@ func (r *Relister) inspectChanged(all map[string]*items) []*flight {
 		}
 	}
 	for uid, p := range r.pods {
-		if _, there := all[uid]; !there && (p.record.Status != nil || p.failure != "") {
+		if _, there := all[uid]; !there && (p.record.Status != nil || p.failure != "" || p.record.Restored()) {
 			look(uid, p)
 		}
 	}

@@ -1,0 +1,129 @@
+package record_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/pleg/internal/record"
+)
+
+// named is a status with labels and all, as an inspection makes it.
+func named(parts ...any) *lifecyclev1.PodStatus {
+	s := proto.CloneOf(status(parts...))
+	s.Name, s.Namespace, s.Ips = "web", "default", []string{"10.88.0.5"}
+	for _, sandbox := range s.GetSandboxes() {
+		sandbox.Labels, sandbox.Annotations = map[string]string{"app": "web"}, map[string]string{"quartet.dev/traceparent": "00-a", "note": "long"}
+	}
+	for _, c := range s.GetContainers() {
+		c.Labels, c.LogPath = map[string]string{"app": "web"}, "/var/log"
+	}
+	return s
+}
+
+func TestWhatHappenedSinceItWasToldBecomesEvents(t *testing.T) {
+	up := sandbox("s", ready)
+	backwards := container("b", exited, 5)
+	backwards.FinishedAt = at(1) // the clock was set back while it ran
+	for _, tt := range []struct {
+		name string
+		// told is what was told; nothing when nil. seen is the first observation after it.
+		told, seen *lifecyclev1.PodStatus
+		want       []string
+	}{
+		{"nothing new", named(up, container("a", running, 1)), named(up, container("a", running, 1)), []string{}},
+		{"nothing new of a dead one", named(up, container("a", exited, 1)), named(up, container("a", exited, 1)), []string{}},
+		{"nothing new of one that is only created", named(up, container("a", created, 1)), named(up, container("a", created, 1)), []string{}},
+		{"died", named(up, container("a", running, 1)), named(up, container("a", exited, 1)), []string{"CONTAINER_DIED a"}},
+		{"started", named(up, container("a", created, 1)), named(up, container("a", running, 1)), []string{"CONTAINER_STARTED a"}},
+		{"started and died", named(up, container("a", created, 1)), named(up, container("a", exited, 1)), []string{"CONTAINER_STARTED a", "CONTAINER_DIED a"}},
+		{
+			"two came, one after the other", named(up), named(up, container("b", exited, 5), container("a", exited, 1)),
+			[]string{"CONTAINER_STARTED a", "CONTAINER_DIED a", "CONTAINER_STARTED b", "CONTAINER_DIED b"},
+		},
+		{"died before it started, by the clock", named(up), named(up, backwards), []string{"CONTAINER_STARTED b", "CONTAINER_DIED b"}},
+		{"never started", named(up, container("a", created, 1)), named(up, &lifecyclev1.Container{Id: "a", State: exited}), []string{"CONTAINER_DIED a"}},
+		{"the pod is gone", named(up, container("a", running, 1)), status(), []string{"CONTAINER_DIED a", "CONTAINER_REMOVED a", "POD_SYNC"}},
+		{"the dead pod is gone", named(up, container("a", exited, 1)), status(), []string{"CONTAINER_REMOVED a", "POD_SYNC"}},
+		{"the sandbox ended", named(up, container("a", exited, 1)), named(sandbox("s", notReady), container("a", exited, 1)), []string{"POD_SYNC"}},
+		{"it was not there", nil, named(up, container("a", exited, 1)), []string{"POD_SYNC s", "CONTAINER_STARTED a", "CONTAINER_DIED a"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var told record.Told
+			if tt.told != nil {
+				before, _ := record.Pod{}.Observe(proto.CloneOf(tt.told))
+				told = before.Told()
+			}
+			pod, changes := record.Restore(told).Observe(proto.CloneOf(tt.seen))
+			if diff := cmp.Diff(tt.want, say(changes)); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			if _, changes := pod.Observe(proto.CloneOf(tt.seen)); len(changes) != 0 || pod.Restored() {
+				t.Errorf("the same once more makes the events %v", say(changes))
+			}
+		})
+	}
+}
+
+func TestAPodThatIsGoneKeepsItsName(t *testing.T) {
+	before, _ := record.Pod{}.Observe(named(sandbox("s", ready)))
+	for what, pod := range map[string]record.Pod{"on record": before, "told before": record.Restore(before.Told())} {
+		if gone, _ := pod.Observe(status()); !gone.Gone() || gone.Status.GetName() != "web" || gone.Status.GetNamespace() != "default" {
+			t.Errorf("%s: it is %v", what, gone.Status)
+		}
+	}
+}
+
+func TestAddressesAreKeptOverARestart(t *testing.T) {
+	before, _ := record.Pod{}.Observe(named(sandbox("s", ready)))
+	seen := named(sandbox("s", notReady))
+	seen.Ips = nil
+	if pod, _ := record.Restore(before.Told()).Observe(seen); len(pod.Status.GetIps()) != 1 {
+		t.Errorf("the addresses are %v", pod.Status.GetIps())
+	}
+}
+
+// TestAFailureBeforeTheFirstObservationLosesNothing that was told: the observation is compared with it all the same.
+func TestAFailureBeforeTheFirstObservationLosesNothing(t *testing.T) {
+	before, _ := record.Pod{}.Observe(named(sandbox("s", ready), container("a", running, 1)))
+	failed, changed := record.Restore(before.Told()).Fail(named(sandbox("s", ready), container("a", unknown, 1)), "no answer")
+	if !changed || !failed.Restored() || failed.Status.GetInspectError() != "no answer" {
+		t.Errorf("after a failure it is %v", failed.Status)
+	}
+	want := before.Told()
+	want.Status.InspectError = "no answer"
+	if diff := cmp.Diff(want, failed.Told(), protocmp.Transform()); diff != "" {
+		t.Errorf("what was told (-want +got):\n%s", diff)
+	}
+	for what, pod := range map[string]record.Pod{"at once": failed, "after another restart": record.Restore(failed.Told())} {
+		if _, changes := pod.Observe(named(sandbox("s", ready), container("a", running, 1))); len(changes) != 1 {
+			t.Errorf("%s: that it can be inspected again makes %v", what, say(changes))
+		}
+		if _, changes := pod.Observe(named(sandbox("s", ready), container("a", exited, 1))); len(changes) != 1 || changes[0].Container == nil {
+			t.Errorf("%s: its death makes %v", what, say(changes))
+		}
+	}
+}
+
+func TestAPodThatWasNeverInspectedIsToldAsItWasListed(t *testing.T) {
+	listed, _ := record.Pod{}.Fail(named(sandbox("s", ready), container("a", running, 1)), "no answer")
+	_, changes := record.Restore(listed.Told()).Observe(named(sandbox("s", ready), container("a", running, 1)))
+	if diff := cmp.Diff([]string{"CONTAINER_STARTED a"}, say(changes)); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if told := (record.Pod{}).Told(); told.Status != nil {
+		t.Errorf("of a pod of which nothing was told it says %v", told)
+	}
+}
+
+func TestOnlyWhatWouldBeToldMoves(t *testing.T) {
+	pod, _ := record.Pod{}.Observe(named(sandbox("s", ready), container("a", running, 1)))
+	same, _ := pod.Observe(named(sandbox("s", ready), container("a", running, 1)))
+	next, _ := pod.Observe(named(sandbox("s", ready), container("b", created, 2), container("a", running, 1)))
+	if pod.Moved(same) || !pod.Moved(next) || !(record.Pod{}).Moved(pod) {
+		t.Errorf("the same has moved: %v; a new container has: %v; the first observation has: %v", pod.Moved(same), pod.Moved(next), record.Pod{}.Moved(pod))
+	}
+}

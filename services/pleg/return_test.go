@@ -1,0 +1,259 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/pleg/internal/told"
+	"github.com/quartet-node/quartet/test/fakecri"
+)
+
+// follower follows a pleg through its restarts, as syncloop does, and collects what it is told.
+type follower struct {
+	r *rig
+
+	mu sync.Mutex
+	// events are those that came one by one; shown are the changes that a fresh snapshot made.
+	events, shown []*lifecyclev1.Event
+	// synced counts how often all that was to be known was handled.
+	synced int
+}
+
+// follow follows until the test ends, and waits until all that there is is known.
+func (r *rig) follow() *follower {
+	r.t.Helper()
+	f := &follower{r: r}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = stream.Follow(ctx, stream.FollowConfig[*lifecyclev1.Event]{
+			Source: r.source(), Logger: slog.New(slog.DiscardHandler), Handle: f.handle,
+			Synced: func() { f.mu.Lock(); f.synced++; f.mu.Unlock() },
+		})
+	}()
+	r.t.Cleanup(func() { cancel(); <-ended })
+	f.returned(1)
+	return f
+}
+
+func (f *follower) handle(c stream.Change[*lifecyclev1.Event]) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c.FromSnapshot {
+		f.shown = append(f.shown, c.New)
+	} else {
+		f.events = append(f.events, c.New)
+	}
+}
+
+// returned waits until the follower has been synced so often.
+func (f *follower) returned(times int) {
+	f.r.t.Helper()
+	f.r.eventually(fmt.Sprintf("the follower is synced %d times", times), func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.synced >= times
+	})
+}
+
+// told returns what came one by one, by type and container and in the order of pods, as soon as it is what is wanted, and forgets
+// it. At the end it asks for a relist, after which there would be more if there were any.
+func (f *follower) told(want ...string) []*lifecyclev1.Event {
+	f.r.t.Helper()
+	var got []*lifecyclev1.Event
+	said := func() []string {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		// Pods are inspected side by side: the order is that of each pod.
+		got = slices.Clone(f.events)
+		slices.SortStableFunc(got, func(a, b *lifecyclev1.Event) int { return cmp.Compare(a.GetPodUid(), b.GetPodUid()) })
+		names := make([]string, len(got))
+		for i, e := range got {
+			names[i] = strings.TrimPrefix(e.GetType().String(), "EVENT_TYPE_") + " " + e.GetContainerName()
+		}
+		return names
+	}
+	f.r.eventually(fmt.Sprintf("%q is told", want), func() bool { return len(said()) >= len(want) })
+	f.r.synced()
+	if names := said(); strings.Join(names, "\n") != strings.Join(want, "\n") {
+		f.r.t.Errorf("it was told\n\t%s\nwant\n\t%s", strings.Join(names, "\n\t"), strings.Join(want, "\n\t"))
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events = nil
+	return got
+}
+
+// snapshots returns how many changes came out of snapshots, and forgets them.
+func (f *follower) snapshots() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := len(f.shown)
+	f.shown = nil
+	return n
+}
+
+// restart restarts the rig's pleg, with meanwhile in between.
+func (r *rig) restart(meanwhile func()) {
+	r.t.Helper()
+	r.stop()
+	meanwhile()
+	r.run()
+}
+
+func (r *rig) toldFile() string { return filepath.Join(r.cfg.StateDir, told.FileName) }
+
+func TestWhatHappenedWhilePLEGWasAwayIsToldOnceWhenItReturns(t *testing.T) {
+	fake := fakecri.New(t)
+	_, web := fake.RunPod(fakecri.Pod{UID: "web", Containers: []string{"app", "side"}})
+	oldSandbox, _ := fake.RunPod(fakecri.Pod{UID: "old", Containers: []string{"job"}})
+	for i := range 20 {
+		fake.RunPod(fakecri.Pod{UID: fmt.Sprint("still-", i), Containers: []string{"app"}})
+	}
+	r := startPLEG(t, fake.Endpoint())
+	r.synced()
+	f := r.follow()
+	if got := f.snapshots(); got != 22 {
+		t.Errorf("at first it was shown %d pods", got)
+	}
+	f.told()
+
+	var by time.Time
+	r.restart(func() {
+		fake.Exit(web["app"], 3)
+		by = time.Now()
+		fake.DropSandbox(oldSandbox)
+		_, quick := fake.RunPod(fakecri.Pod{UID: "quick", Containers: []string{"short"}})
+		fake.Exit(quick["short"], 0)
+	})
+	f.returned(2)
+	events := map[string]*lifecyclev1.Event{}
+	for _, e := range f.told(
+		"CONTAINER_DIED job", "CONTAINER_REMOVED job", "POD_SYNC ",
+		"POD_SYNC ", "CONTAINER_STARTED short", "CONTAINER_DIED short",
+		"CONTAINER_DIED app",
+	) {
+		events[e.GetType().String()+" "+e.GetContainerName()] = e
+	}
+	if e := events[died.String()+" app"]; e.GetExitCode() != 3 || e.GetReason() != "Error" || e.GetOccurredAt().AsTime().After(by) || e.GetObservedAt().AsTime().Before(by) {
+		t.Errorf("a death while pleg was away is told as %v, want the runtime's exit code 3 and a time not after %v", e, by)
+	}
+	if e := events[died.String()+" job"]; e.GetStatus().GetName() == "" || e.GetStatus().GetUid() != "old" {
+		t.Errorf("the end of a pod that is gone does not name it: %v", e)
+	}
+	start, end := events[started.String()+" short"].GetOccurredAt().AsTime(), events[died.String()+" short"].GetOccurredAt().AsTime()
+	if !end.After(start) || end.After(by.Add(time.Minute)) {
+		t.Errorf("it says that a container ran from %v to %v", start, end)
+	}
+	if got := f.snapshots(); got != 0 {
+		t.Errorf("it was resumed, and got %d changes out of a snapshot", got)
+	}
+
+	r.restart(func() {})
+	f.returned(3)
+	f.told()
+	r.restart(func() { fake.Exit(web["side"], 1) })
+	f.returned(4)
+	f.told("CONTAINER_DIED side")
+	if got := f.snapshots(); got != 0 {
+		t.Errorf("it got %d changes out of a snapshot", got)
+	}
+	// A new follower is not told what happened before it came.
+	if late := r.watch(); len(late.snapshot) != 22 || len(late.deltas) != 0 {
+		t.Errorf("a new follower is shown %d pods and told %d events", len(late.snapshot), len(late.deltas))
+	}
+}
+
+// TestADamagedFileIsPutAsideAndItsPodsAreShown, and the line in the log names it.
+func TestADamagedFileIsPutAsideAndItsPodsAreShown(t *testing.T) {
+	fake := fakecri.New(t)
+	_, ids := fake.RunPod(fakecri.Pod{UID: "web", Containers: []string{"app"}})
+	r := startPLEG(t, fake.Endpoint())
+	r.synced()
+	f := r.follow()
+	f.snapshots()
+	var log bytes.Buffer
+	r.stop()
+	fake.Exit(ids["app"], 3)
+	if err := os.WriteFile(r.toldFile(), []byte("no such thing\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.runLogging(slog.New(slog.NewTextHandler(&log, nil)))
+	f.returned(2)
+	f.told()
+	if got := f.snapshots(); got != 1 {
+		t.Errorf("out of the snapshot it got %d changes, want the death in the state of its pod", got)
+	}
+	r.stop()
+	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), r.toldFile()+".corrupt") {
+		t.Errorf("the log does not name the file:\n%s", log.String())
+	}
+	if _, err := os.Stat(r.toldFile() + ".corrupt"); err != nil {
+		t.Error(err)
+	}
+	r.run()
+	f.returned(3)
+	f.told()
+}
+
+// TestADiskThatIsFullStopsNoEvent: here it is a directory in the place of the file.
+func TestADiskThatIsFullStopsNoEvent(t *testing.T) {
+	fake := fakecri.New(t)
+	_, ids := fake.RunPod(fakecri.Pod{UID: "web", Containers: []string{"app"}})
+	r := startPLEG(t, fake.Endpoint())
+	r.synced()
+	r.stop()
+	if err := os.Remove(r.toldFile()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(r.toldFile(), "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r.run()
+	r.synced()
+	f := r.follow()
+	fake.Exit(ids["app"], 3)
+	f.told("CONTAINER_DIED app")
+	metrics := metricstest.Scrape(r.cfg.MetricsListen)
+	r.eventually("the failure is counted", func() bool { return metricstest.Value(t, metrics, "quartet_pleg_told_errors_total") > 0 })
+}
+
+// TestAPLEGThatOnlyReadsLeavesTheFileAlone: it is what the node's own has told.
+func TestAPLEGThatOnlyReadsLeavesTheFileAlone(t *testing.T) {
+	fake := fakecri.New(t)
+	_, ids := fake.RunPod(fakecri.Pod{UID: "web", Containers: []string{"app"}})
+	r := startPLEG(t, fake.Endpoint())
+	r.synced()
+	f := r.follow()
+	r.stop()
+	before, err := os.ReadFile(r.toldFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := r.beside()
+	second.synced()
+	w := second.watch()
+	fake.Exit(ids["app"], 3)
+	w.until(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, ids["app"])
+	second.stop()
+	if after, err := os.ReadFile(r.toldFile()); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the file went from %s to %s (%v)", before, after, err)
+	}
+	r.run()
+	f.returned(2)
+	f.told("CONTAINER_DIED app")
+}
