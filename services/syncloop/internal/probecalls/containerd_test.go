@@ -15,6 +15,7 @@ import (
 
 // TestOnContainerd probes a container of a real runtime, by commands and by its address.
 func TestOnContainerd(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts a containerd")
 	}

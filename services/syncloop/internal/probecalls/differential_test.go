@@ -88,6 +88,7 @@ var differs = map[string]string{
 
 // TestAnswersAreTheKubelets compares outcomes and texts, which people know and search for.
 func TestAnswersAreTheKubelets(t *testing.T) {
+	t.Parallel()
 	e := newExecRig(t)
 	e.cri.OnExec(execByCode)
 	for name, to := range e.targets(t) {

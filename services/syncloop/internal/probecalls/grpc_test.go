@@ -79,6 +79,7 @@ func TestAHealthServiceSeesWhoAsks(t *testing.T) {
 }
 
 func TestAHealthServiceThatIsLateHasFailed(t *testing.T) {
+	t.Parallel()
 	silent := listen(t, "127.0.0.1:0") // takes connections, and says nothing
 	hanging := serveGRPC(t, func(s *grpc.Server) { healthv1.RegisterHealthServer(s, health.NewServer()) },
 		grpc.UnaryInterceptor(func(ctx context.Context, _ any, _ *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {

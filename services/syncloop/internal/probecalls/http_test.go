@@ -164,6 +164,7 @@ func TestABodyIsReadNoFurtherThanNeeded(t *testing.T) {
 }
 
 func TestAnAnswerThatTakesTooLongIsNone(t *testing.T) {
+	t.Parallel()
 	for name, w := range map[string]want{
 		"head": {outcome: probecalls.Failure, says: "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"},
 		// The kubelet, too, takes this for an error of the call.

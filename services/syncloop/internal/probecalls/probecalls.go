@@ -149,8 +149,8 @@ func userAgent(version string) string {
 }
 
 // Probe makes a call and says how it went; an answer that is no success is told as an event. Each try may take the probe's
-// timeoutSeconds; an error of the call itself is tried again at once, three times altogether. It returns soon after ctx ends, with
-// Unknown, which then is neither told nor counted.
+// timeoutSeconds; an error of the call itself is tried again at once, three times altogether. It returns soon after ctx is cancelled,
+// with Unknown, which then is neither told nor counted; ctx needs no deadline of its own.
 func (c *Caller) Probe(ctx context.Context, t Target) Answer {
 	began := c.cfg.Clock.Now()
 	var answer Answer

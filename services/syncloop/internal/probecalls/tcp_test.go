@@ -44,6 +44,7 @@ func TestAConnectionThatIsTakenIsASuccess(t *testing.T) {
 }
 
 func TestAConnectionThatNobodyAnswersFailsInTime(t *testing.T) {
+	t.Parallel()
 	// A queue of one that is full: what comes further is not answered.
 	address := full(t)
 	to := target(t, address, v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: named()}})
