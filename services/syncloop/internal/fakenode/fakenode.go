@@ -312,6 +312,7 @@ func (n *Node) start(pod *v1.Pod, traceparent string) {
 		Id: fmt.Sprintf("container-%d", n.serial), SandboxId: p.GetSandboxes()[0].GetId(), Name: pod.Spec.Containers[0].Name,
 		Attempt: uint32(len(p.GetContainers())), State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING, //nolint:gosec // a few
 		CreatedAt: now, StartedAt: now, Image: pod.Spec.Containers[0].Image,
+		Annotations: map[string]string{telemetry.AnnotationTraceparent: traceparent},
 	})
 	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED, traceparent)
 }

@@ -13,6 +13,7 @@ import (
 
 	"go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	oteltrace "go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,6 +30,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probecalls"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
 
@@ -102,6 +105,9 @@ type rig struct {
 	endings    *endings.Book
 	nodes      *stream.Level[*nodev1.Node]
 	events     *told
+	probes     *probes.Manager
+	// unwell is true while every probe fails.
+	unwell atomic.Bool
 	// begun is when the rig was made, by its clock.
 	begun time.Time
 	// leftovers are the pods that there are files of.
@@ -136,14 +142,15 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 	}); err != nil {
 		t.Fatal(err)
 	}
-	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: r.clock, Tracer: tracer, Logger: logger})
+	r.makeProbes(stateDir, tracer, logger)
+	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Probes: r.probes, Clock: r.clock, Tracer: tracer, Logger: logger})
 	r.pool = worker.NewPool(process, worker.Config{
 		Runtime: node, Observer: node, Statuses: r.store, Endings: r.endings, Clock: r.clock, BootTime: boottime.Now,
 		Tracer: tracer, Logger: logger, Resync: time.Minute,
 	})
 	cfg := loop.Config{
 		Desired: r.configPeer, Events: r.plegPeer, Pleg: node, Workers: r.pool, Store: r.store, Evictions: r.book, Endings: r.endings,
-		Node: r.nodes, PodEvents: r.events,
+		Node: r.nodes, PodEvents: r.events, Probes: r.probes,
 		PodFromObserved: func(s *lifecyclev1.PodStatus) *v1.Pod {
 			return fakenode.Pod(s.GetUid(), s.GetName(), v1.RestartPolicyAlways)
 		},
@@ -159,12 +166,16 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 		f(&cfg)
 	}
 	r.loop = loop.New(cfg)
-	done := make(chan error, 1)
+	done, probed := make(chan error, 1), make(chan error, 1)
 	go func() { done <- r.loop.Run(process) }()
+	go func() { probed <- r.probes.Run(process) }()
 	r.stop = sync.OnceFunc(func() {
 		end()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("the loop ended with %v", err)
+		}
+		if err := <-probed; !errors.Is(err, context.Canceled) {
+			t.Errorf("the probes ended with %v", err)
 		}
 		r.pool.Wait()
 		r.store.Close()
@@ -176,6 +187,24 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 		}
 	})
 	return r
+}
+
+// makeProbes makes what runs probes, which are answered at once.
+func (r *rig) makeProbes(stateDir string, tracer oteltrace.Tracer, logger *slog.Logger) {
+	r.t.Helper()
+	kept, err := probes.OpenBook(filepath.Join(stateDir, "probes"), logger)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.probes = probes.New(probes.Config{
+		Probe: func(context.Context, probecalls.Target) probecalls.Answer {
+			if r.unwell.Load() {
+				return probecalls.Answer{Outcome: probecalls.Failure}
+			}
+			return probecalls.Answer{Outcome: probecalls.Success}
+		},
+		Book: kept, Clock: r.clock, Tracer: tracer, Logger: logger,
+	})
 }
 
 // start returns a rig whose peers are there, with the source "file" not having spoken.
