@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/services/pleg/internal/hints"
 )
@@ -24,8 +25,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // heard notes what a relister is told.
 type heard struct {
-	mu   sync.Mutex
-	said []string
+	unreliable chan struct{}
+
+	mu    sync.Mutex
+	said  []string
+	alive int
 }
 
 func (h *heard) say(what string) {
@@ -40,6 +44,18 @@ func (h *heard) Hint(uid string, at time.Time) {
 func (h *heard) HintAny(id string, at time.Time) {
 	h.say("id " + id + " " + at.UTC().Format(time.TimeOnly))
 }
+func (h *heard) HintCreated(uid string, at time.Time) {
+	h.say("made for " + uid + " " + at.UTC().Format(time.TimeOnly))
+}
+func (h *heard) HintRemoved(uid, id string, at time.Time) {
+	h.say("removed " + id + " of " + uid + " " + at.UTC().Format(time.TimeOnly))
+}
+func (h *heard) Heard(time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.alive++
+}
+func (h *heard) Unreliable() <-chan struct{} { return h.unreliable }
 func (h *heard) SetEvented(evented bool) {
 	h.say(map[bool]string{true: "evented", false: "generic"}[evented])
 }
@@ -86,7 +102,7 @@ type rig struct {
 
 func start(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Unix(0, 0)), heard: &heard{}, registry: prometheus.NewRegistry(), streams: streams{begun: make(chan *eventStream)}}
+	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Unix(0, 0)), heard: &heard{unreliable: make(chan struct{}, 1)}, registry: prometheus.NewRegistry(), streams: streams{begun: make(chan *eventStream)}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -106,6 +122,34 @@ func (r *rig) pass(d time.Duration) {
 	r.t.Helper()
 	r.eventually("somebody waits for the clock", r.clock.HasWaiters)
 	r.clock.Step(d)
+}
+
+// ends ends a stream, and waits until that has been taken.
+func (r *rig) ends(s *eventStream, err error) {
+	r.t.Helper()
+	ended := func() float64 {
+		return metricstest.Value(r.t, r.registry, "kubelet_evented_pleg_connection_error_count")
+	}
+	before := ended()
+	s.end <- err
+	r.eventually("the end of the stream is taken", func() bool { return ended() > before })
+}
+
+// next lets time pass until the next stream is begun, and returns it and how much has passed at most.
+func (r *rig) next() (*eventStream, time.Duration) {
+	r.t.Helper()
+	began := r.clock.Now()
+	var s *eventStream
+	r.eventually("the next stream", func() bool {
+		select {
+		case s = <-r.begun:
+			return true
+		default:
+			r.clock.Step(time.Second)
+			return false
+		}
+	})
+	return s, r.clock.Since(began)
 }
 
 func (r *rig) eventually(what string, condition func() bool) {
@@ -133,32 +177,45 @@ func (r *rig) notBegun() {
 	}
 }
 
-func event(uid, containerID string, at int64) *runtimeapi.ContainerEventResponse {
-	e := &runtimeapi.ContainerEventResponse{ContainerId: containerID, CreatedAt: at * int64(time.Second)}
-	if uid != "none" {
+// event is one of a container of the pod with a UID; "none" leaves the status out, "empty" gives an empty one.
+func event(uid, containerID string, at int64, kind runtimeapi.ContainerEventType) *runtimeapi.ContainerEventResponse {
+	e := &runtimeapi.ContainerEventResponse{ContainerId: containerID, CreatedAt: at * int64(time.Second), ContainerEventType: kind}
+	switch uid {
+	case "none":
+	case "empty":
+		e.PodSandboxStatus = &runtimeapi.PodSandboxStatus{}
+	default:
 		e.PodSandboxStatus = &runtimeapi.PodSandboxStatus{Labels: map[string]string{podlabels.PodUID: uid}}
 	}
 	return e
 }
 
+const (
+	created = runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT
+	started = runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT
+	deleted = runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
+)
+
 func TestEventsBecomeHints(t *testing.T) {
 	r := start(t)
 	s := <-r.begun
 	s.opened()
-	s.handle(event("a", "c1", 1))
-	s.handle(event("none", "c2", 2))
-	s.handle(event("", "foreign", 3))
-	r.hears("evented", "pod a 00:00:01", "id c2 00:00:02")
-	s.end <- errors.New("broken")
-	r.hears("evented", "pod a 00:00:01", "id c2 00:00:02", "generic")
-	for again := false; !again; {
-		select {
-		case <-r.begun:
-			again = true
-		default:
-			r.clock.Step(time.Second)
-		}
+	for _, e := range []*runtimeapi.ContainerEventResponse{
+		event("a", "c1", 1, started), event("none", "c2", 2, started), event("empty", "c3", 3, created), event("", "foreign", 4, started),
+		event("a", "c4", 5, created), event("a", "c1", 6, deleted), event("none", "c2", 7, deleted),
+	} {
+		s.handle(e)
 	}
+	want := []string{
+		"evented", "pod a 00:00:01", "id c2 00:00:02", "id c3 00:00:03", "made for a 00:00:05", "removed c1 of a 00:00:06", "removed c2 of  00:00:07",
+	}
+	r.hears(want...)
+	if r.heard.alive != 7 {
+		t.Errorf("%d of 7 events were a sign of life", r.heard.alive)
+	}
+	r.ends(s, errors.New("broken"))
+	r.hears(append(want, "generic")...)
+	r.next()
 }
 
 func TestASilentStreamIsReliedOnAfterAWhile(t *testing.T) {
@@ -177,7 +234,7 @@ func TestASilentStreamIsReliedOnAfterAWhile(t *testing.T) {
 func TestARuntimeWithoutEventsIsAskedRarely(t *testing.T) {
 	r := start(t)
 	s := <-r.begun
-	s.end <- status.Error(codes.Unimplemented, "no")
+	r.ends(s, status.Error(codes.Unimplemented, "no"))
 	r.eventually("it waits", r.clock.HasWaiters)
 	r.clock.Step(4 * time.Minute)
 	r.notBegun()
@@ -190,19 +247,72 @@ func TestARuntimeWithoutEventsIsAskedRarely(t *testing.T) {
 
 func TestAfterFiveFailedStreamsEventsAreGivenUpForAWhile(t *testing.T) {
 	r := start(t)
-	for i := range 5 {
-		s := <-r.begun
-		s.end <- errors.New("broken")
-		if i < 4 {
-			// More than the longest pause between two tries, less than giving up takes.
-			r.pass(10 * time.Second)
-		}
+	s := <-r.begun
+	for range 4 {
+		r.ends(s, errors.New("broken"))
+		s, _ = r.next()
 	}
-	r.pass(4 * time.Minute)
-	r.notBegun()
-	r.pass(time.Minute)
+	r.ends(s, errors.New("broken"))
+	s, after := r.next()
+	if after < 5*time.Minute {
+		t.Errorf("after five failures the next stream was tried within %v", after)
+	}
+	s.opened()
+	s.handle(event("a", "c1", 1, started))
+	r.hears("evented", "pod a 00:00:01")
+}
+
+// TestARuntimeThatClosesTheStreamEachSecondIsGivenUp after five, without being relied on in turn with relisting every second.
+func TestARuntimeThatClosesTheStreamEachSecondIsGivenUp(t *testing.T) {
+	r := start(t)
 	s := <-r.begun
 	s.opened()
-	s.handle(event("a", "c1", 1))
-	r.hears("evented", "pod a 00:00:01")
+	r.pass(time.Second)
+	r.hears("evented")
+	want := []string{"evented", "generic"}
+	for range 4 {
+		r.ends(s, errors.New("closed"))
+		s, _ = r.next()
+		s.opened()
+		s.handle(event("a", "c1", 1, started))
+		r.pass(time.Second)
+		want = append(want, "pod a 00:00:01")
+	}
+	r.ends(s, errors.New("closed"))
+	s, after := r.next()
+	if after < 5*time.Minute {
+		t.Errorf("after five failures the next stream was tried within %v", after)
+	}
+	r.hears(want...)
+	s.opened()
+	r.pass(time.Second)
+	r.hears(append(want, "evented")...)
+}
+
+func TestAStreamThatWasThereForAMinuteDoesNotCountAsFailed(t *testing.T) {
+	r := start(t)
+	s := <-r.begun
+	for range 7 {
+		s.opened()
+		r.clock.Step(time.Minute)
+		s.handle(event("a", "c1", 1, started))
+		r.ends(s, errors.New("closed"))
+		var after time.Duration
+		if s, after = r.next(); after > 4*time.Minute {
+			t.Errorf("the next stream was tried after %v", after)
+		}
+	}
+}
+
+func TestAStreamThatDoesNotTellOfAChangeIsMadeAnew(t *testing.T) {
+	r := start(t)
+	s := <-r.begun
+	s.opened()
+	s.handle(event("a", "c1", 1, started))
+	r.heard.unreliable <- struct{}{}
+	r.hears("evented", "pod a 00:00:01", "generic")
+	s, _ = r.next()
+	s.opened()
+	r.pass(2 * time.Second)
+	r.hears("evented", "pod a 00:00:01", "generic", "evented")
 }

@@ -3,7 +3,6 @@ package hints_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 )
@@ -12,8 +11,8 @@ func TestMetricsOfTheEventStream(t *testing.T) {
 	r := start(t)
 	s := <-r.begun
 	s.opened()
-	s.handle(event("a", "c1", 1))
-	s.handle(event("a", "c1", 0)) // it does not say when
+	s.handle(event("a", "c1", 1, started))
+	s.handle(event("a", "c1", 0, started)) // it does not say when
 	want := func(value float64, metric string) {
 		t.Helper()
 		metricstest.Want(t, r.registry, value, metric)
@@ -26,8 +25,7 @@ func TestMetricsOfTheEventStream(t *testing.T) {
 	r.eventually("the end is counted", func() bool {
 		return metricstest.Value(t, r.registry, "kubelet_evented_pleg_connection_error_count") == 1
 	})
-	r.pass(time.Second)
-	s = <-r.begun
+	s, _ = r.next()
 	s.end <- errors.New("broken")
 	r.eventually("a stream that never began is counted", func() bool {
 		return metricstest.Value(t, r.registry, "kubelet_evented_pleg_connection_error_count") == 2

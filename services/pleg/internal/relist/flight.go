@@ -31,6 +31,11 @@ type pod struct {
 	shown bool
 	// traceparent is that of the pod's last event.
 	traceparent string
+	// matched is when the last full list began that was as the record says; when the pod was not on record, the last one that
+	// did not have it.
+	matched moment
+	// hinted is what events have said of it.
+	hinted hinted
 }
 
 // flight is one inspection of one pod.
@@ -43,53 +48,6 @@ type flight struct {
 	done   chan struct{}
 	status *lifecyclev1.PodStatus
 	err    error
-}
-
-// Hint says that something has happened to a pod at a time by the wall clock; the zero time when it is not known. The pod
-// is inspected as soon as may be, unless it has been observed since.
-func (r *Relister) Hint(uid string, at time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if known, ago := r.observed(uid); r.isOld(at, known, ago) {
-		return
-	}
-	r.request(uid, false)
-}
-
-// HintAny says that something has happened to a pod that has, or had, a sandbox or container with this id. When no pod on
-// record has it, everything is listed with the next tick.
-func (r *Relister) HintAny(id string, at time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for uid, p := range r.pods {
-		if record.FindSandbox(p.record.Status, id) != nil || record.FindContainer(p.record.Status, id) != nil {
-			r.request(uid, false)
-			return
-		}
-	}
-	if !r.isOld(at, r.round.beganAt, boottime.Now()-r.round.beganBoot) {
-		r.suspect = true
-	}
-}
-
-// isOld tells whether something that happened at a time by the wall clock was before what is known, which is of a time by the
-// wall clock and so long ago. When the clock was set in between, the two do not agree, and it may be news.
-func (r *Relister) isOld(at, known time.Time, ago time.Duration) bool {
-	return !at.IsZero() && at.Add(hintMargin).Before(known) && r.cfg.Clock.Since(at) > ago+hintMargin
-}
-
-// observed returns since when the record of a pod is what the runtime had, by the wall clock and how long ago that is by the
-// boot clock; the zero time when it may not be.
-func (r *Relister) observed(uid string) (at time.Time, ago time.Duration) {
-	p := r.pods[uid]
-	switch {
-	case p == nil:
-		return r.round.beganAt, boottime.Now() - r.round.beganBoot
-	case p.failure != "" || !p.record.Inspected():
-		return time.Time{}, 0
-	default:
-		return p.record.Status.GetObservedAt().AsTime(), boottime.Now() - time.Duration(p.record.Status.GetObservedBoottimeNs())
-	}
 }
 
 // Status returns the state of a pod, of an inspection that began after newerThan on the boot clock; 0 takes what is on
@@ -157,11 +115,7 @@ func (r *Relister) List() ([]*lifecyclev1.PodStatus, error) {
 // others.
 // Called with mu held.
 func (r *Relister) request(uid string, urgent bool) *flight {
-	p := r.pods[uid]
-	if p == nil {
-		p = &pod{}
-		r.pods[uid] = p
-	}
+	p := r.pod(uid)
 	asked := p.next != nil
 	if !asked {
 		p.next = &flight{done: make(chan struct{})}
@@ -268,6 +222,7 @@ func (r *Relister) commit(uid string, p *pod, seen *lifecyclev1.PodStatus) *life
 	if since := p.record.Status.GetUnknownSince(); since != nil {
 		r.cfg.Logger.Info("a pod can be inspected again", telemetry.KeyPodUID, uid, "unknown_for", r.cfg.Clock.Since(since.AsTime()))
 	}
+	r.compare(uid, p, seen)
 	r.sinceBefore(p)
 	next, changes := p.record.Observe(seen)
 	moved := p.record.Moved(next)

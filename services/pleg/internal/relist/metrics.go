@@ -12,7 +12,7 @@ import (
 type Metrics struct {
 	relistDuration, relistInterval, inspectionDuration prometheus.Histogram
 	lastSeen                                           prometheus.Gauge
-	relistErrors, inspectionErrors                     prometheus.Counter
+	relistErrors, inspectionErrors, unannounced        prometheus.Counter
 	events                                             map[lifecyclev1.EventType]prometheus.Counter
 	registry                                           prometheus.Registerer
 }
@@ -36,8 +36,10 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}),
 		relistErrors:     counter("quartet_pleg_relist_errors_total", "Full relists that failed."),
 		inspectionErrors: counter("quartet_pleg_inspection_errors_total", "Inspections of a pod that failed."),
-		events:           map[lifecyclev1.EventType]prometheus.Counter{},
-		registry:         registry,
+		unannounced: counter("quartet_pleg_unannounced_changes_total",
+			"Changes of a pod that an inspection found and that no event of the runtime's stream had announced, nor did within 5 s: each makes relists due every second."),
+		events:   map[lifecyclev1.EventType]prometheus.Counter{},
+		registry: registry,
 	}
 	for number := range lifecyclev1.EventType_name {
 		if kind := lifecyclev1.EventType(number); kind != lifecyclev1.EventType_EVENT_TYPE_UNSPECIFIED {
@@ -48,7 +50,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			registry.MustRegister(m.events[kind])
 		}
 	}
-	registry.MustRegister(m.relistDuration, m.relistInterval, m.inspectionDuration, m.lastSeen, m.relistErrors, m.inspectionErrors)
+	registry.MustRegister(m.relistDuration, m.relistInterval, m.inspectionDuration, m.lastSeen, m.relistErrors, m.inspectionErrors, m.unannounced)
 	return m
 }
 
@@ -72,7 +74,7 @@ func (m *Metrics) expose(r *Relister) {
 		return r.count(func(p *pod) bool { return p.failure != "" || p.record.Status.GetInspectError() != "" })
 	})
 	gauge("quartet_pleg_evented", "1 while the runtime's events say what to look at, 0 while everything is listed every second.", func() int {
-		if r.evented {
+		if r.events.Relied() {
 			return 1
 		}
 		return 0

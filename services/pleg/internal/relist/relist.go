@@ -33,8 +33,6 @@ import (
 const (
 	// Period separates full relists when nothing tells of changes, and tries of what has failed.
 	Period = time.Second
-	// EventedPeriod separates full relists while the runtime's events say what to look at.
-	EventedPeriod = 300 * time.Second
 	// maxCallTimeout bounds a list, and all calls of one inspection: they read, and a runtime that takes longer is not well.
 	maxCallTimeout = 30 * time.Second
 	// parallel inspections keep a runtime busy without crowding out those who change things.
@@ -49,8 +47,6 @@ const (
 	// whose end on followers take what is missing for gone.
 	settle      = 2 * time.Second
 	firstSettle = 10 * time.Second
-	// hintMargin is how much older than the last observation an event has to be to say nothing new.
-	hintMargin = time.Second
 )
 
 var (
@@ -98,11 +94,11 @@ type Relister struct {
 	pods    map[string]*pod
 	// urgent and queue have the UIDs of pods whose next inspection has not begun; urgent goes first. A pod whose
 	// inspection has become urgent while it waited stands in both, and is passed over in one.
-	urgent  []string
-	queue   []string
-	active  int
-	closed  bool
-	evented bool
+	urgent []string
+	queue  []string
+	active int
+	closed bool
+	events events
 	// suspect is set when something has happened to a pod that nobody can name.
 	suspect bool
 	// remembers is true when it is known what was told before this process.
@@ -128,6 +124,7 @@ func New(cfg Config) *Relister {
 	r := &Relister{
 		cfg: cfg, synced: make(chan struct{}), stopped: make(chan struct{}), kick: make(chan struct{}, 1),
 		pods: map[string]*pod{}, round: round{changed: make(chan struct{})},
+		events: events{doubts: map[string]*doubt{}, unreliable: make(chan struct{}, 1)},
 	}
 	r.restore()
 	cfg.Metrics.expose(r)
@@ -159,7 +156,7 @@ func (r *Relister) Run(ctx context.Context) error {
 			case <-r.kick:
 				due = true
 			case <-ticker.C():
-				if due = r.due(); !due {
+				if due = r.tick(); !due {
 					r.retry()
 				}
 			}
@@ -209,21 +206,12 @@ func (r *Relister) Request(ctx context.Context) (time.Time, error) {
 // Synced is closed when the first relist has finished: from then on a pod that is not on record is not in the runtime.
 func (r *Relister) Synced() <-chan struct{} { return r.synced }
 
-// SetEvented says whether the runtime's events can be relied on to tell of changes. A change of it makes a relist at once:
-// what happened in between was told by nobody.
-func (r *Relister) SetEvented(evented bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.evented != evented {
-		r.evented = evented
-		r.wake()
-	}
-}
-
 // Progress is how far relisting is.
 type Progress struct {
 	// FinishedAt is when the last full relist finished; the zero time before the first.
 	FinishedAt time.Time
+	// Since is from when on the next one is waited for: FinishedAt, or when relists became due every second if that was later.
+	Since time.Time
 	// Evented tells whether events say what to look at between relists.
 	Evented bool
 	// Err is why the last relist failed, nil when it did not.
@@ -234,7 +222,11 @@ type Progress struct {
 func (r *Relister) Progress() Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Progress{FinishedAt: r.round.finishedAt, Evented: r.evented, Err: r.round.err}
+	since := r.round.finishedAt
+	if r.events.hastened.After(since) {
+		since = r.events.hastened
+	}
+	return Progress{FinishedAt: r.round.finishedAt, Since: since, Evented: r.events.Relied(), Err: r.round.err}
 }
 
 // wake asks for a full relist that begins after now. Called with mu held, so that a relist knows which wishes it fulfils.
@@ -243,13 +235,6 @@ func (r *Relister) wake() {
 	case r.kick <- struct{}{}:
 	default:
 	}
-}
-
-// due tells whether it is time for a full relist.
-func (r *Relister) due() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return !r.evented || r.suspect || r.round.err != nil || r.cfg.Clock.Since(r.round.beganAt) >= EventedPeriod
 }
 
 // retry inspects the pods again whose last inspection has failed.
@@ -342,8 +327,11 @@ func (r *Relister) inspectChanged(all map[string]*items) []*flight {
 		}
 	}
 	for uid, listed := range all {
-		if p := r.pods[uid]; p == nil || p.failure != "" || !p.record.Matches(listed.listing()) {
+		p := r.pods[uid]
+		if p == nil || p.failure != "" || !p.record.Matches(listed.listing()) {
 			look(uid, p)
+		} else {
+			p.matched = momentOf(listed.began, listed.at)
 		}
 	}
 	for uid, p := range r.pods {

@@ -138,10 +138,10 @@ func TestWithEventsTheFullRelistIsRare(t *testing.T) {
 	r.SetEvented(true)
 	r.request()
 	before := r.fullLists()
-	for range 5 {
-		r.clock.Step(relist.Period)
+	for range 59 {
+		r.Heard(r.clock.Now())
+		r.clock.Step(5 * relist.Period)
 	}
-	r.clock.Step(290 * time.Second)
 	// A fresh inspection goes through the same goroutines; when it is done a relist would have begun.
 	if _, err := r.Status(t.Context(), "none", boottime.Now()); err != nil {
 		t.Fatal(err)
@@ -149,6 +149,7 @@ func TestWithEventsTheFullRelistIsRare(t *testing.T) {
 	if got := r.fullLists(); got != before {
 		t.Errorf("within 295 s there were %d full relists", got-before)
 	}
+	r.Heard(r.clock.Now())
 	r.clock.Step(5 * time.Second)
 	r.eventually("a relist after 300 s", func() bool { return r.fullLists() == before+1 })
 	r.SetEvented(false)

@@ -109,8 +109,9 @@ func (s *Server) GetHealth(context.Context, *lifecyclev1.GetHealthRequest) (*lif
 		resp.Reasons = append(resp.Reasons, "no relist has finished yet"+because(progress.Err))
 	} else {
 		resp.LastRelistAt = timestamppb.New(progress.FinishedAt)
-		if since := s.clock.Since(progress.FinishedAt); since > limit {
-			resp.Reasons = append(resp.Reasons, fmt.Sprintf("no relist has finished for %v, the limit is %v%s: look at the container runtime's log", since.Round(time.Second), limit, because(progress.Err)))
+		if s.clock.Since(progress.Since) > limit {
+			resp.Reasons = append(resp.Reasons, fmt.Sprintf("no relist has finished for %v, the limit is %v%s: look at the container runtime's log",
+				s.clock.Since(progress.FinishedAt).Round(time.Second), limit, because(progress.Err)))
 		}
 	}
 	resp.Healthy = len(resp.Reasons) == 0

@@ -57,6 +57,30 @@ func TestHealthFailsWhenRelistsStop(t *testing.T) {
 	}
 }
 
+// TestTheShorterLimitBeginsWhenEventsAreLost: a relist that was not due before is not late at once.
+func TestTheShorterLimitBeginsWhenEventsAreLost(t *testing.T) {
+	fake := fakecri.New(t)
+	clock := clocktesting.NewFakeClock(time.Now())
+	relister, srv := start(t, fake, clock)
+	relister.SetEvented(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := relister.Request(ctx); err != nil {
+		t.Fatal(err)
+	}
+	defer fake.Hang("ListPodSandbox", "").Open()
+	clock.Step(4 * time.Minute)
+	relister.SetEvented(false)
+	clock.Step(3 * time.Minute)
+	if health := healthOf(t, srv); !health.GetHealthy() {
+		t.Errorf("3 minutes after events were lost it is not healthy: %v", health.GetReasons())
+	}
+	clock.Step(time.Second)
+	if health := healthOf(t, srv); health.GetHealthy() || !strings.Contains(health.GetReasons()[0], "for 7m1s, the limit is 3m0s") {
+		t.Errorf("past that the health is %v", health)
+	}
+}
+
 func healthOf(t *testing.T, srv *server.Server) *lifecyclev1.GetHealthResponse {
 	t.Helper()
 	health, err := srv.GetHealth(t.Context(), &lifecyclev1.GetHealthRequest{})
