@@ -19,6 +19,10 @@ type eventLog struct {
 	unsupported bool
 	backlog     []*runtimeapi.ContainerEventResponse
 	subscribers map[*subscriber]struct{}
+	twists      []Twist
+	// life is how long a stream lives, and ending what it ends with; 0 is without end.
+	life   time.Duration
+	ending error
 }
 
 type subscriber struct {
@@ -81,27 +85,51 @@ func (s *Server) emitAged(containerID string, sb *sandbox, kind runtimeapi.Conta
 	if sb != nil {
 		event.PodSandboxStatus = sb.status()
 	}
-	s.events.mu.Lock()
-	defer s.events.mu.Unlock()
-	if len(s.events.subscribers) == 0 {
-		s.events.backlog = append(s.events.backlog, event)
-		if extra := len(s.events.backlog) - maxBacklog; extra > 0 {
-			s.events.backlog = s.events.backlog[extra:]
-		}
+	s.events.tell(event)
+}
+
+// tell gives an event to who subscribes, as the twists make it.
+func (l *eventLog) tell(event *runtimeapi.ContainerEventResponse) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, event := range twisted(l.twists, event) {
+		l.give(event)
+	}
+}
+
+// give gives an event to the subscribers, and keeps it when there is none. Called with mu held.
+func (l *eventLog) give(event *runtimeapi.ContainerEventResponse) {
+	if len(l.subscribers) == 0 {
+		l.keep(event)
 		return
 	}
-	for sub := range s.events.subscribers {
+	for sub := range l.subscribers {
 		sub.put(event, nil)
+	}
+}
+
+// keep keeps an event for the next subscriber. Called with mu held.
+func (l *eventLog) keep(event *runtimeapi.ContainerEventResponse) {
+	l.backlog = append(l.backlog, event)
+	if extra := len(l.backlog) - maxBacklog; extra > 0 {
+		l.backlog = l.backlog[extra:]
 	}
 }
 
 // GetContainerEvents implements the CRI.
 func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	sub := &subscriber{signal: make(chan struct{}, 1)}
-	if err := s.events.subscribe(sub); err != nil {
+	life, ending, err := s.events.subscribe(sub)
+	if err != nil {
 		return err
 	}
 	defer s.events.unsubscribe(sub)
+	var over <-chan time.Time
+	if life > 0 {
+		timer := s.clock.NewTimer(life)
+		defer timer.Stop()
+		over = timer.C()
+	}
 	for {
 		batch, err := sub.take()
 		for _, event := range batch {
@@ -115,16 +143,18 @@ func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.
 		select {
 		case <-stream.Context().Done():
 			return stream.Context().Err()
+		case <-over:
+			return ending
 		case <-sub.signal:
 		}
 	}
 }
 
-func (l *eventLog) subscribe(sub *subscriber) error {
+func (l *eventLog) subscribe(sub *subscriber) (life time.Duration, ending, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.unsupported {
-		return status.Error(codes.Unimplemented, "no container events here")
+		return 0, nil, status.Error(codes.Unimplemented, "no container events here")
 	}
 	if l.subscribers == nil {
 		l.subscribers = map[*subscriber]struct{}{}
@@ -134,7 +164,7 @@ func (l *eventLog) subscribe(sub *subscriber) error {
 		sub.put(event, nil)
 	}
 	l.backlog = nil
-	return nil
+	return l.life, l.ending, nil
 }
 
 func (l *eventLog) unsubscribe(sub *subscriber) {

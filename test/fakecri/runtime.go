@@ -3,7 +3,6 @@ package fakecri
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -111,7 +110,7 @@ func (s *Server) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxR
 	defer s.mu.Unlock()
 	resp := &runtimeapi.ListPodSandboxResponse{}
 	filter := r.GetFilter()
-	for _, id := range slices.Sorted(maps.Keys(s.sandboxes)) {
+	for _, id := range inOrder(s.sandboxes) {
 		sb := s.sandboxes[id]
 		if (filter.GetId() != "" && filter.GetId() != id) ||
 			(filter.GetState() != nil && filter.GetState().GetState() != sb.state) ||
@@ -191,7 +190,7 @@ func (s *Server) StopContainer(ctx context.Context, r *runtimeapi.StopContainerR
 		if s.ignoreTerm[c.config.GetMetadata().GetName()] {
 			code = sigkill
 			s.mu.Unlock()
-			err := waitEnded(ctx, c.ended, time.Duration(r.GetTimeout())*time.Second)
+			err := s.waitEnded(ctx, c.ended, time.Duration(r.GetTimeout())*time.Second)
 			s.mu.Lock()
 			if err != nil {
 				return nil, err
@@ -205,12 +204,12 @@ func (s *Server) StopContainer(ctx context.Context, r *runtimeapi.StopContainerR
 }
 
 // waitEnded waits for the end of a container for its grace period; it fails only when the caller gives up.
-func waitEnded(ctx context.Context, ended <-chan struct{}, grace time.Duration) error {
-	timer := time.NewTimer(grace)
+func (s *Server) waitEnded(ctx context.Context, ended <-chan struct{}, grace time.Duration) error {
+	timer := s.clock.NewTimer(grace)
 	defer timer.Stop()
 	select {
 	case <-ended:
-	case <-timer.C:
+	case <-timer.C():
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -233,7 +232,7 @@ func (s *Server) ListContainers(_ context.Context, r *runtimeapi.ListContainersR
 	defer s.mu.Unlock()
 	resp := &runtimeapi.ListContainersResponse{}
 	filter := r.GetFilter()
-	for _, id := range slices.Sorted(maps.Keys(s.containers)) {
+	for _, id := range inOrder(s.containers) {
 		c := s.containers[id]
 		if (filter.GetId() != "" && filter.GetId() != id) ||
 			(filter.GetPodSandboxId() != "" && filter.GetPodSandboxId() != c.sandboxID) ||

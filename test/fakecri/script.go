@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/kubelet/pkg/types"
+	"k8s.io/utils/clock"
 )
 
 // Call is one call that the server took.
@@ -19,6 +20,8 @@ type Call struct {
 	// IDs are what the call is about: the sandbox's or container's id, the UID of the pod that a list is filtered by, the
 	// image.
 	IDs []string
+	// PodUID is the pod that has the sandbox or container; empty when there is none.
+	PodUID string
 	// At is when it came in.
 	At time.Time
 	// Traceparent is the W3C trace context in its metadata; empty when it has none.
@@ -27,6 +30,8 @@ type Call struct {
 
 // script is what calls meet before they are answered, and the log of them.
 type script struct {
+	clock clock.Clock
+
 	mu          sync.Mutex
 	rules       []*rule
 	calls       []Call
@@ -44,8 +49,8 @@ type rule struct {
 	gate  *Gate
 }
 
-// Fail makes the next calls of a method about an id fail with err: as many as times says, all when it is negative. An
-// empty id stands for all. Use status errors of grpc for codes. The returned function ends it.
+// Fail makes the next calls of a method about an id fail with err: as many as times says, all when it is negative. The id is
+// that of a sandbox or container, the UID of a pod, whose calls all meet it, or an image; an empty id stands for all. Use status errors of grpc for codes. The returned function ends it.
 func (s *Server) Fail(method, id string, times int, err error) (undo func()) {
 	return s.script.add(&rule{method: method, id: id, left: times, err: err})
 }
@@ -121,7 +126,7 @@ func (s *Server) ResetCalls() {
 func (s *Server) Count(method, id string) int {
 	n := 0
 	for _, call := range s.Calls() {
-		if call.Method == method && (id == "" || slices.Contains(call.IDs, id)) {
+		if call.Method == method && call.isAbout(id) {
 			n++
 		}
 	}
@@ -147,16 +152,17 @@ func (sc *script) add(r *rule) (undo func()) {
 }
 
 // enter notes the call and takes it through the rules that it meets; done has to be called when it is answered.
-func (sc *script) enter(ctx context.Context, method string, ids []string) (done func(), err error) {
+func (sc *script) enter(ctx context.Context, call Call) (done func(), err error) {
+	call.At, call.Traceparent = sc.clock.Now(), traceparent(ctx)
 	done = func() {
 		sc.mu.Lock()
 		defer sc.mu.Unlock()
-		sc.inFlight[method]--
+		sc.inFlight[call.Method]--
 	}
-	for _, r := range sc.note(Call{Method: method, IDs: ids, At: time.Now(), Traceparent: traceparent(ctx)}) {
+	for _, r := range sc.note(call) {
 		if r.delay > 0 {
 			select {
-			case <-time.After(r.delay):
+			case <-sc.clock.After(r.delay):
 			case <-ctx.Done():
 				return done, ctx.Err()
 			}
@@ -186,7 +192,7 @@ func traceparent(ctx context.Context) string {
 }
 
 func (sc *script) note(call Call) []*rule {
-	method, ids := call.Method, call.IDs
+	method := call.Method
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
 	sc.calls = append(sc.calls, call)
@@ -194,7 +200,7 @@ func (sc *script) note(call Call) []*rule {
 	sc.maxInFlight[method] = max(sc.maxInFlight[method], sc.inFlight[method])
 	var met []*rule
 	for _, r := range sc.rules {
-		if r.method != method || r.left == 0 || (r.id != "" && !slices.Contains(ids, r.id)) {
+		if r.method != method || r.left == 0 || !call.isAbout(r.id) {
 			continue
 		}
 		if r.left > 0 {
@@ -203,6 +209,26 @@ func (sc *script) note(call Call) []*rule {
 		met = append(met, r)
 	}
 	return met
+}
+
+// isAbout tells whether a call is about an id, or the pod with a UID; any is about the empty one.
+func (c Call) isAbout(id string) bool {
+	return id == "" || id == c.PodUID || slices.Contains(c.IDs, id)
+}
+
+// podOf returns the UID of the pod that has one of some ids.
+func (s *Server) podOf(ids []string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		if c, ok := s.containers[id]; ok {
+			id = c.sandboxID
+		}
+		if sb, ok := s.sandboxes[id]; ok {
+			return sb.config.GetMetadata().GetUid()
+		}
+	}
+	return ""
 }
 
 // idsOf finds what a request is about.

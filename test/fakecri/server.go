@@ -3,8 +3,11 @@
 // the first subscriber, names that are taken, addresses that go with the network, calls that may be repeated.
 //
 // A test changes the state behind the caller's back ([Server.Exit], [Server.KillSandbox]), makes calls fail, wait or hang
-// by method and by id ([Server.Fail], [Server.Delay], [Server.Hang]), takes the runtime away and brings it back
-// ([Server.Stop], [Server.Start]), and counts calls ([Server.Count]).
+// by method and by pod or id ([Server.Fail], [Server.Delay], [Server.Hang]), makes the events get lost, come twice, out of
+// order, late or empty ([Server.TwistEvents], [Server.FillBacklog], [Server.EndEventStreamsAfter]), takes the runtime away and
+// brings it back ([Server.Stop], [Server.Start]), and counts calls ([Server.Count]). Its time is that of a clock that the test
+// may set ([WithClock]). It is quick enough for thousands of containers. How it is held to what containerd does is in
+// containerd_test.go.
 package fakecri
 
 import (
@@ -17,10 +20,10 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
 )
 
 // Server is the fake runtime. Its methods may be called from any goroutine.
@@ -31,6 +34,7 @@ type Server struct {
 	script script
 	events eventLog
 	socket string
+	clock  clock.Clock
 
 	mu         sync.Mutex
 	server     *grpc.Server
@@ -48,25 +52,23 @@ type Server struct {
 	lastNanos  int64
 }
 
+// Option changes how a Server is.
+type Option func(*Server)
+
+// WithClock has all times of the runtime come from a clock: of what was created, started and ended, of events and of calls; and
+// delays, grace periods and the lives of event streams wait for it.
+func WithClock(c clock.Clock) Option { return func(s *Server) { s.clock = c } }
+
 // New starts a fake runtime that is ready and empty, and stops it when the test ends.
-func New(t testing.TB) *Server {
+func New(t testing.TB, options ...Option) *Server {
 	t.Helper()
 	// Not t.TempDir: the name of a test may make its path longer than a socket's may be.
 	dir, err := os.MkdirTemp("", "fakecri")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{
-		socket:     filepath.Join(dir, "cri.sock"),
-		sandboxes:  map[string]*sandbox{},
-		containers: map[string]*container{},
-		images:     map[string]*runtimeapi.Image{},
-		protected:  map[string]*runtimeapi.AuthConfig{},
-		ignoreTerm: map[string]bool{},
-	}
-	s.script.inFlight, s.script.maxInFlight = map[string]int{}, map[string]int{}
-	s.SetConditions(true, true)
-	if err := s.Start(); err != nil {
+	s, err := Serve(filepath.Join(dir, "cri.sock"), options...)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -76,6 +78,26 @@ func New(t testing.TB) *Server {
 		}
 	})
 	return s
+}
+
+// Serve starts a fake runtime that is ready and empty on a socket, for a program that is no test; Stop ends it. It fails when it
+// cannot listen there.
+func Serve(socket string, options ...Option) (*Server, error) {
+	s := &Server{
+		socket:     socket,
+		clock:      clock.RealClock{},
+		sandboxes:  map[string]*sandbox{},
+		containers: map[string]*container{},
+		images:     map[string]*runtimeapi.Image{},
+		protected:  map[string]*runtimeapi.AuthConfig{},
+		ignoreTerm: map[string]bool{},
+	}
+	for _, option := range options {
+		option(s)
+	}
+	s.script.clock, s.script.inFlight, s.script.maxInFlight = s.clock, map[string]int{}, map[string]int{}
+	s.SetConditions(true, true)
+	return s, s.Start()
 }
 
 // Endpoint is the address to give as containerRuntimeEndpoint.
@@ -157,9 +179,9 @@ func (s *Server) IgnoreTerm(containerName string) {
 	s.ignoreTerm[containerName] = true
 }
 
-// now returns the wall clock in nanoseconds, never twice the same. Called with mu held.
+// now returns the time in nanoseconds since 1970, never twice the same. Called with mu held.
 func (s *Server) now() int64 {
-	s.lastNanos = max(s.lastNanos+1, time.Now().UnixNano())
+	s.lastNanos = max(s.lastNanos+1, s.clock.Now().UnixNano())
 	return s.lastNanos
 }
 
@@ -169,7 +191,8 @@ func (s *Server) nextID(prefix string) string {
 }
 
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	done, err := s.script.enter(ctx, path.Base(info.FullMethod), idsOf(req))
+	ids := idsOf(req)
+	done, err := s.script.enter(ctx, Call{Method: path.Base(info.FullMethod), IDs: ids, PodUID: s.podOf(ids)})
 	defer done()
 	if err != nil {
 		return nil, err
@@ -178,7 +201,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 }
 
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	done, err := s.script.enter(ss.Context(), path.Base(info.FullMethod), nil)
+	done, err := s.script.enter(ss.Context(), Call{Method: path.Base(info.FullMethod)})
 	defer done()
 	if err != nil {
 		return err

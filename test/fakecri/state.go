@@ -1,6 +1,7 @@
 package fakecri
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -168,7 +169,7 @@ func (s *Server) Containers() []Container {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]Container, 0, len(s.containers))
-	for _, id := range slices.Sorted(maps.Keys(s.containers)) {
+	for _, id := range inOrder(s.containers) {
 		all = append(all, s.view(s.containers[id]))
 	}
 	return all
@@ -178,7 +179,7 @@ func (s *Server) Containers() []Container {
 func (s *Server) Sandboxes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.sandboxes))
+	return inOrder(s.sandboxes)
 }
 
 // SandboxConfig is what a sandbox was made from, and the runtime handler that was asked for.
@@ -295,10 +296,18 @@ func (s *Server) dropSandbox(sb *sandbox) {
 
 func (s *Server) containersOf(sandboxID string) []*container {
 	var of []*container
-	for _, id := range slices.Sorted(maps.Keys(s.containers)) {
-		if c := s.containers[id]; c.sandboxID == sandboxID {
+	for _, c := range s.containers {
+		if c.sandboxID == sandboxID {
 			of = append(of, c)
 		}
 	}
+	slices.SortFunc(of, func(a, b *container) int { return compareIDs(a.id, b.id) })
 	return of
 }
+
+// inOrder returns ids in the order in which they were given.
+func inOrder[V any](all map[string]V) []string {
+	return slices.SortedFunc(maps.Keys(all), compareIDs)
+}
+
+func compareIDs(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
