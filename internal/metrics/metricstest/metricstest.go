@@ -52,17 +52,20 @@ func Want(t testing.TB, from prometheus.Gatherer, want float64, name string, lab
 }
 
 // Scrape returns what is served at an address, as --metrics-listen has it, each time that it is gathered.
-func Scrape(address string) prometheus.Gatherer {
+func Scrape(address string) prometheus.Gatherer { return ScrapeAt(address, "/metrics") }
+
+// ScrapeAt is [Scrape] of what is served at a path.
+func ScrapeAt(address, path string) prometheus.Gatherer {
 	network, at := "tcp", address
-	if path, unix := strings.CutPrefix(address, "unix://"); unix {
-		network, at = "unix", path
+	if socket, unix := strings.CutPrefix(address, "unix://"); unix {
+		network, at = "unix", socket
 	}
 	return prometheus.GathererFunc(func() (families []*dto.MetricFamily, err error) {
 		transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, at)
 		}}
 		defer transport.CloseIdleConnections()
-		response, err := (&http.Client{Transport: transport, Timeout: patience}).Get("http://node/metrics")
+		response, err := (&http.Client{Transport: transport, Timeout: patience}).Get("http://node" + path)
 		if err != nil {
 			return nil, err
 		}
