@@ -70,7 +70,10 @@ type story struct {
 
 	mu    sync.Mutex
 	lines []line
-	text  strings.Builder
+	// answers has what containers answer to probes, by the kind of probe; what is not in it succeeds. Answered has what was
+	// written down last, by container and kind.
+	answers, answered map[string]string
+	text              strings.Builder
 }
 
 type line struct {
@@ -91,6 +94,7 @@ func tell(t *testing.T, file, title string, play func(*story)) {
 		ctx, end := context.WithCancel(t.Context())
 		s := &story{
 			t: t, begun: time.Now(), stateDir: dir, told: map[types.UID]string{},
+			answers: map[string]string{}, answered: map[string]string{},
 			config: stream.NewLevel[*loop.Desired](stream.Config{}), nodes: stream.NewLevel[*nodev1.Node](stream.Config{}),
 		}
 		s.machine = &machine{story: s, fake: fake, changed: make(chan struct{}, 1)}
@@ -324,7 +328,7 @@ func (l logged) Handle(_ context.Context, r slog.Record) error {
 	var words []string
 	r.Attrs(func(a slog.Attr) bool {
 		switch a.Key {
-		case telemetry.KeyPod: // its UID says more in a story
+		case telemetry.KeyPod, telemetry.KeyContainerID: // the pod's UID and the container's name say more in a story
 		case telemetry.KeyPodUID:
 			words = slices.Insert(words, 0, a.Value.String())
 			if in == laneWork {

@@ -28,6 +28,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
 
@@ -58,20 +59,25 @@ func newSyncloop(s *story) (*syncloop, error) {
 	}
 	told := events{s, ctx, &sync.Map{}}
 	realClock, tracer := clock.RealClock{}, telemetry.Off()
-	manager, err := newManager(s, ends, told)
+	asking, err := newProbes(s, log(lanePLEG, "probe"))
+	if err != nil {
+		end()
+		return nil, err
+	}
+	manager, err := newManager(s, ends, told, asking)
 	if err != nil {
 		end()
 		return nil, err
 	}
 	out := &syncloop{changed: make(chan struct{}, 1)}
-	out.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: realClock, Tracer: tracer, Logger: slog.New(slog.DiscardHandler)})
+	out.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Probes: asking, Clock: realClock, Tracer: tracer, Logger: slog.New(slog.DiscardHandler)})
 	out.pool = worker.NewPool(ctx, worker.Config{
 		Runtime: acting{manager, s, ctx}, Observer: s.pleg, Statuses: states{out.store, s, ctx, &sync.Map{}}, Endings: ends, Clock: realClock, BootTime: s.sinceBoot,
 		Tracer: tracer, Logger: log(laneWork, "worker"), Events: told, Resync: time.Minute,
 		Jitter: func(d time.Duration) time.Duration { return d },
 	})
 	cfg := loop.Config{
-		Desired: s.config, Events: s.pleg.events, Pleg: s.pleg, Workers: out.pool, Store: out.store, PodEvents: told, Evictions: book, Endings: ends,
+		Desired: s.config, Events: s.pleg.events, Pleg: s.pleg, Probes: asking, Workers: out.pool, Store: out.store, PodEvents: told, Evictions: book, Endings: ends,
 		PodFromObserved: podruntime.PodFromObserved, Clock: realClock, Tracer: tracer, Logger: log(laneLoop, "loop"), Resync: time.Minute,
 	}
 	if len(s.nodes.List()) > 0 {
@@ -86,6 +92,11 @@ func newSyncloop(s *story) (*syncloop, error) {
 		}
 	})
 	running.Go(func() { out.follow(ctx) })
+	running.Go(func() {
+		if err := asking.Run(ctx); !errors.Is(err, context.Canceled) {
+			s.t.Errorf("the probes ended by themselves: %v", err)
+		}
+	})
 	out.kill = sync.OnceFunc(func() {
 		end()
 		running.Wait()
@@ -95,7 +106,7 @@ func newSyncloop(s *story) (*syncloop, error) {
 	return out, nil
 }
 
-func newManager(s *story, ends *endings.Book, told events) (*podruntime.Manager, error) {
+func newManager(s *story, ends *endings.Book, told events, asking *probes.Manager) (*podruntime.Manager, error) {
 	resolvConf := filepath.Join(s.stateDir, "resolv.conf")
 	if err := os.WriteFile(resolvConf, []byte("nameserver 198.51.100.53\n"), 0o600); err != nil {
 		return nil, err
@@ -105,6 +116,7 @@ func newManager(s *story, ends *endings.Book, told events) (*podruntime.Manager,
 		Images:  func() (internalapi.ImageManagerService, error) { return imageService{m: s.machine}, nil },
 		Clock:   clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Events: told, Endings: ends, NodeName: "node", NodeIP: "198.51.100.1",
 		PodLogsDir: filepath.Join(s.stateDir, "logs"), RootDir: filepath.Join(s.stateDir, "root"),
+		Liveness: asking.Liveness, Startup: asking.Startup,
 		Kubelet: &kubeletconfigv1beta1.KubeletConfiguration{ResolverConfig: &resolvConf},
 	}), nil
 }
@@ -246,15 +258,18 @@ type events struct {
 	warned *sync.Map
 }
 
-// Normal implements podruntime.Events.
-func (e events) Normal(_ context.Context, pod *v1.Pod, container, reason, _ string) {
-	e.tell(pod, container, reason, "")
+// Normal implements podruntime.Events. What is plain from the reason is not written down.
+func (e events) Normal(_ context.Context, pod *v1.Pod, container, reason, message string) {
+	if !strings.Contains(message, "probe") {
+		message = ""
+	}
+	e.tell(pod, container, reason, message)
 }
 
 // Warning implements podruntime.Events. One that was told before is not told again, as podevents only counts it.
 func (e events) Warning(_ context.Context, pod *v1.Pod, container, reason, message string) {
 	if _, before := e.warned.LoadOrStore(reason+message, true); !before {
-		e.tell(pod, container, "Warning "+reason, ": "+message)
+		e.tell(pod, container, "Warning "+reason, message)
 	}
 }
 
@@ -266,5 +281,8 @@ func (e events) tell(pod *v1.Pod, container, reason, message string) {
 	if container != "" {
 		subject += "/" + container
 	}
-	e.story.line(workOf(pod.UID), "event", subject+" "+reason+message)
+	if message != "" {
+		reason += ": " + message
+	}
+	e.story.line(workOf(pod.UID), "event", subject+" "+reason)
 }
