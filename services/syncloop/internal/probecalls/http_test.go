@@ -2,6 +2,7 @@ package probecalls_test
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -14,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/klog/v2"
@@ -163,6 +166,14 @@ func TestABodyIsReadNoFurtherThanNeeded(t *testing.T) {
 	want{outcome: probecalls.Success, says: strings.Repeat("x", 10<<10)}.check(t, newRig(t).Probe(t.Context(), httpTarget(t, server)))
 }
 
+func TestAHeaderIsNotReadWithoutEnd(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Much", strings.Repeat("x", 2<<20))
+	}))
+	t.Cleanup(server.Close)
+	want{outcome: probecalls.Failure, says: "server response headers exceeded"}.check(t, newRig(t).Probe(t.Context(), httpTarget(t, server)))
+}
+
 func TestAnAnswerThatTakesTooLongIsNone(t *testing.T) {
 	t.Parallel()
 	for name, w := range map[string]want{
@@ -242,10 +253,9 @@ func ownAddress(t *testing.T) string {
 func TestSecretsStayOutOfTheLog(t *testing.T) {
 	var mu sync.Mutex
 	var log bytes.Buffer
-	klog.SetSlogLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, &slog.HandlerOptions{Level: slog.Level(-10)})))
-	t.Cleanup(klog.ClearLogger)
+	logEverything(t, slog.NewTextHandler(lockedWriter{&mu, &log}, &slog.HandlerOptions{Level: slog.Level(-10)}))
 	e := newExecRig(t)
-	e.cri.OnExec(func(string, []string) (stdout, stderr []byte, code int32) { return nil, nil, 1 })
+	e.cri.Fail("ExecSync", "", -1, status.Error(codes.DeadlineExceeded, "too long"))
 	command := e.command(t, "login", "$(PASSWORD)")
 	command.Container.Env = []v1.EnvVar{{Name: "PASSWORD", Value: "hunter2"}}
 	e.Probe(t.Context(), command)
@@ -257,6 +267,24 @@ func TestSecretsStayOutOfTheLog(t *testing.T) {
 	if strings.Contains(log.String(), "hunter2") || strings.Contains(fmt.Sprint(e.events()), "hunter2") {
 		t.Errorf("logged:\n%s\ntold: %q", log.String(), e.events())
 	}
+}
+
+// logEverything gives the libraries' log to a handler, with all of its details, until the end of the test.
+func logEverything(t *testing.T, to slog.Handler) {
+	t.Helper()
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	before := flags.Lookup("v").Value.String()
+	if err := flags.Set("v", "10"); err != nil {
+		t.Fatal(err)
+	}
+	klog.SetSlogLogger(slog.New(to))
+	t.Cleanup(func() {
+		klog.ClearLogger()
+		if err := flags.Set("v", before); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // lockedWriter writes by one at a time.
