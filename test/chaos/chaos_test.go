@@ -2,59 +2,88 @@ package chaos
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/quartet-node/quartet/internal/layout"
 )
 
 const (
 	// podCount is how many manifests there are at most.
 	podCount = 12
 	// defaultDuration is how long everything changes and is killed.
-	defaultDuration = 40 * time.Second
+	defaultDuration = 3 * time.Minute
 	// patience is how long the node may take to come to rest afterwards.
 	patience = 60 * time.Second
 	// callTimeout bounds one question to the node or its runtime.
 	callTimeout = 5 * time.Second
-	// changePause and killPause are the longest pauses between two changes, and between two kills.
+	// changePause, killPause and harmPause are the longest pauses between two changes, two kills of the node's processes, and two
+	// containers that are harmed; in a calm stretch they are so many times longer.
 	changePause = 400 * time.Millisecond
 	killPause   = 4 * time.Second
+	harmPause   = 2 * time.Second
+	calm        = 4
+	stretch     = 20 * time.Second
 )
 
-// TestNodeSettlesAfterChaos changes and kills at random, then checks that the node has exactly what is wanted.
+// TestNodeSettlesAfterChaos changes, kills and harms at random, then checks that the node has exactly what is wanted, and that
+// every start of a container had a cause that the log names.
 func TestNodeSettlesAfterChaos(t *testing.T) {
 	seed, duration := settings(t)
 	t.Logf("seed: QUARTET_CHAOS_SEED=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	n := startNode(t)
 	r := dialRuntime(t, n.Layout.RuntimeEndpoint())
-	m := &manifests{dir: n.Layout.Manifests(), random: random}
+	d := newDeeds()
+	m := &manifests{dir: n.Layout.Manifests(), random: random, deeds: d, last: map[int]kind{}}
 
 	ctx, cancel := context.WithCancel(t.Context())
-	instances := r.watchInstances(ctx)
-	unleash(t, n, m, duration)
+	defer cancel()
+	shown := r.watch(ctx)
+	unchanged := m.begin(t)
+	if problems := n.settles(ctx, r, unchanged); len(problems) > 0 {
+		t.Fatalf("before anything is done to the node: %s", strings.Join(problems, "\n"))
+	}
+	unleash(t, n, r, m, duration)
+	t.Logf("%s %s", time.Now().Format(time.StampMilli), killAll(t, n, d))
 	wanted := m.settle(t, podCount)
+	maps.Copy(wanted, unchanged)
 	begun := time.Now()
 	problems := n.settles(ctx, r, wanted)
 	t.Logf("the node took %v to come to rest", time.Since(begun).Round(time.Millisecond))
 	cancel()
-	looks, twice := instances()
-	t.Logf("the runtime was looked at %d times", looks)
-	if looks == 0 {
+	shown.wait()
+	t.Logf("the runtime was looked at %d times", shown.looks)
+	if shown.looks == 0 {
 		t.Error("the runtime was never looked at")
 	}
+	for twice := range shown.twice {
+		problems = append(problems, "two instances ran at once of "+twice)
+	}
+	problems = append(problems, restarts(t, n, shown, d)...)
 	for _, problem := range problems {
 		t.Error(problem)
 	}
-	for _, problem := range twice {
-		t.Error("two instances ran at once of " + problem)
+}
+
+// restarts says what is wrong with the causes of what was started.
+func restarts(t *testing.T, n *testNode, shown *history, d *deeds) []string {
+	t.Helper()
+	starts, err := readStarts(n.Layout.Logs())
+	if err != nil {
+		t.Fatal(err)
 	}
+	q := shown.causes(starts, d)
+	t.Logf("%d containers were seen, %d of them restarts; the log names %d starts; of %d ends it is not known how they were",
+		len(shown.instances), q.restarts, len(starts), q.unseen)
+	for _, cause := range slices.Sorted(maps.Keys(q.causes)) {
+		t.Logf("%6d  %s", q.causes[cause], cause)
+	}
+	return q.problems
 }
 
 func settings(t *testing.T) (seed uint64, duration time.Duration) {
@@ -74,59 +103,45 @@ func settings(t *testing.T) (seed uint64, duration time.Duration) {
 	return seed, duration
 }
 
-// unleash changes and kills until the time is over, and tells what it does with the time, to be found again in the logs.
-func unleash(t *testing.T, n *testNode, m *manifests, duration time.Duration) {
+// unleash changes, kills and harms until the time is over, and tells what it does with the time, to be found again in the logs.
+// Busy and calm stretches take turns: in the one much is begun and little comes to its end, in the other containers live long
+// enough to be harmed.
+func unleash(t *testing.T, n *testNode, r runtime, m *manifests, duration time.Duration) {
 	t.Helper()
 	begun := time.Now()
 	pause := func(longest time.Duration) time.Time {
+		if int(time.Since(begun)/stretch)%2 == 1 {
+			longest *= calm
+		}
 		return time.Now().Add(time.Duration(m.random.Int64N(int64(longest))))
 	}
-	nextChange, nextKill := time.Now(), pause(killPause)
+	nextChange, nextKill, nextHarm := time.Now(), pause(killPause), pause(harmPause)
 	for time.Since(begun) < duration {
-		next := nextChange
-		if nextKill.Before(next) {
-			next = nextKill
-		}
+		next := slices.MinFunc([]time.Time{nextChange, nextKill, nextHarm}, time.Time.Compare)
 		<-time.After(time.Until(next))
 		var did string
-		if next.Equal(nextKill) {
-			did, nextKill = kill(t, n, m.random), pause(killPause)
-		} else {
+		switch next {
+		case nextKill:
+			did, nextKill = killProcesses(t, n, m.deeds, m.random), pause(killPause)
+		case nextHarm:
+			did, nextHarm = r.harm(t.Context(), m.deeds, m.random), pause(harmPause)
+		default:
 			did, nextChange = m.change(t, podCount), pause(changePause)
 		}
 		t.Logf("%s %s", time.Now().Format(time.StampMilli), did)
 	}
 }
 
-// kill ends some processes of the node, and says which.
-func kill(t *testing.T, n *testNode, random *rand.Rand) string {
-	t.Helper()
-	names := []string{"containerd"}
-	for _, s := range layout.Services() {
-		names = append(names, string(s))
-	}
-	random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	// One most of the time, sometimes several, up to all.
-	count := 1
-	for count < len(names) && random.IntN(3) == 0 {
-		count++
-	}
-	for _, name := range names[:count] {
-		n.kill(t, name)
-	}
-	return fmt.Sprintf("kill %s", strings.Join(names[:count], ", "))
-}
-
 // settles waits until the node is as it should be, and stays so for a moment. It returns what is wrong when it does not.
 func (n *testNode) settles(ctx context.Context, r runtime, wanted map[string]kind) []string {
-	const steady = 20
+	const enough = 20
 	end := time.Now().Add(patience)
 	good := 0
 	for {
 		problems := n.check(ctx, r, wanted)
 		if len(problems) > 0 {
 			good = 0
-		} else if good++; good == steady {
+		} else if good++; good == enough {
 			return nil
 		}
 		if len(problems) > 0 && time.Now().After(end) {

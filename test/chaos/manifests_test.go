@@ -16,12 +16,22 @@ const (
 	half = "apiVersion: v1\nkind: Pod\nmetadata: {name: "
 )
 
+// Names of containers whose program ends by itself, see endsBy.
+const (
+	failing = "failing"
+	first   = "first"
+	second  = "second"
+	done    = "done"
+)
+
 // kind is one sort of pod. Its spec is what follows "spec:" in a manifest; %s is where a value stands that each change
 // makes another one.
 type kind struct {
 	name, spec string
 	// settles is true when the pod becomes Ready or Succeeded by itself.
 	settles bool
+	// sameUID is true when the manifest names a UID: a change of it is a change of the same pod.
+	sameUID bool
 }
 
 var kinds = []kind{
@@ -48,18 +58,24 @@ var kinds = []kind{
   restartPolicy: Never
   terminationGracePeriodSeconds: 1
   containers:
-  - {name: main, image: IMAGE, args: [init, -after, 500ms], env: [{name: VERSION, value: "%s"}]}
+  - {name: done, image: IMAGE, args: [init, -after, 500ms], env: [{name: VERSION, value: "%s"}]}
+`},
+	{name: "same", settles: true, sameUID: true, spec: `
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: IMAGE, args: [sleep], env: [{name: VERSION, value: "%s"}]}
+  - {name: beside, image: IMAGE, args: [sleep]}
 `},
 	{name: "crash", spec: `
   terminationGracePeriodSeconds: 1
   containers:
-  - {name: main, image: IMAGE, args: [crash, -after, 200ms], env: [{name: VERSION, value: "%s"}]}
+  - {name: failing, image: IMAGE, args: [crash, -after, 200ms], env: [{name: VERSION, value: "%s"}]}
   - {name: beside, image: IMAGE, args: [sleep]}
 `},
 	{name: "blocked", spec: `
   terminationGracePeriodSeconds: 1
   initContainers:
-  - {name: first, image: IMAGE, args: [crash, -after, 100ms]}
+  - {name: failing, image: IMAGE, args: [crash, -after, 100ms]}
   containers:
   - {name: main, image: IMAGE, args: [sleep], env: [{name: VERSION, value: "%s"}]}
 `},
@@ -69,10 +85,23 @@ var kinds = []kind{
 type manifests struct {
 	dir     string
 	random  *rand.Rand
+	deeds   *deeds
 	version int
+	// last has the kind that each pod was last given.
+	last map[int]kind
 }
 
-func podName(i int) string { return fmt.Sprintf("pod%d", i) }
+// steady begins the names of the pods that nobody changes or harms.
+const steady = "steady"
+
+func isSteady(pod string) bool { return strings.HasPrefix(pod, steady) }
+
+func podName(i int) string {
+	if i < 0 {
+		return fmt.Sprintf("%s%d", steady, -i)
+	}
+	return fmt.Sprintf("pod%d", i)
+}
 
 // write puts a manifest into its place, by a rename most of the time and in place sometimes, as different editors do.
 func (m *manifests) write(t *testing.T, i int, content string) {
@@ -83,6 +112,7 @@ func (m *manifests) write(t *testing.T, i int, content string) {
 	if atomic {
 		target = filepath.Join(m.dir, "."+podName(i)+".yaml")
 	}
+	m.deeds.noteChange(podName(i))
 	if err := os.WriteFile(target, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +126,7 @@ func (m *manifests) write(t *testing.T, i int, content string) {
 
 func (m *manifests) remove(t *testing.T, i int) {
 	t.Helper()
+	m.deeds.noteChange(podName(i))
 	if err := os.Remove(filepath.Join(m.dir, podName(i)+".yaml")); err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
@@ -104,8 +135,13 @@ func (m *manifests) remove(t *testing.T, i int) {
 // pod is the manifest of a pod, different from any before.
 func (m *manifests) pod(i int, k kind) string {
 	m.version++
+	m.last[i] = k
 	spec := fmt.Sprintf(strings.ReplaceAll(k.spec, "IMAGE", image), fmt.Sprint(m.version))
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: %s}\nspec:%s", podName(i), namespace, spec)
+	uid := ""
+	if k.sameUID {
+		uid = fmt.Sprintf(", uid: the-same-%d", i)
+	}
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: %s%s}\nspec:%s", podName(i), namespace, uid, spec)
 }
 
 // change does one random thing to one random manifest, and says what.
@@ -121,9 +157,25 @@ func (m *manifests) change(t *testing.T, count int) string {
 		return "break " + podName(i)
 	default:
 		k := kinds[m.random.IntN(len(kinds))]
+		if last, ok := m.last[i]; ok && n < 5 {
+			k = last
+		}
 		m.write(t, i, m.pod(i, k))
 		return "make " + podName(i) + " " + k.name
 	}
+}
+
+// begin writes the pods that nobody changes, one of each kind that runs on, and returns the kinds by the names of the pods.
+func (m *manifests) begin(t *testing.T) map[string]kind {
+	t.Helper()
+	unchanged := map[string]kind{}
+	for i, k := range kinds {
+		if k.settles && k.name != "job" {
+			m.write(t, -1-i, m.pod(-1-i, k))
+			unchanged[podName(-1-i)] = k
+		}
+	}
+	return unchanged
 }
 
 // settle writes the known set that the node has to come to: every pod of it settles by itself. It returns the kinds by

@@ -3,14 +3,11 @@ package chaos
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -20,7 +17,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// runtime looks at the runtime, and never changes it.
+// runtime looks at the runtime and harms what is in it.
 type runtime struct {
 	client runtimeapi.RuntimeServiceClient
 }
@@ -52,40 +49,6 @@ func (r runtime) sandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox, error
 	defer cancel()
 	resp, err := r.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	return resp.GetItems(), err
-}
-
-// watchInstances looks, until ctx ends, that no container of a pod's full name runs twice at a time. The returned function
-// waits for that end and says what was seen.
-func (r runtime) watchInstances(ctx context.Context) func() (looks int, problems []string) {
-	found := map[string]bool{}
-	looks := 0
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		ticker := time.NewTicker(100 * time.Millisecond)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-			}
-			list, err := r.containers(ctx)
-			if err != nil {
-				continue // it was killed
-			}
-			looks++
-			for _, twice := range runningTwice(list) {
-				if !found[twice] {
-					found[twice] = true
-					fmt.Printf("%s twice: %s\n", time.Now().Format(time.StampMilli), twice)
-				}
-			}
-		}
-	})
-	return func() (int, []string) {
-		watching.Wait()
-		return looks, slices.Sorted(maps.Keys(found))
-	}
 }
 
 func runningTwice(list []*runtimeapi.Container) []string {
