@@ -3,6 +3,10 @@
 //
 // Who is probed when, and how many answers make a result, is package probes' to say: it calls [Caller.Probe]. An answer that is
 // no success becomes an event of the pod here; every answer is counted.
+//
+// The dialer, the lookup of named ports, the HTTP request and the rule for redirects are those of k8s.io/kubernetes/pkg/probe. Its
+// calls are not: they know no context, log the headers of a request, and say a version that only the linker of Kubernetes sets;
+// that of exec brings a part of the kubelet. A test compares what they and this package answer.
 package probecalls
 
 import (
