@@ -22,6 +22,9 @@ const idleWake = time.Hour
 // maxSaid is how many bytes of an answer are kept, for logs, spans and `quartet describe pod`.
 const maxSaid = 200
 
+// reasonUnhealthy is the kubelet's word in its event for a call that failed.
+const reasonUnhealthy = "Unhealthy"
+
 // Run makes the calls that are due until ctx ends, and returns its error when the last of them has returned. It stops no container.
 func (m *Manager) Run(ctx context.Context) error {
 	var running sync.WaitGroup
@@ -174,7 +177,7 @@ func (m *Manager) span(ctx context.Context, one *probe, target probecalls.Target
 		telemetry.LinkTo(span, one.startedBy)
 	}
 	if result == decide.Failure {
-		telemetry.FailWith(span, "probe", string(target.Kind)+" probe failed")
+		telemetry.FailWith(span, reasonUnhealthy, string(target.Kind)+" probe failed")
 	}
 	return ctx, span
 }

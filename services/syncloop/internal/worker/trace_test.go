@@ -166,10 +166,18 @@ func TestCrashesThatFoldAreBothLedTo(t *testing.T) {
 		updates []worker.Update
 		want    worker.Cause
 	}{
-		"two crashes":            {[]worker.Update{lost(crashA), lost(crashB)}, worker.Cause{Kind: worker.CauseLost, Traceparent: crashB, Also: []string{crashA}}},
-		"one crash, told twice":  {[]worker.Update{lost(crashA), lost(crashA)}, worker.Cause{Kind: worker.CauseLost, Traceparent: crashA}},
-		"a crash and a change":   {[]worker.Update{lost(crashA), config}, worker.Cause{Kind: worker.CauseConfig, Traceparent: "00-c", Also: []string{crashA}}},
-		"a change and a crash":   {[]worker.Update{config, lost(crashA)}, worker.Cause{Kind: worker.CauseConfig, Traceparent: "00-c", Also: []string{crashA}}},
+		"two crashes":           {[]worker.Update{lost(crashA), lost(crashB)}, worker.Cause{Kind: worker.CauseLost, Traceparent: crashB, Also: []string{crashA}}},
+		"one crash, told twice": {[]worker.Update{lost(crashA), lost(crashA)}, worker.Cause{Kind: worker.CauseLost, Traceparent: crashA}},
+		"a crash and a change":  {[]worker.Update{lost(crashA), config}, worker.Cause{Kind: worker.CauseConfig, Traceparent: "00-c", Also: []string{crashA}}},
+		"a change and a crash":  {[]worker.Update{config, lost(crashA)}, worker.Cause{Kind: worker.CauseConfig, Traceparent: "00-c", Also: []string{crashA}}},
+		"a probe, then a crash": {
+			[]worker.Update{{Cause: worker.Cause{Kind: worker.CauseProbe, Traceparent: crashA}}, lost(crashB)},
+			worker.Cause{Kind: worker.CauseLost, Traceparent: crashB, Also: []string{crashA}},
+		},
+		"a probe and its echo": {
+			[]worker.Update{{Cause: worker.Cause{Kind: worker.CauseProbe, Traceparent: crashA}}, seen},
+			worker.Cause{Kind: worker.CauseProbe, Traceparent: crashA},
+		},
 		"an echo does not count": {[]worker.Update{lost(crashA), seen}, worker.Cause{Kind: worker.CauseLost, Traceparent: crashA}},
 		"more crashes than anyone needs": {
 			[]worker.Update{lost("1"), lost("2"), lost("3"), lost("4"), lost("5"), lost("6"), lost("7"), lost("8"), lost("9"), lost("10")},
