@@ -146,6 +146,14 @@ func (m *machine) open(now time.Time) {
 	m.next = m.from
 }
 
+// change takes in another spec. The result stays, its answers so far do not count any more.
+func (m *machine) change(t timing, now time.Time) {
+	m.timing, m.last, m.run = t, probecalls.Unknown, 0
+	if latest := now.Add(t.period); m.next.After(latest) && m.from.Before(now) {
+		m.next = latest
+	}
+}
+
 // answered takes in the answer to a call that began at begun, and sets when the next is due: a period after the beginning of this
 // one, or now when it took longer. It tells whether the result is another one.
 func (m *machine) answered(outcome probecalls.Outcome, begun, now time.Time) bool {

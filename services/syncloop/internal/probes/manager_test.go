@@ -263,6 +263,7 @@ func TestAResultThatCannotBeKeptIsToldAllTheSame(t *testing.T) {
 		if err := os.RemoveAll(r.dir); err != nil {
 			t.Fatal(err)
 		}
+		r.unkept = true
 		r.observe(podOf("a", func(p *v1.Pod) { p.Spec.Containers[0].ReadinessProbe = every() }), "s0:ready a@s0:running")
 		r.pass(time.Second / 2)
 		r.expect("changes", &r.changes, "0 a-1 readiness success")
@@ -293,9 +294,15 @@ func TestAProbeThatIsChangedOrTakenOutInAPodThatRuns(t *testing.T) {
 		slower := taken.DeepCopy()
 		slower.Spec.Containers[0].ReadinessProbe.PeriodSeconds = 5
 		r.observeStarted(slower, "s0:ready a@s0:running", started)
-		r.pass(6 * time.Second)
-		r.expect("calls of a slower probe", &r.calls, "2.5 a readiness, 7.5 a readiness")
+		r.pass(7 * time.Second)
+		r.expect("calls of a slower probe", &r.calls, "3.5 a readiness, 8.5 a readiness")
 		r.expect("changes", &r.changes, "1.5 a-1 readiness success")
+
+		r.observeStarted(taken, "s0:ready a@s0:running", started)
+		r.answer("a readiness", fails)
+		r.pass(2 * time.Second)
+		r.expect("calls of a faster one again", &r.calls, "10.5 a readiness, 11.5 a readiness")
+		r.expect("changes", &r.changes, "10.5 a-1 readiness failure")
 	})
 }
 

@@ -75,16 +75,19 @@ func (m *Manager) follow(p *pod, want *v1.Pod, spec *v1.Container, seen *lifecyc
 // followOne begins a probe, brings it up to date, or ends it when the container does not ask for it any more. Called with mu held.
 func (m *Manager) followOne(p *pod, c *container, target probecalls.Target, seen *lifecyclev1.Container) {
 	one := c.probes[target.Kind]
-	if one != nil && !equality.Semantic.DeepEqual(one.target.Probe, target.Probe) {
-		m.stop(one)
-		delete(c.probes, target.Kind)
-		one = nil
-	}
 	if target.Probe == nil {
+		if one != nil {
+			m.stop(one)
+			delete(c.probes, target.Kind)
+		}
 		return
 	}
 	p.targets[probeKey{target.Container.Name, target.Kind}] = target
 	if one != nil {
+		if before := one.target.Probe; before != target.Probe && !equality.Semantic.DeepEqual(before, target.Probe) {
+			one.machine.change(timingOf(target.Probe), m.cfg.Clock.Now())
+			m.schedule(one)
+		}
 		one.target = target
 		return
 	}

@@ -39,6 +39,9 @@ type rig struct {
 	manager *probes.Manager
 	kill    func()
 
+	// unkept is true when nothing can be written.
+	unkept bool
+
 	mu sync.Mutex
 	// answers has what is answered from now on, by "container kind"; success when there is nothing.
 	answers map[string]func(context.Context) probecalls.Answer
@@ -85,6 +88,9 @@ func (r *rig) start() {
 			case <-ctx.Done():
 				return
 			case c := <-manager.Changes():
+				if !r.unkept && !strings.Contains(r.files(), c.ContainerID) {
+					r.t.Errorf("a result of %s is told, and is not on disk", c.ContainerID)
+				}
 				r.note(&r.changes, fmt.Sprintf("%s %s %s", c.ContainerID, strings.ToLower(string(c.Kind)), map[decide.ProbeResult]string{
 					decide.Success: "success", decide.Failure: "failure",
 				}[c.Result]))
