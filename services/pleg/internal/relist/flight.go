@@ -23,8 +23,10 @@ type pod struct {
 	// running is the inspection that is under way, next the one that has been asked for since it began. There is never a
 	// third: everybody who asks while one runs gets the next.
 	running, next *flight
-	// urgent is true while somebody waits for next and it stands among the urgent ones.
+	// urgent is true while somebody waits for next, so that it stands among the urgent ones, or will when running has ended.
 	urgent bool
+	// slow is true when the last inspection took longer than slow, or has run for so long.
+	slow bool
 	// failure is why the last inspection did not work, empty when it did.
 	failure string
 	// shown is true when new subscribers begin with it.
@@ -122,53 +124,58 @@ func (r *Relister) request(uid string, urgent bool) *flight {
 	}
 	switch {
 	case p.running != nil:
-		// It is queued when the running one ends.
+		// It gets into the lane when the running one ends.
+		p.urgent = p.urgent || urgent
 	case urgent && !p.urgent:
 		p.urgent = true
-		r.urgent = append(r.urgent, uid)
+		r.lanes.of(p).add(uid, true)
 	case !asked:
-		r.queue = append(r.queue, uid)
+		r.lanes.of(p).add(uid, false)
 	}
 	f := p.next
 	r.pump()
 	return f
 }
 
-// pump begins the inspections that may begin: those that somebody waits for, then the others, each in the order in which
-// they were asked for. Called with mu held.
+// pump begins the inspections that may begin. Called with mu held.
 func (r *Relister) pump() {
-	for r.ctx != nil && !r.closed && r.active < parallel && len(r.urgent)+len(r.queue) > 0 {
-		from := &r.queue
-		if len(r.urgent) > 0 {
-			from = &r.urgent
+	if r.ctx == nil || r.closed {
+		return
+	}
+	for _, lane := range []*lane{&r.lanes.quick, &r.lanes.slow} {
+		for uid, ok := lane.next(); ok; uid, ok = lane.next() {
+			// It may have stood in the lane twice, and its turn has been.
+			if p := r.pods[uid]; p != nil && p.next != nil && p.running == nil {
+				r.begin(uid, p, lane)
+			}
 		}
-		uid := (*from)[0]
-		*from = (*from)[1:]
-		p := r.pods[uid]
-		if p == nil || p.next == nil || p.running != nil {
-			// It stood in both queues, and its turn has been.
-			continue
-		}
-		f := p.next
-		p.running, p.next, p.urgent = f, nil, false
-		f.began = boottime.Now()
-		r.active++
-		var known *lifecyclev1.PodStatus
-		if p.record.Inspected() {
-			known = p.record.Status
-		}
-		r.flights.Go(func() { r.fly(uid, f, known) })
 	}
 }
 
+// begin begins the next inspection of a pod. Called with mu held.
+func (r *Relister) begin(uid string, p *pod, lane *lane) {
+	f := p.next
+	p.running, p.next, p.urgent = f, nil, false
+	f.began = boottime.Now()
+	lane.active++
+	var known *lifecyclev1.PodStatus
+	if p.record.Inspected() {
+		known = p.record.Status
+	}
+	r.flights.Go(func() { r.fly(uid, f, lane, known) })
+}
+
 // fly runs one inspection and puts its result on record.
-func (r *Relister) fly(uid string, f *flight, known *lifecyclev1.PodStatus) {
+func (r *Relister) fly(uid string, f *flight, lane *lane, known *lifecyclev1.PodStatus) {
 	var once sync.Once
-	leave := func() { once.Do(func() { r.active--; r.pump() }) }
+	leave := func() { once.Do(func() { lane.active--; r.pump() }) }
 	slowly := time.AfterFunc(slow, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		f.slow = true
+		if p := r.pods[uid]; p != nil {
+			p.slow = true
+		}
 		leave()
 	})
 	began := r.cfg.Clock.Now()
@@ -196,11 +203,10 @@ func (r *Relister) fly(uid string, f *flight, known *lifecyclev1.PodStatus) {
 		p.failure = ""
 		f.status = r.commit(uid, p, seen.status)
 	}
-	p.running = nil
+	p.running, p.slow = nil, f.slow
 	close(f.done)
 	if p.next != nil {
-		p.urgent = true
-		r.urgent = append(r.urgent, uid)
+		r.lanes.of(p).add(uid, p.urgent)
 	} else if p.record.Gone() && p.failure == "" {
 		delete(r.pods, uid)
 	}

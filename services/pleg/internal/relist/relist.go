@@ -35,7 +35,7 @@ const (
 	Period = time.Second
 	// maxCallTimeout bounds a list, and all calls of one inspection: they read, and a runtime that takes longer is not well.
 	maxCallTimeout = 30 * time.Second
-	// parallel inspections keep a runtime busy without crowding out those who change things.
+	// parallel inspections, in each of the two lanes, keep a runtime busy without crowding out those who change things.
 	parallel = 4
 	// slow is when an inspection does not count as one of the parallel ones any more, so that some that hang do not hold
 	// up the others.
@@ -92,13 +92,9 @@ type Relister struct {
 	ctx     context.Context //nolint:containedctx // the life of Run, which inspections share
 	runtime internalapi.RuntimeService
 	pods    map[string]*pod
-	// urgent and queue have the UIDs of pods whose next inspection has not begun; urgent goes first. A pod whose
-	// inspection has become urgent while it waited stands in both, and is passed over in one.
-	urgent []string
-	queue  []string
-	active int
-	closed bool
-	events events
+	lanes   lanes
+	closed  bool
+	events  events
 	// suspect is set when something has happened to a pod that nobody can name.
 	suspect bool
 	// remembers is true when it is known what was told before this process.
@@ -251,7 +247,7 @@ func (r *Relister) retry() {
 // relist lists everything, has the pods inspected that are not as the record says, and waits a while for that.
 func (r *Relister) relist(ctx context.Context) {
 	began, boot := r.cfg.Clock.Now(), boottime.Now()
-	r.begin(began)
+	r.beginRound(began)
 	all, err := r.listAll(ctx)
 	if ctx.Err() != nil {
 		return
@@ -270,8 +266,8 @@ func (r *Relister) relist(ctx context.Context) {
 	r.cfg.Metrics.relisted(r.cfg.Clock.Since(began), nil)
 }
 
-// begin counts a relist, which fulfils every wish for one that there was.
-func (r *Relister) begin(now time.Time) {
+// beginRound counts a relist, which fulfils every wish for one that there was.
+func (r *Relister) beginRound(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if last := r.round.beganAt; !last.IsZero() {

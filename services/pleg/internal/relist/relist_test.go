@@ -42,6 +42,12 @@ type rig struct {
 // start runs a relister by a clock that stands until the test moves it.
 func start(t *testing.T, fake *fakecri.Server) *rig {
 	t.Helper()
+	return startWith(t, fake, 20*time.Second)
+}
+
+// startWith is start with a timeout of calls.
+func startWith(t *testing.T, fake *fakecri.Server, timeout time.Duration) *rig {
+	t.Helper()
 	client, err := cri.New(cri.Config{Endpoint: fake.Endpoint(), Timeout: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +58,7 @@ func start(t *testing.T, fake *fakecri.Server) *rig {
 		events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}), registry: prometheus.NewRegistry(),
 	}
 	r.Relister = relist.New(relist.Config{
-		Runtime: client.Runtime, Events: r.events, Timeout: 20 * time.Second, Clock: r.clock, Logger: slog.New(slog.DiscardHandler),
+		Runtime: client.Runtime, Events: r.events, Timeout: timeout, Clock: r.clock, Logger: slog.New(slog.DiscardHandler),
 		Tracer:  sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test"),
 		Metrics: relist.NewMetrics(r.registry),
 	})
