@@ -1,0 +1,297 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// checks are what the probes of a pod are answered, by the example program: a file for each, and one of the calls that it had.
+type checks string
+
+// newChecks is a directory for the checks of a pod, which goes with the node.
+func newChecks(t *testing.T, pod string) checks {
+	t.Helper()
+	all := filepath.Join(node.Layout.StateDir(), "checks")
+	if err := os.MkdirAll(all, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(all, pod+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return checks(dir)
+}
+
+// say makes checks answer something from now on: ok, fail, hang or redirect URL.
+func (c checks) say(t *testing.T, what string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		aside := filepath.Join(string(c), "."+name)
+		if err := os.WriteFile(aside, []byte(what), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(aside, filepath.Join(string(c), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// call is one that a check had: when, and what the caller was like.
+type call struct {
+	at   time.Time
+	text string
+}
+
+// calls are those that a check had until now.
+func (c checks) calls(t *testing.T, name string) []call {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(string(c), name+".calls"))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	var all []call
+	for line := range strings.Lines(string(content)) {
+		if !strings.HasSuffix(line, "\n") {
+			break // it is being written
+		}
+		moment, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		at, err := time.Parse(time.RFC3339Nano, moment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, call{at: at, text: text})
+	}
+	return all
+}
+
+// since are the calls of a check from a moment on.
+func (c checks) since(t *testing.T, name string, from time.Time) []call {
+	t.Helper()
+	return slices.DeleteFunc(c.calls(t, name), func(one call) bool { return one.at.Before(from) })
+}
+
+// awaitCalls waits until a check has had a number of calls from a moment on.
+func (c checks) awaitCalls(t *testing.T, name string, count int, from time.Time) {
+	t.Helper()
+	awaitThat(t, fmt.Sprintf("%d calls of check %s", count, name), func() bool { return len(c.since(t, name, from)) >= count })
+}
+
+// first is the first call of a check, which is waited for.
+func (c checks) first(t *testing.T, name string) call {
+	t.Helper()
+	c.awaitCalls(t, name, 1, time.Time{})
+	return c.calls(t, name)[0]
+}
+
+// server is a container that answers checks, on ports of its own from base on: HTTP, HTTPS, gRPC and TCP.
+func (c checks) server(name string, base int, args ...string) v1.Container {
+	return v1.Container{
+		Name: name, Image: image, VolumeMounts: []v1.VolumeMount{{Name: "checks", MountPath: "/checks"}},
+		Args: append([]string{
+			"serve", "-dir", "/checks", "-addr", fmt.Sprintf(":%d", base), "-https", fmt.Sprintf(":%d", base+1),
+			"-grpc", fmt.Sprintf(":%d", base+2), "-tcp", fmt.Sprintf(":%d", base+3),
+		}, args...),
+		Ports: []v1.ContainerPort{{Name: name + "-web", ContainerPort: int32(base)}},
+	}
+}
+
+// pod is one of containers that have the checks, with a grace period of 1 s.
+func (c checks) pod(name string, containers ...v1.Container) *v1.Pod {
+	grace := int64(1)
+	return &v1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "e2e"},
+		Spec: v1.PodSpec{
+			TerminationGracePeriodSeconds: &grace, Containers: containers,
+			Volumes: []v1.Volume{{Name: "checks", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: string(c)}}}},
+		},
+	}
+}
+
+// placePod puts the manifest of a pod in its place until the test ends.
+func placePod(t *testing.T, p *v1.Pod) {
+	t.Helper()
+	content, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	place(t, p.Name+".yaml", string(content))
+}
+
+// every is a probe of each second whose first answer counts, if change does not say otherwise.
+func every(action v1.ProbeHandler, change ...func(*v1.Probe)) *v1.Probe {
+	p := &v1.Probe{ProbeHandler: action, PeriodSeconds: 1, TimeoutSeconds: 5, FailureThreshold: 1}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+func byExec(check string) v1.ProbeHandler {
+	return v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"/hello", "check", "-dir", "/checks", check}}}
+}
+
+func byHTTP(check string, port int) v1.ProbeHandler {
+	return v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: "/" + check, Port: intstr.FromInt32(int32(port))}}
+}
+
+// handlers are the kinds of calls, each named as the check that it asks, of a server whose ports begin at base.
+func handlers(base int) map[string]v1.ProbeHandler {
+	service := "grpc"
+	secure := byHTTP("https", base+1)
+	secure.HTTPGet.Scheme = v1.URISchemeHTTPS
+	return map[string]v1.ProbeHandler{
+		"exec": byExec("exec"), "http": byHTTP("http", base), "https": secure,
+		"grpc": {GRPC: &v1.GRPCAction{Port: int32(base + 2), Service: &service}},
+		"tcp":  {TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(int32(base + 3))}},
+	}
+}
+
+// statuses are those of all containers of a pod by name.
+func statuses(p *v1.Pod) map[string]v1.ContainerStatus {
+	all := map[string]v1.ContainerStatus{}
+	if p != nil {
+		for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+			all[c.Name] = c
+		}
+	}
+	return all
+}
+
+// awaitEach waits until a condition holds of each container of a pod that has one of the names.
+func awaitEach(t *testing.T, pod, what string, names []string, ok func(v1.ContainerStatus) bool) *v1.Pod {
+	t.Helper()
+	return await(t, pod, what, func(p *v1.Pod) bool {
+		all := statuses(p)
+		return !slices.ContainsFunc(names, func(name string) bool {
+			c, known := all[name]
+			return !known || !ok(c)
+		})
+	})
+}
+
+// awaitEvent waits for an event of a container of a pod whose message begins so. It does not ask as often as others do, for it
+// starts a program each time.
+func awaitEvent(t *testing.T, pod, container, reason, message string) seen {
+	t.Helper()
+	for end := time.Now().Add(patience); ; <-time.After(5 * interval) {
+		all := events(t, pod)
+		for _, e := range all {
+			if e.Container == container && e.Reason == reason && strings.HasPrefix(e.Message, message) {
+				return e
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no event %s %q of container %s of pod %s after %v, but %+v", reason, message, container, pod, patience, all)
+		}
+	}
+}
+
+// together runs tests at the same time, more than go test would: all they do is wait.
+func together(t *testing.T, tests map[string]func(*testing.T)) {
+	t.Helper()
+	var all sync.WaitGroup
+	for name, test := range tests {
+		all.Go(func() { t.Run(name, test) })
+	}
+	all.Wait()
+}
+
+// TestEachKindOfProbeByEachKindOfCall has a pod for each of the fifteen.
+func TestEachKindOfProbeByEachKindOfCall(t *testing.T) {
+	tests := map[string]func(*testing.T){}
+	for by, action := range handlers(8000) {
+		tests["readiness by "+by] = func(t *testing.T) { readinessBy(t, by, action) }
+		tests["liveness by "+by] = func(t *testing.T) { livenessBy(t, by, action) }
+		tests["startup by "+by] = func(t *testing.T) { startupBy(t, by, action) }
+	}
+	together(t, tests)
+}
+
+// said is how the answer of a check that is to "fail on purpose" begins in an event.
+var said = map[string]string{
+	"exec": "exec: fail on purpose", "grpc": `service unhealthy (responded with "NOT_SERVING")`,
+	"http": "HTTP probe failed with statuscode: 503", "https": "HTTP probe failed with statuscode: 503", "tcp": "dial tcp ",
+}
+
+func readinessBy(t *testing.T, by string, action v1.ProbeHandler) {
+	name := "readiness-by-" + by
+	state := newChecks(t, name)
+	c := state.server("main", 8000)
+	c.ReadinessProbe = every(action)
+	placePod(t, state.pod(name, c))
+	first := await(t, name, "Ready", ready)
+	state.say(t, "fail on purpose", by)
+	p := await(t, name, "not Ready", func(p *v1.Pod) bool { return p != nil && !ready(p) })
+	if statuses(p)["main"].Ready {
+		t.Error("the container is ready, and the pod is not")
+	}
+	state.say(t, "ok", by)
+	p = await(t, name, "Ready again", ready)
+	if before, now := fmt.Sprint(containerIDs(first)), fmt.Sprint(containerIDs(p)); before != now {
+		t.Errorf("containers went from %s to %s", before, now)
+	}
+	if e := awaitEvent(t, name, "main", "Unhealthy", "Readiness probe failed: "+said[by]); e.Type != v1.EventTypeWarning {
+		t.Errorf("the event is %+v", e)
+	}
+}
+
+func livenessBy(t *testing.T, by string, action v1.ProbeHandler) {
+	name := "liveness-by-" + by
+	state := newChecks(t, name)
+	c := state.server("main", 8000)
+	c.LivenessProbe = every(action)
+	placePod(t, state.pod(name, c))
+	first := await(t, name, "Ready", ready)
+	state.say(t, "fail on purpose", by)
+	awaitEvent(t, name, "main", "Unhealthy", "Liveness probe failed: "+said[by])
+	awaitEvent(t, name, "main", "Killing", "Container main failed liveness probe, will be restarted")
+	state.say(t, "ok", by)
+	await(t, name, "Ready with a new container", func(p *v1.Pod) bool {
+		c := statuses(p)["main"]
+		return ready(p) && c.RestartCount > 0 && c.ContainerID != containerIDs(first)["main"]
+	})
+}
+
+func startupBy(t *testing.T, by string, action v1.ProbeHandler) {
+	const live, serving = "live", "ready"
+	name := "startup-by-" + by
+	state := newChecks(t, name)
+	c := state.server("main", 8000)
+	c.StartupProbe = every(action, func(p *v1.Probe) { p.FailureThreshold = 1000 })
+	c.LivenessProbe, c.ReadinessProbe = every(byHTTP(live, 8000)), every(byHTTP(serving, 8000))
+	state.say(t, "fail on purpose", by, live)
+	placePod(t, state.pod(name, c))
+	awaitEvent(t, name, "main", "Unhealthy", "Startup probe failed: "+said[by])
+	if by != "tcp" { // a port that is closed counts no calls
+		state.awaitCalls(t, by, 3, time.Time{})
+	}
+	p := await(t, name, "running", func(p *v1.Pod) bool { return statuses(p)["main"].State.Running != nil })
+	if c := statuses(p)["main"]; c.Started == nil || *c.Started || c.Ready || c.RestartCount != 0 {
+		t.Errorf("before its startup probe has succeeded the container is %+v", c)
+	}
+	if n := len(state.calls(t, live)) + len(state.calls(t, serving)); n != 0 {
+		t.Errorf("the other probes were called %d times before the container had started", n)
+	}
+	state.say(t, "ok", by, live)
+	p = await(t, name, "Ready", ready)
+	if c := statuses(p)["main"]; c.Started == nil || !*c.Started || c.RestartCount != 0 {
+		t.Errorf("after its startup probe has succeeded the container is %+v", c)
+	}
+	was := len(state.calls(t, by))
+	state.awaitCalls(t, live, 2, time.Time{})
+	if now := len(state.calls(t, by)); now != was {
+		t.Errorf("the startup probe was called %d times more after it had succeeded", now-was)
+	}
+}
