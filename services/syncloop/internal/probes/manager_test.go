@@ -94,7 +94,13 @@ func TestAContainerWhoseLivenessHasFailedIsLeftAloneUntilAnotherOneRuns(t *testi
 		}
 		r.answer("a liveness", nil)
 		r.observe(pod, "s0:ready a@s0:exited=137")
+		r.kill()
+		r.start()
+		r.observe(pod, "s0:ready a@s0:exited=137")
 		r.pass(time.Second)
+		if r.manager.Liveness("a-1") != decide.Failure {
+			t.Error("it is forgotten before the next one is started for it")
+		}
 		r.observe(pod, "s0:ready a@s0:exited=137 a@s0:running,rc=1")
 		r.pass(1500 * time.Millisecond)
 		r.expect("calls of the next", &r.calls, "7 a liveness")
@@ -215,6 +221,11 @@ func TestResultsGoWithTheirContainersAndPods(t *testing.T) {
 			t.Errorf("what may be wrong has made it forgotten: %s", got)
 		}
 		r.observe(pod, "s0:ready a@s0:exited=1 b@s0:running")
+		r.pass(0)
+		if got := r.files(); !strings.Contains(got, "a-1") {
+			t.Errorf("it cannot be told any more why the next one is started: %s", got)
+		}
+		r.observe(pod, "s0:ready a@s0:exited=1 b@s0:running a@s0:created,rc=1")
 		r.pass(0)
 		if got := r.files(); strings.Contains(got, "a-1") || !strings.Contains(got, "b-2") {
 			t.Errorf("the file has another one than the one that runs: %s", got)

@@ -12,7 +12,8 @@ import (
 )
 
 // Observe takes in what is wanted and what was observed of a pod, and its first address. The probes of containers that have come to
-// run begin, those of containers that have ended end, with their results. Of a pod that is being ended only readiness is asked on:
+// run begin, those of containers that have ended end; their results stay until the next one of the name is there, for they may be why that
+// one is started. Of a pod that is being ended only readiness is asked on:
 // whoever sends requests to it is to know how long it takes them.
 func (m *Manager) Observe(want *v1.Pod, status *lifecyclev1.PodStatus, ip string, ending bool) {
 	specs := probed(want)
@@ -112,17 +113,17 @@ func (m *Manager) end(p *pod, name string) {
 	delete(p.containers, name)
 }
 
-// dropGone drops the results of containers that do not run. Called with mu held.
+// dropGone drops the results of containers that do not run and are not the last of their name. Called with mu held.
 func (m *Manager) dropGone(p *pod, status *lifecyclev1.PodStatus) {
 	if status.GetInspectError() != "" {
 		return // what is known of it is old
 	}
-	alive := map[string]bool{}
+	needed := map[string]bool{}
 	for _, c := range status.GetContainers() {
-		alive[c.GetId()] = observed.Alive(c)
+		needed[c.GetId()] = observed.Alive(c) || c == observed.Latest(status, c.GetName())
 	}
 	for id := range p.ids {
-		if !alive[id] {
+		if !needed[id] {
 			delete(p.ids, id)
 			delete(m.told, id)
 			m.tidyLater(p.uid)
