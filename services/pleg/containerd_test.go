@@ -72,6 +72,23 @@ func (h hand) container(sandboxID string, sandbox *runtimeapi.PodSandboxConfig, 
 	return id
 }
 
+// broken makes a container that cannot be started: its command is not there.
+func (h hand) broken(sandboxID string, sandbox *runtimeapi.PodSandboxConfig) string {
+	h.t.Helper()
+	id, err := h.runtime.CreateContainer(h.t.Context(), sandboxID, &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: "broken"}, Image: &runtimeapi.ImageSpec{Image: harness.HelloImage}, Command: []string{"/no-such-command"},
+		Labels: map[string]string{podlabels.PodUID: sandbox.GetMetadata().GetUid(), podlabels.ContainerName: "broken"},
+		Linux:  &runtimeapi.LinuxContainerConfig{},
+	}, sandbox)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if err := h.runtime.StartContainer(h.t.Context(), id); err == nil {
+		h.t.Fatal("a container without its command was started")
+	}
+	return id
+}
+
 func (h hand) start(containerID string) {
 	h.t.Helper()
 	if err := h.runtime.StartContainer(h.t.Context(), containerID); err != nil {
@@ -80,6 +97,7 @@ func (h hand) start(containerID string) {
 }
 
 func TestWithARealContainerd(t *testing.T) {
+	t.Parallel()
 	containerd := harness.StartContainerd(t)
 	h := newHand(t, containerd.Endpoint)
 	r := startPLEG(t, containerd.Endpoint)
@@ -119,6 +137,18 @@ func TestWithARealContainerd(t *testing.T) {
 	if e := w.next(); e.GetType() != died || e.GetContainerId() != app || e.GetExitCode() != 137 {
 		t.Errorf("after a container was killed the event is %v", e)
 	}
+	// containerd tells nothing of one that cannot be started. Who has tried looks for himself.
+	broken := h.broken(sandbox, config)
+	r.status("uid-1", boottime.Now())
+	if e := w.until(died, broken); e.GetExitCode() == 0 || e.GetReason() != "StartError" {
+		t.Errorf("a container that could not be started is told as %v", e)
+	}
+	if err := h.runtime.RemoveContainer(t.Context(), broken); err != nil {
+		t.Fatal(err)
+	}
+	w.until(removed, broken)
+	// containerd tells that a sandbox was removed just before it is; nobody asks for the pod here.
+	removing := time.Now()
 	if err := h.runtime.RemovePodSandbox(t.Context(), sandbox); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +158,15 @@ func TestWithARealContainerd(t *testing.T) {
 			break
 		}
 	}
+	if took := time.Since(removing); took > 15*time.Second {
+		t.Errorf("that the pod is gone was told after %v", took)
+	}
 	t.Logf("starts were told %v after containerd's word for them (the middle of 10)", startLatency(h, w))
+	r.eventually("the event of each change has come, or is missing", func() bool { return time.Since(removing) > 7*time.Second })
+	r.mode(evented)
+	if got := r.metric("quartet_pleg_unannounced_changes_total"); got != 0 {
+		t.Errorf("%v changes were held against containerd's stream", got)
+	}
 }
 
 // startLatency measures how long after the start of a container pleg has told of it.

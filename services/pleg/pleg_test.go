@@ -131,6 +131,10 @@ func TestAHungInspectionDelaysItsPodAlone(t *testing.T) {
 			if e := w.until(started, ids["app"]); e.GetPodUid() != "well" {
 				t.Errorf("got %v", e)
 			}
+			r.synced() // by one more relist
+			if health, err := r.client.GetHealth(r.ctx(), &lifecyclev1.GetHealthRequest{}); err != nil || !health.GetHealthy() {
+				t.Errorf("while ten pods hang the health is %v, %v", health, err)
+			}
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
 			if _, err := r.client.GetPodStatus(ctx, &lifecyclev1.GetPodStatusRequest{Uid: "hung-3", NewerThanBoottimeNs: int64(boottime.Now())}); status.Code(err) != codes.DeadlineExceeded {

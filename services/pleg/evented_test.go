@@ -1,0 +1,175 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/test/fakecri"
+	"github.com/quartet-node/quartet/test/harness"
+)
+
+// metric returns the value of one of pleg's metrics.
+func (r *rig) metric(name string) float64 {
+	r.t.Helper()
+	return metricstest.Value(r.t, metricstest.Scrape(r.cfg.MetricsListen), name)
+}
+
+// TestEventsThatAreNotGoodTellTheSame: without a status, twice and in the wrong order. None is a reason to doubt the stream.
+func TestEventsThatAreNotGoodTellTheSame(t *testing.T) {
+	for name, twists := range map[string][]fakecri.Twist{
+		"without status":             {fakecri.WithoutStatus()},
+		"each three times":           {fakecri.Repeating(3)},
+		"in the wrong order":         {fakecri.Reversing(2)},
+		"all of it, and many a time": {fakecri.WithoutStatus(), fakecri.Repeating(50), fakecri.Reversing(100)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fake := fakecri.New(t)
+			r := startPLEG(t, fake.Endpoint())
+			r.synced()
+			r.mode(evented)
+			fake.TwistEvents(twists...)
+			w := r.watch()
+			// until waits for what has to be told, in any order, and for nothing but a PodSync besides.
+			until := func(want ...string) {
+				t.Helper()
+				for len(want) > 0 {
+					e := w.next()
+					got := strings.TrimPrefix(e.GetType().String(), "EVENT_TYPE_CONTAINER_") + " " + e.GetContainerName()
+					if i := slices.Index(want, got); i >= 0 {
+						want = slices.Delete(want, i, i+1)
+					} else if e.GetType() != podSync {
+						t.Fatalf("%s is told while %v is due", got, want)
+					}
+				}
+			}
+			// Each step makes two events, so that none is held back.
+			sandbox, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"a", "b"}})
+			until("STARTED a", "STARTED b")
+			fake.Exit(ids["a"], 1)
+			fake.Exit(ids["b"], 0)
+			until("DIED a", "DIED b")
+			fake.DropContainer(ids["a"])
+			fake.DropContainer(ids["b"])
+			until("REMOVED a", "REMOVED b")
+			fake.DropSandbox(sandbox)
+			for gone := false; !gone; {
+				gone = (<-w.deltas).Removed
+			}
+			if got := r.metric("quartet_pleg_unannounced_changes_total"); got != 0 {
+				t.Errorf("%v changes were held against the stream", got)
+			}
+			r.mode(evented)
+		})
+	}
+}
+
+// TestAStreamThatDiesSilentlyIsFoundOutByTheNextLook, for whoever it is made, and a new one is opened.
+func TestAStreamThatDiesSilentlyIsFoundOutByTheNextLook(t *testing.T) {
+	t.Parallel()
+	fake := fakecri.New(t)
+	_, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
+	fake.RunPod(fakecri.Pod{UID: "uid-2", Containers: []string{"app"}})
+	r := startPLEG(t, fake.Endpoint())
+	r.synced()
+	r.mode(evented)
+	// Nothing has been heard of the pod for long, as far as pleg knows.
+	r.eventually("all is quiet", func() bool { return quiet(fake) })
+	w := r.watch()
+	fake.MuteEvents(true)
+	fake.Exit(ids["app"], 3)
+	r.status("uid-1", boottime.Now())
+	w.until(died, ids["app"])
+	r.mode(generic)
+	if got := r.metric("quartet_pleg_unannounced_changes_total"); got != 1 {
+		t.Errorf("%v changes were held against the stream, one was not told", got)
+	}
+	r.eventually("a new stream", func() bool {
+		return fake.EventSubscribers() == 1 && r.metric("kubelet_evented_pleg_connection_error_count") == 1
+	})
+	// Nobody looks now, and no event tells.
+	_, more := fake.RunPod(fakecri.Pod{UID: "uid-3", Containers: []string{"app"}})
+	w.until(started, more["app"])
+	if health, err := r.client.GetHealth(r.ctx(), &lifecyclev1.GetHealthRequest{}); err != nil || !health.GetHealthy() {
+		t.Errorf("the health is %v, %v", health, err)
+	}
+}
+
+// TestARuntimeThatKeepsClosingTheStreamLosesNoEvent, before it is given up and after.
+func TestARuntimeThatKeepsClosingTheStreamLosesNoEvent(t *testing.T) {
+	t.Parallel()
+	fake := fakecri.New(t)
+	fake.EndEventStreamsAfter(200*time.Millisecond, status.Error(codes.Unavailable, "scripted"))
+	r := startPLEG(t, fake.Endpoint())
+	r.synced()
+	w := r.watch()
+	failed := func() float64 { return r.metric("kubelet_evented_pleg_connection_error_count") }
+	for i := 0; i < 100 && failed() < 5; i++ {
+		_, ids := fake.RunPod(fakecri.Pod{UID: fmt.Sprint("uid-", i), Containers: []string{"app"}})
+		if e := w.until(started, ids["app"]); e.GetPodUid() != fmt.Sprint("uid-", i) {
+			t.Errorf("got %v", e)
+		}
+		fake.Exit(ids["app"], 1)
+		w.until(died, ids["app"])
+	}
+	r.mode(generic)
+	if got := failed(); got != 5 {
+		t.Errorf("%v streams failed", got)
+	}
+	if got := r.metric("quartet_pleg_unannounced_changes_total"); got != 0 {
+		t.Errorf("%v changes are said not to have been told", got)
+	}
+	fake.EndEventStreamsAfter(0, nil)
+	_, ids := fake.RunPod(fakecri.Pod{UID: "later", Containers: []string{"app"}})
+	w.until(started, ids["app"])
+	if got := fake.EventSubscribers(); got != 0 {
+		t.Errorf("%d streams are open right after five failed", got)
+	}
+}
+
+// TestTheStartOfAPodCostsFewCalls: one look for its sandbox, and one for each container that starts.
+func TestTheStartOfAPodCostsFewCalls(t *testing.T) {
+	t.Parallel()
+	fake := fakecri.New(t)
+	fake.AddImage(harness.HelloImage, 1)
+	// The runtime takes its time, so that each look has ended before the next event.
+	for _, method := range []string{"CreateContainer", "StartContainer"} {
+		fake.Delay(method, "", 100*time.Millisecond)
+	}
+	h := newHand(t, fake.Endpoint())
+	r := startPLEG(t, fake.Endpoint())
+	r.synced()
+	r.mode(evented)
+	w := r.watch()
+	best := 1000
+	for i := range 3 { // the best of three: a tick may fall between a container's making and its start
+		fake.ResetCalls()
+		sandbox, config := h.sandbox(fmt.Sprint("uid-", i))
+		last := ""
+		for _, name := range []string{"a", "b", "c"} {
+			last = h.container(sandbox, config, name)
+			h.start(last)
+		}
+		w.until(started, last)
+		r.eventually("all is quiet", func() bool { return quiet(fake) })
+		calls := 0
+		for _, method := range []string{"ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus"} {
+			calls += fake.Count(method, "")
+		}
+		best = min(best, calls)
+	}
+	t.Logf("the start of a pod of three containers cost %d calls", best)
+	// Four looks of two lists each, the sandbox in each, and 0 + 1 + 2 + 3 containers.
+	if best > 4*3+6 {
+		t.Errorf("the start of a pod of three containers cost %d calls", best)
+	}
+}
