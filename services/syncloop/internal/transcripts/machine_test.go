@@ -2,6 +2,7 @@ package transcripts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -34,6 +35,8 @@ type machine struct {
 	changed chan struct{}
 	// away is true while the runtime answers no call.
 	away atomic.Bool
+	// caller is done when the process is gone that makes the calls: those that it has begun are cut off.
+	caller atomic.Pointer[<-chan struct{}]
 }
 
 // call writes down a call for a pod that changes the runtime, waits as long as it takes, and makes it.
@@ -44,7 +47,10 @@ func (m *machine) call(ctx context.Context, uid, what string, takes time.Duratio
 		err = do()
 	}
 	if ctx.Err() != nil {
-		return status.FromContextError(ctx.Err()).Err() // the caller is gone, or has changed his mind
+		err = ctx.Err()
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return status.FromContextError(err).Err() // the caller is gone, or has changed his mind
 	}
 	if err != nil {
 		m.story.line(workOf(uid), "runtime", fmt.Sprintf("%s fails: %s", firstWord(what), status.Convert(err).Message()))
@@ -60,6 +66,8 @@ func (m *machine) answer(ctx context.Context, takes time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-*m.caller.Load():
+		return context.Canceled
 	case <-time.After(takes):
 		return nil
 	}

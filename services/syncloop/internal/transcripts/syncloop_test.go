@@ -44,6 +44,8 @@ type syncloop struct {
 
 func newSyncloop(s *story) (*syncloop, error) {
 	ctx, end := context.WithCancel(context.Background())
+	gone := ctx.Done()
+	s.machine.caller.Store(&gone)
 	log := func(in lane, who string) *slog.Logger {
 		return slog.New(logged{Handler: slog.DiscardHandler, story: s, lane: in, who: who, ctx: ctx})
 	}
