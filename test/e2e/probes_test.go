@@ -263,6 +263,7 @@ func livenessBy(t *testing.T, by string, action v1.ProbeHandler) {
 		c := statuses(p)["main"]
 		return ready(p) && c.RestartCount > 0 && c.ContainerID != containerIDs(first)["main"]
 	})
+	awaitEvent(t, name, "main", "Started", "Container started again: liveness probe failed")
 }
 
 func startupBy(t *testing.T, by string, action v1.ProbeHandler) {

@@ -195,6 +195,7 @@ func failedStartupRestarts(t *testing.T, name string) {
 	if restarts := statuses(p)["main"].RestartCount; restarts != 1 {
 		t.Errorf("%d restarts, want 1", restarts)
 	}
+	awaitEvent(t, name, "main", "Started", "Container started again: startup probe failed")
 }
 
 func failedLivenessEndsAPodThatIsNotRestarted(t *testing.T, name string) {
