@@ -6,15 +6,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
 // Metrics counts relists, inspections and events. Those that a kubelet has too have its names and buckets.
 type Metrics struct {
-	relistDuration, relistInterval, inspectionDuration prometheus.Histogram
-	lastSeen                                           prometheus.Gauge
-	relistErrors, inspectionErrors, unannounced        prometheus.Counter
-	events                                             map[lifecyclev1.EventType]prometheus.Counter
-	registry                                           prometheus.Registerer
+	relistDuration, relistInterval, inspectionDuration, latency prometheus.Histogram
+	lastSeen                                                    prometheus.Gauge
+	relistErrors, inspectionErrors, unannounced                 prometheus.Counter
+	events                                                      map[lifecyclev1.EventType]prometheus.Counter
+	registry                                                    prometheus.Registerer
 }
 
 // NewMetrics registers the metrics of one Relister.
@@ -31,6 +32,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		relistInterval: histogram("kubelet_pleg_relist_interval_seconds",
 			"From the beginning of the last full relist that worked to the beginning of the next."),
 		inspectionDuration: histogram("kubelet_pleg_pod_relist_duration_seconds", "How long the inspection of one pod took."),
+		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+			// Some milliseconds with events, up to a second without, up to the period of full relists when an event was lost.
+			Name: "quartet_pleg_event_latency_seconds", Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+			Help: "From the runtime's time of a container's start or end to its event. One that happened while this process was away has that long.",
+		}),
 		lastSeen: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "kubelet_pleg_last_seen_seconds", Help: "When the last full relist that worked began, in seconds since 1970; 0 before the first.",
 		}),
@@ -50,7 +56,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			registry.MustRegister(m.events[kind])
 		}
 	}
-	registry.MustRegister(m.relistDuration, m.relistInterval, m.inspectionDuration, m.lastSeen, m.relistErrors, m.inspectionErrors, m.unannounced)
+	registry.MustRegister(m.relistDuration, m.relistInterval, m.inspectionDuration, m.latency, m.lastSeen, m.relistErrors, m.inspectionErrors, m.unannounced)
 	return m
 }
 
@@ -111,9 +117,13 @@ func (m *Metrics) inspected(took time.Duration, err error) {
 // seen notes when the last full relist that worked began.
 func (m *Metrics) seen(began time.Time) { m.lastSeen.Set(float64(began.Unix())) }
 
-// published counts an event.
-func (m *Metrics) published(kind lifecyclev1.EventType) {
-	if counter, known := m.events[kind]; known {
+// published counts the event of a change, and how long after the runtime's own time of it, where it has one, it is published. That of
+// a sandbox is from before its network is set up, and no measure.
+func (m *Metrics) published(change record.Change, now time.Time) {
+	if counter, known := m.events[change.Type]; known {
 		counter.Inc()
+	}
+	if change.Container != nil && !change.OccurredAt.IsZero() {
+		m.latency.Observe(now.Sub(change.OccurredAt).Seconds())
 	}
 }

@@ -39,11 +39,13 @@ func TestMetricsOfRelistsAndEvents(t *testing.T) {
 	want(1, "kubelet_pleg_relist_interval_seconds")
 	want(1, "quartet_pleg_events_total", "type", "ContainerStarted")
 	want(1, "quartet_pleg_events_total", "type", "PodSync")
+	want(1, "quartet_pleg_event_latency_seconds") // of the container; a sandbox's time is no measure
 	want(2, "quartet_pleg_pods")
 	fake.Kill(ids["app"])
 	r.Hint("uid-1", time.Time{})
 	next()
 	want(1, "quartet_pleg_events_total", "type", "ContainerDied")
+	want(2, "quartet_pleg_event_latency_seconds")
 	want(0, "quartet_pleg_evented")
 	r.SetEvented(true)
 	want(1, "quartet_pleg_evented")

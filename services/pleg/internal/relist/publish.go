@@ -42,7 +42,7 @@ func (r *Relister) emit(uid string, p *pod, changes []record.Change) {
 	status, now, gone := p.record.Status, r.cfg.Clock.Now(), p.record.Gone()
 	for i, change := range changes {
 		ctx, event := r.event(status, change, now)
-		r.cfg.Metrics.published(event.GetType())
+		r.cfg.Metrics.published(change, now)
 		p.traceparent = event.GetTraceparent()
 		r.cfg.Logger.DebugContext(ctx, "lifecycle event", telemetry.KeyEvent, nameOf(event.GetType()), telemetry.KeyPodUID, uid,
 			telemetry.KeyContainer, event.GetContainerName(), telemetry.KeyContainerID, event.GetContainerId(),
