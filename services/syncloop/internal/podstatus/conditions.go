@@ -73,9 +73,10 @@ func (g *generation) unknown() []v1.PodCondition {
 	since := observed.Time(g.status.GetUnknownSince())
 	if since.IsZero() {
 		since = g.in.Now
-		if before := find(g.in.Previous.Conditions, podset.ConditionRuntimeStateUnknown); before != nil {
-			since = before.LastTransitionTime.Time
-		}
+	}
+	// A pleg that has been restarted meanwhile does not know for how long it has been so.
+	if before := find(g.in.Previous.Conditions, podset.ConditionRuntimeStateUnknown); before != nil && before.LastTransitionTime.Time.Before(since) {
+		since = before.LastTransitionTime.Time
 	}
 	return []v1.PodCondition{{
 		Type: podset.ConditionRuntimeStateUnknown, Status: v1.ConditionTrue, Reason: reasonNotInspected, Message: reason,

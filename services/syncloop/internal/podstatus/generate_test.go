@@ -334,6 +334,12 @@ func TestAPodThatCannotBeInspectedKeepsItsStatusAndSaysSo(t *testing.T) {
 	if last.Type != podset.ConditionRuntimeStateUnknown || last.Status != v1.ConditionTrue || last.Message != "no answer" || !last.LastTransitionTime.Time.Equal(since) {
 		t.Errorf("the last condition is %+v", last)
 	}
+	restarted := observedtest.Status(pod, "s0:ready a@s0:running")
+	restarted.InspectError, restarted.UnknownSince = "not inspected yet", timestamppb.New(now)
+	again := podstatus.Generate(pod, restarted, podstatus.Inputs{Now: now, Previous: during})
+	if last := again.Conditions[len(again.Conditions)-1]; last.Message != "not inspected yet" || !last.LastTransitionTime.Time.Equal(since) {
+		t.Errorf("after a restart of pleg the last condition is %+v", last)
+	}
 	pod.Status = during // as an API server gives it back
 	during.Conditions = during.Conditions[:len(during.Conditions)-1]
 	if diff := cmp.Diff(before, during); diff != "" {
