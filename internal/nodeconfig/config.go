@@ -47,6 +47,9 @@ type Config struct {
 	MetricsListen string
 	// AllowedUIDs are the users, besides root and the process's own, whose processes may connect to this service's sockets.
 	AllowedUIDs []int
+	// SecretUIDs are configmux's: the users, besides root and the process's own, who may connect and are given the values of
+	// secrets.
+	SecretUIDs []int
 	// Standby is configmux's: when another configmux holds the lock of the state directory, wait for it instead of ending.
 	Standby bool
 	// Replay is configmux's: the recording that is read instead of every source of pods; empty when there is none.

@@ -30,6 +30,7 @@ type flags struct {
 	replay                     string
 	replaySpeed                float64
 	hostPrivileges             PrivilegeFlags
+	secretUIDs                 string
 	given                      func(flag string) bool
 }
 

@@ -27,6 +27,7 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 		set.StringVar(&f.replay, "replay", "", "`FILE` written by 'quartet updates record', whose pods are desired one after the other as they were then; no other source of pods is read")
 		set.Float64Var(&f.replaySpeed, "replay-speed", 1, "how many `TIMES` faster than it was recorded --replay goes; 0 is without waiting")
 		f.hostPrivileges.Add(set)
+		set.StringVar(&f.secretUIDs, "secret-uids", "", "`UIDS` of users, besides root and the one this process runs as, that may connect and are given the values of secrets, as UID,UID")
 	case PLEG:
 		set.BoolVar(&f.readOnly, "read-only", false, "run beside the node's own pleg, without its lock; needs a --listen of its own")
 	case SyncLoop:
@@ -58,6 +59,11 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 	if service == ConfigMux {
 		cfg.HostPrivileges = f.hostPrivileges.privileges(fail)
 		f.replayed(cfg, fail)
+		uids, problem := parseUIDs(f.secretUIDs)
+		if problem != "" {
+			fail("secret-uids", "%s", problem)
+		}
+		cfg.SecretUIDs = uids
 	}
 	if service == SyncLoop {
 		if !filepath.IsAbs(f.hostRoot) {

@@ -59,6 +59,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	}
 	unary := newCalls()
 	options := []grpc.ServerOption{
+		grpc.Creds(newPeerCredentials()),
 		grpc.MaxRecvMsgSize(maxMessageSize),
 		grpc.ChainUnaryInterceptor(unary.intercept),
 		grpc.ChainStreamInterceptor(endWith(ctx)),

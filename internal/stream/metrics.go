@@ -11,6 +11,8 @@ import (
 const (
 	// NamePodUpdates is configmux's stream of desired pods.
 	NamePodUpdates = "pod_updates"
+	// NameObjects is configmux's stream of config maps and secrets.
+	NameObjects = "objects"
 	// NameLifecycleEvents is pleg's stream of what happens in the runtime.
 	NameLifecycleEvents = "lifecycle_events"
 	// NamePods is syncloop's stream of pods with their status.

@@ -14,6 +14,7 @@ const (
 	KeyContainerID  = "container.id"
 	KeySandboxID    = "sandbox.id"
 	KeyImage        = "image"
+	KeyObject       = "object"
 	KeySource       = "source"
 	KeyFile         = "file"
 	KeyOp           = "op"
@@ -58,6 +59,8 @@ const (
 	AttrSandboxID = attribute.Key("quartet.sandbox.id")
 	// AttrSource is the name of a source of pods.
 	AttrSource = attribute.Key("quartet.source")
+	// AttrObject is a config map or secret, as "configmap NAMESPACE/NAME".
+	AttrObject = attribute.Key("quartet.object")
 	// AttrOp is what a change does to a pod: ADD, UPDATE, DELETE, REMOVE, RECONCILE.
 	AttrOp = attribute.Key("quartet.op")
 	// AttrCause is why a worker worked: config, lost, probe, seen or due.

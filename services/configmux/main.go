@@ -3,10 +3,20 @@
 package main
 
 import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/service"
 )
 
 func main() {
+	// The memory of this process has secrets: it is never dumped, and no other process of its user may look at it.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		fmt.Fprintf(os.Stderr, "configmux: cannot keep the kernel from dumping its memory: %v\n", err)
+		os.Exit(1)
+	}
 	service.Main(nodeconfig.ConfigMux, run)
 }

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
+	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
 
@@ -18,15 +17,9 @@ import (
 	"github.com/quartet-node/quartet/internal/standby"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
-	"github.com/quartet-node/quartet/services/configmux/internal/filesource"
-	"github.com/quartet-node/quartet/services/configmux/internal/httpsource"
 	"github.com/quartet-node/quartet/services/configmux/internal/localsource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
-	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
-	"github.com/quartet-node/quartet/services/configmux/internal/replay"
 	"github.com/quartet-node/quartet/services/configmux/internal/server"
-	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
 // checkpointFile, in the state directory, keeps what the manifests stood for.
@@ -34,6 +27,13 @@ const checkpointFile = "configmux-manifests.json"
 
 // appliedDir, in the state directory, has the pods that were applied.
 const appliedDir = "applied"
+
+// keyFile, in the state directory, has the key that encrypts secrets.
+const keyFile = "secrets.key"
+
+// objectsPerPod is how many config maps and secrets may be applied for each pod that may: more are a mistake, and each has a
+// file.
+const objectsPerPod = 2
 
 // appliedPerRunning is how many pods may be applied for each that the node runs at most: more are a mistake, and each has
 // a file.
@@ -59,7 +59,8 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 
 	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.ConfigMux).Registry
 	var desired *mux.Mux
-	sources, local := sourcesOf(cfg, tel, registry, member, health, func() localsource.Others { return desired })
+	given := sourcesOf(cfg, tel, registry, member, health, func() localsource.Others { return desired })
+	sources := given.all
 	desired = mux.New(mux.Config{
 		Sources: sources, Health: health, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
 		Metrics: mux.NewMetrics(registry),
@@ -81,6 +82,10 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 		})
 	}
 	group.Go(func() error {
+		given.resume(ctx, opened, tel.Logger)
+		return nil
+	})
+	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
 			Address: cfg.MetricsListen, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: tel.Logger,
 		})
@@ -88,8 +93,9 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	group.Go(func() error {
 		defer desired.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: cfg.Listen, Register: server.New(desired, opened, local).Register, Health: health, Logger: tel.Logger, AllowedUIDs: cfg.AllowedUIDs,
-			Ready: func() { tel.Logger.Info("serving", "address", cfg.Listen, "node", cfg.NodeName) },
+			Address: cfg.Listen, Register: server.New(given.served(cfg, desired, opened)).Register, Health: health, Logger: tel.Logger,
+			AllowedUIDs: slices.Concat(cfg.AllowedUIDs, cfg.SecretUIDs),
+			Ready:       func() { tel.Logger.Info("serving", "address", cfg.Listen, "node", cfg.NodeName) },
 		})
 	})
 	return group.Wait()
@@ -116,39 +122,4 @@ func ended(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
-}
-
-// sourcesOf returns the sources that the configuration asks for, and of these the one that pods are applied to. A replay of a
-// recording has none: it is to depend on nothing else.
-func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometheus.Registerer, member *membership, health *rpc.Health, others func() localsource.Others) ([]source.Source, server.Local) {
-	if cfg.Replay != "" {
-		return []source.Source{replay.New(replay.Config{
-			Path: cfg.Replay, Speed: cfg.ReplaySpeed, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
-		})}, nil
-	}
-	allowed := privilege.Allowed(cfg.HostPrivileges)
-	local := localsource.New(localsource.Config{
-		Dir: filepath.Join(cfg.StateDir, appliedDir), Node: cfg.NodeName, Allowed: allowed, MaxPods: appliedPerRunning * int(cfg.Kubelet.MaxPods), Others: others,
-		Clock: clock.RealClock{}, Tracer: tel.Tracer,
-	})
-	sources := []source.Source{local}
-	if path := cfg.Kubelet.StaticPodPath; path != "" {
-		sources = append(sources, filesource.New(filesource.Config{
-			Path: path, Node: cfg.NodeName, Allowed: allowed, Period: cfg.Kubelet.FileCheckFrequency.Duration,
-			Checkpoint: filepath.Join(cfg.StateDir, checkpointFile),
-			Clock:      clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: filesource.NewMetrics(registry),
-		}))
-	}
-	polls := httpsource.NewMetrics(registry)
-	if at := cfg.StaticPodURL(); at != nil {
-		sources = append(sources, httpsource.New(httpsource.Config{
-			URL: at, Header: cfg.Kubelet.StaticPodURLHeader, Node: cfg.NodeName, Allowed: allowed, Period: cfg.Kubelet.HTTPCheckFrequency.Duration,
-			Transport: httpsource.NewTransport(), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: polls,
-		}))
-	}
-	requests := apisource.NewMetrics(registry)
-	if member != nil {
-		sources = append(sources, member.source(cfg, health, requests, tel.Tracer, tel.Logger))
-	}
-	return sources, local
 }

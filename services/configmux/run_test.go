@@ -14,9 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/status"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
@@ -187,17 +185,6 @@ func TestAFileWhoseNameIsNoTextIsListedToo(t *testing.T) {
 	must(t, err)
 	if s := listed.GetSources()[0]; len(s.GetErrors()) != 1 || s.GetErrors()[0].GetPath() != filepath.Join(p.dir, "bad\uFFFD.yaml") || s.GetPods() != 1 {
 		t.Errorf("source %v, want the good pod and the error of the other file", s)
-	}
-}
-
-func TestSourcesThatAreNotThereAreUnimplemented(t *testing.T) {
-	p := newProcess(t)
-	p.run()
-	p.ready()
-	objects, err := p.client.WatchObjects(t.Context(), &configv1.WatchObjectsRequest{})
-	must(t, err)
-	if _, err := objects.Recv(); status.Code(err) != codes.Unimplemented {
-		t.Errorf("WatchObjects: %v, want UNIMPLEMENTED", err)
 	}
 }
 

@@ -1,125 +1,223 @@
 package filesource
 
 import (
-	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"slices"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/utils/clock"
 
-	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
+	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
+	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-// saveDelay is how long changes are gathered before they are written to the checkpoint. The pods are long published
-// then; what a crash within this time loses is only the last good version of a file that is broken before the restart.
-const saveDelay = 500 * time.Millisecond
-
-// checkpointMode lets only the owner read the pods, whose environment may hold what others should not see.
-const checkpointMode = 0o600
-
 // checkpoint is what each manifest stood for, on disk: a manifest that is broken when the process starts keeps its last
-// good pods too, and they keep running. Manifests that are good are never taken from it.
+// good version too. Manifests that are good are never taken from it.
 type checkpoint struct {
 	// Node is the node whose pods these are. Those of another are of no use.
 	Node string `json:"node"`
 	// Manifests has, by path, the pods as the bytes of their Marshal methods.
 	Manifests map[string][][]byte `json:"manifests"`
+	// Objects has, by path, the config maps and secrets.
+	Objects map[string][]keptObject `json:"objects,omitempty"`
 }
 
-// encode returns the checkpoint of what each manifest stands for. Equal pods have equal bytes.
-func encode(node string, manifests map[string][]*v1.Pod) ([]byte, error) {
-	c := checkpoint{Node: node, Manifests: make(map[string][][]byte, len(manifests))}
-	for path, pods := range manifests {
-		for _, pod := range pods {
+// keptObject is a config map or a secret in the checkpoint.
+type keptObject struct {
+	Kind      apiobject.Kind `json:"kind"`
+	Namespace string         `json:"namespace"`
+	Name      string         `json:"name"`
+	// Object are the bytes of a config map.
+	Object []byte `json:"object,omitempty"`
+	// Sealed are those of a secret, encrypted.
+	Sealed *sealing.Box `json:"sealed,omitempty"`
+}
+
+// about is what a secret is sealed with, so that its box is of no use in another place.
+func (o keptObject) about() string {
+	return "manifest " + apiobject.Key{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}.Path()
+}
+
+// seal encrypts data about something.
+type seal func(data []byte, about string) (sealing.Box, error)
+
+// encode returns the checkpoint of what each manifest stands for. Secrets that cannot be sealed are left out, and the error
+// says why; the rest is encoded all the same, unless nothing is returned.
+func encode(node string, manifests map[string]staticpod.Held, seal seal) ([]byte, error) {
+	c := checkpoint{Node: node, Manifests: make(map[string][][]byte, len(manifests)), Objects: map[string][]keptObject{}}
+	var unsealed error
+	for path, held := range manifests {
+		for _, pod := range held.Pods {
 			data, err := pod.Marshal()
 			if err != nil {
 				return nil, fmt.Errorf("encode the pod %s of %s: %w", nameOf(pod), path, err)
 			}
 			c.Manifests[path] = append(c.Manifests[path], data)
 		}
+		for _, object := range held.Objects {
+			kept, err := keep(object, seal)
+			if err != nil {
+				unsealed = err
+				continue
+			}
+			c.Objects[path] = append(c.Objects[path], kept)
+		}
 	}
-	return json.Marshal(c)
+	data, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	return data, unsealed
 }
 
-// restore reads the checkpoint. Without one, or with that of another node, there is nothing to restore.
-func restore(path, node string) (map[string][]*v1.Pod, []byte, error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
-	}
+// keep returns what the checkpoint has of an object.
+func keep(object *apiobject.Object, seal seal) (keptObject, error) {
+	key := object.Key()
+	kept := keptObject{Kind: key.Kind, Namespace: key.Namespace, Name: key.Name}
+	data, err := object.Marshal()
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the checkpoint of the manifests: %w", err)
+		return keptObject{}, err
 	}
-	var c checkpoint
-	if err := json.Unmarshal(data, &c); err != nil {
-		return nil, nil, fmt.Errorf("decode the checkpoint of the manifests %s: %w", path, err)
+	if key.Kind != apiobject.Secret {
+		kept.Object = data
+		return kept, nil
 	}
-	if c.Node != node {
-		return nil, nil, nil
+	box, err := seal(data, kept.about())
+	if err != nil {
+		return keptObject{}, fmt.Errorf("the %s: %w", key, err)
 	}
-	manifests := make(map[string][]*v1.Pod, len(c.Manifests))
+	kept.Sealed = &box
+	return kept, nil
+}
+
+// sumOf tells one state from another, secrets included, with the key that seals them. It is never written.
+func sumOf(node string, manifests map[string]staticpod.Held, key string) ([sha256.Size]byte, error) {
+	data, err := encode(node, manifests, func(data []byte, _ string) (sealing.Box, error) {
+		sum := sha256.Sum256(data)
+		return sealing.Box{Key: key, Data: sum[:]}, nil
+	})
+	return sha256.Sum256(data), err
+}
+
+// restore reads the checkpoint. Without one, or with that of another node, there is nothing to restore. What of it cannot be
+// read is left out, and the error says why.
+func restore(path, node string, seals *sealing.Keyring) (map[string]staticpod.Held, error) {
+	c, err := readCheckpoint(path)
+	if err != nil || c.Node != node {
+		return nil, err
+	}
+	manifests := make(map[string]staticpod.Held, len(c.Manifests))
 	for manifest, pods := range c.Manifests {
+		var held staticpod.Held
 		for _, bytes := range pods {
 			pod := &v1.Pod{}
 			if err := pod.Unmarshal(bytes); err != nil {
-				return nil, nil, fmt.Errorf("decode a pod in the checkpoint of the manifests %s: %w", path, err)
+				return nil, fmt.Errorf("decode a pod in the checkpoint of the manifests %s: %w", path, err)
 			}
-			manifests[manifest] = append(manifests[manifest], pod)
+			held.Pods = append(held.Pods, pod)
+		}
+		manifests[manifest] = held
+	}
+	var lost error
+	for manifest, kept := range c.Objects {
+		held := manifests[manifest]
+		for _, k := range kept {
+			object, err := k.restore(seals)
+			if err != nil {
+				lost = fmt.Errorf("the %s of %s in the checkpoint %s: %w", apiobject.Key{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}, manifest, path, err)
+				continue
+			}
+			held.Objects = append(held.Objects, object)
+		}
+		manifests[manifest] = held
+	}
+	return manifests, lost
+}
+
+// readCheckpoint reads the file; what it returns has no node when there is none.
+func readCheckpoint(path string) (checkpoint, error) {
+	var c checkpoint
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return c, fmt.Errorf("read the checkpoint of the manifests: %w", err)
+	}
+	if err := json.Unmarshal(data, &c); err != nil {
+		return checkpoint{}, fmt.Errorf("decode the checkpoint of the manifests %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// restore returns the object.
+func (o keptObject) restore(seals *sealing.Keyring) (*apiobject.Object, error) {
+	data := o.Object
+	if o.Kind == apiobject.Secret {
+		if o.Sealed == nil {
+			return nil, errors.New("it is not encrypted, and so was not written by configmux")
+		}
+		var err error
+		if data, err = seals.Open(*o.Sealed, o.about()); err != nil {
+			return nil, err
 		}
 	}
-	return manifests, data, nil
+	return apiobject.Unmarshal(o.Kind, data)
 }
 
 // startKeeper restores the checkpoint and begins to keep it; what it returns ends that, once the last state that was
 // handed over is written.
 func (s *Source) startKeeper() (stop func()) {
-	restored, written, err := restore(s.cfg.Checkpoint, s.cfg.Node)
-	if err != nil {
+	restored, err := restore(s.cfg.Checkpoint, s.cfg.Node, s.cfg.Seals)
+	switch {
+	case err != nil && restored == nil:
 		s.cfg.Logger.Warn("starting without the last good versions of the manifests", telemetry.KeyError, err)
+	case err != nil:
+		s.cfg.Logger.Warn("starting without the last good versions of secrets of the manifests", telemetry.KeyError, err)
 	}
 	s.restored = s.allowed(restored)
-	s.keeper = &keeper{
-		path: s.cfg.Checkpoint, node: s.cfg.Node, clock: s.cfg.Clock, logger: s.cfg.Logger,
-		latest: make(chan map[string][]*v1.Pod, 1), written: written,
-	}
+	k := s.keeper
+	k.path, k.node, k.seals, k.clock, k.logger = s.cfg.Checkpoint, s.cfg.Node, s.cfg.Seals, s.cfg.Clock, s.cfg.Logger
 	// The end is not that of the process's context: the reader may hand over one more state after that.
-	end, done := make(chan struct{}), make(chan struct{})
+	end := make(chan struct{})
 	go func() {
-		defer close(done)
-		s.keeper.run(end)
+		defer close(k.ended)
+		k.run(end)
 	}()
 	return func() {
 		close(end)
-		<-done
+		<-k.ended
 	}
 }
 
-// allowed leaves out the pods that have what this configuration does not let them have: one that has become stricter counts
-// for the last good versions too.
-func (s *Source) allowed(manifests map[string][]*v1.Pod) map[string][]*v1.Pod {
-	for path, pods := range manifests {
-		manifests[path] = slices.DeleteFunc(pods, func(pod *v1.Pod) bool {
-			return len(privilege.Check(pod, Name, s.cfg.Allowed)) > 0
+// allowed leaves out what this configuration does not let pods have: one that has become stricter counts for the last good
+// versions too.
+func (s *Source) allowed(manifests map[string]staticpod.Held) map[string]staticpod.Held {
+	for path, held := range manifests {
+		held.Pods = slices.DeleteFunc(held.Pods, func(pod *v1.Pod) bool {
+			return len(privilege.Check(pod, Name, s.cfg.Allowed)) > 0 || !s.cfg.Standalone && staticpod.NamesObjects(pod)
 		})
+		if !s.cfg.Standalone {
+			held.Objects = nil
+		}
+		manifests[path] = held
 	}
 	return manifests
 }
 
 // keep hands what each manifest stands for to the keeper.
 func (s *Source) keep() {
-	manifests := make(map[string][]*v1.Pod, len(s.files))
+	manifests := make(map[string]staticpod.Held, len(s.files))
 	for path, f := range s.files {
-		if len(f.pods) > 0 {
-			manifests[path] = f.pods
+		if !f.held.Empty() {
+			manifests[path] = f.held
 		}
 	}
 	s.keeper.keep(manifests)
@@ -130,73 +228,8 @@ func (s *Source) known(path string) *file {
 	if f := s.files[path]; f != nil {
 		return f
 	}
-	if pods := s.restored[path]; len(pods) > 0 {
-		return &file{pods: pods}
+	if held := s.restored[path]; !held.Empty() {
+		return &file{held: held}
 	}
 	return nil
-}
-
-// keeper writes the checkpoint, apart from the goroutine that reads the manifests: a slow disk delays no pod.
-type keeper struct {
-	path, node string
-	clock      clock.WithTicker
-	logger     *slog.Logger
-	// latest has what is to be written next. It holds one: a newer state replaces one that is not written yet.
-	latest chan map[string][]*v1.Pod
-	// written is what the file holds.
-	written []byte
-}
-
-// keep hands over a new state. It never waits; it is called by one goroutine.
-func (k *keeper) keep(manifests map[string][]*v1.Pod) {
-	select {
-	case <-k.latest:
-	default:
-	}
-	k.latest <- manifests
-}
-
-// run writes what it is handed until the end, and then once more what is left.
-func (k *keeper) run(end <-chan struct{}) {
-	for {
-		select {
-		case <-end:
-			k.saveLatest()
-			return
-		case manifests := <-k.latest:
-			timer := k.clock.NewTimer(saveDelay)
-			select {
-			case <-timer.C():
-			case <-end:
-			}
-			timer.Stop()
-			if !k.saveLatest() {
-				k.save(manifests)
-			}
-		}
-	}
-}
-
-// saveLatest writes what was handed over last, if anything was.
-func (k *keeper) saveLatest() bool {
-	select {
-	case manifests := <-k.latest:
-		k.save(manifests)
-		return true
-	default:
-		return false
-	}
-}
-
-func (k *keeper) save(manifests map[string][]*v1.Pod) {
-	data, err := encode(k.node, manifests)
-	if err == nil && !bytes.Equal(data, k.written) {
-		err = statedir.WriteFileAtomic(k.path, data, checkpointMode)
-	}
-	if err != nil {
-		k.logger.Warn("cannot keep the pods of the manifests; a manifest that is broken when this process restarts loses its pods",
-			telemetry.KeyFile, k.path, telemetry.KeyError, err)
-		return
-	}
-	k.written = data
 }

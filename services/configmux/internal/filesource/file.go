@@ -21,9 +21,8 @@ type file struct {
 	print fingerprint
 	// sum is that of the content that was last decoded.
 	sum [sha256.Size]byte
-	// pods are those that the manifest stands for: the good ones of its content, and of those that are broken now the
-	// last good version.
-	pods []*v1.Pod
+	// held is what the manifest stands for: what is good in its content, and of what is broken now the last good version.
+	held staticpod.Held
 	errs []source.Error
 	// ignored is what its good pods have and should not, and what counts as if it were not there.
 	ignored []source.Error
@@ -52,7 +51,7 @@ func (s *Source) look(ctx context.Context, path string, how howToLook, began tim
 	info, err := os.Stat(path)
 	if err != nil {
 		if isGone(err) && !isLink(path) {
-			if known := s.files[path]; known != nil && len(known.pods) > 0 && how.patient() {
+			if known := s.files[path]; known != nil && !known.held.Empty() && how.patient() {
 				s.putOff(path)
 				return
 			}
@@ -108,22 +107,22 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 		}
 		return
 	}
-	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Path: path})
+	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Standalone: s.cfg.Standalone, Path: path})
 	if len(result.Problems) > 0 && how.patient() {
 		s.putOff(path)
 		return
 	}
 	span, ctx := s.beginRead(ctx, path, began)
 	next := &file{print: print, sum: sum, lookedAt: began}
-	var lastGood []*v1.Pod
+	var lastGood staticpod.Held
 	if known != nil {
-		lastGood = known.pods
+		lastGood = known.held
 	}
-	pods, kept := result.WithLastGood(lastGood)
-	next.pods = pods
+	held, kept := result.WithLastGood(lastGood)
+	next.held = held
 	for _, p := range result.Problems {
 		next.errs = append(next.errs, source.Error{
-			Path: path, Pod: p.Pod, Field: p.Field, Message: p.Message + kept.Outcome(p, "the file"), SeenAt: began,
+			Path: path, Pod: p.Pod, Object: p.Object, Field: p.Field, Message: p.Message + kept.Outcome(p, "the file"), SeenAt: began,
 		})
 	}
 	for _, p := range result.Ignored {
@@ -143,9 +142,9 @@ func (s *Source) broken(ctx context.Context, path string, began time.Time, known
 	next := &file{lookedAt: began}
 	message := "cannot read it: " + err.Error()
 	if known != nil {
-		next.pods = known.pods
+		next.held = known.held
 	}
-	if len(next.pods) > 0 {
+	if !next.held.Empty() {
 		message += "; the last good version is kept"
 	}
 	s.fail(ctx, path, began, next, message)
@@ -161,7 +160,7 @@ func (s *Source) fail(ctx context.Context, path string, began time.Time, next *f
 	next.errs = []source.Error{{Path: path, Message: message, SeenAt: began}}
 	known := s.files[path]
 	s.files[path] = next
-	if known != nil && len(known.errs) == 1 && known.errs[0].Message == message && len(known.pods) == len(next.pods) {
+	if known != nil && len(known.errs) == 1 && known.errs[0].Message == message && known.held.Len() == next.held.Len() {
 		return
 	}
 	s.cfg.Metrics.failed.Inc()

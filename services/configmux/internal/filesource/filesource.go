@@ -25,12 +25,13 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"go.opentelemetry.io/otel/trace"
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
+	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
+	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
 // Name is the name of this source.
@@ -46,7 +47,7 @@ const (
 	maxSettleTime = time.Second
 )
 
-// Config is what a file source needs. All fields must be set.
+// Config is what a file source needs. All fields but Standalone must be set.
 type Config struct {
 	// Path is the file or directory; absolute.
 	Path string
@@ -54,6 +55,10 @@ type Config struct {
 	Node string
 	// Allowed says which sources' pods may reach beyond their own walls.
 	Allowed privilege.Allowed
+	// Standalone is true on a node without an API server, where manifests may have config maps and secrets too.
+	Standalone bool
+	// Seals encrypts the secrets of the checkpoint.
+	Seals *sealing.Keyring
 	// Period is the time between full reads.
 	Period time.Duration
 	// Checkpoint is the file, in an existing directory, that keeps the pods for manifests which are broken at a restart.
@@ -85,8 +90,8 @@ type Source struct {
 	// readAt is when the last full read ended.
 	readAt time.Time
 
-	// restored has the pods of the checkpoint, by path, until the first full read.
-	restored map[string][]*v1.Pod
+	// restored has what the checkpoint has, by path, until the first full read.
+	restored map[string]staticpod.Held
 	keeper   *keeper
 
 	// dirty has the files to look at now.
@@ -110,7 +115,7 @@ type settling struct {
 func New(cfg Config) *Source {
 	cfg.Path = filepath.Clean(cfg.Path)
 	return &Source{
-		cfg: cfg, newWatcher: fsnotify.NewWatcher,
+		cfg: cfg, newWatcher: fsnotify.NewWatcher, keeper: newKeeper(),
 		files: map[string]*file{}, dirty: map[string]bool{}, unsettled: map[string]settling{},
 	}
 }
@@ -318,7 +323,7 @@ func (s *Source) lookAtAll(ctx context.Context, everything bool, began time.Time
 	for path, f := range s.files {
 		switch {
 		case there[path]:
-		case len(f.pods) > 0:
+		case !f.held.Empty():
 			s.putOff(path)
 		default:
 			s.forget(ctx, path, began)

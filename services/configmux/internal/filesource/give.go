@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
@@ -27,11 +28,16 @@ func (s *Source) give() {
 	// The order of paths decides which of two pods of a name counts: a restarted process comes to the same.
 	var pods []*v1.Pod
 	var from []string
+	var objects []*apiobject.Object
+	var objectsFrom []string
 	for _, path := range slices.Sorted(maps.Keys(s.files)) {
 		f := s.files[path]
 		reading.Errors = append(append(reading.Errors, f.errs...), f.ignored...)
-		for _, pod := range f.pods {
+		for _, pod := range f.held.Pods {
 			pods, from = append(pods, pod), append(from, path)
+		}
+		for _, object := range f.held.Objects {
+			objects, objectsFrom = append(objects, object), append(objectsFrom, path)
 		}
 	}
 	kept, rejected := podset.Filter(pods)
@@ -49,8 +55,28 @@ func (s *Source) give() {
 			Message: fmt.Sprintf("%s, by %s; this one is left out: remove one of the two, or rename it", r.Reason, pathOf[r.By]),
 		})
 	}
+	s.addObjects(&reading, objects, objectsFrom)
 	s.bound(&reading)
 	s.sink.Set(Name, reading)
+}
+
+// addObjects puts objects, each with the file that it is from, into a reading, and reports those that repeat.
+func (s *Source) addObjects(reading *source.Reading, objects []*apiobject.Object, from []string) {
+	_, repeated := apiobject.Filter(objects)
+	out := map[int]bool{}
+	for _, r := range repeated {
+		out[r.Index] = true
+		path := from[r.Index]
+		reading.Errors = append(reading.Errors, source.Error{
+			Path: path, Object: objects[r.Index].String(), Field: "metadata.name", SeenAt: s.files[path].lookedAt,
+			Message: fmt.Sprintf("the %s is already given, by %s; this one is left out: remove one of the two, or rename it", objects[r.Index], from[r.By]),
+		})
+	}
+	for i, object := range objects {
+		if !out[i] {
+			reading.Objects = append(reading.Objects, source.Object{Object: object, Path: from[i]})
+		}
+	}
 }
 
 // maxErrors bounds how many errors are shown at a time: a directory of another program's ten thousand files, mounted here

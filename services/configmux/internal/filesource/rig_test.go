@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
@@ -63,7 +64,7 @@ func start(t *testing.T, path string, options ...option) *rig {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	s := New(Config{
-		Path: path, Node: "node", Period: time.Hour, Clock: clock.RealClock{},
+		Path: path, Node: "node", Standalone: true, Seals: sealing.NewKeyring(filepath.Join(t.TempDir(), "secrets.key"), os.Geteuid()), Period: time.Hour, Clock: clock.RealClock{},
 		Checkpoint: filepath.Join(t.TempDir(), "checkpoint.json"),
 		Tracer:     noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler),
 		Metrics: NewMetrics(registry),

@@ -30,11 +30,11 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
@@ -52,7 +52,7 @@ const (
 	emptyAnswer = "the answer is empty, so that no pod is wanted any more: mend the server, or let it answer with a List with no items if no pod is meant"
 )
 
-// Config is what an HTTP source needs. All fields but Header must be set.
+// Config is what an HTTP source needs. All fields but Header and Standalone must be set.
 type Config struct {
 	// URL is where the pods are; http or https, with a host.
 	URL *url.URL
@@ -62,6 +62,8 @@ type Config struct {
 	Node string
 	// Allowed says which sources' pods may reach beyond their own walls.
 	Allowed privilege.Allowed
+	// Standalone is true on a node without an API server, where the answer may have config maps and secrets too.
+	Standalone bool
 	// Period is the time between requests.
 	Period time.Duration
 	// Transport carries the requests; its idle connections are closed when Run ends.
@@ -81,9 +83,8 @@ type Source struct {
 	// sum is that of the last whole answer; only read when answered.
 	sum      [sha256.Size]byte
 	answered bool
-	// pods are those that the source stands for: the good ones of the last answer, and of those that are broken in it
-	// the last good version.
-	pods []*v1.Pod
+	// held is what the source stands for: what is good in the last answer, and of what is broken in it the last good version.
+	held staticpod.Held
 	// spoken is true once an answer said which pods are meant.
 	spoken bool
 	// readAt is when such an answer came last.
@@ -164,11 +165,11 @@ func (s *Source) take(ctx context.Context, began time.Time, data []byte, err err
 func (s *Source) decode(ctx context.Context, began time.Time, data []byte) context.Context {
 	s.sum, s.answered, s.wrong = sha256.Sum256(data), true, nil
 	if len(data) == 0 {
-		s.pods, s.spoken = nil, true
+		s.held, s.spoken = staticpod.Held{}, true
 		s.blame(staticpod.Problem{Message: emptyAnswer}, "")
 		return s.trace(ctx, began, "empty", emptyAnswer)
 	}
-	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Path: s.target})
+	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Standalone: s.cfg.Standalone, Path: s.target})
 	failure := ""
 	if len(result.Problems) > 0 {
 		failure = s.client.scrub(result.Problems[0].Error())
@@ -180,26 +181,31 @@ func (s *Source) decode(ctx context.Context, began time.Time, data []byte) conte
 		}
 		return s.trace(ctx, began, "unreadable", failure)
 	}
-	pods, lastGood := result.WithLastGood(s.pods)
+	held, lastGood := result.WithLastGood(s.held)
 	for _, p := range result.Problems {
 		s.blame(p, lastGood.Outcome(p, "the answer"))
 	}
 	for _, p := range result.Ignored {
 		s.blame(p, "")
 	}
-	kept, rejected := podset.Filter(pods)
+	kept, rejected := podset.Filter(held.Pods)
 	for _, r := range rejected {
 		s.blame(staticpod.Problem{Pod: r.Pod.Namespace + "/" + r.Pod.Name, Field: r.Field, Message: r.Reason},
 			"; this one is left out: remove one of the two, or rename it")
 	}
-	s.pods, s.spoken = kept, true
+	objects, repeated := apiobject.Filter(held.Objects)
+	for _, r := range repeated {
+		s.blame(staticpod.Problem{Object: held.Objects[r.Index].String(), Field: "metadata.name", Message: "it is already given"},
+			"; this one is left out: remove one of the two, or rename it")
+	}
+	s.held, s.spoken = staticpod.Held{Pods: kept, Objects: objects}, true
 	return s.trace(ctx, began, "invalid", failure)
 }
 
 // blame notes one thing that is wrong with the answer.
 func (s *Source) blame(p staticpod.Problem, outcome string) {
 	s.wrong = append(s.wrong, source.Error{
-		Path: s.target, Pod: p.Pod, Field: p.Field, Message: s.client.scrub(p.Message) + outcome,
+		Path: s.target, Pod: p.Pod, Object: p.Object, Field: p.Field, Message: s.client.scrub(p.Message) + outcome,
 	})
 }
 
@@ -222,8 +228,11 @@ func (s *Source) reading(began time.Time, causes map[string]context.Context) sou
 	if reading.Failed {
 		return reading
 	}
-	for _, pod := range s.pods {
+	for _, pod := range s.held.Pods {
 		reading.Pods = append(reading.Pods, source.Pod{Pod: pod, Path: s.target})
+	}
+	for _, object := range s.held.Objects {
+		reading.Objects = append(reading.Objects, source.Object{Object: object, Path: s.target})
 	}
 	return reading
 }
@@ -232,7 +241,7 @@ func (s *Source) reading(began time.Time, causes map[string]context.Context) sou
 func (s *Source) tell(errs []source.Error) {
 	var all strings.Builder
 	for _, e := range errs {
-		fmt.Fprintf(&all, "%q %q %q\n", e.Pod, e.Field, e.Message)
+		fmt.Fprintf(&all, "%q %q %q %q\n", e.Pod, e.Object, e.Field, e.Message)
 	}
 	if text := all.String(); text != s.told {
 		s.told, s.times = text, 1
@@ -243,7 +252,7 @@ func (s *Source) tell(errs []source.Error) {
 		return
 	}
 	for _, e := range errs {
-		s.cfg.Logger.Warn(e.Message, telemetry.KeySource, Name, telemetry.KeyFile, e.Path, telemetry.KeyPod, e.Pod, "field", e.Field, "times", s.times)
+		s.cfg.Logger.Warn(e.Message, telemetry.KeySource, Name, telemetry.KeyFile, e.Path, telemetry.KeyPod, e.Pod, telemetry.KeyObject, e.Object, "field", e.Field, "times", s.times)
 	}
 }
 

@@ -29,6 +29,9 @@ type Applied struct {
 	Pod *v1.Pod
 	// Op is Add or Update, or None when the pod was there already as it was asked for.
 	Op podset.Op
+
+	// resealed is how many files were written, of Reseal.
+	resealed int
 }
 
 // Apply creates a pod, or replaces the one that was applied by that name. With dryRun it only says what it would do. It
@@ -78,7 +81,7 @@ func (s *Source) entryOf(pod *v1.Pod) (*entry, error) {
 // decode makes a pod of a manifest that has one.
 func (s *Source) decode(given types.NamespacedName, data []byte) (*entry, error) {
 	path := s.pathOf(given)
-	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Path: path})
+	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Standalone: s.cfg.Standalone, Path: path})
 	if len(result.Problems) > 0 {
 		for i := range result.Problems {
 			// All of it is on one line, of a file that nobody has written by hand.
@@ -86,7 +89,7 @@ func (s *Source) decode(given types.NamespacedName, data []byte) (*entry, error)
 		}
 		return nil, &InvalidError{Problems: result.Problems}
 	}
-	if len(result.Pods) != 1 {
+	if len(result.Pods) != 1 || len(result.Objects) > 0 {
 		return nil, &InvalidError{Problems: []staticpod.Problem{{Message: fmt.Sprintf("it has %d pods, want one", len(result.Pods))}}}
 	}
 	return &entry{given: given, path: path, manifest: data, pod: result.Pods[0]}, nil
@@ -107,7 +110,7 @@ func (s *Source) apply(ctx context.Context, wanted *entry, dryRun bool) (Applied
 		return outcome, err
 	}
 	ctx, span := s.begin(ctx, wanted.path, began)
-	err := s.write(wanted)
+	err := s.writeFile(wanted.path, wanted.manifest)
 	telemetry.End(span, err)
 	causes := map[string]context.Context{wanted.path: ctx}
 	if err != nil {
@@ -125,7 +128,7 @@ func (s *Source) apply(ctx context.Context, wanted *entry, dryRun bool) (Applied
 // admit says why a pod cannot be beside the others; nil when it can.
 func (s *Source) admit(wanted, known *entry) error {
 	if known == nil && len(s.pods) >= s.cfg.MaxPods {
-		return &FullError{Pods: len(s.pods)}
+		return &FullError{What: "pods", Number: len(s.pods)}
 	}
 	if other := s.withUID(wanted.pod.UID); other != nil && other != known {
 		return &TakenError{What: "UID", Pod: other.name(), Source: Name, Path: other.path}
@@ -226,16 +229,16 @@ func (s *Source) begin(ctx context.Context, path string, began time.Time) (conte
 	return ctx, span
 }
 
-// write puts an entry on the disk, in the place of what was set aside of it.
-func (s *Source) write(e *entry) error {
-	err := statedir.WriteFileAtomic(e.path, e.manifest, fileMode)
+// writeFile puts a file on the disk, in the place of what was set aside of it.
+func (s *Source) writeFile(path string, data []byte) error {
+	err := statedir.WriteFileAtomic(path, data, fileMode)
 	if err == nil {
-		if _, aside := s.broken[asideOf(e.path)]; aside {
-			err = statedir.RemoveFile(asideOf(e.path))
+		if _, aside := s.broken[asideOf(path)]; aside {
+			err = statedir.RemoveFile(asideOf(path))
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("keeping the pod: %w: see that there is space in %s and that it can be written, and try again", err, s.cfg.Dir)
+		return fmt.Errorf("keeping the %s: %w: see that there is space in %s and that it can be written, and try again", whatIn(path), err, s.cfg.Dir)
 	}
 	return nil
 }

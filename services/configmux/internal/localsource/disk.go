@@ -56,14 +56,24 @@ func (s *Source) pathOf(given types.NamespacedName) string {
 
 func asideOf(path string) string { return path + aside }
 
-// at returns the pod of a file; nil when it has none.
-func (s *Source) at(path string) *entry {
+// isObjectFile reports whether a path is that of a config map or a secret, or of one that was set aside.
+func isObjectFile(path string) bool {
+	return isSecretFile(path) || strings.HasSuffix(strings.TrimSuffix(path, aside), configMapExtension)
+}
+
+// holds reports whether a file has given a pod or an object.
+func (s *Source) holds(path string) bool {
 	for _, e := range s.pods {
 		if e.path == path {
-			return e
+			return true
 		}
 	}
-	return nil
+	for _, e := range s.objects {
+		if e.path == path {
+			return true
+		}
+	}
+	return false
 }
 
 // withUID returns the pod with a UID; nil when there is none.
@@ -79,7 +89,9 @@ func (s *Source) withUID(uid types.UID) *entry {
 // read reads what is on the disk, and gives it, with the traces of what may have changed by path.
 func (s *Source) read(causes map[string]context.Context) {
 	clear(s.pods)
+	clear(s.objects)
 	clear(s.broken)
+	s.locked = false
 	s.failure = s.readAll()
 	if s.failure == nil {
 		s.readAt = s.cfg.Clock.Now()
@@ -108,14 +120,20 @@ func (s *Source) readAll() error {
 			if err := statedir.RemoveFile(path); err != nil {
 				s.note(path, fmt.Sprintf("cannot remove what a crash has left: %s; remove it", err))
 			}
-		case strings.HasSuffix(path, extension+aside):
+		case isObjectFile(path) && !s.cfg.Standalone:
+			// What was applied before the node had an API server.
+		case strings.HasSuffix(path, extension+aside), isObjectFile(path) && strings.HasSuffix(path, aside):
 			s.leaveAside(path)
 		case strings.HasSuffix(path, extension):
-			if err := s.take(path); err != nil {
+			if err := s.take(path, s.readOne); err != nil {
+				return err
+			}
+		case isObjectFile(path):
+			if err := s.take(path, s.readObject); err != nil {
 				return err
 			}
 		default:
-			s.note(path, "it is no pod that was applied, and is skipped: remove it, which the next start notices")
+			s.note(path, "it is nothing that was applied, and is skipped: remove it, which the next start notices")
 		}
 	}
 	return nil
@@ -133,32 +151,47 @@ func syncDir(path string) error {
 // leaveAside tells of a file that was set aside, unless the pod was applied anew since: then it is removed, which whoever
 // applied the pod did not live to do.
 func (s *Source) leaveAside(path string) {
-	if s.at(strings.TrimSuffix(path, aside)) == nil {
-		s.note(path, "it was set aside because it holds no pod that can run: apply the pod again, or delete it")
+	if !s.holds(strings.TrimSuffix(path, aside)) {
+		s.note(path, "it was set aside because it holds no "+whatIn(path)+" that can be: apply that again, or delete it")
 		return
 	}
 	if err := statedir.RemoveFile(path); err != nil {
-		s.note(path, fmt.Sprintf("it was set aside, its pod was applied anew, and it cannot be removed: %s; remove it", err))
+		s.note(path, fmt.Sprintf("it was set aside, its %s was applied anew, and it cannot be removed: %s; remove it", whatIn(path), err))
 	}
 }
 
-// take takes in the file of one pod, or tells why it holds none. Its error says that the file cannot be read, so that it is
-// not known what it holds: then nothing is known of the whole, and what runs is left alone.
-func (s *Source) take(path string) error {
-	err := s.readOne(path)
+// whatIn says what the file of a path is to hold.
+func whatIn(path string) string {
+	switch {
+	case isSecretFile(path):
+		return "secret"
+	case isObjectFile(path):
+		return "config map"
+	default:
+		return "pod"
+	}
+}
+
+// take takes in the file of one pod or object, or tells why it holds none. Its error says that the file cannot be read, so
+// that it is not known what it holds: then nothing is known of the whole, and what runs is left alone.
+func (s *Source) take(path string, read func(path string) error) error {
+	err := read(path)
 	var invalid *InvalidError
 	var unreadable *fs.PathError
+	var sealed *sealedError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// Somebody has removed it a moment ago.
+	case errors.As(err, &sealed) && sealed.isLocked():
+		s.leaveLocked(path, sealed)
 	case errors.As(err, &unreadable):
-		return fmt.Errorf("cannot read an applied pod: %w: see to the disk and to the file's owner, or remove the file, which deletes its pod", err)
+		return fmt.Errorf("cannot read an applied %s: %w: see to the disk and to the file's owner, or remove the file, which deletes the %[1]s", whatIn(path), err)
 	case errors.As(err, &invalid):
 		// It may be valid again with another configuration, or another version of this program.
 		first := invalid.Problems[0]
 		s.broken[path] = source.Error{
-			Path: path, Pod: first.Pod, Field: first.Field, SeenAt: s.cfg.Clock.Now(),
-			Message: first.Message + "; the pod is left out: apply it anew, or delete it",
+			Path: path, Pod: first.Pod, Object: first.Object, Field: first.Field, SeenAt: s.cfg.Clock.Now(),
+			Message: first.Message + "; the " + whatIn(path) + " is left out: apply it anew, or delete it",
 		}
 	case err != nil:
 		s.setAside(path, err)
@@ -168,14 +201,7 @@ func (s *Source) take(path string) error {
 
 // readOne reads the file of one pod.
 func (s *Source) readOne(path string) error {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() || info.Size() > maxManifest {
-		return fmt.Errorf("it is no file of %d bytes at most", maxManifest)
-	}
-	data, err := os.ReadFile(path)
+	data, err := readRegular(path, maxManifest)
 	if err != nil {
 		return err
 	}
@@ -198,14 +224,26 @@ func (s *Source) readOne(path string) error {
 	return nil
 }
 
-// setAside puts a file out of the way that holds no pod, so that it is there for people and in nobody's way.
+// readRegular reads a file that is no larger than a number of bytes.
+func readRegular(path string, most int64) ([]byte, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > most {
+		return nil, fmt.Errorf("it is no file of %d bytes at most", most)
+	}
+	return os.ReadFile(path)
+}
+
+// setAside puts a file out of the way that holds nothing that can be, so that it is there for people and in nobody's way.
 func (s *Source) setAside(path string, cause error) {
 	message := cause.Error()
 	if err := os.Rename(path, asideOf(path)); err != nil {
 		s.note(path, fmt.Sprintf("%s; it is skipped, and cannot be set aside: %s; remove it", message, errors.Unwrap(err)))
 		return
 	}
-	s.note(asideOf(path), message+"; it was set aside: apply the pod again, or delete it")
+	s.note(asideOf(path), message+"; it was set aside: apply the "+whatIn(path)+" again, or delete it")
 }
 
 func (s *Source) note(path, message string) {

@@ -7,13 +7,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
 // ErrEnded says that the source takes no more requests.
 var ErrEnded = errors.New("configmux is ending: try again when it is back")
 
-// InvalidError says what is wrong with a pod that was to be applied.
+// InvalidError says what is wrong with what was to be applied.
 type InvalidError struct {
 	// Problems has one entry for each field that is wrong, and at least one.
 	Problems []staticpod.Problem
@@ -65,13 +66,38 @@ func (e *AmbiguousError) Error() string {
 	return fmt.Sprintf("it may be the pod %s or, without the node's suffix, %s: delete the latter first, by its whole name", e.Exact, e.Suffixed)
 }
 
-// FullError says that the source has as many pods as it takes.
+// FullError says that the source has as much as it takes.
 type FullError struct {
-	// Pods is how many.
-	Pods int
+	// What is of what, "pods" for example, and Number how many there are.
+	What   string
+	Number int
 }
 
 // Error says what to do.
 func (e *FullError) Error() string {
-	return fmt.Sprintf("the source %q has %d pods and takes no more: delete some first", Name, e.Pods)
+	return fmt.Sprintf("the source %q has %d %s and takes no more: delete some first", Name, e.Number, e.What)
+}
+
+// ObjectTakenError says that another source has a config map or a secret of a name.
+type ObjectTakenError struct {
+	// Key says which one.
+	Key apiobject.Key
+	// Source is its source, and Path the file or URL that it was found in.
+	Source, Path string
+}
+
+// Error says who has it and what to do.
+func (e *ObjectTakenError) Error() string {
+	return fmt.Sprintf("the source %q has the %s, in %s: change it there, or take it away there first", e.Source, e.Key, e.Path)
+}
+
+// UnknownObjectError says that the source has no config map or secret of a name.
+type UnknownObjectError struct {
+	// Key is what was asked for.
+	Key apiobject.Key
+}
+
+// Error says where to look.
+func (e *UnknownObjectError) Error() string {
+	return fmt.Sprintf("the source %q has no %s: one of another source goes away with its file; quartet get %ss lists all", Name, e.Key, strings.ToLower(string(e.Key.Kind)))
 }

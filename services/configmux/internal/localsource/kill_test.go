@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
@@ -189,7 +190,7 @@ func live(t *testing.T, root string, sc scenario) {
 	answers := os.NewFile(3, "answers")
 	sink := &readings{all: make(chan source.Reading, 100)}
 	s := New(Config{
-		Dir: filepath.Join(root, "applied"), Node: "node", MaxPods: 10, Others: func() Others { return sink },
+		Dir: filepath.Join(root, "applied"), Node: "node", Standalone: true, Seals: sealing.NewKeyring(filepath.Join(root, "secrets.key"), os.Geteuid()), MaxPods: 10, MaxObjects: 10, Others: func() Others { return sink },
 		Clock: clock.RealClock{}, Tracer: noop.NewTracerProvider().Tracer(""),
 	})
 	ctx, cancel := context.WithCancel(t.Context())

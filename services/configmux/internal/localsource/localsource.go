@@ -1,5 +1,5 @@
-// Package localsource is the source "local": the pods that were applied by a call, and that stay until a call deletes
-// them. It keeps one file for each pod, so that they are there again after a restart.
+// Package localsource is the source "local": the pods, config maps and secrets that were applied by a call, and that stay until
+// a call deletes them. It keeps one file for each, so that they are there again after a restart; a secret is encrypted in it.
 //
 // One goroutine, that of Run, owns the pods and the files. Apply and Delete decode and judge what needs no state in the
 // caller's goroutine, hand the rest to the owner over a channel without a buffer, and wait for its answer:
@@ -14,13 +14,16 @@ package localsource
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
+	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
@@ -38,9 +41,12 @@ type Others interface {
 	// Holder returns the pod with that name or that UID of another source than the one that asks; ok is false when there
 	// is none.
 	Holder(name types.NamespacedName, uid types.UID, asks string) (holder source.Holder, ok bool)
+	// ObjectHolder returns the source and the path of the object with that key of another source than the one that asks; ok
+	// is false when there is none.
+	ObjectHolder(key apiobject.Key, asks string) (from, path string, ok bool)
 }
 
-// Config is what the source needs. All fields must be set.
+// Config is what the source needs. All fields but Standalone must be set.
 type Config struct {
 	// Dir has the files. It is made, in a directory that exists.
 	Dir string
@@ -48,8 +54,13 @@ type Config struct {
 	Node string
 	// Allowed says which sources' pods may reach beyond their own walls.
 	Allowed privilege.Allowed
-	// MaxPods is how many pods there may be.
-	MaxPods int
+	// Standalone is true on a node without an API server: only there the source has config maps and secrets. Elsewhere those
+	// that were applied before stay on the disk, and count for nothing.
+	Standalone bool
+	// Seals encrypts the secrets.
+	Seals *sealing.Keyring
+	// MaxPods is how many pods there may be, and MaxObjects how many config maps and secrets.
+	MaxPods, MaxObjects int
 	// Others returns who knows the pods of the other sources. It is called while the source runs.
 	Others func() Others
 	Clock  clock.Clock
@@ -71,8 +82,12 @@ type Source struct {
 	readAt  time.Time
 	// pods are by the names that their manifests give them, which have no suffix.
 	pods map[types.NamespacedName]*entry
-	// broken has, by path, what is wrong with files that hold no pod.
+	// objects are the config maps and secrets.
+	objects map[apiobject.Key]*objectEntry
+	// broken has, by path, what is wrong with files that hold nothing that can be.
 	broken map[string]source.Error
+	// locked is true while there are secrets that cannot be decrypted for want of their key.
+	locked bool
 }
 
 // request is one call, to be done by the owner.
@@ -91,7 +106,7 @@ type answer struct {
 func New(cfg Config) *Source {
 	return &Source{
 		cfg: cfg, requests: make(chan request), ended: make(chan struct{}),
-		pods: map[types.NamespacedName]*entry{}, broken: map[string]source.Error{},
+		pods: map[types.NamespacedName]*entry{}, objects: map[apiobject.Key]*objectEntry{}, broken: map[string]source.Error{},
 	}
 }
 
@@ -110,7 +125,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	for {
 		var retry <-chan time.Time
 		stop := func() {}
-		if s.failure != nil {
+		if s.failure != nil || s.locked {
 			timer := s.cfg.Clock.NewTimer(retryInterval)
 			retry, stop = timer.C(), func() { timer.Stop() }
 		}
@@ -175,6 +190,11 @@ func (s *Source) give(causes map[string]context.Context) {
 	for _, e := range s.pods {
 		reading.Pods = append(reading.Pods, source.Pod{Pod: e.pod, Path: e.path})
 	}
+	for _, e := range s.objects {
+		reading.Objects = append(reading.Objects, source.Object{Object: e.object, Path: e.path, CreatedAt: e.createdAt})
+	}
+	// In an order, so that what has not changed is given as it was.
+	slices.SortFunc(reading.Objects, func(a, b source.Object) int { return a.Key().Compare(b.Key()) })
 	for _, e := range s.broken {
 		reading.Errors = append(reading.Errors, e)
 	}

@@ -18,7 +18,9 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
+	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
@@ -44,6 +46,10 @@ func (r *readings) Holder(name types.NamespacedName, uid types.UID, _ string) (s
 	return source.Holder{}, false
 }
 
+func (*readings) ObjectHolder(key apiobject.Key, _ string) (from, path string, ok bool) {
+	return "file", "/m/theirs.yaml", key.Name == "theirs"
+}
+
 // rig is a source on a directory of its own.
 type rig struct {
 	*Source
@@ -57,6 +63,9 @@ type rig struct {
 	stop    func()
 }
 
+// keyFile is beside the directory.
+func (r *rig) keyFile() string { return filepath.Join(filepath.Dir(r.dir), "secrets.key") }
+
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	return &rig{t: t, dir: filepath.Join(t.TempDir(), "applied"), node: "node", clock: clocktesting.NewFakeClock(time.Unix(1e9, 0))}
@@ -69,7 +78,7 @@ func (r *rig) start() source.Reading {
 		Name: types.NamespacedName{Namespace: "default", Name: "theirs-node"}, UID: "their-uid", Source: "file", Path: "/m/theirs.yaml",
 	}}}
 	r.Source = New(Config{
-		Dir: r.dir, Node: r.node, Allowed: r.allowed, MaxPods: 3, Others: func() Others { return r.sink }, Clock: r.clock, Tracer: noop.NewTracerProvider().Tracer(""),
+		Dir: r.dir, Node: r.node, Allowed: r.allowed, Standalone: true, Seals: sealing.NewKeyring(r.keyFile(), os.Geteuid()), MaxPods: 3, MaxObjects: 3, Others: func() Others { return r.sink }, Clock: r.clock, Tracer: noop.NewTracerProvider().Tracer(""),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -17,7 +17,7 @@ import (
 )
 
 // errorKey tells one error from another: the same one, seen again, only counts.
-type errorKey struct{ path, pod, field, message string }
+type errorKey struct{ path, pod, object, field, message string }
 
 // seenError is how often an error was seen.
 type seenError struct {
@@ -25,17 +25,18 @@ type seenError struct {
 	count       int32
 }
 
-// noteErrors replaces what is wrong with a source: what is there no more has been mended. Each error is logged when it
+// noteErrors replaces what is wrong with a source, after a reading of it: what is there no more has been mended. Each error is logged when it
 // comes and when it goes, and not in between. The mux is locked.
 func (m *Mux) noteErrors(name string, state *sourceState, reading *source.Reading) {
-	now := make(map[errorKey]*seenError, len(reading.Errors))
-	for _, e := range reading.Errors {
-		key := errorKey{path: e.Path, pod: e.Pod, field: e.Field, message: e.Message}
+	all := slices.Concat(state.given, state.refusals(), state.hidden)
+	now := make(map[errorKey]*seenError, len(all))
+	for _, e := range all {
+		key := errorKey{path: e.Path, pod: e.Pod, object: e.Object, field: e.Field, message: e.Message}
 		known := state.errs[key]
 		switch {
 		case known == nil:
 			known = &seenError{first: e.SeenAt, last: e.SeenAt, count: 1}
-			m.note(causeOf(reading, e.Path), slog.LevelWarn, e.Message, telemetry.KeySource, name, telemetry.KeyFile, e.Path, telemetry.KeyPod, e.Pod, "field", e.Field)
+			m.note(causeOf(reading, e.Path), slog.LevelWarn, e.Message, telemetry.KeySource, name, telemetry.KeyFile, e.Path, telemetry.KeyPod, e.Pod, telemetry.KeyObject, e.Object, "field", e.Field)
 		case e.SeenAt.After(known.last):
 			known.last = e.SeenAt
 			if known.count < math.MaxInt32 {
@@ -46,7 +47,7 @@ func (m *Mux) noteErrors(name string, state *sourceState, reading *source.Readin
 	}
 	for key := range state.errs {
 		if now[key] == nil {
-			m.note(causeOf(reading, key.path), slog.LevelInfo, "mended", telemetry.KeySource, name, telemetry.KeyFile, key.path, telemetry.KeyPod, key.pod, "was", key.message)
+			m.note(causeOf(reading, key.path), slog.LevelInfo, "mended", telemetry.KeySource, name, telemetry.KeyFile, key.path, telemetry.KeyPod, key.pod, telemetry.KeyObject, key.object, "was", key.message)
 		}
 	}
 	state.errs = now
@@ -65,13 +66,13 @@ func (s *sourceState) listErrors() []*configv1.SourceError {
 	out := make([]*configv1.SourceError, 0, len(s.errs))
 	for key, seen := range s.errs {
 		out = append(out, &configv1.SourceError{
-			Path: sendable(key.path), Pod: sendable(key.pod), Field: sendable(key.field), Message: sendable(key.message),
+			Path: sendable(key.path), Pod: sendable(key.pod), Object: sendable(key.object), Field: sendable(key.field), Message: sendable(key.message),
 			Count:       seen.count,
 			FirstSeenAt: timestamppb.New(seen.first), LastSeenAt: timestamppb.New(seen.last),
 		})
 	}
 	slices.SortFunc(out, func(a, b *configv1.SourceError) int {
-		return cmp.Or(cmp.Compare(a.GetPath(), b.GetPath()), cmp.Compare(a.GetPod(), b.GetPod()),
+		return cmp.Or(cmp.Compare(a.GetPath(), b.GetPath()), cmp.Compare(a.GetPod(), b.GetPod()), cmp.Compare(a.GetObject(), b.GetObject()),
 			cmp.Compare(a.GetField(), b.GetField()), cmp.Compare(a.GetMessage(), b.GetMessage()))
 	})
 	return out

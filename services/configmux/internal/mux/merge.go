@@ -18,8 +18,8 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// merge compares a reading with what the source gave before, publishes the difference and returns it. What it has to leave
-// out it adds to the errors of the reading. The mux is locked.
+// merge compares a reading with what the source gave before, publishes the difference, and returns that of the pods. Why it
+// has to leave something out it notes in the state. The mux is locked.
 func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []podset.Change {
 	began := m.cfg.Clock.Now()
 	full := reading.Op == podset.None
@@ -27,7 +27,6 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []
 		clear(state.refused)
 	}
 	pods, paths := m.admit(name, state, reading, began)
-	reading.Errors = append(reading.Errors, state.refusals()...)
 	var merged podset.Changes
 	if full {
 		merged = podset.Merge(state.set, pods)
@@ -37,6 +36,10 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []
 	state.set = merged.Set
 	m.merges++
 	p := publication{m: m, source: name, state: state, reading: reading, paths: paths, began: began, merges: map[string]merge{}}
+	if full {
+		// Before the pods: who has seen a pod finds what it names.
+		p.mergeObjects()
+	}
 	for _, change := range merged.List {
 		p.publish(change)
 	}

@@ -8,19 +8,27 @@ import (
 
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 )
 
 // sourceLabel names the source: file, http, api or local.
 const sourceLabel = "source"
 
+// kindLabel is the kind of an object in the lower case of labels: configmap or secret.
+const kindLabel = "kind"
+
 // Metrics counts merges and what they publish, and says how each source is when somebody asks.
 type Metrics struct {
 	registry prometheus.Registerer
 	served   *stream.ServedMetrics
-	merges   *prometheus.HistogramVec
-	changes  *prometheus.CounterVec
+	// servedObjects are those of the stream of objects.
+	servedObjects *stream.ServedMetrics
+	merges        *prometheus.HistogramVec
+	changes       *prometheus.CounterVec
+	// objectChanges counts what is published of config maps and secrets.
+	objectChanges *prometheus.CounterVec
 
-	pods, errors, ready, readAt *prometheus.Desc
+	objects, pods, errors, ready, readAt *prometheus.Desc
 	// mux is whose sources are told of; nil until there is one.
 	mux *Mux
 }
@@ -31,8 +39,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		return prometheus.NewDesc(name, help, []string{sourceLabel}, nil)
 	}
 	return &Metrics{
-		registry: registry,
-		served:   stream.NewServedMetrics(registry, stream.NamePodUpdates),
+		registry:      registry,
+		served:        stream.NewServedMetrics(registry, stream.NamePodUpdates),
+		servedObjects: stream.NewServedMetrics(registry, stream.NameObjects),
 		merges: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "quartet_configmux_merge_duration_seconds", Help: "How long it took to compare a reading of a source with the one before and to publish the difference.",
 			Buckets: prometheus.ExponentialBuckets(.0001, 4, 8),
@@ -40,10 +49,14 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "quartet_configmux_changes_total", Help: "Changes of desired pods published, by operation.",
 		}, []string{sourceLabel, "op"}),
-		pods:   desc("quartet_configmux_source_pods", "Pods that the source wants."),
-		errors: desc("quartet_configmux_source_errors", "Things that are wrong with what the source gives now."),
-		ready:  desc("quartet_configmux_source_ready", "1 from the first reading of the source on; until then nothing of it is removed from the node."),
-		readAt: desc("quartet_configmux_source_last_read_timestamp_seconds", "When the source was last read in full, in seconds since 1970; 0 before the first time."),
+		objectChanges: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "quartet_configmux_object_changes_total", Help: "Changes of config maps and secrets published, by operation.",
+		}, []string{sourceLabel, kindLabel, "op"}),
+		objects: prometheus.NewDesc("quartet_configmux_source_objects", "Config maps and secrets of the source that count.", []string{sourceLabel, kindLabel}, nil),
+		pods:    desc("quartet_configmux_source_pods", "Pods that the source wants."),
+		errors:  desc("quartet_configmux_source_errors", "Things that are wrong with what the source gives now."),
+		ready:   desc("quartet_configmux_source_ready", "1 from the first reading of the source on; until then nothing of it is removed from the node."),
+		readAt:  desc("quartet_configmux_source_last_read_timestamp_seconds", "When the source was last read in full, in seconds since 1970; 0 before the first time."),
 	}
 }
 
@@ -55,12 +68,20 @@ func (m *Metrics) expose(mux *Mux) {
 		for op := podset.Remove; op <= podset.Reconcile; op++ {
 			m.changes.WithLabelValues(name, opName(op))
 		}
+		for _, kind := range objectKinds() {
+			for _, op := range []podset.Op{podset.Add, podset.Update, podset.Remove} {
+				m.objectChanges.WithLabelValues(name, kindName(kind), opName(op))
+			}
+		}
 	}
 	m.registry.MustRegister(m)
 }
 
 // opName is the operation as logs and the contract name it, in the lower case of labels.
 func opName(op podset.Op) string { return strings.ToLower(op.String()) }
+
+// kindName is a kind in the lower case of labels.
+func kindName(kind apiobject.Kind) string { return strings.ToLower(string(kind)) }
 
 // merged counts one merge.
 func (m *Metrics) merged(source string, took time.Duration, changes []podset.Change) {
@@ -74,7 +95,8 @@ func (m *Metrics) merged(source string, took time.Duration, changes []podset.Cha
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.merges.Describe(ch)
 	m.changes.Describe(ch)
-	for _, desc := range []*prometheus.Desc{m.pods, m.errors, m.ready, m.readAt} {
+	m.objectChanges.Describe(ch)
+	for _, desc := range []*prometheus.Desc{m.objects, m.pods, m.errors, m.ready, m.readAt} {
 		ch <- desc
 	}
 }
@@ -83,6 +105,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.merges.Collect(ch)
 	m.changes.Collect(ch)
+	m.objectChanges.Collect(ch)
 	m.mux.mu.Lock()
 	defer m.mux.mu.Unlock()
 	for name, state := range m.mux.sources {
@@ -90,6 +113,9 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, name)
 		}
 		gauge(m.pods, float64(len(state.set)))
+		for kind, n := range m.mux.countKinds(name) {
+			ch <- prometheus.MustNewConstMetric(m.objects, prometheus.GaugeValue, float64(n), name, kindName(kind))
+		}
 		gauge(m.errors, float64(len(state.errs)))
 		ready, readAt := 0.0, 0.0
 		if state.ready {

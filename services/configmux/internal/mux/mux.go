@@ -1,4 +1,5 @@
-// Package mux merges what the sources give into the one set of pods that this node is to run, and publishes it.
+// Package mux merges what the sources give into the one set of pods that this node is to run, and the config maps and secrets
+// that they use, and publishes both.
 //
 // Sources call Set with everything they have, or with what has changed; podset says what became of each pod; what changed is
 // put on a level stream, from which each subscriber takes what is new to it in the form that it asked for (updates.go,
@@ -23,6 +24,7 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
@@ -48,7 +50,8 @@ func SourceKey(name string) string { return "source/" + name }
 
 // Config is what a mux needs; all fields must be set.
 type Config struct {
-	// Sources are all that this node has. Until each has spoken, its state in the stream says that it has not.
+	// Sources are all that this node has. Until each has spoken, its state in the stream says that it has not. Of two that have
+	// an object of one key, that of the first one here counts.
 	Sources []source.Source
 	Health  *rpc.Health
 	Clock   clock.WithTicker
@@ -63,11 +66,15 @@ type Config struct {
 type Mux struct {
 	cfg   Config
 	level *stream.Level[Entry]
+	// objects is the stream of config maps and secrets.
+	objects *stream.Level[ObjectEntry]
 
 	mu      sync.Mutex
 	sources map[string]*sourceState
 	// owners has the source of each UID: the stream has one key for each.
 	owners map[types.UID]string
+	// effective are the objects that count, as subscribers have them.
+	effective map[apiobject.Key]publishedObject
 	// merges counts the merges.
 	merges uint64
 	// notes are what is to be logged once the lock is given back.
@@ -92,9 +99,14 @@ type sourceState struct {
 	published map[types.UID]published
 	// refused has why pods were left out of the set.
 	refused map[types.UID]source.Error
-	mode    string
-	readAt  time.Time
-	errs    map[errorKey]*seenError
+	// objects are all that the source gave, and hidden why some of them do not count.
+	objects []source.Object
+	hidden  []source.Error
+	// given are the errors of the last reading.
+	given  []source.Error
+	mode   string
+	readAt time.Time
+	errs   map[errorKey]*seenError
 }
 
 // published is a pod as subscribers have it.
@@ -109,14 +121,15 @@ func New(cfg Config) *Mux {
 	m := &Mux{
 		cfg:     cfg,
 		level:   stream.NewLevel[Entry](stream.Config{Clock: cfg.Clock, Metrics: cfg.Metrics.served}),
-		sources: map[string]*sourceState{},
-		owners:  map[types.UID]string{},
+		objects: stream.NewLevel[ObjectEntry](stream.Config{Clock: cfg.Clock, Metrics: cfg.Metrics.servedObjects}),
+		sources: map[string]*sourceState{}, owners: map[types.UID]string{}, effective: map[apiobject.Key]publishedObject{},
 	}
 	for _, s := range cfg.Sources {
 		m.sources[s.Name()] = &sourceState{
 			target: s.Target(), published: map[types.UID]published{}, refused: map[types.UID]source.Error{}, errs: map[errorKey]*seenError{},
 		}
 		m.announce(s.Name(), false)
+		m.announceObjects(s.Name(), false)
 		cfg.Health.Set(SourceKey(s.Name()), "waiting for the first reading of the source "+s.Name()+", "+s.Target())
 	}
 	cfg.Metrics.expose(m)
@@ -124,7 +137,10 @@ func New(cfg Config) *Mux {
 }
 
 // Close ends all subscriptions.
-func (m *Mux) Close() { m.level.Close() }
+func (m *Mux) Close() {
+	m.level.Close()
+	m.objects.Close()
+}
 
 // Set implements source.Sink. A name that is none of the mux's sources is a mistake of the program; it is logged, and
 // the reading dropped.
@@ -147,7 +163,7 @@ func (m *Mux) set(name string, reading source.Reading) {
 	}
 	if reading.Failed {
 		state.mode = reading.Mode
-		reading.Errors = append(reading.Errors, state.refusals()...)
+		state.given = reading.Errors
 		m.noteErrors(name, state, &reading)
 		return
 	}
@@ -155,6 +171,7 @@ func (m *Mux) set(name string, reading source.Reading) {
 		m.note(context.Background(), slog.LevelInfo, "the source has spoken before its checkpoint was read; nothing of it is restored", telemetry.KeySource, name)
 		return
 	}
+	state.given = reading.Errors
 	changes := m.merge(name, state, &reading)
 	m.noteErrors(name, state, &reading)
 	state.mode = reading.Mode
@@ -167,6 +184,7 @@ func (m *Mux) set(name string, reading source.Reading) {
 		// Before anyone hears of it, so that who has heard of it finds it in the health too.
 		m.cfg.Health.Set(SourceKey(name), "")
 		m.note(context.Background(), slog.LevelInfo, "the source is ready", telemetry.KeySource, name, "target", state.target, "pods", len(state.set), "mode", reading.Mode)
+		m.announceObjects(name, true)
 	}
 	// The first full set of a source is told of even when it changes nothing: it makes the source ready.
 	if first || len(changes) > 0 {
@@ -205,8 +223,9 @@ func (m *Mux) Sources() []*configv1.Source {
 	for name, state := range m.sources {
 		s := &configv1.Source{
 			Name: name, Target: sendable(state.target), Ready: state.ready,
-			Pods: int32(len(state.set)), //nolint:gosec // a node has some hundred pods
-			Mode: state.mode, Errors: state.listErrors(),
+			Pods:    int32(len(state.set)), //nolint:gosec // a node has some hundred pods
+			Objects: int32(m.count(name)),  //nolint:gosec // and some hundred objects
+			Mode:    state.mode, Errors: state.listErrors(),
 		}
 		if at := state.readAt; !at.IsZero() {
 			s.LastReadAt = timestamppb.New(at)

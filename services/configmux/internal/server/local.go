@@ -14,6 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/configmux/internal/localsource"
+	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 )
 
 // Local is the source "local"; *localsource.Source is one.
@@ -83,15 +84,18 @@ func statusOf(err error) error {
 		unknown   *localsource.UnknownError
 		ambiguous *localsource.AmbiguousError
 		full      *localsource.FullError
+		noObject  *localsource.UnknownObjectError
+		held      *localsource.ObjectTakenError
+		keyFile   *sealing.FileError
 	)
 	switch {
 	case errors.As(err, &invalid):
 		return violations(invalid)
-	case errors.As(err, &taken):
+	case errors.As(err, &taken), errors.As(err, &held):
 		return status.Error(codes.AlreadyExists, err.Error())
-	case errors.As(err, &unknown):
+	case errors.As(err, &unknown), errors.As(err, &noObject):
 		return status.Error(codes.NotFound, err.Error())
-	case errors.As(err, &ambiguous):
+	case errors.As(err, &ambiguous), errors.As(err, &keyFile):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.As(err, &full):
 		return status.Error(codes.ResourceExhausted, err.Error())

@@ -17,7 +17,7 @@ import (
 )
 
 func TestWithoutTheSourceNothingCanBeApplied(t *testing.T) {
-	s := New(nil, nil, nil)
+	s := New(Config{})
 	_, apply := s.ApplyPod(t.Context(), &configv1.ApplyPodRequest{})
 	_, remove := s.DeletePod(t.Context(), &configv1.DeletePodRequest{})
 	if status.Code(apply) != codes.Unimplemented || status.Code(remove) != codes.Unimplemented {
@@ -38,7 +38,7 @@ func (*kept) Delete(context.Context, types.NamespacedName) error { return nil }
 // Another source may have the name, and nobody knows before it was read.
 func TestNothingIsAppliedBeforeTheOtherSourcesWereRead(t *testing.T) {
 	opening, local := make(chan struct{}), &kept{}
-	s := New(nil, opening, local)
+	s := New(Config{Opening: opening, Local: local})
 	data, err := (&v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}}).Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestErrorsHaveTheCodesOfTheContract(t *testing.T) {
 		codes.AlreadyExists:      &localsource.TakenError{Pod: name},
 		codes.NotFound:           &localsource.UnknownError{Name: name},
 		codes.FailedPrecondition: &localsource.AmbiguousError{Exact: name, Suffixed: name},
-		codes.ResourceExhausted:  &localsource.FullError{Pods: 1},
+		codes.ResourceExhausted:  &localsource.FullError{What: "pods", Number: 1},
 		codes.Unavailable:        localsource.ErrEnded,
 		codes.DeadlineExceeded:   context.DeadlineExceeded,
 		codes.Internal:           errors.New("no space left on device"),

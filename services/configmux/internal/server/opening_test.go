@@ -41,7 +41,7 @@ func (s subscriber) Send(*configv1.WatchPodUpdatesResponse) error { return nil }
 // if all pods had gone.
 func TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead(t *testing.T) {
 	opening, desired := make(chan struct{}), &asked{then: func() {}}
-	s := New(desired, opening, nil)
+	s := New(Config{Desired: desired, Opening: opening})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.WatchPodUpdates(&configv1.WatchPodUpdatesRequest{}, subscriber{ctx: gone}); !errors.Is(err, context.Canceled) || desired.streams != 0 {
@@ -59,7 +59,7 @@ func TestAModeThatIsNotKnownIsRefused(t *testing.T) {
 	opening := make(chan struct{})
 	close(opening)
 	desired := &asked{then: func() {}}
-	err := New(desired, opening, nil).WatchPodUpdates(&configv1.WatchPodUpdatesRequest{Mode: 9}, subscriber{ctx: t.Context()})
+	err := New(Config{Desired: desired, Opening: opening}).WatchPodUpdates(&configv1.WatchPodUpdatesRequest{Mode: 9}, subscriber{ctx: t.Context()})
 	if status.Code(err) != codes.InvalidArgument || desired.streams != 0 {
 		t.Errorf("mode 9: %v, and the stream was opened %d times; want it refused", err, desired.streams)
 	}

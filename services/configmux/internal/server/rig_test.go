@@ -72,7 +72,7 @@ func newRig(tb testing.TB, pods int) *rig {
 	close(opening)
 	go func() {
 		done <- rpc.Serve(ctx, rpc.Config{
-			Address: r.address, Register: server.New(r.desired, opening, nil).Register, Health: health, Ready: func() { close(ready) },
+			Address: r.address, Register: server.New(server.Config{Desired: r.desired, Opening: opening}).Register, Health: health, Ready: func() { close(ready) },
 		})
 	}()
 	select {

@@ -25,19 +25,30 @@ type Desired interface {
 	Sources() []*configv1.Source
 }
 
-// Server implements the ConfigService. WatchObjects belongs to sources that this configmux does not have, and fails with
-// UNIMPLEMENTED as its contract says.
+// Config is what a server needs.
+type Config struct {
+	// Desired is what it serves.
+	Desired Desired
+	// Opening is closed when streams may be opened.
+	Opening <-chan struct{}
+	// Local takes pods; where it is nil, ApplyPod and DeletePod fail with UNIMPLEMENTED.
+	Local Local
+	// Objects has config maps and secrets; where it is nil, all calls that are about those fail with UNIMPLEMENTED.
+	Objects *Objects
+}
+
+// Server implements the ConfigService.
 type Server struct {
 	configv1.UnimplementedConfigServiceServer
 	desired Desired
 	opening <-chan struct{}
 	local   Local
+	objects *Objects
 }
 
-// New returns a server that opens no stream before opening is closed. Where local is nil, ApplyPod and DeletePod fail with
-// UNIMPLEMENTED.
-func New(desired Desired, opening <-chan struct{}, local Local) *Server {
-	return &Server{desired: desired, opening: opening, local: local}
+// New returns a server.
+func New(cfg Config) *Server {
+	return &Server{desired: cfg.Desired, opening: cfg.Opening, local: cfg.Local, objects: cfg.Objects}
 }
 
 // Register adds the service to a gRPC server.

@@ -1,5 +1,5 @@
-// Package source is the one seam between the places that pods come from and the mux that merges them. A source is
-// anything that can say, again and again, which pods it wants; the file source is one, and others plug in beside it
+// Package source is the one seam between the places that pods come from, and config maps and secrets with them, and the mux
+// that merges them. A source is anything that can say, again and again, which pods it wants; the file source is one, and others plug in beside it
 // without the mux knowing.
 package source
 
@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 )
 
 // Source gives the full set of its pods, or the pods that have changed, whenever they, or what is wrong with them, may have
@@ -41,6 +42,9 @@ type Reading struct {
 	Op podset.Op
 	// Pods are free of repeated names and UIDs.
 	Pods []Pod
+	// Objects are all config maps and secrets of the source, in a reading with the Op None; with another they mean nothing, and
+	// those of before stay. They are free of repeated keys, and belong to the sink as Pods do.
+	Objects []Object
 	// Failed is true when the source could not be read, so that its pods are not known: those that it gave before stay,
 	// and one that has not spoken has still not spoken. Pods is then empty and means nothing.
 	Failed bool
@@ -62,12 +66,24 @@ type Pod struct {
 	Path string
 }
 
+// Object is a config map or a secret and where it was found.
+type Object struct {
+	// Object is prepared: whole, defaulted and validated.
+	*apiobject.Object
+	// Path is the file or URL.
+	Path string
+	// CreatedAt is when it was applied first; zero where that is not known.
+	CreatedAt time.Time
+}
+
 // Error is one thing that is wrong with what a source gives.
 type Error struct {
 	// Path is the file or URL that it was found in.
 	Path string
 	// Pod is "namespace/name", when it is known.
 	Pod string
+	// Object is the config map or secret that it is about, as people name it; empty of a pod.
+	Object string
 	// Field is the path of the offending field; empty when it is not about one.
 	Field string
 	// Message says what is wrong, what was kept, and what to do.

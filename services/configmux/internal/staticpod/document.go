@@ -11,6 +11,8 @@ import (
 
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/quartet-node/quartet/internal/redact"
 )
 
 // document is one part of a manifest that can be parsed by itself.
@@ -102,6 +104,7 @@ func (d document) inManifest(err error) error {
 		text = strings.TrimPrefix(text, prefix)
 	}
 	text = strings.ReplaceAll(text, "\n  ", "; ")
+	text = redact.YAML(text)
 	text = lineNumber.ReplaceAllStringFunc(text, func(match string) string {
 		n, convErr := strconv.Atoi(strings.TrimPrefix(match, "line "))
 		if convErr != nil {

@@ -24,6 +24,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/redact"
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 )
 
@@ -72,10 +73,10 @@ func (d *decoder) pod(object map[string]any, where string) {
 		return
 	}
 	// References and privileges come first and before any default, so that the reason is the one that the manifest's author can see.
-	errs := append(refuseReferences(pod), privilege.Check(pod, d.origin.Source, d.origin.Allowed)...)
+	errs := append(refuseReferences(pod, d.origin.Standalone), privilege.Check(pod, d.origin.Source, d.origin.Allowed)...)
 	if len(errs) == 0 {
 		d.applyDefaults(pod, canonical)
-		errs = validate(pod)
+		errs = validate(pod, d.origin.Standalone)
 	}
 	for _, e := range errs {
 		report(e.Field, e.ErrorBody())
@@ -155,8 +156,9 @@ func tolerateNoExecute(tolerations []v1.Toleration) []v1.Toleration {
 	return append(tolerations, always)
 }
 
-// validate returns everything that is wrong with a defaulted pod.
-func validate(pod *v1.Pod) field.ErrorList {
+// validate returns everything that is wrong with a defaulted pod; one of a node without an API server may name config maps
+// and secrets.
+func validate(pod *v1.Pod, standalone bool) field.ErrorList {
 	// The conversion shares memory with its input, so it gets a copy to keep.
 	internal := &core.Pod{}
 	if err := corev1.Convert_v1_Pod_To_core_Pod(pod.DeepCopy(), internal, nil); err != nil {
@@ -171,6 +173,9 @@ func validate(pod *v1.Pod) field.ErrorList {
 		return errs
 	}
 	// The net under refuseReferences: what a newer API brings is refused here, if only by the kind of thing it needs.
+	if standalone {
+		internal = withoutObjects(internal)
+	}
 	_, resource, err := podutil.HasAPIObjectReference(internal)
 	switch {
 	case err != nil:
@@ -185,7 +190,7 @@ func validate(pod *v1.Pod) field.ErrorList {
 func typeError(err error) (path, message string) {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) && wrong.Field != "" {
-		return manifestPath(wrong.Field), fmt.Sprintf("must be %s, not %s", typeName(wrong.Type.Kind().String()), wrong.Value)
+		return manifestPath(wrong.Field), fmt.Sprintf("must be %s, not %s", typeName(wrong.Type.Kind().String()), redact.JSONType(wrong.Value))
 	}
 	return "", err.Error()
 }

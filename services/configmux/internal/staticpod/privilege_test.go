@@ -53,7 +53,8 @@ func TestARefusedPodKeepsItsLastGoodVersionAndHidesNoOther(t *testing.T) {
 	before := from("http", web)
 	other := strings.Replace(web, "name: web", "name: other", 1)
 	after := from("http", greedy+"---\n"+other)
-	pods, kept := after.WithLastGood(before.Pods)
+	held, kept := after.WithLastGood(staticpod.Held{Pods: before.Pods})
+	pods := held.Pods
 	if len(pods) != 2 || pods[0].Name != "other-node-1" || pods[1] != before.Pods[0] {
 		t.Fatalf("pods %v, want the other one and the last good version", pods)
 	}

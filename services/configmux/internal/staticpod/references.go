@@ -2,9 +2,12 @@ package staticpod
 
 import (
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	podutil "k8s.io/kubernetes/pkg/api/pod"
+	"k8s.io/kubernetes/pkg/apis/core"
 )
 
 // forbidden says why a static pod must not name an object of the API.
@@ -12,13 +15,19 @@ func forbidden(what string) string {
 	return fmt.Sprintf("a static pod must not use %s: it runs without an API server", what)
 }
 
-// refuseReferences finds every place where a pod, as its manifest gives it, needs an object of the API.
-func refuseReferences(pod *v1.Pod) field.ErrorList {
+// NamesObjects reports whether a pod names a config map or a secret, which only a pod of a node without an API server may.
+func NamesObjects(pod *v1.Pod) bool {
+	return len(refuseReferences(pod, false)) > len(refuseReferences(pod, true))
+}
+
+// refuseReferences finds every place where a pod, as its manifest gives it, needs an object of the API: on a node without
+// an API server all but config maps and secrets, which are beside the pods there.
+func refuseReferences(pod *v1.Pod, standalone bool) field.ErrorList {
 	spec := field.NewPath("spec")
-	r := refusals{}
+	r := refusals{standalone: standalone}
 	r.when(pod.Spec.ServiceAccountName != "", spec.Child("serviceAccountName"), "service accounts")
 	r.when(pod.Spec.DeprecatedServiceAccount != "", spec.Child("serviceAccount"), "service accounts")
-	r.when(len(pod.Spec.ImagePullSecrets) > 0, spec.Child("imagePullSecrets"), "secrets")
+	r.unlessStandalone(len(pod.Spec.ImagePullSecrets) > 0, spec.Child("imagePullSecrets"), "secrets")
 	r.when(len(pod.Spec.ResourceClaims) > 0, spec.Child("resourceClaims"), "resource claims")
 	for i := range pod.Spec.InitContainers {
 		r.container(&pod.Spec.InitContainers[i], spec.Child("initContainers").Index(i))
@@ -29,23 +38,35 @@ func refuseReferences(pod *v1.Pod) field.ErrorList {
 	for i := range pod.Spec.Volumes {
 		r.volume(&pod.Spec.Volumes[i].VolumeSource, spec.Child("volumes").Index(i))
 	}
-	return field.ErrorList(r)
+	return r.errs
 }
 
-type refusals field.ErrorList
+// refusals gathers what a pod may not name.
+type refusals struct {
+	standalone bool
+	errs       field.ErrorList
+}
 
 // when refuses a field if the condition holds.
 func (r *refusals) when(is bool, path *field.Path, what string) {
 	if is {
-		*r = append(*r, field.Forbidden(path, forbidden(what)))
+		r.errs = append(r.errs, field.Forbidden(path, forbidden(what)))
+	}
+}
+
+// unlessStandalone refuses a field if the condition holds and the node has an API server.
+func (r *refusals) unlessStandalone(is bool, path *field.Path, what string) {
+	if is && !r.standalone {
+		r.errs = append(r.errs, field.Forbidden(path, fmt.Sprintf(
+			"a static pod must not use %s: on a node with an API server they are that server's; without --kubeconfig they may stand beside the pod", what)))
 	}
 }
 
 func (r *refusals) container(c *v1.Container, path *field.Path) {
 	for i := range c.EnvFrom {
 		from := path.Child("envFrom").Index(i)
-		r.when(c.EnvFrom[i].ConfigMapRef != nil, from.Child("configMapRef"), "config maps")
-		r.when(c.EnvFrom[i].SecretRef != nil, from.Child("secretRef"), "secrets")
+		r.unlessStandalone(c.EnvFrom[i].ConfigMapRef != nil, from.Child("configMapRef"), "config maps")
+		r.unlessStandalone(c.EnvFrom[i].SecretRef != nil, from.Child("secretRef"), "secrets")
 	}
 	for i := range c.Env {
 		from := c.Env[i].ValueFrom
@@ -53,15 +74,15 @@ func (r *refusals) container(c *v1.Container, path *field.Path) {
 			continue
 		}
 		at := path.Child("env").Index(i).Child("valueFrom")
-		r.when(from.ConfigMapKeyRef != nil, at.Child("configMapKeyRef"), "config maps")
-		r.when(from.SecretKeyRef != nil, at.Child("secretKeyRef"), "secrets")
+		r.unlessStandalone(from.ConfigMapKeyRef != nil, at.Child("configMapKeyRef"), "config maps")
+		r.unlessStandalone(from.SecretKeyRef != nil, at.Child("secretKeyRef"), "secrets")
 	}
 }
 
 // volume refuses the kinds of volume that need the API, and the secrets of those that may do without.
 func (r *refusals) volume(v *v1.VolumeSource, path *field.Path) {
-	r.when(v.ConfigMap != nil, path.Child("configMap"), "config maps")
-	r.when(v.Secret != nil, path.Child("secret"), "secrets")
+	r.unlessStandalone(v.ConfigMap != nil, path.Child("configMap"), "config maps")
+	r.unlessStandalone(v.Secret != nil, path.Child("secret"), "secrets")
 	r.when(v.PersistentVolumeClaim != nil, path.Child("persistentVolumeClaim"), "persistent volume claims")
 	r.when(v.Ephemeral != nil, path.Child("ephemeral"), "persistent volume claims")
 	r.when(v.CSI != nil, path.Child("csi"), "CSI drivers")
@@ -79,10 +100,31 @@ func (r *refusals) volume(v *v1.VolumeSource, path *field.Path) {
 	}
 	for i := range v.Projected.Sources {
 		s, at := &v.Projected.Sources[i], path.Child("projected", "sources").Index(i)
-		r.when(s.ConfigMap != nil, at.Child("configMap"), "config maps")
-		r.when(s.Secret != nil, at.Child("secret"), "secrets")
+		r.unlessStandalone(s.ConfigMap != nil, at.Child("configMap"), "config maps")
+		r.unlessStandalone(s.Secret != nil, at.Child("secret"), "secrets")
 		r.when(s.ServiceAccountToken != nil, at.Child("serviceAccountToken"), "service account tokens")
 		r.when(s.ClusterTrustBundle != nil, at.Child("clusterTrustBundle"), "cluster trust bundles")
 		r.when(s.PodCertificate != nil, at.Child("podCertificate"), "pod certificates")
 	}
+}
+
+// withoutObjects returns a copy of a valid pod that names no config map and no secret where one of a node without an API
+// server may, for the test of what else it names.
+func withoutObjects(pod *core.Pod) *core.Pod {
+	pod = pod.DeepCopy()
+	pod.Spec.ImagePullSecrets = nil
+	podutil.VisitContainers(&pod.Spec, podutil.AllContainers, func(c *core.Container, _ podutil.ContainerType) bool {
+		c.EnvFrom = slices.DeleteFunc(c.EnvFrom, func(from core.EnvFromSource) bool { return from.ConfigMapRef != nil || from.SecretRef != nil })
+		c.Env = slices.DeleteFunc(c.Env, func(e core.EnvVar) bool {
+			return e.ValueFrom != nil && (e.ValueFrom.ConfigMapKeyRef != nil || e.ValueFrom.SecretKeyRef != nil)
+		})
+		return true
+	})
+	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v core.Volume) bool { return v.ConfigMap != nil || v.Secret != nil })
+	for i := range pod.Spec.Volumes {
+		if from := pod.Spec.Volumes[i].Projected; from != nil {
+			from.Sources = slices.DeleteFunc(from.Sources, func(s core.VolumeProjection) bool { return s.ConfigMap != nil || s.Secret != nil })
+		}
+	}
+	return pod
 }

@@ -1,6 +1,6 @@
-// Package staticpod turns the bytes of a manifest into pods that can run: it decodes strictly, applies the defaults of
-// a static pod and those of the API, validates, and refuses what needs an API server and the privileges that pods of the
-// source may not have.
+// Package staticpod turns the bytes of a manifest into pods that can run, and into the config maps and secrets that they use
+// on a node without an API server: it decodes strictly, applies the defaults of a static pod and those of the API, validates,
+// and refuses what needs an API server and the privileges that pods of the source may not have.
 //
 // It stands between the sources that read bytes (filesource, httpsource) and the mux. It is a function of its arguments: it knows
 // no disk, no clock and no earlier version of a manifest.
@@ -16,6 +16,7 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 )
 
@@ -31,6 +32,9 @@ type Origin struct {
 	Allowed privilege.Allowed
 	// Node is the node's name. Pods get it as a suffix to their names, and as spec.nodeName.
 	Node string
+	// Standalone is true on a node without an API server. Only there a manifest may have config maps and secrets, and its pods
+	// may name them: elsewhere these are the API server's.
+	Standalone bool
 	// Path is the file that the manifest was read from, as it was configured and not as symlinks resolve it, or the URL,
 	// without what may be secret in it.
 	Path string
@@ -40,6 +44,8 @@ type Origin struct {
 type Problem struct {
 	// Pod is "namespace/name" of the pod, with the node's suffix; empty when the manifest does not let it be known.
 	Pod string
+	// Object is the config map or secret that it is about, as people name it, "configmap default/settings"; empty of a pod.
+	Object string
 	// Field is the path of the field, for example "spec.containers[0].image"; empty when it is not about one.
 	Field string
 	// Message says what is wrong, and on which line where that is known.
@@ -48,8 +54,8 @@ type Problem struct {
 
 // Error makes a problem readable in a log.
 func (p Problem) Error() string {
-	parts := make([]string, 0, 3)
-	for _, part := range []string{p.Pod, p.Field, p.Message} {
+	parts := make([]string, 0, 4)
+	for _, part := range []string{p.Pod, p.Object, p.Field, p.Message} {
 		if part != "" {
 			parts = append(parts, part)
 		}
@@ -62,7 +68,9 @@ type Result struct {
 	// Pods are the good ones, in the order of the manifest. Names may repeat: that is for the reader of all manifests
 	// to judge.
 	Pods []*v1.Pod
-	// Problems are those of the others. One pod can have several.
+	// Objects are the good config maps and secrets, in the order of the manifest. Names may repeat.
+	Objects []*apiobject.Object
+	// Problems are those of the others. One pod can have several. None has a value of a secret.
 	Problems []Problem
 	// Ignored is what the good pods have and should not, and what counts as if it were not there.
 	Ignored []Problem
@@ -119,29 +127,59 @@ func (d *decoder) document(doc document) {
 		d.unnamed("", fmt.Sprintf("cannot parse it: %s", err))
 		return
 	}
-	d.object(object, "")
+	d.object(object, "", "")
 }
 
-// object takes one document, or one item of a list, whose place in the list is then in where.
-func (d *decoder) object(object map[string]any, where string) {
+// podKind is the kind of a pod.
+const podKind = "Pod"
+
+// object takes one document, or one item of a list, whose place in the list is then in where, and what its kind is when it
+// does not say so in unsaid.
+func (d *decoder) object(object map[string]any, where, unsaid string) {
 	apiVersion, _ := object["apiVersion"].(string)
 	kind, _ := object["kind"].(string)
+	if kind == "" {
+		kind = unsaid
+	}
+	of, listed := listOf(kind)
 	if apiVersion != "v1" && (apiVersion != "" || where == "") {
 		d.unnamed(join(where, "apiVersion"), fmt.Sprintf("must be %q, not %q", "v1", apiVersion))
 		return
 	}
 	switch {
-	case kind == "Pod", kind == "" && where != "":
+	case kind == podKind:
 		d.pod(object, where)
-	case (kind == "PodList" || kind == "List") && where == "":
-		d.list(object)
+	case apiobject.Kind(kind).Known():
+		d.configObject(apiobject.Kind(kind), object, where)
+	case listed && where == "":
+		d.list(object, of)
 	default:
-		d.unnamed(join(where, "kind"), fmt.Sprintf("must be Pod, PodList or List, not %q", kind))
+		d.unnamed(join(where, "kind"), fmt.Sprintf("must be %s, not %q", d.accepted(), kind))
 	}
 }
 
-// list takes a PodList or a List; lists do not nest.
-func (d *decoder) list(object map[string]any) {
+// listOf returns what the items of a list are that do not say so themselves; listed is false for a kind that is no list.
+func listOf(kind string) (of string, listed bool) {
+	switch of, listed = strings.CutSuffix(kind, "List"); {
+	case !listed:
+		return "", false
+	case of == "":
+		return podKind, true
+	default:
+		return of, of == podKind || apiobject.Kind(of).Known()
+	}
+}
+
+// accepted says which kinds a manifest may have.
+func (d *decoder) accepted() string {
+	if d.origin.Standalone {
+		return "Pod, ConfigMap, Secret, or a list of them (List, PodList, ConfigMapList, SecretList)"
+	}
+	return "Pod, PodList or List"
+}
+
+// list takes a list, whose items are of a kind unless they say another; lists do not nest.
+func (d *decoder) list(object map[string]any, of string) {
 	// Sorted, so that the same manifest has the same problems each time it is read.
 	for _, field := range slices.Sorted(maps.Keys(object)) {
 		switch field {
@@ -152,21 +190,21 @@ func (d *decoder) list(object map[string]any) {
 	}
 	items, isList := object["items"].([]any)
 	if !isList && object["items"] != nil {
-		d.unnamed("items", "must be a list of pods")
+		d.unnamed("items", "must be a list of objects")
 		return
 	}
 	for i, item := range items {
 		where := fmt.Sprintf("items[%d]", i)
-		pod, isObject := item.(map[string]any)
+		entry, isObject := item.(map[string]any)
 		if !isObject {
-			d.unnamed(where, "must be a pod")
+			d.unnamed(where, "must be an object")
 			continue
 		}
-		d.object(pod, where)
+		d.object(entry, where, of)
 	}
 }
 
-// unnamed reports a problem of a part that no pod can be made out of.
+// unnamed reports a problem of a part that nothing can be made out of.
 func (d *decoder) unnamed(field, message string) {
 	d.result.Incomplete = true
 	d.problem(Problem{Field: field, Message: message})

@@ -191,7 +191,7 @@ func TestProblemsNamePodAndField(t *testing.T) {
 			"bad item of a list", `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Node"}]}`,
 			"", "items[0].kind", "must be Pod", true,
 		},
-		{"items of another type", "apiVersion: v1\nkind: List\nitems: 3\n", "", "items", "list of pods", true},
+		{"items of another type", "apiVersion: v1\nkind: List\nitems: 3\n", "", "items", "list of objects", true},
 		{"misspelled items", "apiVersion: v1\nkind: List\nitem: []\n", "", "item", "no such field", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

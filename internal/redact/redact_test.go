@@ -1,0 +1,35 @@
+package redact_test
+
+import (
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/quartet-node/quartet/internal/redact"
+)
+
+// TestNoValueOfADocumentIsInAnErrorOfItsParser, whatever is wrong with the document, and what to look for still is.
+func TestNoValueOfADocumentIsInAnErrorOfItsParser(t *testing.T) {
+	const secret = "hunter2"
+	for _, document := range []string{
+		"a: *" + secret, "a: {{" + secret + "}}", "a: [{" + secret + ": 1}: 2]", "a: !!int " + secret, "a: !!float " + secret,
+		"{" + secret + ": x}: y", "a: !!bool " + secret, "? [" + secret + "]\n: x", "a: @" + secret, "a: '" + secret, "a: %" + secret,
+		"a: \"\\q" + secret + "\"", "~: " + secret, "a: !!timestamp " + secret, "a: |\n " + secret + "\n\tx: y\n", "a: b: " + secret,
+		"- !!binary " + secret + "!", "a: &x\nb: *" + secret + " c", "<<: " + secret, "a: `" + secret + "`",
+	} {
+		_, err := yaml.YAMLToJSONStrict([]byte(document))
+		if err == nil {
+			continue // it is no error to this parser
+		}
+		if text := redact.YAML(err.Error()); strings.Contains(text, secret) || text == "" {
+			t.Errorf("%q: %q", document, text)
+		}
+	}
+	if got := redact.JSONType("number 12345"); got != "number" {
+		t.Errorf("the type is %q", got)
+	}
+	if got := redact.YAML(`line 5: key "kind" already set in map`); got != `line 5: key "kind" already set in map` {
+		t.Errorf("a key that repeats is told as %q", got)
+	}
+}

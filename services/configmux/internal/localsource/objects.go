@@ -1,0 +1,225 @@
+package localsource
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
+	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
+	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
+)
+
+// AppliedObject is the outcome of an apply of a config map or a secret.
+type AppliedObject struct {
+	// Key says which one it is, with its namespace.
+	Key apiobject.Key
+	// Op is Add or Update, or None when it was there already as it was asked for.
+	Op podset.Op
+}
+
+// objectEntry is one config map or secret, in memory and on the disk.
+type objectEntry struct {
+	object *apiobject.Object
+	path   string
+	// content are the bytes of its Marshal method.
+	content []byte
+	// createdAt is when it was applied first.
+	createdAt time.Time
+}
+
+// ApplyObject creates a config map or a secret, or replaces the one that was applied by that name. The object belongs to the
+// source from then on. With dryRun it only says what it would do. It fails with an *InvalidError, an *ObjectTakenError or a
+// *FullError when the object cannot be, with a *sealing.FileError when there is no key to encrypt a secret with, and with
+// ErrEnded when the source has ended; with any other error the object is as it was, or as it was asked for, and a second try
+// finds out.
+func (s *Source) ApplyObject(ctx context.Context, object *apiobject.Object, dryRun bool) (AppliedObject, error) {
+	wanted, err := s.objectEntryOf(object)
+	if err != nil {
+		return AppliedObject{}, err
+	}
+	applied, err := s.ask(ctx, func(ctx context.Context) (Applied, error) {
+		op, err := s.applyObject(ctx, wanted, dryRun)
+		return Applied{Op: op}, err
+	})
+	if err != nil {
+		return AppliedObject{}, err
+	}
+	return AppliedObject{Key: wanted.object.Key(), Op: applied.Op}, nil
+}
+
+// DeleteObject takes a config map or a secret out of the source. It fails with an *UnknownObjectError, and otherwise as
+// Delete does.
+func (s *Source) DeleteObject(ctx context.Context, key apiobject.Key) error {
+	if key.Namespace == "" {
+		key.Namespace = metav1.NamespaceDefault
+	}
+	_, err := s.ask(ctx, func(ctx context.Context) (Applied, error) { return Applied{}, s.removeObject(ctx, key) })
+	return err
+}
+
+// objectEntryOf makes what is to be kept of an object. It knows nothing of the others.
+func (s *Source) objectEntryOf(object *apiobject.Object) (*objectEntry, error) {
+	if errs := object.Prepare(); len(errs) > 0 {
+		return nil, invalidObject(object.Key(), errs)
+	}
+	content, err := object.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	return &objectEntry{object: object, path: s.objectPath(object.Key()), content: content}, nil
+}
+
+// invalidObject says what is wrong with an object.
+func invalidObject(key apiobject.Key, errs field.ErrorList) error {
+	invalid := &InvalidError{}
+	for _, e := range errs {
+		invalid.Problems = append(invalid.Problems, staticpod.Problem{Object: key.String(), Field: e.Field, Message: e.ErrorBody()})
+	}
+	return invalid
+}
+
+// applyObject brings an entry in. It runs in the owner's goroutine.
+func (s *Source) applyObject(ctx context.Context, wanted *objectEntry, dryRun bool) (podset.Op, error) {
+	began := s.cfg.Clock.Now()
+	key := wanted.object.Key()
+	known, op := s.objects[key], podset.Add
+	wanted.createdAt = began
+	if known != nil {
+		if bytes.Equal(known.content, wanted.content) {
+			return podset.None, nil
+		}
+		if errs := wanted.object.CheckUpdate(known.object); len(errs) > 0 {
+			return podset.None, invalidObject(key, errs)
+		}
+		wanted.createdAt, op = known.createdAt, podset.Update
+	}
+	if err := s.admitObject(key, known); err != nil || dryRun {
+		return op, err
+	}
+	data, err := s.encodeObject(wanted)
+	if err != nil {
+		return podset.None, err
+	}
+	ctx, span := s.begin(ctx, wanted.path, began)
+	err = s.writeFile(wanted.path, data)
+	telemetry.End(span, err)
+	causes := map[string]context.Context{wanted.path: ctx}
+	if err != nil {
+		// The file may be in its place all the same.
+		s.read(causes)
+		return podset.None, err
+	}
+	s.objects[key] = wanted
+	delete(s.broken, wanted.path)
+	delete(s.broken, asideOf(wanted.path))
+	s.give(causes)
+	return op, nil
+}
+
+// admitObject says why an object cannot be beside the others; nil when it can.
+func (s *Source) admitObject(key apiobject.Key, known *objectEntry) error {
+	if known == nil && len(s.objects) >= s.cfg.MaxObjects {
+		return &FullError{What: "config maps and secrets", Number: len(s.objects)}
+	}
+	if from, path, taken := s.cfg.Others().ObjectHolder(key, Name); taken {
+		return &ObjectTakenError{Key: key, Source: from, Path: path}
+	}
+	return nil
+}
+
+// removeObject takes an object out. It runs in the owner's goroutine.
+func (s *Source) removeObject(ctx context.Context, key apiobject.Key) error {
+	began := s.cfg.Clock.Now()
+	path := s.objectPath(key)
+	known := s.objects[key]
+	if known == nil {
+		broken := slices.DeleteFunc([]string{path, asideOf(path)}, func(path string) bool {
+			_, is := s.broken[path]
+			return !is
+		})
+		if len(broken) == 0 {
+			return &UnknownObjectError{Key: key}
+		}
+		return s.removeFiles(broken)
+	}
+	ctx, span := s.begin(ctx, path, began)
+	span.AddEvent("gone")
+	err := statedir.RemoveFile(path)
+	if err != nil {
+		err = fmt.Errorf("removing the file of the %s: %w: see that %s can be written, and try again", key, err, s.cfg.Dir)
+	}
+	telemetry.End(span, err)
+	causes := map[string]context.Context{path: ctx}
+	if err != nil {
+		// The file may be gone all the same.
+		s.read(causes)
+		return err
+	}
+	delete(s.objects, key)
+	s.give(causes)
+	return nil
+}
+
+// Reseal encrypts all secrets on the disk with the key that seals now, and returns how many files were written for it. One
+// that cannot be opened stays as it is.
+func (s *Source) Reseal(ctx context.Context) (files int, err error) {
+	done, err := s.ask(ctx, func(ctx context.Context) (Applied, error) {
+		n, err := s.reseal(ctx)
+		return Applied{resealed: n}, err
+	})
+	return done.resealed, err
+}
+
+func (s *Source) reseal(ctx context.Context) (files int, err error) {
+	current, err := s.cfg.Seals.Current()
+	if err != nil {
+		return 0, err
+	}
+	paths, err := s.secretFiles()
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range paths {
+		if err := ctx.Err(); err != nil {
+			return files, err
+		}
+		kept, err := readRecord(path)
+		if err != nil || kept.Sealed == nil || kept.Sealed.Key == current {
+			continue // what is wrong with the file is known already
+		}
+		data, err := s.cfg.Seals.Open(*kept.Sealed, kept.key().Path())
+		var unusable *sealing.FileError
+		if errors.As(err, &unusable) {
+			return files, err
+		}
+		if err != nil {
+			continue
+		}
+		box, err := s.cfg.Seals.Seal(data, kept.key().Path())
+		if err != nil {
+			return files, err
+		}
+		kept.Sealed = &box
+		if err := s.writeRecord(path, kept); err != nil {
+			return files, err
+		}
+		files++
+	}
+	return files, nil
+}
+
+// isSecretFile reports whether a name in the directory is that of a secret, or of one that was set aside.
+func isSecretFile(name string) bool {
+	return strings.HasSuffix(strings.TrimSuffix(name, aside), secretExtension)
+}

@@ -1,0 +1,102 @@
+package mux
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
+)
+
+// Selection says which objects a subscriber wants: an empty field leaves none out.
+type Selection struct {
+	Kind            apiobject.Kind
+	Namespace, Name string
+}
+
+// all reports whether nothing is left out.
+func (s Selection) all() bool { return s == Selection{} }
+
+// wants reports whether a value is of the selection. The state of a source always is.
+func (s Selection) wants(e ObjectEntry) bool {
+	o := e.Object
+	return o == nil || (s.Kind == "" || string(s.Kind) == o.GetKind()) && (s.Namespace == "" || s.Namespace == o.GetNamespace()) &&
+		(s.Name == "" || s.Name == o.GetName())
+}
+
+// mark is what the tokens of the selection begin with: one of another selection is not good.
+func (s Selection) mark() []byte {
+	if s.all() {
+		return nil
+	}
+	return fmt.Appendf(nil, "%s/%s/%s:", s.Kind, s.Namespace, s.Name)
+}
+
+// ObjectStream returns what WatchObjects serves of a selection.
+func (m *Mux) ObjectStream(s Selection) stream.Source[ObjectEntry] {
+	return selected{level: m.objects, clock: m.cfg.Clock, selection: s}
+}
+
+// selected is a stream without what a selection leaves out.
+type selected struct {
+	level     stream.Source[ObjectEntry]
+	clock     clock.PassiveClock
+	selection Selection
+}
+
+// Subscribe implements stream.Source.
+func (s selected) Subscribe(ctx context.Context, token []byte) (stream.Subscription[ObjectEntry], error) {
+	mark := s.selection.mark()
+	if rest, ours := bytes.CutPrefix(token, mark); ours {
+		token = rest
+	} else if len(token) > 0 {
+		token = []byte(notOurs)
+	}
+	sub, err := s.level.Subscribe(ctx, token)
+	if err != nil {
+		return nil, err
+	}
+	return &selecting{Subscription: sub, selected: s, mark: mark, toldAt: s.clock.Now()}, nil
+}
+
+// notOurs is a token that no stream has given.
+const notOurs = "of another selection"
+
+// selecting is one subscriber.
+type selecting struct {
+	stream.Subscription[ObjectEntry]
+	selected
+
+	mark []byte
+	// toldAt is when the subscriber was sent something last.
+	toldAt time.Time
+}
+
+// Next implements stream.Subscription. When nothing is left for the subscriber of what happens, it is told for all that that
+// the stream is alive, and how far it is.
+func (s *selecting) Next(ctx context.Context) (stream.Message[ObjectEntry], error) {
+	for {
+		m, err := s.Subscription.Next(ctx)
+		if err != nil {
+			return m, err
+		}
+		if len(m.Token) > 0 {
+			m.Token = slices.Concat(s.mark, m.Token)
+		}
+		now := s.clock.Now()
+		switch {
+		case s.selection.wants(m.Value):
+		case m.Kind == stream.KindDelta && now.Sub(s.toldAt) >= stream.BookmarkInterval:
+			m = stream.Message[ObjectEntry]{Kind: stream.KindBookmark, Token: m.Token}
+		default:
+			continue
+		}
+		s.toldAt = now
+		return m, nil
+	}
+}

@@ -1,0 +1,139 @@
+package server
+
+import (
+	"context"
+	"os"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
+	"github.com/quartet-node/quartet/services/configmux/internal/localsource"
+	"github.com/quartet-node/quartet/services/configmux/internal/mux"
+)
+
+// Objects is who has the config maps and secrets of a node without an API server. All fields but SecretUIDs must be set.
+type Objects struct {
+	// Held has those that count; *mux.Mux does.
+	Held interface {
+		// ObjectStream has the objects of a selection.
+		ObjectStream(selection mux.Selection) stream.Source[mux.ObjectEntry]
+		// Objects returns what can be told of them, sorted.
+		Objects(kind apiobject.Kind) []*configv1.ObjectSummary
+	}
+	// Local keeps those that are applied; *localsource.Source does.
+	Local interface {
+		// ApplyObject creates or replaces one.
+		ApplyObject(ctx context.Context, object *apiobject.Object, dryRun bool) (localsource.AppliedObject, error)
+		// DeleteObject takes one out.
+		DeleteObject(ctx context.Context, key apiobject.Key) error
+	}
+	// Rotate encrypts what is on the disk with another key, and returns how many files that were and the key's name.
+	Rotate func(ctx context.Context) (files int, key string, err error)
+	// SecretUIDs are the users, besides root and the process's own, who are given the values of secrets.
+	SecretUIDs []int
+}
+
+// mayHaveSecrets reports whether the caller is given the values of secrets.
+func (o *Objects) mayHaveSecrets(ctx context.Context) bool {
+	uid, known := rpc.PeerUID(ctx)
+	return known && (uid == 0 || uid == os.Geteuid() || slices.Contains(o.SecretUIDs, uid))
+}
+
+// WatchObjects implements configv1.ConfigServiceServer.
+func (s *Server) WatchObjects(req *configv1.WatchObjectsRequest, out grpc.ServerStreamingServer[configv1.WatchObjectsResponse]) error {
+	if s.objects == nil {
+		return s.UnimplementedConfigServiceServer.WatchObjects(req, out)
+	}
+	selection := mux.Selection{Kind: apiobject.Kind(req.GetKind()), Namespace: req.GetNamespace(), Name: req.GetName()}
+	if err := checkKind(selection.Kind, true); err != nil {
+		return err
+	}
+	if selection.Kind != apiobject.ConfigMap && !s.objects.mayHaveSecrets(out.Context()) {
+		return status.Error(codes.PermissionDenied, "secrets are given to root, to the user of configmux and to those of --secret-uids only: watch as one of them, or ask for the kind ConfigMap")
+	}
+	select {
+	case <-s.opening:
+	case <-out.Context().Done():
+		return out.Context().Err()
+	}
+	return streamrpc.Serve(out.Context(), s.objects.Held.ObjectStream(selection), req.GetResumeToken(), func(f *streamv1.Frame, e mux.ObjectEntry) error {
+		return out.Send(&configv1.WatchObjectsResponse{Frame: f, Object: e.Object, Source: e.Source})
+	})
+}
+
+// checkKind says what is wrong with the kind of a request. Where every kind may be meant it may be empty.
+func checkKind(kind apiobject.Kind, every bool) error {
+	if kind.Known() || kind == "" && every {
+		return nil
+	}
+	return status.Error(codes.InvalidArgument, (&apiobject.KindError{Kind: string(kind)}).Error())
+}
+
+// ListObjects implements configv1.ConfigServiceServer.
+func (s *Server) ListObjects(ctx context.Context, req *configv1.ListObjectsRequest) (*configv1.ListObjectsResponse, error) {
+	if s.objects == nil {
+		return s.UnimplementedConfigServiceServer.ListObjects(ctx, req)
+	}
+	kind := apiobject.Kind(req.GetKind())
+	if err := checkKind(kind, true); err != nil {
+		return nil, err
+	}
+	return &configv1.ListObjectsResponse{Objects: s.objects.Held.Objects(kind)}, nil
+}
+
+// ApplyObject implements configv1.ConfigServiceServer.
+func (s *Server) ApplyObject(ctx context.Context, req *configv1.ApplyObjectRequest) (*configv1.ApplyObjectResponse, error) {
+	if s.objects == nil {
+		return s.UnimplementedConfigServiceServer.ApplyObject(ctx, req)
+	}
+	object, err := apiobject.Unmarshal(apiobject.Kind(req.GetKind()), req.GetObject())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	// Before the other sources were read nobody knows which names they have.
+	select {
+	case <-s.opening:
+	case <-ctx.Done():
+		return nil, statusOf(ctx.Err())
+	}
+	applied, err := s.objects.Local.ApplyObject(ctx, object, req.GetDryRun())
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &configv1.ApplyObjectResponse{Op: opOf(applied.Op), Namespace: applied.Key.Namespace, Name: applied.Key.Name}, nil
+}
+
+// DeleteObject implements configv1.ConfigServiceServer.
+func (s *Server) DeleteObject(ctx context.Context, req *configv1.DeleteObjectRequest) (*configv1.DeleteObjectResponse, error) {
+	if s.objects == nil {
+		return s.UnimplementedConfigServiceServer.DeleteObject(ctx, req)
+	}
+	key := apiobject.Key{Kind: apiobject.Kind(req.GetKind()), Namespace: req.GetNamespace(), Name: req.GetName()}
+	if err := checkKind(key.Kind, false); err != nil {
+		return nil, err
+	}
+	if err := s.objects.Local.DeleteObject(ctx, key); err != nil {
+		return nil, statusOf(err)
+	}
+	return &configv1.DeleteObjectResponse{}, nil
+}
+
+// RotateSecretsKey implements configv1.ConfigServiceServer.
+func (s *Server) RotateSecretsKey(ctx context.Context, req *configv1.RotateSecretsKeyRequest) (*configv1.RotateSecretsKeyResponse, error) {
+	if s.objects == nil {
+		return s.UnimplementedConfigServiceServer.RotateSecretsKey(ctx, req)
+	}
+	files, key, err := s.objects.Rotate(ctx)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &configv1.RotateSecretsKeyResponse{Files: int32(files), Key: key}, nil //nolint:gosec // one for each object
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
+	"github.com/quartet-node/quartet/services/configmux/internal/filesource"
+	"github.com/quartet-node/quartet/services/configmux/internal/httpsource"
+	"github.com/quartet-node/quartet/services/configmux/internal/localsource"
+	"github.com/quartet-node/quartet/services/configmux/internal/mux"
+	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
+	"github.com/quartet-node/quartet/services/configmux/internal/replay"
+	"github.com/quartet-node/quartet/services/configmux/internal/rotation"
+	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
+	"github.com/quartet-node/quartet/services/configmux/internal/server"
+	"github.com/quartet-node/quartet/services/configmux/internal/source"
+)
+
+// sources are those that the configuration asks for.
+type sources struct {
+	// all are in the order in which one goes before the others where two have a config map or a secret of one name.
+	all []source.Source
+	// local is the one that pods are applied to; nil of a replay.
+	local *localsource.Source
+	// keys rotates the key of secrets; nil where there are none, with an API server or a replay.
+	keys *rotation.Rotation
+}
+
+// sourcesOf returns the sources that the configuration asks for. A replay of a recording has no other: it is to depend on
+// nothing else.
+func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometheus.Registerer, member *membership, health *rpc.Health, others func() localsource.Others) sources {
+	if cfg.Replay != "" {
+		return sources{all: []source.Source{replay.New(replay.Config{
+			Path: cfg.Replay, Speed: cfg.ReplaySpeed, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
+		})}}
+	}
+	allowed, standalone := privilege.Allowed(cfg.HostPrivileges), member == nil
+	seals := sealing.NewKeyring(filepath.Join(cfg.StateDir, keyFile), os.Geteuid())
+	seals.Expose(registry)
+	pods := appliedPerRunning * int(cfg.Kubelet.MaxPods)
+	local := localsource.New(localsource.Config{
+		Dir: filepath.Join(cfg.StateDir, appliedDir), Node: cfg.NodeName, Allowed: allowed, Standalone: standalone, Seals: seals,
+		MaxPods: pods, MaxObjects: objectsPerPod * pods, Others: others, Clock: clock.RealClock{}, Tracer: tel.Tracer,
+	})
+	out, holders := sources{local: local}, []rotation.Holder{local}
+	if path := cfg.Kubelet.StaticPodPath; path != "" {
+		file := filesource.New(filesource.Config{
+			Path: path, Node: cfg.NodeName, Allowed: allowed, Standalone: standalone, Seals: seals, Period: cfg.Kubelet.FileCheckFrequency.Duration,
+			Checkpoint: filepath.Join(cfg.StateDir, checkpointFile),
+			Clock:      clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: filesource.NewMetrics(registry),
+		})
+		out.all, holders = append(out.all, file), append(holders, file)
+	}
+	polls := httpsource.NewMetrics(registry)
+	if at := cfg.StaticPodURL(); at != nil {
+		out.all = append(out.all, httpsource.New(httpsource.Config{
+			URL: at, Header: cfg.Kubelet.StaticPodURLHeader, Node: cfg.NodeName, Allowed: allowed, Standalone: standalone, Period: cfg.Kubelet.HTTPCheckFrequency.Duration,
+			Transport: httpsource.NewTransport(), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: polls,
+		}))
+	}
+	out.all = append(out.all, local)
+	requests := apisource.NewMetrics(registry)
+	if member != nil {
+		out.all = append(out.all, member.source(cfg, health, requests, tel.Tracer, tel.Logger))
+	} else {
+		out.keys = rotation.New(seals, holders...)
+	}
+	return out
+}
+
+// served returns what is served of the sources.
+func (s sources) served(cfg nodeconfig.Config, desired *mux.Mux, opened <-chan struct{}) server.Config {
+	out := server.Config{Desired: desired, Opening: opened}
+	if s.local != nil {
+		out.Local = s.local
+	}
+	if s.keys != nil {
+		out.Objects = &server.Objects{Held: desired, Local: s.local, Rotate: s.keys.Rotate, SecretUIDs: cfg.SecretUIDs}
+	}
+	return out
+}
+
+// resume goes on with a rotation of the key that was cut short, once the sources were read.
+func (s sources) resume(ctx context.Context, opened <-chan struct{}, logger *slog.Logger) {
+	if s.keys == nil {
+		return
+	}
+	select {
+	case <-opened:
+	case <-ctx.Done():
+		return
+	}
+	if err := s.keys.Resume(ctx); err != nil && ctx.Err() == nil {
+		logger.Warn("cannot go on with the rotation of the key of secrets; 'quartet secrets rotate-key' does", telemetry.KeyError, err)
+	}
+}
