@@ -17,8 +17,8 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// TestResultsOfProbesOutliveAKill kills syncloop, and all four, under pods whose probes have come to something: no pod's Ready
-// changes that its probe has not changed, and what has started has started.
+// TestResultsOfProbesOutliveAKill kills syncloop, all four, and the runtime, which runs the commands of probes, under pods whose
+// probes have come to something: no pod's Ready changes that its probe has not changed, and what has started has started.
 func TestResultsOfProbesOutliveAKill(t *testing.T) {
 	const steady, unready, starting = "outlives-steady", "outlives-unready", "outlives-starting"
 	state := newChecks(t, steady)
@@ -35,7 +35,7 @@ func TestResultsOfProbesOutliveAKill(t *testing.T) {
 	for _, c := range []struct {
 		title string
 		names []string
-	}{{"syncloop", []string{"syncloop"}}, {"all four", all}} {
+	}{{"syncloop", []string{"syncloop"}}, {"all four", all}, {"containerd", []string{"containerd"}}} {
 		t.Run(c.title, func(t *testing.T) {
 			stream := watchStream(t)
 			answers := watchReady(t, steady, 1)
