@@ -230,10 +230,12 @@ func (q *inquiry) endWrong(i, before *instance, said []string) string {
 	} else if said[1] != fmt.Sprint(before.code) || said[2] != before.reason {
 		return fmt.Sprintf("it exited with %d (%s)", before.code, before.reason)
 	}
-	if code, ends := endsBy(before.name); ends && said[1] == fmt.Sprint(code) {
-		return ""
-	}
+	code, ends := endsBy(before.name)
 	switch {
+	case ends && said[1] == fmt.Sprint(code):
+		return ""
+	case ends && said[2] == "Unknown" && between(before, i, q.deeds.runtimeKilled): // it was killed before it had noted that end
+		return ""
 	case q.deeds.ended[before.id], q.deeds.ended[before.sandbox], during(before, q.deeds.runtimeKilled), strings.HasPrefix(i.cause, causeSpec):
 		return ""
 	case said[2] == "StartError" && during(before, q.deeds.callerKilled): // containerd gives a start up when its caller is gone
@@ -257,13 +259,18 @@ func endsBy(container string) (code int, ends bool) {
 // container can be anything.
 func during(i *instance, kills []time.Time) bool {
 	const about = 500 * time.Millisecond
-	until := i.created.Add(10 * about)
+	until := i.created.Add(20 * about)
 	if !i.begun.IsZero() {
 		until = i.begun.Add(about)
 	}
 	return slices.ContainsFunc(kills, func(at time.Time) bool {
 		return at.After(i.created.Add(-about)) && at.Before(until)
 	})
+}
+
+// between says whether one of some times is between the creation of two containers.
+func between(a, b *instance, times []time.Time) bool {
+	return slices.ContainsFunc(times, func(at time.Time) bool { return at.After(a.created) && at.Before(b.created) })
 }
 
 // changedBetween says whether the manifest of a pod was written or removed between the creation of two of its containers, or so

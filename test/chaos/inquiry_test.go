@@ -29,6 +29,9 @@ func TestTheInquiryFindsWhatIsWrong(t *testing.T) {
 		{"ends by itself", "exited with 1 (Error)", func(b, a *instance, _ map[string][]said, _ *deeds) {
 			b.name, a.name, b.code = failing, failing, 1
 		}, ""},
+		{"its end was lost with the runtime", "exited with 255 (Unknown)", func(b, a *instance, _ map[string][]said, d *deeds) {
+			b.name, a.name, b.code, b.reason, d.runtimeKilled = failing, failing, 255, "Unknown", []time.Time{begun.Add(10 * time.Second)}
+		}, ""},
 		{"given up with its caller", "exited with 128 (StartError)", func(b, _ *instance, _ map[string][]said, d *deeds) {
 			b.started, b.begun, b.code, b.reason = false, time.Time{}, 128, "StartError"
 			d.callerKilled = []time.Time{begun.Add(time.Second)}
