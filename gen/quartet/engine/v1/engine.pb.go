@@ -83,6 +83,67 @@ func (WorkerState) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{0}
 }
 
+// VolumeState is how a volume of a pod is.
+type VolumeState int32
+
+const (
+	// Never sent.
+	VolumeState_VOLUME_STATE_UNSPECIFIED VolumeState = 0
+	// It is to be in place and is not yet; no container of the pod is started before.
+	VolumeState_VOLUME_STATE_SETTING_UP VolumeState = 1
+	// It is in place.
+	VolumeState_VOLUME_STATE_READY VolumeState = 2
+	// Nothing of the pod runs any more, and the volume is removed.
+	VolumeState_VOLUME_STATE_TEARING_DOWN VolumeState = 3
+	// An earlier process has left it, and the pod does not want it, or is not known yet.
+	VolumeState_VOLUME_STATE_FOUND VolumeState = 4
+)
+
+// Enum value maps for VolumeState.
+var (
+	VolumeState_name = map[int32]string{
+		0: "VOLUME_STATE_UNSPECIFIED",
+		1: "VOLUME_STATE_SETTING_UP",
+		2: "VOLUME_STATE_READY",
+		3: "VOLUME_STATE_TEARING_DOWN",
+		4: "VOLUME_STATE_FOUND",
+	}
+	VolumeState_value = map[string]int32{
+		"VOLUME_STATE_UNSPECIFIED":  0,
+		"VOLUME_STATE_SETTING_UP":   1,
+		"VOLUME_STATE_READY":        2,
+		"VOLUME_STATE_TEARING_DOWN": 3,
+		"VOLUME_STATE_FOUND":        4,
+	}
+)
+
+func (x VolumeState) Enum() *VolumeState {
+	p := new(VolumeState)
+	*p = x
+	return p
+}
+
+func (x VolumeState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (VolumeState) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_engine_v1_engine_proto_enumTypes[1].Descriptor()
+}
+
+func (VolumeState) Type() protoreflect.EnumType {
+	return &file_quartet_engine_v1_engine_proto_enumTypes[1]
+}
+
+func (x VolumeState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use VolumeState.Descriptor instead.
+func (VolumeState) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{1}
+}
+
 type ProbeResult int32
 
 const (
@@ -119,11 +180,11 @@ func (x ProbeResult) String() string {
 }
 
 func (ProbeResult) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_engine_v1_engine_proto_enumTypes[1].Descriptor()
+	return file_quartet_engine_v1_engine_proto_enumTypes[2].Descriptor()
 }
 
 func (ProbeResult) Type() protoreflect.EnumType {
-	return &file_quartet_engine_v1_engine_proto_enumTypes[1]
+	return &file_quartet_engine_v1_engine_proto_enumTypes[2]
 }
 
 func (x ProbeResult) Number() protoreflect.EnumNumber {
@@ -132,7 +193,7 @@ func (x ProbeResult) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ProbeResult.Descriptor instead.
 func (ProbeResult) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{1}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{2}
 }
 
 // Pod is a pod of this node.
@@ -676,7 +737,9 @@ type Worker struct {
 	// last time. A restart of syncloop forgets it.
 	Phases []*StartPhase `protobuf:"bytes,13,rep,name=phases,proto3" json:"phases,omitempty"`
 	// What the probes of its running containers have come to, in the order of container and kind.
-	Probes        []*Probe `protobuf:"bytes,14,rep,name=probes,proto3" json:"probes,omitempty"`
+	Probes []*Probe `protobuf:"bytes,14,rep,name=probes,proto3" json:"probes,omitempty"`
+	// The volumes that its containers mount, and those that an earlier process has left, in the order of their names.
+	Volumes       []*Volume `protobuf:"bytes,15,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -809,6 +872,114 @@ func (x *Worker) GetProbes() []*Probe {
 	return nil
 }
 
+func (x *Worker) GetVolumes() []*Volume {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+// Volume is a volume of a pod on this node.
+type Volume struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name in the pod's spec.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its kind, as the kubelet names it, for example "kubernetes.io/empty-dir".
+	Plugin string `protobuf:"bytes,2,opt,name=plugin,proto3" json:"plugin,omitempty"`
+	// How it is.
+	State VolumeState `protobuf:"varint,3,opt,name=state,proto3,enum=quartet.engine.v1.VolumeState" json:"state,omitempty"`
+	// Its folder on the node; empty for one that has none of its own, as a path of the host.
+	Path string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	// What the last try has failed of; empty when it went well. A volume that is in place may have one: it could not be brought up to
+	// date.
+	LastError string `protobuf:"bytes,5,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// Since when something is being done to it; unset when nothing is. One that hangs shows here.
+	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// When it is tried again after a failure; unset when nothing has failed.
+	NextTryAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=next_try_at,json=nextTryAt,proto3" json:"next_try_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Volume) Reset() {
+	*x = Volume{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Volume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Volume) ProtoMessage() {}
+
+func (x *Volume) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Volume.ProtoReflect.Descriptor instead.
+func (*Volume) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Volume) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Volume) GetPlugin() string {
+	if x != nil {
+		return x.Plugin
+	}
+	return ""
+}
+
+func (x *Volume) GetState() VolumeState {
+	if x != nil {
+		return x.State
+	}
+	return VolumeState_VOLUME_STATE_UNSPECIFIED
+}
+
+func (x *Volume) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Volume) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *Volume) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Volume) GetNextTryAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextTryAt
+	}
+	return nil
+}
+
 type Probe struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The container, by its name in the pod.
@@ -837,7 +1008,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -849,7 +1020,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -862,7 +1033,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{11}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Probe) GetContainer() string {
@@ -953,7 +1124,7 @@ type StartPhase struct {
 
 func (x *StartPhase) Reset() {
 	*x = StartPhase{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -965,7 +1136,7 @@ func (x *StartPhase) String() string {
 func (*StartPhase) ProtoMessage() {}
 
 func (x *StartPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -978,7 +1149,7 @@ func (x *StartPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPhase.ProtoReflect.Descriptor instead.
 func (*StartPhase) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{12}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StartPhase) GetPhase() string {
@@ -1018,7 +1189,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1201,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1214,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{13}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{14}
 }
 
 // ListImagesResponse has all images.
@@ -1057,7 +1228,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1240,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1253,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListImagesResponse) GetImages() []*Image {
@@ -1109,7 +1280,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1121,7 +1292,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1134,7 +1305,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{15}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Image) GetId() string {
@@ -1182,7 +1353,7 @@ type EvictPodRequest struct {
 
 func (x *EvictPodRequest) Reset() {
 	*x = EvictPodRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1365,7 @@ func (x *EvictPodRequest) String() string {
 func (*EvictPodRequest) ProtoMessage() {}
 
 func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1378,7 @@ func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodRequest.ProtoReflect.Descriptor instead.
 func (*EvictPodRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{16}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EvictPodRequest) GetPodUid() string {
@@ -1247,7 +1418,7 @@ type EvictPodResponse struct {
 
 func (x *EvictPodResponse) Reset() {
 	*x = EvictPodResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1430,7 @@ func (x *EvictPodResponse) String() string {
 func (*EvictPodResponse) ProtoMessage() {}
 
 func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1443,7 @@ func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodResponse.ProtoReflect.Descriptor instead.
 func (*EvictPodResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{17}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{18}
 }
 
 // GetHealthRequest asks for the health.
@@ -1284,7 +1455,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1467,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +1480,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{18}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{19}
 }
 
 // GetHealthResponse says how syncloop is.
@@ -1329,7 +1500,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1512,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1525,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{19}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -1415,7 +1586,7 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\vtraceparent\x18\x03 \x01(\tR\vtraceparent\"\x14\n" +
 	"\x12ListWorkersRequest\"J\n" +
 	"\x13ListWorkersResponse\x123\n" +
-	"\aworkers\x18\x01 \x03(\v2\x19.quartet.engine.v1.WorkerR\aworkers\"\xbc\x04\n" +
+	"\aworkers\x18\x01 \x03(\v2\x19.quartet.engine.v1.WorkerR\aworkers\"\xf1\x04\n" +
 	"\x06Worker\x12\x17\n" +
 	"\apod_uid\x18\x01 \x01(\tR\x06podUid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -1434,7 +1605,17 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\twaits_for\x18\v \x01(\tR\bwaitsFor\x12$\n" +
 	"\x0ebehind_pod_uid\x18\f \x01(\tR\fbehindPodUid\x125\n" +
 	"\x06phases\x18\r \x03(\v2\x1d.quartet.engine.v1.StartPhaseR\x06phases\x120\n" +
-	"\x06probes\x18\x0e \x03(\v2\x18.quartet.engine.v1.ProbeR\x06probes\"\xa5\x03\n" +
+	"\x06probes\x18\x0e \x03(\v2\x18.quartet.engine.v1.ProbeR\x06probes\x123\n" +
+	"\avolumes\x18\x0f \x03(\v2\x19.quartet.engine.v1.VolumeR\avolumes\"\x8b\x02\n" +
+	"\x06Volume\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06plugin\x18\x02 \x01(\tR\x06plugin\x124\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x1e.quartet.engine.v1.VolumeStateR\x05state\x12\x12\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\x05 \x01(\tR\tlastError\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12:\n" +
+	"\vnext_try_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tnextTryAt\"\xa5\x03\n" +
 	"\x05Probe\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12!\n" +
 	"\fcontainer_id\x18\x02 \x01(\tR\vcontainerId\x12\x12\n" +
@@ -1479,7 +1660,13 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14WORKER_STATE_SYNCING\x10\x01\x12\x1c\n" +
 	"\x18WORKER_STATE_TERMINATING\x10\x02\x12\x1b\n" +
-	"\x17WORKER_STATE_TERMINATED\x10\x03*_\n" +
+	"\x17WORKER_STATE_TERMINATED\x10\x03*\x97\x01\n" +
+	"\vVolumeState\x12\x1c\n" +
+	"\x18VOLUME_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17VOLUME_STATE_SETTING_UP\x10\x01\x12\x16\n" +
+	"\x12VOLUME_STATE_READY\x10\x02\x12\x1d\n" +
+	"\x19VOLUME_STATE_TEARING_DOWN\x10\x03\x12\x16\n" +
+	"\x12VOLUME_STATE_FOUND\x10\x04*_\n" +
 	"\vProbeResult\x12\x1c\n" +
 	"\x18PROBE_RESULT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14PROBE_RESULT_SUCCESS\x10\x01\x12\x18\n" +
@@ -1507,78 +1694,84 @@ func file_quartet_engine_v1_engine_proto_rawDescGZIP() []byte {
 	return file_quartet_engine_v1_engine_proto_rawDescData
 }
 
-var file_quartet_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_quartet_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(WorkerState)(0),               // 0: quartet.engine.v1.WorkerState
-	(ProbeResult)(0),               // 1: quartet.engine.v1.ProbeResult
-	(*Pod)(nil),                    // 2: quartet.engine.v1.Pod
-	(*ListPodsRequest)(nil),        // 3: quartet.engine.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),       // 4: quartet.engine.v1.ListPodsResponse
-	(*WatchPodsRequest)(nil),       // 5: quartet.engine.v1.WatchPodsRequest
-	(*WatchPodsResponse)(nil),      // 6: quartet.engine.v1.WatchPodsResponse
-	(*WatchPodEventsRequest)(nil),  // 7: quartet.engine.v1.WatchPodEventsRequest
-	(*WatchPodEventsResponse)(nil), // 8: quartet.engine.v1.WatchPodEventsResponse
-	(*PodEvent)(nil),               // 9: quartet.engine.v1.PodEvent
-	(*ListWorkersRequest)(nil),     // 10: quartet.engine.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),    // 11: quartet.engine.v1.ListWorkersResponse
-	(*Worker)(nil),                 // 12: quartet.engine.v1.Worker
-	(*Probe)(nil),                  // 13: quartet.engine.v1.Probe
-	(*StartPhase)(nil),             // 14: quartet.engine.v1.StartPhase
-	(*ListImagesRequest)(nil),      // 15: quartet.engine.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),     // 16: quartet.engine.v1.ListImagesResponse
-	(*Image)(nil),                  // 17: quartet.engine.v1.Image
-	(*EvictPodRequest)(nil),        // 18: quartet.engine.v1.EvictPodRequest
-	(*EvictPodResponse)(nil),       // 19: quartet.engine.v1.EvictPodResponse
-	(*GetHealthRequest)(nil),       // 20: quartet.engine.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),      // 21: quartet.engine.v1.GetHealthResponse
-	(*v1.Frame)(nil),               // 22: quartet.stream.v1.Frame
-	(*timestamppb.Timestamp)(nil),  // 23: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 24: google.protobuf.Duration
+	(VolumeState)(0),               // 1: quartet.engine.v1.VolumeState
+	(ProbeResult)(0),               // 2: quartet.engine.v1.ProbeResult
+	(*Pod)(nil),                    // 3: quartet.engine.v1.Pod
+	(*ListPodsRequest)(nil),        // 4: quartet.engine.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),       // 5: quartet.engine.v1.ListPodsResponse
+	(*WatchPodsRequest)(nil),       // 6: quartet.engine.v1.WatchPodsRequest
+	(*WatchPodsResponse)(nil),      // 7: quartet.engine.v1.WatchPodsResponse
+	(*WatchPodEventsRequest)(nil),  // 8: quartet.engine.v1.WatchPodEventsRequest
+	(*WatchPodEventsResponse)(nil), // 9: quartet.engine.v1.WatchPodEventsResponse
+	(*PodEvent)(nil),               // 10: quartet.engine.v1.PodEvent
+	(*ListWorkersRequest)(nil),     // 11: quartet.engine.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),    // 12: quartet.engine.v1.ListWorkersResponse
+	(*Worker)(nil),                 // 13: quartet.engine.v1.Worker
+	(*Volume)(nil),                 // 14: quartet.engine.v1.Volume
+	(*Probe)(nil),                  // 15: quartet.engine.v1.Probe
+	(*StartPhase)(nil),             // 16: quartet.engine.v1.StartPhase
+	(*ListImagesRequest)(nil),      // 17: quartet.engine.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),     // 18: quartet.engine.v1.ListImagesResponse
+	(*Image)(nil),                  // 19: quartet.engine.v1.Image
+	(*EvictPodRequest)(nil),        // 20: quartet.engine.v1.EvictPodRequest
+	(*EvictPodResponse)(nil),       // 21: quartet.engine.v1.EvictPodResponse
+	(*GetHealthRequest)(nil),       // 22: quartet.engine.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),      // 23: quartet.engine.v1.GetHealthResponse
+	(*v1.Frame)(nil),               // 24: quartet.stream.v1.Frame
+	(*timestamppb.Timestamp)(nil),  // 25: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 26: google.protobuf.Duration
 }
 var file_quartet_engine_v1_engine_proto_depIdxs = []int32{
 	0,  // 0: quartet.engine.v1.Pod.worker_state:type_name -> quartet.engine.v1.WorkerState
-	2,  // 1: quartet.engine.v1.ListPodsResponse.pods:type_name -> quartet.engine.v1.Pod
-	22, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
-	2,  // 3: quartet.engine.v1.WatchPodsResponse.pod:type_name -> quartet.engine.v1.Pod
-	22, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
-	9,  // 5: quartet.engine.v1.WatchPodEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
-	23, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
-	12, // 7: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
+	3,  // 1: quartet.engine.v1.ListPodsResponse.pods:type_name -> quartet.engine.v1.Pod
+	24, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
+	3,  // 3: quartet.engine.v1.WatchPodsResponse.pod:type_name -> quartet.engine.v1.Pod
+	24, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	10, // 5: quartet.engine.v1.WatchPodEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
+	25, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
+	13, // 7: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
 	0,  // 8: quartet.engine.v1.Worker.state:type_name -> quartet.engine.v1.WorkerState
-	23, // 9: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
-	23, // 10: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
-	23, // 11: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
-	14, // 12: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
-	13, // 13: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
-	1,  // 14: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
-	23, // 15: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
-	23, // 16: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
-	1,  // 17: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
-	23, // 18: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
-	23, // 19: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
-	24, // 20: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
-	17, // 21: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
-	23, // 22: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
-	3,  // 23: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
-	5,  // 24: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
-	7,  // 25: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
-	10, // 26: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
-	15, // 27: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
-	18, // 28: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
-	20, // 29: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
-	4,  // 30: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
-	6,  // 31: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
-	8,  // 32: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
-	11, // 33: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
-	16, // 34: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
-	19, // 35: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
-	21, // 36: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
-	30, // [30:37] is the sub-list for method output_type
-	23, // [23:30] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	25, // 9: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
+	25, // 10: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
+	25, // 11: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
+	16, // 12: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
+	15, // 13: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
+	14, // 14: quartet.engine.v1.Worker.volumes:type_name -> quartet.engine.v1.Volume
+	1,  // 15: quartet.engine.v1.Volume.state:type_name -> quartet.engine.v1.VolumeState
+	25, // 16: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
+	25, // 17: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
+	2,  // 18: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
+	25, // 19: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
+	25, // 20: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
+	2,  // 21: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
+	25, // 22: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
+	25, // 23: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
+	26, // 24: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
+	19, // 25: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
+	25, // 26: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
+	4,  // 27: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
+	6,  // 28: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
+	8,  // 29: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
+	11, // 30: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
+	17, // 31: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
+	20, // 32: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
+	22, // 33: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
+	5,  // 34: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
+	7,  // 35: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
+	9,  // 36: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
+	12, // 37: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
+	18, // 38: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
+	21, // 39: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
+	23, // 40: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
+	34, // [34:41] is the sub-list for method output_type
+	27, // [27:34] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_quartet_engine_v1_engine_proto_init() }
@@ -1591,8 +1784,8 @@ func file_quartet_engine_v1_engine_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_engine_v1_engine_proto_rawDesc), len(file_quartet_engine_v1_engine_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   20,
+			NumEnums:      3,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
