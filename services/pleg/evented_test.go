@@ -173,3 +173,25 @@ func TestTheStartOfAPodCostsFewCalls(t *testing.T) {
 		t.Errorf("the start of a pod of three containers cost %d calls", best)
 	}
 }
+
+// TestABacklogIsFoldedByPod: a runtime that had no subscriber for a while begins with thousands of events.
+func TestABacklogIsFoldedByPod(t *testing.T) {
+	t.Parallel()
+	fake := fakecri.New(t)
+	const pods, events = 50, 5000
+	for i := range pods {
+		fake.RunPod(fakecri.Pod{UID: fmt.Sprint("uid-", i), Containers: []string{"app"}})
+	}
+	fake.FillBacklog(events, 0) // not old: each may be news
+	r := startPLEG(t, fake.Endpoint())
+	r.synced()
+	r.mode(evented)
+	r.eventually("the backlog was taken", func() bool { return r.metric("quartet_pleg_runtime_events_total") >= events })
+	r.eventually("all is quiet", func() bool { return quiet(fake) })
+	if got := fake.Count("ContainerStatus", ""); got > 4*pods {
+		t.Errorf("%d events of %d pods made %d inspections", events, pods, got)
+	}
+	if got := r.metric("quartet_pleg_unannounced_changes_total"); got != 0 {
+		t.Errorf("%v changes were held against the stream", got)
+	}
+}

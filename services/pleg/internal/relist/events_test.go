@@ -226,8 +226,16 @@ func TestEventsAreReliedOnAgainWhenTheyHaveProvedRight(t *testing.T) {
 		l.Hint(uid, l.clock.Now())
 		l.tick(1)
 	}
-	l.clock.Step(trust.Probation)
-	l.eventually("events are relied on again", func() bool { return l.Progress().Evented })
+	began := l.clock.Now()
+	l.eventually("events are relied on again", func() bool {
+		l.clock.Step(relist.Period)
+		return l.Progress().Evented
+	})
+	// It has been counting since the change that was not announced, which was some ticks before.
+	if took := l.clock.Since(began); took < trust.Probation/2 {
+		t.Errorf("events were relied on again after %v", took)
+	}
+	l.request()
 	fake.Kill(containers["e"])
 	l.request()
 	l.tick(grace)
@@ -275,4 +283,19 @@ func TestMereCreationIsLookedAtWithTheNextTick(t *testing.T) {
 	if got := fake.Count("ListPodSandbox", "b"); got != 1 {
 		t.Errorf("a pod that was started was looked at %d times", got)
 	}
+}
+
+// TestAListThatHangsHasADeadline, and relists come back.
+func TestAListThatHangsHasADeadline(t *testing.T) {
+	fake := fakecri.New(t)
+	r := startWith(t, fake, 300*time.Millisecond)
+	gate := fake.Hang("ListPodSandbox", "")
+	defer gate.Open()
+	r.clock.Step(relist.Period)
+	r.eventually("the relist fails", func() bool { return r.Progress().Err != nil })
+	gate.Open()
+	r.eventually("relists work again", func() bool {
+		r.clock.Step(relist.Period)
+		return r.Progress().Err == nil
+	})
 }
