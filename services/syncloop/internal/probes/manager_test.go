@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
@@ -349,6 +350,26 @@ func TestWhatPeopleAreToldOfProbes(t *testing.T) {
 		}
 		if got := r.manager.Describe("other"); got != nil {
 			t.Errorf("of a pod that is not there: %v", got)
+		}
+	})
+}
+
+// An answer may be any bytes, and what people are told goes over gRPC, which takes no text that is none.
+func TestWhatPeopleAreToldIsText(t *testing.T) {
+	play(t, func(r *rig) {
+		pod := podOf("a", func(p *v1.Pod) { p.Spec.Containers[0].ReadinessProbe = every() })
+		for said, want := range map[string]string{
+			"caf\xe9 closed": "caf\uFFFD closed", strings.Repeat("x", 199) + "\xe9\xe9": strings.Repeat("x", 199) + "…",
+		} {
+			r.answer("a readiness", func(context.Context) probecalls.Answer {
+				return probecalls.Answer{Outcome: probecalls.Failure, Output: said}
+			})
+			r.observe(pod, "s0:ready a@s0:running")
+			r.pass(1500 * time.Millisecond)
+			told := r.manager.Describe(pod.UID)
+			if _, err := proto.Marshal(told[0]); err != nil || told[0].GetSaid() != want {
+				t.Errorf("of %q people are told %q, error %v", said, told[0].GetSaid(), err)
+			}
 		}
 	})
 }

@@ -191,8 +191,9 @@ func (m *Manager) log(ctx context.Context, target probecalls.Target, result deci
 
 func podName(target probecalls.Target) string { return target.Pod.Namespace + "/" + target.Pod.Name }
 
-// shorten cuts a text to maxSaid bytes, between two characters.
+// shorten makes text of any bytes, and cuts it to maxSaid bytes, between two characters.
 func shorten(text string) string {
+	text = strings.ToValidUTF8(text, string(utf8.RuneError))
 	if len(text) <= maxSaid {
 		return text
 	}
