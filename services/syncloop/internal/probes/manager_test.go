@@ -373,3 +373,21 @@ func TestWhatPeopleAreToldIsText(t *testing.T) {
 		}
 	})
 }
+
+func TestAProbeThatIsChangedWhileItIsAskedWaitsForItsAnswer(t *testing.T) {
+	play(t, func(r *rig) {
+		pod := podOf("a", func(p *v1.Pod) { p.Spec.Containers[0].ReadinessProbe = every() })
+		r.answer("a readiness", func(context.Context) probecalls.Answer {
+			time.Sleep(3 * time.Second)
+			return probecalls.Answer{Outcome: probecalls.Success}
+		})
+		started := time.Now()
+		r.observe(pod, "s0:ready a@s0:running")
+		r.pass(time.Second)
+		changed := pod.DeepCopy()
+		changed.Spec.Containers[0].ReadinessProbe.FailureThreshold = 5
+		r.observeStarted(changed, "s0:ready a@s0:running", started)
+		r.pass(2500 * time.Millisecond)
+		r.expect("calls", &r.calls, "0 a readiness, 3 a readiness")
+	})
+}

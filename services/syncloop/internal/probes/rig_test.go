@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -48,6 +49,18 @@ type rig struct {
 	calls   []string
 	changes []string
 	forgot  []string
+	// calling has the probes that are being asked, and broken the rules that were broken.
+	calling map[string]bool
+	broken  []string
+	// may has the kinds of probes that may be asked now; nil lets all.
+	may map[string]bool
+}
+
+// breaks notes that a rule was broken.
+func (r *rig) breaks(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.broken = append(r.broken, fmt.Sprintf("after %v: ", time.Since(r.begun))+fmt.Sprintf(format, args...))
 }
 
 // play runs a test in a bubble, whose clock moves when everybody waits.
@@ -59,6 +72,9 @@ func play(t *testing.T, test func(*rig)) {
 		r.start()
 		test(r)
 		r.kill()
+		for _, rule := range r.broken {
+			t.Error(rule)
+		}
 	})
 }
 
@@ -106,6 +122,7 @@ func (r *rig) start() {
 func (r *rig) probe(ctx context.Context, t probecalls.Target) probecalls.Answer {
 	name := t.Container.Name + " " + strings.ToLower(string(t.Kind))
 	r.note(&r.calls, name)
+	defer r.enter(t)()
 	r.mu.Lock()
 	answer := r.answers[name]
 	r.mu.Unlock()
@@ -113,6 +130,36 @@ func (r *rig) probe(ctx context.Context, t probecalls.Target) probecalls.Answer 
 		return probecalls.Answer{Outcome: probecalls.Success}
 	}
 	return answer(ctx)
+}
+
+// enter notes a call and whether it may be made, and returns what notes its end.
+func (r *rig) enter(t probecalls.Target) (leave func()) {
+	kind, key := strings.ToLower(string(t.Kind)), t.ContainerID+" "+string(t.Kind)
+	r.mu.Lock()
+	again, may := r.calling[key], r.may == nil || r.may[kind]
+	if r.calling == nil {
+		r.calling = map[string]bool{}
+	}
+	r.calling[key] = true
+	r.mu.Unlock()
+	started := r.manager.Startup(t.ContainerID)
+	switch {
+	case again:
+		r.breaks("%s is asked while it is being asked", key)
+	case !may:
+		r.breaks("%s is asked, and the container does not run, or its pod ends", key)
+	case t.Kind == probecalls.Startup && started != decide.Unknown:
+		r.breaks("%s is asked once more", key)
+	case t.Kind != probecalls.Startup && t.Container.StartupProbe != nil && started != decide.Success:
+		r.breaks("%s is asked before the container has started", key)
+	case t.Kind == probecalls.Liveness && r.manager.Liveness(t.ContainerID) == decide.Failure:
+		r.breaks("%s is asked after it has failed", key)
+	}
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.calling, key)
+	}
 }
 
 func (r *rig) forget(t probecalls.Target) {
@@ -176,6 +223,9 @@ func (r *rig) files() string {
 	var all []string
 	for _, e := range entries {
 		data, err := os.ReadFile(filepath.Join(r.dir, e.Name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it is being replaced
+		}
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -190,11 +240,15 @@ func (r *rig) observe(pod *v1.Pod, words string) *lifecyclev1.PodStatus {
 }
 
 func (r *rig) observeStarted(pod *v1.Pod, words string, started time.Time) *lifecyclev1.PodStatus {
+	return r.observeEnding(pod, words, started, false)
+}
+
+func (r *rig) observeEnding(pod *v1.Pod, words string, started time.Time, ending bool) *lifecyclev1.PodStatus {
 	status := observedtest.Status(pod, words)
 	for _, c := range status.GetContainers() {
 		c.StartedAt = timestamppb.New(started)
 	}
-	r.manager.Observe(pod, status, "10.0.0.9", false)
+	r.manager.Observe(pod, status, "10.0.0.9", ending)
 	return status
 }
 
