@@ -8,7 +8,8 @@
 //
 // A container may skip phases when nobody looked in between:
 //   - one that is seen for the first time when it has ended makes DIED alone: STARTED says "is running", and it is not;
-//   - one that is gone without having been seen to end makes DIED, then REMOVED, for whoever counts deaths.
+//   - one that is gone without having been seen to end makes DIED, then REMOVED, for whoever counts deaths: also one that was
+//     only listed, since it was shown with its pod.
 //
 // What was told outlives the process as Told. What is seen first after that is compared with it, and then STARTED is told of a
 // container that has ended too: it is history, and its reader wants the whole.
@@ -201,11 +202,10 @@ func stepTo(before, after phase, c *lifecyclev1.Container) (Change, bool) {
 func (k known) removals(seen *lifecyclev1.PodStatus) []Change {
 	var changes []Change
 	for _, c := range slices.Backward(k.status.GetContainers()) {
-		before, known := k.phases[c.GetId()]
-		if !known || FindContainer(seen, c.GetId()) != nil {
+		if FindContainer(seen, c.GetId()) != nil {
 			continue
 		}
-		if before < phaseDied {
+		if k.phases[c.GetId()] < phaseDied {
 			changes = append(changes, Change{Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, Container: c})
 		}
 		changes = append(changes, Change{Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, Container: c})

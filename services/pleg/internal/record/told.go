@@ -35,8 +35,8 @@ func (p Pod) Told() Told {
 		}
 		return t
 	case p.told != nil && p.told.Status != nil && p.Status != nil:
-		// It was listed only, and so nothing was told but that it cannot be inspected.
-		t := Told{Status: proto.CloneOf(p.told.Status), Phases: p.told.Phases}
+		// It was listed only, and so nothing was told but that it cannot be inspected, and what containers it has now.
+		t := Told{Status: withListed(p.told.Status, p.Status), Phases: p.told.Phases}
 		t.Status.InspectError, t.Status.UnknownSince = p.Status.GetInspectError(), p.Status.GetUnknownSince()
 		return t
 	case p.told != nil && p.Status == nil:
@@ -78,7 +78,7 @@ func (p Pod) known() known {
 	if !p.Restored() {
 		return known{status: p.Status, phases: p.phases, failed: failed}
 	}
-	k := known{status: p.told.Status, brief: true, failed: failed || p.told.Status.GetInspectError() != ""}
+	k := known{status: withListed(p.told.Status, p.Status), brief: true, failed: failed || p.told.Status.GetInspectError() != ""}
 	if p.told.Phases == nil {
 		return k
 	}
@@ -91,6 +91,23 @@ func (p Pod) known() known {
 		}
 	}
 	return k
+}
+
+// withListed adds the containers that were listed since to what was told; both may be nil.
+func withListed(told, listed *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
+	if listed == nil {
+		return told
+	}
+	both := proto.CloneOf(told)
+	if both == nil {
+		both = &lifecyclev1.PodStatus{Uid: listed.GetUid()}
+	}
+	for _, c := range brief(listed).GetContainers() {
+		if FindContainer(both, c.GetId()) == nil {
+			both.Containers = append(both.Containers, c)
+		}
+	}
+	return both
 }
 
 // sameSandbox tells whether nothing has changed about a sandbox.

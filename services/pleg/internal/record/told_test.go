@@ -1,6 +1,7 @@
 package record_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -114,9 +115,42 @@ func TestAPodThatWasNeverInspectedIsToldAsItWasListed(t *testing.T) {
 	if diff := cmp.Diff([]string{"CONTAINER_STARTED a"}, say(changes)); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
+	_, changes = record.Restore(listed.Told()).Observe(status())
+	if diff := cmp.Diff([]string{"CONTAINER_DIED a", "CONTAINER_REMOVED a", "POD_SYNC"}, say(changes)); diff != "" {
+		t.Errorf("when it is gone (-want +got):\n%s", diff)
+	}
 	if told := (record.Pod{}).Told(); told.Status != nil {
 		t.Errorf("of a pod of which nothing was told it says %v", told)
 	}
+}
+
+// TestAContainerThatWasOnlyListedEndsAsAnyOther: whoever looked was shown it.
+func TestAContainerThatWasOnlyListedEndsAsAnyOther(t *testing.T) {
+	listed := named(sandbox("s", ready), container("b", running, 2), container("a", unknown, 1))
+	before, _ := record.Pod{}.Observe(named(sandbox("s", ready), container("a", exited, 1)))
+	for what, tt := range map[string]struct {
+		pod  record.Pod
+		want []string
+	}{
+		"by a pleg that knows nothing of the pod": {record.Pod{}, []string{"CONTAINER_DIED a", "CONTAINER_REMOVED a", "CONTAINER_DIED b", "CONTAINER_REMOVED b"}},
+		"by one to which the pod is new":          {record.Restore(record.Told{}), []string{"CONTAINER_DIED a", "CONTAINER_REMOVED a", "CONTAINER_DIED b", "CONTAINER_REMOVED b"}},
+		"by one that knows what was told":         {record.Restore(before.Told()), []string{"CONTAINER_DIED b", "CONTAINER_REMOVED b", "CONTAINER_REMOVED a"}},
+	} {
+		failed, _ := tt.pod.Fail(proto.CloneOf(listed), "no answer")
+		_, changes := failed.Observe(status())
+		if diff := cmp.Diff(tt.want, ofContainers(changes)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+		_, changes = record.Restore(failed.Told()).Observe(status())
+		if diff := cmp.Diff(tt.want, ofContainers(changes)); diff != "" {
+			t.Errorf("%s, and after a restart (-want +got):\n%s", what, diff)
+		}
+	}
+}
+
+// ofContainers says changes without those of the pod.
+func ofContainers(changes []record.Change) []string {
+	return slices.DeleteFunc(say(changes), func(what string) bool { return what == "POD_SYNC" })
 }
 
 func TestOnlyWhatWouldBeToldMoves(t *testing.T) {

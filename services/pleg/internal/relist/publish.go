@@ -22,15 +22,10 @@ import (
 // no events, only the state: it may have happened long before. When it is, it makes the events that are missing; nobody
 // listens yet, but who has been told what came before is sent them when he comes back.
 func (r *Relister) publish(uid string, p *pod, changes []record.Change, moved bool) {
-	synced := r.isSynced()
-	if !synced && !r.remembers {
-		r.show(uid, p)
-	} else {
-		if len(changes) == 0 && synced && !p.shown && !p.record.Gone() {
-			// Who has subscribed since was not told of the pod, and is to be.
-			changes = []record.Change{{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC}}
-		}
+	if r.isSynced() || r.remembers {
 		r.emit(uid, p, changes)
+	} else {
+		r.show(uid, p)
 	}
 	if moved || len(changes) > 0 {
 		r.cfg.Told.Note(uid, p.record, r.cfg.Events.Token())

@@ -1,0 +1,309 @@
+package relist_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+)
+
+// How far a container is, as a follower knows it.
+const (
+	rankStarted = iota + 1
+	rankDied
+	rankRemoved
+)
+
+var ranks = map[lifecyclev1.EventType]int{
+	lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED: rankStarted,
+	lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED:    rankDied,
+	lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED: rankRemoved,
+}
+
+// follower follows events by stream.Follow, as everybody does, and holds what it is told against the rules.
+type follower struct {
+	world *world
+	stop  func()
+
+	mu sync.Mutex
+	// gate holds it up while it does not read; nil while it reads.
+	gate chan struct{}
+	// known is how far the containers are, and of which pods.
+	known map[string]int
+	pods  map[string]string
+	held  map[string]*lifecyclev1.PodStatus
+	// unsure are the pods that a snapshot has shown with an inspection that failed: what has happened to their containers
+	// before shows when it works. shown is how far these containers are by that; their events may still come.
+	unsure map[string]bool
+	shown  map[string]int
+	// deltas are the events that came one by one, wrong is which rules they broke; snapshots counts the changes that came out
+	// of a snapshot.
+	deltas    []*lifecyclev1.Event
+	wrong     []string
+	snapshots int
+	// log is what it was told, for who has to find out what went wrong.
+	log []string
+}
+
+func follow(w *world, source stream.Source[*lifecyclev1.Event]) *follower {
+	f := &follower{world: w, known: map[string]int{}, pods: map[string]string{}, held: map[string]*lifecyclev1.PodStatus{}, unsure: map[string]bool{}, shown: map[string]int{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = stream.Follow(ctx, stream.FollowConfig[*lifecyclev1.Event]{
+			Source: slowed{source, f}, Handle: f.handle, Logger: slog.New(slog.DiscardHandler),
+		})
+	}()
+	f.stop = func() { f.pause(false); cancel(); <-done }
+	return f
+}
+
+func (f *follower) pause(paused bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case paused && f.gate == nil:
+		f.gate = make(chan struct{})
+	case !paused && f.gate != nil:
+		close(f.gate)
+		f.gate = nil
+	}
+}
+
+func (f *follower) breaks(rule, format string, args ...any) {
+	f.wrong = append(f.wrong, rule+": "+fmt.Sprintf(format, args...))
+}
+
+func (f *follower) handle(c stream.Change[*lifecyclev1.Event]) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.log = append(f.log, fmt.Sprintf("op %d, from snapshot %v: %v", c.Op, c.FromSnapshot, c.New))
+	if c.FromSnapshot {
+		f.snapshots++
+		f.snapshot(c)
+		return
+	}
+	f.deltas = append(f.deltas, c.New)
+	f.held[c.Key] = c.New.GetStatus()
+	if c.Op == stream.OpRemove {
+		delete(f.held, c.Key)
+	}
+	if f.unsure[c.Key] {
+		for id, rank := range ranksOf(c.New.GetStatus()) {
+			f.shown[id] = max(f.shown[id], rank)
+		}
+		f.unsure[c.Key] = c.New.GetStatus().GetInspectError() != ""
+	}
+	id, rank := c.New.GetContainerId(), ranks[c.New.GetType()]
+	if rank == 0 {
+		return
+	}
+	switch before := f.known[id]; {
+	case rank <= before && f.world.mayRepeat():
+		return
+	case rank == before:
+		f.breaks("Unique", "%v of %s came twice", c.New.GetType(), id)
+	case rank < before:
+		f.breaks("Ordered", "%v of %s came after rank %d", c.New.GetType(), id, before)
+	case rank == rankRemoved && before == rankStarted:
+		f.breaks("Reliable", "%s was removed, and its death was not told", id)
+	}
+	f.known[id], f.pods[id] = rank, c.Key
+	f.checkFacts(c.New)
+}
+
+// checkFacts holds an event against what has happened.
+func (f *follower) checkFacts(e *lifecyclev1.Event) {
+	f.world.mu.Lock()
+	defer f.world.mu.Unlock()
+	end, seen := f.world.ended[e.GetContainerId()], false
+	for _, c := range e.GetStatus().GetContainers() {
+		seen = seen || c.GetId() == e.GetContainerId()
+	}
+	if e.GetType() == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED && seen &&
+		(end == nil || e.GetExitCode() != end.GetExitCode() || !e.GetOccurredAt().AsTime().Equal(time.Unix(0, end.GetFinishedAt()))) {
+		f.breaks("Reliable", "the death of %s is told as %v, and it was %v", e.GetContainerId(), e, end)
+	}
+}
+
+// snapshot takes a difference between a fresh snapshot and what is held.
+func (f *follower) snapshot(c stream.Change[*lifecyclev1.Event]) {
+	fresh := c.New.GetStatus()
+	f.unsure[c.Key] = fresh.GetInspectError() != ""
+	there := ranksOf(fresh)
+	for id, rank := range there {
+		f.pods[id] = c.Key
+		if rank == rankDied || !f.unsure[c.Key] {
+			f.known[id] = max(f.known[id], rank)
+		} else {
+			f.shown[id] = max(f.shown[id], rank)
+		}
+	}
+	for id, uid := range f.pods {
+		if _, still := there[id]; !still && uid == c.Key {
+			f.known[id] = rankRemoved
+		}
+	}
+	if c.Op == stream.OpRemove {
+		delete(f.held, c.Key)
+	} else {
+		f.held[c.Key] = fresh
+	}
+}
+
+// ranksOf returns how far the containers of a status are.
+func ranksOf(s *lifecyclev1.PodStatus) map[string]int {
+	all := map[string]int{}
+	for _, c := range s.GetContainers() {
+		all[c.GetId()] = map[lifecyclev1.ContainerState]int{
+			lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING: rankStarted, lifecyclev1.ContainerState_CONTAINER_STATE_EXITED: rankDied,
+		}[c.GetState()]
+	}
+	return all
+}
+
+// complete checks that nothing is missing once everything has come to rest.
+func (f *follower) complete() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.world.mu.Lock()
+	defer f.world.mu.Unlock()
+	there := map[string]bool{}
+	for _, c := range f.world.containers {
+		there[c.GetId()] = true
+		want := map[runtimeapi.ContainerState]int{
+			runtimeapi.ContainerState_CONTAINER_RUNNING: rankStarted, runtimeapi.ContainerState_CONTAINER_EXITED: rankDied,
+		}[c.GetState()]
+		if told := max(f.known[c.GetId()], f.shown[c.GetId()]); told < want {
+			f.breaks("Reliable", "%s is %v, and it was told rank %d", c.GetId(), c.GetState(), told)
+		}
+	}
+	for _, ids := range []map[string]int{f.known, f.shown} {
+		for id := range ids {
+			if !there[id] && f.known[id] != rankRemoved {
+				f.breaks("Reliable", "%s is gone, and it was told rank %d", id, f.known[id])
+			}
+		}
+	}
+	if diff := diffWorld(f.world, f.held, true); diff != "" {
+		f.breaks("Reliable", "what it holds is not what the runtime has (-runtime +held):\n%s", diff)
+	}
+}
+
+// take returns what it was told so far, the deltas and the changes out of snapshots, and forgets it.
+func (f *follower) take() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	said := []string{}
+	for _, e := range f.deltas {
+		said = append(said, fmt.Sprint(e.GetType(), " ", e.GetContainerId()))
+	}
+	if f.snapshots > 0 {
+		said = append(said, fmt.Sprintf("%d changes out of a snapshot", f.snapshots))
+	}
+	f.deltas, f.snapshots = nil, 0
+	return said
+}
+
+// broken returns the rules that were broken, with all that it was told.
+func (f *follower) broken() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.wrong) == 0 {
+		return nil
+	}
+	return append(f.wrong, f.log...)
+}
+
+// slowed is a source whose subscriptions wait while their follower does not read.
+type slowed struct {
+	stream.Source[*lifecyclev1.Event]
+
+	f *follower
+}
+
+func (s slowed) Subscribe(ctx context.Context, token []byte) (stream.Subscription[*lifecyclev1.Event], error) {
+	sub, err := s.Source.Subscribe(ctx, token)
+	return slowSubscription{sub, s.f}, err
+}
+
+type slowSubscription struct {
+	stream.Subscription[*lifecyclev1.Event]
+
+	f *follower
+}
+
+func (s slowSubscription) Next(ctx context.Context) (stream.Message[*lifecyclev1.Event], error) {
+	s.f.mu.Lock()
+	gate := s.f.gate
+	s.f.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+		}
+	}
+	return s.Subscription.Next(ctx)
+}
+
+// door leads to the pleg that runs, when one does. What breaks it ends every subscription, in the middle of whatever it sends.
+type door struct {
+	mu     sync.Mutex
+	now    *process
+	broken context.Context //nolint:containedctx // the life of the connections
+	cut    func()
+}
+
+var errAway = errors.New("pleg is away")
+
+func (d *door) set(p *process) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cut != nil {
+		d.cut()
+	}
+	d.now = p
+	d.broken, d.cut = context.WithCancel(context.Background())
+}
+
+func (d *door) Subscribe(ctx context.Context, token []byte) (stream.Subscription[*lifecyclev1.Event], error) {
+	d.mu.Lock()
+	p, broken := d.now, d.broken
+	d.mu.Unlock()
+	if p == nil {
+		return nil, errAway
+	}
+	select {
+	case <-p.Synced():
+	case <-broken.Done():
+		return nil, errAway
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	sub, err := p.events.Subscribe(ctx, token)
+	return connection{sub, broken}, err
+}
+
+type connection struct {
+	stream.Subscription[*lifecyclev1.Event]
+
+	broken context.Context //nolint:containedctx // the life of the connection
+}
+
+func (c connection) Next(ctx context.Context) (stream.Message[*lifecyclev1.Event], error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.broken, cancel)()
+	if c.broken.Err() != nil {
+		return stream.Message[*lifecyclev1.Event]{}, errAway
+	}
+	return c.Subscription.Next(ctx)
+}
