@@ -252,7 +252,7 @@ func (d *drawing) position(at time.Time) float64 {
 func (d *drawing) footer() {
 	var notes []string
 	if whole := d.window.length(); d.idle.length > whole/10 && d.idle.length > 10*time.Millisecond {
-		notes = append(notes, fmt.Sprintf("no span covers %s from %s on: the pod waited for its turn, a back-off or an init container", length(d.idle.length), length(d.idle.at.Sub(d.window.from))))
+		notes = append(notes, fmt.Sprintf("no span covers %s from %s on: the pod waited for its turn, a back-off, an init container or a probe", length(d.idle.length), length(d.idle.at.Sub(d.window.from))))
 	}
 	if d.hidden > 0 {
 		notes = append(notes, fmt.Sprintf("%s began after Ready, and %s shown with --all", count(d.hidden, "span"), isAre(d.hidden)))
