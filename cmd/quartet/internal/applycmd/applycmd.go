@@ -1,5 +1,5 @@
-// Package applycmd is the commands that change what a node is to run: apply and delete. They read manifests, and give
-// them to configmux, who validates them, keeps them and says what is wrong with them.
+// Package applycmd is the commands that change what a node is to run, and how that is kept: apply, delete and secrets. They
+// read manifests, and give them to configmux, who validates them, keeps them and says what is wrong with them.
 package applycmd
 
 import (
@@ -23,11 +23,17 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
-// callTimeout is how long configmux has to answer; it writes a file.
-const callTimeout = 15 * time.Second
+const (
+	// callTimeout is how long configmux has to answer; it writes a file.
+	callTimeout = 15 * time.Second
+	// rotateTimeout is how long it has to write all files with secrets.
+	rotateTimeout = 5 * time.Minute
+)
 
-// Commands returns apply and delete.
-func Commands() []*cobra.Command { return []*cobra.Command{applyCommand(), deleteCommand()} }
+// Commands returns apply, delete and secrets.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{applyCommand(), deleteCommand(), secretsCommand()}
+}
 
 func applyCommand() *cobra.Command {
 	var stateDir string
@@ -35,11 +41,12 @@ func applyCommand() *cobra.Command {
 	var dry dryRun
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-...",
-		Short: "Run the pods of manifests until they are deleted",
-		Long: "Run the pods of manifests until 'quartet delete' takes them away, through restarts of the node. A manifest is YAML\n" +
-			"documents or JSON, each a Pod or a list of pods (List, PodList). Of a directory every .yaml, .yml and .json counts, in\n" +
-			"the order of names; '-' is the standard input. What is wrong with a pod does not keep the others from being applied,\n" +
-			"and ends the command with 1.",
+		Short: "Run the pods of manifests, and keep their config maps and secrets, until they are deleted",
+		Long: "Run the pods of manifests until 'quartet delete' takes them away, through restarts of the node, and keep the config\n" +
+			"maps and secrets, these encrypted. A manifest is YAML documents or JSON, each a Pod, a ConfigMap, a Secret or a list of\n" +
+			"them (List, PodList, ConfigMapList, SecretList). Of a directory every .yaml, .yml and .json counts, in the order of\n" +
+			"names; '-' is the standard input. What is wrong with one does not keep the others from being applied, and ends the\n" +
+			"command with 1. A node with an API server takes its config maps and secrets from there, and none by this command.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) > 0:
@@ -51,7 +58,7 @@ func applyCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVarP(&paths, "filename", "f", nil, "`FILE` or directory with the manifests, or - for the standard input; may be repeated")
-	cmd.Flags().Var(&dry, "dry-run", "let configmux validate the pods, and change nothing; 'server' and 'none' are understood too")
+	cmd.Flags().Var(&dry, "dry-run", "let configmux validate what is given, and change nothing; 'server' and 'none' are understood too")
 	cmd.Flags().Lookup("dry-run").NoOptDefVal = "true"
 	target.AddFlag(cmd.Flags(), &stateDir)
 	return cmd
@@ -61,11 +68,11 @@ func deleteCommand() *cobra.Command {
 	var stateDir, namespace string
 	var paths []string
 	cmd := &cobra.Command{
-		Use:   "delete pod NAME... | delete pod/NAME... | delete -f FILE|DIR|-...",
-		Short: "Take away pods that were applied",
-		Long: "Take away pods that were applied, by name, with or without the node's suffix, or by the manifests that they were\n" +
-			"applied with, of which only the names count. NAME may be NAMESPACE/NAME. A pod of a manifest directory goes away\n" +
-			"with its file, and not by this.",
+		Use:   "delete pod|configmap|secret NAME... | delete KIND/NAME... | delete -f FILE|DIR|-...",
+		Short: "Take away pods, config maps and secrets that were applied",
+		Long: "Take away pods, config maps and secrets that were applied, by name, or by the manifests that they were applied with, of\n" +
+			"which only the names count. A pod may be named with or without the node's suffix, and NAME may be NAMESPACE/NAME. What\n" +
+			"is in a manifest directory goes away with its file, and not by this.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, err := namesOf(args, namespace, paths)
 			if err != nil {
@@ -75,12 +82,12 @@ func deleteCommand() *cobra.Command {
 				if len(paths) > 0 {
 					return c.removeAll(cmd, paths)
 				}
-				return eachName(cmd, names, func(n podName) error { return c.remove(cmd.Context(), cmd.OutOrStdout(), n) })
+				return eachName(cmd, names, func(n objectName) error { return c.remove(cmd.Context(), cmd.OutOrStdout(), n) })
 			})
 		},
 	}
-	cmd.Flags().StringSliceVarP(&paths, "filename", "f", nil, "`FILE` or directory with manifests of the pods, or - for the standard input; may be repeated")
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of the pods that are named; \"default\" without it")
+	cmd.Flags().StringSliceVarP(&paths, "filename", "f", nil, "`FILE` or directory with manifests of them, or - for the standard input; may be repeated")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of what is named; \"default\" without it")
 	target.AddFlag(cmd.Flags(), &stateDir)
 	return cmd
 }
@@ -105,11 +112,14 @@ func withClient(stateDir string, do func(client) error) (err error) {
 	return do(client{configv1.NewConfigServiceClient(conn), addresses.ConfigMux, stateDir})
 }
 
-// applyAll applies the pods of manifests.
+// applyAll applies what manifests have.
 func (c client) applyAll(cmd *cobra.Command, paths []string, dryRun bool) error {
 	tried, err := eachItem(cmd, paths, "applied", func(i item) error {
 		if i.err != nil {
 			return i.err
+		}
+		if i.pod == nil {
+			return c.applyObject(cmd.Context(), cmd.OutOrStdout(), i, dryRun)
 		}
 		if err := c.apply(cmd.Context(), cmd.OutOrStdout(), i.pod, dryRun); err != nil {
 			return err
@@ -117,12 +127,12 @@ func (c client) applyAll(cmd *cobra.Command, paths []string, dryRun bool) error 
 		return tellIgnored(cmd.ErrOrStderr(), i, i.pod)
 	})
 	if err == nil && tried == 0 {
-		return errors.New("there is no pod to apply: the lists have no items")
+		return errors.New("there is nothing to apply: the lists have no items")
 	}
 	return err
 }
 
-// removeAll deletes the pods of manifests. What else is wrong with a manifest does not matter where the name can be told.
+// removeAll deletes what manifests have. What else is wrong with a manifest does not matter where the name can be told.
 func (c client) removeAll(cmd *cobra.Command, paths []string) error {
 	tried, err := eachItem(cmd, paths, "deleted", func(i item) error {
 		switch {
@@ -131,11 +141,11 @@ func (c client) removeAll(cmd *cobra.Command, paths []string) error {
 		case i.err != nil:
 			return i.err
 		default:
-			return errors.New("it has no metadata.name, so that it is not known which pod to delete")
+			return errors.New("it has no metadata.name, so that it is not known what to delete")
 		}
 	})
 	if err == nil && tried == 0 {
-		_, err = fmt.Fprintln(cmd.ErrOrStderr(), "there is no pod to delete: the lists have no items")
+		_, err = fmt.Fprintln(cmd.ErrOrStderr(), "there is nothing to delete: the lists have no items")
 	}
 	return err
 }
@@ -156,12 +166,28 @@ func (c client) apply(ctx context.Context, out io.Writer, pod *v1.Pod, dryRun bo
 	if err := stored.Unmarshal(answer.GetPod().GetPod()); err != nil {
 		return fmt.Errorf("it was applied, and configmux's answer cannot be read: %w: is this command of the same version?", err)
 	}
+	return tell(out, objectName{podKind, stored.Namespace, stored.Name}, answer.GetPod().GetOp(), dryRun)
+}
+
+// tell prints what became of what was applied.
+func tell(out io.Writer, n objectName, op configv1.Op, dryRun bool) error {
 	note := ""
 	if dryRun {
 		note = " (dry run)"
 	}
-	_, err = fmt.Fprintf(out, "%s %s%s\n", podName{stored.Namespace, stored.Name}, became(answer.GetPod().GetOp()), note)
+	_, err := fmt.Fprintf(out, "%s %s%s\n", n, became(op), note)
 	return err
+}
+
+// applyObject applies a config map or a secret, and prints what became of it.
+func (c client) applyObject(ctx context.Context, out io.Writer, i item, dryRun bool) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	answer, err := c.ApplyObject(ctx, &configv1.ApplyObjectRequest{Kind: i.name.kind.inManifest(), Object: i.object, DryRun: dryRun})
+	if err != nil {
+		return c.explainObject(err)
+	}
+	return tell(out, objectName{i.name.kind, answer.GetNamespace(), answer.GetName()}, answer.GetOp(), dryRun)
 }
 
 // became says what an apply did, in the words that users of Kubernetes know.
@@ -176,21 +202,34 @@ func became(op configv1.Op) string {
 	}
 }
 
-// remove deletes one pod.
-func (c client) remove(ctx context.Context, out io.Writer, n podName) error {
+// remove deletes one pod, config map or secret.
+func (c client) remove(ctx context.Context, out io.Writer, n objectName) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if _, err := c.DeletePod(ctx, &configv1.DeletePodRequest{Namespace: n.namespace, Name: n.name}); err != nil {
-		return c.explain(err)
+	if n.kind == podKind {
+		if _, err := c.DeletePod(ctx, &configv1.DeletePodRequest{Namespace: n.namespace, Name: n.name}); err != nil {
+			return c.explain(err)
+		}
+	} else if _, err := c.DeleteObject(ctx, &configv1.DeleteObjectRequest{Kind: n.kind.inManifest(), Namespace: n.namespace, Name: n.name}); err != nil {
+		return c.explainObject(err)
 	}
 	_, err := fmt.Fprintf(out, "%s deleted\n", n)
 	return err
 }
 
-// unreachableError says that there is nobody to ask, so that the other pods need not be tried.
+// unreachableError says that there is nobody to ask, so that the others need not be tried.
 type unreachableError struct{ text string }
 
 func (e *unreachableError) Error() string { return e.text }
+
+// explainObject does as explain, for calls that are about config maps and secrets. That this node takes none keeps no pod from
+// being applied.
+func (c client) explainObject(err error) error {
+	if status.Code(err) == codes.Unimplemented {
+		return errors.New("this node takes no config maps and secrets by this command: it has an API server, which has them, or replays a recording, or its configmux is of an older version")
+	}
+	return c.explain(err)
+}
 
 // explain turns the error of a call into one for people.
 func (c client) explain(err error) error {
@@ -201,7 +240,7 @@ func (c client) explain(err error) error {
 	case codes.Unimplemented:
 		return &unreachableError{"this configmux takes no pods: it replays a recording, or is of an older version"}
 	case codes.DeadlineExceeded:
-		return &unreachableError{fmt.Sprintf("configmux did not answer within %s, and may have done it or not: see its log, and try again", callTimeout)}
+		return &unreachableError{"configmux did not answer in time, and may have done it or not: see its log, and try again"}
 	case codes.Unavailable:
 		if !strings.HasPrefix(s.Message(), "connection error") {
 			return &unreachableError{"configmux: " + s.Message()}
@@ -229,7 +268,7 @@ func invalid(s *status.Status) error {
 		for _, v := range bad.GetFieldViolations() {
 			where := v.GetField()
 			if where == "" {
-				where = "the pod"
+				where = "it"
 			}
 			// The writer is a buffer, which takes everything.
 			_, _ = fmt.Fprintf(table, "\n    %s\t%s", where, strings.Join(strings.Fields(v.GetDescription()), " "))

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
 
+	"github.com/quartet-node/quartet/cmd/quartet/internal/show"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/rpc"
@@ -50,6 +52,10 @@ const patience = 20 * time.Second
 type node struct {
 	t             *testing.T
 	dir, stateDir string
+	flags, env    []string
+	layout        layout.Layout
+	// stop ends configmux.
+	stop func()
 }
 
 func newNode(t *testing.T, flags ...string) *node {
@@ -58,35 +64,45 @@ func newNode(t *testing.T, flags ...string) *node {
 	dir, err := os.MkdirTemp("", "q")
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	n := &node{t: t, dir: dir, stateDir: filepath.Join(dir, "state")}
-	l, err := layout.New(n.stateDir)
+	n := &node{t: t, dir: dir, stateDir: filepath.Join(dir, "state"), flags: flags}
+	n.layout, err = layout.New(n.stateDir)
 	must(t, err)
-	must(t, os.MkdirAll(l.SocketDir(), 0o700))
-	config := n.write("kubelet.yaml", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nstaticPodPath: "+filepath.Join(dir, "static")+"\n")
-	var log bytes.Buffer
+	must(t, os.MkdirAll(n.layout.SocketDir(), 0o700))
+	n.write("kubelet.yaml", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nstaticPodPath: "+filepath.Join(dir, "static")+"\n")
+	n.start()
+	return n
+}
+
+// start starts configmux, whose log is the file "log", and waits until it serves.
+func (n *node) start() {
+	n.t.Helper()
+	log, err := os.OpenFile(filepath.Join(n.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must(n.t, err)
 	cmd := exec.Command(configmux, append([]string{
-		"--config=" + config, "--state-dir=" + n.stateDir, "--listen=" + l.Address(layout.ConfigMux), "--metrics-listen=none", "--hostname-override=node",
-	}, flags...)...)
-	cmd.Stdout, cmd.Stderr = &log, &log
+		"--config=" + filepath.Join(n.dir, "kubelet.yaml"), "--state-dir=" + n.stateDir, "--listen=" + n.layout.Address(layout.ConfigMux), "--metrics-listen=none", "--hostname-override=node",
+	}, n.flags...)...)
+	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(os.Environ(), n.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(t, cmd.Start())
-	t.Cleanup(func() {
-		must(t, cmd.Process.Signal(syscall.SIGTERM))
+	must(n.t, cmd.Start())
+	n.stop = sync.OnceFunc(func() {
+		must(n.t, cmd.Process.Signal(syscall.SIGTERM))
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("configmux: %v\n%s", err, log.String())
+			said, _ := os.ReadFile(log.Name())
+			n.t.Errorf("configmux: %v\n%s", err, said)
 		}
+		must(n.t, log.Close())
 	})
-	conn, err := rpc.Dial(l.Address(layout.ConfigMux))
-	must(t, err)
-	defer func() { must(t, conn.Close()) }()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	n.t.Cleanup(n.stop)
+	conn, err := rpc.Dial(n.layout.Address(layout.ConfigMux))
+	must(n.t, err)
+	defer func() { must(n.t, conn.Close()) }()
+	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
 	defer cancel()
 	for err := target.Serving(ctx, conn); err != nil; err = target.Serving(ctx, conn) {
 		if ctx.Err() != nil {
-			t.Fatalf("configmux does not serve: %v", err)
+			n.t.Fatalf("configmux does not serve: %v", err)
 		}
 	}
-	return n
 }
 
 func (n *node) write(name, content string) string {
@@ -102,6 +118,7 @@ func (n *node) run(stdin string, args ...string) (out, errOut string, err error)
 	n.t.Helper()
 	root := &cobra.Command{Use: "quartet", SilenceUsage: true, SilenceErrors: true}
 	root.AddCommand(Commands()...)
+	root.AddCommand(show.Commands()...)
 	root.SetArgs(append(args, "--state-dir", n.stateDir))
 	var o, e bytes.Buffer
 	root.SetIn(strings.NewReader(stdin))
@@ -151,7 +168,7 @@ func TestApplyAndDelete(t *testing.T) {
 	n.expect("", []string{"delete", "pod", "-n", "other", "c-node"}, "pod/other/c-node deleted\n", "", "")
 	n.expect("", []string{"delete", "pod", "other/c"}, "",
 		"pod/other/c: the source \"local\" has no pod other/c: one of another source goes away with its file; quartet get pods lists all\n",
-		"1 of 1 pods could not be deleted: see above")
+		"1 of 1 could not be deleted: see above")
 }
 
 func TestWhatIsWrongIsToldAndTheOthersAreApplied(t *testing.T) {
@@ -159,14 +176,14 @@ func TestWhatIsWrongIsToldAndTheOthersAreApplied(t *testing.T) {
 	n.write("m/1.yaml", manifest("good", "i:1")+"---\n"+manifest("bad", "''")+"---\n"+strings.Replace(manifest("misspelled", "i"), "image:", "imago:", 1))
 	n.write("m/2.json", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x/y"},"spec":{"restartPolicy":"Nevr","containers":[{"name":"c","image":"i"}]}}`)
 	n.write("m/3.yml", "")
-	n.write("m/4.yaml", "apiVersion: v1\nkind: ConfigMap\n")
+	n.write("m/4.yaml", "apiVersion: v1\nkind: Service\n")
 	n.write("m/5.yaml", manifest("last", "i:1"))
 	n.write("m/notes.txt", "no manifest")
 	out, errOut, err := n.run("", "apply", "-f", filepath.Join(n.dir, "m"))
 	if out != "pod/good-node created\npod/last-node created\n" {
 		t.Errorf("the output is\n%s\nwant the two good pods created", out)
 	}
-	if err == nil || err.Error() != "5 of 7 pods could not be applied: see above" {
+	if err == nil || err.Error() != "5 of 7 could not be applied: see above" {
 		t.Errorf("the command ended with %v", err)
 	}
 	for _, want := range []string{
@@ -174,8 +191,8 @@ func TestWhatIsWrongIsToldAndTheOthersAreApplied(t *testing.T) {
 		"DIR/m/1.yaml: document 3: pod/misspelled: check the spelling and the indentation of:\n    unknown field \"spec.containers[0].imago\"\n",
 		"DIR/m/2.json: pod/x/y: it is not valid:\n    metadata.name       Invalid value: \"x/y-node\"",
 		"\n    spec.restartPolicy  Unsupported value: \"Nevr\"",
-		"DIR/m/3.yml: it is empty: write a Pod into it\n",
-		"DIR/m/4.yaml: it must have apiVersion v1 and kind Pod, PodList or List, and has \"v1\" and \"ConfigMap\"\n",
+		"DIR/m/3.yml: it is empty: write a Pod, a ConfigMap or a Secret into it\n",
+		"DIR/m/4.yaml: it must have apiVersion v1 and kind Pod, ConfigMap, Secret or a list of them (List, PodList, ConfigMapList, SecretList), and has \"v1\" and \"Service\"\n",
 	} {
 		if !strings.Contains(errOut, want) {
 			t.Errorf("the errors lack\n%s\nthey are\n%s", want, errOut)
@@ -193,13 +210,13 @@ func TestWhoeverMistypesIsToldWhatToDo(t *testing.T) {
 		{"apply -f " + n.dir + "/a -f " + n.dir + "/none", "reading the manifests: stat DIR/none: no such file or directory"},
 		{"apply -f a.yaml b.yaml", `"b.yaml" is one too many: give each file a -f of its own, or name their directory`},
 		{"apply -f - --dry-run=client", `invalid argument "client" for "--dry-run" flag: say --dry-run: it is configmux that validates, and nobody else`},
-		{"delete", "say what to delete: pod NAME, or -f FILE"},
-		{"delete node x", `there is no "node" to delete: say delete pod NAME`},
-		{"delete pod", "name the pods to delete: delete pod NAME"},
-		{"delete pod/a b", `there is no "b" to delete: say delete pod NAME`},
-		{"delete node/a", `there is no "node/a" to delete: say delete pod NAME`},
-		{"delete pod/", `there is no "pod/" to delete: say delete pod NAME`},
-		{"delete pod x -f y", "name the pods, or the manifests with -f, and not both"},
+		{"delete", "say what to delete: pod NAME, configmap NAME, secret NAME, or -f FILE"},
+		{"delete node x", `there is no "node" to delete: say delete pod NAME, delete configmap NAME or delete secret NAME`},
+		{"delete pod", "name what to delete: delete pod NAME"},
+		{"delete pod/a b", `there is no "b" to delete: say delete pod NAME, delete configmap NAME or delete secret NAME`},
+		{"delete node/a", `there is no "node/a" to delete: say delete pod NAME, delete configmap NAME or delete secret NAME`},
+		{"delete pod/", `there is no "pod/" to delete: say delete pod NAME, delete configmap NAME or delete secret NAME`},
+		{"delete pod x -f y", "give names, or the manifests with -f, and not both"},
 		{"delete pod -n a b/c", `"b/c" is not in the namespace "a": leave out -n, or the namespace before the slash`},
 	} {
 		n.expect("", strings.Fields(tc.args), "", "", tc.want)

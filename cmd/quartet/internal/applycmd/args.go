@@ -3,7 +3,6 @@ package applycmd
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -32,56 +31,101 @@ func (d *dryRun) Set(text string) error {
 	return nil
 }
 
-// podName names a pod; without a namespace that is "default".
-type podName struct{ namespace, name string }
+// kind is what a name is of, in the words of the command line.
+type kind string
 
-// String is how people name the pod.
-func (n podName) String() string {
-	if n.namespace == "" || n.namespace == v1.NamespaceDefault {
-		return "pod/" + n.name
+// The kinds that can be applied.
+const (
+	podKind       kind = "pod"
+	configMapKind kind = "configmap"
+	secretKind    kind = "secret"
+)
+
+// kindOf returns the kind that a word on the command line stands for.
+func kindOf(word string) (k kind, is bool) {
+	switch strings.ToLower(word) {
+	case "pod", "pods", "po":
+		return podKind, true
+	case "configmap", "configmaps", "cm":
+		return configMapKind, true
+	case "secret", "secrets":
+		return secretKind, true
+	default:
+		return "", false
 	}
-	return "pod/" + n.namespace + "/" + n.name
 }
 
-// kinds are the words for a pod.
-func kinds() []string { return []string{"pod", "pods", "po"} }
+// inManifest is the kind as manifests and configmux name it.
+func (k kind) inManifest() string {
+	switch k {
+	case configMapKind:
+		return "ConfigMap"
+	case secretKind:
+		return "Secret"
+	case podKind:
+		return "Pod"
+	default:
+		return string(k)
+	}
+}
 
-// namesOf returns the pods that the arguments of delete name: "pod" and names, or names that begin with "pod/", as apply
-// prints them.
-func namesOf(args []string, namespace string, paths []string) ([]podName, error) {
+// objectName names a pod, a config map or a secret; without a namespace that is "default".
+type objectName struct {
+	kind            kind
+	namespace, name string
+}
+
+// String is how people name it.
+func (n objectName) String() string {
+	if n.namespace == "" || n.namespace == v1.NamespaceDefault {
+		return string(n.kind) + "/" + n.name
+	}
+	return string(n.kind) + "/" + n.namespace + "/" + n.name
+}
+
+// namesOf returns what the arguments of delete name: a kind and names, or names that begin with "KIND/", as apply prints
+// them.
+func namesOf(args []string, namespace string, paths []string) ([]objectName, error) {
 	switch {
 	case len(paths) > 0 && (len(args) > 0 || namespace != ""):
-		return nil, errors.New("name the pods, or the manifests with -f, and not both")
+		return nil, errors.New("give names, or the manifests with -f, and not both")
 	case len(paths) > 0:
 		return nil, nil
 	case len(args) == 0:
-		return nil, errors.New("say what to delete: pod NAME, or -f FILE")
-	case len(args) == 1 && slices.Contains(kinds(), args[0]):
-		return nil, errors.New("name the pods to delete: delete pod NAME")
-	case slices.Contains(kinds(), args[0]):
-		return qualified(args[1:], namespace)
+		return nil, errors.New("say what to delete: pod NAME, configmap NAME, secret NAME, or -f FILE")
 	}
-	names := make([]string, 0, len(args))
-	for _, arg := range args {
-		kind, name, _ := strings.Cut(arg, "/")
-		if !slices.Contains(kinds(), kind) || name == "" {
-			return nil, fmt.Errorf("there is no %q to delete: say delete pod NAME", arg)
+	if k, is := kindOf(args[0]); is {
+		if len(args) == 1 {
+			return nil, fmt.Errorf("name what to delete: delete %s NAME", k)
 		}
-		names = append(names, name)
+		return qualified(k, args[1:], namespace)
 	}
-	return qualified(names, namespace)
+	var names []objectName
+	for _, arg := range args {
+		word, name, _ := strings.Cut(arg, "/")
+		k, is := kindOf(word)
+		if !is || name == "" {
+			return nil, fmt.Errorf("there is no %q to delete: say delete pod NAME, delete configmap NAME or delete secret NAME", arg)
+		}
+		named, err := qualified(k, []string{name}, namespace)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, named...)
+	}
+	return names, nil
 }
 
-// qualified returns pods that are named as NAME, in a namespace, or as NAMESPACE/NAME.
-func qualified(args []string, namespace string) ([]podName, error) {
-	names := make([]podName, 0, len(args))
+// qualified returns what is named as NAME, in a namespace, or as NAMESPACE/NAME.
+func qualified(k kind, args []string, namespace string) ([]objectName, error) {
+	names := make([]objectName, 0, len(args))
 	for _, arg := range args {
-		n := podName{namespace, arg}
+		n := objectName{k, namespace, arg}
 		if before, name, is := strings.Cut(arg, "/"); is {
 			if namespace != "" && before != namespace {
 				return nil, fmt.Errorf("%q is not in the namespace %q: leave out -n, or the namespace before the slash", arg, namespace)
 			}
-			n = podName{before, name}
+			n = objectName{k, before, name}
 		}
 		names = append(names, n)
 	}

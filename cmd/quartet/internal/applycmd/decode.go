@@ -2,11 +2,15 @@ package applycmd
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/quartet-node/quartet/internal/redact"
 )
 
 // document is a part of a manifest that can be parsed by itself.
@@ -92,24 +98,33 @@ func isBlank(text []byte) bool {
 	return true
 }
 
-// items returns the pod that the document is, or the items of the list that it is. What is wrong with the document as a whole
+// items returns what the document is, or the items of the list that it is. What is wrong with the document as a whole
 // is an item of its own.
 func (d document) items() []item {
 	data, err := d.json()
 	if err != nil {
 		return []item{{err: err}}
 	}
-	kind, err := kindOf(data)
-	switch {
-	case err != nil:
+	meta, err := typeOf(data)
+	if err != nil {
 		return []item{{err: err}}
-	case kind.APIVersion == "v1" && kind.Kind == "Pod":
-		return []item{podIn(data)}
-	case kind.APIVersion == "v1" && (kind.Kind == "List" || kind.Kind == "PodList"):
-		return d.list(data)
-	default:
-		return []item{{err: fmt.Errorf("it must have apiVersion v1 and kind Pod, PodList or List, and has %q and %q", kind.APIVersion, kind.Kind)}}
 	}
+	of, listed := strings.CutSuffix(meta.Kind, "List")
+	switch {
+	case meta.APIVersion == "v1" && (meta.Kind == "List" || listed && isKind(of)):
+		return d.list(data, of)
+	case meta.APIVersion == "v1" && isKind(meta.Kind):
+		return []item{objectIn(meta.Kind, data)}
+	default:
+		return []item{{err: fmt.Errorf("it must have apiVersion v1 and kind Pod, ConfigMap, Secret or a list of them (List, PodList, ConfigMapList, SecretList), and has %q and %q",
+			meta.APIVersion, meta.Kind)}}
+	}
+}
+
+// isKind reports whether a word is a kind as a manifest names it.
+func isKind(word string) bool {
+	k, is := kindOf(word)
+	return is && k.inManifest() == word
 }
 
 // json is the document as JSON. A key that is there twice in YAML is an error: of two values, nobody knows which was meant.
@@ -125,7 +140,7 @@ func (d document) json() ([]byte, error) {
 	}
 	data, err := yaml.YAMLToJSONStrict(d.text)
 	if err != nil {
-		text := strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")), " ")
+		text := redact.YAML(strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")), " "))
 		return nil, errors.New(lineNumber.ReplaceAllStringFunc(text, d.inManifest))
 	}
 	return data, nil
@@ -143,11 +158,11 @@ func (d document) inManifest(line string) string {
 	return fmt.Sprintf("line %d", d.before+n)
 }
 
-// kindOf returns what an object says it is.
-func kindOf(data []byte) (metav1.TypeMeta, error) {
+// typeOf returns what an object says it is.
+func typeOf(data []byte) (metav1.TypeMeta, error) {
 	var kind metav1.TypeMeta
 	if !bytes.HasPrefix(data, []byte("{")) {
-		return kind, errors.New("it is no object: write a Pod, with apiVersion, kind, metadata and spec")
+		return kind, errors.New("it is no object: write a Pod, a ConfigMap or a Secret, with apiVersion, kind and metadata")
 	}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &kind); err != nil {
 		return kind, fmt.Errorf("its apiVersion and kind cannot be read: %w", err)
@@ -155,8 +170,8 @@ func kindOf(data []byte) (metav1.TypeMeta, error) {
 	return kind, nil
 }
 
-// list returns the items of a list.
-func (d document) list(data []byte) []item {
+// list returns the items of a list, which are of a kind unless they say another.
+func (d document) list(data []byte, of string) []item {
 	var list struct {
 		metav1.TypeMeta `json:",inline"`
 
@@ -173,7 +188,7 @@ func (d document) list(data []byte) []item {
 	}
 	lines := d.linesOfItems()
 	for n, data := range list.Items {
-		i := itemOf(data)
+		i := itemOf(data, of)
 		i.place = fmt.Sprintf("items[%d]", n)
 		if n < len(lines) {
 			i.place += fmt.Sprintf(", line %d", lines[n])
@@ -184,16 +199,18 @@ func (d document) list(data []byte) []item {
 }
 
 // itemOf returns one item of a list. What it does not say of its kind the list has said.
-func itemOf(data []byte) item {
-	kind, err := kindOf(data)
-	switch {
-	case err != nil:
+func itemOf(data []byte, of string) item {
+	meta, err := typeOf(data)
+	if err != nil {
 		return item{err: err}
-	case (kind.APIVersion == "v1" || kind.APIVersion == "") && (kind.Kind == "Pod" || kind.Kind == ""):
-		return podIn(data)
-	default:
-		return item{err: fmt.Errorf("it must have apiVersion v1 and kind Pod, and has %q and %q", kind.APIVersion, kind.Kind)}
 	}
+	if meta.Kind == "" {
+		meta.Kind = cmp.Or(of, podKind.inManifest())
+	}
+	if meta.APIVersion != "v1" && meta.APIVersion != "" || !isKind(meta.Kind) {
+		return item{err: fmt.Errorf("it must have apiVersion v1 and kind Pod, ConfigMap or Secret, and has %q and %q", meta.APIVersion, meta.Kind)}
+	}
+	return objectIn(meta.Kind, data)
 }
 
 // linesOfItems returns the lines of the manifest that the items of a list begin on; none when they cannot be told.
@@ -215,14 +232,78 @@ func (d document) linesOfItems() []int {
 	return lines
 }
 
-// podIn makes a pod of an object, strictly: what is not understood is an error, and so is what is said twice.
-func podIn(data []byte) item {
-	pod := &v1.Pod{}
-	strict, err := kjson.UnmarshalStrict(data, pod, kjson.DisallowDuplicateFields, kjson.DisallowUnknownFields)
-	if err == nil {
-		err = misspelled(strict)
+// objectIn makes a pod, a config map or a secret of an object, strictly: what is not understood is an error, and so is what
+// is said twice.
+func objectIn(word string, data []byte) item {
+	switch k, _ := kindOf(word); k {
+	case configMapKind:
+		config := &v1.ConfigMap{}
+		err := valuesOf(data, "data", "binaryData")
+		if strict := strictly(data, config); err == nil {
+			err = strict
+		}
+		return marshalled(item{name: objectName{k, config.Namespace, config.Name}, err: err}, config.Marshal)
+	case secretKind:
+		secret := &v1.Secret{}
+		err := valuesOf(data, "stringData", "data")
+		if strict := strictly(data, secret); err == nil {
+			err = strict
+		}
+		return marshalled(item{name: objectName{k, secret.Namespace, secret.Name}, err: err}, secret.Marshal)
+	case podKind:
+		pod := &v1.Pod{}
+		err := strictly(data, pod)
+		return item{name: objectName{k, pod.Namespace, pod.Name}, pod: pod, err: err}
+	default:
+		return item{err: fmt.Errorf("there is no kind %q", word)}
 	}
-	return item{name: podName{pod.Namespace, pod.Name}, pod: pod, err: err}
+}
+
+// marshalled puts the bytes of an object into its item.
+func marshalled(i item, marshal func() ([]byte, error)) item {
+	if i.err == nil {
+		i.object, i.err = marshal()
+	}
+	return i
+}
+
+// strictly decodes an object. Its error has no value of it, which may be a secret's.
+func strictly(data []byte, into any) error {
+	strict, err := kjson.UnmarshalStrict(data, into, kjson.DisallowDuplicateFields, kjson.DisallowUnknownFields)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong):
+		return fmt.Errorf("%s must not be a %s: check the indentation, and put a text that looks like something else in quotes", wrong.Field, redact.JSONType(wrong.Value))
+	case err != nil:
+		return err
+	default:
+		return misspelled(strict)
+	}
+}
+
+// valuesOf says which value of the data of a config map or a secret is no text, or, where it has to be, not base64; nil when
+// all are.
+func valuesOf(data []byte, texts, encoded string) error {
+	var fields map[string]json.RawMessage
+	// What else is wrong is told by who decodes the whole.
+	_ = json.Unmarshal(data, &fields)
+	for _, name := range []string{texts, encoded} {
+		var values map[string]json.RawMessage
+		_ = json.Unmarshal(fields[name], &values)
+		for _, key := range slices.Sorted(maps.Keys(values)) {
+			var text *string
+			if json.Unmarshal(values[key], &text) != nil {
+				return fmt.Errorf("%s[%s] must be a text: put it in quotes", name, key)
+			}
+			if name != encoded || text == nil {
+				continue
+			}
+			if _, err := base64.StdEncoding.DecodeString(*text); err != nil {
+				return fmt.Errorf("%s[%s] is not base64: put text that is not encoded under %s", name, key, texts)
+			}
+		}
+	}
+	return nil
 }
 
 // misspelled makes one error of what is not known or there twice; nil of none.

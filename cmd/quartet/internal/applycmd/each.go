@@ -18,8 +18,8 @@ func eachItem(cmd *cobra.Command, paths []string, done string, do func(item) err
 	return t.tried, t.result(done)
 }
 
-// eachName does something with each pod of a list.
-func eachName(cmd *cobra.Command, names []podName, do func(podName) error) error {
+// eachName does something with each of a list of names.
+func eachName(cmd *cobra.Command, names []objectName, do func(objectName) error) error {
 	t := tally{cmd: cmd}
 	for _, n := range names {
 		if err := t.count(n.String(), do(n)); err != nil {
@@ -52,7 +52,7 @@ func (t *tally) count(what string, err error) error {
 
 func (t *tally) result(done string) error {
 	if t.failed > 0 {
-		return fmt.Errorf("%d of %d pods could not be %s: see above", t.failed, t.tried, done)
+		return fmt.Errorf("%d of %d could not be %s: see above", t.failed, t.tried, done)
 	}
 	return nil
 }

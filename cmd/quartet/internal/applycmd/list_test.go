@@ -55,14 +55,14 @@ func TestSeveralFilesAndNames(t *testing.T) {
 	n.expect(manifest("a", "i:1"), []string{"apply", "-f", "-", "-f", b}, "pod/a-node created\npod/b-node created\n", "", "")
 	n.expect("", []string{"delete", "pod", "a", "none", "b"}, "pod/a deleted\npod/b deleted\n",
 		"pod/none: the source \"local\" has no pod default/none: one of another source goes away with its file; quartet get pods lists all\n",
-		"1 of 3 pods could not be deleted: see above")
+		"1 of 3 could not be deleted: see above")
 }
 
 func TestWhatIsWrongWithAnItemIsToldWithItsIndexAndLine(t *testing.T) {
 	n := newNode(t)
 	misspelled := strings.Replace(manifest("misspelled", "i"), "image:", "imago:", 1)
 	n.write("list.yaml", manifest("first", "i:1")+"---\n"+strings.Replace(listed("List",
-		manifest("good", "i:1"), manifest("bad", "''"), misspelled, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: good}", "3", listed("List"), manifest("last", "i:1"),
+		manifest("good", "i:1"), manifest("bad", "''"), misspelled, "apiVersion: v1\nkind: Service\nmetadata: {name: good}", "3", listed("List"), manifest("last", "i:1"),
 	), "metadata:", "more: 1\nmetadata:", 1))
 	list := filepath.Join(n.dir, "list.yaml")
 	n.expect("", []string{"apply", "-f", list}, "pod/first-node created\npod/good-node created\npod/last-node created\n",
@@ -72,24 +72,24 @@ DIR/list.yaml: document 2: items[1], line 15: pod/bad: it is not valid:
     spec.containers[0].image  Required value
 DIR/list.yaml: document 2: items[2], line 19: pod/misspelled: check the spelling and the indentation of:
     unknown field "spec.containers[0].imago"
-DIR/list.yaml: document 2: items[3], line 23: it must have apiVersion v1 and kind Pod, and has "v1" and "ConfigMap"
-DIR/list.yaml: document 2: items[4], line 26: it is no object: write a Pod, with apiVersion, kind, metadata and spec
-DIR/list.yaml: document 2: items[5], line 27: it must have apiVersion v1 and kind Pod, and has "v1" and "List"
-`, "6 of 9 pods could not be applied: see above")
+DIR/list.yaml: document 2: items[3], line 23: it must have apiVersion v1 and kind Pod, ConfigMap or Secret, and has "v1" and "Service"
+DIR/list.yaml: document 2: items[4], line 26: it is no object: write a Pod, a ConfigMap or a Secret, with apiVersion, kind and metadata
+DIR/list.yaml: document 2: items[5], line 27: it must have apiVersion v1 and kind Pod, ConfigMap or Secret, and has "v1" and "List"
+`, "6 of 9 could not be applied: see above")
 	n.expect("{\n  \"apiVersion\": \"v1\", \"kind\": \"List\",\n  \"items\": [\n    3,\n    "+jsonPod("last")+"]}", []string{"apply", "-f", "-"}, "pod/last-node unchanged\n",
-		"standard input: items[0], line 4: it is no object: write a Pod, with apiVersion, kind, metadata and spec\n", "1 of 2 pods could not be applied: see above")
+		"standard input: items[0], line 4: it is no object: write a Pod, a ConfigMap or a Secret, with apiVersion, kind and metadata\n", "1 of 2 could not be applied: see above")
 	// A name is enough to delete by.
 	n.expect(listed("List", misspelled, strings.Replace(manifest("last", "i"), "image:", "imago:", 1), "{kind: Pod}"), []string{"delete", "-f", "-"}, "pod/last deleted\n",
 		`standard input: items[0], line 5: pod/misspelled: the source "local" has no pod default/misspelled: one of another source goes away with its file; quartet get pods lists all
-standard input: items[2], line 13: it has no metadata.name, so that it is not known which pod to delete
-`, "2 of 3 pods could not be deleted: see above")
+standard input: items[2], line 13: it has no metadata.name, so that it is not known what to delete
+`, "2 of 3 could not be deleted: see above")
 }
 
 func TestManifestsThatAreNone(t *testing.T) {
 	n := newNode(t)
 	none := listed("List") + "---\napiVersion: v1\nkind: PodList\nitems: []\n"
-	n.expect(none, []string{"apply", "-f", "-"}, "", "", "there is no pod to apply: the lists have no items")
-	n.expect(none, []string{"delete", "-f", "-"}, "", "there is no pod to delete: the lists have no items\n", "")
+	n.expect(none, []string{"apply", "-f", "-"}, "", "", "there is nothing to apply: the lists have no items")
+	n.expect(none, []string{"delete", "-f", "-"}, "", "there is nothing to delete: the lists have no items\n", "")
 	for name, tc := range map[string]struct{ manifest, want string }{
 		"the line of the file":      {"# one\n---\na: [\n---\n" + manifest("a", "i:1"), "document 1: yaml: line 3: "},
 		"a key twice":               {manifest("a", "i:1") + "kind: Pod\n", "key \"kind\" already set"},

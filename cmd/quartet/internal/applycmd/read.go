@@ -18,21 +18,22 @@ const maxFile = 10 << 20
 // standardInput is how the standard input is named.
 const standardInput = "-"
 
-// item is one pod of a manifest, or what stands in the place of one.
+// item is one pod, config map or secret of a manifest, or what stands in the place of one.
 type item struct {
 	// file is where it stands; document counts the documents of the file from 1, and is 0 when there is one only.
 	file     string
 	document int
 	// place is where it stands in the list that the document is, as "items[1], line 12"; empty when the document is no list.
 	place string
-	// name is the pod's, as far as it can be told.
-	name podName
-	// pod is what the item says, unless err says why it is none.
-	pod *v1.Pod
-	err error
+	// name says which one it is, as far as it can be told.
+	name objectName
+	// pod is what the item says of a pod, and object the bytes of a v1.ConfigMap or v1.Secret, unless err says why it is none.
+	pod    *v1.Pod
+	object []byte
+	err    error
 }
 
-// String says where the item stands, and which pod it is.
+// String says where the item stands, and which one it is.
 func (i item) String() string {
 	where := i.file
 	if i.document > 0 {
@@ -127,7 +128,7 @@ func itemsIn(name string, from io.Reader, visit func(item) error) error {
 	}
 	documents := documentsOf(data)
 	if len(documents) == 0 {
-		return visit(item{file: name, err: errors.New("it is empty: write a Pod into it")})
+		return visit(item{file: name, err: errors.New("it is empty: write a Pod, a ConfigMap or a Secret into it")})
 	}
 	for n, d := range documents {
 		for _, i := range d.items() {

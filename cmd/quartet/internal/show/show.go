@@ -47,18 +47,18 @@ type asker struct {
 
 func (a *asker) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "get pods|workers|sources|node",
-		Short: "Show pods, the workers behind them, sources of pods, or the node",
+		Use:   "get pods|workers|sources|configmaps|secrets|node",
+		Short: "Show pods, the workers behind them, sources of pods, config maps, secrets, or the node",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("say what to show: " + cmd.CommandPath() + " pods, workers, sources or node")
+				return errors.New("say what to show: " + cmd.CommandPath() + " pods, workers, sources, configmaps, secrets or node")
 			}
-			return fmt.Errorf("there is no %q to show: %s shows pods, workers, sources or node", args[0], cmd.CommandPath())
+			return fmt.Errorf("there is no %q to show: %s shows pods, workers, sources, configmaps, secrets or node", args[0], cmd.CommandPath())
 		},
 		// Reached by no arguments, which Args refuses: without it cobra would print its help and say that all is well.
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
-	cmd.AddCommand(a.podsCommand(), a.workersCommand(), a.sourcesCommand(), a.nodeCommand())
+	cmd.AddCommand(a.podsCommand(), a.workersCommand(), a.sourcesCommand(), a.configMapsCommand(), a.secretsCommand(), a.nodeCommand())
 	return cmd
 }
 

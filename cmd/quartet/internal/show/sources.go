@@ -18,7 +18,7 @@ import (
 const sourcesInterval = time.Second
 
 var sourceColumns = []column{
-	{name: "Name"}, {name: "Target"}, {name: "Ready"}, {name: "Pods"}, {name: "Mode"}, {name: "Last read"}, {name: "Errors"},
+	{name: "Name"}, {name: "Target"}, {name: "Ready"}, {name: "Pods"}, {name: "Objects", wide: true}, {name: "Mode"}, {name: "Last read"}, {name: "Errors"},
 }
 
 func (a *asker) sourcesCommand() *cobra.Command {
@@ -78,7 +78,7 @@ func (a *asker) printSources(out io.Writer, output format, response *configv1.Li
 			read = age(s.GetLastReadAt().AsTime(), a.clock.Now()) + " ago"
 		}
 		rows = append(rows, []any{
-			s.GetName(), orNone(s.GetTarget()), yesNo(s.GetReady()), fmt.Sprint(s.GetPods()), orNone(s.GetMode()), read, fmt.Sprint(len(s.GetErrors())),
+			s.GetName(), orNone(s.GetTarget()), yesNo(s.GetReady()), fmt.Sprint(s.GetPods()), fmt.Sprint(s.GetObjects()), orNone(s.GetMode()), read, fmt.Sprint(len(s.GetErrors())),
 		})
 	}
 	if err := newTable(out, output, sourceColumns, false).print(rows...); err != nil {
@@ -94,6 +94,9 @@ func (a *asker) printSourceErrors(out io.Writer, response *configv1.ListSourcesR
 			where := orNone(e.GetPath())
 			if e.GetPod() != "" {
 				where += ": pod " + e.GetPod()
+			}
+			if e.GetObject() != "" {
+				where += ": " + e.GetObject()
 			}
 			if e.GetField() != "" {
 				where += ": " + e.GetField()

@@ -86,7 +86,7 @@ func (k *Keyring) check(info fs.FileInfo) error {
 		return unusable("the key file %s is no regular file: remove what is there, or put the file back from a backup", k.path)
 	}
 	if mode := info.Mode().Perm(); mode&^fileMode != 0 {
-		return unusable("the key file %s has the mode %04o, so that others may have read the key: it must be %04o; run chmod %[3]o %[1]s, and then 'quartet secrets rotate-key' for a new key",
+		return unusable("the key file %s has the mode %04o, so that others may have read the key: it must be %04o; run chmod %04[3]o %[1]s, and then 'quartet secrets rotate-key' for a new key",
 			k.path, mode, fileMode)
 	}
 	stat, is := info.Sys().(*syscall.Stat_t)

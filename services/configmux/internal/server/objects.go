@@ -50,7 +50,7 @@ func (o *Objects) mayHaveSecrets(ctx context.Context) bool {
 // WatchObjects implements configv1.ConfigServiceServer.
 func (s *Server) WatchObjects(req *configv1.WatchObjectsRequest, out grpc.ServerStreamingServer[configv1.WatchObjectsResponse]) error {
 	if s.objects == nil {
-		return s.UnimplementedConfigServiceServer.WatchObjects(req, out)
+		return noObjects()
 	}
 	selection := mux.Selection{Kind: apiobject.Kind(req.GetKind()), Namespace: req.GetNamespace(), Name: req.GetName()}
 	if err := checkKind(selection.Kind, true); err != nil {
@@ -77,10 +77,15 @@ func checkKind(kind apiobject.Kind, every bool) error {
 	return status.Error(codes.InvalidArgument, (&apiobject.KindError{Kind: string(kind)}).Error())
 }
 
+// noObjects is the answer where there are none.
+func noObjects() error {
+	return status.Error(codes.Unimplemented, "this node has no config maps and secrets of its own: its API server has them, or it replays a recording")
+}
+
 // ListObjects implements configv1.ConfigServiceServer.
-func (s *Server) ListObjects(ctx context.Context, req *configv1.ListObjectsRequest) (*configv1.ListObjectsResponse, error) {
+func (s *Server) ListObjects(_ context.Context, req *configv1.ListObjectsRequest) (*configv1.ListObjectsResponse, error) {
 	if s.objects == nil {
-		return s.UnimplementedConfigServiceServer.ListObjects(ctx, req)
+		return nil, noObjects()
 	}
 	kind := apiobject.Kind(req.GetKind())
 	if err := checkKind(kind, true); err != nil {
@@ -92,7 +97,7 @@ func (s *Server) ListObjects(ctx context.Context, req *configv1.ListObjectsReque
 // ApplyObject implements configv1.ConfigServiceServer.
 func (s *Server) ApplyObject(ctx context.Context, req *configv1.ApplyObjectRequest) (*configv1.ApplyObjectResponse, error) {
 	if s.objects == nil {
-		return s.UnimplementedConfigServiceServer.ApplyObject(ctx, req)
+		return nil, noObjects()
 	}
 	object, err := apiobject.Unmarshal(apiobject.Kind(req.GetKind()), req.GetObject())
 	if err != nil {
@@ -114,7 +119,7 @@ func (s *Server) ApplyObject(ctx context.Context, req *configv1.ApplyObjectReque
 // DeleteObject implements configv1.ConfigServiceServer.
 func (s *Server) DeleteObject(ctx context.Context, req *configv1.DeleteObjectRequest) (*configv1.DeleteObjectResponse, error) {
 	if s.objects == nil {
-		return s.UnimplementedConfigServiceServer.DeleteObject(ctx, req)
+		return nil, noObjects()
 	}
 	key := apiobject.Key{Kind: apiobject.Kind(req.GetKind()), Namespace: req.GetNamespace(), Name: req.GetName()}
 	if err := checkKind(key.Kind, false); err != nil {
@@ -127,9 +132,9 @@ func (s *Server) DeleteObject(ctx context.Context, req *configv1.DeleteObjectReq
 }
 
 // RotateSecretsKey implements configv1.ConfigServiceServer.
-func (s *Server) RotateSecretsKey(ctx context.Context, req *configv1.RotateSecretsKeyRequest) (*configv1.RotateSecretsKeyResponse, error) {
+func (s *Server) RotateSecretsKey(ctx context.Context, _ *configv1.RotateSecretsKeyRequest) (*configv1.RotateSecretsKeyResponse, error) {
 	if s.objects == nil {
-		return s.UnimplementedConfigServiceServer.RotateSecretsKey(ctx, req)
+		return nil, noObjects()
 	}
 	files, key, err := s.objects.Rotate(ctx)
 	if err != nil {

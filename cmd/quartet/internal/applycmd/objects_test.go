@@ -1,0 +1,242 @@
+package applycmd
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quartet-node/quartet/test/otlpsink"
+)
+
+func configMap(name, value string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\ndata: {key: %q}\n", name, value)
+}
+
+func secret(name, value string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s}\nstringData: {key: %q}\n", name, value)
+}
+
+func TestConfigMapsAndSecretsAreAppliedShownAndDeleted(t *testing.T) {
+	n := newNode(t)
+	file := n.write("a.yaml", configMap("settings", "1")+"---\n"+secret("login", "s1")+"---\n"+manifest("a", "i:1"))
+	apply := []string{"apply", "-f", file}
+	n.expect("", append(apply, "--dry-run"), "configmap/settings created (dry run)\nsecret/login created (dry run)\npod/a-node created (dry run)\n", "", "")
+	n.expect("", []string{"get", "secrets"}, "", "There are no secrets on this node.\n", "")
+	n.expect("", apply, "configmap/settings created\nsecret/login created\npod/a-node created\n", "", "")
+	n.expect(configMap("settings", "2"), []string{"apply", "-f", "-"}, "configmap/settings configured\n", "", "")
+	n.expect("", apply, "configmap/settings configured\nsecret/login unchanged\npod/a-node unchanged\n", "", "")
+
+	out, _, err := n.run("", "get", "secrets", "-o", "wide")
+	if fields := strings.Fields(out); err != nil || len(strings.Split(out, "\n")) != 3 || !strings.Contains(strings.Join(fields, " "), "login Opaque 1 ") ||
+		!strings.HasSuffix(strings.TrimSpace(out), "false       local    key (2 bytes)") {
+		t.Errorf("get secrets -o wide: %v\n%s", err, out)
+	}
+	out, _, err = n.run("", "get", "cm", "settings", "-o", "json")
+	var got struct {
+		Kind string
+		Data map[string]string
+	}
+	if err != nil || json.Unmarshal([]byte(out), &got) != nil || got.Kind != "ConfigMap" || got.Data["key"] != "1" {
+		t.Errorf("get cm settings -o json: %v\n%s", err, out)
+	}
+	n.expect("", []string{"get", "configmaps", "-o", "name"}, "configmap/settings\n", "", "")
+	n.expect("", []string{"get", "secret", "none"}, "", "", `there is no secret "none": 'quartet get secrets' shows all`)
+
+	n.expect("", []string{"delete", "secret", "login"}, "secret/login deleted\n", "", "")
+	n.expect("", []string{"delete", "configmap/settings", "pod/a"}, "configmap/settings deleted\npod/a deleted\n", "", "")
+	n.expect("", []string{"delete", "-f", file}, "",
+		"DIR/a.yaml: document 1: configmap/settings: the source \"local\" has no configmap default/settings: one of another source goes away with its file; quartet get configmaps lists all\n"+
+			"DIR/a.yaml: document 2: secret/login: the source \"local\" has no secret default/login: one of another source goes away with its file; quartet get secrets lists all\n"+
+			"DIR/a.yaml: document 3: pod/a: the source \"local\" has no pod default/a: one of another source goes away with its file; quartet get pods lists all\n",
+		"3 of 3 could not be deleted: see above")
+	n.expect("", []string{"delete", "-n", "other", "cm", "x"}, "",
+		"configmap/other/x: the source \"local\" has no configmap other/x: one of another source goes away with its file; quartet get configmaps lists all\n", "1 of 1 could not be deleted: see above")
+}
+
+func TestWhatIsWrongWithAnObjectIsToldByField(t *testing.T) {
+	n := newNode(t)
+	immutable := "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: fixed}, immutable: true, data: {a: '1'}}\n"
+	n.expect(immutable, []string{"apply", "-f", "-"}, "configmap/fixed created\n", "", "")
+	n.expect(strings.Replace(immutable, "'1'", "'2'", 1), []string{"apply", "-f", "-"}, "",
+		"standard input: items[0], line 4: configmap/fixed: it is not valid:\n    data  Forbidden: field is immutable when `immutable` is set\n", "1 of 1 could not be applied: see above")
+	for _, tc := range []struct{ manifest, want string }{
+		{"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {key: 5}\n", "stringData[key] must be a text: put it in quotes"},
+		{"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata: {key: plain text}\n", "data[key] is not base64: put text that is not encoded under stringData"},
+		{"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringdata: {key: x}\n", `unknown field "stringdata"`},
+		{"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ntype: kubernetes.io/tls\n", "data[tls.crt]  Required value"},
+		{"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: A_b}\n", "metadata.name  Invalid value"},
+	} {
+		_, errOut, err := n.run(tc.manifest, "apply", "-f", "-")
+		if err == nil || !strings.Contains(errOut, tc.want) {
+			t.Errorf("got %v\n%s\nwant %s", err, errOut, tc.want)
+		}
+	}
+}
+
+// The value of a secret is in nothing that is written or said, whatever becomes of the secret: nowhere in the state directory,
+// not in the log, in no trace, no recording, no answer but the one to who mounts it, and in no error.
+func TestTheValueOfASecretIsNowhere(t *testing.T) {
+	const marker = "hunter2-is-not-to-be-seen"
+	sink := otlpsink.Start(t)
+	n := newNode(t)
+	n.stop()
+	n.env = []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + sink.Endpoint(), "OTEL_BSP_SCHEDULE_DELAY=50"}
+	n.start()
+	var said bytes.Buffer
+	run := func(stdin string, args ...string) {
+		out, errOut, err := n.run(stdin, args...)
+		fmt.Fprintln(&said, out, errOut, err)
+	}
+	look := func() {
+		for _, of := range []string{"secrets", "configmaps", "sources"} {
+			for _, format := range []string{"wide", "json", "yaml", "name"} {
+				run("", "get", of, "-o", format)
+			}
+		}
+		run("", "updates", "-o", "json")
+	}
+	// The manifests themselves are the operator's, and stand outside of what is searched.
+	static := filepath.Join(n.dir, "static")
+	must(t, os.MkdirAll(static, 0o700))
+	put := func(content string) {
+		must(t, os.WriteFile(filepath.Join(n.dir, ".static.new"), []byte(content), 0o600))
+		must(t, os.Rename(filepath.Join(n.dir, ".static.new"), filepath.Join(static, "a.yaml")))
+	}
+	pod := strings.Replace(manifest("user", "i:1"), "image: i:1", "image: i:1, envFrom: [{secretRef: {name: applied}}]", 1)
+	run(secret("applied", marker)+"---\n"+pod, "apply", "-f", "-")
+	put(secret("filed", marker) + "---\n" + strings.Replace(pod, "user", "other", 1))
+	n.eventually("both secrets are there", func() bool {
+		out, _, err := n.run("", "get", "secrets", "-o", "name")
+		return err == nil && out == "secret/applied\nsecret/filed\n"
+	})
+	look()
+	encoded := base64.StdEncoding.EncodeToString([]byte(marker))
+	for _, wrong := range []string{
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: wrong}\ndata: {key: " + marker + "}\n",
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: wrong}\nstringData: {key: *" + marker + "}\n",
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: wrong}\nstringData: {key: {{" + marker + "}}}\n",
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: wrong}\nstringData: {key: [" + marker + "]}\n",
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: wrong}\nstringData: " + marker + "\n",
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: wrong}\ntype: kubernetes.io/dockerconfigjson\nstringData: {.dockerconfigjson: " + marker + "}\n",
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: applied}\ntype: Other\nstringData: {key: " + marker + "}\n",
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: A_b}\ndata: {key: " + encoded + "}\n",
+	} {
+		run(wrong, "apply", "-f", "-")
+		run(wrong, "apply", "-f", "-", "--dry-run")
+		put(wrong)
+		n.eventually("what is wrong is listed", func() bool {
+			out, _, err := n.run("", "get", "sources")
+			return err == nil && strings.Contains(out, "a.yaml")
+		})
+		look()
+	}
+	put(secret("filed", marker))
+	run("", "updates", "record", filepath.Join(n.dir, "state", "updates.jsonl"), "--for", "200ms")
+	run("", "secrets", "rotate-key")
+	n.stop()
+	n.search(marker)
+	put("apiVersion: v1\nkind: Secret\nmetadata: {name: filed}\nstringData: {key: *" + marker + "}\n")
+	n.start()
+	look()
+	if out, _, err := n.run("", "get", "secrets", "-o", "wide"); err != nil || strings.Count(out, fmt.Sprintf("key (%d bytes)", len(marker))) != 2 {
+		t.Errorf("after the restart there is\n%s%v\nwant both secrets, one of them of a manifest that is broken now", out, err)
+	}
+	run("", "delete", "secret", "applied")
+	n.stop()
+	n.search(marker)
+	must(t, os.WriteFile(filepath.Join(n.dir, "said"), said.Bytes(), 0o600))
+	var spans bytes.Buffer
+	fmt.Fprintf(&spans, "%+v", sink.Spans())
+	if len(sink.Spans()) == 0 || !strings.Contains(spans.String(), "secret default/applied") {
+		t.Error("nothing was traced")
+	}
+	must(t, os.WriteFile(filepath.Join(n.dir, "spans"), spans.Bytes(), 0o600))
+	n.search(marker)
+}
+
+// search looks for a value in all files of the node but its manifests, as it is and as base64.
+func (n *node) search(value string) {
+	n.t.Helper()
+	must(n.t, filepath.WalkDir(n.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() || filepath.Dir(path) == filepath.Join(n.dir, "static") {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		// Base64 of a text within a larger one depends on where it begins.
+		for skip := range 3 {
+			encoded := base64.RawStdEncoding.EncodeToString([]byte(value)[skip:])
+			if bytes.Contains(content, []byte(encoded[:len(encoded)-2])) {
+				n.t.Errorf("%s has the secret as base64", path)
+			}
+		}
+		if bytes.Contains(content, []byte(value)) {
+			n.t.Errorf("%s has the secret", path)
+		}
+		return nil
+	}))
+}
+
+func (n *node) eventually(what string, is func() bool) {
+	n.t.Helper()
+	for end := time.Now().Add(patience); !is(); {
+		if time.Now().After(end) {
+			n.t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+func TestTheKeyIsRotated(t *testing.T) {
+	n := newNode(t)
+	n.expect("", []string{"secrets", "rotate-key"}, "There is no key yet: the first secret makes one.\n", "", "")
+	n.expect(secret("a", "1")+"---\n"+secret("b", "2"), []string{"apply", "-f", "-"}, "secret/a created\nsecret/b created\n", "", "")
+	before, err := os.ReadFile(filepath.Join(n.stateDir, "secrets.key"))
+	must(t, err)
+	out, _, err := n.run("", "secrets", "rotate-key")
+	if err != nil || !strings.HasSuffix(out, " now; 2 files were encrypted anew, and the old key is removed.\n") {
+		t.Errorf("rotate-key: %v\n%s", err, out)
+	}
+	after, err := os.ReadFile(filepath.Join(n.stateDir, "secrets.key"))
+	must(t, err)
+	if len(after) != len(before) || bytes.Equal(after, before) {
+		t.Error("the file does not have one other key")
+	}
+	n.stop()
+	n.start()
+	n.expect(secret("a", "1")+"---\n"+secret("b", "2"), []string{"apply", "-f", "-"}, "secret/a unchanged\nsecret/b unchanged\n", "", "")
+}
+
+// A key that others may have read is not used, and says so; what else was applied runs on, and with the key mended the secrets
+// are there again.
+func TestAKeyThatOthersMayReadIsRefused(t *testing.T) {
+	n := newNode(t)
+	n.expect(secret("a", "1")+"---\n"+configMap("c", "1")+"---\n"+manifest("p", "i:1"), []string{"apply", "-f", "-"}, "secret/a created\nconfigmap/c created\npod/p-node created\n", "", "")
+	n.stop()
+	key := filepath.Join(n.stateDir, "secrets.key")
+	must(t, os.Chmod(key, 0o640))
+	n.start()
+	out, _, err := n.run("", "get", "sources")
+	const want = "secrets.key has the mode 0640, so that others may have read the key: it must be 0600; run chmod 0600 "
+	if err != nil || !strings.Contains(out, want) || !strings.Contains(out, "secret default/a") {
+		t.Errorf("get sources: %v\n%s", err, out)
+	}
+	n.expect("", []string{"get", "configmaps", "-o", "name"}, "configmap/c\n", "", "")
+	_, errOut, err := n.run(secret("b", "2"), "apply", "-f", "-")
+	if err == nil || !strings.Contains(errOut, want) {
+		t.Errorf("apply: %v\n%s", err, errOut)
+	}
+	must(t, os.Chmod(key, 0o600))
+	n.eventually("the secret is there again", func() bool {
+		out, _, err := n.run("", "get", "secrets", "-o", "name")
+		return err == nil && out == "secret/a\n"
+	})
+}

@@ -1,0 +1,59 @@
+package applycmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+)
+
+func secretsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "secrets rotate-key",
+		Short: "Give the secrets that this node keeps another key",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("say what to do: " + cmd.CommandPath() + " rotate-key; to see the secrets, 'quartet get secrets'")
+			}
+			return fmt.Errorf("there is no %q: %s rotate-key encrypts the secrets with a new key; to see them, 'quartet get secrets'", args[0], cmd.CommandPath())
+		},
+		// Reached by no arguments, which Args refuses: without it cobra would print its help and say that all is well.
+		RunE: func(*cobra.Command, []string) error { return nil },
+	}
+	cmd.AddCommand(rotateCommand())
+	return cmd
+}
+
+func rotateCommand() *cobra.Command {
+	var stateDir string
+	cmd := &cobra.Command{
+		Use:   "rotate-key",
+		Short: "Encrypt all secrets on the disk with a new key, and remove the old one",
+		Long: "Encrypt all secrets that configmux keeps on the disk with a new key, and remove the old one. Pods do not notice. When\n" +
+			"it fails or is cut short at any point nothing is lost: the next call, or the next start of configmux, goes on. Make a new\n" +
+			"backup of the key file afterwards: it is secrets.key in the state directory.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withClient(stateDir, func(c client) error {
+				ctx, cancel := context.WithTimeout(cmd.Context(), rotateTimeout)
+				defer cancel()
+				answer, err := c.RotateSecretsKey(ctx, &configv1.RotateSecretsKeyRequest{})
+				if err != nil {
+					return c.explainObject(err)
+				}
+				if answer.GetKey() == "" {
+					_, err = fmt.Fprintln(cmd.OutOrStdout(), "There is no key yet: the first secret makes one.")
+					return err
+				}
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "The key is %s now; %d files were encrypted anew, and the old key is removed.\n", answer.GetKey(), answer.GetFiles())
+				return err
+			})
+		},
+	}
+	target.AddFlag(cmd.Flags(), &stateDir)
+	return cmd
+}

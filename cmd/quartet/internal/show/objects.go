@@ -1,0 +1,169 @@
+package show
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+// objectKind is a kind of the objects that configmux holds on a node without an API server.
+type objectKind struct {
+	// name is as configmux names it, word as the command line does, and many what people call several.
+	name, word, many string
+}
+
+var (
+	configMaps = objectKind{"ConfigMap", "configmap", "config maps"}
+	secrets    = objectKind{"Secret", "secret", "secrets"}
+)
+
+var configMapColumns = []column{
+	{name: "Name"}, {name: "Data"}, {name: "Age"}, {name: "Immutable", wide: true}, {name: "Source", wide: true}, {name: "Keys", wide: true},
+}
+
+var secretColumns = []column{
+	{name: "Name"}, {name: "Type"}, {name: "Data"}, {name: "Age"}, {name: "Immutable", wide: true}, {name: "Source", wide: true}, {name: "Keys", wide: true},
+}
+
+func (a *asker) configMapsCommand() *cobra.Command {
+	return a.objectsCommand(configMaps, &cobra.Command{
+		Use:     "configmaps [NAME...]",
+		Aliases: []string{"configmap", "cm"},
+		Short:   "Show the config maps of a node without an API server",
+		Long: "Show the config maps that this node holds: from its manifests, and those that were applied. A node with an API server\n" +
+			"has none of its own.",
+		Example: "  quartet get configmaps\n  quartet get configmaps settings -o yaml",
+	})
+}
+
+func (a *asker) secretsCommand() *cobra.Command {
+	return a.objectsCommand(secrets, &cobra.Command{
+		Use:     "secrets [NAME...]",
+		Aliases: []string{"secret"},
+		Short:   "Show which secrets a node without an API server has, without their values",
+		Long: "Show which secrets this node holds, from its manifests and those that were applied: names, types, keys and how many\n" +
+			"bytes each value has. Values are not shown in any format: nobody but who mounts them is given them.",
+		Example: "  quartet get secrets\n  quartet get secrets login -o yaml",
+	})
+}
+
+// objectsCommand makes the command of a kind of what is its own.
+func (a *asker) objectsCommand(kind objectKind, cmd *cobra.Command) *cobra.Command {
+	var output format
+	var s selection
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s.names = args
+		if err := s.check(); err != nil {
+			return err
+		}
+		all, err := a.listObjects(cmd.Context(), kind)
+		if err != nil {
+			return err
+		}
+		chosen, err := s.chooseObjects(kind, all)
+		if err != nil {
+			return err
+		}
+		if output.isTable() && len(chosen) == 0 {
+			_, err := fmt.Fprintf(cmd.ErrOrStderr(), "There are no %s %s.\n", kind.many, s.where())
+			return err
+		}
+		return a.printObjects(cmd.OutOrStdout(), output, kind, chosen, len(s.names) == 1)
+	}
+	cmd.Flags().StringVarP(&s.namespace, "namespace", "n", "", "`NAMESPACE` of the "+kind.many+"; without it they are named by NAMESPACE/NAME, or by NAME in \"default\"")
+	a.addFlags(cmd, &output, nil)
+	return cmd
+}
+
+func (a *asker) listObjects(ctx context.Context, kind objectKind) ([]*configv1.ObjectSummary, error) {
+	response, err := ask(ctx, a, layout.ConfigMux, func(ctx context.Context, conn grpc.ClientConnInterface) (*configv1.ListObjectsResponse, error) {
+		return configv1.NewConfigServiceClient(conn).ListObjects(ctx, &configv1.ListObjectsRequest{Kind: kind.name})
+	})
+	return response.GetObjects(), err
+}
+
+// chooseObjects returns the objects of a selection, in the order in which they are named.
+func (s selection) chooseObjects(kind objectKind, all []*configv1.ObjectSummary) ([]*configv1.ObjectSummary, error) {
+	if len(s.names) == 0 {
+		return slices.DeleteFunc(all, func(o *configv1.ObjectSummary) bool { return !s.inNamespace(o.GetNamespace()) }), nil
+	}
+	chosen := make([]*configv1.ObjectSummary, 0, len(s.names))
+	for _, name := range s.names {
+		i := slices.IndexFunc(all, func(o *configv1.ObjectSummary) bool {
+			return s.means(name, podName{namespace: o.GetNamespace(), name: o.GetName()})
+		})
+		if i < 0 {
+			return nil, fmt.Errorf("there is no %s %q: 'quartet get %ss' shows all", kind.word, name, kind.word)
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+func (a *asker) printObjects(out io.Writer, output format, kind objectKind, objects []*configv1.ObjectSummary, single bool) error {
+	switch {
+	case output == formatName:
+		for _, o := range objects {
+			if _, err := fmt.Fprintf(out, "%s/%s\n", kind.word, o.GetName()); err != nil {
+				return err
+			}
+		}
+		return nil
+	case output.isTable():
+		var rows [][]any
+		for _, o := range objects {
+			rows = append(rows, objectRow(kind, o, a.clock.Now()))
+		}
+		columns := configMapColumns
+		if kind == secrets {
+			columns = secretColumns
+		}
+		return newTable(out, output, columns, false).print(rows...)
+	case kind == secrets:
+		// As configmux says it: an object of Kubernetes would look as if its values were empty.
+		return printMessage(out, output, &configv1.ListObjectsResponse{Objects: objects})
+	default:
+		return printConfigMaps(out, output, objects, single)
+	}
+}
+
+func objectRow(kind objectKind, o *configv1.ObjectSummary, now time.Time) []any {
+	row := []any{title(o.GetNamespace(), o.GetName())}
+	if kind == secrets {
+		row = append(row, orNone(o.GetType()))
+	}
+	keys := make([]string, 0, len(o.GetKeys()))
+	for _, key := range o.GetKeys() {
+		keys = append(keys, fmt.Sprintf("%s (%d bytes)", key.GetName(), key.GetBytes()))
+	}
+	return append(row, fmt.Sprint(len(keys)), age(o.GetCreatedAt().AsTime(), now), yesNo(o.GetImmutable()), o.GetSource(), orNone(strings.Join(keys, ", ")))
+}
+
+// printConfigMaps prints config maps as objects of Kubernetes.
+func printConfigMaps(out io.Writer, output format, objects []*configv1.ObjectSummary, single bool) error {
+	list := &v1.ConfigMapList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMapList"}, Items: []v1.ConfigMap{}}
+	for _, o := range objects {
+		config := v1.ConfigMap{}
+		if err := config.Unmarshal(o.GetConfigMap()); err != nil {
+			return fmt.Errorf("configmux sent a config map that cannot be read: %w: do quartet and configmux have the same version?", err)
+		}
+		config.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}
+		config.CreationTimestamp = metav1.NewTime(o.GetCreatedAt().AsTime())
+		list.Items = append(list.Items, config)
+	}
+	if single {
+		return printObject(out, output, &list.Items[0])
+	}
+	return printObject(out, output, list)
+}
