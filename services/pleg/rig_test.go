@@ -1,9 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,12 +26,20 @@ import (
 	"github.com/quartet-node/quartet/test/harness"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asPLEG is the environment variable that makes a process of this binary a pleg, which a test can kill.
+const asPLEG = "QUARTET_TEST_AS_PLEG"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asPLEG) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long a test waits for what has to come.
 const patience = 30 * time.Second
 
-// rig is a pleg that runs in this process, behind its socket.
+// rig is a pleg that runs in this process, or in one of its own, behind its socket.
 type rig struct {
 	t      *testing.T
 	cfg    nodeconfig.Config
@@ -37,12 +50,19 @@ type rig struct {
 // startPLEG runs a pleg against a runtime until the test ends or the rig is stopped.
 func startPLEG(t *testing.T, endpoint string) *rig {
 	t.Helper()
+	r := newRig(t, endpoint)
+	r.run()
+	return r
+}
+
+// newRig returns a rig whose pleg is not started yet.
+func newRig(t *testing.T, endpoint string) *rig {
+	t.Helper()
 	dir := harness.ShortDir(t)
 	cfg := nodeconfig.Config{Listen: "unix://" + filepath.Join(dir, "pleg.sock"), StateDir: dir, MetricsListen: "unix://" + filepath.Join(dir, "pleg-metrics.sock")}
 	cfg.Kubelet.ContainerRuntimeEndpoint = endpoint
 	cfg.Kubelet.RuntimeRequestTimeout.Duration = 20 * time.Second
-	r := &rig{t: t, cfg: cfg}
-	r.run()
+	r := &rig{t: t, cfg: cfg, stop: func() {}}
 	conn, err := rpc.Dial(cfg.Listen)
 	if err != nil {
 		t.Fatal(err)
@@ -55,6 +75,32 @@ func startPLEG(t *testing.T, endpoint string) *rig {
 	})
 	r.client = lifecyclev1.NewLifecycleServiceClient(conn)
 	return r
+}
+
+// spawn starts the rig's pleg as a process of its own, which stop ends by SIGKILL.
+func (r *rig) spawn() {
+	r.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var log bytes.Buffer
+	cmd := exec.Command(self, "--listen="+r.cfg.Listen, "--metrics-listen="+r.cfg.MetricsListen, "--state-dir="+r.cfg.StateDir,
+		"--container-runtime-endpoint="+r.cfg.Kubelet.ContainerRuntimeEndpoint)
+	cmd.Env = append(os.Environ(), asPLEG+"=1")
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.stop = sync.OnceFunc(func() {
+		if err := cmd.Process.Kill(); err != nil {
+			r.t.Error(err)
+		}
+		err := cmd.Wait()
+		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
+			r.t.Errorf("pleg ended with %v:\n%s", err, log.String())
+		}
+	})
 }
 
 // run starts the rig's pleg, also once more after it has been stopped.
