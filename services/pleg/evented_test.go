@@ -195,3 +195,29 @@ func TestABacklogIsFoldedByPod(t *testing.T) {
 		t.Errorf("%v changes were held against the stream", got)
 	}
 }
+
+// TestAContainerThatCouldNotBeStartedIsToldSoon: runtimes have no event for that, and it is not held against them.
+func TestAContainerThatCouldNotBeStartedIsToldSoon(t *testing.T) {
+	t.Parallel()
+	fake := fakecri.New(t)
+	fake.AddImage(harness.HelloImage, 1)
+	h := newHand(t, fake.Endpoint())
+	r := startPLEG(t, fake.Endpoint())
+	r.synced()
+	r.mode(evented)
+	w := r.watch()
+	sandbox, config := h.sandbox("uid-1")
+	id := h.container(sandbox, config, "app")
+	r.eventually("it was looked at before", func() bool { return fake.Count("ContainerStatus", id) > 0 })
+	fake.MuteEvents(true)
+	fake.Exit(id, 128)
+	failed := time.Now()
+	if e := w.until(died, id); e.GetExitCode() != 128 {
+		t.Errorf("it is told as %v", e)
+	}
+	if took := time.Since(failed); took > 15*time.Second {
+		t.Errorf("it was told after %v", took)
+	}
+	r.eventually("all is quiet", func() bool { return quiet(fake) })
+	r.mode(evented)
+}

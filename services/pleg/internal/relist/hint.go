@@ -1,6 +1,7 @@
 package relist
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -16,6 +17,9 @@ const (
 	// removalTicks is for how many ticks a pod is inspected again of which something was said to be removed and is still
 	// there: containerd says so of a sandbox just before it is.
 	removalTicks = 5
+	// startTicks is for how many ticks a pod is inspected again of which a container was made and is not started: no event tells
+	// when its start fails.
+	startTicks = 30
 )
 
 // moment is a point in time by both clocks: by the wall clock to compare with what the runtime says, by the boot clock, which
@@ -39,6 +43,8 @@ type hinted struct {
 	any time.Duration
 	// created is when something was made for the pod, until it was looked at.
 	created time.Duration
+	// starting is how many ticks are left to what was made to be started.
+	starting int
 	// removal is when the last event came that something was removed.
 	removal time.Duration
 	// removing has the ids of what was said to be removed and is still on record, with the ticks that are left to it.
@@ -61,7 +67,8 @@ func (r *Relister) HintCreated(uid string, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.isNews(uid, at) {
-		r.pod(uid).hinted.created = boottime.Now()
+		h := &r.pod(uid).hinted
+		h.created, h.starting = boottime.Now(), startTicks
 	}
 }
 
@@ -175,6 +182,10 @@ func (r *Relister) lookAgain() {
 		h := &p.hinted
 		again := h.created != 0 && r.known(p).boot < h.created
 		h.created = 0
+		if h.starting > 0 && !again {
+			h.starting--
+			again = isStarting(p.record.Status)
+		}
 		for id, left := range h.removing {
 			if left == 0 || !onRecord(p, id) {
 				delete(h.removing, id)
@@ -187,6 +198,13 @@ func (r *Relister) lookAgain() {
 			r.request(uid, false)
 		}
 	}
+}
+
+// isStarting tells whether a container was made and has not been started.
+func isStarting(s *lifecyclev1.PodStatus) bool {
+	return slices.ContainsFunc(s.GetContainers(), func(c *lifecyclev1.Container) bool {
+		return c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_CREATED
+	})
 }
 
 // momentOf is when something was listed.
