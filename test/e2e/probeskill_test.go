@@ -17,62 +17,25 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
+// The pods under which processes are killed: one that is Ready by all probes of two kinds of calls, one whose readiness probe fails,
+// one whose startup probe has not succeeded, and one that is to be killed for its liveness probe.
+const steady, unready, starting, doomed = "outlives-steady", "outlives-unready", "outlives-starting", "outlives-doomed"
+
 // TestResultsOfProbesOutliveAKill kills syncloop, all four, and the runtime, which runs the commands of probes, under pods whose
 // probes have come to something: no pod's Ready changes that its probe has not changed, and what has started has started.
 func TestResultsOfProbesOutliveAKill(t *testing.T) {
-	const steady, unready, starting = "outlives-steady", "outlives-unready", "outlives-starting"
-	state := newChecks(t, steady)
-	placeOutliving(t, state, steady, unready, starting)
+	state := newChecks(t, "outlives")
+	placeOutliving(t, state)
 	before := await(t, steady, "Ready", ready)
 	state.awaitCalls(t, "unready", 2, time.Time{})
 	state.awaitCalls(t, "starting", 2, time.Time{})
-	started := map[string]int{"start-exec": len(state.calls(t, "start-exec")), "start-http": len(state.calls(t, "start-http"))}
-
 	var all []string
 	for _, s := range layout.Services() {
 		all = append(all, string(s))
 	}
-	for _, c := range []struct {
-		title string
-		names []string
-	}{{"syncloop", []string{"syncloop"}}, {"all four", all}, {"containerd", []string{"containerd"}}} {
-		t.Run(c.title, func(t *testing.T) {
-			stream := watchStream(t)
-			answers := watchReady(t, steady, 1)
-			old := map[string]int{}
-			for _, n := range c.names {
-				old[n] = pid(t, n)
-			}
-			killed := time.Now()
-			kill(t, c.names...)
-			for _, n := range c.names {
-				awaitNewPID(t, n, old[n])
-			}
-			for _, check := range []string{"ready-exec", "ready-http", "live-exec", "live-http", "unready"} {
-				state.awaitCalls(t, check, 3, killed)
-			}
-			for _, problem := range answers() {
-				t.Error(problem)
-			}
-			seen := stream()
-			if len(seen[steady]) == 0 || len(seen[unready]) == 0 || len(seen[starting]) == 0 {
-				t.Errorf("the stream had not every pod: %v", seen)
-			}
-			for _, wrong := range []struct {
-				pod   string
-				ready bool
-			}{{steady, false}, {unready, true}, {starting, true}} {
-				if seen[wrong.pod][wrong.ready] {
-					t.Errorf("the stream had pod %s with Ready=%v for a moment", wrong.pod, wrong.ready)
-				}
-			}
-			for check, count := range started {
-				if now := len(state.calls(t, check)); now != count {
-					t.Errorf("startup probe %s, which had passed, was called %d times more", check, now-count)
-				}
-			}
-		})
-	}
+	t.Run("syncloop", func(t *testing.T) { killUnderProbes(t, state, "syncloop") })
+	t.Run("all four", func(t *testing.T) { killUnderProbes(t, state, all...) })
+	t.Run("containerd", func(t *testing.T) { killUnderProbes(t, state, "containerd") })
 	after := await(t, steady, "Ready", ready)
 	if was, is := fmt.Sprint(containerIDs(before)), fmt.Sprint(containerIDs(after)); was != is {
 		t.Errorf("containers went from %s to %s", was, is)
@@ -81,18 +44,59 @@ func TestResultsOfProbesOutliveAKill(t *testing.T) {
 		t.Errorf("a probe was called %d times before its container had started", n)
 	}
 
-	// What changes while syncloop is dead is seen when it is back.
+	// What is being killed is killed, and what changes while syncloop is dead is seen when it is back.
+	state.say(t, "fail", "doomed")
+	awaitEvent(t, doomed, "main", "Killing", "Container main failed liveness probe, will be restarted")
 	kill(t, "syncloop")
 	state.say(t, "fail", "ready-exec")
-	state.say(t, "ok", "unready", "starting")
+	state.say(t, "ok", "unready", "starting", "doomed")
 	await(t, steady, "not Ready, for its probe has failed meanwhile", func(p *v1.Pod) bool { return p != nil && !ready(p) })
-	await(t, unready, "Ready, for its probe has passed meanwhile", ready)
-	await(t, starting, "Ready, for its probe has passed meanwhile", ready)
+	await(t, unready, "Ready, for its probe has succeeded meanwhile", ready)
+	await(t, starting, "Ready, for its probe has succeeded meanwhile", ready)
+	awaitEvent(t, doomed, "main", "Started", "Container started again: liveness probe failed, exited with 137")
+	if p := await(t, doomed, "Ready", ready); statuses(p)["main"].RestartCount != 1 {
+		t.Errorf("it was not restarted once:\n%s", describe(p))
+	}
 }
 
-// placeOutliving starts a pod that is Ready by all probes of two kinds of calls, one whose readiness probe fails, and one whose
-// startup probe has not passed.
-func placeOutliving(t *testing.T, state checks, steady, unready, starting string) {
+// killUnderProbes kills processes, and watches the pods until their probes have been called some times by the next ones.
+func killUnderProbes(t *testing.T, state checks, names ...string) {
+	t.Helper()
+	startups := []string{"start-exec", "start-http"}
+	was := map[string]int{}
+	for _, check := range startups {
+		was[check] = len(state.calls(t, check))
+	}
+	stream, answers := watchStream(t), watchReady(t, steady, 1)
+	old := map[string]int{}
+	for _, name := range names {
+		old[name] = pid(t, name)
+	}
+	killed := time.Now()
+	kill(t, names...)
+	for _, name := range names {
+		awaitNewPID(t, name, old[name])
+	}
+	for _, check := range []string{"ready-exec", "ready-http", "live-exec", "live-http", "unready"} {
+		state.awaitCalls(t, check, 3, killed)
+	}
+	for _, problem := range answers() {
+		t.Error(problem)
+	}
+	seen := stream()
+	for pod, want := range map[string]bool{steady: true, unready: false, starting: false} {
+		if !seen[pod][want] || seen[pod][!want] {
+			t.Errorf("pod %s has Ready=%v throughout; the stream had %v", pod, want, seen[pod])
+		}
+	}
+	for _, check := range startups {
+		if now := len(state.calls(t, check)); now != was[check] || now == 0 {
+			t.Errorf("startup probe %s, which had succeeded, was called %d times, and now %d", check, was[check], now)
+		}
+	}
+}
+
+func placeOutliving(t *testing.T, state checks) {
 	t.Helper()
 	command, web := state.server("command", 8000), state.server("web", 8010)
 	command.StartupProbe, web.StartupProbe = every(byExec("start-exec")), every(byHTTP("start-http", 8010))
@@ -109,6 +113,11 @@ func placeOutliving(t *testing.T, state checks, steady, unready, starting string
 	slow.StartupProbe = every(byHTTP("starting", 8000), func(p *v1.Probe) { p.FailureThreshold = 1000 })
 	slow.LivenessProbe = every(byHTTP("held-back", 8000))
 	placePod(t, state.pod(starting, slow))
+
+	grace := int64(2)
+	stubborn := state.server("main", 8000, "-ignore-term")
+	stubborn.LivenessProbe = every(byHTTP("doomed", 8000), func(p *v1.Probe) { p.TerminationGracePeriodSeconds = &grace })
+	placePod(t, state.pod(doomed, stubborn))
 }
 
 // watchStream follows every change of every pod, through restarts of syncloop, until the returned function is called, which
