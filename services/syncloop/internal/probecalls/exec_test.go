@@ -135,7 +135,11 @@ func TestACommandThatTakesTooLongHasFailed(t *testing.T) {
 func TestARuntimeThatCannotRunACommandSaysNothingOfTheContainer(t *testing.T) {
 	e := newExecRig(t)
 	e.cri.Fail("ExecSync", "", -1, status.Error(codes.Unavailable, "no shim for "+strings.Repeat("0123abcd", 8)))
-	want{outcome: probecalls.Unknown, says: "no shim"}.check(t, e.Probe(t.Context(), e.command(t, "check")))
+	got := e.Probe(t.Context(), e.command(t, "check"))
+	want{outcome: probecalls.Unknown, says: "no shim"}.check(t, got)
+	if got.Output != "no shim for main" {
+		t.Errorf("people are told %q", got.Output)
+	}
 	if n := e.cri.Count("ExecSync", ""); n != 3 {
 		t.Errorf("it was called %d times", n)
 	}

@@ -92,7 +92,7 @@ type Target struct {
 // Answer is how a call went.
 type Answer struct {
 	Outcome Outcome
-	// Output is for people: what the container said, or why it counts as failed; at most 10 KiB. Empty when Err is set.
+	// Output is for people: what the container said, why it counts as failed, or in short what Err says; at most 10 KiB.
 	Output string
 	// Warning is set on a success that somebody should look at: a redirect to another host, that was not followed.
 	Warning bool
@@ -167,6 +167,9 @@ func (c *Caller) Probe(ctx context.Context, t Target) Answer {
 			break
 		}
 	}
+	if answer.Err != nil {
+		answer.Output = cut(cri.WithoutIDs(said(answer.Err), t.Container.Name))
+	}
 	c.cfg.Metrics.Probed(series(t), answer.Outcome.result(), c.cfg.Clock.Since(began))
 	c.tell(ctx, t, answer)
 	return answer
@@ -199,8 +202,7 @@ func (c *Caller) tell(ctx context.Context, t Target, a Answer) {
 	reason, message := "", ""
 	switch {
 	case a.Outcome == Unknown:
-		reason, message = eventUnhealthy, fmt.Sprintf("%s probe errored and resulted in unknown state: %s", t.Kind, said(a.Err))
-		message = cri.WithoutIDs(message, t.Container.Name)
+		reason, message = eventUnhealthy, fmt.Sprintf("%s probe errored and resulted in unknown state: %s", t.Kind, a.Output)
 	case a.Outcome == Failure:
 		reason, message = eventUnhealthy, fmt.Sprintf("%s probe failed: %s", t.Kind, a.Output)
 	case a.Warning:

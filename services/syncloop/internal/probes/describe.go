@@ -54,9 +54,6 @@ func (p *probe) describe() *enginev1.Probe {
 		d.Answer = enginev1.ProbeResult_PROBE_RESULT_FAILURE
 	case probecalls.Unknown:
 		d.InARow = 0
-		if p.answer.Err != nil {
-			d.Said = shorten(p.answer.Err.Error())
-		}
 	}
 	return d
 }

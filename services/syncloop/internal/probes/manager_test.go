@@ -325,7 +325,7 @@ func TestWhatPeopleAreToldOfProbes(t *testing.T) {
 		})
 		r.answer("a liveness", fails)
 		r.answer("a readiness", func(context.Context) probecalls.Answer {
-			return probecalls.Answer{Err: errors.New(strings.Repeat("é", 200))}
+			return probecalls.Answer{Err: errors.New("rpc error: no"), Output: strings.Repeat("é", 200)}
 		})
 		r.observe(pod, "s0:ready a@s0:running")
 		told := r.manager.Describe(pod.UID)
