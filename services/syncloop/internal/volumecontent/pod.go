@@ -1,0 +1,70 @@
+package volumecontent
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// containers are all containers of a pod, whatever they are for.
+func containers(pod *v1.Pod) []v1.Container {
+	all := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	for i := range pod.Spec.EphemeralContainers {
+		all = append(all, v1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+	return all
+}
+
+// onlyUser is the user that all containers of a pod say they run as; nil when one says none or they differ.
+func onlyUser(pod *v1.Pod) *int64 {
+	var only *int64
+	for _, c := range containers(pod) {
+		var user *int64
+		if sc := pod.Spec.SecurityContext; sc != nil {
+			user = sc.RunAsUser
+		}
+		if sc := c.SecurityContext; sc != nil && sc.RunAsUser != nil {
+			user = sc.RunAsUser
+		}
+		if user == nil || (only != nil && *only != *user) {
+			return nil
+		}
+		only = user
+	}
+	return only
+}
+
+// MountPoints are the folders that a volume has to have because containers mount others below it, relative to it. The volumes that
+// this package is about are read-only in containers: no runtime can make them there.
+func MountPoints(pod *v1.Pod, volume string) []string {
+	var found []string
+	for _, c := range containers(pod) {
+		var all []string
+		for _, mount := range c.VolumeMounts {
+			all = append(all, path.Clean(mount.MountPath))
+		}
+		slices.Sort(all)
+		for _, mount := range c.VolumeMounts {
+			if mount.Name == volume {
+				found = append(found, firstBelow(path.Clean(mount.MountPath), all)...)
+			}
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// firstBelow are those of some sorted clean paths that are below another and below none that is between, relative to it.
+func firstBelow(root string, all []string) []string {
+	var found []string
+	for _, p := range all {
+		rest, below := strings.CutPrefix(p, strings.TrimSuffix(root, "/")+"/")
+		between := func(other string) bool { return strings.HasPrefix(rest, other+"/") }
+		if below && rest != "" && !slices.ContainsFunc(found, between) {
+			found = append(found, rest)
+		}
+	}
+	return found
+}
