@@ -15,6 +15,7 @@ const (
 	KeySandboxID    = "sandbox.id"
 	KeyImage        = "image"
 	KeyObject       = "object"
+	KeyVolume       = "volume"
 	KeySource       = "source"
 	KeyFile         = "file"
 	KeyOp           = "op"
@@ -61,6 +62,9 @@ const (
 	AttrSource = attribute.Key("quartet.source")
 	// AttrObject is a config map or secret, as "configmap NAMESPACE/NAME".
 	AttrObject = attribute.Key("quartet.object")
+	// AttrVolume is the name of a volume in a pod's spec, AttrVolumePlugin the kind of it, for example "kubernetes.io/empty-dir".
+	AttrVolume       = attribute.Key("quartet.volume")
+	AttrVolumePlugin = attribute.Key("quartet.volume.plugin")
 	// AttrOp is what a change does to a pod: ADD, UPDATE, DELETE, REMOVE, RECONCILE.
 	AttrOp = attribute.Key("quartet.op")
 	// AttrCause is why a worker worked: config, lost, probe, seen or due.

@@ -51,6 +51,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtimewatch"
+	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
 
@@ -135,6 +136,7 @@ type engine struct {
 	pool    *worker.Pool
 	loop    *loop.Loop
 	probes  *probes.Manager
+	volumes *volumes.Manager
 	// cgroups is nil when pods have none of their own.
 	cgroups *podcgroups.Tree
 	server  *engineserver.Server
@@ -173,6 +175,9 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	}
 	starts := phases.New()
 	askNode := peers.Node(nodev1.NewNodeServiceClient(to.nodestatus))
+	if e.volumes, err = newVolumes(cfg, tel, askNode, e.events, e.counts); err != nil {
+		return nil, err
+	}
 	config := podruntime.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtime.Runtime(atOnce(ctx)) }, Images: images,
 		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, NodeIP: nodeIP,
@@ -180,7 +185,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		UserIDs:    userIDs(cfg).Of,
 		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: e.counts,
 		Events: e.events, Phases: starts, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For,
-		Liveness: e.probes.Liveness, Startup: e.probes.Startup,
+		Liveness: e.probes.Liveness, Startup: e.probes.Startup, Volumes: e.volumes,
 	}
 	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
 		config.Cgroups = e.cgroups
@@ -210,7 +215,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		EventsMetrics:  stream.NewFollowedMetrics(e.metrics.Registry, stream.NameLifecycleEvents),
 	})
 	e.server = engineserver.New(engineserver.Config{
-		Store: e.store, Workers: e.pool, Probes: e.probes.Describe, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
+		Store: e.store, Workers: e.pool, Probes: e.probes.Describe, Volumes: e.volumes.Describe, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
 		Evicter: &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts, Events: e.events},
 	})
 	if e.logs, err = containerLogsOf(ctx, cfg, e.store, runtime, e.counts, tel.Logger); err != nil {
@@ -218,6 +223,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	}
 	e.garbage = collectorOf(cfg, tel, runtime, manager, e.counts)
 	enginemetrics.CollectLogs(e.metrics.Registry, func() []enginemetrics.LogUsage { return logUsageOf(e.store) })
+	enginemetrics.CollectVolumes(e.metrics.Registry, e.volumes.Count)
 	enginemetrics.Collect(e.metrics.Registry, enginemetrics.Sources{
 		Pods: e.store.Census, Workers: e.pool.Census, LastTurn: func() time.Time { return e.loop.Health().LastTurn },
 	})
@@ -235,6 +241,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return e.watchRuntime(ctx) })
 	group.Go(func() error { return ended(ctx, e.loop.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.probes.Run(ctx)) })
+	group.Go(func() error { return ended(ctx, e.volumes.Run(ctx)) })
 	if e.cgroups != nil {
 		group.Go(func() error { return ended(ctx, e.cgroups.Run(ctx)) })
 	}

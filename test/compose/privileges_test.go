@@ -19,13 +19,14 @@ type privilege struct {
 var promised = map[string]privilege{
 	"configmux":  {"10241:10240", nil},
 	"pleg":       {"0:10240", nil},
-	"syncloop":   {"0:10240", []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "SYS_CHROOT"}},
+	"syncloop":   {"0:10240", []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SYS_ADMIN", "SYS_CHROOT"}},
 	"nodestatus": {"10244:10240", nil},
 }
 
 // bits are the numbers of the capabilities in /proc/PID/status.
 var bits = map[string]uint{
 	"CHOWN": unix.CAP_CHOWN, "DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "FOWNER": unix.CAP_FOWNER, "SYS_CHROOT": unix.CAP_SYS_CHROOT,
+	"FSETID": unix.CAP_FSETID, "SYS_ADMIN": unix.CAP_SYS_ADMIN,
 }
 
 // privileges looks at the processes themselves, where they can be seen, and at what docker was told.

@@ -185,7 +185,7 @@ func documented(t testing.TB, sections []string) map[string]string {
 }
 
 // row is a row of a table of docs/metrics.md: | `NAME` | TYPE | LABELS | ...
-var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes|prober)_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\|")
+var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes|prober|storage|volume)_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\|")
 
 // rowsOf returns type and labels of each metric, by section and name. It fails for rows in a section that no service is
 // compared with.

@@ -39,7 +39,9 @@ type Config struct {
 	Store   *podstore.Store
 	Workers interface{ List() []*enginev1.Worker }
 	// Probes says what the probes of a pod have come to: (*probes.Manager).Describe. Nil is a node without a prober.
-	Probes  func(types.UID) []*enginev1.Probe
+	Probes func(types.UID) []*enginev1.Probe
+	// Volumes says how the volumes of a pod are: (*volumes.Manager).Describe. Nil tells of none.
+	Volumes func(types.UID) []*enginev1.Volume
 	Health  func() loop.Health
 	Evicter Evicter
 	// Events are those of the pods: (*podevents.Recorder).Stream.
@@ -87,9 +89,12 @@ func (s *Server) WatchPodEvents(req *enginev1.WatchPodEventsRequest, ss grpc.Ser
 // ListWorkers implements EngineService.
 func (s *Server) ListWorkers(context.Context, *enginev1.ListWorkersRequest) (*enginev1.ListWorkersResponse, error) {
 	workers := s.cfg.Workers.List()
-	if s.cfg.Probes != nil {
-		for _, w := range workers {
+	for _, w := range workers {
+		if s.cfg.Probes != nil {
 			w.Probes = s.cfg.Probes(types.UID(w.GetPodUid()))
+		}
+		if s.cfg.Volumes != nil {
+			w.Volumes = s.cfg.Volumes(types.UID(w.GetPodUid()))
 		}
 	}
 	return &enginev1.ListWorkersResponse{Workers: workers}, nil

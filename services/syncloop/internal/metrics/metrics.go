@@ -32,6 +32,7 @@ type Metrics struct {
 	garbage                                                        garbageMetrics
 	collection                                                     imageMetrics
 	probes                                                         probeMetrics
+	volumes                                                        *prometheus.HistogramVec
 
 	pulls pullLog
 
@@ -46,7 +47,7 @@ func New(registerer prometheus.Registerer) *Metrics {
 	m.addLoop(f)
 	m.addStarts(f)
 	m.addRuntime(f)
-	m.logs, m.garbage = newLogMetrics(f), newGarbageMetrics(f)
+	m.logs, m.garbage, m.volumes = newLogMetrics(f), newGarbageMetrics(f), newVolumeMetrics(f)
 	m.addCgroups(f)
 	return m
 }
@@ -100,6 +101,8 @@ const (
 	FailedNetwork Failure = "network"
 	// FailedUnsupported: the pod asks for something that this version does not have.
 	FailedUnsupported Failure = "unsupported"
+	// FailedVolume: a volume cannot be set up or removed.
+	FailedVolume Failure = "volume"
 	// FailedImage: an image cannot be had.
 	FailedImage Failure = "image"
 	// FailedRuntime: the runtime has refused a call.
@@ -124,7 +127,7 @@ func (m *Metrics) addLoop(f factory) {
 	m.restarted = f.counters(kubelet, "restarted_pods_total",
 		"Pods that came back with the UID of a pod that was still ending, and were started again after it.", "static")
 	// What is there from the beginning shows its first increase.
-	for _, reason := range []Failure{FailedAway, FailedInspect, FailedNetwork, FailedUnsupported, FailedImage, FailedRuntime, FailedOther} {
+	for _, reason := range []Failure{FailedAway, FailedInspect, FailedNetwork, FailedUnsupported, FailedVolume, FailedImage, FailedRuntime, FailedOther} {
 		m.retries.WithLabelValues(string(reason))
 	}
 	for _, static := range []bool{false, true} {

@@ -14,13 +14,15 @@ import (
 type Phase string
 
 // The phases, in the order in which a pod passes through them. Those from dispatch to sandbox, and observe and ready, are
-// counted once for a pod that starts; image, create and start once for each container that does, restarts included.
+// counted once for a pod that starts, volumes also before containers that are started later; image, create and start once for each container that does, restarts included.
 // Containers of a pod pass through image and create side by side.
 const (
 	// PhaseDispatch: from the moment configmux saw the pod until the loop hands it to a worker.
 	PhaseDispatch Phase = "dispatch"
 	// PhaseWait: from there until the worker begins.
 	PhaseWait Phase = "wait"
+	// PhaseVolumes: until the volumes of a pod that has any are in place.
+	PhaseVolumes Phase = "volumes"
 	// PhaseSandbox: the making of the sandbox, with its turn at the start gate.
 	PhaseSandbox Phase = "sandbox"
 	// PhaseImage: until the runtime has the image.
@@ -36,9 +38,9 @@ const (
 
 func (m *Metrics) addStarts(f factory) {
 	m.phases = f.histograms(quartet, "pod_start_phase_duration_seconds",
-		"Parts of the start of pods: dispatch, wait, sandbox, image, create, start, observe, ready. Failed ones are not counted.",
+		"Parts of the start of pods: dispatch, wait, volumes, sandbox, image, create, start, observe, ready. Failed ones are not counted.",
 		phaseBuckets, "phase")
-	for _, phase := range []Phase{PhaseDispatch, PhaseWait, PhaseSandbox, PhaseImage, PhaseCreate, PhaseStart, PhaseObserve, PhaseReady} {
+	for _, phase := range []Phase{PhaseDispatch, PhaseWait, PhaseVolumes, PhaseSandbox, PhaseImage, PhaseCreate, PhaseStart, PhaseObserve, PhaseReady} {
 		m.phases.WithLabelValues(string(phase))
 	}
 	m.podReady = f.histogram(quartet, "pod_start_duration_seconds",

@@ -59,13 +59,15 @@ func (s *podSync) inCgroup(config *runtimeapi.PodSandboxConfig) {
 	}
 }
 
-// ReleasePod gives back what a pod that nothing runs of any more holds of the machine: its cgroup, with what is left in it. What
-// says how it ended stays. Calling it again is harmless.
+// ReleasePod gives back what a pod that nothing runs of any more holds of the machine: its cgroup, with what is left in it, and then
+// its volumes. What says how it ended stays. Calling it again is harmless.
 func (m *Manager) ReleasePod(ctx context.Context, pod *v1.Pod) error {
-	if m.cfg.Cgroups == nil {
-		return nil
+	if m.cfg.Cgroups != nil {
+		if err := m.cfg.Cgroups.Remove(ctx, pod.UID); err != nil {
+			return fmt.Errorf("pod %s: %w", podName(pod), err)
+		}
 	}
-	if err := m.cfg.Cgroups.Remove(ctx, pod.UID); err != nil {
+	if err := m.cfg.Volumes.Release(ctx, pod.UID); err != nil {
 		return fmt.Errorf("pod %s: %w", podName(pod), err)
 	}
 	return nil

@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
+	"github.com/quartet-node/quartet/services/syncloop/internal/removal"
 )
 
 // CleanUpPod removes what is left of a pod after its termination: containers and sandboxes, and, when they are gone, its
@@ -86,9 +87,9 @@ func (m *Manager) removeFiles(pod *v1.Pod) error {
 		return fmt.Errorf("remove %s: %s is mounted there; unmount it", dir, mounts[0].Mountpoint)
 	}
 	if pod.Name == "" || pod.Namespace == "" {
-		return os.RemoveAll(dir) // found by this folder alone
+		return removal.All(dir) // found by this folder alone
 	}
-	return errors.Join(os.RemoveAll(dir), os.RemoveAll(containerspec.LogDir(m.cfg.PodLogsDir, pod)))
+	return errors.Join(removal.All(dir), removal.All(containerspec.LogDir(m.cfg.PodLogsDir, pod)))
 }
 
 // PruneContainers has removed what containergc.Of finds of a pod, with the logs and termination messages of containers; at least one

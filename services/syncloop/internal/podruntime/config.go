@@ -58,6 +58,8 @@ type Config struct {
 	UserIDs func(types.UID) (containerspec.IDs, error)
 	// Cgroups gives each pod a cgroup of its own; nil puts all pods under one.
 	Cgroups Cgroups
+	// Volumes has the volumes of pods in place. Required.
+	Volumes Volumes
 	// CgroupDriver is "cgroupfs" or "systemd": how the cgroup that all pods are put under is named. Empty is cgroupfs.
 	CgroupDriver string
 	// Kubelet is the node's configuration, defaulted. Required.
@@ -96,7 +98,8 @@ type ContainerReason = podstatus.Reason
 type Result struct {
 	// Reasons has the containers that could not be started, by name, with the reason that the status shows.
 	Reasons map[string]ContainerReason
-	// SandboxError is why the sandbox could not be made, or is not tried (an *UnsupportedError); nil when it is up.
+	// SandboxError is why the sandbox could not be made, or is not tried (an *UnsupportedError, or a *volumes.NotReadyError); nil when
+	// it is up.
 	SandboxError error
 	// RetryAfter is when work is due again, for example the end of a back-off; 0 when nothing is known to be. It is set
 	// beside an error when the error knows.

@@ -85,7 +85,7 @@ func (m *Manager) Images() *images.Puller { return m.images }
 // Containers in a back-off are no error: the result has their reasons, and when to come again. When ctx ends, it returns
 // soon with the error of ctx, and what it has done so far shows in the next observation.
 func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (Result, error) {
-	if err := supported(pod); err != nil {
+	if err := m.supported(pod); err != nil {
 		m.warn(ctx, pod, "", eventUnsupported, err.Error())
 		return Result{SandboxError: err}, err
 	}
@@ -93,6 +93,7 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 	if err != nil {
 		return Result{}, err
 	}
+	m.cfg.Volumes.Want(ctx, pod)
 	facts := decide.Facts{Now: m.cfg.Clock.Now(), Liveness: m.cfg.Liveness, Startup: m.cfg.Startup, Logged: func(container string) int {
 		return nextInLogs(filepath.Join(containerspec.LogDir(m.cfg.PodLogsDir, pod), container))
 	}}
@@ -141,6 +142,9 @@ func (s *podSync) run(ctx context.Context) error {
 		return nil
 	}
 	err := s.ensureCgroup(ctx)
+	if err == nil {
+		err = s.waitForVolumes(ctx)
+	}
 	if err == nil {
 		err = s.prepareSandbox(ctx)
 	}

@@ -5,7 +5,7 @@ import (
 )
 
 // supported says whether this version can run a pod at all. It fails with an *UnsupportedError.
-func supported(pod *v1.Pod) error {
+func (m *Manager) supported(pod *v1.Pod) error {
 	switch {
 	case len(pod.Spec.ResourceClaims) > 0:
 		return &UnsupportedError{Field: "spec.resourceClaims", Message: "resource claims are not supported by this version of Quartet; leave them out"}
@@ -17,5 +17,5 @@ func supported(pod *v1.Pod) error {
 			}
 		}
 	}
-	return nil
+	return m.supportedVolumes(pod)
 }

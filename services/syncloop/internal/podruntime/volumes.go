@@ -1,42 +1,71 @@
 package podruntime
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 )
 
-// supportedMounts says whether what a container mounts is of the kinds that this version has: emptyDir on disk and
-// hostPath.
+// Volumes has the volumes of pods in place; *volumes.Manager does it.
+type Volumes interface {
+	// Supports says whether there can be every volume that the pod's containers mount. It fails with a *volumes.UnsupportedError.
+	Supports(pod *v1.Pod) error
+	// Want says that a pod is to run, and Wait returns when its volumes are in place. It fails with a *volumes.NotReadyError.
+	Want(ctx context.Context, pod *v1.Pod)
+	Wait(ctx context.Context, pod *v1.Pod) error
+	// Path is where a volume of a pod is on the node; empty for an image.
+	Path(pod *v1.Pod, v *v1.Volume) string
+	// Release removes the volumes of a pod that nothing runs of any more.
+	Release(ctx context.Context, uid types.UID) error
+}
+
+// waitForVolumes returns when what the containers mount is in place. Nothing of the pod is started before.
+func (s *podSync) waitForVolumes(ctx context.Context) (err error) {
+	if len(s.pod.Spec.Volumes) == 0 {
+		return nil
+	}
+	ctx, span := s.m.phase(ctx, "volumes", s.pod, telemetry.Subject{})
+	defer func() { telemetry.End(span, err) }()
+	defer s.timePhase(metrics.PhaseVolumes, "")(&err)
+	err = s.m.cfg.Volumes.Wait(ctx, s.pod)
+	if notReady := (*volumes.NotReadyError)(nil); errors.As(err, &notReady) {
+		s.retryAfter(notReady.RetryAfter)
+	}
+	return err
+}
+
+// supportedVolumes says whether this version has the kinds of volumes that a pod's containers mount.
+func (m *Manager) supportedVolumes(pod *v1.Pod) error {
+	err := m.cfg.Volumes.Supports(pod)
+	if unsupported := (*volumes.UnsupportedError)(nil); errors.As(err, &unsupported) {
+		return &UnsupportedError{Field: fmt.Sprintf("volume %q of kind %s", unsupported.Volume, unsupported.Kind), Message: unsupported.Message}
+	}
+	return err
+}
+
+// supportedMounts says whether a container mounts volumes in ways that this version has.
 func supportedMounts(pod *v1.Pod, c *v1.Container) error {
 	if len(c.VolumeDevices) > 0 {
 		return &UnsupportedError{Field: fmt.Sprintf("container %q: volumeDevices", c.Name), Message: "block devices are not supported by this version of Quartet"}
 	}
 	for i, mount := range c.VolumeMounts {
 		field := fmt.Sprintf("container %q: volumeMounts[%d]", c.Name, i)
-		volume := volumeOf(pod, mount.Name)
 		switch {
-		case volume == nil:
+		case volumeOf(pod, mount.Name) == nil:
 			return fmt.Errorf("%s: the pod has no volume %q", field, mount.Name)
 		case mount.SubPath != "" || mount.SubPathExpr != "":
 			return &UnsupportedError{Field: field, Message: "subPath is not supported by this version of Quartet; mount the whole volume"}
 		case mount.RecursiveReadOnly != nil && *mount.RecursiveReadOnly == v1.RecursiveReadOnlyEnabled:
 			return &UnsupportedError{Field: field, Message: "recursiveReadOnly Enabled is not supported by this version of Quartet; say IfPossible"}
-		case volume.EmptyDir != nil && volume.EmptyDir.Medium != v1.StorageMediumDefault:
-			return &UnsupportedError{
-				Field:   fmt.Sprintf("volume %q of kind emptyDir", volume.Name),
-				Message: fmt.Sprintf("the medium %q is not supported by this version of Quartet; leave it out", volume.EmptyDir.Medium),
-			}
-		case volume.EmptyDir == nil && volume.HostPath == nil:
-			return &UnsupportedError{
-				Field:   fmt.Sprintf("volume %q of kind %s", volume.Name, volumeKind(volume)),
-				Message: fmt.Sprintf("is not supported by this version of Quartet; container %q mounts it", c.Name),
-			}
 		}
 	}
 	return nil
@@ -51,32 +80,7 @@ func volumeOf(pod *v1.Pod, name string) *v1.Volume {
 	return nil
 }
 
-// volumeKind is the name of a volume's kind in the manifest.
-func volumeKind(v *v1.Volume) string {
-	switch {
-	case v.ConfigMap != nil:
-		return "configMap"
-	case v.Secret != nil:
-		return "secret"
-	case v.Projected != nil:
-		return "projected"
-	case v.DownwardAPI != nil:
-		return "downwardAPI"
-	case v.PersistentVolumeClaim != nil:
-		return "persistentVolumeClaim"
-	case v.CSI != nil:
-		return "csi"
-	case v.NFS != nil:
-		return "nfs"
-	case v.Image != nil:
-		return "image"
-	case v.Ephemeral != nil:
-		return "ephemeral"
-	}
-	return "another"
-}
-
-// volumeMounts has the volumes of a container in place, and says where they are mounted.
+// volumeMounts says where the volumes of a container are mounted, which are in place.
 func (m *Manager) volumeMounts(pod *v1.Pod, c *v1.Container) ([]*runtimeapi.Mount, error) {
 	var mounts []*runtimeapi.Mount
 	for _, mount := range c.VolumeMounts {
@@ -84,28 +88,12 @@ func (m *Manager) volumeMounts(pod *v1.Pod, c *v1.Container) ([]*runtimeapi.Moun
 		if volume == nil {
 			return nil, fmt.Errorf("container %q: volumeMounts: the pod has no volume %q", c.Name, mount.Name)
 		}
-		var path string
-		var err error
-		if volume.HostPath != nil {
-			path, err = volume.HostPath.Path, checkHostPath(volume.HostPath)
-		} else {
-			path = m.emptyDirPath(pod, volume.Name)
-			err = makeEmptyDir(path, pod.Spec.SecurityContext)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("volume %q: %w", volume.Name, err)
-		}
 		mounts = append(mounts, &runtimeapi.Mount{
-			ContainerPath: mount.MountPath, HostPath: path, Readonly: mount.ReadOnly, Propagation: propagation(mount.MountPropagation),
-			SelinuxRelabel: volume.EmptyDir != nil,
+			ContainerPath: mount.MountPath, HostPath: m.cfg.Volumes.Path(pod, volume), Readonly: mount.ReadOnly, Propagation: propagation(mount.MountPropagation),
+			SelinuxRelabel: volume.HostPath == nil,
 		})
 	}
 	return mounts, nil
-}
-
-// emptyDirPath is the folder of an emptyDir, where a kubelet has it.
-func (m *Manager) emptyDirPath(pod *v1.Pod, volume string) string {
-	return filepath.Join(m.podDir(string(pod.UID)), "volumes", "kubernetes.io~empty-dir", volume)
 }
 
 // maxEnvFile is how much of a file of environment variables is read, in bytes: containers write it.
@@ -118,7 +106,7 @@ func (m *Manager) envFile(pod *v1.Pod, name, path string) (text string, err erro
 	if volume == nil || volume.EmptyDir == nil {
 		return "", fmt.Errorf("volumeName: the pod has no emptyDir %q", name)
 	}
-	root, err := os.OpenRoot(m.emptyDirPath(pod, name))
+	root, err := os.OpenRoot(m.cfg.Volumes.Path(pod, volume))
 	if err != nil {
 		return "", err
 	}
@@ -147,63 +135,4 @@ func propagation(mode *v1.MountPropagationMode) runtimeapi.MountPropagation {
 	case v1.MountPropagationNone:
 	}
 	return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
-}
-
-// makeEmptyDir makes the folder of an emptyDir, open to every user of the pod's containers. It is the pod's, and goes with
-// it; what is in it already stays, since containers of the pod may run.
-func makeEmptyDir(path string, sc *v1.PodSecurityContext) error {
-	if _, err := os.Stat(path); err == nil {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return err
-	}
-	// Two containers may come at once; the mode is set below.
-	if err := os.Mkdir(path, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	mode := fs.FileMode(0o777)
-	if sc != nil && sc.FSGroup != nil {
-		mode |= fs.ModeSetgid
-		if err := os.Chown(path, -1, int(*sc.FSGroup)); err != nil {
-			return err
-		}
-	}
-	return os.Chmod(path, mode) // past the umask
-}
-
-// checkHostPath checks that a path of the host is what its type says, or makes it so.
-func checkHostPath(source *v1.HostPathVolumeSource) error {
-	if source.Type == nil || *source.Type == v1.HostPathUnset {
-		return nil
-	}
-	info, err := os.Stat(source.Path)
-	switch missing := errors.Is(err, fs.ErrNotExist); {
-	case missing && *source.Type == v1.HostPathDirectoryOrCreate:
-		return os.MkdirAll(source.Path, 0o755) //nolint:gosec // DirectoryOrCreate promises this mode
-	case missing && *source.Type == v1.HostPathFileOrCreate:
-		return writeNew(source.Path)
-	case err != nil:
-		return fmt.Errorf("hostPath: %w", err)
-	}
-	mode := info.Mode()
-	device := mode&fs.ModeDevice != 0
-	is := map[v1.HostPathType]bool{
-		v1.HostPathDirectory: mode.IsDir(), v1.HostPathDirectoryOrCreate: mode.IsDir(),
-		v1.HostPathFile: mode.IsRegular(), v1.HostPathFileOrCreate: mode.IsRegular(), v1.HostPathSocket: mode&fs.ModeSocket != 0,
-		v1.HostPathCharDev: device && mode&fs.ModeCharDevice != 0, v1.HostPathBlockDev: device && mode&fs.ModeCharDevice == 0,
-	}
-	if !is[*source.Type] {
-		return fmt.Errorf("hostPath type check failed: %s is not a %s", source.Path, *source.Type)
-	}
-	return nil
-}
-
-// writeNew makes an empty file in a folder that is there.
-func writeNew(path string) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // FileOrCreate promises this mode
-	if err != nil {
-		return fmt.Errorf("hostPath: %w", err)
-	}
-	return file.Close()
 }

@@ -103,8 +103,11 @@ func TestHostPaths(t *testing.T) {
 			both := v1.MountPropagationBidirectional
 			pod := withVolume(newPod("a"), source, v1.VolumeMount{ReadOnly: true, MountPropagation: &both})
 			result, err := n.manager.SyncPod(n.ctx, pod, nil)
-			if (err == nil) != test.ok || !test.ok && result.Reasons["a"].Reason != "CreateContainerConfigError" {
+			if (err == nil) != test.ok {
 				t.Fatalf("reasons %v, error %v", result.Reasons, err)
+			}
+			if !test.ok && (!strings.HasPrefix(err.Error(), `MountVolume.SetUp failed for volume "data" : hostPath type check failed: `) || result.SandboxError == nil || n.methods() != "") {
+				t.Fatalf("error %v, calls %s", err, n.methods())
 			}
 			if !test.ok {
 				return
@@ -150,9 +153,10 @@ func TestAValueComesFromAFileThatAnInitContainerHasWritten(t *testing.T) {
 
 func TestUnsupportedVolumesStartNothingAndSayWhy(t *testing.T) {
 	for want, pod := range map[string]*v1.Pod{
-		`volume "data" of kind configMap: is not supported`: withVolume(newPod("a"), v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}, v1.VolumeMount{}),
-		`the medium "Memory" is not supported`: withVolume(newPod("a"),
-			v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}, v1.VolumeMount{}),
+		`volume "data" of kind persistentVolumeClaim: it is not supported yet`: withVolume(newPod("a"),
+			v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}, v1.VolumeMount{}),
+		`volume "data" of kind emptyDir: the medium "HugePages" is not supported yet`: withVolume(newPod("a"),
+			v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumHugePages}}, v1.VolumeMount{}),
 		`subPath is not supported`: withVolume(newPod("a"), v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}, v1.VolumeMount{SubPath: "x"}),
 	} {
 		n := newNode(t)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/mount-utils"
 	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
@@ -25,6 +27,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/harness"
 )
@@ -83,7 +86,30 @@ func connect(t testing.TB, endpoint string, change ...func(*podruntime.Config)) 
 	for _, f := range change {
 		f(&config)
 	}
+	if config.Volumes == nil {
+		config.Volumes = newVolumes(t, config)
+	}
 	return &node{t: t, ctx: ctx, runtime: runtime, manager: podruntime.New(config), config: config}
+}
+
+// newVolumes makes and runs a volume manager in the folder of the pods' files, whose mounts are in memory only.
+func newVolumes(t testing.TB, config podruntime.Config) *volumes.Manager {
+	t.Helper()
+	manager, err := volumes.New(volumes.Config{
+		PodsDir: filepath.Join(config.RootDir, "pods"), Clock: clock.RealClock{}, Logger: config.Logger, Tracer: config.Tracer,
+		Plugins: []volumes.Plugin{&volumes.EmptyDir{Mounter: mount.NewFakeMounter(nil)}, volumes.HostPath{}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = manager.Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	return manager
 }
 
 // newPod makes a pod of ordinary containers; a name that begins with "init-" is an init container.

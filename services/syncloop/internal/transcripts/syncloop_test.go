@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/mount-utils"
 	"k8s.io/utils/clock"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
@@ -29,6 +30,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
 
@@ -66,7 +68,12 @@ func newSyncloop(s *story) (*syncloop, error) {
 		end()
 		return nil, err
 	}
-	manager, err := newManager(s, ends, told, asking)
+	mounts, err := newVolumes(s, told)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	manager, err := newManager(s, ends, told, asking, mounts)
 	if err != nil {
 		end()
 		return nil, err
@@ -99,6 +106,11 @@ func newSyncloop(s *story) (*syncloop, error) {
 			s.t.Errorf("the probes ended by themselves: %v", err)
 		}
 	})
+	running.Go(func() {
+		if err := mounts.Run(ctx); !errors.Is(err, context.Canceled) {
+			s.t.Errorf("the volumes ended by themselves: %v", err)
+		}
+	})
 	out.kill = sync.OnceFunc(func() {
 		end()
 		running.Wait()
@@ -108,7 +120,14 @@ func newSyncloop(s *story) (*syncloop, error) {
 	return out, nil
 }
 
-func newManager(s *story, ends *endings.Book, told events, asking *probes.Manager) (*podruntime.Manager, error) {
+func newVolumes(s *story, told events) (*volumes.Manager, error) {
+	return volumes.New(volumes.Config{
+		PodsDir: filepath.Join(s.stateDir, "root", "pods"), Clock: clock.RealClock{}, Events: told, Logger: slog.New(slog.DiscardHandler),
+		Plugins: []volumes.Plugin{&volumes.EmptyDir{Mounter: mount.NewFakeMounter(nil)}, volumes.HostPath{}},
+	})
+}
+
+func newManager(s *story, ends *endings.Book, told events, asking *probes.Manager, mounts *volumes.Manager) (*podruntime.Manager, error) {
 	resolvConf := filepath.Join(s.stateDir, "resolv.conf")
 	if err := os.WriteFile(resolvConf, []byte("nameserver 198.51.100.53\n"), 0o600); err != nil {
 		return nil, err
@@ -118,7 +137,7 @@ func newManager(s *story, ends *endings.Book, told events, asking *probes.Manage
 		Images:  func() (internalapi.ImageManagerService, error) { return imageService{m: s.machine}, nil },
 		Clock:   clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Events: told, Endings: ends, NodeName: "node", NodeIP: "198.51.100.1",
 		PodLogsDir: filepath.Join(s.stateDir, "logs"), RootDir: filepath.Join(s.stateDir, "root"),
-		Liveness: asking.Liveness, Startup: asking.Startup,
+		Liveness: asking.Liveness, Startup: asking.Startup, Volumes: mounts,
 		Kubelet: &kubeletconfigv1beta1.KubeletConfiguration{ResolverConfig: &resolvConf},
 	}), nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 )
 
 // Census counts the workers as they are at this moment.
@@ -59,6 +60,8 @@ func failureOf(err error) metrics.Failure {
 		return metrics.FailedNetwork
 	case errors.As(err, new(*podruntime.UnsupportedError)):
 		return metrics.FailedUnsupported
+	case errors.As(err, new(*volumes.NotReadyError)):
+		return metrics.FailedVolume
 	case errors.As(err, new(*images.Error)):
 		return metrics.FailedImage
 	case refused:

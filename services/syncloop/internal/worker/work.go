@@ -17,6 +17,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 )
 
 const (
@@ -42,6 +43,8 @@ const (
 	reasonSandbox = "FailedCreatePodSandBox"
 	// reasonCgroup is that of a pod whose cgroup cannot be made, as the kubelet's event has it.
 	reasonCgroup = "FailedCreatePodContainer"
+	// reasonVolumes is that of a pod whose volumes are not in place, as the kubelet's event has it.
+	reasonVolumes = "FailedMount"
 	// reasonUnsupported is that of a pod that asks for something that this version cannot give it: none is tried to be made.
 	reasonUnsupported = "UnsupportedPodSpec"
 )
@@ -100,6 +103,9 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 			if errors.As(result.SandboxError, new(*podruntime.CgroupError)) {
 				whole.Reason = reasonCgroup
 			}
+			if errors.As(result.SandboxError, new(*volumes.NotReadyError)) {
+				whole.Reason = reasonVolumes
+			}
 		}
 		cfg.Statuses.SetReasons(w.uid, result.Reasons, whole)
 		w.waitsFor(result.Reasons)
@@ -141,7 +147,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 // and so may the runtime's absence; what is wrong with the pod itself does not.
 func (w *worker) delayAfter(err error) time.Duration {
 	_, refused := status.FromError(err)
-	if refused || errors.As(err, new(*cri.NotConnectedError)) || errors.As(err, new(*podruntime.CgroupError)) {
+	if refused || errors.As(err, new(*cri.NotConnectedError)) || errors.As(err, new(*podruntime.CgroupError)) || errors.As(err, new(*volumes.NotReadyError)) {
 		return min(transientDelay, w.pool.cfg.Resync)
 	}
 	return w.pool.cfg.Resync

@@ -1,0 +1,81 @@
+package volumes
+
+import (
+	"cmp"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+// Count counts the volumes as they are at this moment, of each kind that there is: those that pods want, and those that are or may
+// be there.
+func (m *Manager) Count() []metrics.VolumeCount {
+	m.mu.Lock()
+	desired, actual := map[string]int{}, map[string]int{}
+	for _, p := range m.pods {
+		for k, s := range p.volumes {
+			if p.intent == wanted && s.in {
+				desired[k.plugin]++
+			}
+			if s.there {
+				actual[k.plugin]++
+			}
+		}
+	}
+	m.mu.Unlock()
+	var counts []metrics.VolumeCount
+	for _, plugin := range m.cfg.Plugins {
+		name := plugin.Name()
+		counts = append(counts,
+			metrics.VolumeCount{Plugin: said(name), State: metrics.VolumesDesired, Volumes: desired[name]},
+			metrics.VolumeCount{Plugin: said(name), State: metrics.VolumesActual, Volumes: actual[name]})
+	}
+	return counts
+}
+
+// Describe says how the volumes of a pod are, in the order of their names.
+func (m *Manager) Describe(uid types.UID) []*enginev1.Volume {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := m.pods[uid]
+	var all []*enginev1.Volume
+	for _, k := range ordered(known) {
+		s := known.volumes[k]
+		one := &enginev1.Volume{Name: k.name, Plugin: said(k.plugin), State: s.describe(known.intent)}
+		if plugin := m.plugin(k.plugin); plugin != nil {
+			if _, ok := plugin.(InPlace); !ok {
+				one.Path = m.dir(k)
+			}
+		}
+		if s.err != nil {
+			one.LastError = s.err.Error()
+		}
+		if s.running != none {
+			one.Since = timestamppb.New(s.since)
+		} else if s.err != nil {
+			one.NextTryAt = timestamppb.New(s.notBefore)
+		}
+		all = append(all, one)
+	}
+	slices.SortStableFunc(all, func(a, b *enginev1.Volume) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	return all
+}
+
+// describe is the state in the words of the contract.
+func (s *state) describe(pod intent) enginev1.VolumeState {
+	switch {
+	case s.running == tearingDown || pod == released:
+		return enginev1.VolumeState_VOLUME_STATE_TEARING_DOWN
+	case s.ready:
+		return enginev1.VolumeState_VOLUME_STATE_READY
+	case pod == unsaid || !s.in:
+		return enginev1.VolumeState_VOLUME_STATE_FOUND
+	default:
+		return enginev1.VolumeState_VOLUME_STATE_SETTING_UP
+	}
+}

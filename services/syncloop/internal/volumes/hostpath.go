@@ -1,0 +1,88 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// The modes that DirectoryOrCreate and FileOrCreate promise.
+const (
+	hostDirMode  = 0o755
+	hostFileMode = 0o644
+)
+
+// HostPath is the Plugin of hostPath volumes: paths of the node, which stay when the pod is gone.
+type HostPath struct{}
+
+// Name implements Plugin.
+func (HostPath) Name() string { return "kubernetes.io~host-path" }
+
+// CanSupport implements Plugin.
+func (HostPath) CanSupport(v *v1.Volume) bool { return v.HostPath != nil }
+
+// Refreshes implements Plugin.
+func (HostPath) Refreshes() bool { return false }
+
+// Path implements InPlace.
+func (HostPath) Path(v *v1.Volume) string { return v.HostPath.Path }
+
+// TearDown implements Plugin. The path is the node's.
+func (HostPath) TearDown(context.Context, string) error { return nil }
+
+// SetUp implements Plugin. It checks that the path is what its type says, or makes it so.
+func (HostPath) SetUp(_ context.Context, r Request) error {
+	source := r.Volume.HostPath
+	if slices.Contains(strings.Split(source.Path, "/"), "..") {
+		return fmt.Errorf("invalid HostPath `%s`: must not contain '..'", source.Path)
+	}
+	if source.Type == nil || *source.Type == v1.HostPathUnset {
+		return nil
+	}
+	info, err := os.Stat(source.Path)
+	switch missing := errors.Is(err, fs.ErrNotExist); {
+	case missing && *source.Type == v1.HostPathDirectoryOrCreate:
+		return os.MkdirAll(source.Path, hostDirMode)
+	case missing && *source.Type == v1.HostPathFileOrCreate:
+		return makeHostFile(source.Path)
+	case err != nil:
+		return fmt.Errorf("hostPath type check failed: %w", err)
+	}
+	mode := info.Mode()
+	device := mode&fs.ModeDevice != 0
+	for _, of := range []struct {
+		words string
+		types []v1.HostPathType
+		is    bool
+	}{
+		{"directory", []v1.HostPathType{v1.HostPathDirectory, v1.HostPathDirectoryOrCreate}, mode.IsDir()},
+		{"file", []v1.HostPathType{v1.HostPathFile, v1.HostPathFileOrCreate}, mode.IsRegular()},
+		{"socket file", []v1.HostPathType{v1.HostPathSocket}, mode&fs.ModeSocket != 0},
+		{"character device", []v1.HostPathType{v1.HostPathCharDev}, device && mode&fs.ModeCharDevice != 0},
+		{"block device", []v1.HostPathType{v1.HostPathBlockDev}, device && mode&fs.ModeCharDevice == 0},
+	} {
+		if slices.Contains(of.types, *source.Type) {
+			if !of.is {
+				return fmt.Errorf("hostPath type check failed: %s is not a %s", filepath.Clean(source.Path), of.words)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is an invalid volume type", *source.Type)
+}
+
+// makeHostFile makes an empty file in a folder that is there.
+func makeHostFile(path string) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, hostFileMode)
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}

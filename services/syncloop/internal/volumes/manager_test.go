@@ -1,0 +1,285 @@
+package volumes_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
+)
+
+func TestVolumesAreInPlaceBeforeAndGoneAfter(t *testing.T) {
+	r := newRig(t)
+	pod := newPod("u1", "config", "more")
+	pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: "unused", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}})
+	if err := r.want(pod); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"config", "more"} {
+		if path := r.path("u1", "kubernetes.io~configmap", name); !r.plugin.isMounted(path) || r.manager.Path(pod, volumeNamed(pod, name)) != path {
+			t.Errorf("%s is not mounted, or the container is told another path", path)
+		}
+	}
+	if r.plugin.count("setup unused") != 0 {
+		t.Error("a volume was made that no container mounts")
+	}
+	if err := r.release("u1"); err != nil {
+		t.Fatal(err)
+	}
+	if points, _ := r.mounter.List(); len(points) > 0 {
+		t.Errorf("mounted after the pod: %v", points)
+	}
+	if _, err := os.Stat(r.path("u1", "kubernetes.io~configmap", "config")); !os.IsNotExist(err) {
+		t.Errorf("after the pod: %v", err)
+	}
+	if err := r.release("u1"); err != nil {
+		t.Errorf("again: %v", err)
+	}
+}
+
+func volumeNamed(pod *v1.Pod, name string) *v1.Volume {
+	for i := range pod.Spec.Volumes {
+		if pod.Spec.Volumes[i].Name == name {
+			return &pod.Spec.Volumes[i]
+		}
+	}
+	return nil
+}
+
+func TestAVolumeThatCannotBeHadIsTriedAgainLaterAndLaterAndDelaysItsOwnPodOnly(t *testing.T) {
+	r := newRig(t)
+	r.plugin.failing("broken", errors.New("no such thing"))
+	pod := newPod("u1", "broken", "config")
+	begun := r.clock.Now()
+	const said = `MountVolume.SetUp failed for volume "broken" : no such thing`
+	for try, pause := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second,
+		32 * time.Second, 64 * time.Second, 122 * time.Second, 122 * time.Second} {
+		failed := make(chan error, 1)
+		go func() { failed <- r.want(pod) }()
+		var err error
+		for stepped := false; err == nil; {
+			select {
+			case err = <-failed:
+			case <-time.After(2 * time.Millisecond):
+				if !stepped && try > 0 && r.clock.HasWaiters() { // the wait has begun
+					r.clock.SetTime(begun)
+					stepped = true
+				}
+			}
+		}
+		var notReady *volumes.NotReadyError
+		if !errors.As(err, &notReady) || err.Error() != said || notReady.RetryAfter != pause {
+			t.Fatalf("try %d: %v, again in %v, want %v", try, err, notReady.RetryAfter, pause)
+		}
+		if got := r.plugin.count("setup broken"); got != try+1 {
+			t.Fatalf("%d tries, want %d", got, try+1)
+		}
+		begun = begun.Add(pause)
+	}
+	if !strings.Contains(r.events.String(), "pod-u1 FailedMount "+said) {
+		t.Errorf("told: %s", r.events)
+	}
+	if err := r.want(newPod("u2", "config")); err != nil {
+		t.Errorf("another pod: %v", err)
+	}
+	r.plugin.failing("broken", nil)
+	r.clock.SetTime(begun)
+	if err := r.want(pod); err != nil {
+		t.Errorf("when it is mended: %v", err)
+	}
+}
+
+func TestAMountThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
+	r := newRig(t)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	var opens []func()
+	defer func() {
+		for _, open := range opens {
+			open()
+		}
+		r.eventually("they end", func() bool { return r.plugin.underWay() == 0 })
+	}()
+	for i := range 8 { // more than are done side by side
+		opens = append(opens, r.plugin.hanging(fmt.Sprintf("stuck-%d", i)))
+		pod := newPod(types.UID(fmt.Sprintf("hung-%d", i)), fmt.Sprintf("stuck-%d", i))
+		r.manager.Want(ctx, pod)
+	}
+	r.eventually("four hang", func() bool { return r.plugin.underWay() == 4 })
+	done := make(chan error, 1)
+	go func() { done <- r.want(newPod("u9", "config")) }()
+	var err error
+	for waiting := true; waiting; {
+		select {
+		case err = <-done:
+			waiting = false
+		case <-time.After(2 * time.Millisecond):
+			r.clock.Step(time.Second) // those that hang give up their places
+		}
+	}
+	if err != nil {
+		t.Fatalf("a pod beside them: %v", err)
+	}
+	var late error
+	waiting := make(chan error, 1)
+	go func() { waiting <- r.want(newPod("hung-0", "stuck-0")) }()
+	for late == nil {
+		select {
+		case late = <-waiting:
+		case <-time.After(2 * time.Millisecond):
+			r.clock.Step(5 * time.Second)
+		}
+	}
+	if want := "Unable to attach or mount volumes: unmounted volumes=[stuck-0]"; !strings.HasPrefix(late.Error(), want) || !strings.Contains(r.events.String(), want) {
+		t.Errorf("after two minutes: %v; told: %s", late, r.events)
+	}
+	if got := r.manager.Describe("hung-0"); len(got) != 1 || got[0].GetState() != enginev1.VolumeState_VOLUME_STATE_SETTING_UP || got[0].GetSince() == nil {
+		t.Errorf("described as %v", got)
+	}
+	r.stop() // does not hang
+}
+
+// underWay is how many are being done now.
+func (p *plugin) underWay() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now
+}
+
+func TestVolumesSurviveARestartOfTheProcess(t *testing.T) {
+	r := newRig(t)
+	pod := newPod("u1", "config")
+	if err := r.want(pod); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	r.start()
+	path := r.path("u1", "kubernetes.io~configmap", "config")
+	if !r.plugin.isMounted(path) {
+		t.Error("it is not mounted any more")
+	}
+	if got := r.manager.Describe("u1"); len(got) != 1 || got[0].GetState() != enginev1.VolumeState_VOLUME_STATE_FOUND {
+		t.Errorf("found as %v", got)
+	}
+	if err := r.want(pod); err != nil {
+		t.Fatal(err)
+	}
+	mounts := 0
+	for _, action := range r.mounter.GetLog() {
+		if action.Action == "mount" {
+			mounts++
+		}
+	}
+	if mounts != 1 {
+		t.Errorf("mounted %d times", mounts)
+	}
+	if got := r.manager.Describe("u1"); len(got) != 1 || got[0].GetState() != enginev1.VolumeState_VOLUME_STATE_READY || got[0].GetPath() != path {
+		t.Errorf("then as %v", got)
+	}
+}
+
+func TestVolumesOfAPodThatIsGoneAreFoundAndRemoved(t *testing.T) {
+	r := newRig(t)
+	for _, uid := range []types.UID{"u1", "u2"} {
+		if err := r.want(newPod(uid, "config")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.stop()
+	r.start()
+	if got := r.count("kubernetes.io/configmap", metrics.VolumesActual); got != 2 {
+		t.Errorf("%d are found", got)
+	}
+	if err := r.release("u1"); err != nil { // nobody has told of the pod
+		t.Fatal(err)
+	}
+	if r.plugin.isMounted(r.path("u1", "kubernetes.io~configmap", "config")) || !r.plugin.isMounted(r.path("u2", "kubernetes.io~configmap", "config")) {
+		points, _ := r.mounter.List()
+		t.Errorf("mounted: %v", points)
+	}
+	if got := r.count("kubernetes.io/configmap", metrics.VolumesActual); got != 1 {
+		t.Errorf("%d are there", got)
+	}
+}
+
+func (r *rig) count(plugin, state string) int {
+	for _, one := range r.manager.Count() {
+		if one.Plugin == plugin && one.State == state {
+			return one.Volumes
+		}
+	}
+	return -1
+}
+
+func TestWhatCannotBeRemovedIsSaidAndTriedAgain(t *testing.T) {
+	r := newRig(t)
+	if err := r.want(newPod("u1", "config")); err != nil {
+		t.Fatal(err)
+	}
+	r.plugin.failing("config", errors.New("device busy"))
+	if err := r.release("u1"); err == nil || !strings.Contains(err.Error(), `volume "config": device busy`) {
+		t.Errorf("%v", err)
+	}
+	r.plugin.failing("config", nil)
+	done := make(chan error, 1)
+	go func() { done <- r.release("u1") }()
+	for waiting := true; waiting; {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("again: %v", err)
+			}
+			waiting = false
+		case <-time.After(2 * time.Millisecond):
+			r.clock.Step(time.Second)
+		}
+	}
+}
+
+func TestContentIsBroughtUpToDateWhenThePodIsLookedAtAndWhenItChanges(t *testing.T) {
+	r := newRig(t)
+	pod := newPod("u1", "config")
+	if err := r.want(pod); err != nil {
+		t.Fatal(err)
+	}
+	r.manager.Want(t.Context(), pod)
+	r.eventually("a look", func() bool { return r.plugin.count("setup config") == 2 })
+	r.eventually("it is done", func() bool { return r.plugin.underWay() == 0 })
+	r.manager.Refresh("u1")
+	r.eventually("a change", func() bool { return r.plugin.count("setup config") == 3 })
+	r.plugin.failing("config", errors.New("gone"))
+	r.manager.Refresh("u1")
+	r.eventually("it is told", func() bool { return strings.Contains(r.events.String(), `volume "config" : gone`) })
+	if !r.manager.Ready("u1") {
+		t.Error("a volume that is in place does not count any more since it could not be brought up to date")
+	}
+	r.manager.Refresh("of nobody")
+}
+
+func TestAKindThatIsNotThereIsNamed(t *testing.T) {
+	r := newRig(t)
+	for want, source := range map[string]v1.VolumeSource{
+		`volume "data" of kind persistentVolumeClaim: it is not supported yet`: {PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}},
+		`volume "data" of kind csi: it is not supported yet`:                   {CSI: &v1.CSIVolumeSource{}},
+		`volume "data" of kind ephemeral: it is not supported yet`:             {Ephemeral: &v1.EphemeralVolumeSource{}},
+		`volume "data" of kind nfs: it is not supported yet`:                   {NFS: &v1.NFSVolumeSource{}},
+		`the medium "HugePages-2Mi" is not supported yet`:                      {EmptyDir: &v1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"}},
+	} {
+		err := r.manager.Supports(with(newPod("u1"), v1.Volume{Name: "data", VolumeSource: source}))
+		if unsupported := (*volumes.UnsupportedError)(nil); !errors.As(err, &unsupported) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if err := r.manager.Supports(newPod("u1", "config")); err != nil {
+		t.Error(err)
+	}
+}

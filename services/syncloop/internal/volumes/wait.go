@@ -1,0 +1,160 @@
+package volumes
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// waitTimeout bounds a wait for volumes, as the kubelet does: long enough for the longest pause between two tries.
+const waitTimeout = 2*time.Minute + 3*time.Second
+
+// NotReadyError says which volumes of a pod are not as they have to be, and why.
+type NotReadyError struct {
+	// Message names each volume and its cause. It is what the pod's status says.
+	Message string
+	// RetryAfter is when the first of them is tried again, from now; 0 when that is not known.
+	RetryAfter time.Duration
+}
+
+// Error implements error.
+func (e *NotReadyError) Error() string { return e.Message }
+
+// Wait returns nil when the volumes that a pod wants are in place. It fails with a *NotReadyError when one has just failed, or when
+// they are not there in two minutes, and with the error of ctx. Call Want before.
+func (m *Manager) Wait(ctx context.Context, p *v1.Pod) error {
+	return m.until(ctx, p.UID, func(known *pod, before map[key]int) (bool, error) {
+		return readiness(known, before, m.cfg.Clock.Now())
+	}, func(names []string) error {
+		message := fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[]: timed out waiting for the condition",
+			strings.Join(names, " "))
+		m.cfg.Events.Warning(ctx, p, "", eventFailedMount, message)
+		return &NotReadyError{Message: message}
+	})
+}
+
+// Ready tells whether the volumes that a pod wants are in place.
+func (m *Manager) Ready(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ready, _ := readiness(m.pods[uid], nil, time.Time{})
+	return ready
+}
+
+// readiness tells whether all that a pod wants is in place, and what has failed since before.
+func readiness(known *pod, before map[key]int, now time.Time) (ready bool, err error) {
+	ready = true
+	var failed []string
+	var after time.Duration
+	for _, k := range ordered(known) {
+		s := known.volumes[k]
+		if !s.in || s.ready {
+			continue
+		}
+		ready = false
+		if s.err != nil && s.running == none && s.ended > before[k] {
+			failed = append(failed, setUpFailed(k.name, s.err))
+			if wait := s.notBefore.Sub(now); after == 0 || wait < after {
+				after = max(wait, time.Millisecond)
+			}
+		}
+	}
+	if len(failed) == 0 {
+		return ready, nil
+	}
+	return false, &NotReadyError{Message: strings.Join(failed, "; "), RetryAfter: after}
+}
+
+// Release has all volumes of a pod removed that nothing of runs any more, those that an earlier process has left included, and
+// returns when nothing of them is there. It fails when one cannot be removed, and names it; what is left is tried again, and so may
+// Release be. It never removes anything below a mount point.
+func (m *Manager) Release(ctx context.Context, uid types.UID) error {
+	found, err := m.onDisk(uid)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.add(uid, found)
+	if known := m.pods[uid]; known != nil {
+		known.intent = released
+	}
+	m.forget(uid)
+	m.signal()
+	m.mu.Unlock()
+	return m.until(ctx, uid, removed, func(names []string) error {
+		return fmt.Errorf("volumes %s: they are still not removed: something on this machine hangs", strings.Join(names, ", "))
+	})
+}
+
+// removed tells whether nothing of a pod's volumes is there, and what has failed since before.
+func removed(known *pod, before map[key]int) (done bool, err error) {
+	if known == nil {
+		return true, nil
+	}
+	var failed []string
+	for _, k := range ordered(known) {
+		if s := known.volumes[k]; s.err != nil && s.running == none && s.ended > before[k] {
+			failed = append(failed, fmt.Sprintf("volume %q: %v", k.name, s.err))
+		}
+	}
+	if len(failed) > 0 {
+		return false, fmt.Errorf("remove %s", strings.Join(failed, "; "))
+	}
+	return known.intent != released, nil // somebody wants it again
+}
+
+// until waits until a condition on a pod holds or fails; late makes the error of the volumes that it was waited for too long. The
+// condition is asked with mu held, with what had ended of each volume when the wait began.
+func (m *Manager) until(ctx context.Context, uid types.UID, holds func(*pod, map[key]int) (bool, error), late func([]string) error) error {
+	timer := m.cfg.Clock.NewTimer(waitTimeout)
+	defer timer.Stop()
+	var before map[key]int
+	for {
+		m.mu.Lock()
+		known := m.pods[uid]
+		if before == nil {
+			before = map[key]int{}
+			for _, k := range ordered(known) {
+				before[k] = known.volumes[k].ended
+			}
+		}
+		done, err := holds(known, before)
+		changed := m.changed
+		var left []string
+		for _, k := range ordered(known) {
+			if s := known.volumes[k]; s.running != none || !s.ready {
+				left = append(left, k.name)
+			}
+		}
+		m.mu.Unlock()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C():
+			return late(left)
+		}
+	}
+}
+
+// ordered are the volumes of a pod in the order of their names. A pod that is not known has none.
+func ordered(known *pod) []key {
+	if known == nil {
+		return nil
+	}
+	keys := make([]key, 0, len(known.volumes))
+	for k := range known.volumes {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b key) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.plugin, b.plugin)) })
+	return keys
+}

@@ -1,0 +1,139 @@
+package volumes
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"go.opentelemetry.io/otel/trace"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+// eventFailedMount is the reason of the kubelet's event for a volume that cannot be had.
+const eventFailedMount = "FailedMount"
+
+// volumesDirMode is that of the folders which volumes are in.
+const volumesDirMode = 0o750
+
+// InPlace is a Plugin whose volumes are not in the pod's folder: nothing of them is made there.
+type InPlace interface {
+	// Path is where a volume is; empty for one that is no path of the node.
+	Path(v *v1.Volume) string
+}
+
+// work is an operation with what it needs.
+type work struct {
+	step
+	plugin Plugin
+	spec   spec
+	// again is true for a volume that is in place and is brought up to date.
+	again bool
+}
+
+// do does an operation and notes what it has come to. It is the only one for its volume, and may hang.
+func (m *Manager) do(ctx context.Context, w work) {
+	begun := m.cfg.Clock.Now()
+	about := telemetry.Subject{UID: string(w.key.pod)}
+	if p := w.spec.pod; p != nil {
+		about.Namespace, about.Pod = p.Namespace, p.Name
+	}
+	name, kind := "volume.setup", metrics.VolumeMount
+	if w.op == tearingDown {
+		name, kind = "volume.teardown", metrics.VolumeUnmount
+	}
+	ctx, span := telemetry.Start(trace.ContextWithSpanContext(ctx, w.spec.in), m.cfg.Tracer, name, about)
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.AttrVolume.String(w.key.name), telemetry.AttrVolumePlugin.String(said(w.key.plugin)))
+	}
+	err := m.call(ctx, w)
+	telemetry.End(span, err)
+	m.cfg.Metrics.VolumeOperation(said(w.key.plugin), kind, m.cfg.Clock.Since(begun), err)
+	if err != nil && ctx.Err() == nil {
+		m.tell(ctx, w, err)
+	}
+	m.ended(w.key, err)
+}
+
+// call has the plugin do it.
+func (m *Manager) call(ctx context.Context, w work) error {
+	dir := m.dir(w.key)
+	if w.op == tearingDown {
+		return w.plugin.TearDown(ctx, dir)
+	}
+	r := Request{Pod: w.spec.pod, Volume: volumeOf(w.spec.pod, w.key.name), Dir: dir}
+	if sc := w.spec.pod.Spec.SecurityContext; sc != nil {
+		r.FSGroup, r.FSGroupChangePolicy = sc.FSGroup, sc.FSGroupChangePolicy
+	}
+	if _, ok := w.plugin.(InPlace); !ok {
+		if err := os.MkdirAll(filepath.Dir(dir), volumesDirMode); err != nil {
+			return err
+		}
+	}
+	return w.plugin.SetUp(ctx, r)
+}
+
+// tell tells of a failure: the user of the pod as a kubelet does, and the log.
+func (m *Manager) tell(ctx context.Context, w work, err error) {
+	attrs := []any{telemetry.KeyPodUID, string(w.key.pod), telemetry.KeyVolume, w.key.name, telemetry.KeyError, err}
+	if p := w.spec.pod; p != nil {
+		attrs = append(attrs, telemetry.KeyPod, p.Namespace+"/"+p.Name)
+	}
+	if w.op == tearingDown {
+		m.cfg.Logger.WarnContext(ctx, "a volume cannot be removed; it is tried again", attrs...)
+		return
+	}
+	m.cfg.Events.Warning(ctx, w.spec.pod, "", eventFailedMount, setUpFailed(w.key.name, err))
+	level := slog.LevelDebug // the pod's worker says it, too
+	if w.again {
+		level = slog.LevelWarn
+	}
+	m.cfg.Logger.Log(ctx, level, "a volume cannot be set up; it is tried again", attrs...)
+}
+
+// setUpFailed is the kubelet's sentence for a volume that cannot be had.
+func setUpFailed(name string, err error) string {
+	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", name, err)
+}
+
+// mounted are the volumes of a pod that a container mounts, in the order of the spec. The others are not needed, and never made, as
+// the kubelet has it.
+func mounted(pod *v1.Pod) []*v1.Volume {
+	names := map[string]bool{}
+	note := func(c *v1.Container) {
+		for _, mount := range c.VolumeMounts {
+			names[mount.Name] = true
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		note(&pod.Spec.InitContainers[i])
+	}
+	for i := range pod.Spec.Containers {
+		note(&pod.Spec.Containers[i])
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		c := v1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		note(&c)
+	}
+	var volumes []*v1.Volume
+	for i := range pod.Spec.Volumes {
+		if names[pod.Spec.Volumes[i].Name] {
+			volumes = append(volumes, &pod.Spec.Volumes[i])
+		}
+	}
+	return volumes
+}
+
+// volumeOf is a volume of a pod by its name; nil when there is none.
+func volumeOf(pod *v1.Pod, name string) *v1.Volume {
+	for i := range pod.Spec.Volumes {
+		if pod.Spec.Volumes[i].Name == name {
+			return &pod.Spec.Volumes[i]
+		}
+	}
+	return nil
+}
