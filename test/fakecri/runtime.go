@@ -110,8 +110,7 @@ func (s *Server) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxR
 	defer s.mu.Unlock()
 	resp := &runtimeapi.ListPodSandboxResponse{}
 	filter := r.GetFilter()
-	for _, id := range inOrder(s.sandboxes) {
-		sb := s.sandboxes[id]
+	for id, sb := range s.sandboxes {
 		if (filter.GetId() != "" && filter.GetId() != id) ||
 			(filter.GetState() != nil && filter.GetState().GetState() != sb.state) ||
 			!selects(filter.GetLabelSelector(), sb.config.GetLabels()) {
@@ -122,6 +121,7 @@ func (s *Server) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxR
 			Labels: sb.config.GetLabels(), Annotations: sb.config.GetAnnotations(), RuntimeHandler: sb.handler,
 		})
 	}
+	slices.SortFunc(resp.Items, func(a, b *runtimeapi.PodSandbox) int { return compareIDs(a.GetId(), b.GetId()) })
 	return resp, nil
 }
 
@@ -232,8 +232,7 @@ func (s *Server) ListContainers(_ context.Context, r *runtimeapi.ListContainersR
 	defer s.mu.Unlock()
 	resp := &runtimeapi.ListContainersResponse{}
 	filter := r.GetFilter()
-	for _, id := range inOrder(s.containers) {
-		c := s.containers[id]
+	for id, c := range s.containers {
 		if (filter.GetId() != "" && filter.GetId() != id) ||
 			(filter.GetPodSandboxId() != "" && filter.GetPodSandboxId() != c.sandboxID) ||
 			(filter.GetState() != nil && filter.GetState().GetState() != c.state) ||
@@ -245,6 +244,7 @@ func (s *Server) ListContainers(_ context.Context, r *runtimeapi.ListContainersR
 			State: c.state, CreatedAt: c.createdAt, Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(),
 		})
 	}
+	slices.SortFunc(resp.Containers, func(a, b *runtimeapi.Container) int { return compareIDs(a.GetId(), b.GetId()) })
 	return resp, nil
 }
 
