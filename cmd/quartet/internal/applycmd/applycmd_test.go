@@ -26,6 +26,9 @@ import (
 var configmux string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(asksAt) != "" {
+		os.Exit(m.Run())
+	}
 	dir, err := os.MkdirTemp("", "q")
 	if err == nil {
 		configmux = filepath.Join(dir, "configmux")

@@ -9,6 +9,7 @@ package apiobject
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -91,6 +92,9 @@ func (o *Object) String() string { return o.Key().String() }
 
 // Format does so for every verb of fmt.
 func (o *Object) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, o.String()) }
+
+// LogValue implements slog.LogValuer, so that no handler looks into the object.
+func (o *Object) LogValue() slog.Value { return slog.StringValue(o.String()) }
 
 // Marshal returns the bytes of the v1.ConfigMap or v1.Secret. Equal objects have equal bytes.
 func (o *Object) Marshal() ([]byte, error) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
+	"github.com/quartet-node/quartet/test/killpoint"
 )
 
 // step is one call of a scenario, and what is there once it is answered.
@@ -160,10 +161,10 @@ func killed(t *testing.T, name string, sc scenario, n int) []string {
 	must(t, err)
 	defer func() { must(t, answers.Close()) }()
 	cmd.ExtraFiles = []*os.File{answers}
-	tr := &tracer{root: root, kill: n}
-	status := tr.run(t, cmd)
-	calls := make([]string, 0, len(tr.calls))
-	for _, call := range tr.calls {
+	tr := &killpoint.Tracer{Root: root, Kill: n}
+	status := tr.Run(t, cmd)
+	calls := make([]string, 0, len(tr.Calls))
+	for _, call := range tr.Calls {
 		calls = append(calls, r.nameFiles(call))
 	}
 	want := sc.calls

@@ -39,7 +39,12 @@ func (s Selection) mark() []byte {
 
 // ObjectStream returns what WatchObjects serves of a selection.
 func (m *Mux) ObjectStream(s Selection) stream.Source[ObjectEntry] {
-	return selected{level: m.objects, clock: m.cfg.Clock, selection: s}
+	return Selected(m.objects, m.cfg.Clock, s)
+}
+
+// Selected returns a stream without what a selection leaves out. It keeps the contract of the stream that it is made of.
+func Selected(all stream.Source[ObjectEntry], clk clock.PassiveClock, s Selection) stream.Source[ObjectEntry] {
+	return selected{level: all, clock: clk, selection: s}
 }
 
 // selected is a stream without what a selection leaves out.

@@ -17,7 +17,7 @@ const (
 )
 
 // bounded decodes a manifest and holds that it takes neither long nor much memory.
-func bounded(t *testing.T, manifest []byte) staticpod.Result {
+func bounded(t *testing.T, manifest []byte, origin staticpod.Origin) staticpod.Result {
 	t.Helper()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -59,7 +59,7 @@ func TestAliasesThatExplodeAreRefused(t *testing.T) {
 		"keys":                   "a: &a " + text + "\nb:\n" + fill("- {*a : 1}\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := bounded(t, []byte(manifest+"---\n"+web))
+			got := bounded(t, []byte(manifest+"---\n"+web), origin)
 			if len(got.Problems) == 0 || !got.Incomplete || !strings.Contains(strings.Join(messages(got), "\n"), "the aliases of this document") {
 				t.Errorf("problems %v, want one of its aliases", got.Problems)
 			}
@@ -155,6 +155,6 @@ func TestNoManifestTakesLong(t *testing.T) {
 		"big numbers": "a: " + fill("9"), "line ends": fill("\n"), "line ends of Windows": fill("\r\n"), "merges": "a: &a {}\nb:\n" + fill("- <<: *a\n"),
 		"environment": web + "    env:\n" + fill("    - {name: A, value: $(A)}\n"),
 	} {
-		t.Run(name, func(t *testing.T) { bounded(t, []byte(manifest)) })
+		t.Run(name, func(t *testing.T) { bounded(t, []byte(manifest), origin) })
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
@@ -25,10 +26,16 @@ func FuzzDecode(f *testing.F) {
 		laughs(4), "a: &a [x, *a]\nb: *a\n", "apiVersion: v1\nkind: List\nitems:\n- &p " + item("a") + "\n- {<<: *p, status: {}}\n",
 		web + "    securityContext: {privileged: true}\n  hostNetwork: true\n  shareProcessNamespace: true\n  os: {name: linux}\n",
 		web + "    env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]\n  ephemeralContainers: []\n  overhead: {cpu: 1}\n",
+		settings + "---\n" + login, "apiVersion: v1\nkind: SecretList\nitems:\n- {metadata: {name: a}, data: {k: aGk=}}\n",
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\nbinaryData: {a: aGk=}\ndata: {a: b}\nimmutable: true\n",
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: x, annotations: {a: b}}\ntype: kubernetes.io/tls\nstringData: {tls.crt: x, tls.key: 1}\n",
 	} {
 		f.Add([]byte(seed))
 	}
-	f.Fuzz(decodesWell)
+	f.Fuzz(func(t *testing.T, manifest []byte) {
+		decodesWell(t, manifest, origin)
+		decodesWell(t, manifest, standalone)
+	})
 }
 
 // FuzzFields holds the same of a good pod to which some fields are added: more of what the fuzzer makes of them gets as
@@ -49,17 +56,45 @@ func FuzzFields(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, fields []byte) {
-		decodesWell(t, append([]byte(web), fields...))
+		decodesWell(t, append([]byte(web), fields...), origin)
+	})
+}
+
+// FuzzObjectFields holds the same of a good config map and a good secret to which some fields are added.
+func FuzzObjectFields(f *testing.F) {
+	for _, seed := range []string{"immutable: true", "type: kubernetes.io/basic-auth", "data: {a: aGk=}", "binaryData: {b: aGk=}", "metadata: 3", "data: [1]", "stringData: {a: 1}"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, fields []byte) {
+		for _, good := range []string{settings, login} {
+			decodesWell(t, append([]byte(good), fields...), standalone)
+		}
 	})
 }
 
 // decodesWell holds what the decoder guarantees of any manifest.
-func decodesWell(t *testing.T, manifest []byte) {
+func decodesWell(t *testing.T, manifest []byte, origin staticpod.Origin) {
 	t.Helper()
 	if len(manifest) > 64<<10 {
 		t.Skip("the bounds are those of 64 KiB")
 	}
-	got := bounded(t, manifest)
+	got := bounded(t, manifest, origin)
+	if !origin.Standalone && len(got.Objects) > 0 {
+		t.Fatalf("%v of a node with an API server", got.Objects)
+	}
+	for _, o := range got.Objects {
+		data, err := o.Marshal()
+		if err != nil {
+			t.Fatalf("an object that cannot be sent is called good: %v", err)
+		}
+		again, err := apiobject.Unmarshal(o.Kind(), data)
+		if err != nil || again.Key() != o.Key() || o.Key().Name == "" || o.Key().Namespace == "" {
+			t.Fatalf("%s is called good: %v", o, err)
+		}
+		if errs := again.Prepare(); len(errs) > 0 {
+			t.Fatalf("an object is called good that is not valid: %v", errs.ToAggregate())
+		}
+	}
 	if len(got.Pods) == 0 && len(got.Problems) == 0 && got.Incomplete {
 		t.Fatal("incomplete, and no problem says why")
 	}

@@ -1,4 +1,6 @@
-package localsource
+// Package killpoint runs a process and kills it at a chosen point: before one of the system calls by which it changes something
+// below a directory. A test that does so for each of them in turn has seen every state that a crash can leave.
+package killpoint
 
 import (
 	"bytes"
@@ -18,15 +20,15 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// tracer runs a process, sees each of its system calls that change something below a directory, and kills it with SIGKILL
+// Tracer runs a process, sees each of its system calls that change something below a directory, and kills it with SIGKILL
 // before one of them. The kernel does not run the call of a process that is killed there. See ptrace(2).
-type tracer struct {
-	// root is the directory; names are shown in relation to it.
-	root string
-	// kill is before which call the process is killed, counted from 1; 0 is never.
-	kill int
-	// calls are those that were seen, the one that was not run included.
-	calls []string
+type Tracer struct {
+	// Root is the directory; names are shown in relation to it.
+	Root string
+	// Kill is before which call the process is killed, counted from 1; 0 is never.
+	Kill int
+	// Calls are those that were seen, the one that was not run included.
+	Calls []string
 }
 
 // syscallInfo is struct ptrace_syscall_info at the entry of a system call.
@@ -46,8 +48,8 @@ const (
 	syscallStop = unix.SIGTRAP | 0x80
 )
 
-// run runs the process to its end, and returns how it ended.
-func (tr *tracer) run(t *testing.T, cmd *exec.Cmd) syscall.WaitStatus {
+// Run runs the process to its end, and returns how it ended.
+func (tr *Tracer) Run(t *testing.T, cmd *exec.Cmd) syscall.WaitStatus {
 	t.Helper()
 	// All requests have to come from the thread that is the parent.
 	runtime.LockOSThread()
@@ -77,14 +79,14 @@ func (tr *tracer) run(t *testing.T, cmd *exec.Cmd) syscall.WaitStatus {
 }
 
 // stopped lets a thread go on that has stopped, or kills the process.
-func (tr *tracer) stopped(t *testing.T, pid, thread int, status syscall.WaitStatus) {
+func (tr *Tracer) stopped(t *testing.T, pid, thread int, status syscall.WaitStatus) {
 	t.Helper()
 	pass := 0
 	switch signal := status.StopSignal(); signal { //nolint:exhaustive // the others are the child's own
 	case syscallStop:
 		if call := tr.call(thread); call != "" {
-			tr.calls = append(tr.calls, call)
-			if len(tr.calls) == tr.kill {
+			tr.Calls = append(tr.Calls, call)
+			if len(tr.Calls) == tr.Kill {
 				must(t, unix.Kill(pid, unix.SIGKILL))
 				return
 			}
@@ -101,14 +103,14 @@ func (tr *tracer) stopped(t *testing.T, pid, thread int, status syscall.WaitStat
 var temporary = regexp.MustCompile(`\.tmp-\d+`)
 
 // call says what a thread is about to do below root; "" when it does nothing there, or when it has done it.
-func (tr *tracer) call(thread int) string {
+func (tr *Tracer) call(thread int) string {
 	var info syscallInfo
 	size, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(thread), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
 	if errno != 0 || size == 0 || info.op != atEntry {
 		return ""
 	}
-	open := func(arg int) string {
-		path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", thread, int32(info.args[arg])))
+	open := func() string {
+		path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", thread, int32(info.args[0])))
 		return path
 	}
 	named := func(arg int) string { return textAt(thread, info.args[arg]) }
@@ -120,13 +122,13 @@ func (tr *tracer) call(thread int) string {
 			what, paths = "create", []string{named(1)}
 		}
 	case unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_WRITEV:
-		what, paths = "write", []string{open(0)}
+		what, paths = "write", []string{open()}
 	case unix.SYS_FTRUNCATE:
-		what, paths = "truncate", []string{open(0)}
+		what, paths = "truncate", []string{open()}
 	case unix.SYS_FCHMOD:
-		what, paths = "chmod", []string{open(0)}
+		what, paths = "chmod", []string{open()}
 	case unix.SYS_FSYNC, unix.SYS_FDATASYNC:
-		what, paths = "sync", []string{open(0)}
+		what, paths = "sync", []string{open()}
 	case unix.SYS_MKDIRAT:
 		what, paths = "mkdir", []string{named(1)}
 	case unix.SYS_UNLINKAT:
@@ -134,11 +136,11 @@ func (tr *tracer) call(thread int) string {
 	case unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2:
 		what, paths = "rename", []string{named(1), named(3)}
 	case unix.SYS_LINKAT, unix.SYS_SYMLINKAT, unix.SYS_FCHMODAT, unix.SYS_FALLOCATE, unix.SYS_COPY_FILE_RANGE:
-		// The source has no use for these; the list of calls says so if it ever does.
+		// Nothing that is tested so has a use for these; the list of calls says so if it ever does.
 		what, paths = fmt.Sprintf("call %d of", info.nr), []string{named(1)}
 	}
 	for _, path := range paths {
-		name, err := filepath.Rel(tr.root, path)
+		name, err := filepath.Rel(tr.Root, path)
 		if err != nil || name == ".." || strings.HasPrefix(name, "../") {
 			return ""
 		}
@@ -158,4 +160,11 @@ func textAt(thread int, address uint64) string {
 	n, _ := memory.ReadAt(text, int64(address))
 	text, _, _ = bytes.Cut(text[:n], []byte{0})
 	return string(text)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -1,0 +1,70 @@
+package applycmd
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"google.golang.org/grpc/status"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/test/require"
+)
+
+// asksAt is the variable that makes a process of this test one that asks at an address.
+const asksAt = "APPLYCMD_TEST_ADDRESS"
+
+// Secrets are given to root and to the users that --secret-uids names. One that may connect for something else may see config
+// maps, and which secrets there are.
+func TestSecretsAreGivenToNamedUsersOnly(t *testing.T) {
+	if address := os.Getenv(asksAt); address != "" {
+		ask(t, address)
+		return
+	}
+	require.Root(t, "another user's process")
+	n := newNode(t, "--allowed-uids=12345", "--secret-uids=12346")
+	// The sockets are where other users may come to.
+	for _, dir := range []string{n.dir, n.stateDir, n.layout.SocketDir()} {
+		must(t, os.Chmod(dir, 0o711))
+	}
+	n.expect(secret("login", "s"), []string{"apply", "-f", "-"}, "secret/login created\n", "", "")
+	for uid, want := range map[uint32]string{
+		0: "ConfigMap OK, Secret OK, both OK, list 1", 12345: "ConfigMap OK, Secret PermissionDenied, both PermissionDenied, list 1",
+		12346: "ConfigMap OK, Secret OK, both OK, list 1", 12347: "ConfigMap Unavailable, Secret Unavailable, both Unavailable, list 0",
+	} {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestSecretsAreGivenToNamedUsersOnly$")
+		cmd.Env = append(os.Environ(), asksAt+"="+n.layout.Address(layout.ConfigMux))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: 0}}
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "answers: "+want+"\n") {
+			t.Errorf("user %d: %v\n%s\nwant %s", uid, err, out, want)
+		}
+	}
+}
+
+// ask is the process of another user.
+func ask(t *testing.T, address string) {
+	t.Helper()
+	conn, err := rpc.Dial(address)
+	must(t, err)
+	defer func() { must(t, conn.Close()) }()
+	client := configv1.NewConfigServiceClient(conn)
+	var answers []string
+	for _, kind := range []string{"ConfigMap", "Secret", ""} {
+		watch, err := client.WatchObjects(t.Context(), &configv1.WatchObjectsRequest{Kind: kind})
+		if err == nil {
+			_, err = watch.Recv()
+		}
+		if kind == "" {
+			kind = "both"
+		}
+		answers = append(answers, fmt.Sprintf("%s %v", kind, status.Code(err)))
+	}
+	listed, _ := client.ListObjects(t.Context(), &configv1.ListObjectsRequest{})
+	fmt.Printf("answers: %s, list %d\n", strings.Join(answers, ", "), len(listed.GetObjects()))
+}
