@@ -44,6 +44,8 @@ const (
 	BackoffStep = "quartet.dev/backoff-step"
 	// StartCause says to people why a container was started, and on a sandbox why it was made.
 	StartCause = "quartet.dev/start-cause"
+	// ImageVolumes has the runtime's IDs of the images that are mounted in a container, with commas between them.
+	ImageVolumes = "quartet.dev/image-volumes"
 	// InitContainer is "true" on a container that the pod's start waits for to end. How it ends well is part of that start.
 	InitContainer = "quartet.dev/init-container"
 	// TerminationMessagePath is the file in the container that its last words are read from.

@@ -25,6 +25,7 @@ func newVolumes(cfg nodeconfig.Config, tel *telemetry.Telemetry, node func(conte
 		Plugins: []volumes.Plugin{
 			&volumes.EmptyDir{Mounter: volumes.Machine{}, Memory: memoryForPods(node)},
 			volumes.HostPath{},
+			volumes.Image{},
 		},
 	})
 }

@@ -79,6 +79,13 @@ func TestAnImageIsKeptWhileItIsNeeded(t *testing.T) {
 	}
 }
 
+func TestAnImageIsKeptWhileAContainerMountsIt(t *testing.T) {
+	r, _ := onFake(t, imagegc.Policy{HighPercent: 85, LowPercent: 80}, "a", "b", "c", "d")
+	r.run("a", id("b"), id("c"))
+	r.disk(0)
+	r.round(9, "a b c")
+}
+
 // TestAnImageThatIsAskedForMeanwhileIsKept, and another goes in its place.
 func TestAnImageThatIsAskedForMeanwhileIsKept(t *testing.T) {
 	r, _ := onFake(t, kubelets, "a", "b", "c")

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
 // look asks the runtime for its images and who uses them, and notes when that was.
@@ -51,13 +53,16 @@ func (c *Collector) look(ctx context.Context, runtime internalapi.RuntimeService
 	return images, nil
 }
 
-// named is everything by which containers, those that have ended too, name their images. Runtimes differ in which of the three
+// named is everything by which containers, those that have ended too, name their images, those that are mounted in them included. Runtimes differ in which of the three
 // fields has the ID; a name may have been given to another image since, which then is kept for no reason.
 func named(containers []*runtimeapi.Container) map[string]bool {
 	used := map[string]bool{}
 	for _, c := range containers {
 		for _, name := range []string{c.GetImageId(), c.GetImageRef(), c.GetImage().GetImage()} {
 			used[name] = true
+		}
+		for ref := range strings.SplitSeq(c.GetAnnotations()[podlabels.ImageVolumes], ",") {
+			used[ref] = true
 		}
 	}
 	return used

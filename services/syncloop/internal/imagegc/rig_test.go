@@ -17,6 +17,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/imagegc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
@@ -202,7 +203,7 @@ func onFake(t *testing.T, policy imagegc.Policy, images ...string) (*rig, *fakec
 }
 
 // run starts a container of an image, and returns its ID and its sandbox's.
-func (r *rig) run(image string) (container, sandbox string) {
+func (r *rig) run(image string, mounted ...string) (container, sandbox string) {
 	r.t.Helper()
 	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: image, Namespace: "ns", Uid: image}}
 	sandbox, err := r.runtime.RunPodSandbox(r.ctx, config, "")
@@ -211,6 +212,7 @@ func (r *rig) run(image string) (container, sandbox string) {
 	}
 	container, err = r.runtime.CreateContainer(r.ctx, sandbox, &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: image},
+		Annotations: map[string]string{podlabels.ImageVolumes: strings.Join(mounted, ",")},
 	}, config)
 	if err != nil {
 		r.t.Fatal(err)

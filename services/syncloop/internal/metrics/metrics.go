@@ -32,7 +32,7 @@ type Metrics struct {
 	garbage                                                        garbageMetrics
 	collection                                                     imageMetrics
 	probes                                                         probeMetrics
-	volumes                                                        *prometheus.HistogramVec
+	volumes                                                        volumeMetrics
 
 	pulls pullLog
 

@@ -31,9 +31,30 @@ type VolumeCount struct {
 // volumeBuckets are the kubelet's, in seconds.
 var volumeBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
 
-func newVolumeMetrics(f factory) *prometheus.HistogramVec {
-	return f.histograms("", "storage_operation_duration_seconds", "How long setting up and removing a volume took, by its kind and by whether it went well.",
-		volumeBuckets, "volume_plugin", "operation_name", "status", "migrated")
+// volumeMetrics count and time what is done for volumes.
+type volumeMetrics struct {
+	operations              *prometheus.HistogramVec
+	images, mounted, failed prometheus.Counter
+}
+
+func newVolumeMetrics(f factory) volumeMetrics {
+	return volumeMetrics{
+		operations: f.histograms("", "storage_operation_duration_seconds", "How long setting up and removing a volume took, by its kind and by whether it went well.",
+			volumeBuckets, "volume_plugin", "operation_name", "status", "migrated"),
+		images:  f.counter(kubelet, "image_volume_requested_total", "Images that containers were to be created with as volumes."),
+		mounted: f.counter(kubelet, "image_volume_mounted_succeed_total", "Those that the runtime did not refuse."),
+		failed:  f.counter(kubelet, "image_volume_mounted_errors_total", "Those that the runtime could not mount."),
+	}
+}
+
+// ImageVolumes notes that a container was to be created with so many images as volumes, and whether the runtime could mount them.
+func (m *Metrics) ImageVolumes(count int, mounted bool) {
+	m.volumes.images.Add(float64(count))
+	if mounted {
+		m.volumes.mounted.Add(float64(count))
+	} else {
+		m.volumes.failed.Add(float64(count))
+	}
 }
 
 // VolumeOperation notes what was done to a volume of a kind, and what it failed of.
@@ -42,7 +63,7 @@ func (m *Metrics) VolumeOperation(plugin string, op VolumeOperation, took time.D
 	if err != nil {
 		status = "fail-unknown"
 	}
-	m.volumes.WithLabelValues(plugin, string(op), status, "false").Observe(seconds(took))
+	m.volumes.operations.WithLabelValues(plugin, string(op), status, "false").Observe(seconds(took))
 }
 
 // CollectVolumes registers how many volumes there are, counted when somebody asks. It panics when that is registered already.

@@ -18,6 +18,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -44,7 +45,7 @@ func helloPod(name string, init []string, modes ...string) *v1.Pod {
 func newRealNode(t testing.TB) *node {
 	t.Helper()
 	containerd := harness.StartContainerd(t)
-	n := connect(t, containerd.Endpoint)
+	n := connect(t, containerd.Endpoint, func(c *podruntime.Config) { c.Volumes = newVolumes(t, *c, volumes.Machine{}) })
 	ctx, cancel := context.WithTimeout(context.Background(), containerdTimeout)
 	t.Cleanup(cancel)
 	n.ctx = ctx

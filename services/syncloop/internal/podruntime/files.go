@@ -28,8 +28,8 @@ func (m *Manager) terminationFile(uid, container string, restartCount int) strin
 }
 
 // mounts makes the files that a container gets, and says where they are mounted.
-func (m *Manager) mounts(pod *v1.Pod, c *v1.Container, restartCount int, ips []string) ([]*runtimeapi.Mount, error) {
-	mounts, err := m.volumeMounts(pod, c)
+func (m *Manager) mounts(pod *v1.Pod, c *v1.Container, restartCount int, ips []string, mountedImages map[string]*runtimeapi.ImageSpec) ([]*runtimeapi.Mount, error) {
+	mounts, err := m.volumeMounts(pod, c, mountedImages)
 	if err != nil {
 		return nil, err
 	}

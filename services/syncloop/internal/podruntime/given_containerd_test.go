@@ -27,6 +27,7 @@ func TestWhatAContainerIsGiven(t *testing.T) {
 	t.Run("user namespace", func(t *testing.T) { givenAUserNamespace(t, n.in(t)) })
 	t.Run("what its spec says", func(t *testing.T) { givenItsSpec(t, n.in(t)) })
 	t.Run("namespaces of others", func(t *testing.T) { givenNamespacesOfOthers(t, n.in(t)) })
+	t.Run("volumes", func(t *testing.T) { givenVolumes(t, n.in(t)) })
 	t.Run("hooks", func(t *testing.T) { givenHooks(t, n.in(t)) })
 	t.Run("stop signal", func(t *testing.T) { givenAStopSignal(t, n.in(t)) })
 	t.Run("all again", func(t *testing.T) { givenAllAgain(t, n.in(t)) })

@@ -117,6 +117,8 @@ type podSync struct {
 	observed *lifecyclev1.PodStatus
 	actions  decide.Actions
 	sandbox  sandbox
+
+	imageVolumes imageVolumes
 	// cgroup is the name of the pod's cgroup; empty when pods have none of their own.
 	cgroup string
 

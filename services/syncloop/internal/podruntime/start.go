@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
@@ -111,7 +112,11 @@ func (s *podSync) prepare(ctx context.Context, start decide.Start) preparation {
 	if err != nil {
 		return preparation{err: err}
 	}
-	id, err := s.create(ctx, start, image)
+	volumes, err := s.imageVolumesOf(ctx, start.Container)
+	if err != nil {
+		return preparation{err: err}
+	}
+	id, err := s.create(ctx, start, image, volumes)
 	return preparation{id: id, err: err}
 }
 
@@ -126,7 +131,7 @@ func (s *podSync) image(ctx context.Context, c *v1.Container) (image images.Imag
 }
 
 // create creates a container.
-func (s *podSync) create(ctx context.Context, start decide.Start, image images.Image) (id string, err error) {
+func (s *podSync) create(ctx context.Context, start decide.Start, image images.Image, volumes map[string]*runtimeapi.ImageSpec) (id string, err error) {
 	c := start.Container
 	ctx, span := s.m.phase(ctx, "container.create", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
 	defer func() { telemetry.End(span, err) }()
@@ -141,7 +146,7 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	if err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
-	mounts, err := s.m.mounts(s.pod, c, restart.Count, ips)
+	mounts, err := s.m.mounts(s.pod, c, restart.Count, ips, volumes)
 	if err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
@@ -160,7 +165,9 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	if err := os.MkdirAll(filepath.Join(s.sandbox.config.GetLogDirectory(), c.Name), logDirMode); err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: fmt.Errorf("log directory: %w", err)}
 	}
+	noteImageVolumes(config, volumes)
 	id, err = s.rt.createContainer(ctx, s.sandbox.id, config, s.sandbox.config)
+	s.countImageVolumes(volumes, err)
 	if err != nil {
 		return "", &startError{reason: reasonCreateContainer, err: err}
 	}

@@ -62,7 +62,7 @@ func supportedMounts(pod *v1.Pod, c *v1.Container) error {
 		switch {
 		case volumeOf(pod, mount.Name) == nil:
 			return fmt.Errorf("%s: the pod has no volume %q", field, mount.Name)
-		case mount.SubPath != "" || mount.SubPathExpr != "":
+		case mount.SubPath != "" && volumeOf(pod, mount.Name).Image == nil || mount.SubPathExpr != "":
 			return &UnsupportedError{Field: field, Message: "subPath is not supported by this version of Quartet; mount the whole volume"}
 		case mount.RecursiveReadOnly != nil && *mount.RecursiveReadOnly == v1.RecursiveReadOnlyEnabled:
 			return &UnsupportedError{Field: field, Message: "recursiveReadOnly Enabled is not supported by this version of Quartet; say IfPossible"}
@@ -80,13 +80,19 @@ func volumeOf(pod *v1.Pod, name string) *v1.Volume {
 	return nil
 }
 
-// volumeMounts says where the volumes of a container are mounted, which are in place.
-func (m *Manager) volumeMounts(pod *v1.Pod, c *v1.Container) ([]*runtimeapi.Mount, error) {
+// volumeMounts says where the volumes of a container are mounted, which are in place, and the images among them in the runtime.
+func (m *Manager) volumeMounts(pod *v1.Pod, c *v1.Container, mountedImages map[string]*runtimeapi.ImageSpec) ([]*runtimeapi.Mount, error) {
 	var mounts []*runtimeapi.Mount
 	for _, mount := range c.VolumeMounts {
 		volume := volumeOf(pod, mount.Name)
 		if volume == nil {
 			return nil, fmt.Errorf("container %q: volumeMounts: the pod has no volume %q", c.Name, mount.Name)
+		}
+		if image := mountedImages[volume.Name]; image != nil {
+			mounts = append(mounts, &runtimeapi.Mount{
+				ContainerPath: mount.MountPath, Image: image, ImageSubPath: mount.SubPath, Readonly: true, Propagation: propagation(mount.MountPropagation),
+			})
+			continue
 		}
 		mounts = append(mounts, &runtimeapi.Mount{
 			ContainerPath: mount.MountPath, HostPath: m.cfg.Volumes.Path(pod, volume), Readonly: mount.ReadOnly, Propagation: propagation(mount.MountPropagation),

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
@@ -168,5 +169,60 @@ func TestUnsupportedVolumesStartNothingAndSayWhy(t *testing.T) {
 		if got := n.methods(); got != "" {
 			t.Errorf("calls %s", got)
 		}
+	}
+}
+
+func imageVolume(reference string, policy v1.PullPolicy) v1.VolumeSource {
+	return v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: reference, PullPolicy: policy}}
+}
+
+func TestAnImageIsMountedByTheRuntimeAndPulledByPolicy(t *testing.T) {
+	n := newNode(t)
+	pod := withVolume(newPod("a", "b"), imageVolume("volume:1", v1.PullIfNotPresent), v1.VolumeMount{SubPath: "models/small"})
+	n.sync(pod)
+	pulled := 0
+	for _, call := range n.cri.Calls() {
+		if call.Method == "PullImage" {
+			pulled++
+		}
+	}
+	if pulled != 1 {
+		t.Errorf("pulled %d times for two containers", pulled)
+	}
+	for _, name := range []string{"a", "b"} {
+		config := n.created(pod, name)
+		var mount *runtimeapi.Mount
+		for _, m := range config.GetMounts() {
+			if m.GetContainerPath() == "/data" {
+				mount = m
+			}
+		}
+		if mount.GetImage().GetImage() != "sha256:volume:1" || mount.GetImage().GetUserSpecifiedImage() != "volume:1" || mount.GetImageSubPath() != "models/small" || mount.GetHostPath() != "" {
+			t.Errorf("%s: mounted %v", name, mount)
+		}
+		if got := config.GetAnnotations()[podlabels.ImageVolumes]; got != "sha256:volume:1" {
+			t.Errorf("%s: the images that are kept for it: %q", name, got)
+		}
+	}
+}
+
+func TestAContainerWaitsForTheImageOfAVolumeAsForItsOwn(t *testing.T) {
+	n := newNode(t)
+	pod := withVolume(newPod("a", "b"), imageVolume("volume:1", v1.PullNever), v1.VolumeMount{})
+	pod.Spec.Containers[1].VolumeMounts = nil
+	result, err := n.manager.SyncPod(n.ctx, pod, nil)
+	if err == nil || result.SandboxError != nil || result.Reasons["a"].Reason != "ErrImageNeverPull" || !strings.Contains(result.Reasons["a"].Message, "volume:1") {
+		t.Errorf("reasons %v, error %v", result.Reasons, err)
+	}
+	n.want(pod, "sandbox-0:ready b-0:running") // which does not mount it
+	pod.Spec.Volumes[0].Image.PullPolicy = v1.PullIfNotPresent
+	n.cri.Fail("PullImage", "", 1, errors.New("no such image"))
+	result, err = n.manager.SyncPod(n.ctx, pod, n.observe(pod))
+	if err == nil || result.Reasons["a"].Reason != "ErrImagePull" || result.RetryAfter <= 0 {
+		t.Errorf("reasons %v, again in %v, error %v", result.Reasons, result.RetryAfter, err)
+	}
+	result, err = n.manager.SyncPod(n.ctx, pod, n.observe(pod))
+	if err != nil || result.Reasons["a"].Reason != "ImagePullBackOff" {
+		t.Errorf("reasons %v, error %v", result.Reasons, err)
 	}
 }

@@ -87,17 +87,17 @@ func connect(t testing.TB, endpoint string, change ...func(*podruntime.Config)) 
 		f(&config)
 	}
 	if config.Volumes == nil {
-		config.Volumes = newVolumes(t, config)
+		config.Volumes = newVolumes(t, config, mount.NewFakeMounter(nil))
 	}
 	return &node{t: t, ctx: ctx, runtime: runtime, manager: podruntime.New(config), config: config}
 }
 
-// newVolumes makes and runs a volume manager in the folder of the pods' files, whose mounts are in memory only.
-func newVolumes(t testing.TB, config podruntime.Config) *volumes.Manager {
+// newVolumes makes and runs a volume manager in the folder of the pods' files.
+func newVolumes(t testing.TB, config podruntime.Config, mounter volumes.Mounter) *volumes.Manager {
 	t.Helper()
 	manager, err := volumes.New(volumes.Config{
 		PodsDir: filepath.Join(config.RootDir, "pods"), Clock: clock.RealClock{}, Logger: config.Logger, Tracer: config.Tracer,
-		Plugins: []volumes.Plugin{&volumes.EmptyDir{Mounter: mount.NewFakeMounter(nil)}, volumes.HostPath{}},
+		Plugins: []volumes.Plugin{&volumes.EmptyDir{Mounter: mounter}, volumes.HostPath{}, volumes.Image{}},
 	})
 	if err != nil {
 		t.Fatal(err)
