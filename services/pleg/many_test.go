@@ -11,8 +11,9 @@ import (
 
 // Five hundred pods lose a container at the same time, while one of them hangs, the inspections of ten others fail at first, and of
 // the events some are lost and the others come twice and in no order: each death is told once, with its exit code.
+//
+// It is beside no other test: it needs a processor of its own.
 func TestFiveHundredDeathsAtOnceAreToldOnceEach(t *testing.T) {
-	t.Parallel()
 	const pods = 500
 	fake := fakecri.New(t)
 	victims := map[string]int32{}
