@@ -73,6 +73,15 @@ func (n *node) putCrash() {
 			{Phase: "sandbox", EndedAt: timestamppb.New(ago(2 * time.Hour)), Took: durationpb.New(123456 * time.Microsecond)},
 			{Phase: "start", Container: "main", EndedAt: timestamppb.New(ago(82 * time.Second)), Took: durationpb.New(20 * time.Millisecond)},
 		},
+		Volumes: []*enginev1.Volume{
+			{Name: "data", Plugin: "kubernetes.io/host-path", State: enginev1.VolumeState_VOLUME_STATE_READY},
+			{Name: "old", Plugin: "kubernetes.io/empty-dir", State: enginev1.VolumeState_VOLUME_STATE_FOUND, Path: "/pods/u/volumes/kubernetes.io~empty-dir/old"},
+			{
+				Name: "scratch", Plugin: "kubernetes.io/empty-dir", State: enginev1.VolumeState_VOLUME_STATE_SETTING_UP,
+				Path: "/pods/u/volumes/kubernetes.io~empty-dir/scratch", LastError: "mount tmpfs:\nno space", NextTryAt: timestamppb.New(now.Add(8 * time.Second)),
+			},
+			{Name: "share", Plugin: "kubernetes.io/nfs", State: enginev1.VolumeState_VOLUME_STATE_TEARING_DOWN, Since: timestamppb.New(ago(3 * time.Minute))},
+		},
 		Probes: []*enginev1.Probe{
 			{
 				Container: "main", ContainerId: "c7", Kind: "Liveness", Result: enginev1.ProbeResult_PROBE_RESULT_SUCCESS, InARow: 2,

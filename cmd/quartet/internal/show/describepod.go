@@ -1,10 +1,7 @@
 package show
 
 import (
-	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +17,7 @@ func (d description) print(p *page, now time.Time) {
 	d.printPod(p, now)
 	d.printContainers(p, now)
 	d.printConditions(p, now)
-	d.printVolumes(p)
+	d.printVolumes(p, now)
 	d.printWorker(p, now)
 	d.printPhases(p, now)
 	d.printEvents(p, now)
@@ -135,53 +132,6 @@ func (d description) printConditions(p *page, now time.Time) {
 		rows = append(rows, []string{string(c.Type), string(c.Status), age(c.LastTransitionTime.Time, now), orNone(c.Reason), oneLine(c.Message)})
 	}
 	p.table("Conditions", []string{"Type", "Status", "Since", "Reason", "Message"}, rows)
-}
-
-func (d description) printVolumes(p *page) {
-	if len(d.pod.Spec.Volumes) == 0 {
-		p.empty("Volumes")
-		return
-	}
-	p.section(0, "Volumes")
-	for i := range d.pod.Spec.Volumes {
-		volume := &d.pod.Spec.Volumes[i]
-		p.field(1, volume.Name, volumeType(volume))
-	}
-}
-
-// volumeType says what a volume is, in a line.
-func volumeType(v *v1.Volume) string {
-	switch {
-	case v.HostPath != nil:
-		kind := ""
-		if v.HostPath.Type != nil && *v.HostPath.Type != "" {
-			kind = " (" + string(*v.HostPath.Type) + ")"
-		}
-		return "HostPath " + v.HostPath.Path + kind
-	case v.EmptyDir != nil:
-		text := "EmptyDir"
-		if v.EmptyDir.Medium != "" {
-			text += " in " + string(v.EmptyDir.Medium)
-		}
-		if v.EmptyDir.SizeLimit != nil {
-			text += " up to " + v.EmptyDir.SizeLimit.String()
-		}
-		return text
-	case v.ConfigMap != nil:
-		return "ConfigMap " + v.ConfigMap.Name
-	case v.Secret != nil:
-		return "Secret " + v.Secret.SecretName
-	case v.PersistentVolumeClaim != nil:
-		return "PersistentVolumeClaim " + v.PersistentVolumeClaim.ClaimName
-	}
-	// The others by the name of their field: it is the only one that is set.
-	data, err := json.Marshal(v.VolumeSource)
-	fields := map[string]json.RawMessage{}
-	if err != nil || json.Unmarshal(data, &fields) != nil || len(fields) == 0 {
-		return unknown
-	}
-	name := slices.Sorted(maps.Keys(fields))[0]
-	return strings.ToUpper(name[:1]) + name[1:]
 }
 
 func (d description) printWorker(p *page, now time.Time) {

@@ -1109,7 +1109,7 @@ func (x *Probe) GetNextAt() *timestamppb.Timestamp {
 // StartPhase is a part of the start of a pod that went well.
 type StartPhase struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "dispatch", "wait", "sandbox", "image", "create", "start", "observe" or "ready": the label of the metric
+	// "dispatch", "wait", "volumes", "sandbox", "image", "create", "start", "observe" or "ready": the label of the metric
 	// quartet_pod_start_phase_duration_seconds, which docs/metrics.md explains.
 	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
 	// The container that it is about, for "image", "create" and "start"; else empty.
