@@ -202,7 +202,7 @@ func TestTheKeyIsRotated(t *testing.T) {
 	before, err := os.ReadFile(filepath.Join(n.stateDir, "secrets.key"))
 	must(t, err)
 	out, _, err := n.run("", "secrets", "rotate-key")
-	if err != nil || !strings.HasSuffix(out, " now; 2 files were encrypted anew, and the old key is removed.\n") {
+	if err != nil || !strings.HasSuffix(out, " now, and the old one is removed; files that were encrypted anew: 2\n") {
 		t.Errorf("rotate-key: %v\n%s", err, out)
 	}
 	after, err := os.ReadFile(filepath.Join(n.stateDir, "secrets.key"))

@@ -49,7 +49,7 @@ func rotateCommand() *cobra.Command {
 					_, err = fmt.Fprintln(cmd.OutOrStdout(), "There is no key yet: the first secret makes one.")
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "The key is %s now; %d files were encrypted anew, and the old key is removed.\n", answer.GetKey(), answer.GetFiles())
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "The key is %s now, and the old one is removed; files that were encrypted anew: %d\n", answer.GetKey(), answer.GetFiles())
 				return err
 			})
 		},

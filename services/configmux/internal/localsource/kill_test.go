@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 	"github.com/quartet-node/quartet/test/killpoint"
@@ -25,7 +26,8 @@ import (
 type step struct {
 	name string
 	call func(context.Context, *Source) error
-	// pods are images by pod, and broken the files that hold none, by the names that the scenario gives them.
+	// pods are images by pod, with config maps and secrets and their values as "secret a", and broken the files that hold none, by
+	// the names that the scenario gives them.
 	pods   map[string]string
 	broken []string
 }
@@ -51,15 +53,30 @@ func deletes(name string) func(context.Context, *Source) error {
 	return func(ctx context.Context, s *Source) error { return s.Delete(ctx, types.NamespacedName{Name: name}) }
 }
 
+func appliesObject(object *apiobject.Object) func(context.Context, *Source) error {
+	return func(ctx context.Context, s *Source) error {
+		_, err := s.ApplyObject(ctx, object, false)
+		return err
+	}
+}
+
+func deletesObject(kind apiobject.Kind, name string) func(context.Context, *Source) error {
+	return func(ctx context.Context, s *Source) error {
+		return s.DeleteObject(ctx, apiobject.Key{Kind: kind, Name: name})
+	}
+}
+
 func nothing(context.Context, *Source) error { return nil }
 
 // written are the calls that put a file into its place. What a file holds is on the disk before it has its name, and the
 // name before anyone is told.
-func written(name string) []string {
-	temporary := "applied/." + name + ".json.tmp"
+func written(name string) []string { return writtenIn("applied", name+".json") }
+
+func writtenIn(dir, name string) []string {
+	temporary := filepath.Join(dir, "."+name+".tmp")
 	return []string{
 		"create " + temporary, "write " + temporary, "chmod " + temporary, "sync " + temporary,
-		"rename " + temporary + " applied/" + name + ".json", "sync applied",
+		"rename " + temporary + " " + filepath.Join(dir, name), "sync " + dir,
 	}
 }
 
@@ -80,6 +97,25 @@ func scenarios() map[string]scenario {
 			calls: slices.Concat(
 				[]string{"mkdir applied", "sync .", "sync applied"}, answered(),
 				written("a"), answered(), written("a"), answered(), removed("a.json"), answered(),
+			),
+		},
+		"config maps and secrets": {
+			prepare: func(*rig) {},
+			steps: []step{
+				{"start", nothing, nil, nil},
+				{"create a config map", appliesObject(configMap("c", "1")), map[string]string{"configmap c": "1"}, nil},
+				{"create a secret", appliesObject(secret("s", "1")), map[string]string{"configmap c": "1", "secret s": "1"}, nil},
+				{"replace it", appliesObject(secret("s", "2")), map[string]string{"configmap c": "1", "secret s": "2"}, nil},
+				{"replace the config map", appliesObject(configMap("c", "2")), map[string]string{"configmap c": "2", "secret s": "2"}, nil},
+				{"delete the config map", deletesObject(apiobject.ConfigMap, "c"), map[string]string{"secret s": "2"}, nil},
+				{"delete the secret", deletesObject(apiobject.Secret, "s"), nil, nil},
+			},
+			// The key lasts before anything that it encrypts.
+			calls: slices.Concat(
+				[]string{"mkdir applied", "sync .", "sync applied"}, answered(),
+				writtenIn("applied", "c.configmap"), answered(), writtenIn(".", "secrets.key"), writtenIn("applied", "s.secret"), answered(),
+				writtenIn("applied", "s.secret"), answered(), writtenIn("applied", "c.configmap"), answered(),
+				removed("c.configmap"), answered(), removed("s.secret"), answered(),
 			),
 		},
 		"a node with other pods, and with what crashes have left": {
@@ -122,6 +158,11 @@ func (r *rig) file(name string) string {
 func (r *rig) nameFiles(text string) string {
 	for _, name := range []string{"a", "other", "bad", "worse", "half", "left"} {
 		text = strings.ReplaceAll(text, filepath.Base(r.file(name)), name+".json")
+	}
+	for name, object := range map[string]*apiobject.Object{"c.configmap": configMap("c", ""), "s.secret": secret("s", "")} {
+		s, key := New(Config{Dir: r.dir}), object.Key()
+		key.Namespace = "default"
+		text = strings.ReplaceAll(text, filepath.Base(s.objectPath(key)), name)
 	}
 	return text
 }
@@ -232,7 +273,8 @@ func (r *rig) survives(sc scenario, told int, where string) {
 	// Whoever had no answer asks again, and goes on.
 	for _, step := range sc.steps[next:] {
 		var unknown *UnknownError
-		if err := step.call(r.t.Context(), r.Source); err != nil && !errors.As(err, &unknown) {
+		var noObject *UnknownObjectError
+		if err := step.call(r.t.Context(), r.Source); err != nil && !errors.As(err, &unknown) && !errors.As(err, &noObject) {
 			r.t.Errorf("%s: %s again: %v", where, step.name, err)
 		}
 	}
@@ -247,6 +289,9 @@ func (r *rig) state(reading source.Reading) string {
 	pods := map[string]string{}
 	for name, image := range images(reading) {
 		pods[strings.TrimSuffix(strings.TrimPrefix(name, "default/"), "-node")] = image
+	}
+	for _, o := range reading.Objects {
+		pods[strings.Replace(o.String(), "default/", "", 1)] = valueOf(o.Object)
 	}
 	broken := make([]string, 0, len(reading.Errors))
 	for _, e := range reading.Errors {

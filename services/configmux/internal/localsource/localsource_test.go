@@ -56,6 +56,8 @@ type rig struct {
 	t    *testing.T
 	dir  string
 	node string
+	// cluster is true for a node with an API server.
+	cluster bool
 	// allowed is what the pods may have.
 	allowed privilege.Allowed
 	clock   *clocktesting.FakeClock
@@ -78,7 +80,7 @@ func (r *rig) start() source.Reading {
 		Name: types.NamespacedName{Namespace: "default", Name: "theirs-node"}, UID: "their-uid", Source: "file", Path: "/m/theirs.yaml",
 	}}}
 	r.Source = New(Config{
-		Dir: r.dir, Node: r.node, Allowed: r.allowed, Standalone: true, Seals: sealing.NewKeyring(r.keyFile(), os.Geteuid()), MaxPods: 3, MaxObjects: 3, Others: func() Others { return r.sink }, Clock: r.clock, Tracer: noop.NewTracerProvider().Tracer(""),
+		Dir: r.dir, Node: r.node, Allowed: r.allowed, Standalone: !r.cluster, Seals: sealing.NewKeyring(r.keyFile(), os.Geteuid()), MaxPods: 3, MaxObjects: 3, Others: func() Others { return r.sink }, Clock: r.clock, Tracer: noop.NewTracerProvider().Tracer(""),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -1,0 +1,171 @@
+package localsource
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
+	"github.com/quartet-node/quartet/services/configmux/internal/source"
+)
+
+func configMap(name, value string) *apiobject.Object {
+	return &apiobject.Object{ConfigMap: &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"key": value}}}
+}
+
+func secret(name, value string) *apiobject.Object {
+	return &apiobject.Object{Secret: &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"key": value}}}
+}
+
+func valueOf(o *apiobject.Object) string {
+	if o.Secret != nil {
+		return string(o.Secret.Data["key"])
+	}
+	return o.ConfigMap.Data["key"]
+}
+
+func (r *rig) applyObject(o *apiobject.Object) podset.Op {
+	r.t.Helper()
+	applied, err := r.ApplyObject(r.t.Context(), o, false)
+	must(r.t, err)
+	return applied.Op
+}
+
+func objectsOf(reading source.Reading) []string {
+	var out []string
+	for _, o := range reading.Objects {
+		out = append(out, o.String()+"="+valueOf(o.Object))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// secretPath is where a secret is kept.
+func (r *rig) secretPath(name string) string {
+	return r.objectPath(apiobject.Key{Kind: apiobject.Secret, Namespace: "default", Name: name})
+}
+
+func TestObjectsAreThereAfterARestartSinceTheyWereAppliedFirst(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	began := r.clock.Now()
+	ops := []podset.Op{r.applyObject(configMap("c", "1")), r.applyObject(secret("s", "1")), r.applyObject(secret("s", "1"))}
+	r.clock.Step(time.Hour)
+	ops = append(ops, r.applyObject(secret("s", "2")))
+	if !slices.Equal(ops, []podset.Op{podset.Add, podset.Add, podset.None, podset.Update}) {
+		t.Errorf("operations %v", ops)
+	}
+	reading := r.restart()
+	if got := objectsOf(reading); !slices.Equal(got, []string{"configmap default/c=1", "secret default/s=2"}) {
+		t.Errorf("after a restart: %v", got)
+	}
+	for _, o := range reading.Objects {
+		if !o.CreatedAt.Equal(began) {
+			t.Errorf("%s is of %v, want %v", o, o.CreatedAt, began)
+		}
+	}
+	r.stop()
+}
+
+func TestAnObjectThatCannotBeIsNotApplied(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	var taken *ObjectTakenError
+	if _, err := r.ApplyObject(t.Context(), configMap("theirs", "1"), false); !errors.As(err, &taken) ||
+		err.Error() != `the source "file" has the configmap default/theirs, in /m/theirs.yaml: change it there, or take it away there first` {
+		t.Errorf("another source's: %v", err)
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		r.applyObject(configMap(name, "1"))
+	}
+	var full *FullError
+	if _, err := r.ApplyObject(t.Context(), configMap("d", "1"), true); !errors.As(err, &full) {
+		t.Errorf("one too many: %v", err)
+	}
+	if op := r.applyObject(configMap("c", "2")); op != podset.Update {
+		t.Errorf("a change of one that is there: %v", op)
+	}
+	r.stop()
+}
+
+// A secret that is damaged is put aside and told of; one whose key is gone stays, and is there again when the key is.
+func TestWhatIsWrongWithOneSecretConcernsNoOther(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	for _, name := range []string{"a", "b", "c"} {
+		r.applyObject(secret(name, "1"))
+	}
+	r.stop()
+	content, err := os.ReadFile(r.secretPath("a"))
+	must(t, err)
+	// Another's place, and another's name.
+	must(t, os.WriteFile(r.secretPath("b"), []byte(strings.Replace(string(content), `"name":"a"`, `"name":"b"`, 1)), 0o600))
+	must(t, os.WriteFile(r.secretPath("c"), content, 0o600))
+	reading := r.start()
+	if got := objectsOf(reading); !slices.Equal(got, []string{"secret default/a=1"}) || len(reading.Errors) != 2 {
+		t.Errorf("there are %v, errors %v; want one secret, and two errors", got, reading.Errors)
+	}
+	for _, e := range reading.Errors {
+		if !strings.HasSuffix(e.Path, ".secret.broken") || !strings.Contains(e.Message, "it was set aside: apply the secret again, or delete it") {
+			t.Errorf("error %+v", e)
+		}
+	}
+	// What is applied anew takes the place of what was put aside, and what is deleted goes.
+	if op := r.applyObject(secret("b", "2")); op != podset.Add {
+		t.Errorf("applying it anew: %v", op)
+	}
+	must(t, r.DeleteObject(t.Context(), apiobject.Key{Kind: apiobject.Secret, Name: "c"}))
+	if reading := r.restart(); len(reading.Errors) != 0 {
+		t.Errorf("errors that are left: %v", reading.Errors)
+	}
+	r.stop()
+
+	must(t, os.Rename(r.keyFile(), r.keyFile()+".away"))
+	reading = r.start()
+	if len(reading.Objects) != 0 || len(reading.Errors) != 2 || reading.Failed || !strings.Contains(reading.Errors[0].Message, "put the key file back from a backup") {
+		t.Errorf("without the key: %v, errors %v", objectsOf(reading), reading.Errors)
+	}
+	must(t, os.Rename(r.keyFile()+".away", r.keyFile()))
+	for end := time.Now().Add(patience); !r.clock.HasWaiters(); runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatal("the source does not wait for the key")
+		}
+	}
+	r.clock.Step(retryInterval)
+	reading = <-r.sink.all
+	if got := objectsOf(reading); !slices.Equal(got, []string{"secret default/a=1", "secret default/b=2"}) || len(reading.Errors) != 0 {
+		t.Errorf("with the key back: %v, errors %v", got, reading.Errors)
+	}
+	r.stop()
+}
+
+// With an API server the objects that were applied before stay where they are, and count for nothing.
+func TestWithAnAPIServerAppliedObjectsAreLeftAlone(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.applyObject(secret("s", "1"))
+	r.stop()
+	r.cluster = true
+	reading := r.start()
+	if len(reading.Objects) != 0 || len(reading.Errors) != 0 {
+		t.Errorf("in a cluster: %v, errors %v", objectsOf(reading), reading.Errors)
+	}
+	r.stop()
+	r.cluster = false
+	if got := objectsOf(r.start()); !slices.Equal(got, []string{"secret default/s=1"}) {
+		t.Errorf("standalone again: %v", got)
+	}
+	r.stop()
+	if files, err := filepath.Glob(filepath.Join(r.dir, "*")); err != nil || len(files) != 1 {
+		t.Errorf("files %v, %v", files, err)
+	}
+}
