@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -36,7 +37,7 @@ type process struct {
 	end func()
 }
 
-func startProcess(w *world, disk *storage) *process {
+func startProcess(w *world, disk *storage, tracer trace.Tracer) *process {
 	p := &process{disk: &handle{disk: disk, killed: make(chan struct{})}}
 	logger, registry := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	book := told.Open(told.Config{File: p.disk, Clock: clock.RealClock{}, Logger: logger, Metrics: told.NewMetrics(registry)})
@@ -44,7 +45,7 @@ func startProcess(w *world, disk *storage) *process {
 	p.events = stream.NewEdge[*lifecyclev1.Event](stream.Config{LogSize: 32, Continues: p.continues})
 	p.Relister = relist.New(relist.Config{
 		Runtime: func(context.Context) (internalapi.RuntimeService, error) { return w, nil },
-		Events:  p.events, Told: book, Tracer: noop.NewTracerProvider().Tracer(""), Timeout: 20 * time.Second,
+		Events:  p.events, Told: book, Tracer: tracer, Timeout: 20 * time.Second,
 		Clock: clock.RealClock{}, Logger: logger, Metrics: relist.NewMetrics(registry),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -105,7 +106,7 @@ func TestHistories(t *testing.T) {
 }
 
 func (h *history) start() {
-	h.pleg = startProcess(h.world, h.disk)
+	h.pleg = startProcess(h.world, h.disk, noop.NewTracerProvider().Tracer(""))
 	known := slices.ContainsFunc(h.pleg.continues, func(token []byte) bool { return bytes.Equal(token, h.last) })
 	h.mu.Lock()
 	h.stale = h.stale || h.last != nil && !known
