@@ -95,11 +95,17 @@ func (m *Manager) volumeMounts(pod *v1.Pod, c *v1.Container, mountedImages map[s
 			continue
 		}
 		mounts = append(mounts, &runtimeapi.Mount{
-			ContainerPath: mount.MountPath, HostPath: m.cfg.Volumes.Path(pod, volume), Readonly: mount.ReadOnly, Propagation: propagation(mount.MountPropagation),
+			ContainerPath: mount.MountPath, HostPath: m.cfg.Volumes.Path(pod, volume), Readonly: mount.ReadOnly || onlyRead(volume), Propagation: propagation(mount.MountPropagation),
 			SelinuxRelabel: volume.HostPath == nil,
 		})
 	}
 	return mounts, nil
+}
+
+// onlyRead tells whether containers may only read a volume, whatever they ask for: one whose files are replaced as what they are made
+// of changes.
+func onlyRead(v *v1.Volume) bool {
+	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
 }
 
 // maxEnvFile is how much of a file of environment variables is read, in bytes: containers write it.

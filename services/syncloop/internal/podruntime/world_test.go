@@ -92,12 +92,13 @@ func connect(t testing.TB, endpoint string, change ...func(*podruntime.Config)) 
 	return &node{t: t, ctx: ctx, runtime: runtime, manager: podruntime.New(config), config: config}
 }
 
-// newVolumes makes and runs a volume manager in the folder of the pods' files.
-func newVolumes(t testing.TB, config podruntime.Config, mounter volumes.Mounter) *volumes.Manager {
+// newVolumes makes and runs a volume manager in the folder of the pods' files, which has more kinds of volumes than those that need
+// nothing of others when they are given.
+func newVolumes(t testing.TB, config podruntime.Config, mounter volumes.Mounter, more ...volumes.Plugin) *volumes.Manager {
 	t.Helper()
 	manager, err := volumes.New(volumes.Config{
 		PodsDir: filepath.Join(config.RootDir, "pods"), Clock: clock.RealClock{}, Logger: config.Logger, Tracer: config.Tracer,
-		Plugins: []volumes.Plugin{&volumes.EmptyDir{Mounter: mounter}, volumes.HostPath{}, volumes.Image{}},
+		Plugins: append([]volumes.Plugin{&volumes.EmptyDir{Mounter: mounter}, volumes.HostPath{}, volumes.Image{}}, more...),
 	})
 	if err != nil {
 		t.Fatal(err)
