@@ -1,7 +1,7 @@
 // Package relist observes the runtime: it lists everything, inspects the pods whose list state has changed, keeps the
 // record and publishes what has happened. It is the only writer of the record, and the only publisher of events. Package
-// record decides what has happened, package hints says which pods are worth a look before the next relist, and package
-// server answers from here.
+// record decides what has happened, package hints says which pods are worth a look before the next relist, package told keeps
+// what was told over a restart, and package server answers from here.
 //
 //	tick, Request ──► list all ──► pods that differ ─┐
 //	Hint ──────────────────────────────────────────┼──► one inspection at a time per pod ──► record ──► events
