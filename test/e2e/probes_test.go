@@ -181,14 +181,15 @@ func awaitEach(t *testing.T, pod, what string, names []string, ok func(v1.Contai
 	})
 }
 
-// awaitEvent waits for an event of a container of a pod whose message begins so. It does not ask as often as others do, for it
-// starts a program each time.
+// awaitEvent waits for an event of a container of a pod whose message begins so; one of an earlier pod of the name is none. It does
+// not ask as often as others do, for it starts a program each time.
 func awaitEvent(t *testing.T, pod, container, reason, message string) seen {
 	t.Helper()
+	uid := string(await(t, pod, "listed", func(p *v1.Pod) bool { return p != nil }).UID)
 	for end := time.Now().Add(patience); ; <-time.After(5 * interval) {
 		all := events(t, pod)
 		for _, e := range all {
-			if e.Container == container && e.Reason == reason && strings.HasPrefix(e.Message, message) {
+			if e.PodUID == uid && e.Container == container && e.Reason == reason && strings.HasPrefix(e.Message, message) {
 				return e
 			}
 		}

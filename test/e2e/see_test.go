@@ -12,8 +12,8 @@ import (
 
 // seen is an event as quartet events prints it.
 type seen struct {
-	Kind, Type, Container, Reason, Message, TraceID string
-	Count                                           int32
+	Kind, Type, PodUID, Container, Reason, Message, TraceID string
+	Count                                                   int32
 }
 
 // events are those of a pod that quartet events shows.
