@@ -114,6 +114,15 @@ func (tr *Tracer) call(thread int) string {
 		return path
 	}
 	named := func(arg int) string { return textAt(thread, info.args[arg]) }
+	// in is a name in a folder that is open.
+	in := func(dir, arg int) string {
+		name := named(arg)
+		if at := int32(info.args[dir]); !filepath.IsAbs(name) && at >= 0 {
+			folder, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", thread, at))
+			return filepath.Join(folder, name)
+		}
+		return name
+	}
 	var what string
 	var paths []string
 	switch info.nr {
@@ -132,10 +141,18 @@ func (tr *Tracer) call(thread int) string {
 	case unix.SYS_MKDIRAT:
 		what, paths = "mkdir", []string{named(1)}
 	case unix.SYS_UNLINKAT:
-		what, paths = "remove", []string{named(1)}
+		what, paths = "remove", []string{in(0, 1)}
 	case unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2:
 		what, paths = "rename", []string{named(1), named(3)}
-	case unix.SYS_LINKAT, unix.SYS_SYMLINKAT, unix.SYS_FCHMODAT, unix.SYS_FALLOCATE, unix.SYS_COPY_FILE_RANGE:
+	case unix.SYS_FCHMODAT:
+		what, paths = "chmod", []string{in(0, 1)}
+	case unix.SYS_FCHOWNAT:
+		what, paths = "chown", []string{in(0, 1)}
+	case unix.SYS_MOUNT:
+		what, paths = "mount", []string{named(1)}
+	case unix.SYS_UMOUNT2:
+		what, paths = "unmount", []string{named(0)}
+	case unix.SYS_LINKAT, unix.SYS_SYMLINKAT, unix.SYS_FALLOCATE, unix.SYS_COPY_FILE_RANGE:
 		// Nothing that is tested so has a use for these; the list of calls says so if it ever does.
 		what, paths = fmt.Sprintf("call %d of", info.nr), []string{named(1)}
 	}
