@@ -139,7 +139,7 @@ func (tr *Tracer) call(thread int) string {
 	case unix.SYS_FSYNC, unix.SYS_FDATASYNC:
 		what, paths = "sync", []string{open()}
 	case unix.SYS_MKDIRAT:
-		what, paths = "mkdir", []string{named(1)}
+		what, paths = "mkdir", []string{in(0, 1)}
 	case unix.SYS_UNLINKAT:
 		what, paths = "remove", []string{in(0, 1)}
 	case unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2:
