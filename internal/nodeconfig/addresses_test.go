@@ -36,6 +36,19 @@ func TestAllowedUsers(t *testing.T) {
 	}
 }
 
+// TestUsersWhoAreGivenSecrets: only configmux has any.
+func TestUsersWhoAreGivenSecrets(t *testing.T) {
+	if got := parse(t, ConfigMux, "--secret-uids", "10241").SecretUIDs; !slices.Equal(got, []int{10241}) {
+		t.Errorf("users %v", got)
+	}
+	if _, err := Parse(ConfigMux, []string{"--secret-uids", "root"}, io.Discard); err == nil || !strings.Contains(err.Error(), `--secret-uids: "root" must be the number of a user`) {
+		t.Errorf("a name: %v", err)
+	}
+	if _, err := Parse(SyncLoop, []string{"--secret-uids", "1"}, io.Discard); err == nil {
+		t.Error("syncloop takes the flag")
+	}
+}
+
 // TestTheRuntimeOfTheFlagTakesTheImagesWithIt, unless the file has another place for them.
 func TestTheRuntimeOfTheFlagTakesTheImagesWithIt(t *testing.T) {
 	const flag = "unix:///other/containerd.sock"

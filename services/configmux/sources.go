@@ -78,15 +78,27 @@ func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometh
 }
 
 // served returns what is served of the sources.
-func (s sources) served(cfg nodeconfig.Config, desired *mux.Mux, opened <-chan struct{}) server.Config {
+func (s sources) served(cfg nodeconfig.Config, desired *mux.Mux, opened <-chan struct{}, logger *slog.Logger) server.Config {
 	out := server.Config{Desired: desired, Opening: opened}
 	if s.local != nil {
 		out.Local = s.local
 	}
 	if s.keys != nil {
-		out.Objects = &server.Objects{Held: desired, Local: s.local, Rotate: s.keys.Rotate, SecretUIDs: cfg.SecretUIDs}
+		rotate := func(ctx context.Context) (files int, key string, err error) { return s.rotate(ctx, logger) }
+		out.Objects = &server.Objects{Held: desired, Local: s.local, Rotate: rotate, SecretUIDs: cfg.SecretUIDs}
 	}
 	return out
+}
+
+// rotate rotates the key of secrets, and logs what came of it.
+func (s sources) rotate(ctx context.Context, logger *slog.Logger) (files int, key string, err error) {
+	files, key, err = s.keys.Rotate(ctx)
+	if err != nil {
+		logger.Warn("the key of secrets was not rotated to the end; what was encrypted stays readable", telemetry.KeyError, err)
+	} else if key != "" {
+		logger.Info("the key of secrets was rotated", "key", key, "files", files)
+	}
+	return files, key, err
 }
 
 // resume goes on with a rotation of the key that was cut short, once the sources were read.

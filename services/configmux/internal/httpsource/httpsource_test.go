@@ -1,6 +1,7 @@
 package httpsource
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -111,6 +112,35 @@ func TestAWrongPodKeepsItsLastGoodVersionBesideGoodOnes(t *testing.T) {
 	got = r.poll()
 	r.want(got, 1, "a-node i:2")
 	wantError(t, got, source.Error{Pod: "default/a-node", Field: "spek", Message: "the last good version of the pod is kept"})
+}
+
+// On a node without an API server the answer may have config maps and secrets beside the pods, and nowhere else.
+func TestObjectsStandBesideThePods(t *testing.T) {
+	const objects = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {k: %s}\n---\n"
+	w := serve(t, httptest.NewServer)
+	w.answer(fmt.Sprintf(objects, "v") + manifest("a", "i:1"))
+	r := start(t, w.URL, func(cfg *Config, _ *Source) { cfg.Standalone = true })
+	got := r.next()
+	r.want(got, 0, "a-node i:1")
+	if len(got.Objects) != 2 || got.Objects[0].String() != "configmap default/c" || string(got.Objects[1].Secret.Data["k"]) != "v" || got.Objects[1].Path != w.URL {
+		t.Errorf("objects %v", got.Objects)
+	}
+	w.answer(fmt.Sprintf(objects, "5") + fmt.Sprintf(objects, "w"))
+	got = r.poll()
+	if len(got.Objects) != 2 || string(got.Objects[1].Secret.Data["k"]) != "w" || len(got.Errors) != 2 {
+		t.Errorf("objects %v, errors %v; want the good one, and that the config map is there twice", got.Objects, got.Errors)
+	}
+	w.answer(strings.SplitAfterN(fmt.Sprintf(objects, "5"), "---\n", 2)[1])
+	got = r.poll()
+	if len(got.Objects) != 1 || string(got.Objects[0].Secret.Data["k"]) != "w" || got.Errors[0].Object != "secret default/s" || got.Errors[0].Field != "stringData[k]" {
+		t.Errorf("objects %v, errors %v; want the last good version", got.Objects, got.Errors)
+	}
+
+	w.answer(fmt.Sprintf(objects, "v") + manifest("a", "i:1"))
+	member := start(t, w.URL)
+	if got := member.next(); len(got.Objects) != 0 || len(got.Errors) != 2 || len(got.Pods) != 1 {
+		t.Errorf("with an API server: objects %v, errors %v, %d pods", got.Objects, got.Errors, len(got.Pods))
+	}
 }
 
 func wantError(t *testing.T, reading source.Reading, want source.Error) {
