@@ -166,7 +166,11 @@ func makeTarget(target string, folder bool) error {
 // on. The containers have to be gone. Nothing of the volume is touched, and no link followed. It may be called again, after a failure
 // or a kill; that nothing is there is no error.
 func (m *Mounts) Clean(podDir, volume string) error {
-	dir := filepath.Join(podDir, Dir, volume)
+	all := filepath.Join(podDir, Dir)
+	if _, err := os.Lstat(all); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	dir := filepath.Join(all, volume)
 	containers, err := below(dir)
 	if err != nil {
 		return err
@@ -186,7 +190,7 @@ func (m *Mounts) Clean(podDir, volume string) error {
 		return err
 	}
 	// The last volume's takes the folder of all with it.
-	if err := os.Remove(filepath.Join(podDir, Dir)); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+	if err := os.Remove(all); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
 		return err
 	}
 	return nil

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/subpath"
 )
 
 // onDisk are the volumes that there is a folder of, of the kinds that there are. It looks at no volume itself: one that is mounted
@@ -18,13 +20,25 @@ func (m *Manager) onDisk(uid types.UID) ([]key, error) {
 		return nil, nil // the paths would be of something else
 	}
 	var found []key
+	named := map[string]bool{}
 	for _, plugin := range m.cfg.Plugins {
-		names, err := folders(filepath.Join(m.cfg.PodsDir, string(uid), "volumes", plugin.Name()))
+		names, err := folders(filepath.Join(m.podDir(uid), "volumes", plugin.Name()))
 		if err != nil {
 			return nil, fmt.Errorf("the volumes of pod %s: %w", uid, err)
 		}
 		for _, name := range names {
 			found = append(found, key{pod: uid, plugin: plugin.Name(), name: name})
+			named[name] = true
+		}
+	}
+	names, err := folders(filepath.Join(m.podDir(uid), subpath.Dir))
+	if err != nil {
+		return nil, fmt.Errorf("the sub-paths of pod %s: %w", uid, err)
+	}
+	// Of a path of the node there is no folder but that of what is mounted of it.
+	for _, name := range names {
+		if host := (HostPath{}).Name(); !named[name] && m.plugin(host) != nil {
+			found = append(found, key{pod: uid, plugin: host, name: name})
 		}
 	}
 	return found, nil

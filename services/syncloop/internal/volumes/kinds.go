@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/subpath"
 )
 
 // UnsupportedError says that a volume is of a kind that there is no plugin for.
@@ -46,6 +48,14 @@ func (m *Manager) Path(pod *v1.Pod, v *v1.Volume) string {
 		return there.Path(v)
 	}
 	return m.dir(key{pod: pod.UID, plugin: plugin.Name(), name: v.Name})
+}
+
+// SubPath has what is below a path of a volume mounted for a container, the one at a place among its volumeMounts, and says where. What
+// is mounted goes with the volume. The volume has to be in place. It fails as subpath.Mounts.Prepare.
+func (m *Manager) SubPath(pod *v1.Pod, v *v1.Volume, container string, index int, path string) (string, error) {
+	return m.subPaths.Prepare(subpath.Request{
+		Volume: m.Path(pod, v), Path: path, PodDir: m.podDir(pod.UID), Name: v.Name, Container: container, Index: index,
+	})
 }
 
 // Kind is the name of a volume's source in the manifest, for example "configMap"; "emptyDir" when it names none.

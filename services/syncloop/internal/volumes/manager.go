@@ -18,6 +18,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/subpath"
 )
 
 // closeTimeout is how long the end of the process waits for operations that run. What hangs in the kernel is left to it.
@@ -41,6 +42,8 @@ type Config struct {
 	PodsDir string
 	// Plugins are the kinds of volumes that there are. The first that supports a volume has it.
 	Plugins []Plugin
+	// SubPaths mounts what is below a path of a volume; nil is subpath.Machine.
+	SubPaths subpath.Mounter
 	// Clock is the time. Required.
 	Clock clock.Clock
 	// Events is told what cannot be done; nil is for nobody to read.
@@ -58,7 +61,8 @@ type Config struct {
 // Manager has the volumes of all pods. Make it with New. Nothing is done to any volume before and after Run; its methods may be
 // called from any goroutine.
 type Manager struct {
-	cfg Config
+	cfg      Config
+	subPaths subpath.Mounts
 
 	// wake has room for one signal: who wakes looks at everything.
 	wake chan struct{}
@@ -91,8 +95,14 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Places == 0 {
 		cfg.Places = 4 * runtime.NumCPU()
 	}
+	if cfg.SubPaths == nil {
+		cfg.SubPaths = subpath.Machine{}
+	}
 	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
-	m := &Manager{cfg: cfg, wake: make(chan struct{}, 1), pods: map[types.UID]*pod{}, specs: map[types.UID]spec{}, changed: make(chan struct{})}
+	m := &Manager{
+		cfg: cfg, subPaths: subpath.Mounts{Mounter: cfg.SubPaths}, wake: make(chan struct{}, 1), pods: map[types.UID]*pod{}, specs: map[types.UID]spec{},
+		changed: make(chan struct{}),
+	}
 	uids, err := folders(cfg.PodsDir)
 	if err != nil {
 		return nil, err
@@ -273,9 +283,12 @@ func (m *Manager) pluginOf(v *v1.Volume) Plugin {
 	return nil
 }
 
+// podDir is the folder of a pod.
+func (m *Manager) podDir(uid types.UID) string { return filepath.Join(m.cfg.PodsDir, string(uid)) }
+
 // dir is where a volume is on the disk.
 func (m *Manager) dir(k key) string {
-	return filepath.Join(m.cfg.PodsDir, string(k.pod), "volumes", k.plugin, k.name)
+	return filepath.Join(m.podDir(k.pod), "volumes", k.plugin, k.name)
 }
 
 // said is a plugin's name as the kubelet says it to people: "kubernetes.io/empty-dir".

@@ -63,6 +63,9 @@ func (m *Manager) do(ctx context.Context, w work) {
 func (m *Manager) call(ctx context.Context, w work) error {
 	dir := m.dir(w.key)
 	if w.op == tearingDown {
+		if err := m.subPaths.Clean(m.podDir(w.key.pod), w.key.name); err != nil {
+			return err
+		}
 		return w.plugin.TearDown(ctx, dir)
 	}
 	r := Request{Pod: w.spec.pod, Volume: volumeOf(w.spec.pod, w.key.name), Dir: dir}
