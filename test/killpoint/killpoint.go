@@ -128,7 +128,7 @@ func (tr *Tracer) call(thread int) string {
 	switch info.nr {
 	case unix.SYS_OPENAT:
 		if info.args[2]&(unix.O_CREAT|unix.O_TRUNC) != 0 {
-			what, paths = "create", []string{named(1)}
+			what, paths = "create", []string{in(0, 1)}
 		}
 	case unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_WRITEV:
 		what, paths = "write", []string{open()}
@@ -143,8 +143,10 @@ func (tr *Tracer) call(thread int) string {
 	case unix.SYS_UNLINKAT:
 		what, paths = "remove", []string{in(0, 1)}
 	case unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2:
-		what, paths = "rename", []string{named(1), named(3)}
-	case unix.SYS_FCHMODAT:
+		what, paths = "rename", []string{in(0, 1), in(2, 3)}
+	case unix.SYS_SYMLINKAT:
+		what, paths = "link", []string{in(1, 2)}
+	case unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2:
 		what, paths = "chmod", []string{in(0, 1)}
 	case unix.SYS_FCHOWNAT:
 		what, paths = "chown", []string{in(0, 1)}
@@ -152,7 +154,7 @@ func (tr *Tracer) call(thread int) string {
 		what, paths = "mount", []string{named(1)}
 	case unix.SYS_UMOUNT2:
 		what, paths = "unmount", []string{named(0)}
-	case unix.SYS_LINKAT, unix.SYS_SYMLINKAT, unix.SYS_FALLOCATE, unix.SYS_COPY_FILE_RANGE:
+	case unix.SYS_LINKAT, unix.SYS_FALLOCATE, unix.SYS_COPY_FILE_RANGE:
 		// Nothing that is tested so has a use for these; the list of calls says so if it ever does.
 		what, paths = fmt.Sprintf("call %d of", info.nr), []string{named(1)}
 	}

@@ -37,6 +37,8 @@ type rig struct {
 	objects *objects
 	tokens  volumeprojected.Tokens
 	plugins []volumes.Plugin
+	// memory is how much of it pods may use, in bytes; 0 is not known.
+	memory int64
 }
 
 func newRig(t *testing.T) *rig {
@@ -52,7 +54,8 @@ func newRig(t *testing.T) *rig {
 // restart makes the plugins of a new process, which know nothing.
 func (r *rig) restart() {
 	r.plugins = volumeprojected.Plugins(volumeprojected.Config{
-		Mounter: r.mounter, Objects: r.objects, Tokens: r.tokens, Clock: clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0)),
+		Mounter: r.mounter, Memory: func(context.Context) int64 { return r.memory }, Objects: r.objects, Tokens: r.tokens,
+		Clock: clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0)),
 		Node: func(context.Context) (*v1.Node, error) {
 			return &v1.Node{Status: v1.NodeStatus{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("3")}}}, nil
 		},
