@@ -44,7 +44,7 @@ type Config struct {
 	Memory func(context.Context) int64
 	// Objects gives config maps and secrets. Required.
 	Objects Objects
-	// Tokens gives tokens; nil is a node without an API server, where there are none.
+	// Tokens gives tokens; nil is a node that has none to give.
 	Tokens Tokens
 	// Node is the node as it is known to be: its allocatable resources stand in for limits that containers have not. Required.
 	Node func(context.Context) (*v1.Node, error)
@@ -146,7 +146,7 @@ func (p *Plugin) inputs(ctx context.Context, r volumes.Request) volumecontent.In
 		},
 		Token: func(audience string, expirationSeconds int64) (string, error) {
 			if p.cfg.Tokens == nil {
-				return "", errors.New("tokens come from an API server, and this node has none")
+				return "", errors.New("this node has no tokens to give; leave the source out, or say automountServiceAccountToken: false")
 			}
 			return p.cfg.Tokens.Token(ctx, r.Pod, audience, expirationSeconds)
 		},

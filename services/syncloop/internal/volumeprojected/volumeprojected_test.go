@@ -236,11 +236,11 @@ func TestAFolderForPodsThatALinkLeadsTo(t *testing.T) {
 	}
 }
 
-func TestNoTokensWithoutAnAPIServer(t *testing.T) {
+func TestANodeWithoutTokensSaysSo(t *testing.T) {
 	r := newRig(t)
 	r.tokens = nil
 	r.restart()
-	want := "projected.sources[0].serviceAccountToken: service account shop/default: tokens come from an API server, and this node has none"
+	want := "projected.sources[0].serviceAccountToken: service account shop/default: this node has no tokens to give; leave the source out, or say automountServiceAccountToken: false"
 	if err := r.volume(projected(tokenFor(""))).setUp(); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
