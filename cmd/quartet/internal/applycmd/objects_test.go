@@ -46,6 +46,10 @@ func TestConfigMapsAndSecretsAreAppliedShownAndDeleted(t *testing.T) {
 	if err != nil || json.Unmarshal([]byte(out), &got) != nil || got.Kind != "ConfigMap" || got.Data["key"] != "1" {
 		t.Errorf("get cm settings -o json: %v\n%s", err, out)
 	}
+	out, _, err = n.run("", "get", "secret", "login", "-o", "yaml")
+	if err != nil || !strings.Contains(out, "  keys:\n  - bytes: \"2\"\n    name: key\n  kind: Secret\n  name: login\n") || strings.Contains(out, "configMap") {
+		t.Errorf("get secret login -o yaml: %v\n%s", err, out)
+	}
 	n.expect("", []string{"get", "configmaps", "-o", "name"}, "configmap/settings\n", "", "")
 	n.expect("", []string{"get", "secret", "none"}, "", "", `there is no secret "none": 'quartet get secrets' shows all`)
 

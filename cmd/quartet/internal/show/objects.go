@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protojson"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -131,8 +132,9 @@ func (a *asker) printObjects(out io.Writer, output format, kind objectKind, obje
 		}
 		return newTable(out, output, columns, false).print(rows...)
 	case kind == secrets:
-		// As configmux says it: an object of Kubernetes would look as if its values were empty.
-		return printMessage(out, output, &configv1.ListObjectsResponse{Objects: objects})
+		// As configmux says it, without the fields that only a config map has: an object of Kubernetes would look as if its values
+		// were empty.
+		return printWith(protojson.MarshalOptions{}, out, output, &configv1.ListObjectsResponse{Objects: objects})
 	default:
 		return printConfigMaps(out, output, objects, single)
 	}

@@ -120,7 +120,12 @@ func objectPrinter(f format) (printers.ResourcePrinter, error) {
 
 // printMessage prints a message of one of the services, the same bytes each time.
 func printMessage(out io.Writer, f format, message proto.Message) error {
-	data, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(message)
+	return printWith(protojson.MarshalOptions{EmitDefaultValues: true}, out, f, message)
+}
+
+// printWith prints a message of one of the services with what the options say of its fields.
+func printWith(options protojson.MarshalOptions, out io.Writer, f format, message proto.Message) error {
+	data, err := options.Marshal(message)
 	if err != nil {
 		return err
 	}
