@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
@@ -67,4 +69,36 @@ func ask(t *testing.T, address string) {
 	}
 	listed, _ := client.ListObjects(t.Context(), &configv1.ListObjectsRequest{})
 	fmt.Printf("answers: %s, list %d\n", strings.Join(answers, ", "), len(listed.GetObjects()))
+}
+
+// Its memory has secrets: the kernel is not to dump it, and another process of its user not to read it. The kernel shows that by
+// giving what stands for such a process in /proc to root.
+func TestTheMemoryOfConfigmuxIsNeverDumped(t *testing.T) {
+	require.Root(t, "a process of another user")
+	const user = 12345
+	dir, err := os.MkdirTemp("", "q")
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	must(t, os.Chown(dir, user, user))
+	must(t, os.Chmod(filepath.Dir(configmux), 0o711))
+	address := "unix://" + filepath.Join(dir, "s.sock")
+	cmd := exec.Command(configmux, "--state-dir="+filepath.Join(dir, "state"), "--listen="+address, "--metrics-listen=none", "--hostname-override=node")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}, Pdeathsig: syscall.SIGKILL}
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		must(t, cmd.Process.Signal(syscall.SIGTERM))
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("configmux: %v", err)
+		}
+	})
+	conn, err := rpc.Dial(address)
+	must(t, err)
+	defer func() { must(t, conn.Close()) }()
+	_, err = configv1.NewConfigServiceClient(conn).ListSources(t.Context(), &configv1.ListSourcesRequest{}, grpc.WaitForReady(true))
+	must(t, err)
+	info, err := os.Stat(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+	must(t, err)
+	if stat, is := info.Sys().(*syscall.Stat_t); !is || stat.Uid != 0 {
+		t.Errorf("the process of user %d is of %+v in /proc, want root", user, info.Sys())
+	}
 }
