@@ -51,6 +51,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtimewatch"
+	"github.com/quartet-node/quartet/services/syncloop/internal/volumelimits"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
@@ -137,6 +138,8 @@ type engine struct {
 	loop    *loop.Loop
 	probes  *probes.Manager
 	volumes *volumes.Manager
+	// limits is nil when volumes are not held to their size limits.
+	limits *volumelimits.Keeper
 	// cgroups is nil when pods have none of their own.
 	cgroups *podcgroups.Tree
 	server  *engineserver.Server
@@ -214,9 +217,11 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		DesiredMetrics: stream.NewFollowedMetrics(e.metrics.Registry, stream.NamePodUpdates),
 		EventsMetrics:  stream.NewFollowedMetrics(e.metrics.Registry, stream.NameLifecycleEvents),
 	})
+	evicter := &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts, Events: e.events}
+	e.limits = volumeLimits(cfg, e, evicter)
 	e.server = engineserver.New(engineserver.Config{
 		Store: e.store, Workers: e.pool, Probes: e.probes.Describe, Volumes: e.volumes.Describe, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
-		Evicter: &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts, Events: e.events},
+		Evicter: evicter,
 	})
 	if e.logs, err = containerLogsOf(ctx, cfg, e.store, runtime, e.counts, tel.Logger); err != nil {
 		return nil, err
@@ -242,6 +247,9 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return ended(ctx, e.loop.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.probes.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.volumes.Run(ctx)) })
+	if e.limits != nil {
+		group.Go(func() error { return ended(ctx, e.limits.Run(ctx)) })
+	}
 	if e.cgroups != nil {
 		group.Go(func() error { return ended(ctx, e.cgroups.Run(ctx)) })
 	}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// volumeDir is where an emptyDir of a pod is.
+func (m *machine) volumeDir(uid types.UID, name string) string {
+	return filepath.Join(m.cfg.RootDir, "pods", string(uid), "volumes", "kubernetes.io~empty-dir", name)
+}
+
+// pod is a pod as it is told now; nil while it is not.
+func (m *machine) pod(uid types.UID) *v1.Pod {
+	for _, pod := range m.pods() {
+		if pod.UID == uid {
+			return &pod
+		}
+	}
+	return nil
+}
+
+func withVolume(pod *v1.Pod, name string, source v1.VolumeSource) *v1.Pod {
+	pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: source})
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: name, MountPath: "/" + name})
+	}
+	return pod
+}
+
+func TestAPodWaitsForItsVolumesAndSaysForWhich(t *testing.T) {
+	m := newMachine(t)
+	host := filepath.Join(t.TempDir(), "not-there-yet")
+	directory := v1.HostPathDirectory
+	m.put(withVolume(newPod("u1", "web", "a"), "host", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: host, Type: &directory}}))
+	m.put(withVolume(newPod("u2", "other", "a"), "data", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}))
+	m.put(withVolume(newPod("u3", "claims", "a"), "claim", v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}}))
+	m.configmux.speak()
+	m.start()
+	m.eventually("the other one is ready", m.ready("u2"))
+	m.eventually("web says what it waits for", func() bool {
+		pod := m.pod("u1")
+		return pod != nil && pod.Status.Phase == v1.PodPending && pod.Status.Reason == "FailedMount" &&
+			strings.HasPrefix(pod.Status.Message, `MountVolume.SetUp failed for volume "host" : hostPath type check failed: stat `+host) &&
+			len(pod.Status.ContainerStatuses) == 1 && pod.Status.ContainerStatuses[0].State.Waiting.Reason == "ContainerCreating"
+	})
+	m.eventually("claims says that it cannot be", func() bool {
+		pod := m.pod("u3")
+		return pod != nil && pod.Status.Phase == v1.PodPending && pod.Status.Reason == "UnsupportedPodSpec" &&
+			strings.HasPrefix(pod.Status.Message, `volume "claim" of kind persistentVolumeClaim: it is not supported yet`)
+	})
+	if err := os.Mkdir(host, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	m.eventually("web is ready, and says nothing any more", func() bool {
+		return m.ready("u1", "u2")() && m.pod("u1").Status.Message == ""
+	})
+	for _, uid := range []string{"u1", "u2", "u3"} {
+		m.configmux.level.Delete(uid)
+	}
+	m.eventually("nothing is left", func() bool {
+		left, err := os.ReadDir(filepath.Join(m.cfg.RootDir, "pods"))
+		return err == nil && len(left) == 0 && len(m.pods()) == 0
+	})
+}
+
+// TestAPodThatWaitsForAVolumeEndsAtOnce has a volume that is never there: the end of its pod does not wait for it.
+func TestAPodThatWaitsForAVolumeEndsAtOnce(t *testing.T) {
+	m := newMachine(t)
+	directory := v1.HostPathDirectory
+	m.put(withVolume(newPod("u1", "web", "a"), "host", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/not/there", Type: &directory}}))
+	m.configmux.speak()
+	m.start()
+	m.eventually("web waits", func() bool { pod := m.pod("u1"); return pod != nil && pod.Status.Reason == "FailedMount" })
+	begun := time.Now()
+	m.configmux.level.Delete("u1")
+	m.eventually("it is gone", func() bool { return len(m.pods()) == 0 })
+	if took := time.Since(begun); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+func TestAPodWhoseVolumeBecomesTooLargeIsEvicted(t *testing.T) {
+	m := newMachine(t)
+	m.cfg.Kubelet.VolumeStatsAggPeriod.Duration = 20 * time.Millisecond
+	m.put(withVolume(newPod("u1", "web", "a"), "data", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("1Mi"))}}))
+	m.put(withVolume(newPod("u2", "other", "a"), "data", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("4Mi"))}}))
+	m.configmux.speak()
+	m.start()
+	m.eventually("both are ready", m.ready("u1", "u2"))
+	for _, uid := range []types.UID{"u1", "u2"} {
+		if err := os.WriteFile(filepath.Join(m.volumeDir(uid, "data"), "large"), make([]byte, 2<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.eventually("web is evicted", func() bool {
+		pod := m.pod("u1")
+		return pod.Status.Phase == v1.PodFailed && pod.Status.Reason == "Evicted" && pod.Status.Message == `Usage of EmptyDir volume "data" exceeds the limit "1Mi". `
+	})
+	m.eventually("its volume is gone, and it is still told of", func() bool {
+		_, err := os.Stat(m.volumeDir("u1", "data"))
+		return os.IsNotExist(err) && m.pod("u1") != nil
+	})
+	if !m.ready("u2")() {
+		t.Error("the other pod is not ready any more")
+	}
+}
