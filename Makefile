@@ -169,20 +169,23 @@ lint: $(TOOLS)/buf $(TOOLS)/golangci-lint ## Check the protos, gen/, the modules
 .PHONY: test
 test: test-unit test-e2e ## Run every test
 
+# "make lint" has go vet, for all that is compiled for tests, too.
+TEST_FLAGS := -vet=off
+
 # What tests talk to. A unit test that needs one skips without it, except with CI=true.
 .PHONY: test-tools
 test-tools: $(TOOLS)/jaeger $(CLUSTER) $(DOCKER_TOOLS) ## Build what only tests need
 
 .PHONY: test-unit
 test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests of every package, with the race detector
-	@CGO_ENABLED=1 go test -race -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/faults -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
-	@for module in $(TESTED_MODULES); do go -C $$module test -count 1 ./...; done # what they read may be outside of them
+	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/faults -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
+	@for module in $(TESTED_MODULES); do go -C $$module test $(TEST_FLAGS) -count 1 ./...; done # what they read may be outside of them
 
 # The first two look at all that the machine has, so nothing runs beside them. Chaos waits more than it works.
 .PHONY: test-e2e
 test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
-	@go test -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/...
-	@go test -count 1 -p 2 -timeout 20m ./test/chaos/... ./test/e2e/... ./test/faults/...
+	@go test $(TEST_FLAGS) -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/...
+	@go test $(TEST_FLAGS) -count 1 -p 2 -timeout 20m ./test/chaos/... ./test/e2e/... ./test/faults/...
 
 .PHONY: bench
 bench: packages build ## Measure against bare CRI calls, prints a table and writes bench.json; then configmux, its merge beside the kubelet's too, pleg, and probes
