@@ -28,6 +28,10 @@ func everything() *prometheus.Registry {
 		Name: "web", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}},
 	}}})
 	m.Pulled(1, time.Second)
+	m.VolumeOperation("kubernetes.io/empty-dir", metrics.VolumeMount, time.Second, nil)
+	metrics.CollectVolumes(registry, func() []metrics.VolumeCount {
+		return []metrics.VolumeCount{{Plugin: "kubernetes.io/empty-dir", State: metrics.VolumesActual, Volumes: 1}}
+	})
 	m.ImageCollected(metrics.CollectedForSpace)
 	m.ImageCollectionFailed("ImageGCFailed")
 	m.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))

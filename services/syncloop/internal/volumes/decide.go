@@ -104,7 +104,10 @@ func (s *state) end(err error, now time.Time) {
 	s.running, s.err = none, err
 	s.ended++
 	if err != nil {
-		s.notBefore = now.Add(backoff(s.failures))
+		s.notBefore = time.Time{}
+		if !s.stale { // else it was asked for again meanwhile, and what it has failed of may be gone
+			s.notBefore = now.Add(backoff(s.failures))
+		}
 		s.failures++
 		s.stale = s.stale || s.ready // what could not be brought up to date still is to be
 		return

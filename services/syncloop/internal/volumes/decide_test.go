@@ -163,10 +163,10 @@ func (w *world) end(k key, err error) {
 	delete(w.halves, k)
 	p := w.pods[k.pod]
 	s := p.volumes[k]
-	failures := s.failures
+	failures, again := s.failures, s.stale
 	s.end(err, w.now)
 	delete(w.tried, k)
-	if err != nil {
+	if err != nil && !again {
 		w.tried[k] = w.now.Add(min(backoffBase<<min(failures, 20), backoffMax))
 	}
 	maps.DeleteFunc(p.volumes, func(_ key, s *state) bool { return s.spent(p.intent) })

@@ -149,3 +149,39 @@ func mountsAt(t *testing.T, root string) []string {
 	}
 	return at
 }
+
+// TestAFolderOfPodsBehindALink has the mount table name the volumes by another path than the configuration does.
+func TestAFolderOfPodsBehindALink(t *testing.T) {
+	needsMounts(t)
+	root := t.TempDir()
+	there, link := filepath.Join(root, "there"), filepath.Join(root, "link")
+	if err := os.Mkdir(there, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(there, link); err != nil {
+		t.Fatal(err)
+	}
+	pod := killPod(v1.StorageMediumMemory)
+	t.Cleanup(func() {
+		_ = unix.Unmount(filepath.Join(there, "u1/volumes/kubernetes.io~empty-dir/data"), unix.MNT_DETACH)
+	})
+	for range 2 { // processes
+		manager, stop := onMachine(t, link)
+		manager.Want(t.Context(), pod)
+		if err := manager.Wait(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+	}
+	if at := mountsAt(t, root); len(at) != 1 {
+		t.Errorf("mounted at %v", at)
+	}
+	manager, stop := onMachine(t, link)
+	defer stop()
+	if err := manager.Release(t.Context(), pod.UID); err != nil {
+		t.Fatal(err)
+	}
+	if at := mountsAt(t, root); len(at) > 0 {
+		t.Errorf("afterwards at %v", at)
+	}
+}

@@ -2,8 +2,10 @@ package volumes
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -81,7 +83,7 @@ type spec struct {
 	in  trace.SpanContext
 }
 
-// New makes a manager that knows of the volumes which an earlier process has left below Config.PodsDir. It changes nothing.
+// New makes a manager that knows of the volumes which an earlier process has left below Config.PodsDir. It changes nothing of them.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Events == nil {
 		cfg.Events = untold{}
@@ -99,6 +101,14 @@ func New(cfg Config) (*Manager, error) {
 		cfg.SubPaths = subpath.Machine{}
 	}
 	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	// The mount table has the paths that links lead to.
+	err := os.MkdirAll(cfg.PodsDir, volumesDirMode)
+	if err == nil {
+		cfg.PodsDir, err = filepath.EvalSymlinks(cfg.PodsDir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the folder of the pods: %w", err)
+	}
 	m := &Manager{
 		cfg: cfg, subPaths: subpath.Mounts{Mounter: cfg.SubPaths}, wake: make(chan struct{}, 1), pods: map[types.UID]*pod{}, specs: map[types.UID]spec{},
 		changed: make(chan struct{}),
@@ -189,8 +199,8 @@ func (m *Manager) Want(ctx context.Context, p *v1.Pod) {
 	m.signal()
 }
 
-// Refresh has the volumes of a pod brought up to date whose content can get out of date, for what they are made from has changed.
-// It does nothing for a pod that wants none.
+// Refresh has the volumes of a pod brought up to date whose content can get out of date, for what they are made from has changed. One
+// that has failed is tried again at once, for it may have failed of just that. It does nothing for a pod that wants none.
 func (m *Manager) Refresh(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -200,7 +210,7 @@ func (m *Manager) Refresh(uid types.UID) {
 	}
 	for k, s := range known.volumes {
 		if plugin := m.plugin(k.plugin); plugin != nil && plugin.Refreshes() {
-			s.stale = true
+			s.stale, s.notBefore = true, time.Time{}
 		}
 	}
 	m.signal()

@@ -265,6 +265,18 @@ func TestContentIsBroughtUpToDateWhenThePodIsLookedAtAndWhenItChanges(t *testing
 	r.manager.Refresh("of nobody")
 }
 
+// TestWhatAVolumeFailedOfHasChanged: it is tried at once, and not after the pause that follows failures.
+func TestWhatAVolumeFailedOfHasChanged(t *testing.T) {
+	r := newRig(t)
+	r.plugin.failing("config", errors.New("it has no key"))
+	if err := r.want(newPod("u1", "config")); err == nil {
+		t.Fatal("it is there")
+	}
+	r.plugin.failing("config", nil)
+	r.manager.Refresh("u1") // the clock stands still
+	r.eventually("the volume is there", func() bool { return r.manager.Ready("u1") })
+}
+
 func TestAKindThatIsNotThereIsNamed(t *testing.T) {
 	r := newRig(t)
 	for want, source := range map[string]v1.VolumeSource{

@@ -15,6 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	kubeletmetrics "k8s.io/kubernetes/pkg/kubelet/metrics"
 	servermetrics "k8s.io/kubernetes/pkg/kubelet/server/metrics"
+	volumeutil "k8s.io/kubernetes/pkg/volume/util"
+	volumetypes "k8s.io/kubernetes/pkg/volume/util/types"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
@@ -62,6 +64,10 @@ func everything() *prometheus.Registry {
 		Name: "web", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}},
 	}}})
 	m.Pulled(1, time.Second)
+	m.VolumeOperation("kubernetes.io/empty-dir", metrics.VolumeMount, time.Second, nil)
+	metrics.CollectVolumes(registry, func() []metrics.VolumeCount {
+		return []metrics.VolumeCount{{Plugin: "kubernetes.io/empty-dir", State: metrics.VolumesActual, Volumes: 1}}
+	})
 	m.ImageCollected(metrics.CollectedForSpace)
 	m.ImageCollectionFailed("ImageGCFailed")
 	m.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
@@ -99,13 +105,15 @@ func kubelet() prometheus.Gatherer {
 	servermetrics.HTTPRequests.WithLabelValues("", "", "", "").Inc()
 	servermetrics.HTTPRequestsDuration.WithLabelValues("", "", "", "").Observe(1)
 	servermetrics.HTTPInflightRequests.WithLabelValues("", "", "", "").Inc()
+	var none error
+	volumeutil.OperationCompleteHook("kubernetes.io/empty-dir", "volume_mount")(volumetypes.CompleteFuncParam{Err: &none})
 	return kubeletmetrics.GetGather()
 }
 
 func TestKubeletNamesHaveTheKubeletsTypesLabelsAndBuckets(t *testing.T) {
 	theirs, checked := shapes(t, kubelet()), 0
 	for name, ours := range shapes(t, everything()) {
-		if !strings.HasPrefix(name, "kubelet_") {
+		if !strings.HasPrefix(name, "kubelet_") && !strings.HasPrefix(name, "storage_") {
 			continue
 		}
 		checked++
