@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -50,7 +51,8 @@ func ConfigOf(service nodeconfig.Service, cfg nodeconfig.Config) Config {
 // connections and limits. A clientset of client-go would have all groups that there are: they double a service's size, and cost
 // memory where there is no API server at all.
 type Client struct {
-	// Core is for core/v1: pods and nodes.
+	// Core is for core/v1: pods and nodes, config maps and secrets, and tokens of service accounts, which are an
+	// authentication/v1 TokenRequest each.
 	Core rest.Interface
 
 	connections *http.Client
@@ -65,7 +67,7 @@ func New(cfg Config) (*Client, error) {
 	c := &Client{}
 	if c.connections, err = rest.HTTPClientFor(way); err == nil {
 		way.RateLimiter = limiter(way)
-		c.Core, err = c.group(way, v1.SchemeGroupVersion, v1.AddToScheme)
+		c.Core, err = c.group(way, v1.SchemeGroupVersion, v1.AddToScheme, authenticationv1.AddToScheme)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: making a client of it: %w", cfg.Kubeconfig, err)
@@ -73,11 +75,13 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// group returns the REST client for a group version, whose types add makes known.
-func (c *Client) group(way *rest.Config, version schema.GroupVersion, add func(*runtime.Scheme) error) (rest.Interface, error) {
+// group returns the REST client for a group version. Its types, and others that requests of it carry, each of types makes known.
+func (c *Client) group(way *rest.Config, version schema.GroupVersion, types ...func(*runtime.Scheme) error) (rest.Interface, error) {
 	known := runtime.NewScheme()
-	if err := add(known); err != nil {
-		return nil, err
+	for _, add := range types {
+		if err := add(known); err != nil {
+			return nil, err
+		}
 	}
 	to := rest.CopyConfig(way)
 	to.APIPath, to.GroupVersion = "/apis", &version
