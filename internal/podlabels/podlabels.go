@@ -46,6 +46,9 @@ const (
 	StartCause = "quartet.dev/start-cause"
 	// ImageVolumes has the runtime's IDs of the images that are mounted in a container, with commas between them.
 	ImageVolumes = "quartet.dev/image-volumes"
+	// RecursiveReadOnly has the places among the container's volumeMounts, from 0, of those that are recursively read-only, with commas
+	// between them.
+	RecursiveReadOnly = "quartet.dev/recursive-read-only"
 	// InitContainer is "true" on a container that the pod's start waits for to end. How it ends well is part of that start.
 	InitContainer = "quartet.dev/init-container"
 	// TerminationMessagePath is the file in the container that its last words are read from.

@@ -20,13 +20,13 @@ func (s *Server) Version(context.Context, *runtimeapi.VersionRequest) (*runtimea
 	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "fakecri", RuntimeVersion: "v1.0.0", RuntimeApiVersion: "v1"}, nil
 }
 
-// Status implements the CRI.
+// Status implements the CRI. The handler runc can mount recursively read-only, the one without a name cannot.
 func (s *Server) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &runtimeapi.StatusResponse{
 		Status:          &runtimeapi.RuntimeStatus{Conditions: slices.Clone(s.conditions)},
-		RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Name: ""}, {Name: "runc"}},
+		RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Name: ""}, {Name: "runc", Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}}},
 		Features:        &runtimeapi.RuntimeFeatures{},
 	}, nil
 }

@@ -1,6 +1,7 @@
 package podruntime
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,9 +28,9 @@ func (m *Manager) terminationFile(uid, container string, restartCount int) strin
 	return filepath.Join(m.podDir(uid), "containers", container, strconv.Itoa(restartCount))
 }
 
-// mounts makes the files that a container gets, and says where they are mounted.
-func (m *Manager) mounts(pod *v1.Pod, c *v1.Container, restartCount int, ips []string, mountedImages map[string]*runtimeapi.ImageSpec) ([]*runtimeapi.Mount, error) {
-	mounts, err := m.volumeMounts(pod, c, mountedImages)
+// mounts makes the files that a container gets, and says where they and its volumes are mounted: these first, in their order.
+func (m *Manager) mounts(ctx context.Context, pod *v1.Pod, c *v1.Container, restartCount int, ips []string, in mountInputs) ([]*runtimeapi.Mount, error) {
+	mounts, err := m.volumeMounts(ctx, pod, c, in)
 	if err != nil {
 		return nil, err
 	}

@@ -146,19 +146,19 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	if err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
-	mounts, err := s.m.mounts(s.pod, c, restart.Count, ips, volumes)
-	if err != nil {
-		return "", &startError{reason: reasonCreateConfig, err: err}
-	}
 	target, err := s.targetOf(start)
 	if err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
-	config, err := containerspec.Container(s.pod, c, *s.m.node.Load(), containerspec.Inputs{
-		Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips, Mounts: mounts,
+	inputs := containerspec.Inputs{
+		Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips,
 		File: func(volume, path string) (string, error) { return s.m.envFile(s.pod, volume, path) }, IDs: s.sandbox.ids, Target: target,
 		Traceparent: telemetry.Traceparent(ctx),
-	})
+	}
+	if inputs.Mounts, err = s.mounts(ctx, c, inputs, volumes); err != nil {
+		return "", &startError{reason: reasonCreateConfig, err: err}
+	}
+	config, err := containerspec.Container(s.pod, c, *s.m.node.Load(), inputs)
 	if err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
@@ -166,10 +166,11 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 		return "", &startError{reason: reasonCreateConfig, err: fmt.Errorf("log directory: %w", err)}
 	}
 	noteImageVolumes(config, volumes)
+	noteRecursiveReadOnly(config, c)
 	id, err = s.rt.createContainer(ctx, s.sandbox.id, config, s.sandbox.config)
 	s.countImageVolumes(volumes, err)
 	if err != nil {
-		return "", &startError{reason: reasonCreateContainer, err: err}
+		return "", &startError{reason: reasonCreateContainer, err: withAdvice(err)}
 	}
 	s.m.cfg.Events.Normal(ctx, s.pod, c.Name, eventCreated, "Container created")
 	return id, nil

@@ -24,6 +24,9 @@ type Volumes interface {
 	Wait(ctx context.Context, pod *v1.Pod) error
 	// Path is where a volume of a pod is on the node; empty for an image.
 	Path(pod *v1.Pod, v *v1.Volume) string
+	// SubPath has what is below a path of a volume mounted for a container, the one at a place among its volumeMounts, and says where.
+	// It fails with a *subpath.MakeError when a folder is missing and cannot be made.
+	SubPath(pod *v1.Pod, v *v1.Volume, container string, index int, path string) (string, error)
 	// Release removes the volumes of a pod that nothing runs of any more.
 	Release(ctx context.Context, uid types.UID) error
 }
@@ -58,14 +61,8 @@ func supportedMounts(pod *v1.Pod, c *v1.Container) error {
 		return &UnsupportedError{Field: fmt.Sprintf("container %q: volumeDevices", c.Name), Message: "block devices are not supported by this version of Quartet"}
 	}
 	for i, mount := range c.VolumeMounts {
-		field := fmt.Sprintf("container %q: volumeMounts[%d]", c.Name, i)
-		switch {
-		case volumeOf(pod, mount.Name) == nil:
-			return fmt.Errorf("%s: the pod has no volume %q", field, mount.Name)
-		case mount.SubPath != "" && volumeOf(pod, mount.Name).Image == nil || mount.SubPathExpr != "":
-			return &UnsupportedError{Field: field, Message: "subPath is not supported by this version of Quartet; mount the whole volume"}
-		case mount.RecursiveReadOnly != nil && *mount.RecursiveReadOnly == v1.RecursiveReadOnlyEnabled:
-			return &UnsupportedError{Field: field, Message: "recursiveReadOnly Enabled is not supported by this version of Quartet; say IfPossible"}
+		if volumeOf(pod, mount.Name) == nil {
+			return fmt.Errorf("container %q: volumeMounts[%d]: the pod has no volume %q", c.Name, i, mount.Name)
 		}
 	}
 	return nil
@@ -78,28 +75,6 @@ func volumeOf(pod *v1.Pod, name string) *v1.Volume {
 		}
 	}
 	return nil
-}
-
-// volumeMounts says where the volumes of a container are mounted, which are in place, and the images among them in the runtime.
-func (m *Manager) volumeMounts(pod *v1.Pod, c *v1.Container, mountedImages map[string]*runtimeapi.ImageSpec) ([]*runtimeapi.Mount, error) {
-	var mounts []*runtimeapi.Mount
-	for _, mount := range c.VolumeMounts {
-		volume := volumeOf(pod, mount.Name)
-		if volume == nil {
-			return nil, fmt.Errorf("container %q: volumeMounts: the pod has no volume %q", c.Name, mount.Name)
-		}
-		if image := mountedImages[volume.Name]; image != nil {
-			mounts = append(mounts, &runtimeapi.Mount{
-				ContainerPath: mount.MountPath, Image: image, ImageSubPath: mount.SubPath, Readonly: true, Propagation: propagation(mount.MountPropagation),
-			})
-			continue
-		}
-		mounts = append(mounts, &runtimeapi.Mount{
-			ContainerPath: mount.MountPath, HostPath: m.cfg.Volumes.Path(pod, volume), Readonly: mount.ReadOnly || onlyRead(volume), Propagation: propagation(mount.MountPropagation),
-			SelinuxRelabel: volume.HostPath == nil,
-		})
-	}
-	return mounts, nil
 }
 
 // onlyRead tells whether containers may only read a volume, whatever they ask for: one whose files are replaced as what they are made

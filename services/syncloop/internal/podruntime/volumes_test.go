@@ -158,7 +158,6 @@ func TestUnsupportedVolumesStartNothingAndSayWhy(t *testing.T) {
 			v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}, v1.VolumeMount{}),
 		`volume "data" of kind emptyDir: the medium "HugePages" is not supported yet`: withVolume(newPod("a"),
 			v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumHugePages}}, v1.VolumeMount{}),
-		`subPath is not supported`: withVolume(newPod("a"), v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}, v1.VolumeMount{SubPath: "x"}),
 	} {
 		n := newNode(t)
 		result, err := n.manager.SyncPod(n.ctx, pod, nil)

@@ -2,6 +2,7 @@ package podruntime_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -27,6 +28,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+	"github.com/quartet-node/quartet/services/syncloop/internal/subpath"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/harness"
@@ -92,12 +94,25 @@ func connect(t testing.TB, endpoint string, change ...func(*podruntime.Config)) 
 	return &node{t: t, ctx: ctx, runtime: runtime, manager: podruntime.New(config), config: config}
 }
 
+// linked puts links where parts of volumes would be mounted, which needs no root.
+type linked struct{}
+
+func (linked) Mounted(string) (bool, error) { return false, nil }
+func (linked) Detach(string) error          { return nil }
+func (linked) Bind(source *os.File, target string) error {
+	return errors.Join(os.Remove(target), os.Symlink(source.Name(), target))
+}
+
 // newVolumes makes and runs a volume manager in the folder of the pods' files, which has more kinds of volumes than those that need
 // nothing of others when they are given.
 func newVolumes(t testing.TB, config podruntime.Config, mounter volumes.Mounter, more ...volumes.Plugin) *volumes.Manager {
 	t.Helper()
+	var subPaths subpath.Mounter = linked{}
+	if mounter == (volumes.Machine{}) {
+		subPaths = subpath.Machine{}
+	}
 	manager, err := volumes.New(volumes.Config{
-		PodsDir: filepath.Join(config.RootDir, "pods"), Clock: clock.RealClock{}, Logger: config.Logger, Tracer: config.Tracer,
+		PodsDir: filepath.Join(config.RootDir, "pods"), SubPaths: subPaths, Clock: clock.RealClock{}, Logger: config.Logger, Tracer: config.Tracer,
 		Plugins: append([]volumes.Plugin{&volumes.EmptyDir{Mounter: mounter}, volumes.HostPath{}, volumes.Image{}}, more...),
 	})
 	if err != nil {

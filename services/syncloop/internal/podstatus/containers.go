@@ -150,16 +150,9 @@ func (g *generation) fit(message string) string {
 
 // blank is the part of a container's status that comes from the spec, with nothing known of its state.
 func (g *generation) blank(c *v1.Container) *v1.ContainerStatus {
-	status := &v1.ContainerStatus{Name: c.Name, Image: c.Image}
-	for _, m := range c.VolumeMounts {
-		mount := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
-		if m.ReadOnly {
-			disabled := v1.RecursiveReadOnlyDisabled
-			mount.RecursiveReadOnly = &disabled
-		}
-		status.VolumeMounts = append(status.VolumeMounts, mount)
-	}
-	if observed.Latest(g.status, c.Name) != nil {
+	made := observed.Latest(g.status, c.Name)
+	status := &v1.ContainerStatus{Name: c.Name, Image: c.Image, VolumeMounts: volumeMounts(c, made)}
+	if made != nil {
 		status.Resources = c.Resources.DeepCopy()
 		status.AllocatedResources = c.Resources.Requests.DeepCopy()
 	}
