@@ -188,9 +188,10 @@ test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run 
 	@go test $(TEST_FLAGS) -count 1 -p 2 -timeout 20m ./test/chaos/... ./test/e2e/... ./test/faults/...
 
 .PHONY: bench
-bench: packages build ## Measure against bare CRI calls, prints a table and writes bench.json; then configmux, its merge beside the kubelet's too, pleg, and probes
+bench: packages build ## Measure against bare CRI calls, prints a table and writes bench.json; then configmux, its merge beside the kubelet's too, pleg, probes, and volumes
 	@go run ./test/bench -out bench.json
 	@go test ./services/configmux ./services/configmux/internal/mux ./services/configmux/internal/server -run '^$$' -bench . -timeout 20m
 	@go -C services/configmux/internal/mux/oracle test -run '^$$' -bench .
 	@go test ./services/pleg -run '^$$' -bench . -timeout 20m
 	@go test ./services/syncloop/internal/probes ./services/syncloop/internal/probecalls -run '^$$' -bench .
+	@go test ./services/syncloop/internal/volumeprojected -run '^$$' -bench .
