@@ -248,7 +248,7 @@ func (m *Manager) begin(now time.Time) (works []work, again time.Time) {
 	for _, s := range steps {
 		w := work{step: s, plugin: m.plugin(s.key.plugin), spec: m.specs[s.key.pod]}
 		state := m.pods[s.key.pod].volumes[s.key]
-		w.again = state.ready
+		w.again = s.op == settingUp && state.ready
 		state.begin(s.op, now)
 		works = append(works, w)
 	}

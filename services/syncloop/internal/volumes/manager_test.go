@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 )
@@ -293,5 +295,37 @@ func TestAKindThatIsNotThereIsNamed(t *testing.T) {
 	}
 	if err := r.manager.Supports(newPod("u1", "config")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestTheFirstSetUpIsTraced below the work that wants it, and no later look at it is.
+func TestTheFirstSetUpIsTraced(t *testing.T) {
+	r := newRig(t)
+	pod := newPod("u1", "config")
+	ctx, parent := r.tracer.Start(t.Context(), "pod.sync")
+	r.manager.Want(ctx, pod)
+	if err := r.manager.Wait(ctx, pod); err != nil {
+		t.Fatal(err)
+	}
+	r.manager.Refresh("u1")
+	r.eventually("a look", func() bool { return r.plugin.count("setup config") == 2 && r.plugin.underWay() == 0 })
+	if err := r.manager.Release(ctx, "u1"); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, span := range r.spans.Ended() {
+		name := span.Name()
+		for _, a := range span.Attributes() {
+			if a.Key == telemetry.AttrVolume || a.Key == telemetry.AttrVolumePlugin {
+				name += " " + a.Value.AsString()
+			}
+		}
+		if span.Parent().SpanID() != parent.SpanContext().SpanID() {
+			t.Errorf("%s is below %v", name, span.Parent())
+		}
+		got = append(got, name)
+	}
+	if want := []string{"volume.setup config kubernetes.io/configmap", "volume.teardown config kubernetes.io/configmap"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

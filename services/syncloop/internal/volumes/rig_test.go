@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +36,8 @@ type rig struct {
 	mounter *mount.FakeMounter
 	plugin  *plugin
 	events  *events
+	spans   *tracetest.SpanRecorder
+	tracer  trace.Tracer
 	manager *volumes.Manager
 	stop    func()
 }
@@ -43,6 +48,8 @@ func newRig(t testing.TB) *rig {
 		t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), mounter: mount.NewFakeMounter(nil), events: &events{},
 	}
 	r.plugin = &plugin{mounter: r.mounter, fail: map[string]error{}, hang: map[string]chan struct{}{}}
+	r.spans = tracetest.NewSpanRecorder()
+	r.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r.spans)).Tracer("test")
 	r.start()
 	t.Cleanup(func() { r.stop() })
 	return r
@@ -52,7 +59,7 @@ func newRig(t testing.TB) *rig {
 func (r *rig) start() {
 	r.t.Helper()
 	manager, err := volumes.New(volumes.Config{
-		PodsDir: r.dir, Clock: r.clock, Events: r.events, Logger: slog.New(slog.DiscardHandler), Places: 4,
+		PodsDir: r.dir, Clock: r.clock, Events: r.events, Tracer: r.tracer, Logger: slog.New(slog.DiscardHandler), Places: 4,
 		Plugins: []volumes.Plugin{r.plugin, &volumes.EmptyDir{Mounter: r.mounter}, volumes.HostPath{}},
 	})
 	if err != nil {

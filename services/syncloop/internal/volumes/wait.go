@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -83,6 +84,7 @@ func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 	m.add(uid, found)
 	if known := m.pods[uid]; known != nil {
 		known.intent = released
+		m.specs[uid] = spec{pod: m.specs[uid].pod, in: trace.SpanContextFromContext(ctx)}
 	}
 	m.forget(uid)
 	m.signal()

@@ -46,7 +46,11 @@ func (m *Manager) do(ctx context.Context, w work) {
 	if w.op == tearingDown {
 		name, kind = "volume.teardown", metrics.VolumeUnmount
 	}
-	ctx, span := telemetry.Start(trace.ContextWithSpanContext(ctx, w.spec.in), m.cfg.Tracer, name, about)
+	tracer := m.cfg.Tracer
+	if w.again {
+		tracer = telemetry.Off() // there is one each minute, of which mostly nothing comes
+	}
+	ctx, span := telemetry.Start(trace.ContextWithSpanContext(ctx, w.spec.in), tracer, name, about)
 	if span.IsRecording() {
 		span.SetAttributes(telemetry.AttrVolume.String(w.key.name), telemetry.AttrVolumePlugin.String(said(w.key.plugin)))
 	}
