@@ -50,8 +50,7 @@ func (e *EmptyDir) SetUp(ctx context.Context, r Request) error {
 	if r.Volume.EmptyDir.Medium != v1.StorageMediumMemory {
 		return nil
 	}
-	points, err := e.mountedAt(r.Dir)
-	if err != nil || len(points.here) > 0 {
+	if mounted, err := e.Mounter.IsMountPoint(r.Dir); err != nil || mounted {
 		return err
 	}
 	// With the mount, in one step: a process that is killed leaves it right or not at all.

@@ -17,6 +17,8 @@ type Mounter interface {
 	Mount(source, target, fstype string, options []string) error
 	// Unmount takes away what was mounted at a folder last.
 	Unmount(target string) error
+	// IsMountPoint tells whether something is mounted at a folder that is there. It is quicker than List.
+	IsMountPoint(path string) (bool, error)
 	// List is everything that is mounted, in the order of the mount table.
 	List() ([]mount.MountPoint, error)
 }
@@ -56,6 +58,9 @@ func (Machine) Unmount(target string) error {
 	}
 	return nil
 }
+
+// IsMountPoint implements Mounter.
+func (Machine) IsMountPoint(path string) (bool, error) { return mountinfo.Mounted(path) }
 
 // List implements Mounter.
 func (Machine) List() ([]mount.MountPoint, error) {
