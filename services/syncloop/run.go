@@ -23,6 +23,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/httpserve"
@@ -42,6 +43,7 @@ import (
 	imagepull "github.com/quartet-node/quartet/services/syncloop/internal/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/objects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/peers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podcgroups"
@@ -51,6 +53,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtimewatch"
+	"github.com/quartet-node/quartet/services/syncloop/internal/satokens"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumelimits"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
@@ -85,6 +88,9 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 		return err
 	}
 	defer func() { err = errors.Join(err, to.close()) }()
+	if to.cluster, err = clusterOf(cfg); err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	e, err := newEngine(ctx, cfg, tel, runtime, to, counted)
@@ -95,9 +101,11 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	return e.serve(ctx)
 }
 
-// connections are those to the other three.
+// connections are those to the other three, and to the API server.
 type connections struct {
 	configmux, pleg, nodestatus *grpc.ClientConn
+	// cluster is nil for a node that is standalone.
+	cluster *apiclient.Client
 }
 
 // dial makes the connections; they connect when they are first used.
@@ -114,6 +122,9 @@ func dial(peers nodeconfig.Peers) (to connections, err error) {
 }
 
 func (c connections) close() error {
+	if c.cluster != nil {
+		c.cluster.Close()
+	}
 	var errs []error
 	for _, conn := range []*grpc.ClientConn{c.configmux, c.pleg, c.nodestatus} {
 		if conn != nil {
@@ -137,7 +148,10 @@ type engine struct {
 	pool    *worker.Pool
 	loop    *loop.Loop
 	probes  *probes.Manager
+	objects *objects.Configmux
 	volumes *volumes.Manager
+	// tokens is nil for a node that is standalone.
+	tokens *satokens.Tokens
 	// limits is nil when volumes are not held to their size limits.
 	limits *volumelimits.Keeper
 	// cgroups is nil when pods have none of their own.
@@ -178,7 +192,9 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	}
 	starts := phases.New()
 	askNode := peers.Node(nodev1.NewNodeServiceClient(to.nodestatus))
-	if e.volumes, err = newVolumes(cfg, tel, askNode, e.events, e.counts); err != nil {
+	e.objects = objectsOf(e, tel, to)
+	e.tokens = tokensOf(e, tel, to)
+	if e.volumes, err = newVolumes(cfg, tel, askNode, e); err != nil {
 		return nil, err
 	}
 	config := podruntime.Config{
@@ -188,7 +204,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		UserIDs:    userIDs(cfg).Of,
 		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: e.counts,
 		Events: e.events, Phases: starts, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For,
-		Liveness: e.probes.Liveness, Startup: e.probes.Startup, Volumes: e.volumes,
+		Liveness: e.probes.Liveness, Startup: e.probes.Startup, Objects: e.objects, Volumes: e.podVolumes(),
 	}
 	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
 		config.Cgroups = e.cgroups
@@ -246,7 +262,9 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return e.watchRuntime(ctx) })
 	group.Go(func() error { return ended(ctx, e.loop.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.probes.Run(ctx)) })
+	group.Go(func() error { return ended(ctx, e.objects.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.volumes.Run(ctx)) })
+	group.Go(func() error { return e.runTokens(ctx) })
 	if e.limits != nil {
 		group.Go(func() error { return ended(ctx, e.limits.Run(ctx)) })
 	}

@@ -22,6 +22,10 @@ type Inputs struct {
 	// File reads a file of one of the pod's volumes, for a value that is in one; nil without volumes. Its error is
 	// fs.ErrNotExist when there is no such file.
 	File func(volume, path string) (string, error)
+	// ConfigMap and Secret give an object of the pod's namespace that the environment names, and fail as an objects.Getter does.
+	// Required for a container that names one.
+	ConfigMap func(name string) (*v1.ConfigMap, error)
+	Secret    func(name string) (*v1.Secret, error)
 	// Mounts are made already. Container maps their files to the pod's IDs.
 	Mounts []*runtimeapi.Mount
 	// IDs are those of the pod's user namespace.

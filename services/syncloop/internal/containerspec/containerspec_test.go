@@ -1,7 +1,6 @@
 package containerspec_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -78,7 +77,6 @@ func TestEnvironment(t *testing.T) {
 			{Name: "APP", ValueFrom: field("metadata.labels['app']")},
 			{Name: "MEM", ValueFrom: &v1.EnvVarSource{ResourceFieldRef: &v1.ResourceFieldSelector{Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}}},
 			{Name: "CPU", ValueFrom: &v1.EnvVarSource{ResourceFieldRef: &v1.ResourceFieldSelector{Resource: "limits.cpu"}}},
-			{Name: "OPTIONAL", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{Optional: new(true)}}},
 			{Name: "LATER", Value: "y"},
 		},
 	})
@@ -96,20 +94,6 @@ func TestEnvironment(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"10.0.0.5"}, got.GetArgs()); diff != "" {
 		t.Errorf("args (-want +got):\n%s", diff)
-	}
-}
-
-func TestWhatCannotBeServedIsNamed(t *testing.T) {
-	for name, c := range map[string]v1.Container{
-		`envFrom[0]`: {Name: "a", EnvFrom: []v1.EnvFromSource{{SecretRef: &v1.SecretEnvSource{}}}},
-		`env[0] "X"`: {Name: "a", Env: []v1.EnvVar{{Name: "X", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{}}}}},
-	} {
-		pod := testPod(c)
-		_, err := containerspec.Container(pod, &pod.Spec.Containers[0], node, containerspec.Inputs{})
-		var unsupported *containerspec.UnsupportedError
-		if !errors.As(err, &unsupported) || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: error %v", name, err)
-		}
 	}
 }
 

@@ -17,9 +17,6 @@ import (
 	"k8s.io/kubernetes/third_party/forked/golang/expansion"
 )
 
-// notServed says what to do about a reference to an object that no source serves.
-const notServed = "config maps and secrets are not supported by this version of Quartet; give the value itself, or mark the reference optional"
-
 // environment is a container's environment, in the order of the spec; a name that comes again keeps its first place and
 // takes its last value.
 type environment struct {
@@ -61,15 +58,24 @@ func (e *environment) expand(words []string) []string {
 // makeEnvironment computes a container's environment.
 func makeEnvironment(pod *v1.Pod, c *v1.Container, in Inputs, node Node) (*environment, error) {
 	env := &environment{values: map[string]string{}}
-	for i, from := range c.EnvFrom {
-		optional := (from.ConfigMapRef != nil && isTrue(from.ConfigMapRef.Optional)) || (from.SecretRef != nil && isTrue(from.SecretRef.Optional))
-		if !optional {
-			return nil, &UnsupportedError{Field: fmt.Sprintf("container %q: envFrom[%d]", c.Name, i), Message: notServed}
+	for _, from := range c.EnvFrom {
+		if err := env.putAll(pod.Namespace, from, in); err != nil {
+			return nil, err
 		}
 	}
 	for i, e := range c.Env {
 		if e.ValueFrom == nil || e.Value != "" {
 			env.put(e.Name, expansion.Expand(e.Value, env.lookup))
+			continue
+		}
+		if isOfObject(e.ValueFrom) {
+			value, ok, err := objectKey(pod.Namespace, e.ValueFrom, in)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				env.put(e.Name, value)
+			}
 			continue
 		}
 		value, ok, err := valueFrom(pod, c, e.ValueFrom, in, node)
@@ -94,10 +100,6 @@ func valueFrom(pod *v1.Pod, c *v1.Container, from *v1.EnvVarSource, in Inputs, n
 		return value, err == nil, err
 	case from.FileKeyRef != nil:
 		return fileValue(from.FileKeyRef, in.File)
-	case from.ConfigMapKeyRef != nil && isTrue(from.ConfigMapKeyRef.Optional), from.SecretKeyRef != nil && isTrue(from.SecretKeyRef.Optional):
-		return "", false, nil
-	case from.ConfigMapKeyRef != nil, from.SecretKeyRef != nil:
-		return "", false, &UnsupportedError{Field: "valueFrom", Message: notServed}
 	}
 	return "", false, &UnsupportedError{Field: "valueFrom", Message: "this kind of source is not supported by this version of Quartet"}
 }

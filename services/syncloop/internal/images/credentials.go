@@ -73,6 +73,18 @@ func (d *DockerConfigs) For(ctx context.Context, repository string) []*runtimeap
 
 // lookUp finds a repository in a configuration.
 func (d *DockerConfigs) lookUp(ctx context.Context, path string, config credentialprovider.DockerConfig, repository string) []*runtimeapi.AuthConfig {
+	usable := withAddress(config)
+	if n := len(config) - len(usable); n > 0 {
+		d.logger.WarnContext(ctx, "a file with credentials of registries names some that are no addresses; they are left out",
+			telemetry.KeyFile, path, "entries", n) // not which: a credential may have slipped in there
+	}
+	keyring := &credentialprovider.BasicDockerKeyring{}
+	keyring.Add(nil, usable)
+	return authsOf(keyring, repository)
+}
+
+// withAddress is a configuration without the entries whose registry is no address.
+func withAddress(config credentialprovider.DockerConfig) credentialprovider.DockerConfig {
 	usable := maps.Clone(config)
 	maps.DeleteFunc(usable, func(registry string, _ credentialprovider.DockerConfigEntry) bool {
 		if !strings.HasPrefix(registry, "https://") && !strings.HasPrefix(registry, "http://") {
@@ -81,12 +93,11 @@ func (d *DockerConfigs) lookUp(ctx context.Context, path string, config credenti
 		address, err := url.Parse(registry)
 		return err != nil || address.Host == ""
 	})
-	if n := len(config) - len(usable); n > 0 {
-		d.logger.WarnContext(ctx, "a file with credentials of registries names some that are no addresses; they are left out",
-			telemetry.KeyFile, path, "entries", n) // not which: a credential may have slipped in there
-	}
-	keyring := &credentialprovider.BasicDockerKeyring{}
-	keyring.Add(nil, usable)
+	return usable
+}
+
+// authsOf are the credentials that a keyring has for a repository, the most specific first.
+func authsOf(keyring credentialprovider.DockerKeyring, repository string) []*runtimeapi.AuthConfig {
 	found, _ := keyring.Lookup(repository)
 	auths := make([]*runtimeapi.AuthConfig, 0, len(found))
 	for _, c := range found {

@@ -112,6 +112,8 @@ type Request struct {
 	// Image is the name in the spec, Policy its pull policy.
 	Image  string
 	Policy v1.PullPolicy
+	// Secrets are the pod's pull secrets. Their credentials are tried before those of the node.
+	Secrets []*v1.Secret
 	// Sandbox is the configuration of the pod's sandbox, which some runtimes want to know on a pull.
 	Sandbox *runtimeapi.PodSandboxConfig
 }

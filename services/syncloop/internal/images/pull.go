@@ -31,7 +31,12 @@ func (p *Puller) pull(ctx context.Context, r Request, name, repository string) (
 	}
 	start := p.cfg.Clock.Now()
 	p.cfg.Logger.InfoContext(ctx, "pulling an image", telemetry.KeyImage, name, telemetry.KeyPodUID, string(r.Pod.UID))
-	if err := p.pullWith(ctx, service, r, name, p.cfg.Credentials(ctx, repository)); err != nil {
+	credentials, err := podCredentials(r.Secrets, repository)
+	if err == nil {
+		credentials = append(credentials, p.cfg.Credentials(ctx, repository)...)
+		err = p.pullWith(ctx, service, r, name, credentials)
+	}
+	if err != nil {
 		p.cfg.Logger.WarnContext(ctx, "an image could not be pulled", telemetry.KeyImage, name, telemetry.KeyError, err)
 		return Image{}, 0, err
 	}

@@ -70,5 +70,6 @@ func (m *Manager) ReleasePod(ctx context.Context, pod *v1.Pod) error {
 	if err := m.cfg.Volumes.Release(ctx, pod.UID); err != nil {
 		return fmt.Errorf("pod %s: %w", podName(pod), err)
 	}
+	m.cfg.Objects.Forget(pod.UID)
 	return nil
 }

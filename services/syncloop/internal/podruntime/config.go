@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/objects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 )
@@ -58,6 +59,8 @@ type Config struct {
 	UserIDs func(types.UID) (containerspec.IDs, error)
 	// Cgroups gives each pod a cgroup of its own; nil puts all pods under one.
 	Cgroups Cgroups
+	// Objects gives the config maps and secrets that pods name; nil is a node without any.
+	Objects objects.Source
 	// Volumes has the volumes of pods in place. Required.
 	Volumes Volumes
 	// CgroupDriver is "cgroupfs" or "systemd": how the cgroup that all pods are put under is named. Empty is cgroupfs.

@@ -55,7 +55,7 @@ func (s *podSync) imageVolume(ctx context.Context, volume *v1.Volume) (images.Im
 			ctx, span := s.m.phase(ctx, "image", s.pod, telemetry.Subject{Image: volume.Image.Reference})
 			defer func() { telemetry.End(span, err) }()
 			return s.m.images.Ensure(ctx, images.Request{
-				Pod: s.pod, Image: volume.Image.Reference, Policy: volume.Image.PullPolicy, Sandbox: s.sandbox.config,
+				Pod: s.pod, Image: volume.Image.Reference, Policy: volume.Image.PullPolicy, Secrets: s.pullSecrets.found, Sandbox: s.sandbox.config,
 			})
 		})
 		s.imageVolumes.had[volume.Name] = have

@@ -21,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/objects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
 	"github.com/quartet-node/quartet/services/syncloop/internal/startgate"
 )
@@ -59,6 +60,9 @@ func New(cfg Config) *Manager {
 	if cfg.Events == nil {
 		cfg.Events = untold{}
 	}
+	if cfg.Objects == nil {
+		cfg.Objects = objects.None{}
+	}
 	kubelet := cfg.Kubelet
 	puller := images.Config{
 		Calls:  cri.NewCaller(cfg.Tracer, cmp.Or(kubelet.ImageServiceEndpoint, kubelet.ContainerRuntimeEndpoint)),
@@ -93,6 +97,7 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 	if err != nil {
 		return Result{}, err
 	}
+	m.cfg.Objects.Use(pod) // before any is asked for, so that no change is missed
 	m.cfg.Volumes.Want(ctx, pod)
 	facts := decide.Facts{Now: m.cfg.Clock.Now(), Liveness: m.cfg.Liveness, Startup: m.cfg.Startup, Logged: func(container string) int {
 		return nextInLogs(filepath.Join(containerspec.LogDir(m.cfg.PodLogsDir, pod), container))
@@ -119,6 +124,7 @@ type podSync struct {
 	sandbox  sandbox
 
 	imageVolumes imageVolumes
+	pullSecrets  pullSecrets
 	// cgroup is the name of the pod's cgroup; empty when pods have none of their own.
 	cgroup string
 

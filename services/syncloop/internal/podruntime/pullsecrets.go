@@ -2,24 +2,45 @@ package podruntime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/objects"
 )
 
 // eventPullSecret is the reason of the kubelet's event.
 const eventPullSecret = "FailedToRetrieveImagePullSecret"
 
-// warnOfPullSecrets tells that this version does not read pull secrets, as the kubelet tells of those that it cannot get: the
-// pod is started with the credentials of the node.
-func (s *podSync) warnOfPullSecrets(ctx context.Context) {
-	var names []string
-	for _, secret := range s.pod.Spec.ImagePullSecrets {
-		if secret.Name != "" {
-			names = append(names, secret.Name)
+// pullSecrets are the secrets that a pod names for pulling its images.
+type pullSecrets struct {
+	found []*v1.Secret
+	// err is set when nobody can say yet whether there is one that the pod names: it is waited for.
+	err error
+}
+
+// findPullSecrets gets the pod's pull secrets, and tells of those that cannot be had as the kubelet does: the pod is started without.
+func (s *podSync) findPullSecrets(ctx context.Context) {
+	var missing []string
+	for _, ref := range s.pod.Spec.ImagePullSecrets {
+		if ref.Name == "" {
+			continue
+		}
+		secret, err := s.m.cfg.Objects.Secret(ctx, s.pod.Namespace, ref.Name)
+		var unknown *objects.UnknownError
+		switch {
+		case err == nil:
+			s.pullSecrets.found = append(s.pullSecrets.found, secret)
+		case errors.As(err, &unknown):
+			s.pullSecrets.err = err
+		default:
+			missing = append(missing, ref.Name)
 		}
 	}
-	if len(names) > 0 {
+	if len(missing) > 0 {
 		s.m.cfg.Events.Warning(ctx, s.pod, "", eventPullSecret,
-			fmt.Sprintf("Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", strings.Join(names, ", ")))
+			fmt.Sprintf("Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", strings.Join(missing, ", ")))
 	}
 }

@@ -43,7 +43,7 @@ func (e *startError) ErrorType() string { return e.reason }
 // ended. One that fails holds back no other, except an init container: it holds back all.
 func (s *podSync) startContainers(ctx context.Context) error {
 	starts := s.actions.Start
-	s.warnOfPullSecrets(ctx)
+	s.findPullSecrets(ctx)
 	prepared := make([]chan preparation, len(starts))
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -125,8 +125,11 @@ func (s *podSync) image(ctx context.Context, c *v1.Container) (image images.Imag
 	ctx, span := s.m.phase(ctx, "image", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
 	defer func() { telemetry.End(span, err) }()
 	defer s.timePhase(metrics.PhaseImage, c.Name)(&err)
+	if err := s.pullSecrets.err; err != nil {
+		return images.Image{}, &startError{reason: reasonCreateConfig, err: err}
+	}
 	return s.m.images.Ensure(ctx, images.Request{
-		Pod: s.pod, Container: c.Name, Image: c.Image, Policy: c.ImagePullPolicy, Sandbox: s.sandbox.config,
+		Pod: s.pod, Container: c.Name, Image: c.Image, Policy: c.ImagePullPolicy, Secrets: s.pullSecrets.found, Sandbox: s.sandbox.config,
 	})
 }
 
@@ -153,6 +156,8 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	inputs := containerspec.Inputs{
 		Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips,
 		File: func(volume, path string) (string, error) { return s.m.envFile(s.pod, volume, path) }, IDs: s.sandbox.ids, Target: target,
+		ConfigMap:   func(name string) (*v1.ConfigMap, error) { return s.m.cfg.Objects.ConfigMap(ctx, s.pod.Namespace, name) },
+		Secret:      func(name string) (*v1.Secret, error) { return s.m.cfg.Objects.Secret(ctx, s.pod.Namespace, name) },
 		Traceparent: telemetry.Traceparent(ctx),
 	}
 	if inputs.Mounts, err = s.mounts(ctx, c, inputs, volumes); err != nil {

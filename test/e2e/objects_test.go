@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// secretValue is what nothing but the container may say.
+const secretValue = "dont-tell-4711"
+
+// withObjects is a pod whose environment is from a config map and a secret, and the two.
+const withObjects = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: objects, namespace: e2e}
+data: {LEVEL: %s, MODE: fast}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: objects, namespace: e2e}
+stringData: {password: %s}
+`
+
+const environmentOfObjects = `
+    envFrom:
+    - {prefix: APP_, configMapRef: {name: objects}}
+    - {configMapRef: {name: not-there, optional: true}}
+    env:
+    - {name: PASSWORD, valueFrom: {secretKeyRef: {name: objects, key: password}}}
+    - {name: ADDRESS, value: "$(APP_MODE)://shop"}
+`
+
+// write puts a manifest into a file of the test's own.
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// waitsFor tells whether the one container of a pod waits, and says why.
+func waitsFor(p *v1.Pod, reason, message string) bool {
+	if p == nil || len(p.Status.ContainerStatuses) == 0 {
+		return false
+	}
+	w := p.Status.ContainerStatuses[0].State.Waiting
+	return w != nil && w.Reason == reason && w.Message == message
+}
+
+func TestAPodHasItsEnvironmentFromAppliedObjects(t *testing.T) {
+	objects := write(t, "objects.yaml", fmt.Sprintf(withObjects, "info", secretValue))
+	pod := manifest("objects", 1, "env")
+	pod = strings.Replace(pod, "  - {name: main, image: ", "  - name: main\n    image: ", 1)
+	pod = strings.Replace(pod, `, args: ["env"]}`, "\n    args: [\"env\"]", 1) + strings.TrimPrefix(environmentOfObjects, "\n")
+	place(t, "objects.yaml", pod)
+	await(t, "objects", "waiting for its config map", func(p *v1.Pod) bool {
+		return waitsFor(p, "CreateContainerConfigError", `configmap "objects" not found`)
+	})
+
+	quartet(t, "apply", "-f", objects)
+	t.Cleanup(func() {
+		if _, err := node.Command(context.Background(), "delete", "-f", objects); err != nil {
+			t.Error(err)
+		}
+	})
+	started := await(t, "objects", "Ready", ready)
+	name := started.Name
+	var log string
+	awaitThat(t, "the container has printed its environment", func() bool {
+		log, _ = node.Command(t.Context(), "logs", "e2e/"+name)
+		return strings.Contains(log, "PASSWORD=")
+	})
+	for _, want := range []string{"APP_LEVEL=info\n", "APP_MODE=fast\n", "PASSWORD=" + secretValue + "\n", "ADDRESS=fast://shop\n"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the environment lacks %q:\n%s", want, log)
+		}
+	}
+
+	// Neither a change nor the end of who has told it does anything to a container that runs.
+	before := fmt.Sprint(containerIDs(started))
+	quartet(t, "apply", "-f", write(t, "changed.yaml", fmt.Sprintf(withObjects, "debug", secretValue)))
+	for _, victim := range []string{"configmux", "syncloop"} {
+		old := pid(t, victim)
+		kill(t, victim)
+		awaitNewPID(t, victim, old)
+	}
+	// One that is started now has what has changed, and what was applied before the kills.
+	place(t, "objects2.yaml", strings.Replace(pod, "name: objects,", "name: later,", 1))
+	later := await(t, "later", "Ready", ready)
+	awaitThat(t, "the later container has printed its environment", func() bool {
+		log, _ = node.Command(t.Context(), "logs", "e2e/"+later.Name)
+		return strings.Contains(log, "APP_LEVEL=debug\n") && strings.Contains(log, "PASSWORD="+secretValue+"\n")
+	})
+	if after := fmt.Sprint(containerIDs(await(t, "objects", "Ready", ready))); after != before {
+		t.Errorf("containers went from %s to %s", before, after)
+	}
+	wantUntold(t, name)
+	for file, name := range map[string]string{"objects.yaml": "objects", "objects2.yaml": "later"} {
+		takeAway(t, file)
+		awaitGone(t, name)
+	}
+}
+
+// wantUntold looks for the secret in whatever the node says of a pod and of itself.
+func wantUntold(t *testing.T, pod string) {
+	t.Helper()
+	said := map[string]string{"describe": quartet(t, "describe", "pod", "e2e/"+pod), "get": quartet(t, "get", "secrets", "-o", "yaml")}
+	files, err := filepath.Glob(filepath.Join(node.Layout.Logs(), "*.log"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("logs %v, error %v", files, err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said[file] = string(data)
+	}
+	for where, text := range said {
+		if strings.Contains(text, secretValue) {
+			t.Errorf("%s has the value of the secret", where)
+		}
+	}
+}
