@@ -58,6 +58,15 @@ func TestAPodWaitsForItsVolumesAndSaysForWhich(t *testing.T) {
 		return pod != nil && pod.Status.Phase == v1.PodPending && pod.Status.Reason == "UnsupportedPodSpec" &&
 			strings.HasPrefix(pod.Status.Message, `volume "claim" of kind persistentVolumeClaim: it is not supported yet`)
 	})
+	const operations, volumes = "storage_operation_duration_seconds migrated=false operation_name=volume_mount ", "volume_manager_total_volumes plugin_name=kubernetes.io/"
+	m.eventually("the failures are counted", func() bool {
+		got := m.metrics()
+		return got[operations+"status=fail-unknown volume_plugin=kubernetes.io/host-path"] > 0 && got["quartet_pod_worker_retries_total reason=volume"] > 0
+	})
+	m.wantMetrics("web waits", map[string]float64{
+		operations + "status=success volume_plugin=kubernetes.io/empty-dir": 1, "quartet_pod_start_phase_duration_seconds phase=volumes": 1,
+		volumes + "empty-dir state=desired_state_of_world": 1, volumes + "empty-dir state=actual_state_of_world": 1, volumes + "host-path state=desired_state_of_world": 1,
+	})
 	if err := os.Mkdir(host, 0o750); err != nil {
 		t.Fatal(err)
 	}
