@@ -14,17 +14,25 @@ func TestWhoTalksToTheAPIServerTakesAKubeconfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(filepath.Dir(file))
-	for _, service := range []Service{ConfigMux, NodeStatus} {
+	for _, service := range []Service{ConfigMux, SyncLoop, NodeStatus} {
 		for given, want := range map[string]string{file: file, "kubeconfig": file, "": ""} {
 			if got := parse(t, service, "--kubeconfig", given).Kubeconfig; got != want {
 				t.Errorf("%s --kubeconfig %q: has %q, want %q", service, given, got, want)
 			}
 		}
 	}
-	for _, service := range []Service{PLEG, SyncLoop} {
-		if _, err := Parse(service, []string{"--kubeconfig", file}, io.Discard); err == nil || !strings.Contains(err.Error(), "unknown flag: --kubeconfig") {
-			t.Errorf("%s: got %v, want it not to have the flag", service, err)
-		}
+	if _, err := Parse(PLEG, []string{"--kubeconfig", file}, io.Discard); err == nil || !strings.Contains(err.Error(), "unknown flag: --kubeconfig") {
+		t.Errorf("pleg: got %v, want it not to have the flag", err)
+	}
+}
+
+// TestTheKubeconfigOfASyncloopInAContainerIsAPathOfTheMachine, which is not there before the root is changed.
+func TestTheKubeconfigOfASyncloopInAContainerIsAPathOfTheMachine(t *testing.T) {
+	if got := parse(t, SyncLoop, "--host-root=/host", "--kubeconfig=/not/here").Kubeconfig; got != "/not/here" {
+		t.Errorf("has %q", got)
+	}
+	if _, err := Parse(SyncLoop, []string{"--host-root=/host", "--kubeconfig=here"}, io.Discard); err == nil || !strings.Contains(err.Error(), `--kubeconfig: "here" must be an absolute path`) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -38,8 +38,8 @@ type Config struct {
 	Kubelet kubeletconfigv1beta1.KubeletConfiguration
 	// File is the path of the file; empty when there is none, and everything is at its default.
 	File string
-	// Kubeconfig is configmux' and nodestatus': the absolute path of the file that says how to reach an API server, which
-	// could be read. Empty for a node that is standalone.
+	// Kubeconfig is for all but pleg: the absolute path of the file that says how to reach an API server, which could be
+	// read unless it is below HostRoot. Empty for a node that is standalone.
 	Kubeconfig string
 	// Listen is the address that this service serves on.
 	Listen string

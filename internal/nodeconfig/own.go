@@ -13,7 +13,7 @@ import (
 )
 
 // UsesAPIServer reports whether a service talks to the API server of a cluster, and so takes --kubeconfig.
-func UsesAPIServer(service Service) bool { return service == ConfigMux || service == NodeStatus }
+func UsesAPIServer(service Service) bool { return service != PLEG }
 
 // addOwnFlags adds what only one service acts on. The others do not have it: a flag that is accepted has an effect.
 func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
@@ -42,11 +42,7 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 	cfg.Standby, cfg.ReadOnly = f.standby, f.readOnly
 	if f.kubeconfig != "" {
-		path, err := readableFile(f.kubeconfig)
-		if err != nil {
-			fail("kubeconfig", "%w: name a file that exists and may be read, or leave the flag out for a node without an API server", err)
-		}
-		cfg.Kubeconfig = path
+		cfg.Kubeconfig = f.kubeconfigPath(fail)
 	}
 	if f.readOnly && cfg.Listen == cfg.Peers.Of(service) {
 		fail("read-only", "needs an address of its own, for the node's pleg serves on %s: add --listen unix:///PATH", cfg.Listen)
@@ -71,6 +67,22 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 		}
 		cfg.HostRoot = filepath.Clean(f.hostRoot)
 	}
+}
+
+// kubeconfigPath returns the absolute path of the kubeconfig once that could be read. In a container with the machine's root elsewhere
+// it is a path of the machine, which is not looked at before that is the process's root.
+func (f *flags) kubeconfigPath(fail failure) string {
+	if f.given("host-root") && filepath.Clean(f.hostRoot) != "/" {
+		if !filepath.IsAbs(f.kubeconfig) {
+			fail("kubeconfig", "%q must be an absolute path of the machine, as --host-root is given", f.kubeconfig)
+		}
+		return f.kubeconfig
+	}
+	path, err := readableFile(f.kubeconfig)
+	if err != nil {
+		fail("kubeconfig", "%w: name a file that exists and may be read, or leave the flag out for a node without an API server", err)
+	}
+	return path
 }
 
 // readableFile returns the absolute path of a file once a byte of it could be read.

@@ -12,10 +12,9 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumelimits"
+	"github.com/quartet-node/quartet/services/syncloop/internal/volumeprojected"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 )
 
@@ -37,14 +36,19 @@ func volumeLimits(cfg nodeconfig.Config, e *engine, evicter *engineserver.Evicti
 const nodeTimeout = 2 * time.Second
 
 // newVolumes makes the volume manager with every kind of volume that there is. It knows what an earlier process has left.
-func newVolumes(cfg nodeconfig.Config, tel *telemetry.Telemetry, node func(context.Context) (*v1.Node, error), events *podevents.Recorder, counts *metrics.Metrics) (*volumes.Manager, error) {
+func newVolumes(cfg nodeconfig.Config, tel *telemetry.Telemetry, node func(context.Context) (*v1.Node, error), e *engine) (*volumes.Manager, error) {
+	realClock := clock.RealClock{}
+	content := volumeprojected.Config{Mounter: volumes.Machine{}, Memory: memoryForPods(node), Objects: e.objects, Node: node, Clock: realClock}
+	if e.tokens != nil {
+		content.Tokens = e.tokens
+	}
 	return volumes.New(volumes.Config{
-		PodsDir: filepath.Join(cfg.RootDir, "pods"), Clock: clock.RealClock{}, Events: events, Metrics: counts, Tracer: tel.Tracer, Logger: tel.Logger,
-		Plugins: []volumes.Plugin{
+		PodsDir: filepath.Join(cfg.RootDir, "pods"), Clock: realClock, Events: e.events, Metrics: e.counts, Tracer: tel.Tracer, Logger: tel.Logger,
+		Plugins: append([]volumes.Plugin{
 			&volumes.EmptyDir{Mounter: volumes.Machine{}, Memory: memoryForPods(node)},
 			volumes.HostPath{},
 			volumes.Image{},
-		},
+		}, volumeprojected.Plugins(content)...),
 	})
 }
 

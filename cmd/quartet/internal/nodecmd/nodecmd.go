@@ -54,7 +54,7 @@ type Options struct {
 
 func (o *Options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.ConfigFile, "config", "", "`file` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1); without it every field has its default")
-	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server, for configmux and nodestatus; without it the node is standalone")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server, for all but pleg; without it the node is standalone")
 	flags.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "", "`address` of the container runtime, instead of the file's containerRuntimeEndpoint")
 	flags.StringVar(&o.AllowedUIDs, "allowed-uids", "", "`uids` of users, besides root, that may connect to the services' sockets, separated by commas")
 	flags.StringVar(&o.HostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")

@@ -4,7 +4,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/quartet-node/quartet/internal/layout"
@@ -34,7 +33,7 @@ func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 			continue
 		}
 		want := ""
-		if slices.Contains([]layout.Service{layout.ConfigMux, layout.NodeStatus}, service) {
+		if service != layout.PLEG {
 			want = kubeconfig
 		}
 		if cfg.Kubeconfig != want {
