@@ -23,6 +23,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/httpserve"
@@ -52,6 +53,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtimewatch"
+	"github.com/quartet-node/quartet/services/syncloop/internal/satokens"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumelimits"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
@@ -86,6 +88,9 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 		return err
 	}
 	defer func() { err = errors.Join(err, to.close()) }()
+	if to.cluster, err = clusterOf(cfg); err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	e, err := newEngine(ctx, cfg, tel, runtime, to, counted)
@@ -96,9 +101,11 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	return e.serve(ctx)
 }
 
-// connections are those to the other three.
+// connections are those to the other three, and to the API server.
 type connections struct {
 	configmux, pleg, nodestatus *grpc.ClientConn
+	// cluster is nil for a node that is standalone.
+	cluster *apiclient.Client
 }
 
 // dial makes the connections; they connect when they are first used.
@@ -115,6 +122,9 @@ func dial(peers nodeconfig.Peers) (to connections, err error) {
 }
 
 func (c connections) close() error {
+	if c.cluster != nil {
+		c.cluster.Close()
+	}
 	var errs []error
 	for _, conn := range []*grpc.ClientConn{c.configmux, c.pleg, c.nodestatus} {
 		if conn != nil {
@@ -140,6 +150,8 @@ type engine struct {
 	probes  *probes.Manager
 	objects *objects.Configmux
 	volumes *volumes.Manager
+	// tokens is nil for a node that is standalone.
+	tokens *satokens.Tokens
 	// limits is nil when volumes are not held to their size limits.
 	limits *volumelimits.Keeper
 	// cgroups is nil when pods have none of their own.
@@ -181,7 +193,8 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	starts := phases.New()
 	askNode := peers.Node(nodev1.NewNodeServiceClient(to.nodestatus))
 	e.objects = objectsOf(e, tel, to)
-	if e.volumes, err = newVolumes(cfg, tel, askNode, e.events, e.counts); err != nil {
+	e.tokens = tokensOf(e, tel, to)
+	if e.volumes, err = newVolumes(cfg, tel, askNode, e); err != nil {
 		return nil, err
 	}
 	config := podruntime.Config{
@@ -191,7 +204,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		UserIDs:    userIDs(cfg).Of,
 		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: e.counts,
 		Events: e.events, Phases: starts, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For,
-		Liveness: e.probes.Liveness, Startup: e.probes.Startup, Objects: e.objects, Volumes: e.volumes,
+		Liveness: e.probes.Liveness, Startup: e.probes.Startup, Objects: e.objects, Volumes: e.podVolumes(),
 	}
 	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
 		config.Cgroups = e.cgroups
@@ -251,6 +264,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return ended(ctx, e.probes.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.objects.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.volumes.Run(ctx)) })
+	group.Go(func() error { return e.runTokens(ctx) })
 	if e.limits != nil {
 		group.Go(func() error { return ended(ctx, e.limits.Run(ctx)) })
 	}
