@@ -119,8 +119,9 @@ func New(cfg Config) (*Manager, error) {
 	}
 	for _, uid := range uids {
 		found, err := m.onDisk(types.UID(uid))
-		if err != nil {
-			return nil, err
+		if err != nil { // it concerns that pod alone, and is said again when its volumes are to go
+			cfg.Logger.Warn("the volumes that an earlier syncloop has left of a pod cannot be listed", telemetry.KeyPodUID, uid, telemetry.KeyError, err)
+			continue
 		}
 		m.add(types.UID(uid), found)
 	}

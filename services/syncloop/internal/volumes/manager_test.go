@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -327,5 +328,24 @@ func TestTheFirstSetUpIsTraced(t *testing.T) {
 	}
 	if want := []string{"volume.setup config kubernetes.io/configmap", "volume.teardown config kubernetes.io/configmap"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestAPodsFolderThatCannotBeReadHoldsUpNoOther has a file where the volumes of a pod would be.
+func TestAPodsFolderThatCannotBeReadHoldsUpNoOther(t *testing.T) {
+	r := newRig(t)
+	if err := os.MkdirAll(filepath.Join(r.dir, "broken"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(r.dir, "broken", "volumes"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	r.start()
+	if err := r.want(newPod("u1", "config")); err != nil {
+		t.Error(err)
+	}
+	if err := r.release("broken"); err == nil || !strings.Contains(err.Error(), "the volumes of pod broken") {
+		t.Errorf("%v", err)
 	}
 }
