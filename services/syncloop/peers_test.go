@@ -30,6 +30,8 @@ import (
 type configmux struct {
 	configv1.UnimplementedConfigServiceServer
 	level *stream.Level[*configv1.WatchPodUpdatesResponse]
+	// objects is nil when it serves none.
+	objects *stream.Level[*configv1.WatchObjectsResponse]
 }
 
 func newConfigmux() *configmux {
@@ -57,6 +59,22 @@ func (c *configmux) speak() {
 func (c *configmux) WatchPodUpdates(req *configv1.WatchPodUpdatesRequest, ss grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]) error {
 	return streamrpc.Serve(ss.Context(), c.level, req.GetResumeToken(), func(f *streamv1.Frame, v *configv1.WatchPodUpdatesResponse) error {
 		return ss.Send(&configv1.WatchPodUpdatesResponse{Frame: f, Payload: v.GetPayload()})
+	})
+}
+
+// haveObjects has it serve config maps and secrets, of which it has read all.
+func (c *configmux) haveObjects() {
+	c.objects = stream.NewLevel[*configv1.WatchObjectsResponse](stream.Config{})
+	c.objects.Put("source/file", &configv1.WatchObjectsResponse{Source: &configv1.SourceState{Name: "file", Ready: true}})
+}
+
+// WatchObjects implements ConfigService.
+func (c *configmux) WatchObjects(req *configv1.WatchObjectsRequest, ss grpc.ServerStreamingServer[configv1.WatchObjectsResponse]) error {
+	if c.objects == nil {
+		return c.UnimplementedConfigServiceServer.WatchObjects(req, ss)
+	}
+	return streamrpc.Serve(ss.Context(), c.objects, req.GetResumeToken(), func(f *streamv1.Frame, v *configv1.WatchObjectsResponse) error {
+		return ss.Send(&configv1.WatchObjectsResponse{Frame: f, Object: v.GetObject(), Source: v.GetSource()})
 	})
 }
 
