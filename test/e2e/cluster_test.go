@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -16,7 +17,8 @@ import (
 )
 
 // TestPodsOfAnAPIServer: a node that was given a kubeconfig registers, runs the pods that are bound to it, keeps them through a
-// kill of everything while the API server is away, and ends them as the API server says when it is back.
+// kill of everything while the API server is away, with the token of its service account, and ends them as the API server says
+// when it is back.
 func TestPodsOfAnAPIServer(t *testing.T) {
 	name := nodeName(t)
 	c := cluster.Start(t)
@@ -43,17 +45,28 @@ func TestPodsOfAnAPIServer(t *testing.T) {
 	if _, err := admin.Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "e2e"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := admin.ServiceAccounts("e2e").Create(t.Context(), &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	wanted := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "bound-here", Namespace: "e2e"},
 		Spec: v1.PodSpec{
-			NodeName: name, TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false),
-			Containers: []v1.Container{{Name: "main", Image: image, Args: []string{"sleep"}, ImagePullPolicy: v1.PullIfNotPresent}},
+			NodeName: name, TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false), ServiceAccountName: "robot",
+			Containers: []v1.Container{{
+				Name: "main", Image: image, Args: []string{"sleep"}, ImagePullPolicy: v1.PullIfNotPresent,
+				VolumeMounts: []v1.VolumeMount{{Name: "identity", MountPath: "/identity"}},
+			}},
+			Volumes: []v1.Volume{{Name: "identity", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{
+				Sources: []v1.VolumeProjection{{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: ptr.To[int64](600)}}},
+			}}}},
 		},
 	}
 	if _, err := admin.Pods("e2e").Create(t.Context(), wanted, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	running := containerIDs(await(t, "bound", "Ready", ready))
+	bound := await(t, "bound", "Ready", ready)
+	running := containerIDs(bound)
+	first := tokenOf(t, c, bound)
 
 	awaitThat(t, "the pod is kept, at most a second later", func() bool {
 		kept, err := os.ReadFile(filepath.Join(node.Layout.StateDir(), "api-pods"))
@@ -69,7 +82,13 @@ func TestPodsOfAnAPIServer(t *testing.T) {
 		t.Errorf("containers %v, want those from before the kill, %v", again, running)
 	}
 
+	if again := tokenIn(t, bound); again != first {
+		t.Error("the token that the pod has while the API server is away is another one, or none")
+	}
+
 	c.APIServer.Start(t)
+	awaitThat(t, "the new syncloop has a token made", func() bool { return tokenIn(t, bound) != first })
+	second := tokenOf(t, c, bound)
 	if err := admin.Pods("e2e").Delete(t.Context(), "bound-here", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -78,6 +97,36 @@ func TestPodsOfAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitGone(t, "bound")
+	for _, token := range []string{first, second} {
+		for _, path := range filesWith(t, node.Layout.StateDir(), token) {
+			t.Errorf("%s has a token", path)
+		}
+	}
+}
+
+// tokenIn is the token that a container of the pod has.
+func tokenIn(t *testing.T, pod *v1.Pod) string {
+	t.Helper()
+	token, err := os.ReadFile(inside(t, pod, "main") + "/identity/token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(token)
+}
+
+// tokenOf is the token that a container of the pod has, which the API server takes for the pod's.
+func tokenOf(t *testing.T, c *cluster.Cluster, pod *v1.Pod) string {
+	t.Helper()
+	token := tokenIn(t, pod)
+	review, err := c.Client(t).AuthenticationV1().TokenReviews().Create(t.Context(),
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if of := review.Status.User.Extra["authentication.kubernetes.io/pod-uid"]; !review.Status.Authenticated || len(of) != 1 || of[0] != string(pod.UID) {
+		t.Errorf("the API server does not take the token for one of the pod: %+v", review.Status)
+	}
+	return token
 }
 
 // nodeName is the name that a node has where none is given.
