@@ -79,7 +79,7 @@ func (m *Manager) hostPath(ctx context.Context, pod *v1.Pod, c *v1.Container, in
 	if path == "" {
 		return m.cfg.Volumes.Path(pod, volume), nil
 	}
-	at, err := m.cfg.Volumes.SubPath(pod, volume, c.Name, index, path)
+	at, err := m.cfg.Volumes.SubPath(pod, volume, c, index, path)
 	if err == nil {
 		return at, nil
 	}
@@ -148,6 +148,9 @@ func withAdvice(err error) error {
 	}
 	_, rest, _ := strings.Cut(said.Message(), ` is mounted on "`)
 	mountPoint, _, _ := strings.Cut(rest, `"`)
+	if strings.Contains(mountPoint, "/"+subpath.Dir+"/") {
+		mountPoint = "MOUNT-OF-THE-VOLUME" // what is mounted of it is as that is
+	}
 	advice := fmt.Sprintf("; run \"mount --make-rshared %s\" on the node at each of its starts, or leave mountPropagation out", mountPoint)
 	return status.Error(said.Code(), said.Message()+advice)
 }

@@ -119,18 +119,20 @@ func TestWhatIsRecursivelyReadOnlyIsForTheHandlerToHave(t *testing.T) {
 }
 
 func TestAPrivateMountOfTheNodeSaysWhatToDo(t *testing.T) {
-	n, events := newTold(t)
-	pod := withVolume(newPod("a"), v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/mnt/data"}}, propagated(v1.VolumeMount{}))
-	n.cri.Fail("CreateContainer", "", 1, status.Error(codes.Unknown, `failed to generate spec: path "/mnt/data" is mounted on "/mnt" but it is not a shared or slave mount`))
-	result, err := n.manager.SyncPod(n.ctx, pod, nil)
-	const advice = `is not a shared or slave mount; run "mount --make-rshared /mnt" on the node at each of its starts, or leave mountPropagation out`
-	if got := result.Reasons["a"]; err == nil || got.Reason != "CreateContainerError" || !strings.HasSuffix(got.Message, advice) || strings.Contains(got.Message, "rpc error") {
-		t.Errorf("reasons %v, error %v", result.Reasons, err)
-	}
-	if got := events.take(); !strings.Contains(got, advice) {
-		t.Errorf("events\n%s", got)
-	}
-	if methods := strings.Fields(n.methods()); slices.Contains(methods, "StartContainer") {
-		t.Errorf("calls %v", methods)
+	for mountPoint, named := range map[string]string{"/mnt": "/mnt", "/root/pods/u-1/volume-subpaths/data/a/0": "MOUNT-OF-THE-VOLUME"} {
+		n, events := newTold(t)
+		pod := withVolume(newPod("a"), v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/mnt/data"}}, propagated(v1.VolumeMount{}))
+		n.cri.Fail("CreateContainer", "", 1, status.Error(codes.Unknown, `failed to generate spec: path "/mnt/data" is mounted on "`+mountPoint+`" but it is not a shared or slave mount`))
+		result, err := n.manager.SyncPod(n.ctx, pod, nil)
+		advice := `is not a shared or slave mount; run "mount --make-rshared ` + named + `" on the node at each of its starts, or leave mountPropagation out`
+		if got := result.Reasons["a"]; err == nil || got.Reason != "CreateContainerError" || !strings.HasSuffix(got.Message, advice) || strings.Contains(got.Message, "rpc error") {
+			t.Errorf("reasons %v, error %v", result.Reasons, err)
+		}
+		if got := events.take(); !strings.Contains(got, advice) {
+			t.Errorf("events\n%s", got)
+		}
+		if methods := strings.Fields(n.methods()); slices.Contains(methods, "StartContainer") {
+			t.Errorf("calls %v", methods)
+		}
 	}
 }

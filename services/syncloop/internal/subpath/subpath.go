@@ -54,6 +54,8 @@ type Request struct {
 	// Container is the name of the container, Index the place among its volumeMounts.
 	Container string
 	Index     int
+	// Propagates is true when mounts are to propagate between the volume and the container.
+	Propagates bool
 }
 
 // target is where it is mounted.
@@ -101,7 +103,7 @@ func (m *Mounts) Prepare(r Request) (target string, err error) {
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
 	target = r.target()
-	there, err := m.there(source, target)
+	there, err := m.there(source, r)
 	if err != nil || there {
 		return target, err
 	}
@@ -119,8 +121,9 @@ func (m *Mounts) Prepare(r Request) (target string, err error) {
 }
 
 // there tells whether what is open is mounted already. What else is mounted there is taken away: the container that had it has ended.
-func (m *Mounts) there(source *os.File, target string) (bool, error) {
-	for {
+// So is what mounts are to propagate to: whether they do is settled when it is mounted, and the volume may have been made shared since.
+func (m *Mounts) there(source *os.File, r Request) (bool, error) {
+	for target := r.target(); ; {
 		mounted, err := m.Mounter.Mounted(target)
 		if err != nil || !mounted {
 			return false, err
@@ -130,7 +133,7 @@ func (m *Mounts) there(source *os.File, target string) (bool, error) {
 			return false, &os.PathError{Op: "stat", Path: source.Name(), Err: err}
 		}
 		// What cannot be looked at, as a file system that has lost its server, is another thing.
-		if err := unix.Lstat(target, &now); err == nil && now.Dev == want.Dev && now.Ino == want.Ino {
+		if err := unix.Lstat(target, &now); err == nil && !r.Propagates && now.Dev == want.Dev && now.Ino == want.Ino {
 			return true, nil
 		}
 		if err := m.Mounter.Detach(target); err != nil {

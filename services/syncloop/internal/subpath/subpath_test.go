@@ -261,10 +261,15 @@ func TestAContainerThatStartsAgainGetsWhatThePathLeadsToNow(t *testing.T) {
 func TestWhatIsMountedInASharedVolumeStaysThere(t *testing.T) {
 	r := newRig(t)
 	r.must(unix.Mount("tmpfs", r.volume, "tmpfs", 0, ""))
-	r.must(unix.Mount("", r.volume, "", unix.MS_SHARED, ""))
 	below := filepath.Join(r.volume, "dir", "below")
 	r.must(os.MkdirAll(below, 0o750))
 	target := r.prepare("dir")
+	r.must(unix.Mount("", r.volume, "", unix.MS_SHARED, "")) // after it was mounted: what is mounted does not follow
+	request := r.request("dir")
+	request.Propagates = true
+	if _, err := r.mounts.Prepare(request); err != nil {
+		t.Fatal(err)
+	}
 	r.must(unix.Mount("tmpfs", below, "tmpfs", 0, ""))
 	r.write("volume/dir/below/content", "")
 	if got := names(t, filepath.Join(target, "below")); !slices.Equal(got, []string{"content"}) {
