@@ -45,7 +45,7 @@ func newVolumes(cfg nodeconfig.Config, tel *telemetry.Telemetry, node func(conte
 	return volumes.New(volumes.Config{
 		PodsDir: filepath.Join(cfg.RootDir, "pods"), Clock: realClock, Events: e.events, Metrics: e.counts, Tracer: tel.Tracer, Logger: tel.Logger,
 		Plugins: append([]volumes.Plugin{
-			&volumes.EmptyDir{Mounter: volumes.Machine{}, Memory: memoryForPods(node)},
+			&volumes.EmptyDir{Mounter: volumes.Unswapped{Mounter: volumes.Machine{}}, Memory: memoryForPods(node)},
 			volumes.HostPath{},
 			volumes.Image{},
 		}, volumeprojected.Plugins(content)...),

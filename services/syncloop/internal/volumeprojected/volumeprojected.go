@@ -19,6 +19,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 )
 
+// tmpfs is the file system in memory.
+const tmpfs = "tmpfs"
+
 // mountPointMode is that of a folder in a volume that another one is mounted at.
 const mountPointMode = 0o755
 
@@ -66,7 +69,7 @@ type Plugin struct {
 
 // Plugins are the plugins of the four kinds.
 func Plugins(cfg Config) []volumes.Plugin {
-	folder := &volumes.EmptyDir{Mounter: unswapped{cfg.Mounter}, Memory: cfg.Memory}
+	folder := &volumes.EmptyDir{Mounter: volumes.Unswapped{Mounter: cfg.Mounter}, Memory: cfg.Memory}
 	plugin := func(name string, medium v1.StorageMedium, supports func(*v1.Volume) bool) volumes.Plugin {
 		return &Plugin{cfg: cfg, name: name, medium: medium, supports: supports, folder: folder}
 	}

@@ -1,33 +1,6 @@
 package volumeprojected
 
-import (
-	"errors"
-	"slices"
-	"sync"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
-)
-
-// tmpfs is the file system in memory, noSwap its option that keeps it there.
-const (
-	tmpfs  = "tmpfs"
-	noSwap = "noswap"
-)
-
-// unswapped mounts so that nothing of it ever comes to a swap device, where the kernel can do that: since Linux 6.4, and not in a user
-// namespace. Elsewhere it mounts without, as a kubelet does.
-type unswapped struct{ volumes.Mounter }
-
-// Mount implements volumes.Mounter.
-func (u unswapped) Mount(source, target, fstype string, options []string) error {
-	err := u.Mounter.Mount(source, target, fstype, append(slices.Clone(options), noSwap))
-	if errors.Is(err, unix.EINVAL) {
-		return u.Mounter.Mount(source, target, fstype, options)
-	}
-	return err
-}
+import "sync"
 
 // keeper keeps the immutable ones of the objects that volumes are made of, for as long as the volumes are there.
 type keeper[T any] struct {
