@@ -64,13 +64,13 @@ func TestAKubeconfigThatCannotBeReadIsSaidWithWhatToDo(t *testing.T) {
 func TestTheFieldsOfTheAPIServerAreActedOn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
 	content := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" +
-		"kubeAPIQPS: 5\nkubeAPIBurst: 10\ncontentType: application/json\nregisterNode: false\n"
+		"kubeAPIQPS: 5\nkubeAPIBurst: 10\ncontentType: application/json\nregisterNode: false\nconfigMapAndSecretChangeDetectionStrategy: Cache\n"
 	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, service := range Services() {
 		cfg := parse(t, service, "--config", file)
-		if k := cfg.Kubelet; *k.KubeAPIQPS != 5 || k.KubeAPIBurst != 10 || k.ContentType != "application/json" || *k.RegisterNode {
+		if k := cfg.Kubelet; *k.KubeAPIQPS != 5 || k.KubeAPIBurst != 10 || k.ContentType != "application/json" || *k.RegisterNode || k.ConfigMapAndSecretChangeDetectionStrategy != "Cache" {
 			t.Errorf("%s has %d, %d, %s and %t", service, *k.KubeAPIQPS, k.KubeAPIBurst, k.ContentType, *k.RegisterNode)
 		}
 		if len(cfg.Unsupported) > 0 {

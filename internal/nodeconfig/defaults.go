@@ -54,6 +54,7 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration, set index) {
 			d.field.Duration = d.value
 		}
 	}
+	setDefault(&cfg.ConfigMapAndSecretChangeDetectionStrategy, kubeletconfigv1beta1.WatchChangeDetectionStrategy)
 	setDefault(&cfg.Address, DefaultAddressIP)
 	if !set.has("readOnlyPort") && net.ParseIP(cfg.Address).IsLoopback() {
 		cfg.ReadOnlyPort = DefaultReadOnlyPort

@@ -186,6 +186,7 @@ func TestAWrongURLOfPodsIsSaidWithoutItsSecrets(t *testing.T) {
 		"staticPodURLHeader: {'': [hunter2]}":                  ":3: staticPodURLHeader: is no name",
 		"staticPodURLHeader: {ok: [fine, \"hunter2\\nX: y\"]}": ":3: staticPodURLHeader.ok[1]: has a character",
 		"staticPodURLHeader: {ok: hunter2}":                    ":3: staticPodURLHeader",
+		"configMapAndSecretChangeDetectionStrategy: Sometimes": `:3: configMapAndSecretChangeDetectionStrategy: is "Sometimes", must be Watch, Cache or Get`,
 		"httpCheckFrequency: -1s":                              ":3: httpCheckFrequency: is -1s, must be more than 0",
 	} {
 		_, errs := Decode("/etc/node.yaml", []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+value+"\n"))

@@ -17,7 +17,7 @@ var supported = []string{
 	"containerRuntimeEndpoint", "runtimeRequestTimeout",
 	// syncloop
 	"containerLogMaxFiles", "containerLogMaxSize", "containerLogMaxWorkers", "containerLogMonitorInterval",
-	"address", "allowedUnsafeSysctls", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS", "clusterDNS", "clusterDomain", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff", "enforceNodeAllocatable",
+	"address", "allowedUnsafeSysctls", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS", "clusterDNS", "clusterDomain", "configMapAndSecretChangeDetectionStrategy", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff", "enforceNodeAllocatable",
 	"imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge", "imageServiceEndpoint", "maxParallelImagePulls", "podLogsDir", "podPidsLimit", "readOnlyPort", "resolvConf", "seccompDefault",
 	"serializeImagePulls", "singleProcessOOMKill", "userNamespaces", "syncFrequency", "localStorageCapacityIsolation", "volumeStatsAggPeriod",
 	// nodestatus

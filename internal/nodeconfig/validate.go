@@ -34,6 +34,12 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	if known := []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON}; !slices.Contains(known, cfg.ContentType) {
 		errs.add("contentType", fmt.Sprintf("is %q, must be %s", cfg.ContentType, strings.Join(known, " or ")))
 	}
+	strategies := []kubeletconfigv1beta1.ResourceChangeDetectionStrategy{
+		kubeletconfigv1beta1.WatchChangeDetectionStrategy, kubeletconfigv1beta1.TTLCacheChangeDetectionStrategy, kubeletconfigv1beta1.GetChangeDetectionStrategy,
+	}
+	if s := cfg.ConfigMapAndSecretChangeDetectionStrategy; !slices.Contains(strategies, s) {
+		errs.add("configMapAndSecretChangeDetectionStrategy", fmt.Sprintf("is %q, must be Watch, Cache or Get", s))
+	}
 	if cfg.PodLogsDir != filepath.Clean(cfg.PodLogsDir) {
 		errs.add("podLogsDir", fmt.Sprintf("%q must be a clean path, for example %s", cfg.PodLogsDir, filepath.Clean(cfg.PodLogsDir)))
 	}

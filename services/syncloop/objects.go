@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/stream"
@@ -11,15 +14,26 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
 
-// objectsOf has the config maps and secrets of e's pods from configmux. A pod of which one changes has its volumes brought up to date
-// and is looked at, for it may wait for just that.
-func objectsOf(e *engine, tel *telemetry.Telemetry, to connections) *objects.Configmux {
+// podObjects are the config maps and secrets of pods, known while Run has not returned.
+type podObjects interface {
+	objects.Source
+	Run(ctx context.Context) error
+}
+
+// objectsOf has the config maps and secrets of e's pods from the API server, or on a node without one from configmux. A pod of which
+// one changes has its volumes brought up to date and is looked at, for it may wait for just that. Process is what watches live under.
+func objectsOf(process context.Context, e *engine, tel *telemetry.Telemetry, to connections) podObjects {
+	changed := func(uid types.UID) {
+		e.volumes.Refresh(uid)
+		e.pool.Poke(uid, worker.Cause{Kind: worker.CauseConfig})
+	}
+	if to.cluster != nil {
+		return objects.NewCluster(process, objects.ClusterConfig{
+			Client: to.cluster.Core, Strategy: e.cfg.Kubelet.ConfigMapAndSecretChangeDetectionStrategy, Changed: changed, Clock: clock.RealClock{},
+		})
+	}
 	return objects.NewConfigmux(objects.ConfigmuxConfig{
 		Stream: peers.Objects(configv1.NewConfigServiceClient(to.configmux)), Logger: tel.Logger,
-		Metrics: stream.NewFollowedMetrics(e.metrics.Registry, stream.NameObjects),
-		Changed: func(uid types.UID) {
-			e.volumes.Refresh(uid)
-			e.pool.Poke(uid, worker.Cause{Kind: worker.CauseConfig})
-		},
+		Metrics: stream.NewFollowedMetrics(e.metrics.Registry, stream.NameObjects), Changed: changed,
 	})
 }

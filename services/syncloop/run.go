@@ -43,7 +43,6 @@ import (
 	imagepull "github.com/quartet-node/quartet/services/syncloop/internal/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/objects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/peers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podcgroups"
@@ -148,7 +147,7 @@ type engine struct {
 	pool    *worker.Pool
 	loop    *loop.Loop
 	probes  *probes.Manager
-	objects *objects.Configmux
+	objects podObjects
 	volumes *volumes.Manager
 	// tokens is nil for a node that is standalone.
 	tokens *satokens.Tokens
@@ -192,7 +191,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	}
 	starts := phases.New()
 	askNode := peers.Node(nodev1.NewNodeServiceClient(to.nodestatus))
-	e.objects = objectsOf(e, tel, to)
+	e.objects = objectsOf(ctx, e, tel, to)
 	e.tokens = tokensOf(e, tel, to)
 	if e.volumes, err = newVolumes(cfg, tel, askNode, e); err != nil {
 		return nil, err

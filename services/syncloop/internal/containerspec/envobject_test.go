@@ -101,13 +101,13 @@ func TestWhatEnvironmentCannotBeHadIsSaidAsTheKubeletDoes(t *testing.T) {
 		map[string]error{"far": &objects.NotServedError{Key: objects.Key{Kind: objects.Secret, Name: "far"}}, "later": errors.New("it is not known yet")})
 	yes := new(true)
 	for want, c := range map[string]v1.Container{
-		`configmap "none" not found`:                    {EnvFrom: []v1.EnvFromSource{fromConfigMap("none", "", nil)}},
-		`secret "none" not found`:                       {Env: []v1.EnvVar{secretKey("X", "none", "k", nil)}},
-		`couldn't find key k in ConfigMap shop/app`:     {Env: []v1.EnvVar{configMapKey("X", "app", "k", nil)}},
-		`couldn't find key k in Secret shop/db`:         {Env: []v1.EnvVar{secretKey("X", "db", "k", nil)}},
-		`key RAW in Secret shop/db has a NUL byte`:      {Env: []v1.EnvVar{secretKey("X", "db", "RAW", yes)}},
-		`key RAW in Secret shop/db has a NUL byte, whi`: {EnvFrom: []v1.EnvFromSource{fromSecret("db", "", nil)}},
-		`secret "far": the config maps and secrets of an API server are not supported by this version`: {Env: []v1.EnvVar{secretKey("X", "far", "k", nil)}},
+		`configmap "none" not found`:                             {EnvFrom: []v1.EnvFromSource{fromConfigMap("none", "", nil)}},
+		`secret "none" not found`:                                {Env: []v1.EnvVar{secretKey("X", "none", "k", nil)}},
+		`couldn't find key k in ConfigMap shop/app`:              {Env: []v1.EnvVar{configMapKey("X", "app", "k", nil)}},
+		`couldn't find key k in Secret shop/db`:                  {Env: []v1.EnvVar{secretKey("X", "db", "k", nil)}},
+		`key RAW in Secret shop/db has a NUL byte`:               {Env: []v1.EnvVar{secretKey("X", "db", "RAW", yes)}},
+		`key RAW in Secret shop/db has a NUL byte, whi`:          {EnvFrom: []v1.EnvFromSource{fromSecret("db", "", nil)}},
+		`secret "far": configmux has no config maps and secrets`: {Env: []v1.EnvVar{secretKey("X", "far", "k", nil)}},
 		// Nobody can say whether it is there: it is waited for, optional or not.
 		`it is not known yet`: {EnvFrom: []v1.EnvFromSource{fromSecret("later", "", yes)}},
 	} {

@@ -20,9 +20,13 @@ import (
 
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/objects"
+	"github.com/quartet-node/quartet/test/cluster"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// shared is the API server of this package's tests.
+var shared cluster.Shared
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
 // rig is a Configmux that follows a configmux which can be another, or none.
 type rig struct {
@@ -227,7 +231,7 @@ func TestAConfigmuxWithoutObjectsIsSaidAndAskedAgain(t *testing.T) {
 	r := newRig(t)
 	r.mux.Use(pod("u1", "db"))
 	r.serve(nil, status.Error(codes.Unimplemented, "this node has no config maps"))
-	r.eventually("db", "are not supported by this version of Quartet")
+	r.eventually("db", `secret "db": configmux has no config maps and secrets`)
 	r.wantTold("u1")
 	var none *objects.NotServedError
 	if _, err := r.mux.Secret(t.Context(), "shop", "db"); !errors.As(err, &none) {

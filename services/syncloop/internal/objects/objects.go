@@ -1,6 +1,7 @@
 // Package objects is where syncloop has the config maps and secrets of its pods from, and who is told when one of them changes.
 //
-// On a node without an API server configmux has them, see [Configmux]. Nothing here says a value: not in an error, not in a log.
+// On a node without an API server configmux has them, see [Configmux], and else the API server, see [Cluster]. Nothing here says a
+// value: not in an error, not in a log.
 package objects
 
 import (
@@ -91,11 +92,11 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("%s %q is not known yet: %s", e.Key.Kind.resource(), e.Key.Name, e.Why)
 }
 
-// NotServedError says that a node has no objects: those of an API server are not supported.
+// NotServedError says that a node has no objects.
 type NotServedError struct{ Key Key }
 
 // Error implements error.
 func (e *NotServedError) Error() string {
-	return fmt.Sprintf("%s %q: the config maps and secrets of an API server are not supported by this version of Quartet; give the value itself, or mark the reference optional",
+	return fmt.Sprintf("%s %q: configmux has no config maps and secrets, for it has an API server or replays a recording: give syncloop the same --kubeconfig",
 		e.Key.Kind.resource(), e.Key.Name)
 }

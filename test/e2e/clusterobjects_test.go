@@ -1,0 +1,91 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/quartet-node/quartet/test/cluster"
+)
+
+// TestAPodHasItsEnvironmentFromAnAPIServer: it waits for a secret, is started when that comes, and nothing that happens to the API
+// server or to the node's processes then does anything to it. The node may read what its own pods name, and no more.
+func TestAPodHasItsEnvironmentFromAnAPIServer(t *testing.T) {
+	name := nodeName(t)
+	c := cluster.Start(t)
+	if err := node.StopServices(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if err := node.StopServices(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := node.Up(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	quartet(t, "up", "--detach", "--read-only-port", node.Port(), "--kubeconfig", c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
+	admin := c.Client(t).CoreV1()
+	awaitThat(t, "the Node is registered", func() bool {
+		_, err := admin.Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		return err == nil
+	})
+	_, err := admin.Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "e2e"}}, metav1.CreateOptions{})
+	if err == nil {
+		_, err = admin.ConfigMaps("e2e").Create(t.Context(), &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"LEVEL": "info"}}, metav1.CreateOptions{})
+	}
+	if err == nil {
+		_, err = admin.Pods("e2e").Create(t.Context(), podWithObjects("asks-server", name), metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "asks", "waiting for its secret", func(p *v1.Pod) bool {
+		return waitsFor(p, "CreateContainerConfigError", `secret "login" not found`)
+	})
+	login := &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "login"}, Data: map[string][]byte{"password": []byte(secretValue)}}
+	if _, err := admin.Secrets("e2e").Create(t.Context(), login, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	running := fmt.Sprint(containerIDs(await(t, "asks", "Ready", ready)))
+	awaitThat(t, "the container has printed its environment", func() bool {
+		log, _ := node.Command(t.Context(), "logs", "e2e/asks-server")
+		return strings.Contains(log, "APP_LEVEL=info\n") && strings.Contains(log, "PASSWORD="+secretValue+"\n")
+	})
+	c.APIServer.Kill(t)
+	old := pid(t, "syncloop")
+	kill(t, "syncloop")
+	awaitNewPID(t, "syncloop", old)
+	if again := fmt.Sprint(containerIDs(await(t, "asks", "Ready", ready))); again != running {
+		t.Errorf("containers went from %s to %s", running, again)
+	}
+	wantUntoldOf(t, map[string]string{"describe": quartet(t, "describe", "pod", "e2e/asks-server")})
+	c.APIServer.Start(t)
+	if err := admin.Pods("e2e").Delete(t.Context(), "asks-server", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
+		t.Fatal(err)
+	}
+	awaitGone(t, "asks")
+}
+
+// podWithObjects is a pod on a node whose environment is from a config map and a secret.
+func podWithObjects(pod, node string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: "e2e"},
+		Spec: v1.PodSpec{
+			NodeName: node, TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false),
+			Containers: []v1.Container{{
+				Name: "main", Image: image, Args: []string{"env"}, ImagePullPolicy: v1.PullIfNotPresent,
+				EnvFrom: []v1.EnvFromSource{{Prefix: "APP_", ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "settings"}}}},
+				Env: []v1.EnvVar{{Name: "PASSWORD", ValueFrom: &v1.EnvVarSource{
+					SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "login"}, Key: "password"},
+				}}},
+			}},
+		},
+	}
+}
