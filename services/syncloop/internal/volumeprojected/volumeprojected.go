@@ -187,6 +187,10 @@ func (p *Plugin) place(ctx context.Context, r volumes.Request) error {
 
 // mountedAt is the kind of file system that is mounted at a folder last; empty when none is.
 func (p *Plugin) mountedAt(dir string) (string, error) {
+	// Most that are not mounted are not there yet, and the whole table is long.
+	if mounted, err := p.cfg.Mounter.IsMountPoint(dir); err == nil && !mounted || errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
 	all, err := p.cfg.Mounter.List()
 	if err != nil {
 		return "", fmt.Errorf("read the mount table: %w", err)
