@@ -2,7 +2,8 @@
 // so the image is made without a registry; its modes do what a pod's containers do in examples and in tests.
 //
 //	hello serve  [-addr :8080] [-every 10s]   answers HTTP and prints a line each interval, until SIGTERM; with -https, -grpc
-//	             [-dir DIR] [-after 0s] …     and -tcp also these; what the files of DIR say, see health, and fails before
+//	             [-dir DIR] [-after 0s] …     and -tcp also these; what the files of DIR say, see health, and fails before;
+//	                                          with -page and -password what is in a file, to who knows what is in the other
 //	hello check  [-dir DIR] NAME              answers one of the checks that serve answers, by its exit code
 //	hello init   [-after 0s]                  prints a line and exits 0
 //	hello crash  [-after 1s] [-code 1]        prints a line and exits with a code
@@ -40,6 +41,8 @@ type options struct {
 	grpc       string
 	tcp        string
 	dir        string
+	page       string
+	password   string
 	every      time.Duration
 	after      time.Duration
 	code       int
@@ -105,6 +108,8 @@ func parse(mode string, args []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&opts.grpc, "grpc", "", "address to answer gRPC health checks on")
 	flags.StringVar(&opts.tcp, "tcp", "", "address to accept connections on while the check tcp passes")
 	flags.StringVar(&opts.dir, "dir", "", "directory whose files say what checks answer; without it they pass")
+	flags.StringVar(&opts.page, "page", "", "file whose text serve answers at /, read anew each time; without it the message is the answer")
+	flags.StringVar(&opts.password, "password", "", "file with the password that the page is given for, to any user; without it to everybody")
 	flags.DurationVar(&opts.every, "every", 10*time.Second, "time between two lines of serve")
 	flags.DurationVar(&opts.after, "after", after, "time before init and crash exit, and before the checks of serve pass")
 	flags.IntVar(&opts.code, "code", 1, "exit code of crash")

@@ -60,7 +60,7 @@ func listen(ctx context.Context, opts options, h health, failed chan<- error) ([
 			return nil, err
 		}
 	}
-	web := answer(h, opts.message, hostname)
+	web := page{file: opts.page, password: opts.password}.before(answer(h, opts.message, hostname))
 	var addresses []string
 	for _, s := range []struct {
 		addr, title string
