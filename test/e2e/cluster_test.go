@@ -17,11 +17,10 @@ import (
 )
 
 // TestPodsOfAnAPIServer: a node that was given a kubeconfig registers, runs the pods that are bound to it, keeps them through a
-// kill of everything while the API server is away, with the token of its service account, and ends them as the API server says
-// when it is back.
+// kill of everything while the API server is away, with what they need to speak to it, and ends them as it says when it is back.
 func TestPodsOfAnAPIServer(t *testing.T) {
 	name := nodeName(t)
-	c := cluster.Start(t)
+	c := cluster.Start(t, cluster.ServiceAccounts())
 	if err := node.StopServices(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -48,17 +47,15 @@ func TestPodsOfAnAPIServer(t *testing.T) {
 	if _, err := admin.ServiceAccounts("e2e").Create(t.Context(), &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	roots := &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": "the roots"}} // a controller's work
+	if _, err := admin.ConfigMaps("e2e").Create(t.Context(), roots, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	wanted := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "bound-here", Namespace: "e2e"},
 		Spec: v1.PodSpec{
-			NodeName: name, TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false), ServiceAccountName: "robot",
-			Containers: []v1.Container{{
-				Name: "main", Image: image, Args: []string{"sleep"}, ImagePullPolicy: v1.PullIfNotPresent,
-				VolumeMounts: []v1.VolumeMount{{Name: "identity", MountPath: "/identity"}},
-			}},
-			Volumes: []v1.Volume{{Name: "identity", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{
-				Sources: []v1.VolumeProjection{{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: ptr.To[int64](600)}}},
-			}}}},
+			NodeName: name, TerminationGracePeriodSeconds: ptr.To[int64](1), ServiceAccountName: "robot",
+			Containers: []v1.Container{{Name: "main", Image: image, Args: []string{"sleep"}, ImagePullPolicy: v1.PullIfNotPresent}},
 		},
 	}
 	if _, err := admin.Pods("e2e").Create(t.Context(), wanted, metav1.CreateOptions{}); err != nil {
@@ -67,6 +64,11 @@ func TestPodsOfAnAPIServer(t *testing.T) {
 	bound := await(t, "bound", "Ready", ready)
 	running := containerIDs(bound)
 	first := tokenOf(t, c, bound)
+	for file, want := range map[string]string{"namespace": "e2e", "ca.crt": "the roots"} {
+		if got := identityOf(t, bound, file); got != want {
+			t.Errorf("%s has %q, want %q", file, got, want)
+		}
+	}
 
 	awaitThat(t, "the pod is kept, at most a second later", func() bool {
 		kept, err := os.ReadFile(filepath.Join(node.Layout.StateDir(), "api-pods"))
@@ -82,12 +84,12 @@ func TestPodsOfAnAPIServer(t *testing.T) {
 		t.Errorf("containers %v, want those from before the kill, %v", again, running)
 	}
 
-	if again := tokenIn(t, bound); again != first {
+	if again := identityOf(t, bound, "token"); again != first {
 		t.Error("the token that the pod has while the API server is away is another one, or none")
 	}
 
 	c.APIServer.Start(t)
-	awaitThat(t, "the new syncloop has a token made", func() bool { return tokenIn(t, bound) != first })
+	awaitThat(t, "the new syncloop has a token made", func() bool { return identityOf(t, bound, "token") != first })
 	second := tokenOf(t, c, bound)
 	if err := admin.Pods("e2e").Delete(t.Context(), "bound-here", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -104,20 +106,20 @@ func TestPodsOfAnAPIServer(t *testing.T) {
 	}
 }
 
-// tokenIn is the token that a container of the pod has.
-func tokenIn(t *testing.T, pod *v1.Pod) string {
+// identityOf is what is in a file of the volume that an API server gives each pod, as a container of the pod has it.
+func identityOf(t *testing.T, pod *v1.Pod, file string) string {
 	t.Helper()
-	token, err := os.ReadFile(inside(t, pod, "main") + "/identity/token")
+	content, err := os.ReadFile(inside(t, pod, "main") + "/var/run/secrets/kubernetes.io/serviceaccount/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(token)
+	return string(content)
 }
 
 // tokenOf is the token that a container of the pod has, which the API server takes for the pod's.
 func tokenOf(t *testing.T, c *cluster.Cluster, pod *v1.Pod) string {
 	t.Helper()
-	token := tokenIn(t, pod)
+	token := identityOf(t, pod, "token")
 	review, err := c.Client(t).AuthenticationV1().TokenReviews().Create(t.Context(),
 		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
