@@ -46,9 +46,11 @@ type Cluster struct {
 	process context.Context //nolint:containedctx // named so in NewCluster
 	running sync.WaitGroup
 
-	mu    sync.Mutex
-	users users
-	held  map[Key]*held
+	mu sync.Mutex
+	// closed is true when no watch begins any more.
+	closed bool
+	users  users
+	held   map[Key]*held
 }
 
 // held is what is known of an object that pods use.
@@ -68,7 +70,7 @@ type held struct {
 	stop context.CancelFunc
 }
 
-// NewCluster makes a Source whose watches live until process ends.
+// NewCluster makes a Source whose watches live until process ends, or Run.
 func NewCluster(process context.Context, cfg ClusterConfig) *Cluster {
 	if cfg.Strategy == "" {
 		cfg.Strategy = kubeletconfigv1beta1.WatchChangeDetectionStrategy
@@ -76,9 +78,15 @@ func NewCluster(process context.Context, cfg ClusterConfig) *Cluster {
 	return &Cluster{cfg: cfg, process: process, users: newUsers(), held: map[Key]*held{}}
 }
 
-// Run returns when ctx has ended, the process's, and every watch with it.
+// Run returns when ctx has ended, and every watch with it. What is known then stays.
 func (c *Cluster) Run(ctx context.Context) error {
 	<-ctx.Done()
+	c.mu.Lock()
+	c.closed = true
+	for _, h := range c.held {
+		h.stop()
+	}
+	c.mu.Unlock()
 	c.running.Wait()
 	return ctx.Err()
 }
@@ -113,7 +121,7 @@ func (c *Cluster) Forget(uid types.UID) {
 func (c *Cluster) hold(key Key) {
 	h := &held{answered: make(chan struct{}), stop: func() {}}
 	c.held[key] = h
-	if c.cfg.Strategy == kubeletconfigv1beta1.WatchChangeDetectionStrategy && c.process.Err() == nil {
+	if c.cfg.Strategy == kubeletconfigv1beta1.WatchChangeDetectionStrategy && !c.closed {
 		ctx, stop := context.WithCancel(c.process)
 		h.stop = stop
 		c.running.Go(func() {

@@ -23,10 +23,11 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// clusterRig is a node of a real API server, by whose name everything of it is called.
+// clusterRig is a node of a real API server, whose pods and secrets are in a namespace of its own.
 type clusterRig struct {
 	t       *testing.T
 	name    string
+	shop    string
 	admin   corev1.CoreV1Interface
 	proxy   *cluster.Proxy
 	cluster *objects.Cluster
@@ -36,12 +37,18 @@ type clusterRig struct {
 func newClusterRig(t *testing.T, name string, strategy kubeletconfigv1beta1.ResourceChangeDetectionStrategy, clock clock.Clock) *clusterRig {
 	t.Helper()
 	c := shared.Cluster(t)
-	r := &clusterRig{t: t, name: name, admin: c.Client(t).CoreV1(), proxy: c.Proxy(t), told: make(chan types.UID, 100)}
-	if _, err := r.admin.Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+	r := &clusterRig{t: t, admin: c.Client(t).CoreV1(), proxy: c.Proxy(t), told: make(chan types.UID, 100)}
+	node, err := r.admin.Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}}, metav1.CreateOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
+	namespace, err := r.admin.Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.name, r.shop = node.Name, namespace.Name
 	client, err := apiclient.New(apiclient.Config{
-		Kubeconfig: r.proxy.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes), Service: nodeconfig.SyncLoop, QPS: 50, Burst: 100,
+		Kubeconfig: r.proxy.Kubeconfig(t, cluster.NodeUser(r.name), cluster.Nodes), Service: nodeconfig.SyncLoop, QPS: 50, Burst: 100,
 		ContentType: "application/vnd.kubernetes.protobuf",
 	})
 	if err != nil {
@@ -65,9 +72,9 @@ func newClusterRig(t *testing.T, name string, strategy kubeletconfigv1beta1.Reso
 func (r *clusterRig) put(name, value string, immutable bool) {
 	r.t.Helper()
 	s := &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{"k": []byte(value)}, Immutable: &immutable}
-	_, err := r.admin.Secrets("default").Update(r.t.Context(), s, metav1.UpdateOptions{})
+	_, err := r.admin.Secrets(r.shop).Update(r.t.Context(), s, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
-		_, err = r.admin.Secrets("default").Create(r.t.Context(), s, metav1.CreateOptions{})
+		_, err = r.admin.Secrets(r.shop).Create(r.t.Context(), s, metav1.CreateOptions{})
 	}
 	if err != nil {
 		r.t.Fatal(err)
@@ -81,7 +88,7 @@ func (r *clusterRig) use(name string, secrets ...string) *v1.Pod {
 	p.Spec.Volumes = pod("", secrets...).Spec.Volumes
 	automount := false
 	p.Spec.AutomountServiceAccountToken = &automount
-	created, err := r.admin.Pods("default").Create(r.t.Context(), p, metav1.CreateOptions{})
+	created, err := r.admin.Pods(r.shop).Create(r.t.Context(), p, metav1.CreateOptions{})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -91,7 +98,7 @@ func (r *clusterRig) use(name string, secrets ...string) *v1.Pod {
 
 // gives is the value of a secret, or the error of it.
 func (r *clusterRig) gives(name string) string {
-	s, err := r.cluster.Secret(r.t.Context(), "default", name)
+	s, err := r.cluster.Secret(r.t.Context(), r.shop, name)
 	if err != nil {
 		return err.Error()
 	}
@@ -141,7 +148,7 @@ func TestObjectsOfAnAPIServerAreWatchedWhilePodsUseThem(t *testing.T) {
 	r.eventually("w-db", "one")
 	r.eventually("w-fixed", "fixed")
 	r.eventually("w-later", `secret "w-later" not found`)
-	if _, err := r.cluster.Secret(t.Context(), "default", "w-later"); !apierrors.IsNotFound(err) {
+	if _, err := r.cluster.Secret(t.Context(), r.shop, "w-later"); !apierrors.IsNotFound(err) {
 		t.Errorf("error %v", err)
 	}
 	r.untell()
@@ -156,7 +163,7 @@ func TestObjectsOfAnAPIServerAreWatchedWhilePodsUseThem(t *testing.T) {
 
 	// What is not a pod's of this node is not given to it.
 	var unknown *objects.UnknownError
-	if _, err := r.cluster.Secret(t.Context(), "default", "w-others"); !errors.As(err, &unknown) || !strings.Contains(err.Error(), "forbidden") {
+	if _, err := r.cluster.Secret(t.Context(), r.shop, "w-others"); !errors.As(err, &unknown) || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("error %v", err)
 	}
 
@@ -171,14 +178,14 @@ func TestObjectsOfAnAPIServerAreWatchedWhilePodsUseThem(t *testing.T) {
 	r.untilTold(web.UID)
 	r.eventually("w-db", "three")
 
-	if err := r.admin.Secrets("default").Delete(t.Context(), "w-db", metav1.DeleteOptions{}); err != nil {
+	if err := r.admin.Secrets(r.shop).Delete(t.Context(), "w-db", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.untilTold(web.UID)
 	r.eventually("w-db", `secret "w-db" not found`)
 
 	// An immutable one is not watched on: a new one in its place is seen when another pod begins to use it after all are gone.
-	if err := r.admin.Secrets("default").Delete(t.Context(), "w-fixed", metav1.DeleteOptions{}); err != nil {
+	if err := r.admin.Secrets(r.shop).Delete(t.Context(), "w-fixed", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.put("w-fixed", "anew", true)
@@ -192,6 +199,30 @@ func TestObjectsOfAnAPIServerAreWatchedWhilePodsUseThem(t *testing.T) {
 	r.eventually("w-fixed", "anew")
 }
 
+// TestWatchesEndWithRun, though the process goes on, as when another part of it fails.
+func TestWatchesEndWithRun(t *testing.T) {
+	r := newClusterRig(t, "ender", kubeletconfigv1beta1.WatchChangeDetectionStrategy, clock.RealClock{})
+	r.put("e-db", "one", false)
+	r.use("e-web", "e-db")
+	r.eventually("e-db", "one")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = r.cluster.Run(ctx)
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("Run does not end")
+	}
+	r.use("e-later", "e-none") // which begins nothing
+	if got := r.gives("e-db"); got != "one" {
+		t.Errorf("it gives %q", got)
+	}
+}
+
 func TestAPodThatWaitsForTheAPIServerIsToldWhenItAnswers(t *testing.T) {
 	r := newClusterRig(t, "waiter", kubeletconfigv1beta1.WatchChangeDetectionStrategy, clock.RealClock{})
 	r.put("late", "one", false)
@@ -199,7 +230,7 @@ func TestAPodThatWaitsForTheAPIServerIsToldWhenItAnswers(t *testing.T) {
 	r.proxy.Cut()
 	web := r.use("late-web", "late")
 	var unknown *objects.UnknownError
-	if _, err := r.cluster.Secret(t.Context(), "default", "late"); !errors.As(err, &unknown) || !strings.HasPrefix(err.Error(), `secret "late" is not known yet: the API server`) {
+	if _, err := r.cluster.Secret(t.Context(), r.shop, "late"); !errors.As(err, &unknown) || !strings.HasPrefix(err.Error(), `secret "late" is not known yet: the API server`) {
 		t.Errorf("error %v", err)
 	}
 	r.proxy.Accept(t)
