@@ -79,9 +79,9 @@ func (m *Manager) hostPath(ctx context.Context, pod *v1.Pod, c *v1.Container, in
 	if path == "" {
 		return m.cfg.Volumes.Path(pod, volume), nil
 	}
-	at, err := m.cfg.Volumes.SubPath(pod, volume, c, index, path)
-	if err == nil {
-		return at, nil
+	at, err := m.cfg.Volumes.SubPath(ctx, pod, volume, c, index, path)
+	if err == nil || ctx.Err() != nil {
+		return at, err
 	}
 	// Why says what there is on the node, which the pod's users are not to learn: it is told to the log, and the kubelet's words to them.
 	m.cfg.Logger.WarnContext(ctx, "a subPath of a volume cannot be mounted", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, c.Name,

@@ -26,7 +26,7 @@ type Volumes interface {
 	Path(pod *v1.Pod, v *v1.Volume) string
 	// SubPath has what is below a path of a volume mounted for a container, the one at a place among its volumeMounts, and says where.
 	// It fails with a *subpath.MakeError when a folder is missing and cannot be made.
-	SubPath(pod *v1.Pod, v *v1.Volume, c *v1.Container, index int, path string) (string, error)
+	SubPath(ctx context.Context, pod *v1.Pod, v *v1.Volume, c *v1.Container, index int, path string) (string, error)
 	// Release removes the volumes of a pod that nothing runs of any more.
 	Release(ctx context.Context, uid types.UID) error
 }

@@ -20,7 +20,7 @@ func TestAKillBeforeAnySystemCallLeavesNothingBehind(t *testing.T) {
 		mounts := &subpath.Mounts{Mounter: subpath.Machine{}}
 		podDir := filepath.Join(root, "pods/u1")
 		r := subpath.Request{Volume: filepath.Join(root, "volume"), Path: "a/b", PodDir: podDir, Name: "data", Container: "app", Index: 1}
-		if _, err := mounts.Prepare(r); err != nil {
+		if _, err := mounts.Prepare(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 		if err := mounts.Clean(podDir, "data"); err != nil {

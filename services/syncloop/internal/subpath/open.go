@@ -1,6 +1,7 @@
 package subpath
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,31 @@ import (
 
 // modeBits are those of a volume's root that a folder which is made below it gets. The kernel hands on the bit of the group by itself.
 const modeBits = 0o777 | unix.S_ISVTX
+
+// openBefore is open, but for its waiting: that ends with ctx.
+func openBefore(ctx context.Context, volume, path string) (*os.File, error) {
+	type result struct {
+		file *os.File
+		err  error
+	}
+	opened := make(chan result)
+	go func() { // ends when the kernel answers
+		file, err := open(volume, path)
+		select {
+		case opened <- result{file, err}:
+		case <-ctx.Done():
+			if err == nil {
+				_ = file.Close() // nobody waits for it
+			}
+		}
+	}()
+	select {
+	case r := <-opened:
+		return r.file, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
 
 // open opens what is at a path below a volume, for nothing but to be mounted. Where the links in the path lead is looked up first; what
 // that comes to is opened without following any, so that a link which is put there meanwhile makes it fail.

@@ -72,7 +72,7 @@ func race(t *testing.T, part int, missing, relative bool) {
 	defer close(stop)
 	mounted, refused := 0, 0
 	for end := time.Now().Add(raceTime); time.Now().Before(end); {
-		target, err := r.mounts.Prepare(r.request("a/b/c"))
+		target, err := r.mounts.Prepare(t.Context(), r.request("a/b/c"))
 		if err != nil {
 			refused++
 			continue

@@ -10,6 +10,7 @@
 package subpath
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -92,12 +93,13 @@ func Check(path string) error {
 // Prepare has what is below a path of a volume mounted, and says where. Folders that are missing are made, with the mode of the
 // volume's root; links in the path are followed as long as they stay in the volume. It may be called again, for a container that is
 // started again: what is mounted stays unless the path leads to something else by now. It fails with a *MakeError when a folder cannot
-// be made. Its errors name paths of the node, which is not for the pod's users to know.
-func (m *Mounts) Prepare(r Request) (target string, err error) {
+// be made, and with the error of ctx: of a volume that hangs nothing is mounted later. Its errors name paths of the node, which is not
+// for the pod's users to know.
+func (m *Mounts) Prepare(ctx context.Context, r Request) (target string, err error) {
 	if err := Check(r.Path); err != nil {
 		return "", err
 	}
-	source, err := open(r.Volume, r.Path)
+	source, err := openBefore(ctx, r.Volume, r.Path)
 	if err != nil {
 		return "", err
 	}

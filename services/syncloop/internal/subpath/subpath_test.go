@@ -74,7 +74,7 @@ func (r *rig) request(path string) subpath.Request {
 
 func (r *rig) prepare(path string) string {
 	r.t.Helper()
-	target, err := r.mounts.Prepare(r.request(path))
+	target, err := r.mounts.Prepare(r.t.Context(), r.request(path))
 	if err != nil {
 		r.t.Fatalf("%s: %v", path, err)
 	}
@@ -197,7 +197,7 @@ func TestAPathThatLeadsOutIsNeitherMountedNorMade(t *testing.T) {
 			} {
 				r.must(os.Symlink(to, filepath.Join(r.volume, name)))
 			}
-			target, err := r.mounts.Prepare(r.request(what))
+			target, err := r.mounts.Prepare(t.Context(), r.request(what))
 			if make := (*subpath.MakeError)(nil); err == nil || errors.As(err, &make) != made {
 				t.Errorf("mounted at %q, error %v", target, err)
 			}
@@ -227,7 +227,7 @@ func TestOnlyAPathWithinTheVolumeMayBeASubPath(t *testing.T) {
 		}
 	}
 	mounts := &subpath.Mounts{Mounter: subpath.Machine{}}
-	if _, err := mounts.Prepare(subpath.Request{Volume: t.TempDir(), Path: "../x", PodDir: t.TempDir(), Name: "data", Container: "app"}); err == nil {
+	if _, err := mounts.Prepare(t.Context(), subpath.Request{Volume: t.TempDir(), Path: "../x", PodDir: t.TempDir(), Name: "data", Container: "app"}); err == nil {
 		t.Error("a path with .. is mounted")
 	}
 }
@@ -267,7 +267,7 @@ func TestWhatIsMountedInASharedVolumeStaysThere(t *testing.T) {
 	r.must(unix.Mount("", r.volume, "", unix.MS_SHARED, "")) // after it was mounted: what is mounted does not follow
 	request := r.request("dir")
 	request.Propagates = true
-	if _, err := r.mounts.Prepare(request); err != nil {
+	if _, err := r.mounts.Prepare(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
 	r.must(unix.Mount("tmpfs", below, "tmpfs", 0, ""))
@@ -291,7 +291,7 @@ func TestCleaningFollowsNoLinkAndTouchesNoOtherVolume(t *testing.T) {
 	r.prepare("dir")
 	other := r.request("dir")
 	other.Name = "data-2"
-	kept, err := r.mounts.Prepare(other)
+	kept, err := r.mounts.Prepare(t.Context(), other)
 	r.must(err)
 	r.must(os.Symlink(r.outside, filepath.Join(r.podDir, "volume-subpaths/data/link")))
 	r.must(unix.Mount(r.outside, r.outside, "", unix.MS_BIND, ""))

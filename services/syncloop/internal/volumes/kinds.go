@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"strings"
@@ -52,9 +53,9 @@ func (m *Manager) Path(pod *v1.Pod, v *v1.Volume) string {
 
 // SubPath has what is below a path of a volume mounted for a container, the one at a place among its volumeMounts, and says where. What
 // is mounted goes with the volume. The volume has to be in place. It fails as subpath.Mounts.Prepare.
-func (m *Manager) SubPath(pod *v1.Pod, v *v1.Volume, c *v1.Container, index int, path string) (string, error) {
+func (m *Manager) SubPath(ctx context.Context, pod *v1.Pod, v *v1.Volume, c *v1.Container, index int, path string) (string, error) {
 	how := c.VolumeMounts[index].MountPropagation
-	return m.subPaths.Prepare(subpath.Request{
+	return m.subPaths.Prepare(ctx, subpath.Request{
 		Volume: m.Path(pod, v), Path: path, PodDir: m.podDir(pod.UID), Name: v.Name, Container: c.Name, Index: index,
 		Propagates: how != nil && *how != v1.MountPropagationNone,
 	})

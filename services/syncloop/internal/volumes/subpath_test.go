@@ -47,7 +47,7 @@ func TestWhatIsMountedOfAVolumeGoesBeforeTheVolume(t *testing.T) {
 			}
 			for i := range pod.Spec.Volumes {
 				v := &pod.Spec.Volumes[i]
-				at, err := manager.SubPath(pod, v, &pod.Spec.Containers[0], i, "a/b")
+				at, err := manager.SubPath(t.Context(), pod, v, &pod.Spec.Containers[0], i, "a/b")
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -1,0 +1,34 @@
+package subpath_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/test/require"
+)
+
+// TestAVolumeThatHangsIsWaitedForNoLongerThanTheContextSays, and nothing is mounted of it when it answers later. The volume is a file
+// system in user space whose server answers nothing.
+func TestAVolumeThatHangsIsWaitedForNoLongerThanTheContextSays(t *testing.T) {
+	r := newRig(t)
+	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer device.Close() //nolint:errcheck // closed below; this is for a test that fails before
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device.Fd())
+	require.NoError(t, unix.Mount("subpath-test", r.volume, "fuse", 0, options))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if target, err := r.mounts.Prepare(ctx, r.request("a/b")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("mounted at %q, error %v", target, err)
+	}
+	r.must(r.mounts.Clean(r.podDir, "data"))
+	r.must(device.Close()) // whoever waits for an answer gets an error
+	r.must(unix.Unmount(r.volume, unix.MNT_DETACH))
+	r.clean()
+}
