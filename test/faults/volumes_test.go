@@ -34,14 +34,48 @@ func inMemory() v1.VolumeSource {
 	return v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}
 }
 
-// TestVolumesAreOnceAndThenGoneWheneverSyncloopIsKilled kills it again and again while volumes are set up, and while they are removed.
+// fromObjects is the source of a volume whose files are from objectsFor.
+func fromObjects() v1.VolumeSource {
+	name := v1.LocalObjectReference{Name: "volumes-kill"}
+	return v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
+		{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: name}}, {Secret: &v1.SecretProjection{LocalObjectReference: name}},
+	}}}
+}
+
+// objectsFor are a config map and a secret, with the same text under one key each.
+const objectsFor = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: volumes-kill, namespace: faults}
+data: {plain: %[1]q}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: volumes-kill, namespace: faults}
+stringData: {hidden: %[1]q}
+`
+
+// TestVolumesAreOnceAndThenGoneWheneverSyncloopIsKilled kills it again and again while volumes are set up, while what they are made of
+// changes, and while they are removed.
 func TestVolumesAreOnceAndThenGoneWheneverSyncloopIsKilled(t *testing.T) {
 	const rounds, pods, kills, within = 2, 4, 2, 300 * time.Millisecond
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("the moments are those of seed %d", seed)
-	killSome := func() {
-		for range kills {
+	version := ""
+	change := func(to string) {
+		version = to
+		if err := node.Place("volumes-kill-objects.yaml", fmt.Sprintf(objectsFor, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := node.TakeAway("volumes-kill-objects.yaml"); err != nil {
+			t.Error(err)
+		}
+	})
+	killSome := func(round int) {
+		for i := range kills {
+			change(fmt.Sprintf("%d-%d", round, i))
 			<-time.After(time.Duration(random.Int64N(int64(within))))
 			killSyncloop(t, syscall.SIGKILL)
 		}
@@ -50,25 +84,40 @@ func TestVolumesAreOnceAndThenGoneWheneverSyncloopIsKilled(t *testing.T) {
 		var all []*v1.Pod
 		name := func(i int) string { return fmt.Sprintf("volumes-kill-%d-%d", round, i) }
 		for i := range pods {
-			place(t, name(i), withVolume("disk", onDisk()), withVolume("memory", inMemory()), withVolume("more", inMemory()))
+			place(t, name(i), withVolume("disk", onDisk()), withVolume("memory", inMemory()), withVolume("files", fromObjects()))
 		}
-		killSome()
+		killSome(round)
 		for i := range pods {
 			p := awaitOne(t, name(i))
 			all = append(all, p)
 			if mounts, err := node.Mounts(p); err != nil || len(mounts) != 2 {
 				t.Errorf("mounted for %s is %v, %v; want the two volumes in memory, each once", name(i), mounts, err)
 			}
+			awaitThat(t, "the volume of "+name(i)+" has the last version, and nothing of another", func() bool {
+				return holds(p, map[string]string{"plain": version, "hidden": version})
+			})
 		}
 		for i := range pods {
 			takeAway(t, name(i))
 		}
-		killSome()
+		killSome(round)
 		for i, p := range all {
 			awaitGone(t, name(i))
 			awaitThat(t, "no mount and no folder is left of "+name(i), func() bool { return nothingLeft(p) })
 		}
 	}
+}
+
+// holds tells whether the volume from objects of a pod has these files, and no version of them beside the one in force.
+func holds(p *v1.Pod, files map[string]string) bool {
+	dir := filepath.Join(node.PodDir(p), "volumes", "kubernetes.io~projected", "files")
+	for name, want := range files {
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
+			return false
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	return err == nil && len(entries) == len(files)+2 // ..data, and what it leads to
 }
 
 // killSyncloop sends it a signal and waits until there is another one.
