@@ -3,6 +3,7 @@ package objects_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -42,7 +43,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	r := &rig{t: t, clock: testingclock.NewFakeClock(time.Unix(1000, 0)), told: make(chan types.UID, 100)}
 	r.err = status.Error(codes.Unavailable, "nobody listens")
-	r.mux = objects.NewConfigmux(objects.ConfigmuxConfig{Stream: r, Clock: r.clock, Changed: func(uid types.UID) { r.told <- uid }})
+	r.mux = objects.NewConfigmux(objects.ConfigmuxConfig{Stream: r, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Changed: func(uid types.UID) { r.told <- uid }})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = r.mux.Run(ctx) }()
