@@ -66,7 +66,12 @@ func (n *node) proc(pod *v1.Pod, name string) string {
 	if err := json.Unmarshal([]byte(response.GetInfo()["info"]), &info); err != nil || info.Pid == 0 {
 		n.t.Fatalf("the runtime says of %s: %v, error %v", name, response.GetInfo(), err)
 	}
-	return filepath.Join("/proc", fmt.Sprint(info.Pid))
+	proc := filepath.Join("/proc", fmt.Sprint(info.Pid))
+	eventually(n.t, name+" is not the runtime's own program any more", func() bool {
+		program, err := os.ReadFile(filepath.Join(proc, "comm"))
+		return err == nil && !strings.HasPrefix(string(program), "runc")
+	})
+	return proc
 }
 
 func read(t *testing.T, path string) string {
