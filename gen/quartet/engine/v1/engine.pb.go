@@ -144,6 +144,7 @@ func (VolumeState) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{1}
 }
 
+// ProbeResult is what a probe has come to, or one answer of it.
 type ProbeResult int32
 
 const (
@@ -980,6 +981,7 @@ func (x *Volume) GetNextTryAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// Probe is a probe of a container that runs.
 type Probe struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The container, by its name in the pod.
