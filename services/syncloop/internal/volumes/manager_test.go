@@ -101,6 +101,32 @@ func TestAVolumeThatCannotBeHadIsTriedAgainLaterAndLaterAndDelaysItsOwnPodOnly(t
 	}
 }
 
+func TestEveryVolumeThatIsMissingIsNamedWhicheverFailsFirst(t *testing.T) {
+	r := newRig(t)
+	r.plugin.failing("bad", errors.New("no such thing"))
+	r.plugin.failing("worse", errors.New("no such place"))
+	pod := newPod("u1", "bad", "worse")
+	const bad = `MountVolume.SetUp failed for volume "bad" : no such thing`
+	for _, want := range []string{bad, bad + `; MountVolume.SetUp failed for volume "worse" : no such place`} {
+		open := r.plugin.hanging("worse") // and is not what fails first
+		failed := make(chan error, 1)
+		go func() { failed <- r.want(pod) }()
+		var err error
+		for err == nil {
+			select {
+			case err = <-failed:
+			case <-time.After(2 * time.Millisecond):
+				r.clock.Step(100 * time.Millisecond) // to the next try
+			}
+		}
+		if err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+		open()
+		r.eventually("it has failed", func() bool { return r.plugin.underWay() == 0 && strings.Contains(r.events.String(), "no such place") })
+	}
+}
+
 func TestAMountThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
 	r := newRig(t)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)

@@ -48,9 +48,11 @@ func (m *Manager) Ready(uid types.UID) bool {
 	return ready
 }
 
-// readiness tells whether all that a pod wants is in place, and what has failed since before.
+// readiness tells whether all that a pod wants is in place. It fails when something of that has failed since before, and then names all
+// that is missing and has a cause, also what is being tried again or waits for that.
 func readiness(known *pod, before map[key]int, now time.Time) (ready bool, err error) {
 	ready = true
+	anew := false
 	var failed []string
 	var after time.Duration
 	for _, k := range ordered(known) {
@@ -59,14 +61,18 @@ func readiness(known *pod, before map[key]int, now time.Time) (ready bool, err e
 			continue
 		}
 		ready = false
-		if s.err != nil && s.running == none && s.ended > before[k] {
-			failed = append(failed, setUpFailed(k.name, s.err))
+		if s.err == nil {
+			continue
+		}
+		failed = append(failed, setUpFailed(k.name, s.err))
+		if s.running == none && s.ended > before[k] {
+			anew = true
 			if wait := s.notBefore.Sub(now); after == 0 || wait < after {
 				after = max(wait, time.Millisecond)
 			}
 		}
 	}
-	if len(failed) == 0 {
+	if !anew {
 		return ready, nil
 	}
 	return false, &NotReadyError{Message: strings.Join(failed, "; "), RetryAfter: after}
