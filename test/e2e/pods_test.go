@@ -69,7 +69,8 @@ spec:
 				t.Errorf("get pods -o %s lacks %q:\n%s", format, want, out)
 			}
 		}
-		if out := quartet(t, "get", "node"); !regexp.MustCompile(`\sReady\s`).MatchString(out) {
+		// A machine whose disk is nearly full says so behind it.
+		if out := quartet(t, "get", "node"); !regexp.MustCompile(`\sReady[\s,]`).MatchString(out) {
 			t.Errorf("get node does not say Ready:\n%s", out)
 		}
 	})
