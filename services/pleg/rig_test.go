@@ -15,6 +15,8 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
@@ -139,9 +141,13 @@ func (r *rig) ctx() context.Context {
 // synced waits until pleg knows everything.
 func (r *rig) synced() {
 	r.t.Helper()
-	if _, err := r.client.RequestRelist(r.ctx(), &lifecyclev1.RequestRelistRequest{}, grpc.WaitForReady(true)); err != nil {
-		r.t.Fatal(err)
-	}
+	r.eventually("a relist", func() bool {
+		_, err := r.client.RequestRelist(r.ctx(), &lifecyclev1.RequestRelistRequest{}, grpc.WaitForReady(true))
+		if err != nil && status.Code(err) != codes.Unavailable { // the connection may be that of a pleg that was killed
+			r.t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 // mode waits until pleg notices changes in this way.
