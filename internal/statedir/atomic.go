@@ -37,6 +37,16 @@ func WriteFileAtomic(path string, data []byte, mode fs.FileMode) (err error) {
 	return syncDir(dir)
 }
 
+// ReplaceFile puts data into a file so that a reader, and who comes after a crash of this process, sees its old or its new
+// content. It waits for no disk: after a crash of the machine the file may have either, be empty, or not be there. The directory
+// must exist; one writer at a time.
+func ReplaceFile(path string, data []byte, mode fs.FileMode) error {
+	if err := os.WriteFile(path+".tmp", data, mode); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
+}
+
 func fill(file *os.File, data []byte, mode fs.FileMode) error {
 	if _, err := file.Write(data); err != nil {
 		return err

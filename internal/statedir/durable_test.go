@@ -32,3 +32,21 @@ func TestMakeDirAndRemoveFile(t *testing.T) {
 		t.Errorf("%d files are left, %v", len(left), err)
 	}
 }
+
+func TestAFileIsReplacedWhole(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	for _, want := range []string{"old and long", "new"} {
+		if err := ReplaceFile(file, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(file); err != nil || string(got) != want {
+			t.Errorf("the file has %q, %v; want %q", got, err, want)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Dir(file)); err != nil || len(left) != 1 {
+		t.Errorf("there are %d files, %v; want one", len(left), err)
+	}
+	if err := ReplaceFile(filepath.Join(file, "below"), nil, 0o600); err == nil {
+		t.Error("a file was written below a file")
+	}
+}

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/statedir"
 )
 
 const (
@@ -229,12 +231,8 @@ func (b *Book) change(uid types.UID, apply func(*record) bool) error {
 	if err != nil {
 		return fmt.Errorf("note the end of a pod: %w", err)
 	}
-	// Not synced: see the package's comment. A reader sees the old file or the new one.
-	path := b.path(uid)
-	if err := os.WriteFile(path+".tmp", data, fileMode); err != nil {
-		return fmt.Errorf("note the end of a pod: %w", err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
+	// Not synced: see the package's comment.
+	if err := statedir.ReplaceFile(b.path(uid), data, fileMode); err != nil {
 		return fmt.Errorf("note the end of a pod: %w", err)
 	}
 	return nil

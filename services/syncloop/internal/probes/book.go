@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probecalls"
@@ -239,12 +240,8 @@ func (b *Book) write(uid types.UID, p *page) error {
 	if err != nil {
 		return fmt.Errorf("keep the result of a probe: %w", err)
 	}
-	// Not synced: see the comment of Book. A reader sees the old file or the new one.
-	path := b.path(uid)
-	if err := os.WriteFile(path+".tmp", data, fileMode); err != nil {
-		return fmt.Errorf("keep the result of a probe: %w", err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
+	// Not synced: see the comment of Book.
+	if err := statedir.ReplaceFile(b.path(uid), data, fileMode); err != nil {
 		return fmt.Errorf("keep the result of a probe: %w", err)
 	}
 	return nil
