@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 // putConfigMap has configmux say that there is a config map with one key.
@@ -36,9 +37,7 @@ func (m *machine) putObject(object *configv1.Object) {
 }
 
 func TestVolumesWaitForTheirObjectsAndFollowThem(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root mounts")
-	}
+	require.Root(t, "mounting")
 	m := newMachine(t)
 	m.configmux.haveObjects()
 	pod := withVolume(newPod("u1", "web", "a"), "settings", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "settings"}}})

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumecontent"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -219,9 +220,7 @@ func about(t testing.TB, p string) string {
 
 func needRoot(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root gives files to others")
-	}
+	require.Root(t, "giving files to others")
 }
 
 // fataler is a test, or one of many histories.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumeprojected"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -43,9 +44,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root mounts")
-	}
+	require.Root(t, "mounting")
 	r := &rig{t: t, dir: t.TempDir(), mounter: volumes.Machine{}, tokens: tokens{}, objects: &objects{all: map[string]any{}, asked: map[string]int{}}}
 	r.restart()
 	return r
