@@ -8,8 +8,11 @@ package apiclient
 import (
 	"fmt"
 	"net/http"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,6 +20,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/connrotation"
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/quartet-node/quartet/internal/buildinfo"
@@ -30,8 +34,10 @@ type Config struct {
 	// Service is who asks. The API server logs it with the version, as the user agent "quartet-SERVICE/VERSION".
 	Service nodeconfig.Service
 	// QPS is how many requests a second are made in the long run, and Burst how many at once before that. As for the
-	// kubelet a QPS of 0 is client-go's own default of 5, and a Burst of 0 its 10.
+	// kubelet a QPS of 0 is client-go's own default of 5, and a Burst of 0 its 10. A QPS below 0 is no limit.
 	QPS, Burst int32
+	// Timeout bounds each request, and so the life of a watch; 0 is no limit but the request's own.
+	Timeout time.Duration
 	// ContentType is what requests are encoded in: protobuf or JSON. Answers in JSON are understood in both cases, since
 	// some of an API server's have no other form.
 	ContentType string
@@ -54,8 +60,14 @@ type Client struct {
 	// Core is for core/v1: pods and nodes, config maps and secrets, and tokens of service accounts, which are an
 	// authentication/v1 TokenRequest each.
 	Core rest.Interface
+	// Certificates is for certificates/v1: requests for certificates, of pods and of others, and bundles of roots.
+	Certificates rest.Interface
+
+	// Coordination is for coordination/v1: leases.
+	Coordination rest.Interface
 
 	connections *http.Client
+	dialer      *connrotation.Dialer
 }
 
 // New returns a client. Nothing is asked of the API server yet, so it need not be there; what fails is [RESTConfig].
@@ -64,10 +76,16 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{}
+	c := &Client{dialer: tracked(way)}
 	if c.connections, err = rest.HTTPClientFor(way); err == nil {
 		way.RateLimiter = limiter(way)
 		c.Core, err = c.group(way, v1.SchemeGroupVersion, v1.AddToScheme, authenticationv1.AddToScheme)
+	}
+	if err == nil {
+		c.Certificates, err = c.group(way, certificatesv1.SchemeGroupVersion, certificatesv1.AddToScheme)
+	}
+	if err == nil {
+		c.Coordination, err = c.group(way, coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: making a client of it: %w", cfg.Kubeconfig, err)
@@ -92,9 +110,13 @@ func (c *Client) group(way *rest.Config, version schema.GroupVersion, types ...f
 	return rest.RESTClientForConfigAndClient(to, c.connections)
 }
 
-// limiter returns what holds back the requests of all group versions together. What is not set is client-go's default.
+// limiter returns what holds back the requests of all group versions together; nil for nothing. What is not set is
+// client-go's default.
 func limiter(way *rest.Config) flowcontrol.RateLimiter {
 	qps, burst := way.QPS, way.Burst
+	if qps < 0 {
+		return nil
+	}
 	if qps == 0 {
 		qps = rest.DefaultQPS
 	}
@@ -124,6 +146,6 @@ func RESTConfig(cfg Config) (*rest.Config, error) {
 	if cfg.ContentType != runtime.ContentTypeJSON {
 		way.AcceptContentTypes += "," + runtime.ContentTypeJSON
 	}
-	way.QPS, way.Burst = float32(cfg.QPS), int(cfg.Burst)
+	way.QPS, way.Burst, way.Timeout = float32(cfg.QPS), int(cfg.Burst), cfg.Timeout
 	return way, nil
 }
