@@ -11,6 +11,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/diskusage"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumelimits"
@@ -25,7 +26,7 @@ func volumeLimits(cfg nodeconfig.Config, e *engine, evicter *engineserver.Evicti
 		return nil
 	}
 	return volumelimits.New(volumelimits.Config{
-		Pods: e.store.Pods, Path: e.volumes.Path, Usage: volumelimits.Usage, Period: period, Clock: clock.RealClock{}, Logger: e.logger,
+		Pods: e.store.Pods, Path: e.volumes.Path, Usage: diskusage.Of, Period: period, Clock: clock.RealClock{}, Logger: e.logger,
 		Evict: func(ctx context.Context, uid types.UID, reason, message string, grace int64) error {
 			return evicter.Evict(ctx, uid, podstore.Eviction{Reason: reason, Message: message}, grace)
 		},
@@ -39,8 +40,8 @@ const nodeTimeout = 2 * time.Second
 func newVolumes(cfg nodeconfig.Config, tel *telemetry.Telemetry, node func(context.Context) (*v1.Node, error), e *engine) (*volumes.Manager, error) {
 	realClock := clock.RealClock{}
 	content := volumeprojected.Config{Mounter: volumes.Machine{}, Memory: memoryForPods(node), Objects: e.objects, Node: node, Clock: realClock}
-	if e.tokens != nil {
-		content.Tokens = e.tokens
+	if e.identities != nil {
+		content.Tokens, content.TrustBundles, content.Certificates = e.identities.tokens, e.identities.bundles, e.identities.certificates
 	}
 	return volumes.New(volumes.Config{
 		PodsDir: filepath.Join(cfg.RootDir, "pods"), Clock: realClock, Events: e.events, Metrics: e.counts, Tracer: tel.Tracer, Logger: tel.Logger,

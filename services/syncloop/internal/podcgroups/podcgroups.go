@@ -11,7 +11,7 @@
 // has the weight and the limits of its spec, whatever its containers do, and the classes have theirs among each other.
 //
 // [Names] says what the cgroups are called and [ForPod], [BurstableShares] and [ForAllPods] what they are given: they are
-// pure, and agree with the kubelet's. [Tree] keeps the tree, [Machine] acts on the machine.
+// pure, and agree with the kubelet's. [Tree] keeps the tree, [Machine] acts on the machine, and reads what each of them uses.
 package podcgroups
 
 import (

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/diskusage"
 )
 
 // reasonEvicted is the status.reason of a pod that is evicted, and grace how many seconds its containers then have to stop: the
@@ -34,8 +35,8 @@ type Config struct {
 	Pods func() ([]*v1.Pod, error)
 	// Path is where a volume of a pod is. Required.
 	Path func(pod *v1.Pod, v *v1.Volume) string
-	// Usage measures a folder, in bytes: Usage of this package. Required.
-	Usage func(ctx context.Context, path string) (int64, error)
+	// Usage measures a folder: diskusage.Of. Required.
+	Usage func(ctx context.Context, path string) (diskusage.Usage, error)
 	// Evict ends a pod for good; grace is in seconds. Required.
 	Evict func(ctx context.Context, uid types.UID, reason, message string, grace int64) error
 	// Period is how often volumes are measured: volumeStatsAggPeriod of the KubeletConfiguration. Required.
@@ -115,7 +116,7 @@ func (k *Keeper) exceeds(ctx context.Context, pod *v1.Pod) (message string, err 
 			errs = append(errs, fmt.Errorf("volume %q: %w", volume.Name, err))
 			continue
 		}
-		if resource.NewQuantity(used, resource.BinarySI).Cmp(*source.SizeLimit) > 0 {
+		if resource.NewQuantity(used.Bytes, resource.BinarySI).Cmp(*source.SizeLimit) > 0 {
 			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", volume.Name, source.SizeLimit.String()), nil
 		}
 	}

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +19,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/diskusage"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumelimits"
 )
 
@@ -54,14 +53,14 @@ func TestAPodIsEvictedWhoseVolumeIsLargerThanItMayBe(t *testing.T) {
 	rounds := make(chan struct{})
 	keeper := volumelimits.New(volumelimits.Config{
 		Pods: func() ([]*v1.Pod, error) { return pods, nil }, Path: func(p *v1.Pod, v *v1.Volume) string { return p.Name + "/" + v.Name },
-		Usage: func(_ context.Context, path string) (int64, error) {
+		Usage: func(_ context.Context, path string) (diskusage.Usage, error) {
 			switch path {
 			case "missing/data":
-				return 0, os.ErrNotExist
+				return diskusage.Usage{}, os.ErrNotExist
 			case "broken/data":
-				return 0, errors.New("input/output error")
+				return diskusage.Usage{}, errors.New("input/output error")
 			}
-			return used, nil
+			return diskusage.Usage{Bytes: used}, nil
 		},
 		Evict: func(_ context.Context, uid types.UID, reason, message string, grace int64) error {
 			evicted = append(evicted, fmt.Sprintf("%s %s %s%d", uid, reason, message, grace))
@@ -93,65 +92,5 @@ func TestAPodIsEvictedWhoseVolumeIsLargerThanItMayBe(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), `volume \"data\": input/output error`) {
 		t.Errorf("the log has %s", &log)
-	}
-}
-
-func TestUsageIsWhatTheFolderTakesOfItsDisk(t *testing.T) {
-	dir := t.TempDir()
-	inside, outside := filepath.Join(dir, "volume"), filepath.Join(dir, "outside")
-	write := func(path string, size int) {
-		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	measure := func() int64 {
-		used, err := volumelimits.Usage(t.Context(), inside)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return used
-	}
-	write(filepath.Join(outside, "large"), 8<<20)
-	write(filepath.Join(inside, "a", "b", "file"), 1<<20)
-	before := measure()
-	if before < 1<<20 || before > 1<<20+64<<10 {
-		t.Errorf("%d bytes", before)
-	}
-	for name, add := range map[string]func() error{
-		"another name": func() error { return os.Link(filepath.Join(inside, "a", "b", "file"), filepath.Join(inside, "again")) },
-		"a link":       func() error { return os.Symlink(outside, filepath.Join(inside, "link")) },
-		"a sparse file": func() error {
-			write(filepath.Join(inside, "sparse"), 0)
-			return os.Truncate(filepath.Join(inside, "sparse"), 1<<30)
-		},
-	} {
-		if err := add(); err != nil {
-			t.Fatal(err)
-		}
-		if now := measure(); now-before > 16<<10 {
-			t.Errorf("%s: %d bytes more", name, now-before)
-		}
-	}
-	mounted := filepath.Join(inside, "mounted")
-	if err := os.Mkdir(mounted, 0o750); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", mounted, "tmpfs", 0, ""); err == nil {
-		t.Cleanup(func() { _ = unix.Unmount(mounted, unix.MNT_DETACH) })
-		write(filepath.Join(mounted, "large"), 4<<20)
-		if now := measure(); now-before > 16<<10 {
-			t.Errorf("another file system: %d bytes more", now-before)
-		}
-	}
-	if _, err := volumelimits.Usage(t.Context(), filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("what is not there: %v", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := volumelimits.Usage(ctx, inside); !errors.Is(err, context.Canceled) {
-		t.Errorf("cut short: %v", err)
 	}
 }

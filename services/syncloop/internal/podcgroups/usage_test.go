@@ -1,0 +1,110 @@
+package podcgroups
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
+)
+
+// tree writes the files of a cgroup, each as "NAME: CONTENT".
+func tree(t *testing.T, files ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, file := range files {
+		name, content, _ := strings.Cut(file, ": ")
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestUsageOfAFileTree(t *testing.T) {
+	v1 := func(t *testing.T) (Usage, error) {
+		dir := tree(t, "cpuacct.usage: 1500000000", "memory.usage_in_bytes: 1000", "memory.limit_in_bytes: 4096", "pids.current: 7",
+			"memory.stat: rss 1\ntotal_rss 300\ntotal_inactive_file 400\ntotal_pgfault 5\ntotal_pgmajfault 6\ntotal_swap 8")
+		return usageOfV1(map[string]string{"cpuacct": dir, "memory": dir, "pids": dir, unified: dir})
+	}
+	v2 := []string{"cpu.stat: usage_usec 1500000\nuser_usec 1", "memory.current: 1000", "memory.max: 4096", "memory.swap.current: 8", "pids.current: 7",
+		"memory.stat: anon 300\nfile 600\ninactive_file 400\npgfault 5\npgmajfault 6"}
+	without := func(names ...string) []string {
+		var left []string
+		for _, file := range v2 {
+			name, _, _ := strings.Cut(file, ":")
+			if !strings.Contains(strings.Join(names, " "), name) {
+				left = append(left, file)
+			}
+		}
+		return left
+	}
+	whole := Usage{
+		CPU: 1500 * time.Millisecond, MemoryBytes: 1000, WorkingSetBytes: 600, RSSBytes: 300, MemoryLimitBytes: 4096, SwapBytes: 8,
+		PageFaults: 5, MajorPageFaults: 6, Processes: 7,
+	}
+	for name, test := range map[string]struct {
+		read func(*testing.T) (Usage, error)
+		want Usage
+	}{
+		"version 1": {v1, whole},
+		"version 1 without limits, for the whole machine": {func(t *testing.T) (Usage, error) {
+			dir := tree(t, "memory.usage_in_bytes: 1000", "memory.limit_in_bytes: 9223372036854771712", "memory.stat: total_inactive_file 2000")
+			return usageOfV1(map[string]string{"memory": dir, "pids": dir})
+		}, Usage{MemoryBytes: 1000}},
+		"version 2": {func(t *testing.T) (Usage, error) { return usageOfV2(tree(t, v2...)) }, whole},
+		"version 2 without limits": {func(t *testing.T) (Usage, error) {
+			return usageOfV2(tree(t, append(without("memory.max", "memory.swap.current"), "memory.max: max")...))
+		}, Usage{
+			CPU: 1500 * time.Millisecond, MemoryBytes: 1000, WorkingSetBytes: 600, RSSBytes: 300, PageFaults: 5, MajorPageFaults: 6, Processes: 7,
+		}},
+		"version 2, the whole machine": {func(t *testing.T) (Usage, error) {
+			return usageOfV2(tree(t, without("memory.current", "memory.max", "memory.swap.current", "pids.current")...))
+		}, Usage{CPU: 1500 * time.Millisecond, MemoryBytes: 900, WorkingSetBytes: 500, RSSBytes: 300, PageFaults: 5, MajorPageFaults: 6}},
+		"version 2 without the controller of memory": {func(t *testing.T) (Usage, error) {
+			return usageOfV2(tree(t, "cpu.stat: usage_usec 1"))
+		}, Usage{CPU: time.Microsecond}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := test.read(t)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	if _, err := usageOfV2(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a cgroup that is not there: %v", err)
+	}
+	if _, err := usageOfV2(tree(t, "cpu.stat: usage_usec many")); err == nil || !strings.Contains(err.Error(), "cpu.stat") {
+		t.Errorf("a file that says nonsense: %v", err)
+	}
+}
+
+// TestUsageOfThisMachine reads what the kernel says of everything, whatever version it has.
+func TestUsageOfThisMachine(t *testing.T) {
+	machine := NewMachine("cgroupfs", clock.RealClock{})
+	if _, err := machine.mounts(); err != nil {
+		t.Skip(err)
+	}
+	usage, err := machine.Usage("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if usage.CPU <= 0 || usage.WorkingSetBytes == 0 || usage.WorkingSetBytes > usage.MemoryBytes || usage.At.IsZero() {
+		t.Errorf("the machine uses %+v", usage)
+	}
+	if _, err := machine.Usage("/there/is/none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a cgroup that is not there: %v", err)
+	}
+	if below := machine.Below("/there/is/none"); below != nil {
+		t.Errorf("below it there is %q", below)
+	}
+}
