@@ -16,9 +16,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -230,5 +232,58 @@ func TestCertificatesInFilesAndInTheKubeconfig(t *testing.T) {
 		if kubeconfig == relative && (way.CertFile != filepath.Join(dir, "node.crt") || len(way.CertData) > 0) {
 			t.Errorf("the certificate is in %q", way.CertFile)
 		}
+	}
+}
+
+// TestConnectionsThatHangCanBeClosed, and what is asked next is answered on another.
+func TestConnectionsThatHangCanBeClosed(t *testing.T) {
+	asked := make(chan struct{}, 10)
+	var hang atomic.Bool
+	hang.Store(true)
+	end := make(chan struct{})
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		if hang.Load() {
+			<-end
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if _, err := io.WriteString(w, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"node-1"}}`); err != nil && !hang.Load() {
+			t.Error(err)
+		}
+	}))
+	defer api.Close()
+	defer close(end)
+	client, err := apiclient.New(apiclient.Config{Kubeconfig: write(t, "server: '"+api.URL+"'", ""), Service: nodeconfig.NodeStatus, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if client.Coordination.GetRateLimiter() != nil {
+		t.Error("the requests are limited")
+	}
+	get := func() (lease coordinationv1.Lease, err error) {
+		err = client.Coordination.Get().Namespace("kube-node-lease").Resource("leases").Name("node-1").Do(t.Context()).Into(&lease)
+		return lease, err
+	}
+	failed := make(chan error, 1)
+	go func() {
+		_, err := get()
+		failed <- err
+	}()
+	<-asked
+	hang.Store(false)
+	client.CloseConnections()
+	select {
+	case err := <-failed:
+		// client-go asks again what only reads.
+		if err != nil {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("what hung still does")
+	}
+	<-asked
+	if lease, err := get(); err != nil || lease.Name != "node-1" {
+		t.Errorf("got the lease %q, %v", lease.Name, err)
 	}
 }
