@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,13 +78,19 @@ func restarts(t *testing.T, n *testNode, shown *history, d *deeds) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	log, err := readRuntimeLog(filepath.Join(n.Layout.Logs(), "containerd.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := len(shown.instances)
+	shown.complete(log, starts)
 	q := shown.causes(starts, d)
-	t.Logf("%d containers were seen, %d of them restarts; the log names %d starts; of %d ends it is not known how they were",
-		len(shown.instances), q.restarts, len(starts), q.unseen)
+	t.Logf("%d containers were made, %d of them between two looks; the log names %d starts, %d of them restarts; of %d it is unknown what was before",
+		len(shown.instances), len(shown.instances)-seen, len(starts), q.restarts, q.unknown)
 	for _, cause := range slices.Sorted(maps.Keys(q.causes)) {
 		t.Logf("%6d  %s", q.causes[cause], cause)
 	}
-	return q.problems
+	return append(q.problems, shown.overlaps()...)
 }
 
 func settings(t *testing.T) (seed uint64, duration time.Duration) {

@@ -5,17 +5,23 @@
 // What is checked:
 //
 //   - At the end the node comes to rest with exactly what is wanted, and with nothing left over.
-//   - At no time do two instances of one container run.
-//   - Every container that the runtime was seen to start has exactly one line in syncloop's log, written before the runtime was
-//     asked to start it, so that none is lost with a syncloop that is killed. The line and the container itself name the same cause
-//     and the same restart count.
+//   - At no time do two instances of one container run, by looks at the runtime and by the runtime's log.
+//   - Every container whose start the runtime was asked for has exactly one line in syncloop's log, written before that, so that none
+//     is lost with a syncloop that is killed. The line and the container itself name the same cause and the same restart count.
 //   - The cause is true. A first start has none before it in the pod; an exit code is the one that the container before it had;
 //     a changed spec, a replaced sandbox, a container that is gone are what the runtime has shown.
 //   - The cause has a cause: what ended was killed, stopped, removed or changed here, ends by itself, or was being started when its
 //     runtime was killed. So nothing restarts that nobody has touched; some pods are never touched, and stay as they are.
 //
-// The runtime is looked at ten times a second. What comes and goes in between is not judged, and counted; too many of those fail
-// the test. See inquiry_test.go for what the check finds.
+// The runtime is looked at ten times a second, and all that it was asked for is in its own log, also what comes and goes between two
+// looks: which containers were made, started and removed, and how each has ended. Every start is judged; a look adds what a container
+// says of itself. What happened while the runtime was dead nobody has logged: such a restart is counted as of unknown cause, and more
+// than a few of them fail the test. See inquiry_test.go for what the check finds.
+//
+// Not done to the node is a step of the clock: nobody can set the clock of single processes (a time namespace has no clock of the
+// day, and a library that is loaded before a static Go program changes nothing), and the machine's is everybody's. What a step
+// must not do is tried on fake clocks, where the time is used: back-off in services/syncloop/internal/decide and images, due times and
+// grace periods in worker and endings, ages of images in imagegc, first calls in probes, the record of pleg in relist.
 //
 // A run lasts three minutes. It can be repeated with QUARTET_CHAOS_SEED, as far as timing allows, and be made longer with
 // QUARTET_CHAOS_DURATION:

@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// instance is one container that the runtime has shown, as it was last seen.
+// instance is one container that the runtime has shown, as it was last seen, or has in its log.
 type instance struct {
 	id, sandbox    string
 	uid, pod, name string
@@ -23,19 +23,31 @@ type instance struct {
 	count       int
 	cause, spec string
 	created     time.Time
-	// started is true when it has run, since begun when that is known, and ended when it was seen to have ended, with a code and
-	// a reason.
+	// started is true when it has run, since begun when that is known, and ended when it was seen to have ended.
 	started, ended bool
 	begun          time.Time
-	code           int32
-	reason         string
+	// ends are how it has ended, by all who tell of that: a runtime that was killed may have forgotten what it has logged.
+	ends []end
+	// unseen is true of one that only the runtime's log has: what it is made from is not known.
+	unseen bool
+	// By the runtime's log: when it was to be started, when that had worked, when it has ended, and when it was to be removed. Zero
+	// when that is not there.
+	asked, running, exited, removed time.Time
 }
+
+// end is how a container has ended.
+type end struct {
+	code   int32
+	reason string
+}
+
+func (e end) String() string { return fmt.Sprintf("%d (%s)", e.code, e.reason) }
 
 func (i *instance) String() string {
 	return fmt.Sprintf("%s of %s (%s, restart %d, pod %s)", i.name, i.pod, i.id, i.count, i.uid)
 }
 
-// history is what the runtime has shown over the whole run.
+// history is what the runtime has shown over the whole run, and what its log has besides.
 type history struct {
 	watching sync.WaitGroup
 
@@ -111,7 +123,7 @@ func (h *history) see(ctx context.Context, r runtime, c *runtimeapi.Container) {
 		i.started, i.begun = true, time.Unix(0, s.GetStartedAt())
 	}
 	if s.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
-		i.ended, i.code, i.reason = true, s.GetExitCode(), s.GetReason()
+		i.ended, i.ends = true, []end{{s.GetExitCode(), s.GetReason()}}
 	}
 }
 
