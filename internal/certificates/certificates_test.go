@@ -1,0 +1,204 @@
+package certificates_test
+
+import (
+	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/internal/certificates"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func template(names ...string) *x509.CertificateRequest {
+	return &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}}, DNSNames: names, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)},
+	}
+}
+
+func requester(t *testing.T, s *signer, at clock.Clock) certificates.Requester {
+	t.Helper()
+	return certificates.Requester{API: s.api, Kind: certificates.Serving(), Store: certificates.Store{Dir: t.TempDir(), Name: "kubelet-server", Mode: 0o640}, Clock: at}
+}
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) { return done(), nil })
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+func TestACertificateThatIsSignedIsTheCurrentOne(t *testing.T) {
+	s := newSigner(t, time.Now())
+	r := requester(t, s, clock.RealClock{})
+	if _, err := r.Store.Load(); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("got %v, want that there is none", err)
+	}
+	for range 4 {
+		if err := r.Request(t.Context(), template("node-1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pair, err := r.Store.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pair.Leaf.Subject.CommonName != "system:node:node-1" || len(pair.Leaf.DNSNames) != 1 || pair.PrivateKey == nil {
+		t.Errorf("got %v for %v", pair.Leaf.Subject, pair.Leaf.DNSNames)
+	}
+	if mode := stat(t, r.Store.Current()).Mode().Perm(); mode != 0o640 {
+		t.Errorf("the file has mode %o", mode)
+	}
+	files, err := os.ReadDir(r.Store.Dir)
+	if err != nil || len(files) != 3 {
+		t.Errorf("the directory has %v, %v; want the link, its file and the one before", files, err)
+	}
+	for name, request := range s.requests {
+		if request.Spec.SignerName != "kubernetes.io/kubelet-serving" || len(request.Spec.Usages) != 2 {
+			t.Errorf("%s is for %s, %v", name, request.Spec.SignerName, request.Spec.Usages)
+		}
+	}
+}
+
+func stat(t *testing.T, path string) fs.FileInfo {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// TestAKilledProcessGoesOnWithItsRequest: what one asked for and waited for, the next gets by the same request.
+func TestAKilledProcessGoesOnWithItsRequest(t *testing.T) {
+	s := newSigner(t, time.Now())
+	s.verdict = ""
+	r := requester(t, s, clock.RealClock{})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Request(ctx, template()) }()
+	eventually(t, "it is waited for", s.looked)
+	cancel()
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "kubectl certificate approve node-csr-") {
+		t.Fatalf("got %v, want what to do", err)
+	}
+	s.set(func(s *signer) { s.verdict = certificatesv1.CertificateApproved })
+	if err := r.Request(t.Context(), template()); err != nil {
+		t.Fatal(err)
+	}
+	if s.count() != 1 {
+		t.Errorf("%d requests were made", s.count())
+	}
+}
+
+// TestARefusedRequestIsMadeAnew, with another key: the same would be refused for ever.
+func TestARefusedRequestIsMadeAnew(t *testing.T) {
+	s := newSigner(t, time.Now())
+	s.verdict = certificatesv1.CertificateDenied
+	r := requester(t, s, clock.RealClock{})
+	if err := r.Request(t.Context(), template()); err == nil || !strings.Contains(err.Error(), "Denied: Test: the test says so") {
+		t.Fatalf("got %v, want the reason", err)
+	}
+	s.set(func(s *signer) { s.verdict = certificatesv1.CertificateApproved })
+	if err := r.Request(t.Context(), template()); err != nil {
+		t.Fatal(err)
+	}
+	if s.count() != 2 {
+		t.Errorf("%d requests were made", s.count())
+	}
+}
+
+// managed runs a manager until the test ends.
+func managed(t *testing.T, r certificates.Requester, names func() []string) *certificates.Manager {
+	t.Helper()
+	m := certificates.New(certificates.Config{
+		Requester: r, Random: func() float64 { return 0.5 }, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Template: func() *x509.CertificateRequest { return template(names()...) },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); m.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	return m
+}
+
+func TestACertificateIsRenewedBeforeItExpires(t *testing.T) {
+	start := time.Now().Truncate(time.Second)
+	at := clocktesting.NewFakeClock(start)
+	s := newSigner(t, start)
+	m := managed(t, requester(t, s, at), func() []string { return []string{"node-1"} })
+	eventually(t, "there is one", func() bool { at.Step(250 * time.Millisecond); return m.Current() != nil })
+	first := m.Current().Leaf
+	if got := certificates.RenewAt(first, 0.5).Sub(first.NotBefore); got != 48*time.Minute {
+		t.Errorf("it is renewed after %v, want 80 %% of an hour", got)
+	}
+	s.set(func(s *signer) { s.begin = start.Add(47 * time.Minute); s.broken = http.StatusInternalServerError })
+	at.SetTime(start.Add(47 * time.Minute))
+	if m.Failures() != 0 {
+		t.Fatal("it was requested too early")
+	}
+	eventually(t, "requests fail", func() bool { at.Step(250 * time.Millisecond); return m.Failures() > 0 && m.Trouble() != "" })
+	if m.Current() == nil {
+		t.Error("the old one is not used until it expires")
+	}
+	s.set(func(s *signer) { s.broken = 0 })
+	eventually(t, "there is another", func() bool { at.Step(time.Second); return m.Current() != nil && m.Expires().After(first.NotAfter) })
+	if m.Trouble() != "" {
+		t.Errorf("trouble is left: %s", m.Trouble())
+	}
+}
+
+func TestOtherNamesGetAnotherCertificate(t *testing.T) {
+	at := clocktesting.NewFakeClock(time.Now())
+	s := newSigner(t, at.Now())
+	var more atomic.Bool
+	m := managed(t, requester(t, s, at), func() []string {
+		if more.Load() {
+			return []string{"node-1", "node-1.example"}
+		}
+		return []string{"node-1"}
+	})
+	eventually(t, "there is one", func() bool { at.Step(250 * time.Millisecond); return m.Current() != nil })
+	more.Store(true)
+	eventually(t, "it has both names", func() bool { at.Step(time.Second); return len(m.Current().Leaf.DNSNames) == 2 })
+}
+
+func TestWhatCannotBeReadIsReplaced(t *testing.T) {
+	at := clocktesting.NewFakeClock(time.Now())
+	s := newSigner(t, at.Now())
+	r := requester(t, s, at)
+	if err := os.WriteFile(r.Store.Current(), []byte("nothing"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := managed(t, r, func() []string { return nil })
+	eventually(t, "there is one", func() bool { at.Step(250 * time.Millisecond); return m.Current() != nil })
+}
+
+func TestTheStoreOfAPath(t *testing.T) {
+	store, ok := certificates.StoreOf("/var/lib/kubelet/pki/kubelet-client-current.pem", 0o600)
+	if !ok || store.Name != "kubelet-client" || store.Current() != filepath.Join("/var/lib/kubelet/pki", "kubelet-client-current.pem") {
+		t.Errorf("got %+v, %v", store, ok)
+	}
+	if _, ok := certificates.StoreOf("/etc/node.crt", 0o600); ok {
+		t.Error("a file of another name has a store")
+	}
+}
