@@ -48,6 +48,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/podcgroups"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstats"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
@@ -155,6 +156,7 @@ type engine struct {
 	limits *volumelimits.Keeper
 	// cgroups is nil when pods have none of their own.
 	cgroups *podcgroups.Tree
+	stats   *podstats.Stats
 	server  *engineserver.Server
 	garbage *imagegc.Collector
 	logs    containerLogs
@@ -234,6 +236,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	})
 	evicter := &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts, Events: e.events}
 	e.limits = volumeLimits(cfg, e, evicter)
+	e.stats = e.newStats()
 	e.server = engineserver.New(engineserver.Config{
 		Store: e.store, Workers: e.pool, Probes: e.probes.Describe, Volumes: e.volumes.Describe, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
 		Evicter: evicter,
@@ -270,6 +273,7 @@ func (e *engine) serve(ctx context.Context) error {
 	if e.cgroups != nil {
 		group.Go(func() error { return ended(ctx, e.cgroups.Run(ctx)) })
 	}
+	group.Go(func() error { return ended(ctx, e.stats.Run(ctx)) })
 	group.Go(func() error { return e.garbage.Run(ctx) })
 	e.logs.run(ctx, group.Go)
 	group.Go(func() error { return ended(ctx, e.dead.Run(ctx)) })

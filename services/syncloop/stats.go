@@ -1,0 +1,23 @@
+package main
+
+import (
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/podcgroups"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstats"
+)
+
+// newStats makes what says what pods and the node use.
+func (e *engine) newStats() *podstats.Stats {
+	kubelet := &e.cfg.Kubelet
+	cfg := podstats.Config{
+		NodeName: e.cfg.NodeName, Observed: e.store.AllObserved, Pod: e.store.Pod, Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}),
+		Runtime: e.runtime.Runtime, Images: e.runtime.Images, VolumePath: e.volumes.Path, VolumePeriod: kubelet.VolumeStatsAggPeriod.Duration,
+		RootDir: e.cfg.RootDir, Machine: podstats.ReadMachine, Clock: clock.RealClock{}, Logger: e.logger,
+	}
+	if *kubelet.CgroupsPerQOS {
+		names := podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot)
+		cfg.Names = &names
+	}
+	return podstats.New(cfg)
+}
