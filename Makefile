@@ -27,8 +27,9 @@ RUNTIME_MODULE := tools/runtime/go.mod tools/runtime/go.sum
 KUBERNETES := k8s.io/kubernetes
 KUBERNETES_VERSION = $(shell sed -n 's|.*$(KUBERNETES) \(v[^ ]*\).*|\1|p' tools/kube/go.mod)
 KUBERNETES_FLAGS = -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)"
-# What a cluster for tests consists of.
-CLUSTER := $(addprefix $(TOOLS)/,etcd kube-apiserver)
+# What a cluster for tests consists of. All but etcd are one program, which does what it is called.
+KUBERNETES_PROGRAMS := $(addprefix $(TOOLS)/,kube-apiserver kube-controller-manager kube-scheduler kubectl)
+CLUSTER := $(TOOLS)/etcd $(KUBERNETES_PROGRAMS)
 # Without the pages of gRPC's that nobody serves the linker can leave out what is never called: see test/linked.
 PRODUCT_FLAGS = -tags grpcnotrace -trimpath -ldflags "-s -w -X github.com/quartet-node/quartet/internal/buildinfo.version=$(VERSION)"
 # What pods are made of; the bundled runtime imports them.
@@ -142,9 +143,12 @@ $(TOOLS)/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
 	@CGO_ENABLED=0 $(PART) jaeger go -C tools/jaeger build -trimpath -ldflags "-s -w" -o $@ github.com/jaegertracing/jaeger/cmd/all-in-one
 	@touch $@
 
-$(TOOLS)/kube-apiserver: tools/kube/go.mod tools/kube/go.sum
-	@CGO_ENABLED=0 $(PART) $(@F) go -C tools/kube build $(KUBERNETES_FLAGS) -o $@ $(KUBERNETES)/cmd/$(@F)
+$(TOOLS)/kube: tools/kube/main.go tools/kube/go.mod tools/kube/go.sum
+	@CGO_ENABLED=0 $(PART) kube go -C tools/kube build $(KUBERNETES_FLAGS) -o $@ .
 	@touch $@
+
+$(KUBERNETES_PROGRAMS): $(TOOLS)/kube
+	@ln -sf kube $@
 
 $(TOOLS)/etcd: tools/kube/go.mod tools/kube/go.sum
 	@CGO_ENABLED=0 $(PART) etcd go -C tools/kube build -trimpath -ldflags "-s -w" -o $@ go.etcd.io/etcd/server/v3

@@ -15,6 +15,9 @@ import (
 // apiServerName is the name of the API server's binary.
 const apiServerName = "kube-apiserver"
 
+// nodeClient is the user that the API server is for the nodes, when somebody asks it for a log or runs a program in a container.
+const nodeClient = "kube-apiserver-kubelet-client"
+
 // newAPIServer writes the API server's certificates and keys, and makes it ready to be started.
 func (c *Cluster) newAPIServer(binDir string, o options) (*Server, error) {
 	serving, err := c.authority.serving()
@@ -25,9 +28,14 @@ func (c *Cluster) newAPIServer(binDir string, o options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	toNodes, err := c.authority.client(nodeClient, nil)
+	if err != nil {
+		return nil, err
+	}
 	file := func(name string) string { return filepath.Join(c.dir, name) }
 	for name, content := range map[string][]byte{
 		"ca.crt": c.authority.pem, "serving.crt": serving.cert, "serving.key": serving.key, "service-accounts.key": signing,
+		"to-nodes.crt": toNodes.cert, "to-nodes.key": toNodes.key,
 	} {
 		if err := os.WriteFile(file(name), content, 0o600); err != nil {
 			return nil, fmt.Errorf("write a file of the API server: %w", err)
@@ -41,6 +49,8 @@ func (c *Cluster) newAPIServer(binDir string, o options) (*Server, error) {
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(c.apiPort.number), "--permit-port-sharing",
 		"--tls-cert-file=" + file("serving.crt"), "--tls-private-key-file=" + file("serving.key"), "--client-ca-file=" + file("ca.crt"),
 		"--etcd-servers=http://" + c.etcdPort.address(),
+		"--kubelet-client-certificate=" + file("to-nodes.crt"), "--kubelet-client-key=" + file("to-nodes.key"),
+		"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname", "--enable-bootstrap-token-auth",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + file("service-accounts.key"),
 		"--service-account-signing-key-file=" + file("service-accounts.key"), "--service-cluster-ip-range=10.96.0.0/16",

@@ -1,13 +1,14 @@
 // Package cluster gives tests a real Kubernetes API server on a real etcd: the binaries that "make test-tools" builds from
-// tools/kube, as child processes on ports of the loopback interface, with certificates of their own. There is no controller, no
-// scheduler and no kubelet: what the API server does not do itself, a test does, such as creating the Node object.
+// tools/kube, as child processes on ports of the loopback interface, with certificates of their own. Without the option Controllers
+// there is no controller and no scheduler: what the API server does not do itself, a test does, such as binding a pod to a node.
+// With it the cluster is what kubeadm makes of a machine, but for network and names. There is never a kubelet.
 //
 //	c := cluster.Start(t)
 //	kubeconfig := c.Kubeconfig(t, cluster.NodeUser("node-1"), cluster.Nodes)
 //	pods, err := c.Client(t).CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
 //
 // A start takes some seconds, so tests of one package share one where they can: see Shared. A test can stop, kill, pause and start
-// each of the two (Server), let the history be forgotten (Compact), and put a Proxy between a client and the API server to break
+// each of its servers (Server), let the history be forgotten (Compact), and put a Proxy between a client and the API server to break
 // its connections. What the servers have logged is printed when the test fails.
 //
 // What a test needs and the machine lacks makes the test skip with the reason; with CI=true it fails instead.
@@ -19,6 +20,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"k8s.io/client-go/kubernetes"
@@ -44,22 +46,26 @@ const (
 // NodeUser is the name of a node as a user.
 func NodeUser(node string) string { return "system:node:" + node }
 
-// Cluster is an API server with its etcd.
+// Cluster is an API server with its etcd, and what makes a whole cluster of them, if that was asked for.
 type Cluster struct {
 	// APIServer is kube-apiserver, Etcd its data base.
 	APIServer, Etcd *Server
+	// ControllerManager and Scheduler are there with the option Controllers, else nil.
+	ControllerManager, Scheduler *Server
 
 	dir               string
 	authority         *authority
 	apiPort, etcdPort *port
+	// ports are all that are held.
+	ports []*port
 }
 
 // Option changes how the API server is started.
 type Option func(*options)
 
 type options struct {
-	serviceAccounts bool
-	flags           []string
+	serviceAccounts, controllers bool
+	flags, controllerFlags       []string
 }
 
 // ServiceAccounts leaves the admission plugin ServiceAccount on: every pod names a service account, which has to be there, and
@@ -71,11 +77,18 @@ func Flags(flags ...string) Option {
 	return func(o *options) { o.flags = append(o.flags, flags...) }
 }
 
+// Controllers adds kube-controller-manager and kube-scheduler, and what kubeadm sets up for them and for nodes that join: service
+// accounts and their tokens, the roles of kubeadm's bootstrap tokens, the signing of nodes' certificates. The flags are given to
+// kube-controller-manager after the others; a test that waits for a node to be missed makes the times shorter.
+func Controllers(flags ...string) Option {
+	return func(o *options) { o.controllers, o.serviceAccounts, o.controllerFlags = true, true, flags }
+}
+
 // Require skips a test when a binary has not been built, or fails it with CI=true. It returns the folder of the build's binaries.
 func Require(t testing.TB) string {
 	t.Helper()
 	binDir := harness.BinDir(t)
-	for _, name := range []string{etcdName, apiServerName} {
+	for _, name := range []string{etcdName, apiServerName, controllerManagerName, schedulerName} {
 		if _, err := os.Stat(filepath.Join(binDir, "tools", name)); err != nil {
 			harness.Require(t, fmt.Errorf("%w: run 'make test-tools' first", err))
 		}
@@ -92,7 +105,9 @@ func Start(t testing.TB, options ...Option) *Cluster {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(c.Etcd.logFrom(0) + c.APIServer.logFrom(0))
+			for _, server := range c.servers() {
+				t.Log(server.logFrom(0))
+			}
 		}
 		if err := c.Close(); err != nil {
 			t.Errorf("cluster: %v", err)
@@ -123,35 +138,61 @@ func (c *Cluster) start(ctx context.Context, binDir string, o options) (err erro
 	if c.authority, err = newAuthority(); err != nil {
 		return err
 	}
-	if c.etcdPort, err = holdPort(); err != nil {
+	if c.etcdPort, err = c.holdPort(); err != nil {
 		return err
 	}
-	if c.apiPort, err = holdPort(); err != nil {
+	if c.apiPort, err = c.holdPort(); err != nil {
 		return err
 	}
 	c.Etcd = newEtcd(c.dir, binDir, c.etcdPort)
 	if c.APIServer, err = c.newAPIServer(binDir, o); err != nil {
 		return err
 	}
-	if err := c.Etcd.start(ctx); err != nil {
-		return err
+	if o.controllers {
+		if err := c.newControllers(binDir, o); err != nil {
+			return err
+		}
 	}
-	return c.APIServer.start(ctx)
+	for _, server := range c.servers() {
+		if err := server.start(ctx); err != nil {
+			return err
+		}
+	}
+	if o.controllers {
+		return c.admit(ctx)
+	}
+	return nil
 }
 
-// Close ends both servers at once, for there is nothing to keep, and removes their data. It fails when a server has ended by
+// servers are all servers in the order in which they are started.
+func (c *Cluster) servers() []*Server {
+	var all []*Server
+	for _, server := range []*Server{c.Etcd, c.APIServer, c.ControllerManager, c.Scheduler} {
+		if server != nil {
+			all = append(all, server)
+		}
+	}
+	return all
+}
+
+// holdPort holds a port until Close.
+func (c *Cluster) holdPort() (*port, error) {
+	held, err := holdPort()
+	if err == nil {
+		c.ports = append(c.ports, held)
+	}
+	return held, err
+}
+
+// Close ends all servers at once, for there is nothing to keep, and removes their data. It fails when a server has ended by
 // itself before; everything is removed nevertheless.
 func (c *Cluster) Close() error {
 	var errs []error
-	for _, server := range []*Server{c.APIServer, c.Etcd} {
-		if server != nil {
-			errs = append(errs, server.kill())
-		}
+	for _, server := range slices.Backward(c.servers()) {
+		errs = append(errs, server.kill())
 	}
-	for _, port := range []*port{c.apiPort, c.etcdPort} {
-		if port != nil {
-			errs = append(errs, port.close())
-		}
+	for _, port := range c.ports {
+		errs = append(errs, port.close())
 	}
 	return errors.Join(append(errs, os.RemoveAll(c.dir))...)
 }
@@ -168,9 +209,22 @@ func (c *Cluster) Kubeconfig(t testing.TB, user string, groups ...string) string
 
 func (c *Cluster) writeKubeconfig(t testing.TB, url, user string, groups []string) string {
 	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := c.saveKubeconfig(path, url, user, groups); err != nil {
+		t.Fatalf("cluster: %v", err)
+	}
+	return path
+}
+
+// SaveKubeconfig is Kubeconfig into a file of the caller's.
+func (c *Cluster) SaveKubeconfig(path, user string, groups ...string) error {
+	return c.saveKubeconfig(path, c.URL(), user, groups)
+}
+
+func (c *Cluster) saveKubeconfig(path, url, user string, groups []string) error {
 	cert, err := c.authority.client(user, groups)
 	if err != nil {
-		t.Fatalf("cluster: %v", err)
+		return err
 	}
 	const name = "test"
 	config := clientcmdapi.NewConfig()
@@ -178,11 +232,10 @@ func (c *Cluster) writeKubeconfig(t testing.TB, url, user string, groups []strin
 	config.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: cert.cert, ClientKeyData: cert.key}
 	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	config.CurrentContext = name
-	path := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := clientcmd.WriteToFile(*config, path); err != nil {
-		t.Fatalf("cluster: write a kubeconfig: %v", err)
+		return fmt.Errorf("write a kubeconfig: %w", err)
 	}
-	return path
+	return nil
 }
 
 // Client is a client that may do everything.
@@ -194,9 +247,19 @@ func (c *Cluster) Client(t testing.TB) *kubernetes.Clientset {
 // ClientFor is a client that acts as a user in groups, as fast as it can. Its connections that are idle are closed when the test ends.
 func (c *Cluster) ClientFor(t testing.TB, user string, groups ...string) *kubernetes.Clientset {
 	t.Helper()
-	cert, err := c.authority.client(user, groups)
+	client, closeIdle, err := c.clientFor(user, groups)
 	if err != nil {
 		t.Fatalf("cluster: %v", err)
+	}
+	t.Cleanup(closeIdle)
+	return client
+}
+
+// clientFor returns also what closes the connections that are idle.
+func (c *Cluster) clientFor(user string, groups []string) (*kubernetes.Clientset, func(), error) {
+	cert, err := c.authority.client(user, groups)
+	if err != nil {
+		return nil, nil, err
 	}
 	config := &rest.Config{
 		Host:            c.URL(),
@@ -205,14 +268,10 @@ func (c *Cluster) ClientFor(t testing.TB, user string, groups ...string) *kubern
 	}
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
-		t.Fatalf("cluster: %v", err)
+		return nil, nil, err
 	}
-	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(httpClient.Transport) })
 	client, err := kubernetes.NewForConfigAndClient(config, httpClient)
-	if err != nil {
-		t.Fatalf("cluster: %v", err)
-	}
-	return client
+	return client, func() { utilnet.CloseIdleConnectionsFor(httpClient.Transport) }, err
 }
 
 // Compact makes the cluster forget its history: a watch from a resource version of before, and a list that goes on from one, fail

@@ -90,17 +90,25 @@ func (a *authority) issue(template *x509.Certificate) (pair, error) {
 	return pair{cert: encode("CERTIFICATE", der), key: keyPEM}, nil
 }
 
+// keyPEM is the key, for who signs in the cluster's name.
+func (a *authority) keyPEM() ([]byte, error) { return encodeKey(a.key) }
+
 // newKey makes a key and gives it in PEM too.
 func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a key: %w", err)
 	}
+	text, err := encodeKey(key)
+	return key, text, err
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a key: %w", err)
+		return nil, fmt.Errorf("encode a key: %w", err)
 	}
-	return key, encode("EC PRIVATE KEY", der), nil
+	return encode("EC PRIVATE KEY", der), nil
 }
 
 func encode(kind string, der []byte) []byte {

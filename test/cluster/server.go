@@ -25,7 +25,7 @@ const (
 	logTail = 16 << 10
 )
 
-// Server is one of the two processes of a cluster. It keeps its address, certificates and data when it is started again, so that
+// Server is one of the processes of a cluster. It keeps its address, certificates and data when it is started again, so that
 // clients come back to it. Its methods are for one goroutine at a time.
 type Server struct {
 	name string
@@ -103,7 +103,7 @@ func (s *Server) start(ctx context.Context) error {
 		return fmt.Errorf("start %s: %w", s.name, err)
 	}
 	cmd := exec.Command(s.path, s.args...)
-	// Nothing of this process's environment: both would take settings from it.
+	// Nothing of this process's environment: some would take settings from it.
 	cmd.Env = []string{}
 	cmd.Stdout, cmd.Stderr = log, log
 	// A test that is ended by force takes its servers along.

@@ -46,22 +46,27 @@ func (s *Shared) Cluster(t testing.TB) *Cluster {
 		t.Fatalf("cluster: %v", s.err)
 	}
 	c := s.cluster
-	etcdLog, apiServerLog := c.Etcd.logSize(), c.APIServer.logSize()
+	logged := map[*Server]int64{}
+	for _, server := range c.servers() {
+		logged[server] = server.logSize()
+	}
 	t.Cleanup(func() {
 		if err := c.restore(); err != nil {
 			t.Errorf("cluster: the next tests have no cluster: %v", err)
 		}
 		if t.Failed() {
-			t.Log(c.Etcd.logFrom(etcdLog) + c.APIServer.logFrom(apiServerLog))
+			for _, server := range c.servers() {
+				t.Log(server.logFrom(logged[server]))
+			}
 		}
 	})
 	return c
 }
 
-// restore lets both servers run, and returns when they are ready.
+// restore lets all servers run, and returns when they are ready.
 func (c *Cluster) restore() error {
 	ctx := context.Background()
-	for _, server := range []*Server{c.Etcd, c.APIServer} {
+	for _, server := range c.servers() {
 		if !server.running() {
 			if err := server.start(ctx); err != nil {
 				return err

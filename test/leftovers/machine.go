@@ -88,6 +88,7 @@ func programs() []string {
 	return []string{
 		"configmux", "pleg", "syncloop", "nodestatus", "quartet", "containerd", "containerd-shim", "containerd-shim-runc-v2", "ctr",
 		"runc", "dockerd", "docker-proxy", "docker-init", "pause", "hello", "jaeger", "etcd", "kube-apiserver",
+		"kube-controller-manager", "kube-scheduler", "kubectl",
 	}
 }
 

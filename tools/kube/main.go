@@ -1,0 +1,76 @@
+// Command kube is the programs of a Kubernetes cluster in one: kube-apiserver, kube-controller-manager, kube-scheduler and kubectl.
+// It is the one whose name it is called by, or whose name is its first argument:
+//
+//	ln -s kube kubectl && ./kubectl version
+//	./kube kube-scheduler --help
+//
+// They are Kubernetes' own, unchanged. Most of what they consist of is in each of them, so that one program is compiled and linked,
+// and kept in an image, in a third of the time and space that four take.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	_ "time/tzdata" // time zones of cron jobs, for an image that has none
+
+	"github.com/spf13/cobra"
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // ways to log in that a kubeconfig names
+	"k8s.io/component-base/cli"
+	"k8s.io/component-base/logs"
+	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of the clients
+	_ "k8s.io/component-base/metrics/prometheus/version"  // the metric kubernetes_build_info
+	"k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/util"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+)
+
+func main() { os.Exit(run()) }
+
+// run returns the exit code.
+func run() int {
+	programs := map[string]func() int{
+		"kube-apiserver":          server(apiserver.NewAPIServerCommand),
+		"kube-controller-manager": server(controllermanager.NewControllerManagerCommand),
+		"kube-scheduler":          server(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
+		"kubectl":                 kubectl,
+	}
+	if program, ok := programs[filepath.Base(os.Args[0])]; ok {
+		return program()
+	}
+	if len(os.Args) > 1 {
+		if program, ok := programs[os.Args[1]]; ok {
+			os.Args = os.Args[1:]
+			return program()
+		}
+	}
+	var names []string
+	for name := range programs {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	fmt.Fprintf(os.Stderr, "kube: call it by the name of one of its programs, or give that as the first argument: %s\n", strings.Join(names, ", "))
+	return 2
+}
+
+// server is a program that runs until it is told to end.
+func server(command func() *cobra.Command) func() int {
+	return func() int { return cli.Run(command()) }
+}
+
+// kubectl takes the verbosity of its logs from the arguments before it looks at anything else, for it logs from its start.
+func kubectl() int {
+	if _, err := logs.GlogSetter(cmd.GetLogVerbosity(os.Args)); err != nil {
+		fmt.Fprintln(os.Stderr, "kubectl:", err)
+		return 1
+	}
+	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
+		util.CheckErr(err) // says what went wrong and ends with its code
+	}
+	return 0
+}
