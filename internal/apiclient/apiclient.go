@@ -11,6 +11,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
@@ -31,6 +32,8 @@ import (
 type Config struct {
 	// Kubeconfig is the path of the file.
 	Kubeconfig string
+	// Await says that the file need not be there yet: until it is, requests fail with [ErrNotJoined].
+	Await bool
 	// Service is who asks. The API server logs it with the version, as the user agent "quartet-SERVICE/VERSION".
 	Service nodeconfig.Service
 	// QPS is how many requests a second are made in the long run, and Burst how many at once before that. As for the
@@ -46,7 +49,7 @@ type Config struct {
 // ConfigOf takes what is said of the API server out of the configuration of a service.
 func ConfigOf(service nodeconfig.Service, cfg nodeconfig.Config) Config {
 	k := cfg.Kubelet
-	out := Config{Kubeconfig: cfg.Kubeconfig, Service: service, Burst: k.KubeAPIBurst, ContentType: k.ContentType}
+	out := Config{Kubeconfig: cfg.Kubeconfig, Await: cfg.AwaitKubeconfig, Service: service, Burst: k.KubeAPIBurst, ContentType: k.ContentType}
 	if k.KubeAPIQPS != nil {
 		out.QPS = *k.KubeAPIQPS
 	}
@@ -65,6 +68,9 @@ type Client struct {
 
 	// Coordination is for coordination/v1: leases.
 	Coordination rest.Interface
+	// Authentication is for authentication/v1: who a token is of. Authorization is for authorization/v1: whether somebody may do
+	// something.
+	Authentication, Authorization rest.Interface
 
 	connections *http.Client
 	dialer      *connrotation.Dialer
@@ -72,25 +78,47 @@ type Client struct {
 
 // New returns a client. Nothing is asked of the API server yet, so it need not be there; what fails is [RESTConfig].
 func New(cfg Config) (*Client, error) {
-	way, err := RESTConfig(cfg)
+	c := &Client{dialer: newDialer()}
+	way, err := c.connect(cfg)
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{dialer: tracked(way)}
-	if c.connections, err = rest.HTTPClientFor(way); err == nil {
-		way.RateLimiter = limiter(way)
-		c.Core, err = c.group(way, v1.SchemeGroupVersion, v1.AddToScheme, authenticationv1.AddToScheme)
-	}
+	way.RateLimiter = limiter(way)
+	c.Core, err = c.group(way, v1.SchemeGroupVersion, v1.AddToScheme, authenticationv1.AddToScheme)
 	if err == nil {
 		c.Certificates, err = c.group(way, certificatesv1.SchemeGroupVersion, certificatesv1.AddToScheme)
 	}
 	if err == nil {
 		c.Coordination, err = c.group(way, coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme)
 	}
+	if err == nil {
+		c.Authentication, err = c.group(way, authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme)
+	}
+	if err == nil {
+		c.Authorization, err = c.group(way, authorizationv1.SchemeGroupVersion, authorizationv1.AddToScheme)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: making a client of it: %w", cfg.Kubeconfig, err)
 	}
 	return c, nil
+}
+
+// connect makes the connections that all of the client's requests share, and returns how they are made.
+func (c *Client) connect(cfg Config) (*rest.Config, error) {
+	if missing(cfg) {
+		way := asking(&rest.Config{Host: nowhere}, cfg)
+		c.connections = &http.Client{Timeout: cfg.Timeout, Transport: &awaited{cfg: cfg, dialer: c.dialer}}
+		return way, nil
+	}
+	way, err := RESTConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	way.Dial = c.dialer.DialContext
+	if c.connections, err = rest.HTTPClientFor(way); err != nil {
+		return nil, fmt.Errorf("%s: making a client of it: %w", cfg.Kubeconfig, err)
+	}
+	return way, nil
 }
 
 // group returns the REST client for a group version. Its types, and others that requests of it carry, each of types makes known.
@@ -141,11 +169,16 @@ func RESTConfig(cfg Config) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Kubeconfig, err)
 	}
+	return asking(way, cfg), nil
+}
+
+// asking adds how requests are made.
+func asking(way *rest.Config, cfg Config) *rest.Config {
 	way.UserAgent = fmt.Sprintf("quartet-%s/%s", cfg.Service, buildinfo.Version())
 	way.ContentType, way.AcceptContentTypes = cfg.ContentType, cfg.ContentType
 	if cfg.ContentType != runtime.ContentTypeJSON {
 		way.AcceptContentTypes += "," + runtime.ContentTypeJSON
 	}
 	way.QPS, way.Burst, way.Timeout = float32(cfg.QPS), int(cfg.Burst), cfg.Timeout
-	return way, nil
+	return way
 }

@@ -4,7 +4,6 @@ import (
 	"net"
 	"time"
 
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 )
 
@@ -15,11 +14,9 @@ const (
 	keepAlive   = 30 * time.Second
 )
 
-// tracked has the connections of a client be made by a dialer that knows them all.
-func tracked(way *rest.Config) *connrotation.Dialer {
-	dialer := connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext)
-	way.Dial = dialer.DialContext
-	return dialer
+// newDialer returns what makes the connections of a client and knows them all.
+func newDialer() *connrotation.Dialer {
+	return connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext)
 }
 
 // CloseConnections closes every connection of the client, also those that are in use: what is under way fails, or is asked

@@ -41,6 +41,15 @@ type Config struct {
 	// Kubeconfig is for all but pleg: the absolute path of the file that says how to reach an API server, which could be
 	// read unless it is below HostRoot. Empty for a node that is standalone.
 	Kubeconfig string
+	// AwaitKubeconfig says that Kubeconfig need not be there yet, for nodestatus writes it when the node has joined its cluster.
+	AwaitKubeconfig bool
+	// BootstrapKubeconfig is nodestatus's: the absolute path of the file that leads to the API server until the node has a
+	// certificate of its own; empty for a node that does not join by itself.
+	BootstrapKubeconfig string
+	// CertDir is nodestatus's: the absolute path of the directory for that certificate.
+	CertDir string
+	// APIAddress is syncloop's: the IP address that the authenticated API is served on.
+	APIAddress string
 	// Listen is the address that this service serves on.
 	Listen string
 	// MetricsListen is where the service serves its metrics: unix:///ABSOLUTE/PATH, or a loopback HOST:PORT. Empty is nowhere.

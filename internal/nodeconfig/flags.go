@@ -31,6 +31,7 @@ type flags struct {
 	replaySpeed                float64
 	hostPrivileges             PrivilegeFlags
 	secretUIDs                 string
+	join                       joinFlags
 	given                      func(flag string) bool
 }
 

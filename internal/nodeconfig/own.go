@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 	if UsesAPIServer(service) {
 		set.StringVar(&f.kubeconfig, "kubeconfig", "", "`FILE` that says how to reach an API server; without it the node is standalone")
 	}
+	f.join.add(service, set)
 	switch service {
 	case ConfigMux:
 		set.StringVar(&f.podManifestPath, "pod-manifest-path", "", "`PATH` of the directory or file of static pods, instead of the file's staticPodPath")
@@ -41,8 +43,9 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 // ownFlags says what the flags of addOwnFlags say.
 func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 	cfg.Standby, cfg.ReadOnly = f.standby, f.readOnly
+	f.joining(service, cfg, fail)
 	if f.kubeconfig != "" {
-		cfg.Kubeconfig = f.kubeconfigPath(fail)
+		cfg.Kubeconfig = f.kubeconfigPath(cfg.AwaitKubeconfig, fail)
 	}
 	if f.readOnly && cfg.Listen == cfg.Peers.Of(service) {
 		fail("read-only", "needs an address of its own, for the node's pleg serves on %s: add --listen unix:///PATH", cfg.Listen)
@@ -69,9 +72,9 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 	}
 }
 
-// kubeconfigPath returns the absolute path of the kubeconfig once that could be read. In a container with the machine's root elsewhere
-// it is a path of the machine, which is not looked at before that is the process's root.
-func (f *flags) kubeconfigPath(fail failure) string {
+// kubeconfigPath returns the absolute path of the kubeconfig once that could be read; one that is awaited need not be there. In a
+// container with the machine's root elsewhere it is a path of the machine, which is not looked at before that is the process's root.
+func (f *flags) kubeconfigPath(awaited bool, fail failure) string {
 	if f.given("host-root") && filepath.Clean(f.hostRoot) != "/" {
 		if !filepath.IsAbs(f.kubeconfig) {
 			fail("kubeconfig", "%q must be an absolute path of the machine, as --host-root is given", f.kubeconfig)
@@ -79,6 +82,9 @@ func (f *flags) kubeconfigPath(fail failure) string {
 		return f.kubeconfig
 	}
 	path, err := readableFile(f.kubeconfig)
+	if awaited && errors.Is(err, fs.ErrNotExist) {
+		path, err = filepath.Abs(f.kubeconfig)
+	}
 	if err != nil {
 		fail("kubeconfig", "%w: name a file that exists and may be read, or leave the flag out for a node without an API server", err)
 	}

@@ -1,0 +1,92 @@
+package apiclient
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"sync/atomic"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/connrotation"
+)
+
+// nowhere is the server of a client whose kubeconfig is not there yet: nothing is ever sent to it.
+const nowhere = "https://kubeconfig.invalid"
+
+// ErrNotJoined is what requests fail with while the kubeconfig is not there yet.
+var ErrNotJoined = errors.New("the node has not joined its cluster yet: nodestatus writes the kubeconfig when it has, and says in its health what it waits for")
+
+// awaited is the way to an API server whose kubeconfig somebody has yet to write. It is read for each request until it is there;
+// what is wrong with it then is what the request fails with.
+type awaited struct {
+	cfg Config
+	// dialer makes the connections.
+	dialer *connrotation.Dialer
+	open   atomic.Pointer[opened]
+}
+
+// opened is what the kubeconfig leads to.
+type opened struct {
+	server  *url.URL
+	through http.RoundTripper
+}
+
+// missing reports whether a kubeconfig that is waited for is not there yet.
+func missing(cfg Config) bool {
+	if !cfg.Await {
+		return false
+	}
+	_, err := os.Stat(cfg.Kubeconfig)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// RoundTrip implements http.RoundTripper.
+func (a *awaited) RoundTrip(r *http.Request) (*http.Response, error) {
+	way, err := a.way()
+	if err != nil {
+		if r.Body != nil {
+			err = errors.Join(err, r.Body.Close())
+		}
+		return nil, err
+	}
+	to := r.Clone(r.Context())
+	to.Host = ""
+	to.URL.Scheme, to.URL.Host, to.URL.Path = way.server.Scheme, way.server.Host, path.Join("/", way.server.Path, r.URL.Path)
+	return way.through.RoundTrip(to)
+}
+
+func (a *awaited) way() (*opened, error) {
+	if way := a.open.Load(); way != nil {
+		return way, nil
+	}
+	if missing(a.cfg) {
+		return nil, fmt.Errorf("%s: %w", a.cfg.Kubeconfig, ErrNotJoined)
+	}
+	config, err := RESTConfig(a.cfg)
+	if err != nil {
+		return nil, err
+	}
+	config.Dial = a.dialer.DialContext
+	server, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a.cfg.Kubeconfig, err)
+	}
+	through, err := rest.TransportFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a.cfg.Kubeconfig, err)
+	}
+	a.open.CompareAndSwap(nil, &opened{server: server, through: through})
+	return a.open.Load(), nil
+}
+
+// CloseIdleConnections closes what is open and not in use.
+func (a *awaited) CloseIdleConnections() {
+	if way := a.open.Load(); way != nil {
+		utilnet.CloseIdleConnectionsFor(way.through)
+	}
+}

@@ -1,0 +1,55 @@
+package nodeconfig
+
+import (
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+)
+
+// certDirName is the default of --cert-dir, in the state directory.
+const certDirName = "pki"
+
+// joinFlags are for a node that joins its cluster by itself: nodestatus does that, the others wait for it.
+type joinFlags struct {
+	bootstrapKubeconfig, certDir string
+	awaitKubeconfig              bool
+}
+
+func (f *joinFlags) add(service Service, set *pflag.FlagSet) {
+	switch service {
+	case ConfigMux, SyncLoop:
+		set.BoolVar(&f.awaitKubeconfig, "await-kubeconfig", false, "the file of --kubeconfig need not be there yet: nodestatus writes it when the node joins its cluster")
+	case NodeStatus:
+		set.StringVar(&f.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`FILE` that says how to reach an API server until the node has a certificate of its own; --kubeconfig is written then")
+		set.StringVar(&f.certDir, "cert-dir", "", "`DIR` for the certificate that the node has from joining (default: \"pki\" in the state directory)")
+	case PLEG:
+	}
+}
+
+// join says what the flags of joinFlags say. It runs before the kubeconfig is looked for.
+func (f *flags) joining(service Service, cfg *Config, fail failure) {
+	cfg.AwaitKubeconfig = f.join.awaitKubeconfig
+	if service == NodeStatus {
+		cfg.CertDir = filepath.Join(cfg.StateDir, certDirName)
+		if f.join.certDir != "" {
+			cfg.CertDir = f.join.certDir
+		}
+		if !filepath.IsAbs(cfg.CertDir) {
+			fail("cert-dir", "%q must be an absolute path", cfg.CertDir)
+		}
+	}
+	if f.join.bootstrapKubeconfig != "" {
+		path, err := readableFile(f.join.bootstrapKubeconfig)
+		if err != nil {
+			fail("bootstrap-kubeconfig", "%w: name a file that exists and may be read, or leave the flag out when the node has a --kubeconfig", err)
+		}
+		cfg.BootstrapKubeconfig, cfg.AwaitKubeconfig = path, true
+	}
+	if cfg.AwaitKubeconfig && f.kubeconfig == "" {
+		flag := "await-kubeconfig"
+		if service == NodeStatus {
+			flag = "bootstrap-kubeconfig"
+		}
+		fail(flag, "needs --kubeconfig with the path of the file that is written when the node has joined")
+	}
+}
