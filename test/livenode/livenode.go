@@ -30,6 +30,8 @@ type Node struct {
 	Layout layout.Layout
 	// Env is what its processes get beside this process's environment.
 	Env []string
+	// Flags are given to "quartet up" by Up, beside those that keep the node apart from others: --kubeconfig for example.
+	Flags []string
 
 	quartet string
 	port    string
@@ -97,7 +99,7 @@ func (n *Node) Command(ctx context.Context, args ...string) (string, error) {
 
 // Up starts the node in the background, and returns when it is healthy.
 func (n *Node) Up(ctx context.Context) error {
-	_, err := n.Command(ctx, "up", "--detach", "--read-only-port", n.port)
+	_, err := n.Command(ctx, append([]string{"up", "--detach", "--read-only-port", n.port}, n.Flags...)...)
 	return err
 }
 

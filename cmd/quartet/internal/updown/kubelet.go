@@ -2,9 +2,10 @@ package updown
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/yaml"
 
@@ -13,8 +14,8 @@ import (
 )
 
 // configHeader tells whoever opens the file where its content comes from.
-const configHeader = `# Written by "quartet up"; changes are overwritten by the next start. To run a node with a file of your own, start
-# "quartet node --config FILE" against a container runtime.
+const configHeader = `# Written by "quartet up"; changes are overwritten by the next start. "quartet up --config FILE" begins with a file of your own;
+# "quartet node --config FILE" takes it as it is, against a container runtime that you name.
 `
 
 const (
@@ -23,42 +24,52 @@ const (
 	dirMode       = 0o700
 )
 
-// settings is the part of the configuration that is about this node: only what differs from the kubelet's defaults.
-type settings struct {
-	metav1.TypeMeta          `json:",inline"`
-	StaticPodPath            string `json:"staticPodPath"`
-	FileCheckFrequency       string `json:"fileCheckFrequency"`
-	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint"`
-	PodLogsDir               string `json:"podLogsDir"`
-	CgroupRoot               string `json:"cgroupRoot"`
-	Address                  string `json:"address"`
-	ReadOnlyPort             int32  `json:"readOnlyPort"`
+// defaults are what the file of --config may say otherwise.
+func defaults() map[string]any {
+	return map[string]any{"fileCheckFrequency": "20s", "address": readOnlyAddress}
 }
 
-// kubeletConfig is the configuration of a node with the bundled runtime.
-func kubeletConfig(l layout.Layout, manifests string, readOnlyPort int32) (string, error) {
-	body, err := yaml.Marshal(settings{
-		TypeMeta: metav1.TypeMeta{
-			APIVersion: kubeletconfigv1beta1.SchemeGroupVersion.String(),
-			Kind:       "KubeletConfiguration",
-		},
-		StaticPodPath:            manifests,
-		FileCheckFrequency:       "20s",
-		ContainerRuntimeEndpoint: l.RuntimeEndpoint(),
-		PodLogsDir:               l.PodLogs(),
-		CgroupRoot:               l.CgroupRoot(),
-		Address:                  readOnlyAddress,
-		ReadOnlyPort:             readOnlyPort,
-	})
+// own are the fields that the node and its runtime depend on, whatever a file says.
+func own(l layout.Layout, manifests string, readOnlyPort int32) map[string]any {
+	return map[string]any{
+		"apiVersion":               kubeletconfigv1beta1.SchemeGroupVersion.String(),
+		"kind":                     "KubeletConfiguration",
+		"staticPodPath":            manifests,
+		"containerRuntimeEndpoint": l.RuntimeEndpoint(),
+		"podLogsDir":               l.PodLogs(),
+		"cgroupRoot":               l.CgroupRoot(),
+		"readOnlyPort":             readOnlyPort,
+	}
+}
+
+// kubeletConfig is the configuration of a node with the bundled runtime: the defaults, over them the given KubeletConfiguration
+// (YAML; it may be empty), over all what is the node's own.
+func kubeletConfig(l layout.Layout, given []byte, manifests string, readOnlyPort int32) (string, error) {
+	config := defaults()
+	if err := yaml.Unmarshal(given, &config); err != nil {
+		return "", fmt.Errorf("reading the file of --config: %w", err)
+	}
+	if kind, ok := config["kind"]; ok && kind != "KubeletConfiguration" {
+		return "", fmt.Errorf("the file of --config is a %v: it must be a KubeletConfiguration (kubelet.config.k8s.io/v1beta1)", kind)
+	}
+	maps.Copy(config, own(l, manifests, readOnlyPort))
+	body, err := yaml.Marshal(config)
 	if err != nil {
 		return "", fmt.Errorf("writing the node's configuration: %w", err)
 	}
 	return configHeader + string(body), nil
 }
 
-// writeConfig makes the manifests directory and writes the configuration.
-func writeConfig(l layout.Layout, manifests string, readOnlyPort int32) error {
-	config, err := kubeletConfig(l, manifests, readOnlyPort)
+// writeConfig makes the manifests directory and writes the configuration, which begins with the file of --config if there is one.
+func writeConfig(l layout.Layout, file, manifests string, readOnlyPort int32) error {
+	var given []byte
+	if file != "" {
+		var err error
+		if given, err = os.ReadFile(filepath.Clean(file)); err != nil {
+			return fmt.Errorf("reading the file of --config: %w", err)
+		}
+	}
+	config, err := kubeletConfig(l, given, manifests, readOnlyPort)
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ const (
 
 type upOptions struct {
 	stateDir, manifests, kubeconfig string
+	config, hostnameOverride        string
 	readOnlyPort                    int32
 	detach                          bool
 	verbosity                       int
@@ -62,6 +63,8 @@ stops everything.`,
 	target.AddFlag(flags, &opts.stateDir)
 	flags.StringVar(&opts.manifests, "manifests", "", "`directory` to read pods from; manifests in the state directory when empty")
 	flags.StringVar(&opts.kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server; without it the node is standalone")
+	flags.StringVar(&opts.config, "config", "", "`file` with a KubeletConfiguration to begin with; what the node's own runtime and --read-only-port need is set over it")
+	flags.StringVar(&opts.hostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")
 	flags.Int32Var(&opts.readOnlyPort, "read-only-port", defaultReadOnlyPort, "`port` of /pods and /healthz on 127.0.0.1; another node on this machine needs another")
 	opts.hostPrivileges.Add(flags)
 	flags.IntVarP(&opts.verbosity, "v", "v", 0, "how much the services log: 0 is what an operator needs, 4 is for debugging")
@@ -91,9 +94,12 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 	if opts.manifests, err = filepath.Abs(opts.manifests); err != nil {
 		return fmt.Errorf("making --manifests absolute: %w", err)
 	}
-	if opts.kubeconfig != "" {
-		if opts.kubeconfig, err = filepath.Abs(opts.kubeconfig); err != nil {
-			return fmt.Errorf("making --kubeconfig absolute: %w", err)
+	for flag, file := range map[string]*string{"--kubeconfig": &opts.kubeconfig, "--config": &opts.config} {
+		if *file == "" {
+			continue
+		}
+		if *file, err = filepath.Abs(*file); err != nil {
+			return fmt.Errorf("making %s absolute: %w", flag, err)
 		}
 	}
 	binDir, err := nodecmd.BinDir()
@@ -131,7 +137,7 @@ func (n *node) prepare(ctx context.Context) (err error) {
 			return checkPort(n.opts.readOnlyPort)
 		}},
 		{"configuration", func() (string, error) {
-			return n.layout.ConfigFile(), writeConfig(n.layout, n.opts.manifests, n.opts.readOnlyPort)
+			return n.layout.ConfigFile(), writeConfig(n.layout, n.opts.config, n.opts.manifests, n.opts.readOnlyPort)
 		}},
 		{"runtime's files", func() (string, error) {
 			return n.layout.Runtime(), n.bundle.Prepare()
@@ -223,11 +229,12 @@ func ignoreEnd(ctx context.Context, err error) error {
 
 func (n *node) nodeOptions() nodecmd.Options {
 	return nodecmd.Options{
-		ConfigFile:     n.layout.ConfigFile(),
-		Kubeconfig:     n.opts.kubeconfig,
-		HostPrivileges: n.opts.hostPrivileges,
-		StateDir:       n.layout.StateDir(),
-		Verbosity:      n.opts.verbosity,
+		ConfigFile:       n.layout.ConfigFile(),
+		Kubeconfig:       n.opts.kubeconfig,
+		HostnameOverride: n.opts.hostnameOverride,
+		HostPrivileges:   n.opts.hostPrivileges,
+		StateDir:         n.layout.StateDir(),
+		Verbosity:        n.opts.verbosity,
 	}
 }
 

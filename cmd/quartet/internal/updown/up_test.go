@@ -2,7 +2,10 @@ package updown
 
 import (
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -42,5 +45,57 @@ func TestUpRefusesSourcesThatDoNotExistBeforeItStartsAnything(t *testing.T) {
 	const want = `the configuration is wrong: --host-pid-sources: "files" is no source of pods: name file, http, api, local, separated by commas, or * for all`
 	if err := cmd.ExecuteContext(t.Context()); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// A node begins with a file of the operator's, and is still a node of its own: where its runtime is, and its cgroups, no file says.
+func TestUpBeginsWithAFileAndKeepsWhatItsRuntimeNeeds(t *testing.T) {
+	l, err := layout.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "kubelet.yaml")
+	const given = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+clusterDomain: cluster.local
+fileCheckFrequency: 5s
+cgroupRoot: /elsewhere
+readOnlyPort: 10255
+`
+	if err := os.WriteFile(file, []byte(given), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeConfig(l, file, l.Manifests(), 11255); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(l.ConfigFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"clusterDomain: cluster.local\n", "fileCheckFrequency: 5s\n", "address: 127.0.0.1\n",
+		"cgroupRoot: " + l.CgroupRoot() + "\n", "readOnlyPort: 11255\n", "staticPodPath: " + l.Manifests() + "\n",
+	} {
+		if !strings.Contains(string(content), want) {
+			t.Errorf("the configuration lacks %q:\n%s", want, content)
+		}
+	}
+}
+
+func TestUpRefusesAFileThatIsNoConfiguration(t *testing.T) {
+	l, err := layout.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for given, want := range map[string]string{
+		"kind: Pod\n": "the file of --config is a Pod: it must be a KubeletConfiguration (kubelet.config.k8s.io/v1beta1)",
+		"- a\n":       "reading the file of --config: ",
+	} {
+		if _, err := kubeletConfig(l, []byte(given), l.Manifests(), 0); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", given, err, want)
+		}
+	}
+	if err := writeConfig(l, "/no/such/file", l.Manifests(), 0); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
+		t.Errorf("a file that is not there: %v", err)
 	}
 }
