@@ -1495,7 +1495,10 @@ type GetHealthResponse struct {
 	// When the loop last turned; unset before the first turn.
 	LastTurnAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_turn_at,json=lastTurnAt,proto3" json:"last_turn_at,omitempty"`
 	// How many pods it runs.
-	Pods          int32 `protobuf:"varint,4,opt,name=pods,proto3" json:"pods,omitempty"`
+	Pods int32 `protobuf:"varint,4,opt,name=pods,proto3" json:"pods,omitempty"`
+	// How much is left of what nodestatus has no access to; nodestatus compares it with the thresholds of evictions. A signal that
+	// could not be read is not among them.
+	Readings      []*SignalReading `protobuf:"bytes,5,rep,name=readings,proto3" json:"readings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1556,6 +1559,86 @@ func (x *GetHealthResponse) GetPods() int32 {
 		return x.Pods
 	}
 	return 0
+}
+
+func (x *GetHealthResponse) GetReadings() []*SignalReading {
+	if x != nil {
+		return x.Readings
+	}
+	return nil
+}
+
+// SignalReading is how much is left of a resource of the node.
+type SignalReading struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The kubelet's name of the signal: "imagefs.available", "imagefs.inodesFree" or "allocatableMemory.available".
+	Signal string `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
+	// How much is left: bytes or inodes.
+	Available int64 `protobuf:"varint,2,opt,name=available,proto3" json:"available,omitempty"`
+	// How much there is in all.
+	Capacity int64 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	// When it was read.
+	ReadAt        *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignalReading) Reset() {
+	*x = SignalReading{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignalReading) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignalReading) ProtoMessage() {}
+
+func (x *SignalReading) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignalReading.ProtoReflect.Descriptor instead.
+func (*SignalReading) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SignalReading) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
+func (x *SignalReading) GetAvailable() int64 {
+	if x != nil {
+		return x.Available
+	}
+	return 0
+}
+
+func (x *SignalReading) GetCapacity() int64 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+func (x *SignalReading) GetReadAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
 }
 
 var File_quartet_engine_v1_engine_proto protoreflect.FileDescriptor
@@ -1651,13 +1734,19 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x120\n" +
 	"\x14grace_period_seconds\x18\x04 \x01(\x03R\x12gracePeriodSeconds\"\x12\n" +
 	"\x10EvictPodResponse\"\x12\n" +
-	"\x10GetHealthRequest\"\x99\x01\n" +
+	"\x10GetHealthRequest\"\xd7\x01\n" +
 	"\x11GetHealthResponse\x12\x18\n" +
 	"\ahealthy\x18\x01 \x01(\bR\ahealthy\x12\x18\n" +
 	"\areasons\x18\x02 \x03(\tR\areasons\x12<\n" +
 	"\flast_turn_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastTurnAt\x12\x12\n" +
-	"\x04pods\x18\x04 \x01(\x05R\x04pods*\x80\x01\n" +
+	"\x04pods\x18\x04 \x01(\x05R\x04pods\x12<\n" +
+	"\breadings\x18\x05 \x03(\v2 .quartet.engine.v1.SignalReadingR\breadings\"\x96\x01\n" +
+	"\rSignalReading\x12\x16\n" +
+	"\x06signal\x18\x01 \x01(\tR\x06signal\x12\x1c\n" +
+	"\tavailable\x18\x02 \x01(\x03R\tavailable\x12\x1a\n" +
+	"\bcapacity\x18\x03 \x01(\x03R\bcapacity\x123\n" +
+	"\aread_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x06readAt*\x80\x01\n" +
 	"\vWorkerState\x12\x1c\n" +
 	"\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14WORKER_STATE_SYNCING\x10\x01\x12\x1c\n" +
@@ -1697,7 +1786,7 @@ func file_quartet_engine_v1_engine_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(WorkerState)(0),               // 0: quartet.engine.v1.WorkerState
 	(VolumeState)(0),               // 1: quartet.engine.v1.VolumeState
@@ -1723,57 +1812,60 @@ var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(*EvictPodResponse)(nil),       // 21: quartet.engine.v1.EvictPodResponse
 	(*GetHealthRequest)(nil),       // 22: quartet.engine.v1.GetHealthRequest
 	(*GetHealthResponse)(nil),      // 23: quartet.engine.v1.GetHealthResponse
-	(*v1.Frame)(nil),               // 24: quartet.stream.v1.Frame
-	(*timestamppb.Timestamp)(nil),  // 25: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 26: google.protobuf.Duration
+	(*SignalReading)(nil),          // 24: quartet.engine.v1.SignalReading
+	(*v1.Frame)(nil),               // 25: quartet.stream.v1.Frame
+	(*timestamppb.Timestamp)(nil),  // 26: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 27: google.protobuf.Duration
 }
 var file_quartet_engine_v1_engine_proto_depIdxs = []int32{
 	0,  // 0: quartet.engine.v1.Pod.worker_state:type_name -> quartet.engine.v1.WorkerState
 	3,  // 1: quartet.engine.v1.ListPodsResponse.pods:type_name -> quartet.engine.v1.Pod
-	24, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
+	25, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
 	3,  // 3: quartet.engine.v1.WatchPodsResponse.pod:type_name -> quartet.engine.v1.Pod
-	24, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	25, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
 	10, // 5: quartet.engine.v1.WatchPodEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
-	25, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
+	26, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
 	13, // 7: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
 	0,  // 8: quartet.engine.v1.Worker.state:type_name -> quartet.engine.v1.WorkerState
-	25, // 9: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
-	25, // 10: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
-	25, // 11: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
+	26, // 9: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
+	26, // 10: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
+	26, // 11: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
 	16, // 12: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
 	15, // 13: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
 	14, // 14: quartet.engine.v1.Worker.volumes:type_name -> quartet.engine.v1.Volume
 	1,  // 15: quartet.engine.v1.Volume.state:type_name -> quartet.engine.v1.VolumeState
-	25, // 16: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
-	25, // 17: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
+	26, // 16: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
+	26, // 17: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
 	2,  // 18: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
-	25, // 19: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
-	25, // 20: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
+	26, // 19: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
+	26, // 20: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
 	2,  // 21: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
-	25, // 22: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
-	25, // 23: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
-	26, // 24: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
+	26, // 22: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
+	26, // 23: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
+	27, // 24: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
 	19, // 25: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
-	25, // 26: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
-	4,  // 27: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
-	6,  // 28: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
-	8,  // 29: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
-	11, // 30: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
-	17, // 31: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
-	20, // 32: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
-	22, // 33: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
-	5,  // 34: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
-	7,  // 35: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
-	9,  // 36: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
-	12, // 37: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
-	18, // 38: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
-	21, // 39: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
-	23, // 40: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
-	34, // [34:41] is the sub-list for method output_type
-	27, // [27:34] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	26, // 26: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
+	24, // 27: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
+	26, // 28: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
+	4,  // 29: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
+	6,  // 30: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
+	8,  // 31: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
+	11, // 32: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
+	17, // 33: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
+	20, // 34: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
+	22, // 35: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
+	5,  // 36: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
+	7,  // 37: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
+	9,  // 38: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
+	12, // 39: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
+	18, // 40: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
+	21, // 41: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
+	23, // 42: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
+	36, // [36:43] is the sub-list for method output_type
+	29, // [29:36] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_quartet_engine_v1_engine_proto_init() }
@@ -1787,7 +1879,7 @@ func file_quartet_engine_v1_engine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_engine_v1_engine_proto_rawDesc), len(file_quartet_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

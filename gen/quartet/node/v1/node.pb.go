@@ -12,6 +12,7 @@ import (
 	v1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -35,7 +36,8 @@ type Node struct {
 	Synced bool `protobuf:"varint,2,opt,name=synced,proto3" json:"synced,omitempty"`
 	// True when this node belongs to no cluster.
 	Standalone bool `protobuf:"varint,3,opt,name=standalone,proto3" json:"standalone,omitempty"`
-	// What presses on the node now; empty when nothing does.
+	// What presses on the node now, grace periods over; empty when nothing does. syncloop makes room for it: it removes what nobody
+	// needs and evicts pods. The conditions of the Node may say pressure before and after.
 	EvictionSignals []*EvictionSignal `protobuf:"bytes,4,rep,name=eviction_signals,json=evictionSignals,proto3" json:"eviction_signals,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -103,14 +105,16 @@ func (x *Node) GetEvictionSignals() []*EvictionSignal {
 type EvictionSignal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The kubelet's name of the signal: "memory.available", "nodefs.available", "nodefs.inodesFree",
-	// "imagefs.available", "imagefs.inodesFree", "pid.available".
+	// "imagefs.available", "imagefs.inodesFree", "pid.available", "allocatableMemory.available".
 	Signal string `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
 	// How much is left: bytes, inodes or processes.
 	Available int64 `protobuf:"varint,2,opt,name=available,proto3" json:"available,omitempty"`
 	// How much must be left.
 	Threshold int64 `protobuf:"varint,3,opt,name=threshold,proto3" json:"threshold,omitempty"`
 	// True for a hard threshold, at which pods are evicted without grace.
-	Hard          bool `protobuf:"varint,4,opt,name=hard,proto3" json:"hard,omitempty"`
+	Hard bool `protobuf:"varint,4,opt,name=hard,proto3" json:"hard,omitempty"`
+	// When available was read: what was done since is not in it.
+	ReadAt        *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -171,6 +175,13 @@ func (x *EvictionSignal) GetHard() bool {
 		return x.Hard
 	}
 	return false
+}
+
+func (x *EvictionSignal) GetReadAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
 }
 
 // GetNodeRequest asks for the node.
@@ -453,19 +464,20 @@ var File_quartet_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_quartet_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1aquartet/node/v1/node.proto\x12\x0fquartet.node.v1\x1a\x1equartet/stream/v1/stream.proto\"\x9e\x01\n" +
+	"\x1aquartet/node/v1/node.proto\x12\x0fquartet.node.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1equartet/stream/v1/stream.proto\"\x9e\x01\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\fR\x04node\x12\x16\n" +
 	"\x06synced\x18\x02 \x01(\bR\x06synced\x12\x1e\n" +
 	"\n" +
 	"standalone\x18\x03 \x01(\bR\n" +
 	"standalone\x12J\n" +
-	"\x10eviction_signals\x18\x04 \x03(\v2\x1f.quartet.node.v1.EvictionSignalR\x0fevictionSignals\"x\n" +
+	"\x10eviction_signals\x18\x04 \x03(\v2\x1f.quartet.node.v1.EvictionSignalR\x0fevictionSignals\"\xad\x01\n" +
 	"\x0eEvictionSignal\x12\x16\n" +
 	"\x06signal\x18\x01 \x01(\tR\x06signal\x12\x1c\n" +
 	"\tavailable\x18\x02 \x01(\x03R\tavailable\x12\x1c\n" +
 	"\tthreshold\x18\x03 \x01(\x03R\tthreshold\x12\x12\n" +
-	"\x04hard\x18\x04 \x01(\bR\x04hard\"\x10\n" +
+	"\x04hard\x18\x04 \x01(\bR\x04hard\x123\n" +
+	"\aread_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06readAt\"\x10\n" +
 	"\x0eGetNodeRequest\"<\n" +
 	"\x0fGetNodeResponse\x12)\n" +
 	"\x04node\x18\x01 \x01(\v2\x15.quartet.node.v1.NodeR\x04node\"5\n" +
@@ -498,32 +510,34 @@ func file_quartet_node_v1_node_proto_rawDescGZIP() []byte {
 
 var file_quartet_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_quartet_node_v1_node_proto_goTypes = []any{
-	(*Node)(nil),              // 0: quartet.node.v1.Node
-	(*EvictionSignal)(nil),    // 1: quartet.node.v1.EvictionSignal
-	(*GetNodeRequest)(nil),    // 2: quartet.node.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),   // 3: quartet.node.v1.GetNodeResponse
-	(*WatchNodeRequest)(nil),  // 4: quartet.node.v1.WatchNodeRequest
-	(*WatchNodeResponse)(nil), // 5: quartet.node.v1.WatchNodeResponse
-	(*GetHealthRequest)(nil),  // 6: quartet.node.v1.GetHealthRequest
-	(*GetHealthResponse)(nil), // 7: quartet.node.v1.GetHealthResponse
-	(*v1.Frame)(nil),          // 8: quartet.stream.v1.Frame
+	(*Node)(nil),                  // 0: quartet.node.v1.Node
+	(*EvictionSignal)(nil),        // 1: quartet.node.v1.EvictionSignal
+	(*GetNodeRequest)(nil),        // 2: quartet.node.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),       // 3: quartet.node.v1.GetNodeResponse
+	(*WatchNodeRequest)(nil),      // 4: quartet.node.v1.WatchNodeRequest
+	(*WatchNodeResponse)(nil),     // 5: quartet.node.v1.WatchNodeResponse
+	(*GetHealthRequest)(nil),      // 6: quartet.node.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),     // 7: quartet.node.v1.GetHealthResponse
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*v1.Frame)(nil),              // 9: quartet.stream.v1.Frame
 }
 var file_quartet_node_v1_node_proto_depIdxs = []int32{
 	1, // 0: quartet.node.v1.Node.eviction_signals:type_name -> quartet.node.v1.EvictionSignal
-	0, // 1: quartet.node.v1.GetNodeResponse.node:type_name -> quartet.node.v1.Node
-	8, // 2: quartet.node.v1.WatchNodeResponse.frame:type_name -> quartet.stream.v1.Frame
-	0, // 3: quartet.node.v1.WatchNodeResponse.node:type_name -> quartet.node.v1.Node
-	2, // 4: quartet.node.v1.NodeService.GetNode:input_type -> quartet.node.v1.GetNodeRequest
-	4, // 5: quartet.node.v1.NodeService.WatchNode:input_type -> quartet.node.v1.WatchNodeRequest
-	6, // 6: quartet.node.v1.NodeService.GetHealth:input_type -> quartet.node.v1.GetHealthRequest
-	3, // 7: quartet.node.v1.NodeService.GetNode:output_type -> quartet.node.v1.GetNodeResponse
-	5, // 8: quartet.node.v1.NodeService.WatchNode:output_type -> quartet.node.v1.WatchNodeResponse
-	7, // 9: quartet.node.v1.NodeService.GetHealth:output_type -> quartet.node.v1.GetHealthResponse
-	7, // [7:10] is the sub-list for method output_type
-	4, // [4:7] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	8, // 1: quartet.node.v1.EvictionSignal.read_at:type_name -> google.protobuf.Timestamp
+	0, // 2: quartet.node.v1.GetNodeResponse.node:type_name -> quartet.node.v1.Node
+	9, // 3: quartet.node.v1.WatchNodeResponse.frame:type_name -> quartet.stream.v1.Frame
+	0, // 4: quartet.node.v1.WatchNodeResponse.node:type_name -> quartet.node.v1.Node
+	2, // 5: quartet.node.v1.NodeService.GetNode:input_type -> quartet.node.v1.GetNodeRequest
+	4, // 6: quartet.node.v1.NodeService.WatchNode:input_type -> quartet.node.v1.WatchNodeRequest
+	6, // 7: quartet.node.v1.NodeService.GetHealth:input_type -> quartet.node.v1.GetHealthRequest
+	3, // 8: quartet.node.v1.NodeService.GetNode:output_type -> quartet.node.v1.GetNodeResponse
+	5, // 9: quartet.node.v1.NodeService.WatchNode:output_type -> quartet.node.v1.WatchNodeResponse
+	7, // 10: quartet.node.v1.NodeService.GetHealth:output_type -> quartet.node.v1.GetHealthResponse
+	8, // [8:11] is the sub-list for method output_type
+	5, // [5:8] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_quartet_node_v1_node_proto_init() }
