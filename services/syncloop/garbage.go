@@ -13,12 +13,13 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/imagegc"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 )
 
 // collectorOf makes what removes images that nobody uses.
-func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, manager *podruntime.Manager, counts *enginemetrics.Metrics) *imagegc.Collector {
+func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, manager *podruntime.Manager, counts *enginemetrics.Metrics, events *podevents.Recorder) *imagegc.Collector {
 	return imagegc.New(imagegc.Config{
 		Runtime: runtime.Runtime, Images: runtime.Images, Usage: imagegc.DiskUsage, Uses: manager.Images(),
 		Policy: imagegc.Policy{
@@ -26,16 +27,17 @@ func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.C
 			MinAge: cfg.Kubelet.ImageMinimumGCAge.Duration, MaxAge: cfg.Kubelet.ImageMaximumGCAge.Duration,
 		},
 		Clock: clock.RealClock{}, Tracer: tel.Tracer, Calls: cri.NewCaller(tel.Tracer, cfg.Kubelet.ImageServiceEndpoint), Logger: tel.Logger, Metrics: counts,
+		Events: events,
 	})
 }
 
 // deadCollector makes what removes the containers and sandboxes that nobody needs of pods that are there. The manager and the store
 // are asked for when they are used: the manager puts in what is removed by it.
-func deadCollector(manager func() *podruntime.Manager, store func() *podstore.Store, counts *enginemetrics.Metrics, logger *slog.Logger) *containergc.Collector {
+func deadCollector(manager func() *podruntime.Manager, store func() *podstore.Store, counts *enginemetrics.Metrics, events *podevents.Recorder, logger *slog.Logger) *containergc.Collector {
 	return containergc.New(containergc.Config{
 		Observed: func() ([]*lifecyclev1.PodStatus, bool) { return store().AllObserved() },
 		Remove:   func(ctx context.Context, item containergc.Item) error { return manager().RemoveGarbage(ctx, item) },
 		Busy:     func() bool { return manager().Starting() },
-		Clock:    clock.RealClock{}, Logger: logger, Metrics: counts,
+		Clock:    clock.RealClock{}, Logger: logger, Metrics: counts, Events: events,
 	})
 }

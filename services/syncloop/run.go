@@ -210,7 +210,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
 		config.Cgroups = e.cgroups
 	}
-	e.dead = deadCollector(func() *podruntime.Manager { return e.manager }, func() *podstore.Store { return e.store }, e.counts, tel.Logger)
+	e.dead = deadCollector(func() *podruntime.Manager { return e.manager }, func() *podstore.Store { return e.store }, e.counts, e.events, tel.Logger)
 	config.Garbage = e.dead
 	manager := podruntime.New(config)
 	e.manager = manager
@@ -244,7 +244,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if e.logs, err = containerLogsOf(ctx, cfg, e.store, runtime, e.counts, tel.Logger); err != nil {
 		return nil, err
 	}
-	e.garbage = collectorOf(cfg, tel, runtime, manager, e.counts)
+	e.garbage = collectorOf(cfg, tel, runtime, manager, e.counts, e.events)
 	enginemetrics.CollectLogs(e.metrics.Registry, func() []enginemetrics.LogUsage { return logUsageOf(e.store) })
 	enginemetrics.CollectVolumes(e.metrics.Registry, e.volumes.Count)
 	enginemetrics.Collect(e.metrics.Registry, enginemetrics.Sources{

@@ -18,16 +18,17 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// happening is one thing that has happened to a pod.
+// happening is one thing that has happened to a pod, or to the node.
 type happening struct {
 	Time time.Time `json:"time"`
-	// Kind is who has seen it: kindPod or kindLifecycle.
+	// Kind is what it has happened to, or who has seen it: kindPod, kindNode or kindLifecycle.
 	Kind string `json:"kind"`
 	// Type is Normal or Warning, or what pleg has seen: ContainerStarted and so on.
 	Type        string `json:"type"`
-	Namespace   string `json:"namespace"`
-	Pod         string `json:"pod"`
-	PodUID      string `json:"podUID"`
+	Node        string `json:"node,omitempty"`
+	Namespace   string `json:"namespace,omitempty"`
+	Pod         string `json:"pod,omitempty"`
+	PodUID      string `json:"podUID,omitempty"`
 	Container   string `json:"container,omitempty"`
 	ContainerID string `json:"containerID,omitempty"`
 	ExitCode    *int32 `json:"exitCode,omitempty"`
@@ -45,6 +46,8 @@ const (
 	kindLifecycle = "Lifecycle"
 	// kindPod is what syncloop has done for a pod, and what it could not do, as the kubelet's events tell it.
 	kindPod = "Pod"
+	// kindNode is what a service has done for the node itself, and what it could not do, in the same way.
+	kindNode = "Node"
 )
 
 func sortByTime(all []happening) {
@@ -61,7 +64,9 @@ type eventSelection struct {
 }
 
 // eventTypes are what --types takes.
-func eventTypes() []string { return []string{v1.EventTypeNormal, v1.EventTypeWarning, kindLifecycle} }
+func eventTypes() []string {
+	return []string{v1.EventTypeNormal, v1.EventTypeWarning, kindLifecycle, kindNode}
+}
 
 // check fails when what was asked for contradicts itself, or does not exist.
 func (s *eventSelection) check() error {
@@ -82,14 +87,27 @@ func (s *eventSelection) wants(types ...string) bool {
 
 func (s *eventSelection) wantsLifecycle() bool { return s.wants(kindLifecycle) }
 
-func (s *eventSelection) wantsPods() bool { return s.wants(v1.EventTypeNormal, v1.EventTypeWarning) }
+// wantsTold tells whether what a service tells of pods and the node is asked for.
+func (s *eventSelection) wantsTold() bool {
+	return s.wants(v1.EventTypeNormal, v1.EventTypeWarning, kindNode)
+}
+
+// wantsHappening tells whether one is asked for. Who asks for pods, or a namespace, does not ask for the node.
+func (s *eventSelection) wantsHappening(h happening) bool {
+	pod := func() bool { return s.has(podName{namespace: h.Namespace, name: h.Pod, node: s.node, uid: h.PodUID}) }
+	switch h.Kind {
+	case kindNode:
+		return s.wants(h.Type, kindNode) && len(s.names) == 0 && s.namespace == ""
+	case kindLifecycle:
+		return s.wantsLifecycle() && pod()
+	default:
+		return s.wants(h.Type) && pod()
+	}
+}
 
 // only returns what of some happenings is asked for.
 func (s *eventSelection) only(all []happening) []happening {
-	return slices.DeleteFunc(all, func(h happening) bool {
-		wanted := h.Kind == kindLifecycle && s.wantsLifecycle() || h.Kind == kindPod && s.wants(h.Type)
-		return !wanted || !s.has(podName{namespace: h.Namespace, name: h.Pod, node: s.node, uid: h.PodUID})
-	})
+	return slices.DeleteFunc(all, func(h happening) bool { return !s.wantsHappening(h) })
 }
 
 func (a *asker) eventsCommand() *cobra.Command {
@@ -99,14 +117,15 @@ func (a *asker) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "events [POD...]",
 		Aliases: []string{"event", "ev"},
-		Short:   "Show what happens to pods, what was done for them, and what could not be",
-		Long: "Show what happens to pods, the latest last. The kind of an event is\n\n" +
+		Short:   "Show what happens to pods and to the node, what was done for them, and what could not be",
+		Long: "Show what happens to pods and to the node, the latest last. The kind of an event is\n\n" +
 			"  Pod        what syncloop has done for a pod and what it could not do, with the types (Normal, Warning), reasons and\n" +
 			"             words of a kubelet. What repeats is one event that counts. They are kept for an hour, until syncloop ends.\n" +
+			"  Node       the same of the node itself. Who names pods or a namespace does not see them.\n" +
 			"  Lifecycle  what pleg has seen in the container runtime: containers that start, die and are removed. Of these no\n" +
 			"             history is kept: this shows the last that happened to each container that is still there.\n\n" +
 			"With -w it goes on with every event; any number of commands may. A POD is NAME, NAMESPACE/NAME or a UID.",
-		Example: "  quartet events hello-" + hostname() + "\n  quartet events -w --pod hello -o json\n  quartet events -w --types Warning,Lifecycle\n  quartet events -n kube-system",
+		Example: "  quartet events hello-" + hostname() + "\n  quartet events -w --pod hello -o json\n  quartet events -w --types Warning,Lifecycle\n  quartet events --types Node\n  quartet events -n kube-system",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.names = append(args, s.names...)
 			if err := s.check(); err != nil {
@@ -194,7 +213,7 @@ func (a *asker) listEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelectio
 	if s.wantsLifecycle() {
 		all, lifecycleErr = a.listLifecycle(cmd.Context())
 	}
-	if s.wantsPods() {
+	if s.wantsTold() {
 		var events []podEvent
 		events, podsErr = a.listPodEvents(cmd.Context())
 		for _, e := range events {
@@ -219,7 +238,7 @@ func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelecti
 	if s.wantsLifecycle() {
 		sources[kindLifecycle] = a.followLifecycle
 	}
-	if s.wantsPods() {
+	if s.wantsTold() {
 		sources[kindPod] = a.followPodEvents
 	}
 	w := &eventWatch{printer: p, only: s.only, fail: fail, awaited: slices.Collect(maps.Keys(sources)), all: make(chan struct{})}

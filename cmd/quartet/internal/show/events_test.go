@@ -26,7 +26,7 @@ func (n *node) putEvent(namespace, pod, kind, container, reason, message string,
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod + "." + reason + container}, Type: kind, Reason: reason, Message: message, Count: count,
 		InvolvedObject: v1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: pod, UID: types.UID("uid-" + namespace + "-" + pod)},
 		FirstTimestamp: metav1.NewTime(last.Add(-time.Duration(count-1) * time.Minute)), LastTimestamp: metav1.NewTime(last),
-		Source: v1.EventSource{Component: "quartet-syncloop", Host: "node-1"},
+		Source: v1.EventSource{Component: "kubelet", Host: "node-1"},
 	}
 	if container != "" {
 		event.InvolvedObject.FieldPath = "spec.containers{" + container + "}"
@@ -36,6 +36,60 @@ func (n *node) putEvent(namespace, pod, kind, container, reason, message string,
 		n.t.Fatal(err)
 	}
 	n.engine.events.Put(event.Name, &enginev1.PodEvent{Event: data, LastSeenAt: timestamppb.New(last), Traceparent: tracedBy})
+}
+
+// putNodeEvent makes syncloop tell something of the node.
+func (n *node) putNodeEvent(kind, reason, message string, last time.Time) {
+	n.t.Helper()
+	event := &v1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "node-1." + reason}, Type: kind, Reason: reason, Message: message, Count: 1,
+		InvolvedObject: v1.ObjectReference{Kind: "Node", Name: "node-1", UID: "node-1"}, FirstTimestamp: metav1.NewTime(last), LastTimestamp: metav1.NewTime(last),
+	}
+	data, err := event.Marshal()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.engine.events.Put(event.Name, &enginev1.PodEvent{Event: data, LastSeenAt: timestamppb.New(last)})
+}
+
+// TestEventsOfTheNode are shown beside those of pods, and not to who asks for some pods.
+func TestEventsOfTheNode(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.PLEG)
+	n.serve(layout.SyncLoop)
+	n.putPod(pod("default", "hello-node-1", "web"), "file", syncing)
+	n.putEvent("default", "hello-node-1", "Warning", "web", "BackOff", "Back-off restarting failed container", 1, ago(time.Minute))
+	n.putNodeEvent("Warning", "ImageGCFailed", "the disk is read-only", ago(2*time.Minute))
+	n.putNodeEvent("Normal", "Starting", "Starting.", ago(3*time.Minute))
+	golden(t, "events-node.txt", n.must("events"))
+	golden(t, "events-node.json", n.must("events", "--types", "Node", "-o", "json"))
+	for args, want := range map[string]string{
+		"events --types warning": "BackOff ImageGCFailed",
+		"events --types node":    "ImageGCFailed Starting",
+		"events hello":           "BackOff",
+		"events -n default":      "BackOff",
+	} {
+		var reasons []string
+		out := n.must(strings.Fields(args)...)
+		for _, reason := range []string{"BackOff", "ImageGCFailed", "Starting"} {
+			if strings.Contains(out, reason) {
+				reasons = append(reasons, reason)
+			}
+		}
+		if got := strings.Join(reasons, " "); got != want {
+			t.Errorf("%s shows %q, want %q:\n%s", args, got, want, out)
+		}
+	}
+	r := n.start("events", "-w", "--types", "Node")
+	r.until(r.out, "ImageGCFailed")
+	n.putNodeEvent("Warning", "ContainerGCFailed", "it is in use", ago(time.Second))
+	r.until(r.out, "ContainerGCFailed")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(r.out.String(), "BackOff") {
+		t.Errorf("shows pods' too:\n%s", r.out.String())
+	}
 }
 
 func TestEvents(t *testing.T) {
@@ -68,7 +122,7 @@ func TestEvents(t *testing.T) {
 	golden(t, "events-types.txt", n.must("events", "--types", "warning,LIFECYCLE"))
 	golden(t, "events-namespace.txt", n.must("ev", "-n", "kube-system"))
 	for args, want := range map[string]string{
-		"events --types Warnings":             `--types: "Warnings": must be Normal, Warning, Lifecycle`,
+		"events --types Warnings":             `--types: "Warnings": must be Normal, Warning, Lifecycle, Node`,
 		"events -n default kube-system/crash": `"kube-system/crash" is not in the namespace "default"`,
 	} {
 		if _, _, err := n.run(strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) {

@@ -18,7 +18,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 )
 
-// podEvent is an event of a pod as syncloop tells it.
+// podEvent is an event of a pod, or of the node, as syncloop tells it.
 type podEvent struct {
 	*v1.Event
 	told *enginev1.PodEvent
@@ -43,11 +43,16 @@ func (e podEvent) container() string {
 // happened is the event among what else has happened.
 func (e podEvent) happened() happening {
 	first := e.FirstTimestamp.UTC()
-	return happening{
-		Time: e.told.GetLastSeenAt().AsTime(), Kind: kindPod, Type: e.Type, Namespace: e.InvolvedObject.Namespace, Pod: e.InvolvedObject.Name,
-		PodUID: string(e.InvolvedObject.UID), Container: e.container(), Reason: e.Reason, Message: strings.TrimSpace(e.Message),
+	h := happening{
+		Time: e.told.GetLastSeenAt().AsTime(), Kind: kindPod, Type: e.Type, Reason: e.Reason, Message: strings.TrimSpace(e.Message),
 		Count: e.Count, FirstTime: &first, TraceID: traceID(e.told.GetTraceparent()),
 	}
+	if e.InvolvedObject.Kind == kindNode {
+		h.Kind, h.Node = kindNode, e.InvolvedObject.Name
+		return h
+	}
+	h.Namespace, h.Pod, h.PodUID, h.Container = e.InvolvedObject.Namespace, e.InvolvedObject.Name, string(e.InvolvedObject.UID), e.container()
+	return h
 }
 
 // listPodEvents returns the events that syncloop has: its stream up to the end of the snapshot.
@@ -78,7 +83,7 @@ func (a *asker) listPodEvents(ctx context.Context) ([]podEvent, error) {
 	})
 }
 
-// followPodEvents tells what syncloop tells of its pods until ctx ends. What a snapshot says is told in the order in which it
+// followPodEvents tells what syncloop tells of its pods and the node until ctx ends. What a snapshot says is told in the order in which it
 // happened; that an event was dropped is nothing that happened to its pod.
 func (a *asker) followPodEvents(ctx context.Context, cmd *cobra.Command, tell func(...happening), synced func()) error {
 	ctx, fail := context.WithCancelCause(ctx)

@@ -52,7 +52,17 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics counts; nil is for nobody to read.
 	Metrics *metrics.Metrics
+	// Events is told when something cannot be removed. Required.
+	Events Events
 }
+
+// Events is told what is wrong with the node; *podevents.Recorder keeps it.
+type Events interface {
+	NodeWarning(ctx context.Context, reason, message string)
+}
+
+// reasonFailed is the reason of the event, the kubelet's.
+const reasonFailed = "ContainerGCFailed"
 
 // Collector removes garbage. Make it with New.
 type Collector struct {
@@ -195,6 +205,7 @@ func (c *Collector) wait(ctx context.Context, done <-chan struct{}, atMost time.
 }
 
 // ended notes what a removal came to. An error is told when it is new; the next look, or the pod's worker, puts the thing in again.
+// The first of which there are none others is an event; there is no more of them until everything could be removed.
 func (c *Collector) ended(ctx context.Context, item queued, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,6 +219,9 @@ func (c *Collector) ended(ctx context.Context, item queued, err error) {
 		return
 	}
 	c.cfg.Metrics.GarbageKept()
+	if len(c.failed) == 0 {
+		c.cfg.Events.NodeWarning(ctx, reasonFailed, item.what()+", which nobody needs, cannot be removed: "+err.Error())
+	}
 	if last, told := c.failed[item.id()]; !told || last != err.Error() {
 		c.failed[item.id()] = err.Error()
 		c.cfg.Logger.Warn("what nobody needs cannot be removed from the runtime; it is tried again",

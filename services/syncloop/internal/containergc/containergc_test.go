@@ -96,6 +96,7 @@ type rig struct {
 	mu      sync.Mutex
 	pods    []*lifecyclev1.PodStatus
 	removed []string
+	events  []string
 	// hang makes the removal of an ID wait for the end of its context, fail makes it fail.
 	hang, fail map[string]bool
 	atOnce     int
@@ -113,7 +114,7 @@ func newRig(t *testing.T) *rig {
 			defer r.looks.Add(1)
 			return slices.Clone(r.pods), r.known.Load()
 		},
-		Remove: r.remove, Busy: r.busy.Load, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(&r.log, nil)),
+		Remove: r.remove, Busy: r.busy.Load, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(&r.log, nil)), Events: r,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -145,6 +146,13 @@ func (r *rig) remove(ctx context.Context, item containergc.Item) error {
 	}
 	r.removed = append(r.removed, id(item))
 	return ctx.Err()
+}
+
+// NodeWarning implements containergc.Events.
+func (r *rig) NodeWarning(_ context.Context, reason, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, reason+": "+message)
 }
 
 func (r *rig) said() string {
@@ -255,6 +263,35 @@ func TestWhatCannotBeRemovedIsToldOnceAndTriedAgain(t *testing.T) {
 	if got := strings.Count(r.log.String(), "it is in use"); got != 1 {
 		t.Errorf("told %d times: %s", got, r.log.String())
 	}
+}
+
+// TestRepeatedFailuresAreOneEvent, however many things fail and however often, until nothing does any more.
+func TestRepeatedFailuresAreOneEvent(t *testing.T) {
+	r := newRig(t)
+	fail := func(yes bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.fail["a1"], r.fail["s1"] = yes, yes
+	}
+	fail(true)
+	r.pods = []*lifecyclev1.PodStatus{pod("s2:ready s1:dead a2@s2:exited a1@s2:exited b2@s2:exited b1@s2:exited")}
+	rounds := ""
+	for range 3 {
+		rounds = strings.TrimSpace(rounds + " b1")
+		r.clock.Step(time.Minute)
+		r.want(rounds)
+	}
+	fail(false)
+	r.clock.Step(time.Minute)
+	r.want(rounds + " a1 b1 s1")
+	fail(true)
+	r.clock.Step(time.Minute)
+	const event = "ContainerGCFailed: container a of pod shop/web, which nobody needs, cannot be removed: it is in use"
+	r.eventually("a second event", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return slices.Equal(r.events, []string{event, event})
+	})
 }
 
 func TestAThousandAreNoMoreThanOneAtATime(t *testing.T) {

@@ -1,6 +1,8 @@
 package containergc
 
 import (
+	"fmt"
+
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
 )
@@ -21,6 +23,14 @@ func (i Item) id() string {
 		return i.Container.GetId()
 	}
 	return i.Sandbox
+}
+
+// what names it for people.
+func (i Item) what() string {
+	if i.Container != nil {
+		return fmt.Sprintf("container %s of pod %s/%s", i.Container.GetName(), i.Namespace, i.Name)
+	}
+	return fmt.Sprintf("a sandbox of pod %s/%s", i.Namespace, i.Name)
 }
 
 // Of says what of a pod is not needed any more, containers before sandboxes: the ended containers of each name beyond the newest so

@@ -58,6 +58,13 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics counts both. Required.
 	Metrics *metrics.Metrics
+	// Events is told of failures. Required.
+	Events Events
+}
+
+// Events is told what is wrong with the node; *podevents.Recorder keeps it.
+type Events interface {
+	NodeWarning(ctx context.Context, reason, message string)
 }
 
 // Collector removes images.
@@ -65,8 +72,9 @@ type Collector struct {
 	cfg   Config
 	began time.Time
 	known map[string]record
-	// failed is how many times in a row it has failed.
+	// failed is how many times in a row it has failed, told the reasons of which there has been an event since.
 	failed int
+	told   map[string]bool
 }
 
 // record is what is remembered of an image.
@@ -74,7 +82,7 @@ type record struct{ firstSeen, lastUsed time.Time }
 
 // New makes a Collector. It starts nothing.
 func New(cfg Config) *Collector {
-	return &Collector{cfg: cfg, began: cfg.Clock.Now(), known: map[string]record{}}
+	return &Collector{cfg: cfg, began: cfg.Clock.Now(), known: map[string]record{}, told: map[string]bool{}}
 }
 
 // Run makes a round at once and then every five minutes, until ctx ends; it then returns nil. A policy that removes nothing
@@ -116,7 +124,8 @@ type failure struct {
 func (f *failure) ErrorType() string { return f.reason }
 
 // tell says what has failed: the first time, which a runtime that has just started is enough for, and the second; then it is
-// quiet until all is well again.
+// quiet until all is well again. Events are the kubelet's: a file system that is too full or has no size is one at once, any failure is
+// one when it is not the first in a row; each once.
 func (c *Collector) tell(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -126,19 +135,32 @@ func (c *Collector) tell(ctx context.Context, err error) {
 			c.cfg.Logger.InfoContext(ctx, "images are collected again")
 		}
 		c.failed = 0
+		clear(c.told)
 		return
 	}
 	reason := reasonFailed
 	if f := (*failure)(nil); errors.As(err, &f) {
 		reason = f.reason
+		c.event(ctx, reason, err)
 	}
 	c.cfg.Metrics.ImageCollectionFailed(reason)
 	c.failed++
+	if c.failed > 1 {
+		c.event(ctx, reasonFailed, err)
+	}
 	switch c.failed {
 	case 1:
 		c.cfg.Logger.WarnContext(ctx, "images could not be collected; this is tried again in five minutes", telemetry.KeyReason, reason, telemetry.KeyError, err)
 	case 2:
 		c.cfg.Logger.ErrorContext(ctx, "images could not be collected several times in a row; nothing more is said until they can", telemetry.KeyReason, reason, telemetry.KeyError, err)
+	}
+}
+
+// event tells of a failure, unless there has been an event of that reason since all was well.
+func (c *Collector) event(ctx context.Context, reason string, err error) {
+	if !c.told[reason] {
+		c.told[reason] = true
+		c.cfg.Events.NodeWarning(ctx, reason, err.Error())
 	}
 }
 

@@ -3,6 +3,7 @@ package imagegc_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -187,6 +188,43 @@ func TestAFailureIsToldTwice(t *testing.T) {
 				t.Errorf("and then %q", log)
 			}
 		})
+	}
+}
+
+// TestRepeatedFailuresAreOneEvent: a failure that may be nothing is none, more in a row are one, and then there is quiet until all is
+// well again.
+func TestRepeatedFailuresAreOneEvent(t *testing.T) {
+	r, fake := onFake(t, kubelets, "a")
+	for range 2 {
+		mend := fake.Fail("ListImages", "", -1, status.Error(codes.Unavailable, "the runtime is away"))
+		for round := range 5 {
+			r.Round(r.ctx)
+			got := r.events()
+			if one := len(got) == 1 && strings.HasPrefix(got[0], "ImageGCFailed: ") && strings.Contains(got[0], "the runtime is away"); one != (round == 1) || len(got) > 1 {
+				t.Errorf("round %d: events %q", round, got)
+			}
+		}
+		mend()
+		r.Round(r.ctx)
+	}
+}
+
+// TestADiskThatStaysFullIsAnEventAtOnceAndThenAnother as of any failure that repeats: each once.
+func TestADiskThatStaysFullIsAnEventAtOnceAndThenAnother(t *testing.T) {
+	for reason, usage := range map[string]imagegc.Usage{"FreeDiskSpaceFailed": {Capacity: 1000}, "InvalidDiskCapacity": {}} {
+		r, _ := onFake(t, kubelets)
+		r.usage = usage
+		var got []string
+		for range 4 {
+			r.Round(r.ctx)
+			for _, event := range r.events() {
+				reason, _, _ := strings.Cut(event, ": ")
+				got = append(got, reason)
+			}
+		}
+		if want := []string{reason, "ImageGCFailed"}; !slices.Equal(got, want) {
+			t.Errorf("events %q, want %q", got, want)
+		}
 	}
 }
 

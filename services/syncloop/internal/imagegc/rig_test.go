@@ -46,6 +46,7 @@ type rig struct {
 	usage imagegc.Usage
 	fails error
 	used  map[string]time.Time
+	told  []string
 	// onRetire is called before an image is retired.
 	onRetire func(id string)
 }
@@ -66,10 +67,26 @@ func newRig(t testing.TB, endpoint string, policy imagegc.Policy) *rig {
 	tracer := telemetry.Off()
 	r.config = imagegc.Config{
 		Runtime: client.Runtime, Images: client.Images, Usage: r.diskUsage, Uses: r, Policy: policy, Clock: r.clock, Tracer: tracer, Calls: cri.NewCaller(tracer, endpoint),
-		Logger: slog.New(slog.NewTextHandler(writer{r}, nil)), Metrics: metrics.New(r.registry),
+		Logger: slog.New(slog.NewTextHandler(writer{r}, nil)), Metrics: metrics.New(r.registry), Events: r,
 	}
 	r.Collector = imagegc.New(r.config)
 	return r
+}
+
+// NodeWarning implements imagegc.Events.
+func (r *rig) NodeWarning(_ context.Context, reason, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = append(r.told, reason+": "+message)
+}
+
+// events returns the events since it was called last.
+func (r *rig) events() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	told := r.told
+	r.told = nil
+	return told
 }
 
 // writer takes the log in.
