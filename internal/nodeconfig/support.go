@@ -21,18 +21,16 @@ var supported = []string{
 	"imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge", "imageServiceEndpoint", "maxParallelImagePulls", "podLogsDir", "podPidsLimit", "readOnlyPort", "resolvConf", "seccompDefault",
 	"serializeImagePulls", "singleProcessOOMKill", "userNamespaces", "syncFrequency", "localStorageCapacityIsolation", "volumeStatsAggPeriod",
 	// nodestatus
-	"evictionHard", "evictionPressureTransitionPeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
-	"nodeStatusUpdateFrequency", "podCIDR", "providerID", "registerNode", "registerWithTaints", "systemReserved",
+	"evictionHard", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
+	"nodeLeaseDurationSeconds", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "podCIDR", "providerID", "registerNode", "registerWithTaints", "rotateCertificates", "systemReserved",
 }
 
 // owners says which service would act on a field that none acts on; syncloop where it says nothing.
 var owners = map[string]Service{
-	"evictionMinimumReclaim":    NodeStatus,
-	"evictionSoft":              NodeStatus,
-	"evictionSoftGracePeriod":   NodeStatus,
-	"nodeLeaseDurationSeconds":  NodeStatus,
-	"nodeStatusMaxImages":       NodeStatus,
-	"nodeStatusReportFrequency": NodeStatus,
+	"evictionMinimumReclaim":  NodeStatus,
+	"evictionSoft":            NodeStatus,
+	"evictionSoftGracePeriod": NodeStatus,
+	"nodeStatusMaxImages":     NodeStatus,
 }
 
 // unsupported lists the fields that the file sets to something, that a service would act on and that it does not act on.

@@ -6,8 +6,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/lease"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/registration"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/report"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/server"
 )
 
@@ -16,7 +18,10 @@ type published struct {
 	server *server.Server
 	// registrar is nil for a node that is standalone.
 	registrar *registration.Registrar
-	logger    *slog.Logger
+	// reporter and lease are nil for such a node, too.
+	reporter *report.Reporter
+	lease    *lease.Keeper
+	logger   *slog.Logger
 }
 
 // computed takes a Node from the heart. It never waits.
@@ -24,11 +29,15 @@ func (p *published) computed(state nodeobject.State) {
 	p.check(p.server.Publish(state))
 	if p.registrar != nil {
 		p.registrar.Offer(state.Node)
+		p.reporter.Offer(state.Node)
 	}
 }
 
 // registered takes the Node as the API server has it, nil when that does not have it.
-func (p *published) registered(node *v1.Node) { p.check(p.server.Registered(node)) }
+func (p *published) registered(node *v1.Node) {
+	p.lease.Registered(node)
+	p.check(p.server.Registered(node))
+}
 
 func (p *published) check(err error) {
 	if err != nil {

@@ -22,7 +22,6 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/heartbeat"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
-	"github.com/quartet-node/quartet/services/nodestatus/internal/registration"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/server"
 )
 
@@ -44,6 +43,10 @@ func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger) (err e
 			return err
 		}
 		defer to.cluster.Close()
+		if to.heartbeat, err = apiclient.New(heartbeatClient(cfg)); err != nil {
+			return err
+		}
+		defer to.heartbeat.Close()
 	}
 	pleg, err := rpc.Dial(cfg.Peers.PLEG)
 	if err != nil {
@@ -64,6 +67,8 @@ type clients struct {
 	pleg, syncloop grpc.ClientConnInterface
 	// cluster is the API server; nil for a node that is standalone.
 	cluster *apiclient.Client
+	// heartbeat is the API server, too, for the status and the lease alone: see heartbeatClient.
+	heartbeat *apiclient.Client
 }
 
 // serve runs the heart, the server that gives out what it computes, and what keeps the Node in the API server.
@@ -92,14 +97,7 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 	})
 	group, ctx := errgroup.WithContext(ctx)
 	if to.cluster != nil {
-		node.registrar = registration.New(registration.Config{
-			Client: to.cluster.Core, Name: settings.Name, Register: *cfg.Kubelet.RegisterNode, Kubeconfig: cfg.Kubeconfig,
-			Changed: node.registered, Health: health, Clock: clock.RealClock{}, Logger: logger,
-		})
-		group.Go(func() error {
-			node.registrar.Run(ctx)
-			return nil
-		})
+		join(ctx, group, cfg, to, node, health, registry)
 	}
 	group.Go(func() error { return heart.Run(ctx) })
 	group.Go(func() error {

@@ -122,6 +122,7 @@ const (
 	SyncLoop        = "syncloop"
 	Probes          = "Probes"
 	NodeStatus      = "nodestatus"
+	NodeInCluster   = "nodestatus of a cluster"
 )
 
 // Documented compares what a service exposes with sections of docs/metrics.md: it is [Within] them, and [Exposes] all
@@ -191,7 +192,7 @@ var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes|prober|storag
 // compared with.
 func rowsOf(t testing.TB, document string) map[string]map[string]string {
 	t.Helper()
-	known := []string{WholeNode, EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, Probes, NodeStatus}
+	known := []string{WholeNode, EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, Probes, NodeStatus, NodeInCluster}
 	rows, section := map[string]map[string]string{}, ""
 	for line := range strings.Lines(document) {
 		line = strings.TrimSuffix(line, "\n")

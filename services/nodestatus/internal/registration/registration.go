@@ -47,9 +47,12 @@ type Config struct {
 	Register bool
 	// Kubeconfig is the file that leads to the API server. Reasons name it.
 	Kubeconfig string
-	// Changed gets the Node as the API server has it, whenever its metadata or its spec are others than before, and nil
+	// Changed gets the Node as the API server has it, whenever its metadata, its spec or its capacity are others than before, and nil
 	// when the API server has it no longer; one after the other. It must not change what it gets.
 	Changed func(*v1.Node)
+	// Seen gets the Node whenever it is heard of, with its status and also when nothing is new, and nil when the API server has it
+	// no longer; one after the other, each before Changed. It must not change what it gets. Nil is for nobody.
+	Seen func(*v1.Node)
 	// Health is told what is missing for the API server to have the Node.
 	Health *rpc.Health
 	Clock  clock.Clock
@@ -194,9 +197,15 @@ func (r *Registrar) follow(ctx context.Context, since string) error {
 
 // tell says what the API server has, when that differs from what was said before in what others may rely on.
 func (r *Registrar) tell(node *v1.Node) {
+	if r.cfg.Seen != nil {
+		r.cfg.Seen(node)
+	}
 	if node != nil {
 		// Who wrote which field when changes with every status, and is of interest to nobody here.
-		node = &v1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: *node.ObjectMeta.DeepCopy(), Spec: *node.Spec.DeepCopy()}
+		node = &v1.Node{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: *node.ObjectMeta.DeepCopy(), Spec: *node.Spec.DeepCopy(),
+			Status: v1.NodeStatus{Capacity: node.Status.Capacity.DeepCopy()},
+		}
 		node.ManagedFields, node.ResourceVersion = nil, ""
 	}
 	if equality.Semantic.DeepEqual(r.told, node) {

@@ -68,7 +68,7 @@ func (s *Server) Publish(state nodeobject.State) error {
 }
 
 // Registered says as what the API server has the Node, nil when it does not have it. What others than this node may write
-// is served as it is there from now on: labels, annotations and taints count as the cluster's users set them. It fails
+// is served as it is there from now on: labels, annotations, taints and resources that others advertise count as the cluster's users set them. It fails
 // only for a Node that cannot be marshalled.
 func (s *Server) Registered(node *v1.Node) error {
 	s.mu.Lock()
@@ -84,7 +84,8 @@ func (s *Server) Registered(node *v1.Node) error {
 func (s *Server) put() error {
 	whole := s.state.Node
 	if s.registered != nil {
-		whole = &v1.Node{TypeMeta: whole.TypeMeta, ObjectMeta: s.registered.ObjectMeta, Spec: s.registered.Spec, Status: whole.Status}
+		whole = &v1.Node{TypeMeta: whole.TypeMeta, ObjectMeta: s.registered.ObjectMeta, Spec: s.registered.Spec, Status: *whole.Status.DeepCopy()}
+		nodeobject.AddForeign(&whole.Status, s.registered.Status)
 	}
 	data, err := whole.Marshal()
 	if err != nil {

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/test/cluster"
+)
+
+// quick makes the heartbeats of a node come every second.
+func quick(cfg nodeconfig.Config) nodeconfig.Config {
+	cfg.Kubelet.NodeStatusUpdateFrequency.Duration = time.Second
+	cfg.Kubelet.NodeLeaseDurationSeconds = 4
+	return cfg
+}
+
+// reported waits until the API server has a Node that is as wanted.
+func reported(t *testing.T, client kubernetes.Interface, name, what string, want func(*v1.Node) bool) *v1.Node {
+	t.Helper()
+	var node *v1.Node
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+		got, err := client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if node = got; want(node) {
+			return node
+		}
+	}
+	t.Fatalf("the API server has no Node that %s: %+v", what, node)
+	return nil
+}
+
+// renewed waits for a lease that is as wanted.
+func renewed(t *testing.T, client kubernetes.Interface, name, what string, want func(*coordinationv1.Lease) bool) *coordinationv1.Lease {
+	t.Helper()
+	var lease *coordinationv1.Lease
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+		got, err := client.CoordinationV1().Leases(v1.NamespaceNodeLease).Get(t.Context(), name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lease = got; want(lease) {
+			return lease
+		}
+	}
+	t.Fatalf("there is no lease that %s: %+v", what, lease)
+	return nil
+}
+
+// after wants a lease that was renewed after another one.
+func after(other *coordinationv1.Lease) func(*coordinationv1.Lease) bool {
+	return func(lease *coordinationv1.Lease) bool { return lease.Spec.RenewTime.After(other.Spec.RenewTime.Time) }
+}
+
+func any1(*coordinationv1.Lease) bool { return true }
+
+// patchStatus is somebody else's write of the status.
+func patchStatus(t *testing.T, client kubernetes.Interface, name, patch string) {
+	t.Helper()
+	if _, err := client.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func condition(node *v1.Node, kind v1.NodeConditionType) v1.NodeCondition {
+	for _, c := range node.Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return v1.NodeCondition{}
+}
+
+// TestTheAPIServerHasTheStatusAndTheLease, each kept by what a node may do and no more.
+func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
+	c := shared.Cluster(t)
+	admin := c.Client(t)
+	const name = "beating"
+	cfg := quick(member(t, name, c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes)))
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	node := reported(t, admin, name, "is not ready", func(node *v1.Node) bool { return condition(node, v1.NodeReady).Status == v1.ConditionFalse })
+	lease := renewed(t, admin, name, "is owned by the Node", func(lease *coordinationv1.Lease) bool { return len(lease.OwnerReferences) == 1 })
+	if owner := lease.OwnerReferences[0]; owner.UID != node.UID || owner.Kind != "Node" || owner.Name != name || *lease.Spec.HolderIdentity != name || *lease.Spec.LeaseDurationSeconds != 4 {
+		t.Errorf("the lease is %+v", lease)
+	}
+	// The lease lives without the peers, and the status says which are away.
+	renewed(t, admin, name, "is renewed", after(lease))
+
+	// Others write their own parts.
+	patchStatus(t, admin, name, `{"status":{"capacity":{"example.com/dongle":"4"},"conditions":[{"type":"FrequentKubeletRestart","status":"True","reason":"Many"}]}}`)
+	servePeers(t, cfg)
+	node = reported(t, admin, name, "is ready with a dongle", func(node *v1.Node) bool {
+		dongles := node.Status.Allocatable["example.com/dongle"]
+		return ready(node) && dongles.Value() == 4
+	})
+	if condition(node, "FrequentKubeletRestart").Reason != "Many" || node.Status.Capacity.Cpu().IsZero() {
+		t.Errorf("the API server has the status %+v", node.Status)
+	}
+
+	// What somebody else says of this node's own is put right, as when a node controller has not heard of it.
+	became := condition(node, v1.NodeReady).LastTransitionTime
+	patchStatus(t, admin, name, `{"status":{"nodeInfo":{"kernelVersion":"0"},"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`)
+	node = reported(t, admin, name, "is ready again", func(node *v1.Node) bool { return ready(node) && node.Status.NodeInfo.KernelVersion != "0" })
+	if again := condition(node, v1.NodeReady); again.LastTransitionTime.Before(&became) || again.Reason != "KubeletReady" {
+		t.Errorf("ready since %v, at first since %v", again, became)
+	}
+
+	// A lease that is deleted is made again, and so is one of a Node that is.
+	if err := admin.CoordinationV1().Leases(v1.NamespaceNodeLease).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	renewed(t, admin, name, "is another", func(other *coordinationv1.Lease) bool { return other.UID != lease.UID })
+	if err := admin.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	another := reported(t, admin, name, "is another and ready", func(other *v1.Node) bool { return other.UID != node.UID && ready(other) })
+	renewed(t, admin, name, "is owned by the new Node", func(lease *coordinationv1.Lease) bool { return lease.OwnerReferences[0].UID == another.UID })
+	metricstest.Want(t, metricstest.Scrape(cfg.MetricsListen), 0, "quartet_nodestatus_lease_contended")
+}

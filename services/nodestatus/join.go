@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/apiclient"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/lease"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/registration"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/report"
+)
+
+// heartbeatClient is for what must not wait for anything else: nothing limits its requests, and one that is not answered
+// fails before the next would be due.
+func heartbeatClient(cfg nodeconfig.Config) apiclient.Config {
+	client := apiclient.ConfigOf(nodeconfig.NodeStatus, cfg)
+	client.QPS, client.Timeout = -1, heartbeatTimeout(cfg)
+	return client
+}
+
+func leaseDuration(cfg nodeconfig.Config) time.Duration {
+	return time.Duration(cfg.Kubelet.NodeLeaseDurationSeconds) * time.Second
+}
+
+// heartbeatTimeout is the shorter of the times between two renewals of the lease and between two looks at the status.
+func heartbeatTimeout(cfg nodeconfig.Config) time.Duration {
+	return min(lease.RenewInterval(leaseDuration(cfg)), cfg.Kubelet.NodeStatusUpdateFrequency.Duration)
+}
+
+// join runs what keeps the Node, its status and its lease in the API server.
+func join(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, to clients, node *published, health *rpc.Health, registry prometheus.Registerer) {
+	real := clock.RealClock{}
+	closed := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "quartet_nodestatus_connections_closed_total",
+		Help: "Times that the connections to the API server were closed because heartbeats failed again and again.",
+	})
+	registry.MustRegister(closed)
+	broken := func() {
+		closed.Inc()
+		to.heartbeat.CloseConnections()
+	}
+	node.reporter = report.New(report.Config{
+		Client: to.heartbeat.Core, Name: cfg.NodeName, Timeout: heartbeatTimeout(cfg), Broken: broken,
+		Period: cfg.Kubelet.NodeStatusUpdateFrequency.Duration, Frequency: cfg.Kubelet.NodeStatusReportFrequency.Duration,
+		Health: health, Clock: real, Logger: node.logger, Metrics: report.NewMetrics(registry),
+	})
+	node.lease = lease.New(lease.Config{
+		Client: to.heartbeat.Coordination, Name: cfg.NodeName, Duration: leaseDuration(cfg), Broken: broken,
+		Health: health, Clock: real, Logger: node.logger, Metrics: lease.NewMetrics(registry),
+	})
+	node.registrar = registration.New(registration.Config{
+		Client: to.cluster.Core, Name: cfg.NodeName, Register: *cfg.Kubelet.RegisterNode, Kubeconfig: cfg.Kubeconfig,
+		Changed: node.registered, Seen: node.reporter.Seen, Health: health, Clock: real, Logger: node.logger,
+	})
+	for _, run := range []func(context.Context){node.registrar.Run, node.reporter.Run, node.lease.Run} {
+		group.Go(func() error {
+			run(ctx)
+			return nil
+		})
+	}
+}
