@@ -3,14 +3,19 @@ package main
 import (
 	"context"
 
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podcertificates"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/satokens"
+	"github.com/quartet-node/quartet/services/syncloop/internal/trustbundles"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 )
 
@@ -23,45 +28,80 @@ func clusterOf(cfg nodeconfig.Config) (*apiclient.Client, error) {
 	return apiclient.New(apiclient.ConfigOf(nodeconfig.SyncLoop, cfg))
 }
 
-// tokensOf has the tokens of service accounts made by the API server; nil for a node that is standalone. A pod of which one is to be
-// replaced has its volumes brought up to date.
-func tokensOf(e *engine, tel *telemetry.Telemetry, to connections) *satokens.Tokens {
+// identities are what an API server gives the pods of its cluster: by what they are known, and by what they know others.
+type identities struct {
+	tokens       *satokens.Tokens
+	bundles      *trustbundles.Bundles
+	certificates *podcertificates.Certificates
+}
+
+// identitiesOf has them given by the API server; nil for a node that is standalone. A pod of which something is to be replaced has its
+// volumes brought up to date.
+func identitiesOf(e *engine, tel *telemetry.Telemetry, to connections, node func(context.Context) (*v1.Node, error)) *identities {
 	if to.cluster == nil {
 		return nil
 	}
-	return satokens.New(satokens.Config{
-		Issue: satokens.FromAPIServer(to.cluster.Core), Clock: clock.RealClock{}, Logger: tel.Logger,
-		Changed: func(uid types.UID) { e.volumes.Refresh(uid) },
-	})
+	realClock := clock.RealClock{}
+	changed := func(uid types.UID) { e.volumes.Refresh(uid) }
+	i := &identities{
+		tokens:  satokens.New(satokens.Config{Issue: satokens.FromAPIServer(to.cluster.Core), Clock: realClock, Logger: tel.Logger, Changed: changed}),
+		bundles: trustbundles.New(trustbundles.Config{Client: to.cluster.Certificates, Clock: realClock, Changed: changed}),
+		certificates: podcertificates.New(podcertificates.Config{
+			API:  podcertificates.APIServer{Core: to.cluster.Core, Certificates: to.cluster.Certificates, NodeName: e.cfg.NodeName, Clock: realClock},
+			Node: node, Changed: changed, Events: e.events, Clock: realClock, Logger: tel.Logger,
+		}),
+	}
+	enginemetrics.CollectCertificates(e.metrics.Registry, i.states)
+	return i
+}
+
+// states counts certificates for the metrics.
+func (i *identities) states() []enginemetrics.CertificateCount {
+	var counts []enginemetrics.CertificateCount
+	for of, count := range i.certificates.Count() {
+		counts = append(counts, enginemetrics.CertificateCount{Signer: of.Signer, State: string(of.State), Certificates: count})
+	}
+	return counts
+}
+
+// forget drops what a pod was given.
+func (i *identities) forget(uid types.UID) {
+	i.tokens.Forget(uid)
+	i.bundles.Forget(uid)
+	i.certificates.Forget(uid)
+}
+
+// run tells pods of what is to be replaced until ctx ends.
+func (i *identities) run(ctx context.Context) error {
+	if i == nil {
+		return nil
+	}
+	group, inner := errgroup.WithContext(ctx)
+	group.Go(func() error { return i.tokens.Run(inner) })
+	group.Go(func() error { return i.bundles.Run(inner) })
+	group.Go(func() error { return i.certificates.Run(inner) })
+	return ended(ctx, group.Wait())
 }
 
 // podVolumes has the volumes of pods in place for the pods' runtime.
 func (e *engine) podVolumes() podruntime.Volumes {
-	if e.tokens == nil {
+	if e.identities == nil {
 		return e.volumes
 	}
-	return withTokens{Manager: e.volumes, tokens: e.tokens}
+	return withIdentities{Manager: e.volumes, identities: e.identities}
 }
 
-// withTokens are volumes that tokens are in.
-type withTokens struct {
+// withIdentities are volumes that identities are in.
+type withIdentities struct {
 	*volumes.Manager
-	tokens *satokens.Tokens
+	identities *identities
 }
 
-// Release implements podruntime.Volumes. The tokens of a pod are forgotten with its volumes.
-func (w withTokens) Release(ctx context.Context, uid types.UID) error {
+// Release implements podruntime.Volumes. The identities of a pod are forgotten with its volumes.
+func (w withIdentities) Release(ctx context.Context, uid types.UID) error {
 	if err := w.Manager.Release(ctx, uid); err != nil {
 		return err
 	}
-	w.tokens.Forget(uid)
+	w.identities.forget(uid)
 	return nil
-}
-
-// runTokens tells pods of tokens that are to be replaced until ctx ends.
-func (e *engine) runTokens(ctx context.Context) error {
-	if e.tokens == nil {
-		return nil
-	}
-	return ended(ctx, e.tokens.Run(ctx))
 }

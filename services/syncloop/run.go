@@ -53,7 +53,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtimewatch"
-	"github.com/quartet-node/quartet/services/syncloop/internal/satokens"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumelimits"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
@@ -150,8 +149,8 @@ type engine struct {
 	probes  *probes.Manager
 	objects podObjects
 	volumes *volumes.Manager
-	// tokens is nil for a node that is standalone.
-	tokens *satokens.Tokens
+	// identities is nil for a node that is standalone.
+	identities *identities
 	// limits is nil when volumes are not held to their size limits.
 	limits *volumelimits.Keeper
 	// cgroups is nil when pods have none of their own.
@@ -194,7 +193,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	starts := phases.New()
 	askNode := peers.Node(nodev1.NewNodeServiceClient(to.nodestatus))
 	e.objects = objectsOf(ctx, e, tel, to)
-	e.tokens = tokensOf(e, tel, to)
+	e.identities = identitiesOf(e, tel, to, askNode)
 	if e.volumes, err = newVolumes(cfg, tel, askNode, e); err != nil {
 		return nil, err
 	}
@@ -266,7 +265,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return ended(ctx, e.probes.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.objects.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.volumes.Run(ctx)) })
-	group.Go(func() error { return e.runTokens(ctx) })
+	group.Go(func() error { return e.identities.run(ctx) })
 	if e.limits != nil {
 		group.Go(func() error { return ended(ctx, e.limits.Run(ctx)) })
 	}

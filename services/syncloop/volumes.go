@@ -40,8 +40,8 @@ const nodeTimeout = 2 * time.Second
 func newVolumes(cfg nodeconfig.Config, tel *telemetry.Telemetry, node func(context.Context) (*v1.Node, error), e *engine) (*volumes.Manager, error) {
 	realClock := clock.RealClock{}
 	content := volumeprojected.Config{Mounter: volumes.Machine{}, Memory: memoryForPods(node), Objects: e.objects, Node: node, Clock: realClock}
-	if e.tokens != nil {
-		content.Tokens = e.tokens
+	if e.identities != nil {
+		content.Tokens, content.TrustBundles, content.Certificates = e.identities.tokens, e.identities.bundles, e.identities.certificates
 	}
 	return volumes.New(volumes.Config{
 		PodsDir: filepath.Join(cfg.RootDir, "pods"), Clock: realClock, Events: e.events, Metrics: e.counts, Tracer: tel.Tracer, Logger: tel.Logger,

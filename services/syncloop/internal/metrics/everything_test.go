@@ -32,6 +32,9 @@ func everything() *prometheus.Registry {
 	metrics.CollectVolumes(registry, func() []metrics.VolumeCount {
 		return []metrics.VolumeCount{{Plugin: "kubernetes.io/empty-dir", State: metrics.VolumesActual, Volumes: 1}}
 	})
+	metrics.CollectCertificates(registry, func() []metrics.CertificateCount {
+		return []metrics.CertificateCount{{Signer: "shop.example/signer", State: "fresh", Certificates: 1}}
+	})
 	m.ImageCollected(metrics.CollectedForSpace)
 	m.ImageCollectionFailed("ImageGCFailed")
 	m.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))

@@ -22,8 +22,8 @@ const (
 	defaultExpirationSeconds = int64(60 * 60)
 )
 
-// tokenMode is that of a token's file whose owner or group is the pod's own: nobody else reads it.
-const tokenMode = fs.FileMode(0o600)
+// identityMode is that of a file of the pod's identity whose owner or group is the pod's own: nobody else reads it.
+const identityMode = fs.FileMode(0o600)
 
 // Inputs is what the files of a pod's volumes are made of. Each function is called only when the volume needs it.
 type Inputs struct {
@@ -35,6 +35,10 @@ type Inputs struct {
 	// Token gives a token of the pod's service account for an audience, the API server's when it is empty, that is good for about so
 	// many seconds.
 	Token func(audience string, expirationSeconds int64) (string, error)
+	// TrustBundle gives the roots that a source chooses, and fails with what apierrors.IsNotFound knows when there are none.
+	TrustBundle func(*v1.ClusterTrustBundleProjection) ([]byte, error)
+	// Certificate gives the key and the chain of certificates, PEM each, of the source that is at a place among the volume's.
+	Certificate func(source int, p *v1.PodCertificateProjection) (key, chain []byte, err error)
 	// Allocatable is what the node has for pods.
 	Allocatable func() (v1.ResourceList, error)
 }
@@ -74,7 +78,7 @@ func (in Inputs) projected(files Files, p *v1.ProjectedVolumeSource) error {
 	mode := modeOr(p.DefaultMode, defaultMode)
 	var failed []error
 	for i := range p.Sources {
-		kind, err := in.source(files, &p.Sources[i], mode)
+		kind, err := in.source(files, i, &p.Sources[i], mode)
 		if err != nil {
 			failed = append(failed, named(fmt.Sprintf("projected.sources[%d].%s", i, kind), err))
 		}
@@ -82,9 +86,8 @@ func (in Inputs) projected(files Files, p *v1.ProjectedVolumeSource) error {
 	return utilerrors.NewAggregate(failed)
 }
 
-// source adds the files of one source of a projected volume, and says of what kind it is.
-func (in Inputs) source(files Files, s *v1.VolumeProjection, mode fs.FileMode) (kind string, err error) {
-	const unsupported = "it is not supported yet by this version of Quartet"
+// source adds the files of the source of a projected volume that is at a place among them, and says of what kind it is.
+func (in Inputs) source(files Files, place int, s *v1.VolumeProjection, mode fs.FileMode) (kind string, err error) {
 	switch {
 	case s.ConfigMap != nil:
 		return "configMap", in.configMap(files, s.ConfigMap.Name, s.ConfigMap.Items, s.ConfigMap.Optional, mode)
@@ -95,11 +98,11 @@ func (in Inputs) source(files Files, s *v1.VolumeProjection, mode fs.FileMode) (
 	case s.ServiceAccountToken != nil:
 		return "serviceAccountToken", in.token(files, s.ServiceAccountToken, mode)
 	case s.ClusterTrustBundle != nil:
-		return "clusterTrustBundle", errors.New(unsupported)
+		return "clusterTrustBundle", in.trustBundle(files, s.ClusterTrustBundle, mode)
 	case s.PodCertificate != nil:
-		return "podCertificate", errors.New(unsupported)
+		return "podCertificate", in.certificate(files, place, s.PodCertificate, mode)
 	}
-	return "?", errors.New("the source names nothing; " + unsupported)
+	return "?", errors.New("the source names nothing, or something that this version of Quartet does not know")
 }
 
 func (in Inputs) configMap(files Files, name string, items []v1.KeyToPath, optional *bool, mode fs.FileMode) error {
@@ -212,11 +215,54 @@ func (in Inputs) token(files Files, s *v1.ServiceAccountTokenProjection, mode fs
 	if err != nil {
 		return fmt.Errorf("service account %s/%s: %w", in.Pod.Namespace, cmp.Or(in.Pod.Spec.ServiceAccountName, "default"), err)
 	}
+	in.addIdentity(files, p, []byte(token), mode)
+	return nil
+}
+
+// addIdentity adds a file that tells who the pod is, or whom it is to trust: the pod's user's or group's own where that is one.
+func (in Inputs) addIdentity(files Files, path string, data []byte, mode fs.FileMode) {
 	owner := onlyUser(in.Pod)
 	if sc := in.Pod.Spec.SecurityContext; owner != nil || (sc != nil && sc.FSGroup != nil) {
-		mode = tokenMode
+		mode = identityMode
 	}
-	files[p] = File{Data: []byte(token), Mode: mode, UID: owner}
+	files[path] = File{Data: data, Mode: mode, UID: owner}
+}
+
+// trustBundle adds the file of a source that chooses roots; an empty one where there are none and need not be.
+func (in Inputs) trustBundle(files Files, s *v1.ClusterTrustBundleProjection, mode fs.FileMode) error {
+	p, err := cleanPath(s.Path)
+	if err != nil {
+		return err
+	}
+	roots, err := in.TrustBundle(s)
+	if err != nil && (!apierrors.IsNotFound(err) || !isTrue(s.Optional)) {
+		return err
+	}
+	in.addIdentity(files, p, roots, mode)
+	return nil
+}
+
+// certificate adds the files of a source that is a key with its certificate.
+func (in Inputs) certificate(files Files, place int, s *v1.PodCertificateProjection, mode fs.FileMode) error {
+	paths := []string{s.CredentialBundlePath, s.KeyPath, s.CertificateChainPath}
+	for i, p := range paths {
+		if p == "" {
+			continue
+		}
+		var err error
+		if paths[i], err = cleanPath(p); err != nil {
+			return err
+		}
+	}
+	key, chain, err := in.Certificate(place, s)
+	if err != nil {
+		return err
+	}
+	for i, data := range [][]byte{slices.Concat(key, chain), key, chain} {
+		if paths[i] != "" {
+			in.addIdentity(files, paths[i], data, mode)
+		}
+	}
 	return nil
 }
 

@@ -72,6 +72,18 @@ func world() volumecontent.Inputs {
 			}
 			return fmt.Sprintf("%s for %q, %d s", hidden, audience, seconds), nil
 		},
+		TrustBundle: func(p *v1.ClusterTrustBundleProjection) ([]byte, error) {
+			if *p.Name == "none" {
+				return nil, apierrors.NewNotFound(v1.Resource("clustertrustbundles"), *p.Name)
+			}
+			return []byte("the roots of " + *p.Name), nil
+		},
+		Certificate: func(source int, p *v1.PodCertificateProjection) (key, chain []byte, err error) {
+			if p.SignerName == "slow" {
+				return nil, nil, errors.New("not issued yet")
+			}
+			return []byte(hidden + "\n"), fmt.Appendf(nil, "the chain of %d", source), nil
+		},
 		Allocatable: func() (v1.ResourceList, error) {
 			return v1.ResourceList{v1.ResourceCPU: resource.MustParse("3500m"), v1.ResourceMemory: resource.MustParse("8Gi")}, nil
 		},
@@ -114,6 +126,10 @@ func projectedConfigMap(name string, items ...v1.KeyToPath) v1.VolumeProjection 
 
 func projectedSecret(name string, items ...v1.KeyToPath) v1.VolumeProjection {
 	return v1.VolumeProjection{Secret: &v1.SecretProjection{LocalObjectReference: v1.LocalObjectReference{Name: name}, Items: items}}
+}
+
+func trustBundle(name, path string, optional *bool) v1.VolumeProjection {
+	return v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Name: &name, Path: path, Optional: optional}}
 }
 
 func token(path, audience string, seconds *int64) v1.VolumeProjection {
@@ -163,6 +179,14 @@ func TestFilesOfVolumes(t *testing.T) {
 		), map[string]string{
 			"same": "0400 me", "conf/b": "0440 2", "name": "0440 web", "token": "0440 " + hidden + ` for "", 3600 s`, "vault": "0440 " + hidden + ` for "vault", 600 s`,
 		}},
+		"roots, and none that need not be": {projected(trustBundle("roots", "tls/ca.crt", nil), trustBundle("none", "other.crt", ptr(true))), map[string]string{
+			"tls/ca.crt": "0440 the roots of roots", "other.crt": "0440 ",
+		}},
+		"a certificate in all of its forms, of the second source": {projected(projectedSecret("login", item("user", "u")), v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{
+			SignerName: "shop/signer", CredentialBundlePath: "tls/./bundle", KeyPath: "tls/key", CertificateChainPath: "tls/chain",
+		}}), map[string]string{
+			"u": "0440 me", "tls/bundle": "0440 " + hidden + "\nthe chain of 1", "tls/key": "0440 " + hidden + "\n", "tls/chain": "0440 the chain of 1",
+		}},
 		"nothing projected": {projected(), map[string]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -204,9 +228,11 @@ func TestWhatIsWrongWithAVolume(t *testing.T) {
 		"a field of the spec":  {downward(field("x", "spec.nodeName")), `downwardAPI: items[0] "x": fieldRef: unsupported fieldPath: spec.nodeName`},
 		"another container":    {downward(resourceField("x", "none", "limits.cpu", "")), `downwardAPI: items[0] "x": resourceFieldRef.containerName: the pod has no container "none"`},
 		"another path":         {downward(field("../x", "metadata.name")), `downwardAPI: items[0] "../x": path "../x" begins with ".."`},
-		"trust bundle":         {projected(v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{}}), `projected.sources[0].clusterTrustBundle: it is not supported yet by this version of Quartet`},
-		"pod certificate":      {projected(v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{}}), `projected.sources[0].podCertificate: it is not supported yet by this version of Quartet`},
-		"an unknown source":    {projected(v1.VolumeProjection{}), `projected.sources[0].?: the source names nothing; it is not supported yet by this version of Quartet`},
+		"no trust bundle":      {projected(trustBundle("none", "ca.crt", nil)), `projected.sources[0].clusterTrustBundle: clustertrustbundles "none" not found`},
+		"its path":             {projected(trustBundle("roots", "/ca.crt", nil)), `projected.sources[0].clusterTrustBundle: path "/ca.crt" is absolute; it has to be relative to the volume`},
+		"no certificate yet":   {projected(v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{SignerName: "slow"}}), `projected.sources[0].podCertificate: not issued yet`},
+		"a certificate's path": {projected(v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{KeyPath: "../key"}}), `projected.sources[0].podCertificate: path "../key" begins with ".."`},
+		"an unknown source":    {projected(v1.VolumeProjection{}), `projected.sources[0].?: the source names nothing, or something that this version of Quartet does not know`},
 		"a token's path":       {projected(token("../token", "", nil)), `projected.sources[0].serviceAccountToken: path "../token" begins with ".."`},
 		"a token that is none": {projected(token("token", "refused", nil)), `projected.sources[0].serviceAccountToken: service account shop/default: not for you`},
 		"several sources": {projected(projectedSecret("login"), projectedSecret("none"), projectedConfigMap("settings", item("none", "x"))),
@@ -245,7 +271,7 @@ func TestAFileIsPrintedWithoutWhatIsInIt(t *testing.T) {
 	}
 }
 
-func TestATokenIsReadByThePodAlone(t *testing.T) {
+func TestWhatTellsWhoAPodIsIsReadByThePodAlone(t *testing.T) {
 	run := func(user int64) *v1.SecurityContext { return &v1.SecurityContext{RunAsUser: &user} }
 	for name, test := range map[string]struct {
 		pod        *v1.PodSecurityContext
@@ -273,12 +299,15 @@ func TestATokenIsReadByThePodAlone(t *testing.T) {
 			if test.ephemeral != nil {
 				in.Pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{SecurityContext: test.ephemeral}}}
 			}
-			files, err := volumecontent.Of(&v1.Volume{VolumeSource: projected(token("token", "", nil), projectedSecret("login", item("user", "u")))}, in)
+			files, err := volumecontent.Of(&v1.Volume{VolumeSource: projected(token("token", "", nil), projectedSecret("login", item("user", "u")),
+				trustBundle("roots", "ca", nil), v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{KeyPath: "key"}})}, in)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := files["token"]; got.Mode != test.mode || !cmp.Equal(got.UID, test.uid) {
-				t.Errorf("mode %04o of %v, want %04o of %v", got.Mode, got.UID, test.mode, test.uid)
+			for _, name := range []string{"token", "ca", "key"} {
+				if got := files[name]; got.Mode != test.mode || !cmp.Equal(got.UID, test.uid) {
+					t.Errorf("%s: mode %04o of %v, want %04o of %v", name, got.Mode, got.UID, test.mode, test.uid)
+				}
 			}
 			if got := files["u"]; got.Mode != 0o440 || got.UID != nil {
 				t.Errorf("a secret beside it: mode %04o of %v", got.Mode, got.UID)

@@ -39,6 +39,18 @@ type Tokens interface {
 	Token(ctx context.Context, pod *v1.Pod, audience string, expirationSeconds int64) (string, error)
 }
 
+// TrustBundles gives the roots of a cluster that pods check certificates by.
+type TrustBundles interface {
+	// Get gives those that a source chooses, as PEM, and fails with what apierrors.IsNotFound knows when there are none.
+	Get(ctx context.Context, pod *v1.Pod, p *v1.ClusterTrustBundleProjection) ([]byte, error)
+}
+
+// Certificates gives keys with certificates to pods.
+type Certificates interface {
+	// Get gives those of the source of a volume that is at a place among its sources, PEM each, and fails while there are none.
+	Get(ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection) (key, chain []byte, err error)
+}
+
 // Config is what the plugins need.
 type Config struct {
 	// Mounter mounts and unmounts. Required.
@@ -49,6 +61,9 @@ type Config struct {
 	Objects Objects
 	// Tokens gives tokens; nil is a node that has none to give.
 	Tokens Tokens
+	// TrustBundles gives roots, Certificates keys with certificates; nil is a node that has none to give.
+	TrustBundles TrustBundles
+	Certificates Certificates
 	// Node is the node as it is known to be: its allocatable resources stand in for limits that containers have not. Required.
 	Node func(context.Context) (*v1.Node, error)
 	// Clock names the versions of files. Required.
@@ -152,6 +167,18 @@ func (p *Plugin) inputs(ctx context.Context, r volumes.Request) volumecontent.In
 				return "", errors.New("this node has no tokens to give; leave the source out, or say automountServiceAccountToken: false")
 			}
 			return p.cfg.Tokens.Token(ctx, r.Pod, audience, expirationSeconds)
+		},
+		TrustBundle: func(s *v1.ClusterTrustBundleProjection) ([]byte, error) {
+			if p.cfg.TrustBundles == nil {
+				return nil, errors.New("this node has no API server whose bundles of roots it could give; leave the source out, or have them in a config map")
+			}
+			return p.cfg.TrustBundles.Get(ctx, r.Pod, s)
+		},
+		Certificate: func(source int, s *v1.PodCertificateProjection) (key, chain []byte, err error) {
+			if p.cfg.Certificates == nil {
+				return nil, nil, errors.New("this node has no API server whose signers could be asked for a certificate; leave the source out, or have one in a secret")
+			}
+			return p.cfg.Certificates.Get(ctx, r.Pod, r.Volume.Name, source, s)
 		},
 		Allocatable: func() (v1.ResourceList, error) {
 			node, err := p.cfg.Node(ctx)
