@@ -27,10 +27,7 @@ var supported = []string{
 
 // owners says which service would act on a field that none acts on; syncloop where it says nothing.
 var owners = map[string]Service{
-	"evictionMinimumReclaim":  NodeStatus,
-	"evictionSoft":            NodeStatus,
-	"evictionSoftGracePeriod": NodeStatus,
-	"nodeStatusMaxImages":     NodeStatus,
+	"nodeStatusMaxImages": NodeStatus,
 }
 
 // unsupported lists the fields that the file sets to something, that a service would act on and that it does not act on.

@@ -164,25 +164,6 @@ func validateReservations(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *
 	}
 }
 
-// EvictionSignals has the signals that thresholds can be set for.
-func EvictionSignals() []string {
-	return []string{"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree",
-		"containerfs.available", "containerfs.inodesFree", "allocatableMemory.available", "pid.available"}
-}
-
-func validateEviction(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
-	for signal, text := range cfg.EvictionHard {
-		field := joinField("evictionHard", signal)
-		if !slices.Contains(EvictionSignals(), signal) {
-			errs.add(field, "there is no such signal: must be one of "+strings.Join(EvictionSignals(), ", "))
-			continue
-		}
-		if _, err := ParseThreshold(text); err != nil {
-			errs.add(field, err.Error())
-		}
-	}
-}
-
 // Threshold is how much of a resource must be left.
 type Threshold struct {
 	// Quantity is an absolute amount; unset when Fraction is not 0.

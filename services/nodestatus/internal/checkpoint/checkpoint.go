@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
@@ -27,7 +28,7 @@ type content struct {
 
 // Save writes what is remembered into a state directory, which must exist.
 func Save(stateDir string, state nodeobject.State) error {
-	data, err := json.Marshal(content{Node: state.Node, PressureSeen: state.PressureSeen})
+	data, err := json.Marshal(content{Node: state.Node, PressureSeen: state.Eviction.Seen})
 	if err != nil {
 		return fmt.Errorf("writing the checkpoint of the node: %w", err)
 	}
@@ -55,5 +56,5 @@ func Load(stateDir, nodeName string) (nodeobject.State, error) {
 	if c.Node == nil || c.Node.Name != nodeName {
 		return nodeobject.State{}, nil
 	}
-	return nodeobject.State{Node: c.Node, PressureSeen: c.PressureSeen}, nil
+	return nodeobject.State{Node: c.Node, Eviction: eviction.State{Seen: c.PressureSeen}}, nil
 }

@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
@@ -24,7 +26,7 @@ func TestWhatIsSavedIsLoaded(t *testing.T) {
 				Type: v1.NodeReady, Status: v1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(at), LastTransitionTime: metav1.NewTime(at),
 			}}},
 		},
-		PressureSeen: map[v1.NodeConditionType]time.Time{v1.NodeMemoryPressure: at},
+		Eviction: eviction.State{Seen: map[v1.NodeConditionType]time.Time{v1.NodeMemoryPressure: at}},
 	}
 	if err := Save(dir, want); err != nil {
 		t.Fatal(err)
@@ -33,7 +35,7 @@ func TestWhatIsSavedIsLoaded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(eviction.State{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if other, err := Load(dir, "node-2"); err != nil || other.Node != nil {

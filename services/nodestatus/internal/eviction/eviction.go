@@ -112,7 +112,9 @@ func ThresholdsOf(k *kubeletconfigv1beta1.KubeletConfiguration) ([]Threshold, er
 		}
 		return grace, nil
 	})
-	slices.SortFunc(all, func(a, b Threshold) int { return cmp.Or(cmp.Compare(a.Signal, b.Signal), cmp.Compare(a.Grace, b.Grace)) })
+	slices.SortFunc(all, func(a, b Threshold) int {
+		return cmp.Or(cmp.Compare(a.Signal, b.Signal), cmp.Compare(a.Grace, b.Grace))
+	})
 	return all, err
 }
 

@@ -118,7 +118,9 @@ func TestAnHour(t *testing.T) {
 }
 
 func TestAReadingThatIsTooOldIsNone(t *testing.T) {
-	all := thresholds(t, func(k *kubeletconfigv1beta1.KubeletConfiguration) { k.EvictionHard = map[string]string{"imagefs.available": "10%"} })
+	all := thresholds(t, func(k *kubeletconfigv1beta1.KubeletConfiguration) {
+		k.EvictionHard = map[string]string{"imagefs.available": "10%"}
+	})
 	state := eviction.Step(all, eviction.State{}, map[string]eviction.Reading{"imagefs.available": left(1, start)}, start.Add(31*time.Second))
 	if len(state.Pressing) != 0 || len(state.Unread) != 1 {
 		t.Errorf("%+v", state)

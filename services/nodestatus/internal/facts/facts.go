@@ -45,7 +45,7 @@ type HugePages struct {
 
 // Readings is how the machine is doing now.
 type Readings struct {
-	// MemoryAvailableBytes is what pods can still get: free memory, and file cache that was not used lately.
+	// MemoryAvailableBytes is what pods can still get: what is not in the working set of anything. It is 0 when it is not known.
 	MemoryAvailableBytes int64
 	// NodeFS is the file system of the pods' directories.
 	NodeFS Filesystem

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -62,6 +63,48 @@ func TestWhatCouldBeReadIsReturnedBesideTheError(t *testing.T) {
 	}
 	if r.MemoryAvailableBytes == 0 || r.MaxPIDs == 0 {
 		t.Errorf("the rest was not read: %+v", r)
+	}
+}
+
+// TestAvailableMemoryIsWhatTheRootCgroupLeaves compares with the kernel's own sum, where this machine has cgroups of version 1.
+func TestAvailableMemoryIsWhatTheRootCgroupLeaves(t *testing.T) {
+	meminfo := filepath.Join(t.TempDir(), "meminfo")
+	write := func(text string) {
+		if err := os.WriteFile(meminfo, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\nAnonPages: 200 kB\nCached: 250 kB\nBuffers: 30 kB\nSwapCached: 20 kB\n")
+	if got, err := memoryAvailable(meminfo); err != nil || got != 600<<10 {
+		t.Errorf("%d kB, %v, want 1000 less 500 of which 100 were not used lately", got>>10, err)
+	}
+	const root = "/sys/fs/cgroup/memory/memory.usage_in_bytes"
+	usage, err := os.ReadFile(root)
+	if err != nil {
+		t.Skip(err)
+	}
+	stat, err := os.ReadFile(filepath.Join(filepath.Dir(root), "memory.stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, err := strconv.ParseInt(strings.TrimSpace(string(usage)), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(stat), "\ntotal_inactive_file ")
+	number, _, _ := strings.Cut(rest, "\n")
+	inactive, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine, err := ReadMachine()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := memoryAvailable("/proc/meminfo")
+	const moment = 256 << 20 // what others may take and give back meanwhile
+	if want := machine.MemoryBytes - used + inactive; err != nil || got < want-moment || got > want+moment {
+		t.Errorf("%d bytes, %v; the root cgroup leaves %d", got, err, want)
 	}
 }
 

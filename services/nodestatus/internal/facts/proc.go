@@ -14,18 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memoryAvailable is free memory plus inactive file cache. That is what the kubelet arrives at, on cgroup v1 and v2, as
-// capacity less the working set of the root cgroup; the kernel's own MemAvailable counts more of the cache.
+// memoryAvailable is all memory less the working set of everything: what is of no file and what is, less the files' part that was not
+// used lately. It is what a kubelet arrives at by the root cgroup, of version 1 and 2, which has the same counters of the kernel; a
+// process in a container may not see that cgroup. The kernel's own memory counts as available, as there; its MemAvailable does not count
+// it, and counts more of the cache.
 func memoryAvailable(meminfo string) (int64, error) {
 	data, err := os.ReadFile(meminfo)
 	if err != nil {
 		return 0, fmt.Errorf("reading how much memory is free: %w", err)
 	}
-	values, err := parseMeminfo(data, "MemFree", "Inactive(file)")
+	values, err := parseMeminfo(data, "MemTotal", "Inactive(file)", "AnonPages", "Cached", "Buffers", "SwapCached")
 	if err != nil {
 		return 0, fmt.Errorf("reading how much memory is free from %s: %w", meminfo, err)
 	}
-	return values[0] + values[1], nil
+	available := values[0] + values[1]
+	for _, used := range values[2:] {
+		available -= used
+	}
+	return min(max(available, 1), values[0]), nil // 0 would be that nothing is known
 }
 
 // parseMeminfo returns the values of some fields of /proc/meminfo, in bytes.

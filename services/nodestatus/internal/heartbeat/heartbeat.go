@@ -21,6 +21,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
@@ -29,7 +30,7 @@ import (
 type Config struct {
 	// Settings are the configuration's.
 	Settings nodeobject.Settings
-	// Period is the time between two heartbeats, nodeStatusUpdateFrequency.
+	// Period is the time between two heartbeats at most, nodeStatusUpdateFrequency.
 	Period time.Duration
 	// AskPLEG and AskSyncLoop ask the peers, and AskTimeout is how long each has.
 	AskPLEG, AskSyncLoop Ask
@@ -107,7 +108,8 @@ func (h *Heart) Run(ctx context.Context) error {
 }
 
 func (h *Heart) loop(ctx context.Context) {
-	ticker := h.cfg.Clock.NewTicker(h.cfg.Period)
+	// What presses on the node is to be known soon, however seldom its status is to be computed.
+	ticker := h.cfg.Clock.NewTicker(min(h.cfg.Period, eviction.Interval))
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		// This heartbeat sees whatever has changed until now.

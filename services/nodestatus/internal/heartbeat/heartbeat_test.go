@@ -17,12 +17,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
@@ -373,11 +374,11 @@ func TestMachineThatCannotBeReadIsTriedAgain(t *testing.T) {
 func TestReadingThatFailsIsInTheNode(t *testing.T) {
 	r := newRig(t)
 	r.servePLEG()
-	threshold, err := nodeconfig.ParseThreshold("100Mi")
+	thresholds, err := eviction.ThresholdsOf(&kubeletconfigv1beta1.KubeletConfiguration{EvictionHard: map[string]string{"memory.available": "100Mi"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.cfg.Settings.Thresholds = map[string]nodeconfig.Threshold{"memory.available": threshold}
+	r.cfg.Settings.Thresholds = thresholds
 	r.cfg.ReadNow = func() (facts.Readings, error) { return facts.Readings{}, errors.New("no /proc") }
 	r.start()
 	r.untilReady(v1.ConditionTrue, "all parts")

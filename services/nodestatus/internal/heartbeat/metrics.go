@@ -74,8 +74,11 @@ func (m *Metrics) beat(state nodeobject.State, now time.Time, took time.Duration
 	// A signal that could not be read is better away than old.
 	m.signals.available.Reset()
 	m.signals.threshold.Reset()
-	for _, signal := range state.Read {
+	for _, signal := range state.Eviction.Read {
 		m.signals.available.WithLabelValues(signal.Name).Set(float64(signal.Available))
+		if !signal.Hard {
+			continue
+		}
 		m.signals.threshold.WithLabelValues(signal.Name).Set(float64(signal.Threshold))
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
@@ -59,7 +60,14 @@ func AskSyncLoop(conn grpc.ClientConnInterface, address string) Ask {
 		if err != nil {
 			return away("syncloop", address, err)
 		}
-		return answered("syncloop", response.GetHealthy(), response.GetLastTurnAt() != nil, response.GetReasons())
+		peer := answered("syncloop", response.GetHealthy(), response.GetLastTurnAt() != nil, response.GetReasons())
+		for _, r := range response.GetReadings() {
+			if peer.Readings == nil {
+				peer.Readings = map[string]eviction.Reading{}
+			}
+			peer.Readings[r.GetSignal()] = eviction.Reading{Available: r.GetAvailable(), Capacity: r.GetCapacity(), At: r.GetReadAt().AsTime()}
+		}
+		return peer
 	}
 }
 
@@ -140,7 +148,7 @@ func (w *watcher) once(ctx context.Context) {
 	}
 	w.last, w.asked = peer, true
 	w.mu.Unlock()
-	before.LastGood = peer.LastGood
+	before.LastGood, before.Readings = peer.LastGood, peer.Readings // these change all the time, and are looked at when it is time
 	if !asked || !reflect.DeepEqual(before, peer) {
 		select {
 		case w.changed <- struct{}{}:

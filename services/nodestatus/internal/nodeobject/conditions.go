@@ -2,13 +2,14 @@ package nodeobject
 
 import (
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 )
 
 // How long a node that was ready stays so while a part of it is away. A process that is killed and started again, or a
@@ -46,6 +47,8 @@ type Peer struct {
 	LastGood time.Time
 	// Runtime is what pleg says of the runtime; nil when it says nothing, and for syncloop.
 	Runtime *Runtime
+	// Readings are what syncloop says is left of what only it can read, by the names of the signals; nil for pleg.
+	Readings map[string]eviction.Reading
 }
 
 // Runtime is what pleg says of the container runtime.
@@ -76,11 +79,11 @@ func (p Peer) patience() time.Duration {
 }
 
 // conditions makes the four conditions in the kubelet's order.
-func conditions(in Input, state State, unread []string) []v1.NodeCondition {
+func conditions(in Input, short eviction.State) []v1.NodeCondition {
 	all := []v1.NodeCondition{
-		pressure(in, state, unread, v1.NodeMemoryPressure, "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory", "the node has enough memory"),
-		pressure(in, state, unread, v1.NodeDiskPressure, "KubeletHasDiskPressure", "KubeletHasNoDiskPressure", "the node has enough disk space"),
-		pressure(in, state, unread, v1.NodePIDPressure, "KubeletHasInsufficientPID", "KubeletHasSufficientPID", "the node can start enough processes"),
+		pressure(in, short, v1.NodeMemoryPressure, "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory", "the node has enough memory"),
+		pressure(in, short, v1.NodeDiskPressure, "KubeletHasDiskPressure", "KubeletHasNoDiskPressure", "the node has enough disk space"),
+		pressure(in, short, v1.NodePIDPressure, "KubeletHasInsufficientPID", "KubeletHasSufficientPID", "the node can start enough processes"),
 		ready(in),
 	}
 	for i := range all {
@@ -134,45 +137,40 @@ func ready(in Input) v1.NodeCondition {
 	}
 }
 
-// pressureSeen notes for each pressure that is there that it was seen now, and keeps what was noted of the others.
-func pressureSeen(in Input, signals []Signal) map[v1.NodeConditionType]time.Time {
-	seen := make(map[v1.NodeConditionType]time.Time)
-	maps.Copy(seen, in.Previous.PressureSeen)
-	for _, signal := range signals {
-		seen[conditionOf[signal.Name]] = in.Now
-	}
-	return seen
-}
-
-// pressure is true while a threshold is crossed and for the transition period after that.
-func pressure(in Input, state State, unread []string, kind v1.NodeConditionType, bad, good, wellText string) v1.NodeCondition {
+// pressure is true while a threshold is crossed, be its grace period over or not, and for the transition period after that.
+func pressure(in Input, short eviction.State, kind v1.NodeConditionType, bad, good, wellText string) v1.NodeCondition {
 	var lines []string
-	for _, signal := range state.Signals {
-		if conditionOf[signal.Name] == kind {
+	for _, signal := range short.Crossed {
+		if eviction.ConditionOf(signal.Name) == kind {
 			lines = append(lines, fmt.Sprintf("%s is %s, %s must be left", signal.Name, amount(signal.Name, signal.Available), amount(signal.Name, signal.Threshold)))
 		}
 	}
 	if len(lines) > 0 {
 		return v1.NodeCondition{Type: kind, Status: v1.ConditionTrue, Reason: bad, Message: strings.Join(lines, "; ")}
 	}
-	seen, ever := state.PressureSeen[kind]
+	seen, ever := short.Seen[kind]
 	if before := previous(in, kind); ever && before != nil && before.Status == v1.ConditionTrue && in.Now.Sub(seen) < in.Settings.PressureTransition {
 		return v1.NodeCondition{
 			Type: kind, Status: v1.ConditionTrue, Reason: bad,
 			Message: fmt.Sprintf("over since %s; reported until it has been over for %s", seen.UTC().Format(time.RFC3339), in.Settings.PressureTransition),
 		}
 	}
-	for _, signal := range unread {
-		if conditionOf[signal] == kind {
+	text := wellText
+	for _, signal := range short.Unread {
+		switch {
+		case eviction.ConditionOf(signal) != kind:
+		case isOwn(signal):
 			return v1.NodeCondition{Type: kind, Status: v1.ConditionUnknown, Reason: "ReadingFailed", Message: signal + " could not be read: see the log of nodestatus"}
+		default:
+			text += ", as far as is known: syncloop does not say " + signal
 		}
 	}
-	return v1.NodeCondition{Type: kind, Status: v1.ConditionFalse, Reason: good, Message: wellText}
+	return v1.NodeCondition{Type: kind, Status: v1.ConditionFalse, Reason: good, Message: text}
 }
 
 // amount writes bytes as people do, and counts as they are.
 func amount(signal string, n int64) string {
-	if signal == signalNodeFSIn || signal == signalPIDs {
+	if eviction.Counts(signal) {
 		return fmt.Sprint(n)
 	}
 	const mebi = 1 << 20

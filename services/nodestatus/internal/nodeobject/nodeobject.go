@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 )
 
@@ -34,8 +35,8 @@ type Settings struct {
 	MaxPods int64
 	// Reserved is held back from pods.
 	Reserved v1.ResourceList
-	// Thresholds are the hard ones, by the name of their signal.
-	Thresholds map[string]nodeconfig.Threshold
+	// Thresholds are those of evictions.
+	Thresholds []eviction.Threshold
 	// PressureTransition is how long pressure is reported after it was last seen, so that a condition does not flap.
 	PressureTransition time.Duration
 	// KubernetesVersion is the version of Kubernetes that the node behaves as, for example "v1.37.1".
@@ -48,7 +49,7 @@ func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, erro
 	s := Settings{
 		Name: cfg.NodeName, IP: net.ParseIP(cfg.NodeIP), Labels: cfg.NodeLabels,
 		Taints: k.RegisterWithTaints, ProviderID: k.ProviderID, PodCIDR: k.PodCIDR,
-		MaxPods: int64(k.MaxPods), Reserved: v1.ResourceList{}, Thresholds: make(map[string]nodeconfig.Threshold),
+		MaxPods: int64(k.MaxPods), Reserved: v1.ResourceList{},
 		PressureTransition: k.EvictionPressureTransitionPeriod.Duration, KubernetesVersion: kubernetesVersion,
 	}
 	for _, reserved := range []map[string]string{k.SystemReserved, k.KubeReserved} {
@@ -62,14 +63,9 @@ func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, erro
 			s.Reserved[v1.ResourceName(name)] = sum
 		}
 	}
-	for signal, text := range k.EvictionHard {
-		threshold, err := nodeconfig.ParseThreshold(text)
-		if err != nil {
-			return Settings{}, fmt.Errorf("evictionHard %s: %w", signal, err)
-		}
-		s.Thresholds[signal] = threshold
-	}
-	return s, nil
+	var err error
+	s.Thresholds, err = eviction.ThresholdsOf(&k)
+	return s, err
 }
 
 // Input is everything that the Node depends on.
@@ -91,24 +87,14 @@ type Input struct {
 type State struct {
 	// Node is the Node; nil before the first time.
 	Node *v1.Node
-	// Read are the thresholds that could be compared with what is left, and Signals those of them that are crossed now;
-	// both in the order of their names.
-	Read, Signals []Signal
-	// PressureSeen says when each pressure was last seen.
-	PressureSeen map[v1.NodeConditionType]time.Time
+	// Eviction is what has run short.
+	Eviction eviction.State
 }
 
 // Build makes the Node. It changes nothing that it was given.
 func Build(in Input) State {
 	capacity := capacityOf(in.Settings, in.Machine, in.Readings)
-	read, unread := compare(in.Settings.Thresholds, in.Machine, in.Readings)
-	state := State{Read: read}
-	for _, signal := range read {
-		if signal.Available < signal.Threshold {
-			state.Signals = append(state.Signals, signal)
-		}
-	}
-	state.PressureSeen = pressureSeen(in, state.Signals)
+	state := State{Eviction: eviction.Step(in.Settings.Thresholds, in.Previous.Eviction, readings(in), in.Now)}
 	node := &v1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: in.Settings.Name, Labels: labels(in), CreationTimestamp: metav1.NewTime(in.Now).Rfc3339Copy()},
@@ -124,7 +110,7 @@ func Build(in Input) State {
 	if in.Previous.Node != nil {
 		node.CreationTimestamp = in.Previous.Node.CreationTimestamp
 	}
-	node.Status.Conditions = conditions(in, state, unread)
+	node.Status.Conditions = conditions(in, state.Eviction)
 	state.Node = node
 	return state
 }

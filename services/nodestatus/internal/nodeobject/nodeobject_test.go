@@ -9,9 +9,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"pgregory.net/rapid"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 )
 
@@ -21,22 +23,17 @@ const gibi = 1 << 30
 
 func input(t *testing.T) Input {
 	t.Helper()
-	threshold := func(text string) nodeconfig.Threshold {
-		parsed, err := nodeconfig.ParseThreshold(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return parsed
+	thresholds, err := eviction.ThresholdsOf(&kubeletconfigv1beta1.KubeletConfiguration{EvictionHard: map[string]string{
+		"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%", "imagefs.available": "15%", "pid.available": "100",
+	}})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return Input{
 		Settings: Settings{
 			Name: "node-1", Labels: map[string]string{"zone": "a"}, MaxPods: 110, KubernetesVersion: "v1.37.1",
-			Reserved: v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m"), v1.ResourceMemory: resource.MustParse("1Gi"), "pid": resource.MustParse("10")},
-			Thresholds: map[string]nodeconfig.Threshold{
-				"memory.available": threshold("100Mi"), "nodefs.available": threshold("10%"), "nodefs.inodesFree": threshold("5%"),
-				"imagefs.available": threshold("15%"), "pid.available": threshold("100"),
-			},
-			PressureTransition: 5 * time.Minute,
+			Reserved:   v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m"), v1.ResourceMemory: resource.MustParse("1Gi"), "pid": resource.MustParse("10")},
+			Thresholds: thresholds, PressureTransition: 5 * time.Minute,
 		},
 		Machine: facts.Machine{
 			CPUs: 4, MemoryBytes: 16 * gibi, HugePages: []facts.HugePages{{PageBytes: 2 << 20, Pages: 512}, {PageBytes: gibi}},
@@ -170,29 +167,33 @@ func TestReady(t *testing.T) {
 	}
 }
 
+func pressing(name string, available, threshold int64) []eviction.Signal {
+	return []eviction.Signal{{Name: name, Available: available, Threshold: threshold, Hard: true, At: start}}
+}
+
 func TestPressure(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(*facts.Readings)
 		kind    v1.NodeConditionType
 		want    v1.ConditionStatus
 		message string
-		signals []Signal
+		signals []eviction.Signal
 	}{
 		"memory": {
 			func(r *facts.Readings) { r.MemoryAvailableBytes = 50 << 20 }, v1.NodeMemoryPressure, v1.ConditionTrue,
-			"memory.available is 50Mi, 100Mi must be left", []Signal{{"memory.available", 50 << 20, 100 << 20}},
+			"memory.available is 50Mi, 100Mi must be left", pressing("memory.available", 50<<20, 100<<20),
 		},
 		"disk": {
 			func(r *facts.Readings) { r.NodeFS.AvailableBytes = 9 * gibi }, v1.NodeDiskPressure, v1.ConditionTrue,
-			"nodefs.available is 9Gi, 10Gi must be left", []Signal{{"nodefs.available", 9 * gibi, 10 * gibi}},
+			"nodefs.available is 9Gi, 10Gi must be left", pressing("nodefs.available", 9*gibi, 10*gibi),
 		},
 		"inodes": {
 			func(r *facts.Readings) { r.NodeFS.InodesFree = 49 }, v1.NodeDiskPressure, v1.ConditionTrue,
-			"nodefs.inodesFree is 49, 50 must be left", []Signal{{"nodefs.inodesFree", 49, 50}},
+			"nodefs.inodesFree is 49, 50 must be left", pressing("nodefs.inodesFree", 49, 50),
 		},
 		"processes": {
 			func(r *facts.Readings) { r.RunningPIDs = 32700 }, v1.NodePIDPressure, v1.ConditionTrue,
-			"pid.available is 68, 100 must be left", []Signal{{"pid.available", 68, 100}},
+			"pid.available is 68, 100 must be left", pressing("pid.available", 68, 100),
 		},
 		"exactly enough":                    {func(r *facts.Readings) { r.MemoryAvailableBytes = 100 << 20 }, v1.NodeMemoryPressure, v1.ConditionFalse, "enough", nil},
 		"memory that cannot be read":        {func(r *facts.Readings) { r.MemoryAvailableBytes = 0 }, v1.NodeMemoryPressure, v1.ConditionUnknown, "could not be read", nil},
@@ -208,10 +209,51 @@ func TestPressure(t *testing.T) {
 			if got.Status != test.want || !strings.Contains(got.Message, test.message) {
 				t.Errorf("got %s %q, want %s with %q", got.Status, got.Message, test.want, test.message)
 			}
-			if diff := cmp.Diff(test.signals, state.Signals); diff != "" {
+			if diff := cmp.Diff(test.signals, state.Eviction.Pressing); diff != "" {
 				t.Errorf("signals (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestWhatSyncloopReads is what only the runtime knows: nodestatus says of the disk what it knows without it.
+func TestWhatSyncloopReads(t *testing.T) {
+	in := input(t)
+	if got := condition(t, Build(in), v1.NodeDiskPressure); got.Status != v1.ConditionFalse || !strings.Contains(got.Message, "imagefs.available") {
+		t.Errorf("syncloop says nothing: %s %q", got.Status, got.Message)
+	}
+	in.SyncLoop.Readings = map[string]eviction.Reading{"imagefs.available": {Available: 14, Capacity: 100, At: start}}
+	state := Build(in)
+	if got := condition(t, state, v1.NodeDiskPressure); got.Status != v1.ConditionTrue {
+		t.Errorf("syncloop says that too little is left: %s %q", got.Status, got.Message)
+	}
+	if diff := cmp.Diff(pressing("imagefs.available", 14, 15), state.Eviction.Pressing); diff != "" {
+		t.Errorf("signals (-want +got):\n%s", diff)
+	}
+}
+
+// TestASoftThresholdIsAConditionAtOnce and presses when its grace period is over.
+func TestASoftThresholdIsAConditionAtOnce(t *testing.T) {
+	in := input(t)
+	thresholds, err := eviction.ThresholdsOf(&kubeletconfigv1beta1.KubeletConfiguration{
+		EvictionSoft: map[string]string{"memory.available": "1Gi"}, EvictionSoftGracePeriod: map[string]string{"memory.available": "1m"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Settings.Thresholds, in.Readings.MemoryAvailableBytes = thresholds, gibi-1
+	for _, test := range []struct {
+		after    time.Duration
+		pressing int
+	}{{0, 0}, {59 * time.Second, 0}, {time.Minute, 1}} {
+		in.Now = start.Add(test.after)
+		in.Previous = Build(in)
+		if got := condition(t, in.Previous, v1.NodeMemoryPressure); got.Status != v1.ConditionTrue || len(in.Previous.Eviction.Pressing) != test.pressing {
+			t.Errorf("after %s: %s, %d press", test.after, got.Status, len(in.Previous.Eviction.Pressing))
+		}
+	}
+	if left := Build(in).Node.Status.Allocatable[v1.ResourceMemory]; left.Value() != 14*gibi {
+		t.Errorf("a soft threshold leaves %s for pods to ask for, want all but 1Gi that is reserved and 1Gi of huge pages", left.String())
 	}
 }
 
@@ -301,7 +343,7 @@ func TestSettingsOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	cpu := s.Reserved[v1.ResourceCPU]
-	if cpu.String() != "300m" || s.MaxPods != 110 || s.IP.String() != "10.1.1.1" || s.Labels["a"] != "b" || s.Thresholds["nodefs.available"].Fraction != 0.1 {
+	if cpu.String() != "300m" || s.MaxPods != 110 || s.IP.String() != "10.1.1.1" || s.Labels["a"] != "b" || len(s.Thresholds) == 0 {
 		t.Errorf("settings = %+v", s)
 	}
 }

@@ -1,41 +1,16 @@
 package nodeobject
 
 import (
-	"cmp"
-	"slices"
+	"maps"
+	"math"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 )
-
-// The names of the signals that are read here. Those of the images' file system are not: only the runtime knows where
-// it is, and nodestatus has no access to the runtime.
-const (
-	signalMemory   = "memory.available"
-	signalNodeFS   = "nodefs.available"
-	signalNodeFSIn = "nodefs.inodesFree"
-	signalPIDs     = "pid.available"
-)
-
-// conditionOf says which condition a signal sets.
-var conditionOf = map[string]v1.NodeConditionType{
-	signalMemory:   v1.NodeMemoryPressure,
-	signalNodeFS:   v1.NodeDiskPressure,
-	signalNodeFSIn: v1.NodeDiskPressure,
-	signalPIDs:     v1.NodePIDPressure,
-}
-
-// Signal is how much of a resource is left, beside how much must be.
-type Signal struct {
-	// Name is the kubelet's name of the signal.
-	Name string
-	// Available is what is left and Threshold what must be: bytes, inodes or processes.
-	Available, Threshold int64
-}
 
 func capacityOf(s Settings, m facts.Machine, r facts.Readings) v1.ResourceList {
 	capacity := v1.ResourceList{
@@ -69,11 +44,10 @@ func allocatable(s Settings, capacity v1.ResourceList) v1.ResourceList {
 	for name, amount := range s.Reserved {
 		take(name, amount)
 	}
-	for signal, name := range map[string]v1.ResourceName{signalMemory: v1.ResourceMemory, signalNodeFS: v1.ResourceEphemeralStorage} {
-		threshold, ok := s.Thresholds[signal]
-		all := capacity[name]
-		if ok {
-			take(name, *resource.NewQuantity(threshold.Of(all.Value()), resource.BinarySI))
+	for _, threshold := range s.Thresholds {
+		name, holds := map[string]v1.ResourceName{eviction.Memory: v1.ResourceMemory, eviction.NodeFS: v1.ResourceEphemeralStorage}[threshold.Signal]
+		if all := capacity[name]; holds && threshold.Hard() {
+			take(name, *resource.NewQuantity(threshold.Value.Of(all.Value()), resource.BinarySI))
 		}
 	}
 	for name, amount := range capacity {
@@ -84,44 +58,37 @@ func allocatable(s Settings, capacity v1.ResourceList) v1.ResourceList {
 	return free
 }
 
-// reading is how much of a resource is left, and how much there is in all.
-type reading struct{ available, capacity int64 }
-
-// read returns the reading of a signal; not ok when there is none. A capacity of 0 means that it could not be read.
-func read(signal string, m facts.Machine, r facts.Readings) (reading, bool) {
-	var got reading
-	switch signal {
-	case signalMemory:
-		got = reading{available: r.MemoryAvailableBytes, capacity: m.MemoryBytes}
-		return got, r.MemoryAvailableBytes > 0
-	case signalNodeFS:
-		got = reading{available: r.NodeFS.AvailableBytes, capacity: r.NodeFS.CapacityBytes}
-	case signalNodeFSIn:
-		got = reading{available: r.NodeFS.InodesFree, capacity: r.NodeFS.Inodes}
-	case signalPIDs:
-		got = reading{available: r.MaxPIDs - r.RunningPIDs, capacity: r.MaxPIDs}
-	default:
+// readings are what is known of what is left, by the names of the signals: what was read here, and what syncloop says.
+func readings(in Input) map[string]eviction.Reading {
+	m, r := in.Machine, in.Readings
+	all := map[string]eviction.Reading{}
+	maps.Copy(all, in.SyncLoop.Readings)
+	add := func(signal string, available, capacity int64) {
+		all[signal] = eviction.Reading{Available: available, Capacity: capacity, At: in.Now}
 	}
-	return got, got.capacity > 0
+	if r.MemoryAvailableBytes > 0 {
+		add(eviction.Memory, r.MemoryAvailableBytes, m.MemoryBytes)
+	}
+	if r.NodeFS.CapacityBytes > 0 {
+		add(eviction.NodeFS, r.NodeFS.AvailableBytes, r.NodeFS.CapacityBytes)
+		if r.NodeFS.Inodes > 0 {
+			add(eviction.NodeFSInodes, r.NodeFS.InodesFree, r.NodeFS.Inodes)
+		} else { // a file system that does not count inodes cannot run out of them
+			add(eviction.NodeFSInodes, math.MaxInt64, 0)
+		}
+	}
+	if r.MaxPIDs > 0 {
+		add(eviction.PIDs, r.MaxPIDs-r.RunningPIDs, r.MaxPIDs)
+	}
+	return all
 }
 
-// compare returns what is left beside each threshold, and the thresholds that could not be compared with anything.
-func compare(thresholds map[string]nodeconfig.Threshold, m facts.Machine, r facts.Readings) (signals []Signal, unread []string) {
-	for name, threshold := range thresholds {
-		if _, known := conditionOf[name]; !known {
-			continue
-		}
-		got, ok := read(name, m, r)
-		if !ok {
-			// A file system that does not count inodes cannot run out of them.
-			if name != signalNodeFSIn || r.NodeFS.CapacityBytes == 0 {
-				unread = append(unread, name)
-			}
-			continue
-		}
-		signals = append(signals, Signal{Name: name, Available: got.available, Threshold: threshold.Of(got.capacity)})
+// isOwn tells whether a signal is read here, and not by syncloop, which has access to the runtime and to the cgroups of pods.
+func isOwn(signal string) bool {
+	switch signal {
+	case eviction.ImageFS, eviction.ImageFSInodes, eviction.AllocatableMemory:
+		return false
+	default:
+		return true
 	}
-	slices.SortFunc(signals, func(a, b Signal) int { return cmp.Compare(a.Name, b.Name) })
-	slices.Sort(unread)
-	return signals, unread
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
@@ -93,9 +94,9 @@ func (s *Server) put() error {
 	}
 	// Without an API server there is none that would have to have the Node.
 	node := &nodev1.Node{Node: data, Synced: s.standalone || s.registered != nil, Standalone: s.standalone}
-	for _, signal := range s.state.Signals {
+	for _, signal := range s.state.Eviction.Pressing {
 		node.EvictionSignals = append(node.EvictionSignals, &nodev1.EvictionSignal{
-			Signal: signal.Name, Available: signal.Available, Threshold: signal.Threshold, Hard: true,
+			Signal: signal.Name, Available: signal.Available, Threshold: signal.Threshold, Hard: signal.Hard, ReadAt: timestamppb.New(signal.At),
 		})
 	}
 	s.nodes.Put(s.name, node)

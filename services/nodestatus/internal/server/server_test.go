@@ -4,17 +4,20 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
@@ -41,14 +44,16 @@ func TestSignalsAreServedWithTheNode(t *testing.T) {
 	defer s.Close()
 	node := &v1.Node{}
 	node.Name = "node-1"
-	if err := s.Publish(nodeobject.State{Node: node, Signals: []nodeobject.Signal{{Name: "memory.available", Available: 1, Threshold: 2}}}); err != nil {
+	at := time.Unix(1_700_000_000, 0)
+	pressing := []eviction.Signal{{Name: "memory.available", Available: 1, Threshold: 2, Hard: true, At: at}}
+	if err := s.Publish(nodeobject.State{Node: node, Eviction: eviction.State{Pressing: pressing}}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := s.GetNode(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []*nodev1.EvictionSignal{{Signal: "memory.available", Available: 1, Threshold: 2, Hard: true}}
+	want := []*nodev1.EvictionSignal{{Signal: "memory.available", Available: 1, Threshold: 2, Hard: true, ReadAt: timestamppb.New(at)}}
 	if diff := cmp.Diff(want, got.GetNode().GetEvictionSignals(), protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -1,0 +1,58 @@
+package nodeconfig
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// EvictionSignals has the signals that thresholds can be set for.
+func EvictionSignals() []string {
+	return []string{"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree",
+		"containerfs.available", "containerfs.inodesFree", "allocatableMemory.available", "pid.available"}
+}
+
+// validateEviction reports thresholds that are none, and soft ones without a grace period.
+func validateEviction(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	for field, texts := range map[string]map[string]string{
+		"evictionHard": cfg.EvictionHard, "evictionSoft": cfg.EvictionSoft, "evictionMinimumReclaim": cfg.EvictionMinimumReclaim,
+	} {
+		for signal, text := range texts {
+			if !isSignal(joinField(field, signal), signal, errs) {
+				continue
+			}
+			if _, err := ParseThreshold(text); err != nil {
+				errs.add(joinField(field, signal), err.Error())
+			}
+		}
+	}
+	for signal, text := range cfg.EvictionSoftGracePeriod {
+		field := joinField("evictionSoftGracePeriod", signal)
+		if !isSignal(field, signal, errs) {
+			continue
+		}
+		if grace, err := time.ParseDuration(text); err != nil || grace < 0 {
+			errs.add(field, fmt.Sprintf("%q is not a time: must be 0 or more, for example 1m30s", text))
+		}
+	}
+	for _, signal := range slices.Sorted(maps.Keys(cfg.EvictionSoft)) {
+		if _, set := cfg.EvictionSoftGracePeriod[signal]; !set {
+			errs.add(joinField("evictionSoft", signal), "has no grace period: add evictionSoftGracePeriod."+signal+", for example 1m30s")
+		}
+	}
+	if cfg.EvictionMaxPodGracePeriod < 0 {
+		errs.add("evictionMaxPodGracePeriod", fmt.Sprintf("is %d, must be 0 or more", cfg.EvictionMaxPodGracePeriod))
+	}
+}
+
+func isSignal(field, signal string, errs *problems) bool {
+	if slices.Contains(EvictionSignals(), signal) {
+		return true
+	}
+	errs.add(field, "there is no such signal: must be one of "+strings.Join(EvictionSignals(), ", "))
+	return false
+}
