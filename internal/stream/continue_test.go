@@ -1,8 +1,13 @@
 package stream_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/quartet-node/quartet/internal/stream"
 )
@@ -70,4 +75,119 @@ func TestWhatIsPutIsStateAndNoEvent(t *testing.T) {
 	if got[1].Value != "a#1" || got[2].Value != "b#1" || got[3].Value != "c#1" {
 		t.Errorf("a new subscriber got %+v, want all three", got)
 	}
+}
+
+// TestWhatAFollowerMayHaveBeenToldIsWithheldFromHimAndTheOthersAreTold goes through two restarts after which one thing is not known
+// that the first run may have told.
+func TestWhatAFollowerMayHaveBeenToldIsWithheldFromHimAndTheOthersAreTold(t *testing.T) {
+	first := stream.NewEdge[string](stream.Config{Epoch: "first"})
+	told := first.Token()
+	first.Emit("pod", "pod#1", "pod#1") // told, and not kept
+	ahead := first.Token()
+
+	run := func(epoch string, continues []byte) *stream.Edge[string] {
+		edge := stream.NewEdge[string](stream.Config{Epoch: epoch, Continues: [][]byte{continues}})
+		edge.Put("pod", "pod unknown")
+		edge.Doubt(true)
+		return edge
+	}
+	second := run("second", told)
+	if got := drain(t, subscribe(t, second, ahead), 3); got[0].Start != stream.StartSnapshotEpoch {
+		t.Fatalf("who was told more began with %+v", got[0])
+	} else {
+		ahead = got[2].Token
+	}
+	if got := drain(t, subscribe(t, second, ahead), 1)[0]; got.Start != stream.StartResumed {
+		t.Errorf("when it comes again it begins with %+v, want to be resumed", got)
+	}
+
+	third := run("third", second.Token())
+	waiting := subscribe(t, third, ahead)
+	if got := drain(t, waiting, 3); got[0].Start != stream.StartSnapshotEpoch {
+		t.Errorf("after another restart it begins with %+v, want a snapshot: that run does not know more", got[0])
+	} else {
+		ahead = got[2].Token
+	}
+	resumed, fresh := subscribe(t, third, second.Token()), subscribe(t, third, nil)
+	drain(t, fresh, 3)
+	third.Withhold(2)
+	third.Emit("pod", "pod#1", "pod#1")
+	third.Emit("pod", "pod#2", "pod#2")
+	third.Doubt(false)
+	if _, err := waiting.Next(t.Context()); !errors.Is(err, stream.ErrOverflow) {
+		t.Errorf("who may have been told gets %v, want ErrOverflow", err)
+	}
+	again := subscribe(t, third, ahead)
+	if got := drain(t, again, 3); got[0].Start != stream.StartSnapshotCompacted || got[1].Value != "pod#2" {
+		t.Errorf("when it begins anew it gets %+v, want a snapshot with what has happened", got)
+	}
+	if got := drain(t, resumed, 3); got[0].Start != stream.StartResumed || got[1].Value != "pod#1" || got[2].Value != "pod#2" {
+		t.Errorf("who had been told all that was known gets %+v, want the two events", got)
+	}
+	if got := drain(t, fresh, 2); got[0].Value != "pod#1" || got[1].Value != "pod#2" {
+		t.Errorf("who is new gets %+v, want the two events", got)
+	}
+	third.Emit("pod", "pod#3", "pod#3")
+	last := drain(t, again, 1)[0]
+	if last.Value != "pod#3" {
+		t.Errorf("afterwards it gets %+v, want what all get", last)
+	}
+	fourth := stream.NewEdge[string](stream.Config{Epoch: "fourth", Continues: [][]byte{third.Token()}})
+	if got := drain(t, subscribe(t, fourth, last.Token), 1)[0]; got.Start != stream.StartResumed {
+		t.Errorf("when nothing is in doubt any more a restart begins it with %+v, want to be resumed", got)
+	}
+}
+
+// TestAFollowerThatFellBehindKeepsItsToken: it says that the follower knows something, which one without a token does not.
+func TestAFollowerThatFellBehindKeepsItsToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := stream.NewEdge[string](stream.Config{LogSize: 2})
+		edge.Put("pod", "pod#0")
+		gate := make(chan struct{})
+		var starts []stream.Start
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			done <- stream.Follow(ctx, stream.FollowConfig[string]{Source: noting{edge, &starts}, Handle: func(stream.Change[string]) { <-gate }})
+		}()
+		synctest.Wait()
+		for i := range 5 {
+			edge.Emit("pod", fmt.Sprint("pod#", i), "pod")
+		}
+		close(gate)
+		time.Sleep(time.Second)
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("it ended with %v", err)
+		}
+		if want := []stream.Start{stream.StartSnapshot, stream.StartSnapshotCompacted}; !slices.Equal(starts, want) {
+			t.Errorf("its subscriptions began with %v, want %v", starts, want)
+		}
+	})
+}
+
+// noting is a source that notes how its subscriptions begin.
+type noting struct {
+	stream.Source[string]
+
+	starts *[]stream.Start
+}
+
+func (n noting) Subscribe(ctx context.Context, token []byte) (stream.Subscription[string], error) {
+	sub, err := n.Source.Subscribe(ctx, token)
+	return noted{sub, n.starts}, err
+}
+
+type noted struct {
+	stream.Subscription[string]
+
+	starts *[]stream.Start
+}
+
+func (n noted) Next(ctx context.Context) (stream.Message[string], error) {
+	m, err := n.Subscription.Next(ctx)
+	if m.Kind == stream.KindOpened {
+		*n.starts = append(*n.starts, m.Start)
+	}
+	return m, err
 }

@@ -42,6 +42,24 @@ func (e *Edge[V]) EmitLast(key string, event V) {
 	delete(e.state, key)
 }
 
+// Doubt says whether there is something that has happened, which followers may have been told by a run before this one, and which
+// this one does not know yet and is to tell. Who comes with a token of an earlier run then that Config.Continues does not have may
+// know more than this run began with, or less; see Withhold.
+func (e *Edge[V]) Doubt(doubt bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.doubt = doubt
+	e.wake() // for who is in no doubt any more, see take
+}
+
+// Withhold keeps the next n events from the followers that may have been told them, see Doubt: their subscriptions end with
+// ErrOverflow, and they begin anew with a snapshot that has what these events say. All others get them.
+func (e *Edge[V]) Withhold(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.floor = e.rev + uint64(n) //nolint:gosec // a length
+}
+
 // Put makes state what a new subscriber gets for key, without an event: for what was there before anybody could subscribe.
 // Who is subscribed, or resumes, is not told.
 func (e *Edge[V]) Put(key string, state V) {
@@ -55,7 +73,7 @@ func (e *Edge[V]) Put(key string, state V) {
 func (e *Edge[V]) Token() []byte {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.tokenOf(e.rev)
+	return tokenOf(e.epoch, e.rev)
 }
 
 // Replace changes what a new subscriber gets for key, without an event. A key that is not in the state stays out of it.

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -84,9 +83,6 @@ func Follow[V any](ctx context.Context, cfg FollowConfig[V]) error {
 		err := f.subscribe(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
-		}
-		if errors.Is(err, ErrOverflow) {
-			f.token = nil
 		}
 		f.setConnected(false, err)
 		select {

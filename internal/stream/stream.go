@@ -22,8 +22,9 @@ import (
 const BookmarkInterval = 10 * time.Second
 
 var (
-	// ErrOverflow ends a subscription that fell so far behind that a change would have been lost. Subscribe again
-	// without a token.
+	// ErrOverflow ends a subscription that fell so far behind that a change would have been lost, or that may have been told by an
+	// earlier run what comes next. Subscribe again with the last token: a snapshot follows, and the publisher knows that this is no
+	// new follower.
 	ErrOverflow = errors.New("subscriber fell behind and has to begin again from a snapshot")
 	// ErrClosed ends every subscription when the publisher stops. Subscribe again with the last token.
 	ErrClosed = errors.New("publisher stopped")

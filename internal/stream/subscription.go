@@ -48,7 +48,14 @@ type hub[V any] struct {
 	rev     uint64
 	waiting map[*subscription[V]]struct{}
 	closed  bool
+	// doubt is what Edge.Doubt says, floor the revision of the last event that Edge.Withhold is about.
+	doubt bool
+	floor uint64
 }
+
+// unsureMark is at the end of the epoch in a token whose holder may have been told, by a run before the epoch, what is told after
+// it; the next run does not resume him.
+const unsureMark = "?"
 
 func (h *hub[V]) init(cfg Config, past history[V]) {
 	h.epoch, h.clock, h.history, h.waiting = cfg.Epoch, cfg.Clock, past, map[*subscription[V]]struct{}{}
@@ -123,7 +130,7 @@ func (h *hub[V]) Subscribe(ctx context.Context, token []byte) (Subscription[V], 
 		return nil, ErrClosed
 	}
 	s := &subscription[V]{hub: h, changed: make(chan struct{}, 1), behindSince: h.clock.Now(), end: endLeft}
-	s.start, s.cursor = h.startFrom(token)
+	s.start, s.cursor, s.unsure = h.startFrom(token)
 	if s.start != StartResumed {
 		s.cursor = h.rev
 		s.pending = h.history.snapshot()
@@ -134,26 +141,29 @@ func (h *hub[V]) Subscribe(ctx context.Context, token []byte) (Subscription[V], 
 	return s, nil
 }
 
-func (h *hub[V]) startFrom(token []byte) (Start, uint64) {
+// startFrom says where a subscription with this token begins, and whether its holder may have been told what is still to be told.
+// Called with mu held.
+func (h *hub[V]) startFrom(token []byte) (start Start, rev uint64, unsure bool) {
 	if len(token) == 0 {
-		return StartSnapshot, 0
+		return StartSnapshot, 0, false
 	}
 	epoch, number, found := strings.Cut(string(token), "/")
+	epoch, marked := strings.CutSuffix(epoch, unsureMark)
 	rev, err := strconv.ParseUint(number, 10, 64)
 	if slices.ContainsFunc(h.continues, func(known []byte) bool { return bytes.Equal(known, token) }) {
 		epoch, rev = h.epoch, 0
 	}
 	switch {
 	case !found || err != nil:
-		return StartSnapshotInvalid, 0
+		return StartSnapshotInvalid, 0, false
 	case epoch != h.epoch:
-		return StartSnapshotEpoch, 0
+		return StartSnapshotEpoch, 0, h.doubt
 	case rev > h.rev:
-		return StartSnapshotInvalid, 0
-	case !h.history.reaches(rev):
-		return StartSnapshotCompacted, 0
+		return StartSnapshotInvalid, 0, false
+	case !h.history.reaches(rev), marked && rev < h.floor:
+		return StartSnapshotCompacted, 0, marked && h.doubt
 	default:
-		return StartResumed, rev
+		return StartResumed, rev, marked && h.doubt
 	}
 }
 
@@ -166,6 +176,8 @@ type subscription[V any] struct {
 	phase   phase
 	// changed has room for one signal: the subscription looks at everything that is new when it wakes.
 	changed chan struct{}
+	// unsure is true of a follower that may have been told what is still to be told, see Edge.Doubt.
+	unsure bool
 	// unsent is the length of pending, for who looks on from outside.
 	unsent atomic.Int64
 	// behindSince is when the subscription was last up to date, and end is why it will have ended when it is closed.
@@ -260,13 +272,14 @@ func (s *subscription[V]) take() (item[V], bool, error) {
 		s.end = endClosed
 		return item[V]{}, false, ErrClosed
 	}
-	if !s.hub.history.reaches(s.cursor) {
+	if !s.hub.history.reaches(s.cursor) || s.unsure && s.cursor < s.hub.floor {
 		if s.end != endOverflow {
 			s.hub.metrics.skipped.Add(s.hub.rev - s.cursor)
 		}
 		s.end = endOverflow
 		return item[V]{}, false, ErrOverflow
 	}
+	s.unsure = s.unsure && s.hub.doubt
 	it, ok := s.hub.history.next(s.cursor)
 	if ok {
 		s.cursor = it.rev
@@ -280,8 +293,13 @@ func (s *subscription[V]) delta(it item[V]) Message[V] {
 	return Message[V]{Kind: KindDelta, Token: s.token(), Key: it.key, Removed: it.removed, Value: it.value}
 }
 
-func (s *subscription[V]) token() []byte { return s.hub.tokenOf(s.cursor) }
+func (s *subscription[V]) token() []byte {
+	if s.unsure {
+		return tokenOf(s.hub.epoch+unsureMark, s.cursor)
+	}
+	return tokenOf(s.hub.epoch, s.cursor)
+}
 
-func (h *hub[V]) tokenOf(rev uint64) []byte {
-	return []byte(h.epoch + "/" + strconv.FormatUint(rev, 10))
+func tokenOf(epoch string, rev uint64) []byte {
+	return []byte(epoch + "/" + strconv.FormatUint(rev, 10))
 }

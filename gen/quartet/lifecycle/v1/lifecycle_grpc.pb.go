@@ -40,9 +40,10 @@ type LifecycleServiceClient interface {
 	// WatchEvents streams what happens to pods in the runtime: syncloop follows it for as long as it lives, and any
 	// number of others may. It keeps the stream contract of quartet.stream.v1, edge-triggered: the snapshot has one
 	// POD_SYNC event for each pod with its status, deltas are single events that never fold. Keys are pod UIDs. A
-	// subscriber that falls so far behind that an event would be lost gets RESOURCE_EXHAUSTED and begins again without
-	// a token. pleg keeps over its restart what it has told: who comes back with a token from before is resumed, with what has
-	// happened meanwhile, or gets a snapshot if pleg was killed before it could write down what it told last.
+	// subscriber that falls so far behind that an event would be lost gets RESOURCE_EXHAUSTED and begins again with its
+	// last token, which gets a snapshot. pleg keeps over its restart what it has told: who comes back with a token from before is resumed, with what has
+	// happened meanwhile, or gets a snapshot if pleg was killed before it could write down what it told last. He may get RESOURCE_EXHAUSTED, and
+	// another snapshot, when a pod can be inspected at last that could not be at the first one. So no event comes to him twice.
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
 	// GetPodStatus returns the observed state of one pod, no older than the caller asks for: pod workers call it with
 	// the time of their own last write to the runtime. When the record is older, that one pod is inspected at once,
@@ -141,9 +142,10 @@ type LifecycleServiceServer interface {
 	// WatchEvents streams what happens to pods in the runtime: syncloop follows it for as long as it lives, and any
 	// number of others may. It keeps the stream contract of quartet.stream.v1, edge-triggered: the snapshot has one
 	// POD_SYNC event for each pod with its status, deltas are single events that never fold. Keys are pod UIDs. A
-	// subscriber that falls so far behind that an event would be lost gets RESOURCE_EXHAUSTED and begins again without
-	// a token. pleg keeps over its restart what it has told: who comes back with a token from before is resumed, with what has
-	// happened meanwhile, or gets a snapshot if pleg was killed before it could write down what it told last.
+	// subscriber that falls so far behind that an event would be lost gets RESOURCE_EXHAUSTED and begins again with its
+	// last token, which gets a snapshot. pleg keeps over its restart what it has told: who comes back with a token from before is resumed, with what has
+	// happened meanwhile, or gets a snapshot if pleg was killed before it could write down what it told last. He may get RESOURCE_EXHAUSTED, and
+	// another snapshot, when a pod can be inspected at last that could not be at the first one. So no event comes to him twice.
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
 	// GetPodStatus returns the observed state of one pod, no older than the caller asks for: pod workers call it with
 	// the time of their own last write to the runtime. When the record is older, that one pod is inspected at once,

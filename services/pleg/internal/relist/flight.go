@@ -31,6 +31,9 @@ type pod struct {
 	failure string
 	// shown is true when new subscribers begin with it.
 	shown bool
+	// unseen is true of a pod that was there before the first relist had finished, and that nobody could inspect since: what has
+	// happened to it may be what the process before has told already.
+	unseen bool
 	// traceparent is that of the pod's last event.
 	traceparent string
 	// matched is when the last full list began that was as the record says; when the pod was not on record, the last one that
@@ -234,6 +237,11 @@ func (r *Relister) commit(uid string, p *pod, seen *lifecyclev1.PodStatus) *life
 	moved := p.record.Moved(next)
 	p.record = next
 	r.publish(uid, p, changes, moved)
+	if p.unseen {
+		p.unseen = false
+		r.unseen--
+		r.cfg.Events.Doubt(r.unseen > 0)
+	}
 	return next.Status
 }
 

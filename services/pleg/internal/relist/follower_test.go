@@ -107,8 +107,6 @@ func (f *follower) handle(c stream.Change[*lifecyclev1.Event]) {
 		return
 	}
 	switch before := f.known[id]; {
-	case rank <= before && f.world.mayRepeat():
-		return
 	case rank == before:
 		f.breaks("Unique", "%v of %s came twice", c.New.GetType(), id)
 	case rank < before:

@@ -1,7 +1,6 @@
 package relist_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -31,8 +30,6 @@ type process struct {
 	*relist.Relister
 	events *stream.Edge[*lifecyclev1.Event]
 	disk   *handle
-	// continues are the tokens of followers that it resumes.
-	continues [][]byte
 	// end stops it and waits for its end.
 	end func()
 }
@@ -41,8 +38,7 @@ func startProcess(w *world, disk *storage, tracer trace.Tracer) *process {
 	p := &process{disk: &handle{disk: disk, killed: make(chan struct{})}}
 	logger, registry := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	book := told.Open(told.Config{File: p.disk, Clock: clock.RealClock{}, Logger: logger, Metrics: told.NewMetrics(registry)})
-	p.continues = book.Continues()
-	p.events = stream.NewEdge[*lifecyclev1.Event](stream.Config{LogSize: 32, Continues: p.continues})
+	p.events = stream.NewEdge[*lifecyclev1.Event](stream.Config{LogSize: 32, Continues: book.Continues()})
 	p.Relister = relist.New(relist.Config{
 		Runtime: func(context.Context) (internalapi.RuntimeService, error) { return w, nil },
 		Events:  p.events, Told: book, Tracer: tracer, Timeout: 20 * time.Second,
@@ -67,12 +63,10 @@ func startProcess(w *world, disk *storage, tracer trace.Tracer) *process {
 // history is a random life of a node: pods, failures, followers, and plegs one after the other.
 type history struct {
 	*world
-	t    *rapid.T
-	disk *storage
-	door *door
-	pleg *process
-	// last is the token of the last event that the process before has told; nil before the first.
-	last      []byte
+	t         *rapid.T
+	disk      *storage
+	door      *door
+	pleg      *process
 	followers []*follower
 	// late are hints that are still on their way.
 	late []func()
@@ -107,11 +101,6 @@ func TestHistories(t *testing.T) {
 
 func (h *history) start() {
 	h.pleg = startProcess(h.world, h.disk, noop.NewTracerProvider().Tracer(""))
-	known := slices.ContainsFunc(h.pleg.continues, func(token []byte) bool { return bytes.Equal(token, h.last) })
-	h.mu.Lock()
-	h.stale = h.stale || h.last != nil && !known
-	h.mu.Unlock()
-	h.mayRepeat()
 	h.door.set(h.pleg)
 }
 
@@ -128,7 +117,6 @@ func (h *history) halt(kill, torn bool) {
 		h.disk.set(h.disk.full, false)
 	}
 	h.pleg.end()
-	h.last = h.pleg.events.Token()
 	synctest.Wait()
 	h.door.set(nil)
 	h.pleg = nil
@@ -168,7 +156,6 @@ func (h *history) step() {
 		}
 	case "fail lists", "hang lists", "fail a pod", "hang a pod", "heal":
 		h.failure(what)
-		h.mayRepeat()
 	case "follow", "leave", "pause", "go on", "cut":
 		h.audience(what)
 	case "kill", "stop pleg", "start pleg", "stall", "full", "disk is well":

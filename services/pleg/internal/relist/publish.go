@@ -35,6 +35,9 @@ func (r *Relister) publish(uid string, p *pod, changes []record.Change, moved bo
 // emit publishes the events of changes. Called with mu held.
 func (r *Relister) emit(uid string, p *pod, changes []record.Change) {
 	status, now, gone := p.record.Status, r.cfg.Clock.Now(), p.record.Gone()
+	if p.unseen && p.record.Inspected() {
+		r.cfg.Events.Withhold(len(changes))
+	}
 	for i, change := range changes {
 		ctx, event := r.event(status, change, now)
 		r.cfg.Metrics.published(change, now)

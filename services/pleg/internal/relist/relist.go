@@ -92,9 +92,11 @@ type Relister struct {
 	ctx     context.Context //nolint:containedctx // the life of Run, which inspections share
 	runtime internalapi.RuntimeService
 	pods    map[string]*pod
-	lanes   lanes
-	closed  bool
-	events  events
+	// unseen is how many of them are unseen.
+	unseen int
+	lanes  lanes
+	closed bool
+	events events
 	// suspect is set when something has happened to a pod that nobody can name.
 	suspect bool
 	// remembers is true when it is known what was told before this process.
@@ -304,6 +306,12 @@ func (r *Relister) finishRound(began time.Time, boot time.Duration) {
 	close(r.round.changed)
 	r.round.changed = make(chan struct{})
 	if first {
+		for _, p := range r.pods {
+			if p.unseen = !p.record.Inspected(); p.unseen {
+				r.unseen++
+			}
+		}
+		r.cfg.Events.Doubt(r.unseen > 0)
 		close(r.synced)
 		r.cfg.Told.Complete()
 		r.cfg.Logger.Info("the first relist has finished", "pods", len(r.pods))

@@ -30,9 +30,6 @@ type world struct {
 	ids        int
 	sandboxes  []*runtimeapi.PodSandboxStatus
 	containers []*runtimeapi.ContainerStatus
-	// stale is true once a pleg has begun with less than the one before had told, repeats when the inspection of a pod has
-	// failed after that: the one case in which something may be told again, see package told.
-	stale, repeats bool
 	// ended has how the containers ended that have, those that are gone included.
 	ended map[string]*runtimeapi.ContainerStatus
 	// failing lists of everything are to fail, hanging is closed when they go on, nil when they do not hang.
@@ -97,13 +94,6 @@ func (w *world) dropContainer(c *runtimeapi.ContainerStatus) {
 func (w *world) dropPod(uid string) {
 	w.sandboxes = slices.DeleteFunc(w.sandboxes, func(s *runtimeapi.PodSandboxStatus) bool { return s.GetMetadata().GetUid() == uid })
 	w.containers = slices.DeleteFunc(w.containers, func(c *runtimeapi.ContainerStatus) bool { return c.GetLabels()[podlabels.PodUID] == uid })
-}
-
-func (w *world) mayRepeat() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.repeats = w.repeats || w.stale && len(w.broken)+len(w.hung) > 0
-	return w.repeats
 }
 
 // heal ends every failure.

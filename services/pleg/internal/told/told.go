@@ -21,11 +21,13 @@
 //     twice.
 //   - none: it is new, and begins with a snapshot.
 //
+// A pod that the next one cannot inspect until its first relist is over, 10 s, is in that snapshot without what its inspection
+// says. When that works at last, the events of it are withheld from each follower of "any other" (stream.Edge.Withhold): he gets another
+// snapshot in place of them. His tokens are marked until then, so that a pleg after the next one does the same; all others get
+// the events.
+//
 // So no follower gets an event twice, and none misses one without being told that there is a gap. TestHistories of package relist
-// tries it. One case is left, of three faults at once: pleg was killed before it had written what it had just told, or while the
-// disk was full; and the next one could not inspect that very pod until its first relist was over, 10 s; and the event was of
-// that pod. The snapshot then shows the pod without what its inspection says, and when that works at last the events come
-// to all. Who must not act twice knows them by the container's id and the type.
+// tries it.
 //
 // # The file
 //

@@ -1,0 +1,75 @@
+package relist_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+)
+
+// TestADeathThatCannotBeInspectedAfterARestartIsNotToldTwice: pleg is killed before it has written what it has told, and none that
+// comes after it can inspect that pod for long. Who was told is not told again; who was not, is.
+func TestADeathThatCannotBeInspectedAfterARestartIsNotToldTwice(t *testing.T) {
+	for _, restarts := range []int{1, 2} {
+		t.Run(fmt.Sprint("restarts: ", restarts), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &history{world: newWorld(), disk: &storage{}, door: &door{}}
+				defer h.end()
+				h.addSandbox("a")
+				h.addContainer("a")
+				died := h.containers[0]
+				h.advance(died)
+				h.start()
+				wait := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+				wait(3 * time.Second)
+				told, behind := follow(h.world, h.door), follow(h.world, h.door)
+				h.followers = []*follower{told, behind}
+				wait(time.Second)
+				behind.pause(true)
+				wait(time.Second)
+				told.take()
+
+				h.disk.set(false, true)
+				h.mu.Lock()
+				h.advance(died)
+				h.mu.Unlock()
+				wait(3 * time.Second)
+				death := fmt.Sprint(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, " ", died.GetId())
+				if got := told.take(); !slices.Equal(got, []string{death}) {
+					t.Fatalf("it was told %q, want the death", got)
+				}
+				for range restarts {
+					h.halt(true, false)
+					h.disk.set(false, false)
+					h.mu.Lock()
+					h.broken["a"] = true
+					h.mu.Unlock()
+					h.start()
+					wait(time.Minute)
+				}
+				behind.pause(false)
+				fresh := follow(h.world, h.door)
+				h.followers = append(h.followers, fresh)
+				wait(time.Minute)
+				fresh.take()
+				h.heal()
+				wait(time.Minute)
+				for name, f := range map[string]*follower{"who was told": told, "who did not read": behind, "who is new": fresh} {
+					f.complete()
+					if wrong := f.broken(); len(wrong) > 0 {
+						t.Errorf("%s: %q", name, wrong)
+					}
+				}
+				if got := fresh.take(); !slices.Contains(got, death) {
+					t.Errorf("who is new was told %q, want the death", got)
+				}
+				if got := told.take(); slices.Contains(got, death) {
+					t.Errorf("who was told was told %q, want nothing of the death", got)
+				}
+			})
+		})
+	}
+}
