@@ -156,8 +156,8 @@ func TestUnsupportedVolumesStartNothingAndSayWhy(t *testing.T) {
 	for want, pod := range map[string]*v1.Pod{
 		`volume "data" of kind persistentVolumeClaim: it is not supported yet`: withVolume(newPod("a"),
 			v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}, v1.VolumeMount{}),
-		`volume "data" of kind emptyDir: the medium "HugePages" is not supported yet`: withVolume(newPod("a"),
-			v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumHugePages}}, v1.VolumeMount{}),
+		`volume "data" of kind emptyDir: there is no medium "Disk"`: withVolume(newPod("a"),
+			v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Disk"}}, v1.VolumeMount{}),
 	} {
 		n := newNode(t)
 		result, err := n.manager.SyncPod(n.ctx, pod, nil)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
@@ -212,11 +213,13 @@ func (p *Plugin) place(ctx context.Context, r volumes.Request) error {
 	return nil
 }
 
-// mountedAt is the kind of file system that is mounted at a folder last; empty when none is.
+// mountedAt is the kind of file system that is mounted at a folder last; empty when none is. The whole table is long, and it is read only
+// when something else is mounted there than has to be.
 func (p *Plugin) mountedAt(dir string) (string, error) {
-	// Most that are not mounted are not there yet, and the whole table is long.
 	if mounted, err := p.cfg.Mounter.IsMountPoint(dir); err == nil && !mounted || errors.Is(err, fs.ErrNotExist) {
 		return "", nil
+	} else if err == nil && isTmpfs(dir) {
+		return tmpfs, nil
 	}
 	all, err := p.cfg.Mounter.List()
 	if err != nil {
@@ -229,6 +232,12 @@ func (p *Plugin) mountedAt(dir string) (string, error) {
 		}
 	}
 	return kind, nil
+}
+
+// isTmpfs tells whether a folder is in a tmpfs; of one that something is mounted at, whether that is one.
+func isTmpfs(dir string) bool {
+	var in unix.Statfs_t
+	return unix.Statfs(dir, &in) == nil && in.Type == unix.TMPFS_MAGIC
 }
 
 // makeMountPoints makes folders in a volume for others to be mounted at. What is there of such a name stays: that can be mounted at, too.

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/podcgroups"
 	"github.com/quartet-node/quartet/services/syncloop/internal/removal"
@@ -22,7 +25,10 @@ const (
 	emptyDirGroupMode = emptyDirMode | fs.ModeSetgid
 )
 
-// EmptyDir is the Plugin of emptyDir volumes, on disk and in memory.
+// hugePagesOf is how the medium of pages of one size begins, for example "HugePages-2Mi".
+const hugePagesOf = string(v1.StorageMediumHugePagesPrefix)
+
+// EmptyDir is the Plugin of emptyDir volumes, on disk, in memory and in huge pages.
 type EmptyDir struct {
 	// Mounter mounts and unmounts. Required.
 	Mounter Mounter
@@ -36,7 +42,73 @@ func (e *EmptyDir) Name() string { return "kubernetes.io~empty-dir" }
 
 // CanSupport implements Plugin.
 func (e *EmptyDir) CanSupport(v *v1.Volume) bool {
-	return v.EmptyDir != nil && (v.EmptyDir.Medium == v1.StorageMediumDefault || v.EmptyDir.Medium == v1.StorageMediumMemory)
+	if v.EmptyDir == nil {
+		return false
+	}
+	switch medium := v.EmptyDir.Medium; medium {
+	case v1.StorageMediumDefault, v1.StorageMediumMemory, v1.StorageMediumHugePages:
+		return true
+	default:
+		return strings.HasPrefix(string(medium), hugePagesOf)
+	}
+}
+
+// mounting is what is mounted for a volume that is not on the disk.
+type mounting struct {
+	source, kind string
+	options      []string
+}
+
+// mountOf is what is mounted for a volume; with no kind for one on the disk. All that makes it right is in the mount's options: a process
+// that is killed leaves it right or not at all.
+func (e *EmptyDir) mountOf(ctx context.Context, r Request) (mounting, error) {
+	switch medium := r.Volume.EmptyDir.Medium; medium {
+	case v1.StorageMediumDefault:
+		return mounting{}, nil
+	case v1.StorageMediumMemory:
+		m := mounting{source: "tmpfs", kind: "tmpfs", options: []string{"mode=0777"}}
+		if r.FSGroup != nil {
+			m.options = []string{"mode=2777", fmt.Sprintf("gid=%d", *r.FSGroup)}
+		}
+		if size := e.size(ctx, r); size > 0 {
+			m.options = append(m.options, fmt.Sprintf("size=%d", size))
+		}
+		return m, nil
+	default:
+		size, err := pageSize(r.Pod, medium)
+		if err != nil {
+			return mounting{}, err
+		}
+		// This file system takes no setgid bit.
+		m := mounting{source: "nodev", kind: "hugetlbfs", options: []string{fmt.Sprintf("pagesize=%d", size), "mode=0777"}}
+		if r.FSGroup != nil {
+			m.options = append(m.options, fmt.Sprintf("gid=%d", *r.FSGroup))
+		}
+		return m, nil
+	}
+}
+
+// pageSize is the size in bytes of the pages of a volume in huge pages: as in a kubelet one that the pod asks for, the only one when the
+// medium names none. How much of them the pod may use its cgroup says.
+func pageSize(pod *v1.Pod, medium v1.StorageMedium) (int64, error) {
+	asked := podcgroups.ForPod(pod, podcgroups.Limits{}).HugePages
+	if text, ok := strings.CutPrefix(string(medium), hugePagesOf); ok {
+		size, err := resource.ParseQuantity(text)
+		if err != nil {
+			return 0, fmt.Errorf("the medium %q: %w", medium, err)
+		}
+		if _, ok := asked[size.Value()]; !ok {
+			return 0, fmt.Errorf("the medium %q: no container of the pod asks for such pages: add resources %s%s", medium, v1.ResourceHugePagesPrefix, text)
+		}
+		return size.Value(), nil
+	}
+	switch len(asked) {
+	case 0:
+		return 0, fmt.Errorf("the medium %q: no container of the pod asks for huge pages: add resources such as %s2Mi", medium, v1.ResourceHugePagesPrefix)
+	case 1:
+		return slices.Collect(maps.Keys(asked))[0], nil
+	}
+	return 0, fmt.Errorf("the medium %q: the pod asks for huge pages of several sizes: say which, for example %s2Mi", medium, hugePagesOf)
 }
 
 // Refreshes implements Plugin.
@@ -47,21 +119,17 @@ func (e *EmptyDir) SetUp(ctx context.Context, r Request) error {
 	if err := makeEmptyDir(r.Dir, r.FSGroup); err != nil {
 		return err
 	}
-	if r.Volume.EmptyDir.Medium != v1.StorageMediumMemory {
+	if r.Volume.EmptyDir.Medium == v1.StorageMediumDefault {
 		return nil
 	}
 	if mounted, err := e.Mounter.IsMountPoint(r.Dir); err != nil || mounted {
 		return err
 	}
-	// With the mount, in one step: a process that is killed leaves it right or not at all.
-	options := []string{"mode=0777"}
-	if r.FSGroup != nil {
-		options = []string{"mode=2777", fmt.Sprintf("gid=%d", *r.FSGroup)}
+	m, err := e.mountOf(ctx, r)
+	if err != nil {
+		return err
 	}
-	if size := e.size(ctx, r); size > 0 {
-		options = append(options, fmt.Sprintf("size=%d", size))
-	}
-	return e.Mounter.Mount("tmpfs", r.Dir, "tmpfs", options)
+	return e.Mounter.Mount(m.source, r.Dir, m.kind, m.options)
 }
 
 // size is how large a volume in memory may become, in bytes: what the node has for pods, less when the pod or the volume has a

@@ -143,6 +143,91 @@ func TestTheSizeOfAVolumeInMemoryIsTheLeastOfTheLimits(t *testing.T) {
 	}
 }
 
+// inHugePages is a pod that asks for pages of some sizes and has a volume of that medium.
+func inHugePages(medium v1.StorageMedium, sizes ...string) *v1.Pod {
+	pod := emptyDir(v1.EmptyDirVolumeSource{Medium: medium})
+	pages := v1.ResourceList{}
+	for _, size := range sizes {
+		pages[v1.ResourceName(v1.ResourceHugePagesPrefix+size)] = resource.MustParse("1Gi")
+	}
+	pod.Spec.Containers[0].Resources = v1.ResourceRequirements{Requests: pages, Limits: pages}
+	return pod
+}
+
+func TestAVolumeInHugePagesHasPagesThatThePodAsksFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		pod  *v1.Pod
+		want string
+	}{
+		"the only size":    {inHugePages("HugePages", "2Mi"), "pagesize=2097152 mode=0777"},
+		"a size":           {inHugePages("HugePages-1Gi", "2Mi", "1Gi"), "pagesize=1073741824 mode=0777"},
+		"no pages":         {inHugePages("HugePages"), `the medium "HugePages": no container of the pod asks for huge pages: add resources such as hugepages-2Mi`},
+		"two sizes":        {inHugePages("HugePages", "2Mi", "1Gi"), `the medium "HugePages": the pod asks for huge pages of several sizes: say which`},
+		"another size":     {inHugePages("HugePages-1Gi", "2Mi"), `the medium "HugePages-1Gi": no container of the pod asks for such pages: add resources hugepages-1Gi`},
+		"no size":          {inHugePages("HugePages-big", "2Mi"), `the medium "HugePages-big": quantities must match`},
+		"the pod's group":  {inHugePages("HugePages", "2Mi"), "pagesize=2097152 mode=0777 gid=4711"},
+		"an init's demand": {inHugePages("HugePages"), "pagesize=2097152 mode=0777"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			switch name {
+			case "the pod's group":
+				c.pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](4711)}
+			case "an init's demand":
+				c.pod.Spec.InitContainers = inHugePages("", "2Mi").Spec.Containers
+			}
+			mounter := mount.NewFakeMounter(nil)
+			plugin := &volumes.EmptyDir{Mounter: volumes.Unswapped{Mounter: mounter}}
+			if !plugin.CanSupport(&c.pod.Spec.Volumes[0]) {
+				t.Fatal("it is of another kind")
+			}
+			r := request(t, c.pod)
+			err := plugin.SetUp(t.Context(), r)
+			points, _ := mounter.List()
+			if err != nil {
+				if !strings.HasPrefix(err.Error(), c.want) || len(points) > 0 {
+					t.Errorf("%v, mounted %v; want %s", err, points, c.want)
+				}
+				return
+			}
+			if len(points) != 1 || points[0].Type != "hugetlbfs" || points[0].Path != r.Dir || strings.Join(points[0].Opts, " ") != c.want {
+				t.Errorf("mounted %v, want %s", points, c.want)
+			}
+		})
+	}
+}
+
+func TestAVolumeInHugePagesOnARealMount(t *testing.T) {
+	needsMounts(t)
+	if _, err := os.Stat("/sys/kernel/mm/hugepages/hugepages-2048kB"); err != nil {
+		t.Skipf("this machine has no pages of 2 MiB: %v", err)
+	}
+	pod := inHugePages("HugePages-2Mi", "2Mi")
+	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](4711)}
+	r, plugin := request(t, pod), &volumes.EmptyDir{Mounter: volumes.Unswapped{Mounter: volumes.Machine{}}}
+	t.Cleanup(func() { _ = unix.Unmount(r.Dir, unix.MNT_DETACH) })
+	for range 2 {
+		if err := plugin.SetUp(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var there unix.Statfs_t
+	if err := unix.Statfs(r.Dir, &there); err != nil || there.Type != unix.HUGETLBFS_MAGIC || there.Bsize != 2<<20 {
+		t.Errorf("%+v, %v", there, err)
+	}
+	info, err := os.Stat(r.Dir)
+	if err != nil || info.Mode() != fs.ModeDir|0o777 || info.Sys().(*syscall.Stat_t).Gid != 4711 { //nolint:forcetypeassert // it is Linux
+		t.Errorf("%v, %v", info, err)
+	}
+	for range 2 {
+		if err := plugin.TearDown(t.Context(), r.Dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(r.Dir); !os.IsNotExist(err) {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
 // needsMounts skips a test on a machine that may not mount.
 func needsMounts(t *testing.T) {
 	t.Helper()

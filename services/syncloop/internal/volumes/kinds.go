@@ -32,7 +32,7 @@ func (m *Manager) Supports(pod *v1.Pod) error {
 		}
 		err := &UnsupportedError{Volume: v.Name, Kind: Kind(v), Message: "it is not supported yet by this version of Quartet"}
 		if v.EmptyDir != nil {
-			err.Message = fmt.Sprintf("the medium %q is not supported yet by this version of Quartet; leave it out or say Memory", v.EmptyDir.Medium)
+			err.Message = fmt.Sprintf("there is no medium %q: leave it out, or say Memory, HugePages or HugePages-SIZE", v.EmptyDir.Medium)
 		}
 		return err
 	}

@@ -313,7 +313,7 @@ func TestAKindThatIsNotThereIsNamed(t *testing.T) {
 		`volume "data" of kind csi: it is not supported yet`:                   {CSI: &v1.CSIVolumeSource{}},
 		`volume "data" of kind ephemeral: it is not supported yet`:             {Ephemeral: &v1.EphemeralVolumeSource{}},
 		`volume "data" of kind nfs: it is not supported yet`:                   {NFS: &v1.NFSVolumeSource{}},
-		`the medium "HugePages-2Mi" is not supported yet`:                      {EmptyDir: &v1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"}},
+		`there is no medium "Disk": leave it out, or say Memory`:               {EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Disk"}},
 	} {
 		err := r.manager.Supports(with(newPod("u1"), v1.Volume{Name: "data", VolumeSource: source}))
 		if unsupported := (*volumes.UnsupportedError)(nil); !errors.As(err, &unsupported) || !strings.Contains(err.Error(), want) {

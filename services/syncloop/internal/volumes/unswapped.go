@@ -16,6 +16,9 @@ type Unswapped struct{ Mounter }
 
 // Mount implements Mounter.
 func (u Unswapped) Mount(source, target, fstype string, options []string) error {
+	if fstype != "tmpfs" { // huge pages are never swapped
+		return u.Mounter.Mount(source, target, fstype, options)
+	}
 	err := u.Mounter.Mount(source, target, fstype, append(slices.Clone(options), noSwap))
 	if errors.Is(err, unix.EINVAL) {
 		return u.Mounter.Mount(source, target, fstype, options)
