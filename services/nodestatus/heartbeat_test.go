@@ -134,3 +134,47 @@ func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 	renewed(t, admin, name, "is owned by the new Node", func(lease *coordinationv1.Lease) bool { return lease.OwnerReferences[0].UID == another.UID })
 	metricstest.Want(t, metricstest.Scrape(cfg.MetricsListen), 0, "quartet_nodestatus_lease_contended")
 }
+
+// TestADeadConnectionIsNoticed, on which everything disappears and nobody is told: it is closed, and the next one works, long
+// before the connection would be missed by itself.
+func TestADeadConnectionIsNoticed(t *testing.T) {
+	c := shared.Cluster(t)
+	admin := c.Client(t)
+	const name = "cutoff"
+	proxy := c.Proxy(t)
+	cfg := quick(member(t, name, proxy.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes)))
+	servePeers(t, cfg)
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	reported(t, admin, name, "is ready", ready)
+	lease := renewed(t, admin, name, "is there", any1)
+	if proxy.Swallow() == 0 {
+		t.Fatal("there is no connection")
+	}
+	swallowed := time.Now()
+	lease = renewed(t, admin, name, "is renewed", func(l *coordinationv1.Lease) bool { return l.Spec.RenewTime.After(swallowed) })
+	if took := lease.Spec.RenewTime.Sub(swallowed); took > 15*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	if closed := metricstest.Value(t, metricstest.Scrape(cfg.MetricsListen), "quartet_nodestatus_connections_closed_total"); closed == 0 {
+		t.Error("no connection was closed")
+	}
+	patchStatus(t, admin, name, `{"status":{"nodeInfo":{"kernelVersion":"0"}}}`)
+	reported(t, admin, name, "is put right", func(node *v1.Node) bool { return node.Status.NodeInfo.KernelVersion != "0" })
+}
+
+// TestTwoAgentsWithOneNameAreTold, both of them.
+func TestTwoAgentsWithOneNameAreTold(t *testing.T) {
+	c := shared.Cluster(t)
+	const name = "twins"
+	kubeconfig := c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes)
+	one, two := quick(member(t, name, kubeconfig)), quick(member(t, name, kubeconfig))
+	background(t, func(ctx context.Context) error { return run(ctx, one, quiet) })
+	stop := background(t, func(ctx context.Context) error { return run(ctx, two, quiet) })
+	for _, cfg := range []nodeconfig.Config{one, two} {
+		waitsFor(t, client(t, cfg), "two machines have one node name")
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	waitsFor(t, client(t, one), "")
+}

@@ -43,7 +43,9 @@ func join(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, to 
 	registry.MustRegister(closed)
 	broken := func() {
 		closed.Inc()
+		// What else is asked of the API server goes the same way.
 		to.heartbeat.CloseConnections()
+		to.cluster.CloseConnections()
 	}
 	node.reporter = report.New(report.Config{
 		Client: to.heartbeat.Core, Name: cfg.NodeName, Timeout: heartbeatTimeout(cfg), Broken: broken,

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -24,6 +25,8 @@ type Proxy struct {
 // link is a connection from a client on to the API server, which has not been reached yet while server is nil.
 type link struct {
 	client, server net.Conn
+	// swallows is true when what comes is thrown away, from either side.
+	swallows atomic.Bool
 }
 
 // Proxy starts a proxy until the test ends. The API server need not run: a connection to it that fails breaks the client's.
@@ -110,6 +113,31 @@ func (p *Proxy) Cut() int {
 	return n
 }
 
+// Swallow throws away from now on what comes on the connections that there are, in both directions, as a router does that has
+// forgotten them, and returns how many there were: nobody is told, and they stay open. New ones work.
+func (p *Proxy) Swallow() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.swallows.Store(true)
+	}
+	return len(p.links)
+}
+
+// Write implements io.Writer, of a side of the link.
+func (s side) Write(data []byte) (int, error) {
+	if s.link.swallows.Load() {
+		return len(data), nil
+	}
+	return s.Conn.Write(data)
+}
+
+// side is an end of a link, to which what comes from the other is written.
+type side struct {
+	net.Conn
+	link *link
+}
+
 // reset closes a connection without a farewell. Its peer sees that, so no error needs to be told.
 func reset(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
@@ -156,14 +184,15 @@ func (p *Proxy) forward(l *link) {
 		return
 	}
 	var back sync.WaitGroup
-	back.Go(func() { carry(l.client, server) })
-	carry(server, l.client)
+	back.Go(func() { carry(side{l.client, l}, server) })
+	carry(side{server, l}, l.client)
 	back.Wait()
 }
 
 // carry copies one direction and tells the other end when it is over. How it is over, both ends see themselves.
-func carry(to, from net.Conn) {
-	_, _ = io.Copy(to, from)
+func carry(to side, from net.Conn) {
+	// Of a TCP connection only the reading, or it would be copied past side.
+	_, _ = io.Copy(to, struct{ io.Reader }{from})
 	_ = to.Close()
 }
 

@@ -66,16 +66,16 @@ func find(conditions []v1.NodeCondition, kind v1.NodeConditionType) *v1.NodeCond
 // not know: what it was sent, and what it answered to have. They are not sent again while both are so.
 type refusals map[string]struct{ sent, kept any }
 
-// refusedBy compares what an API server was sent with its answer.
-func refusedBy(answer, sent v1.NodeStatus) refusals {
+// note compares the fields that an API server was sent with its answer.
+func (r refusals) note(answer, sent v1.NodeStatus, names []string) {
 	kept, should := fieldsOf(answer), fieldsOf(sent)
-	out := refusals{}
-	for name := range should {
-		if !equality.Semantic.DeepEqual(kept[name], should[name]) {
-			out[name] = struct{ sent, kept any }{should[name], kept[name]}
+	for _, name := range names {
+		if equality.Semantic.DeepEqual(kept[name], should[name]) {
+			delete(r, name)
+			continue
 		}
+		r[name] = struct{ sent, kept any }{should[name], kept[name]}
 	}
-	return out
 }
 
 func (r refusals) still(name string, is, should any) bool {
@@ -107,6 +107,8 @@ func differing(there, want v1.NodeStatus, refused refusals) []string {
 }
 
 const conditionsField = "conditions"
+
+func isConditions(name string) bool { return name == conditionsField }
 
 // patchOf makes the strategic merge patch of the status that changes the named fields, and all own conditions with the times
 // of now. What others have put there stays: their conditions, and the volumes that a controller has attached.

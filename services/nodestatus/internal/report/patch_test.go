@@ -148,10 +148,18 @@ func TestAnOlderAPIServerIsNotSentWhatItDoesNotKnowAgain(t *testing.T) {
 	want.DeclaredFeatures = []string{"New"}
 	answer := *want.DeepCopy()
 	answer.DeclaredFeatures = nil
-	refused := refusedBy(answer, want)
+	refused := refusals{}
+	refused.note(answer, want, []string{"declaredFeatures"})
 	if got := differing(answer, want, refused); len(got) != 0 {
 		t.Errorf("%q are sent again", got)
 	}
+	// Of a field that was not sent nothing is known.
+	answer.NodeInfo.BootID = "other"
+	refused.note(answer, want, []string{"declaredFeatures"})
+	if got := differing(answer, want, refused); !slices.Equal(got, []string{"nodeInfo"}) {
+		t.Errorf("%q are sent when somebody else has written", got)
+	}
+	answer.NodeInfo = want.NodeInfo
 	want.DeclaredFeatures = []string{"New", "Newer"}
 	if got := differing(answer, want, refused); !slices.Equal(got, []string{"declaredFeatures"}) {
 		t.Errorf("%q are sent when it has changed", got)

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -75,7 +76,7 @@ type Reporter struct {
 
 // New returns a reporter that has sent nothing yet.
 func New(cfg Config) *Reporter {
-	return &Reporter{cfg: cfg, wake: make(chan struct{}, 1)} // one "something has changed" says as much as many
+	return &Reporter{cfg: cfg, wake: make(chan struct{}, 1), refused: refusals{}} // one "something has changed" says as much as many
 }
 
 // Offer gives the Node as it was last computed. It never blocks, and the Node must not be changed afterwards.
@@ -205,6 +206,7 @@ func (r *Reporter) try(ctx context.Context, afresh bool) error {
 		r.recovered()
 		return nil
 	}
+	changed := len(names) > 0
 	patch, err := patchOf(there.Status, want, names)
 	if err != nil {
 		return err
@@ -214,8 +216,8 @@ func (r *Reporter) try(ctx context.Context, afresh bool) error {
 		return r.gone(err)
 	}
 	r.answered(answer)
-	r.refused = refusedBy(answer.Status, want)
-	r.succeeded(len(names) > 0)
+	r.refused.note(answer.Status, want, slices.DeleteFunc(names, isConditions))
+	r.succeeded(changed)
 	return nil
 }
 
