@@ -1,6 +1,8 @@
 package podcgroups
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -65,6 +67,60 @@ func TestWhatTheLibraryIsGiven(t *testing.T) {
 		if diff := cmp.Diff(&tc.want, m.config(tc.name, r)); diff != "" {
 			t.Errorf("%s: -want +got\n%s", tc.what, diff)
 		}
+	}
+}
+
+// TestTheFilesOfVersion2HaveWhatAPodIsGiven has a tree of files as a machine with cgroup v2 has them. That it is one by its file system the
+// library asks before it makes a folder, so that they are made here.
+func TestTheFilesOfVersion2HaveWhatAPodIsGiven(t *testing.T) {
+	cgroups.TestMode = true // takes files that are not the kernel's
+	defer func() { cgroups.TestMode = false }()
+	mount, name := t.TempDir(), "/kubepods/burstable/podu"
+	dir := filepath.Join(mount, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{mount, dir} {
+		if err := os.WriteFile(filepath.Join(folder, "cgroup.controllers"), []byte("cpu memory pids\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := NewMachine("cgroupfs", clock.RealClock{})
+	m.at = map[string]string{unified: mount}
+	for _, step := range []struct {
+		given Resources
+		want  map[string]string
+	}{
+		{
+			Resources{CPUShares: 512, CPUQuota: 100000, CPUPeriod: 100000, Memory: 64 << 20, PIDs: 50},
+			map[string]string{"cpu.weight": "20", "cpu.max": "100000 100000", "memory.max": "67108864", "pids.max": "50"},
+		},
+		{
+			Resources{CPUShares: 2, CPUQuota: NoLimit, CPUPeriod: 100000, Memory: NoLimit, PIDs: 50},
+			map[string]string{"cpu.weight": "1", "cpu.max": "max 100000", "memory.max": "max", "pids.max": "50"},
+		},
+	} {
+		manager, err := m.manager(name, step.given)
+		if err == nil {
+			err = manager.Set(m.resources(step.given))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for file := range step.want {
+			data, err := os.ReadFile(filepath.Join(dir, file))
+			if err != nil {
+				t.Error(err)
+			}
+			got[file] = string(data)
+		}
+		if diff := cmp.Diff(step.want, got); diff != "" {
+			t.Errorf("-want +got\n%s", diff)
+		}
+	}
+	if !m.Has(name) || m.Has("/kubepods/podother") {
+		t.Error("a cgroup is there by its folder in the one hierarchy")
 	}
 }
 

@@ -202,8 +202,8 @@ func (m *Machine) controllers() []string {
 	if err != nil {
 		return nil
 	}
-	if _, v2 := at[unified]; v2 && len(at) == 1 {
-		list, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
+	if mount, v2 := at[unified]; v2 && len(at) == 1 {
+		list, err := os.ReadFile(filepath.Join(mount, "cgroup.controllers"))
 		if err != nil {
 			return []string{unified}
 		}
