@@ -151,6 +151,8 @@ type engine struct {
 	volumes *volumes.Manager
 	// identities is nil for a node that is standalone.
 	identities *identities
+	// statuses is nil for a node that is standalone.
+	statuses *statuses
 	// limits is nil when volumes are not held to their size limits.
 	limits *volumelimits.Keeper
 	// cgroups is nil when pods have none of their own.
@@ -213,8 +215,11 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	config.Garbage = e.dead
 	manager := podruntime.New(config)
 	e.manager = manager
+	if e.statuses, err = statusesOf(e, tel); err != nil {
+		return nil, err
+	}
 	e.store = podstore.New(podstore.Config{
-		Generate: podstatus.Generate, Probes: e.probes, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
+		API: e.statuses.store(), Generate: podstatus.Generate, Probes: e.probes, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
 		Phases: starts, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
 	})
 	pleg := peers.NewPLEG(lifecyclev1.NewLifecycleServiceClient(to.pleg))
@@ -265,6 +270,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return ended(ctx, e.probes.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.objects.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.volumes.Run(ctx)) })
+	group.Go(func() error { return e.statuses.run(ctx) })
 	group.Go(func() error { return e.identities.run(ctx) })
 	if e.limits != nil {
 		group.Go(func() error { return ended(ctx, e.limits.Run(ctx)) })

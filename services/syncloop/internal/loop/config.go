@@ -136,10 +136,14 @@ func (l *Loop) want(d *Desired) {
 	}
 	next := &desiredPod{pod: d.Pod, source: d.Source, traceparent: d.Traceparent}
 	if known != nil {
-		next.admitted, next.refused = known.admitted, known.refused
+		next.admitted, next.refused, next.behind = known.admitted, known.refused, known.behind
 	}
 	l.desired[uid] = next
 	l.cfg.Store.SetPod(d.Pod, d.Source, d.Traceparent)
+	if op == podset.Reconcile && l.cfg.Workers.Has(uid) {
+		next.traceparent = known.traceparent
+		return // the API server has another status: nothing that a worker has to do with, and mostly what it was told from here
+	}
 	if eviction, ok := l.cfg.Evictions.Get(uid); ok {
 		if err := l.cfg.Store.Evict(uid, eviction); err != nil {
 			l.cfg.Logger.Error("an evicted pod is not known any more", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)

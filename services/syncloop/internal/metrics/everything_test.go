@@ -29,6 +29,9 @@ func everything() *prometheus.Registry {
 	}}})
 	m.Pulled(1, time.Second)
 	m.VolumeOperation("kubernetes.io/empty-dir", metrics.VolumeMount, time.Second, nil)
+	m.StatusHeld(time.Second)
+	m.StatusRequested(metrics.StatusPatch, "ok")
+	metrics.CollectStatuses(registry, func() int { return 1 })
 	metrics.CollectVolumes(registry, func() []metrics.VolumeCount {
 		return []metrics.VolumeCount{{Plugin: "kubernetes.io/empty-dir", State: metrics.VolumesActual, Volumes: 1}}
 	})

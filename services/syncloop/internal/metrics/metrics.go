@@ -33,6 +33,7 @@ type Metrics struct {
 	collection                                                     imageMetrics
 	probes                                                         probeMetrics
 	volumes                                                        volumeMetrics
+	status                                                         statusMetrics
 
 	pulls pullLog
 
@@ -48,6 +49,7 @@ func New(registerer prometheus.Registerer) *Metrics {
 	m.addStarts(f)
 	m.addRuntime(f)
 	m.logs, m.garbage, m.volumes = newLogMetrics(f), newGarbageMetrics(f), newVolumeMetrics(f)
+	m.status = newStatusMetrics(f)
 	m.addCgroups(f)
 	return m
 }

@@ -33,6 +33,14 @@ var owned = []v1.PodConditionType{
 	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled, v1.AllContainersRestarting,
 }
 
+// Owns tells whether a condition is one that this node says of its pods, and nobody else. That a pod is disrupted anybody may say.
+func Owns(c *v1.PodCondition) bool {
+	if c.Type == v1.DisruptionTarget {
+		return c.Reason == v1.PodReasonTerminationByKubelet
+	}
+	return slices.Contains(owned, c.Type) || c.Type == podset.ConditionRuntimeStateUnknown
+}
+
 // conditions computes the conditions, after those of others.
 func (g *generation) conditions(out v1.PodStatus) []v1.PodCondition {
 	var conditions []v1.PodCondition

@@ -83,6 +83,7 @@ func (s *Store) Event(event *lifecyclev1.Event) {
 	begun := time.Now()
 	messages := s.readMessages(uid, event.GetStatus())
 	s.mu.Lock()
+	s.causedBy(uid, event.GetTraceparent())
 	s.observe(uid, event.GetStatus(), messages)
 	s.mu.Unlock()
 	if event.GetType() == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED {
@@ -95,10 +96,18 @@ func (s *Store) Probed(uid types.UID, traceparent string) {
 	begun := time.Now()
 	s.mu.Lock()
 	if s.entries[uid] != nil {
+		s.causedBy(uid, traceparent)
 		s.compute(uid, false)
 	}
 	s.mu.Unlock()
 	s.tellReady(uid, traceparent, begun)
+}
+
+// causedBy notes whose trace it is that something new is heard of a pod. Called with mu held.
+func (s *Store) causedBy(uid types.UID, traceparent string) {
+	if e := s.entries[uid]; e != nil && traceparent != "" {
+		e.cause = traceparent
+	}
 }
 
 // tellReady ends a trace that has made a pod ready, once for each time that it has come to be.

@@ -17,12 +17,12 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/phases"
@@ -48,6 +48,8 @@ type Config struct {
 	Metrics *metrics.Metrics
 	// Phases is told the last parts of a pod's start; nil keeps nothing.
 	Phases *phases.Book
+	// API is told what to say to an API server; nil is a node that is standalone.
+	API API
 	// StreamMetrics counts what the stream of pods does; nil is for nobody to read.
 	StreamMetrics *stream.ServedMetrics
 }
@@ -77,14 +79,6 @@ func (e *NotReadyError) Error() string { return "the pods are not known yet: " +
 // ErrNotFound says that there is no such pod.
 var ErrNotFound = errors.New("there is no such pod")
 
-// Eviction is why a pod was ended by the node.
-type Eviction struct {
-	// Reason is one word, the pod's status.reason.
-	Reason string `json:"reason"`
-	// Message is a sentence, the pod's status.message.
-	Message string `json:"message"`
-}
-
 // Store has the pods. The pods in it are never changed once they are in it: who gets one may read it and no more.
 type Store struct {
 	cfg   Config
@@ -107,10 +101,14 @@ type entry struct {
 	pod         *v1.Pod
 	source      string
 	traceparent string
+	// cause is the trace of what was heard of the pod last.
+	cause string
 	// desired is true while a source names the pod.
 	desired bool
 	state   worker.State
-	reasons map[string]podstatus.Reason
+	// worked is true once the pod has had a worker; released once that has given back all that the pod held.
+	worked, released bool
+	reasons          map[string]podstatus.Reason
 	// whole is why the pod as a whole waits.
 	whole    podstatus.Reason
 	messages map[string]string
@@ -175,8 +173,15 @@ func (s *Store) SetPod(pod *v1.Pod, source, traceparent string) {
 		e = &entry{state: worker.Syncing}
 		s.entries[pod.UID] = e
 	}
-	e.pod, e.source, e.traceparent, e.desired = pod, source, traceparent, source != ""
-	s.compute(pod.UID, true)
+	// That the API server has another status is nothing that a watcher of the pods is to be told.
+	wanted := e.pod == nil || e.source != source || podset.Compare(e.pod, pod) != podset.Reconcile
+	if wanted {
+		e.traceparent, e.cause = traceparent, traceparent
+	}
+	e.pod, e.source, e.desired = pod, source, source != ""
+	if !s.compute(pod.UID, wanted) {
+		s.report(e)
+	}
 }
 
 // Unwant says that no source names a pod any more.
@@ -185,6 +190,9 @@ func (s *Store) Unwant(uid types.UID) {
 	defer s.mu.Unlock()
 	if e := s.entries[uid]; e != nil {
 		e.desired = false
+		if !metrics.IsStatic(e.source) { // so it has no object there any more
+			s.unreport(uid)
+		}
 	}
 }
 
@@ -217,9 +225,20 @@ func (s *Store) SetReasons(uid types.UID, reasons map[string]podstatus.Reason, w
 func (s *Store) SetState(uid types.UID, state worker.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.entries[uid]; e != nil && e.state != state {
-		e.state = state
-		s.compute(uid, true)
+	if e := s.entries[uid]; e != nil && (e.state != state || !e.worked) {
+		changed := e.state != state
+		e.state, e.worked = state, true
+		s.compute(uid, changed)
+	}
+}
+
+// SetReleased implements worker.Statuses.
+func (s *Store) SetReleased(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil && !e.released {
+		e.released = true
+		s.report(e)
 	}
 }
 
@@ -259,6 +278,7 @@ func (s *Store) Forget(uid types.UID) {
 	if e == nil {
 		return
 	}
+	s.unreport(uid)
 	if e.desired {
 		s.entries[uid] = &entry{pod: e.pod, source: e.source, traceparent: e.traceparent, desired: true, state: worker.Syncing}
 		s.compute(uid, true)
@@ -266,63 +286,6 @@ func (s *Store) Forget(uid types.UID) {
 	}
 	delete(s.entries, uid)
 	s.level.Delete(string(uid))
-}
-
-// compute makes the status of a pod anew, and publishes the pod when that has changed, or when anything else has that
-// the publication shows. Called with mu held; it reads nothing but memory.
-func (s *Store) compute(uid types.UID, changed bool) {
-	e := s.entries[uid]
-	if !s.open {
-		return
-	}
-	observed := s.observed[uid]
-	if observed == nil {
-		observed = &lifecyclev1.PodStatus{Uid: string(uid), Name: e.pod.Name, Namespace: e.pod.Namespace}
-	}
-	in := podstatus.Inputs{
-		Now: s.cfg.Clock.Now(), Reasons: e.reasons, Previous: e.status, RuntimeName: s.runtimeName, HostIPs: s.cfg.HostIPs,
-		Messages: e.messages, Terminal: e.state >= worker.Terminated, Reason: e.whole.Reason, Message: e.whole.Message,
-	}
-	if s.cfg.Probes != nil {
-		in.Readiness, in.Started, in.ProbedSince = s.cfg.Probes.Ready, s.cfg.Probes.Started, s.cfg.Probes.Since
-	}
-	status := s.cfg.Generate(e.pod, observed, in)
-	if s.cfg.Probes != nil {
-		s.cfg.Probes.Observe(e.pod, observed, status.PodIP, e.state > worker.Syncing || e.eviction != nil)
-	}
-	if e.eviction != nil {
-		status.Phase, status.Reason, status.Message = v1.PodFailed, e.eviction.Reason, e.eviction.Message
-		if isEmpty(observed) { // none of its containers waits for anything any more
-			status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses = nil, nil, nil
-		}
-	}
-	if !changed && equality.Semantic.DeepEqual(&e.status, &status) {
-		return
-	}
-	before := e.status
-	e.status = status
-	s.measure(e, &before, observed)
-	ready := isReady(&status)
-	e.readyTold = e.readyTold && ready
-	data, err := withStatus(e).Marshal()
-	if err != nil { // a pod that came over the wire as bytes can be made bytes again
-		s.cfg.Logger.Error("a pod cannot be published", "pod", e.pod.Namespace+"/"+e.pod.Name, "error", err)
-		return
-	}
-	s.level.Put(string(uid), &enginev1.Pod{Pod: data, Source: e.source, WorkerState: e.state.Proto(), Traceparent: e.traceparent})
-}
-
-// withStatus returns the pod with its status; what they hold is shared.
-func withStatus(e *entry) *v1.Pod {
-	pod := *e.pod
-	pod.Status = e.status
-	return &pod
-}
-
-func isReady(status *v1.PodStatus) bool {
-	return slices.ContainsFunc(status.Conditions, func(c v1.PodCondition) bool {
-		return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
-	})
 }
 
 // Pods returns the pods that a source names, with their status, in the order of namespace and name. It fails with

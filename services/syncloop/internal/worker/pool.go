@@ -47,6 +47,8 @@ type Statuses interface {
 	SetReasons(uid types.UID, reasons map[string]podstatus.Reason, whole podstatus.Reason)
 	// SetState takes in the state of a pod's worker.
 	SetState(uid types.UID, state State)
+	// SetReleased takes in that a pod of which nothing runs any more has given back what it held of the machine.
+	SetReleased(uid types.UID)
 	// Phase returns the phase that was computed for a pod last.
 	Phase(uid types.UID) v1.PodPhase
 	// Forget drops what is known of a pod that nothing is left of. A pod that a source names again keeps its place.

@@ -212,6 +212,7 @@ func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 		if err := cfg.Runtime.ReleasePod(ctx, w.pod); err != nil {
 			return w.failed(ctx, trace.SpanFromContext(ctx), fmt.Errorf("give back what the pod held: %w", err), transientDelay)
 		}
+		cfg.Statuses.SetReleased(w.uid)
 		return outcome{}
 	}
 	ctx, span := w.span(ctx, "pod.finish", cause)

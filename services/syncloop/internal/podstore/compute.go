@@ -1,0 +1,70 @@
+package podstore
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+)
+
+// compute makes the status of a pod anew, and publishes the pod when that has changed, or when anything else has that
+// the publication shows. Then the API server is to be told, too, and it returns true. Called with mu held; it reads nothing but memory.
+func (s *Store) compute(uid types.UID, changed bool) bool {
+	e := s.entries[uid]
+	if !s.open {
+		return false
+	}
+	observed := s.observed[uid]
+	if observed == nil {
+		observed = &lifecyclev1.PodStatus{Uid: string(uid), Name: e.pod.Name, Namespace: e.pod.Namespace}
+	}
+	in := podstatus.Inputs{
+		Now: s.cfg.Clock.Now(), Reasons: e.reasons, Previous: e.previous(), RuntimeName: s.runtimeName, HostIPs: s.cfg.HostIPs,
+		Messages: e.messages, Terminal: e.state >= worker.Terminated, Reason: e.whole.Reason, Message: e.whole.Message,
+	}
+	if s.cfg.Probes != nil {
+		in.Readiness, in.Started, in.ProbedSince = s.cfg.Probes.Ready, s.cfg.Probes.Started, s.cfg.Probes.Since
+	}
+	status := s.cfg.Generate(e.pod, observed, in)
+	if s.cfg.Probes != nil {
+		s.cfg.Probes.Observe(e.pod, observed, status.PodIP, e.state > worker.Syncing || e.eviction != nil)
+	}
+	if e.eviction != nil {
+		e.eviction.apply(e.pod, &status, !isEmpty(observed))
+	}
+	if !changed && equality.Semantic.DeepEqual(&e.status, &status) {
+		return false
+	}
+	before := e.status
+	e.status = status
+	s.measure(e, &before, observed)
+	ready := isReady(&status)
+	e.readyTold = e.readyTold && ready
+	s.report(e)
+	data, err := withStatus(e).Marshal()
+	if err != nil { // a pod that came over the wire as bytes can be made bytes again
+		s.cfg.Logger.Error("a pod cannot be published", "pod", e.pod.Namespace+"/"+e.pod.Name, "error", err)
+		return true
+	}
+	s.level.Put(string(uid), &enginev1.Pod{Pod: data, Source: e.source, WorkerState: e.state.Proto(), Traceparent: e.traceparent})
+	return true
+}
+
+// withStatus returns the pod with its status; what they hold is shared.
+func withStatus(e *entry) *v1.Pod {
+	pod := *e.pod
+	pod.Status = e.status
+	return &pod
+}
+
+func isReady(status *v1.PodStatus) bool {
+	return slices.ContainsFunc(status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
+	})
+}
