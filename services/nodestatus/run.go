@@ -101,6 +101,9 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 	}
 	group.Go(func() error { return heart.Run(ctx) })
 	group.Go(func() error {
+		if err := keepCertificate(ctx, group, cfg, health, registry, logger); err != nil {
+			return err
+		}
 		return metrics.Serve(ctx, metrics.ServeConfig{
 			Address: cfg.MetricsListen, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: logger,
 		})
