@@ -19,6 +19,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -36,7 +37,7 @@ func template(names ...string) *x509.CertificateRequest {
 
 func requester(t *testing.T, s *signer, at clock.Clock) certificates.Requester {
 	t.Helper()
-	return certificates.Requester{API: s.api, Kind: certificates.Serving(), Store: certificates.Store{Dir: t.TempDir(), Name: "kubelet-server", Mode: 0o640}, Clock: at}
+	return certificates.Requester{API: func() (rest.Interface, error) { return s.api, nil }, Kind: certificates.Serving(), Store: certificates.Store{Dir: t.TempDir(), Name: "kubelet-server", Mode: 0o640}, Clock: at}
 }
 
 func eventually(t *testing.T, what string, done func() bool) {

@@ -34,6 +34,8 @@ type Config struct {
 	// Template says what to have signed; nil while that cannot be said. When the current certificate has other names (DNS names and IP
 	// addresses) than it, another one is requested.
 	Template func() *x509.CertificateRequest
+	// Renewed is called after each request that has worked; nil for nothing. What it fails with fails the request.
+	Renewed func() error
 	// Random gives a number of at least 0 and less than 1: nodes that joined together are not all to renew at one moment.
 	Random func() float64
 	Logger *slog.Logger
@@ -94,6 +96,29 @@ func RenewAt(certificate *x509.Certificate, random float64) time.Time {
 	return certificate.NotBefore.Add(time.Duration(float64(life) * (earliest + span*random)))
 }
 
+// Obtain requests a certificate until there is one that is valid, and then sees to it that Renewed has worked for it. It fails when
+// ctx ends before.
+func (m *Manager) Obtain(ctx context.Context) error {
+	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
+		if m.Current() != nil {
+			err := m.renewed()
+			if err == nil {
+				return nil
+			}
+			m.failed(err, retry)
+		} else if m.renew(ctx, m.cfg.Template(), retry) == 0 {
+			return nil
+		}
+		timer := m.cfg.Requester.Clock.NewTimer(retry)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C():
+		}
+	}
+}
+
 // Run requests certificates until ctx ends. What fails is made again, 2 s later at first and 5 min in the end.
 func (m *Manager) Run(ctx context.Context) {
 	retry := firstRetry
@@ -126,6 +151,9 @@ func (m *Manager) renew(ctx context.Context, template *x509.CertificateRequest, 
 	m.cfg.Logger.Info("requesting a certificate", keySigner, signer)
 	err := m.cfg.Requester.Request(ctx, template)
 	if err == nil {
+		err = m.renewed()
+	}
+	if err == nil {
 		var certificate *tls.Certificate
 		if certificate, err = m.cfg.Requester.Store.Load(); err == nil {
 			m.current.Store(certificate)
@@ -135,12 +163,23 @@ func (m *Manager) renew(ctx context.Context, template *x509.CertificateRequest, 
 		}
 	}
 	if ctx.Err() == nil {
-		m.errs.Add(1)
-		trouble := err.Error()
-		m.trouble.Store(&trouble)
-		m.cfg.Logger.Warn("requesting a certificate again later", keySigner, signer, telemetry.KeyError, err, telemetry.KeyRetryAfter, retry)
+		m.failed(err, retry)
 	}
 	return retry
+}
+
+func (m *Manager) failed(err error, retry time.Duration) {
+	m.errs.Add(1)
+	trouble := err.Error()
+	m.trouble.Store(&trouble)
+	m.cfg.Logger.Warn("requesting a certificate again later", keySigner, m.cfg.Requester.Kind.Signer, telemetry.KeyError, err, telemetry.KeyRetryAfter, retry)
+}
+
+func (m *Manager) renewed() error {
+	if m.cfg.Renewed == nil {
+		return nil
+	}
+	return m.cfg.Renewed()
 }
 
 // renewAt returns when the certificate is to be renewed, the zero time without one.

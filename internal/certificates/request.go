@@ -63,8 +63,8 @@ func Serving() Kind {
 
 // Requester has certificates signed.
 type Requester struct {
-	// API reaches certificates.k8s.io/v1.
-	API   rest.Interface
+	// API returns the way to certificates.k8s.io/v1. It is asked for each request.
+	API   func() (rest.Interface, error)
 	Kind  Kind
 	Store Store
 	Clock clock.Clock
@@ -91,7 +91,11 @@ func (r Requester) Request(ctx context.Context, template *x509.CertificateReques
 	}
 	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()
-	signed, err := r.signed(ctx, r.name(private, template), request)
+	api, err := r.API()
+	if err != nil {
+		return err
+	}
+	signed, err := r.signed(ctx, api, r.name(private, template), request)
 	if err != nil {
 		if errors.Is(err, errRefused) {
 			// The same request would be refused for ever.
@@ -127,13 +131,13 @@ func (r Requester) name(private any, template *x509.CertificateRequest) string {
 }
 
 // signed returns the certificates of a request in PEM when there are any.
-func (r Requester) signed(ctx context.Context, name string, request []byte) ([]byte, error) {
-	if err := r.create(ctx, name, request); err != nil {
+func (r Requester) signed(ctx context.Context, api rest.Interface, name string, request []byte) ([]byte, error) {
+	if err := r.create(ctx, api, name, request); err != nil {
 		return nil, err
 	}
 	for wait := firstLook; ; wait = min(2*wait, lastLook) {
 		var found certificatesv1.CertificateSigningRequest
-		err := r.call(ctx, func(ctx context.Context) rest.Result { return r.API.Get().Resource(resource).Name(name).Do(ctx) }, &found)
+		err := r.call(ctx, func(ctx context.Context) rest.Result { return api.Get().Resource(resource).Name(name).Do(ctx) }, &found)
 		switch {
 		case apierrors.IsNotFound(err):
 			return nil, fmt.Errorf("the certificate signing request %s has been deleted: %w", name, errRefused)
@@ -156,7 +160,7 @@ func (r Requester) signed(ctx context.Context, name string, request []byte) ([]b
 }
 
 // create makes the request, unless it is there already.
-func (r Requester) create(ctx context.Context, name string, request []byte) error {
+func (r Requester) create(ctx context.Context, api rest.Interface, name string, request []byte) error {
 	made := &certificatesv1.CertificateSigningRequest{
 		TypeMeta:   metav1.TypeMeta{APIVersion: certificatesv1.SchemeGroupVersion.String(), Kind: "CertificateSigningRequest"},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -164,7 +168,7 @@ func (r Requester) create(ctx context.Context, name string, request []byte) erro
 			Request: request, SignerName: r.Kind.Signer, Usages: r.Kind.Usages,
 		},
 	}
-	err := r.call(ctx, func(ctx context.Context) rest.Result { return r.API.Post().Resource(resource).Body(made).Do(ctx) }, &certificatesv1.CertificateSigningRequest{})
+	err := r.call(ctx, func(ctx context.Context) rest.Result { return api.Post().Resource(resource).Body(made).Do(ctx) }, &certificatesv1.CertificateSigningRequest{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("making a certificate signing request for %s: %w", r.Kind.Signer, err)
 	}

@@ -1,0 +1,191 @@
+package joining_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/apiclient"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/joining"
+	"github.com/quartet-node/quartet/test/cluster"
+)
+
+// shared signs for the shortest time that leaves a busy machine the time to renew.
+var shared = cluster.Shared{Options: []cluster.Option{cluster.Controllers("--cluster-signing-duration=12s")}}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
+
+const token = "abcdef.0123456789abcdef"
+
+func connect(kubeconfig string) (*apiclient.Client, error) {
+	return apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.NodeStatus, QPS: 50, Burst: 100, ContentType: runtime.ContentTypeProtobuf})
+}
+
+// node is a node that joins with what is in dir.
+func node(dir, bootstrap string, rotate bool) joining.Config {
+	return joining.Config{
+		NodeName: "node-1", Bootstrap: bootstrap, Kubeconfig: filepath.Join(dir, "kubeconfig"), Dir: filepath.Join(dir, "pki"), Rotate: rotate,
+		Connect: connect, Random: func() float64 { return 0 }, Health: rpc.NewHealth(), Clock: clock.RealClock{}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+}
+
+func run(t *testing.T, cfg joining.Config) *joining.Joiner {
+	t.Helper()
+	j, err := joining.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); j.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	return j
+}
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return done(), nil })
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// bootstrap writes a kubeconfig with a bootstrap token, as kubeadm join does.
+func bootstrap(t *testing.T, c *cluster.Cluster, token string) string {
+	t.Helper()
+	admin, err := clientcmd.LoadFromFile(c.Kubeconfig(t, "any"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	context := admin.Contexts[admin.CurrentContext]
+	path := filepath.Join(t.TempDir(), "bootstrap")
+	err = clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:  map[string]*clientcmdapi.Cluster{"c": admin.Clusters[context.Cluster]},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {Token: token}},
+		Contexts:  map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
+	}, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestANodeJoins a real cluster with a bootstrap token, may then do what a node does, and has its certificate renewed while it is valid.
+func TestANodeJoins(t *testing.T) {
+	c := shared.Cluster(t)
+	_, err := c.Client(t).CoreV1().Secrets("kube-system").Create(t.Context(), &v1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-abcdef"}, Type: "bootstrap.kubernetes.io/token",
+		StringData: map[string]string{
+			"token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+			"auth-extra-groups": cluster.Bootstrappers,
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	var log bytes.Buffer
+	cfg := node(dir, bootstrap(t, c, token), true)
+	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	j := run(t, cfg)
+	eventually(t, "the node has a certificate", func() bool { return j.Manager().Current() != nil })
+	first := j.Manager().Current().Leaf
+	if first.Subject.String() != "CN=system:node:node-1,O=system:nodes" {
+		t.Errorf("the certificate is for %s", first.Subject)
+	}
+	client, err := connect(cfg.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	made := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
+	if err := client.Core.Post().Resource("nodes").Body(made).Do(t.Context()).Error(); err != nil {
+		t.Errorf("making the Node: %v", err)
+	}
+	eventually(t, "there is another certificate", func() bool {
+		current := j.Manager().Current()
+		return current != nil && current.Leaf.SerialNumber.Cmp(first.SerialNumber) != 0
+	})
+	if !time.Now().Before(first.NotAfter) {
+		t.Error("the first one has expired before there was another")
+	}
+	eventually(t, "the first one has expired", func() bool { return time.Now().After(first.NotAfter) })
+	renewed, err := connect(cfg.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer renewed.Close()
+	if err := renewed.Core.Get().Resource("nodes").Name("node-1").Do(t.Context()).Error(); err != nil {
+		t.Errorf("with the second certificate: %v", err)
+	}
+	if strings.Contains(log.String(), token) {
+		t.Error("the token is in the log")
+	}
+}
+
+// TestAnExpiredCertificateIsReplacedByTheBootstrap: a node that was away for long joins again, by the kubeconfig that it had.
+func TestAnExpiredCertificateIsReplacedByTheBootstrap(t *testing.T) {
+	c := shared.Cluster(t)
+	dir := t.TempDir()
+	cfg := node(dir, c.Kubeconfig(t, "a-new-node", cluster.Bootstrappers), false)
+	first := run(t, cfg)
+	eventually(t, "the certificate has come and expired", func() bool { return !first.Manager().Expires().IsZero() && first.Manager().Current() == nil })
+	written, err := os.ReadFile(cfg.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := run(t, cfg)
+	eventually(t, "there is a valid one", func() bool { return second.Manager().Current() != nil })
+	if again, err := os.ReadFile(cfg.Kubeconfig); err != nil || !bytes.Equal(again, written) {
+		t.Errorf("the kubeconfig was written again, %v", err)
+	}
+}
+
+// TestANodeThatMayNotJoinSaysWhy, and joins when it may.
+func TestANodeThatMayNotJoinSaysWhy(t *testing.T) {
+	c := shared.Cluster(t)
+	cfg := node(t.TempDir(), bootstrap(t, c, "wrong0.0123456789abcdef"), false)
+	j := run(t, cfg)
+	eventually(t, "there is a reason", func() bool { return strings.Contains(j.Manager().Trouble(), "Unauthorized") })
+	if _, err := os.Stat(cfg.Kubeconfig); err == nil {
+		t.Error("there is a kubeconfig")
+	}
+}
+
+// TestWhatCannotBeRenewedIsTold: the certificate of a kubeconfig that is not in a file that nodestatus may replace.
+func TestWhatCannotBeRenewedIsTold(t *testing.T) {
+	c := shared.Cluster(t)
+	var log bytes.Buffer
+	cfg := node(t.TempDir(), "", true)
+	cfg.Kubeconfig = c.Kubeconfig(t, cluster.NodeUser("node-1"), cluster.Nodes)
+	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	j, err := joining.New(cfg)
+	if err != nil || j != nil {
+		t.Errorf("got %v, %v, want nothing to do", j, err)
+	}
+	if !strings.Contains(log.String(), "rotateCertificates") || !strings.Contains(log.String(), cfg.Kubeconfig) {
+		t.Errorf("the log has %s", log.String())
+	}
+	cfg.Rotate = false
+	log.Reset()
+	if j, err := joining.New(cfg); err != nil || j != nil || log.Len() != 0 {
+		t.Errorf("got %v, %v and %q, want nothing to do", j, err, log.String())
+	}
+}
