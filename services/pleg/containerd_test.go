@@ -130,12 +130,18 @@ func TestWithARealContainerd(t *testing.T) {
 		t.Errorf("over a restart of containerd the status went from %v to %v", before, after)
 	}
 
+	stopping := time.Now()
 	if err := h.runtime.StopContainer(t.Context(), app, 0); err != nil {
 		t.Fatal(err)
 	}
+	stopped := time.Now()
 	// Nothing that had happened was told again when containerd came back: the next event is this death.
-	if e := w.next(); e.GetType() != died || e.GetContainerId() != app || e.GetExitCode() != 137 {
+	e := w.next()
+	if e.GetType() != died || e.GetContainerId() != app || e.GetContainerName() != "app" || e.GetExitCode() != 137 || e.GetReason() != "Error" {
 		t.Errorf("after a container was killed the event is %v", e)
+	}
+	if at := e.GetOccurredAt().AsTime(); at.Before(stopping) || at.After(stopped) {
+		t.Errorf("a container that was killed between %v and %v is told to have died at %v", stopping, stopped, at)
 	}
 	// containerd tells nothing of one that cannot be started. Who has tried looks for himself.
 	broken := h.broken(sandbox, config)
@@ -146,7 +152,9 @@ func TestWithARealContainerd(t *testing.T) {
 	if err := h.runtime.RemoveContainer(t.Context(), broken); err != nil {
 		t.Fatal(err)
 	}
-	w.until(removed, broken)
+	if e := w.until(removed, broken); e.GetContainerName() != "broken" || e.GetPodUid() != "uid-1" || len(e.GetStatus().GetContainers()) != 2 {
+		t.Errorf("a container that was removed is told as %v", e)
+	}
 	// containerd tells that a sandbox was removed just before it is; nobody asks for the pod here.
 	removing := time.Now()
 	if err := h.runtime.RemovePodSandbox(t.Context(), sandbox); err != nil {
