@@ -37,6 +37,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
+	"github.com/quartet-node/quartet/services/syncloop/internal/eviction"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/imagegc"
@@ -158,6 +159,7 @@ type engine struct {
 	// cgroups is nil when pods have none of their own.
 	cgroups *podcgroups.Tree
 	stats   *podstats.Stats
+	evictor *eviction.Evictor
 	server  *engineserver.Server
 	garbage *imagegc.Collector
 	logs    containerLogs
@@ -228,6 +230,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Runtime: manager, Observer: pleg, Statuses: e.store, Endings: ends, Clock: realClock, BootTime: boottime.Now,
 		Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts, Events: e.events, Phases: starts,
 	})
+	evicter := &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts, Events: e.events}
 	e.loop = loop.New(loop.Config{
 		Desired: peers.ConfigMux(configv1.NewConfigServiceClient(to.configmux)), Events: pleg.Events(),
 		Pleg: connectedPLEG{PLEG: pleg, runtime: runtime}, Probes: e.probes,
@@ -237,18 +240,20 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		NodeMetrics:    stream.NewFollowedMetrics(e.metrics.Registry, stream.NameNode),
 		DesiredMetrics: stream.NewFollowedMetrics(e.metrics.Registry, stream.NamePodUpdates),
 		EventsMetrics:  stream.NewFollowedMetrics(e.metrics.Registry, stream.NameLifecycleEvents),
+		Pressing:       func(signals []*nodev1.EvictionSignal) { e.evictor.Pressing(signals) },
+		Preempt:        evicter.Preempt,
 	})
-	evicter := &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts, Events: e.events}
 	e.limits = volumeLimits(cfg, e, evicter)
 	e.stats = e.newStats()
 	e.server = engineserver.New(engineserver.Config{
 		Store: e.store, Workers: e.pool, Probes: e.probes.Describe, Volumes: e.volumes.Describe, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
-		Evicter: evicter,
+		Evicter: evicter, Readings: e.stats.Readings,
 	})
 	if e.logs, err = containerLogsOf(ctx, cfg, e.store, runtime, e.counts, tel.Logger); err != nil {
 		return nil, err
 	}
 	e.garbage = collectorOf(cfg, tel, runtime, manager, e.counts, e.events)
+	e.evictor = e.newEvictor(to.cluster != nil, evicter)
 	enginemetrics.CollectLogs(e.metrics.Registry, func() []enginemetrics.LogUsage { return logUsageOf(e.store) })
 	enginemetrics.CollectVolumes(e.metrics.Registry, e.volumes.Count)
 	enginemetrics.Collect(e.metrics.Registry, enginemetrics.Sources{
@@ -279,6 +284,7 @@ func (e *engine) serve(ctx context.Context) error {
 		group.Go(func() error { return ended(ctx, e.cgroups.Run(ctx)) })
 	}
 	group.Go(func() error { return ended(ctx, e.stats.Run(ctx)) })
+	group.Go(func() error { return ended(ctx, e.evictor.Run(ctx)) })
 	group.Go(func() error { return e.garbage.Run(ctx) })
 	e.logs.run(ctx, group.Go)
 	group.Go(func() error { return ended(ctx, e.dead.Run(ctx)) })

@@ -25,10 +25,13 @@ type Refusal struct {
 	Reason string
 	// Message is a sentence.
 	Message string
+	// Short is what is missing of the node's resources, when that is all that the pod is refused for.
+	Short []Shortage
 }
 
 // The reasons, as the kubelet has them. That of a resource is "OutOf" and its name, as OutOfcpu.
 const (
+	ReasonPressure    = "Evicted"
 	ReasonOSLabel     = "PodOSSelectorNodeLabelDoesNotMatch"
 	ReasonOS          = "PodOSNotSupported"
 	ReasonGroups      = "SupplementalGroupsPolicyNotSupported"
@@ -56,19 +59,28 @@ type Request struct {
 	// Node is the node with its labels, taints and allocatable; nil when it is not known, and then what depends on it is not
 	// asked.
 	Node *v1.Node
+	// Critical is true for a pod that the node cannot do without: nothing that it has run short of keeps it away.
+	Critical bool
 	// UnsafeSysctls are allowed beside the safe ones: allowedUnsafeSysctls of the KubeletConfiguration.
 	UnsafeSysctls []string
 }
 
-// Check returns why a pod is refused; nil when it is let in.
+// Check returns why a pod is refused; nil when it is let in. For a critical pod any other reason comes before a want of resources, for
+// which others may be ended.
 func Check(r Request) *Refusal {
-	checks := []func(Request) *Refusal{operatingSystem, groups, resources, placement, ports, taints, sysctls}
+	checks := []func(Request) *Refusal{pressure, operatingSystem, groups, resources, placement, ports, taints, sysctls}
+	var short *Refusal
 	for _, check := range checks {
-		if refusal := check(r); refusal != nil {
+		refusal := check(r)
+		switch {
+		case refusal == nil:
+		case r.Critical && len(refusal.Short) > 0:
+			short = refusal
+		default:
 			return refusal
 		}
 	}
-	return nil
+	return short
 }
 
 func predicate(reason, message string) *Refusal {
@@ -78,11 +90,11 @@ func predicate(reason, message string) *Refusal {
 func operatingSystem(r Request) *Refusal {
 	if r.Node != nil {
 		if wanted, asked := r.Pod.Spec.NodeSelector[v1.LabelOSStable]; asked && wanted != r.Node.Labels[v1.LabelOSStable] {
-			return &Refusal{ReasonOSLabel, "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
+			return &Refusal{Reason: ReasonOSLabel, Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
 		}
 	}
 	if os := r.Pod.Spec.OS; os != nil && string(os.Name) != runtime.GOOS {
-		return &Refusal{ReasonOS, "Failed to admit pod as the OS field doesn't match node OS"}
+		return &Refusal{Reason: ReasonOS, Message: "Failed to admit pod as the OS field doesn't match node OS"}
 	}
 	return nil
 }
@@ -97,7 +109,7 @@ func groups(r Request) *Refusal {
 	if features == nil || features.SupplementalGroupsPolicy == nil || *features.SupplementalGroupsPolicy {
 		return nil
 	}
-	return &Refusal{ReasonGroups, fmt.Sprintf("SupplementalGroupsPolicy=%s is not supported in this node", v1.SupplementalGroupsPolicyStrict)}
+	return &Refusal{Reason: ReasonGroups, Message: fmt.Sprintf("SupplementalGroupsPolicy=%s is not supported in this node", v1.SupplementalGroupsPolicyStrict)}
 }
 
 // resources refuses a pod that asks for more than is left of what the node has for pods. Of a resource that the node does not
@@ -107,8 +119,15 @@ func resources(r Request) *Refusal {
 		return nil
 	}
 	allocatable := r.Node.Status.Allocatable
+	var first *Refusal
+	missing := func(name v1.ResourceName, requested, used, capacity int64) {
+		if first == nil {
+			first = outOf(name, requested, used, capacity)
+		}
+		first.Short = append(first.Short, Shortage{Resource: name, Amount: requested + used - capacity})
+	}
 	if most, known := allocatable[v1.ResourcePods]; known && int64(len(r.Others))+1 > most.Value() {
-		return outOf(v1.ResourcePods, 1, int64(len(r.Others)), most.Value())
+		missing(v1.ResourcePods, 1, int64(len(r.Others)), most.Value())
 	}
 	used := v1.ResourceList{}
 	for _, other := range r.Others {
@@ -131,11 +150,12 @@ func resources(r Request) *Refusal {
 			continue
 		}
 		if name == v1.ResourceCPU {
-			return outOf(name, quantity.MilliValue(), total.MilliValue(), has.MilliValue())
+			missing(name, quantity.MilliValue(), total.MilliValue(), has.MilliValue())
+			continue
 		}
-		return outOf(name, quantity.Value(), total.Value(), has.Value())
+		missing(name, quantity.Value(), total.Value(), has.Value())
 	}
-	return nil
+	return first
 }
 
 func requests(pod *v1.Pod) v1.ResourceList {

@@ -124,7 +124,7 @@ func (c *Collector) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-ticker.C():
-			c.look(ctx)
+			c.Look(ctx)
 		case <-c.more:
 		}
 		for item, ok := c.next(); ok; item, ok = c.next() {
@@ -135,8 +135,8 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// look puts in what is not needed of all pods.
-func (c *Collector) look(ctx context.Context) {
+// Look puts in what is not needed of all pods. Run does it every minute; somebody who needs room does it at once.
+func (c *Collector) Look(ctx context.Context) {
 	pods, known := c.cfg.Observed()
 	if !known {
 		return

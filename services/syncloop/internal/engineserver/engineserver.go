@@ -44,6 +44,8 @@ type Config struct {
 	Volumes func(types.UID) []*enginev1.Volume
 	Health  func() loop.Health
 	Evicter Evicter
+	// Readings says what is left of the node: (*podstats.Stats).Readings. Nil tells of nothing.
+	Readings func() []*enginev1.SignalReading
 	// Events are those of the pods: (*podevents.Recorder).Stream.
 	Events stream.Source[*enginev1.PodEvent]
 	// Images hands out the connected image service, or says why there is none yet.
@@ -148,6 +150,9 @@ func (s *Server) GetHealth(context.Context, *enginev1.GetHealthRequest) (*engine
 	if !health.LastTurn.IsZero() {
 		answer.LastTurnAt = timestamppb.New(health.LastTurn)
 	}
+	if s.cfg.Readings != nil {
+		answer.Readings = s.cfg.Readings()
+	}
 	return answer, nil
 }
 
@@ -208,4 +213,12 @@ func (e *Evictions) Evict(ctx context.Context, uid types.UID, eviction podstore.
 	// A pod that has no worker yet gets one that ends it: the loop reads the book.
 	e.Workers.End(uid, worker.Cause{Kind: worker.CauseConfig}, end)
 	return nil
+}
+
+// ownGrace is the grace of a pod that has the time to end that it asks for.
+const ownGrace = -1
+
+// Preempt ends a pod that has to make room for another one, in the time that it asks for. It fails as Evict does.
+func (e *Evictions) Preempt(ctx context.Context, uid types.UID, eviction podstore.Eviction) error {
+	return e.Evict(ctx, uid, eviction, ownGrace)
 }

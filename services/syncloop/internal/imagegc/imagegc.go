@@ -75,6 +75,8 @@ type Collector struct {
 	// failed is how many times in a row it has failed, told the reasons of which there has been an event since.
 	failed int
 	told   map[string]bool
+	// turn has room for the one who looks and removes.
+	turn chan struct{}
 }
 
 // record is what is remembered of an image.
@@ -82,7 +84,7 @@ type record struct{ firstSeen, lastUsed time.Time }
 
 // New makes a Collector. It starts nothing.
 func New(cfg Config) *Collector {
-	return &Collector{cfg: cfg, began: cfg.Clock.Now(), known: map[string]record{}, told: map[string]bool{}}
+	return &Collector{cfg: cfg, began: cfg.Clock.Now(), known: map[string]record{}, told: map[string]bool{}, turn: make(chan struct{}, 1)}
 }
 
 // Run makes a round at once and then every five minutes, until ctx ends; it then returns nil. A policy that removes nothing
@@ -104,8 +106,15 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// Round removes what is to be removed now, and tells what has failed. Only one may be under way.
-func (c *Collector) Round(ctx context.Context) { c.tell(ctx, c.collect(ctx)) }
+// Round removes what is to be removed now, and tells what has failed.
+func (c *Collector) Round(ctx context.Context) {
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+		c.tell(ctx, c.collect(ctx))
+	case <-ctx.Done():
+	}
+}
 
 // Reasons of failures, those of the kubelet's events.
 const (

@@ -31,6 +31,9 @@ func (l *Loop) followNode(ctx context.Context) error {
 			if c.New == nil || c.Op == stream.OpRemove {
 				return
 			}
+			if l.cfg.Pressing != nil {
+				l.cfg.Pressing(c.New.GetEvictionSignals())
+			}
 			node, err := nodewatch.Decode(c.New)
 			if err != nil {
 				l.cfg.Logger.Error("the Node stays as it was told before", telemetry.KeyError, err)
@@ -48,6 +51,7 @@ func (l *Loop) followNode(ctx context.Context) error {
 func (l *Loop) handleNode(node *v1.Node) {
 	first := l.node == nil
 	l.node = node
+	l.cfg.Mirrors.SetNode(node.UID)
 	if first && l.isOpen() {
 		l.startUnknown()
 	}
@@ -64,13 +68,18 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 		return true
 	case l.cfg.Node != nil && l.node == nil && l.cfg.Clock.Since(l.opened) < nodeGrace:
 		return false // housekeeping, or the Node, comes back to it
+	case !l.areGone(d.behind):
+		return false // so it does to one that others make room for
 	}
 	refusal := admission.Check(admission.Request{
-		Pod: d.pod, Static: metrics.IsStatic(d.source), Others: l.active(uid), Node: l.node, UnsafeSysctls: l.cfg.UnsafeSysctls,
+		Pod: d.pod, Static: metrics.IsStatic(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node, UnsafeSysctls: l.cfg.UnsafeSysctls,
 	})
 	if refusal == nil {
-		d.admitted = true
+		d.admitted, d.behind = true, nil
 		return true
+	}
+	if l.preempt(cause, uid, d, refusal) {
+		return false
 	}
 	d.refused = true
 	l.cfg.Logger.WarnContext(cause, "a pod is refused", telemetry.KeyPod, d.pod.Namespace+"/"+d.pod.Name, telemetry.KeyPodUID, string(uid),

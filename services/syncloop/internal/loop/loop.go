@@ -117,6 +117,11 @@ type Config struct {
 	Store   *podstore.Store
 	// Node is nodestatus's stream of the Node; nil for a node whose Node nobody tells, and then admission does without.
 	Node stream.Source[*nodev1.Node]
+	// Pressing is told what presses on the node, each time that it is said, by another goroutine: (*eviction.Evictor).Pressing. Nil tells
+	// nobody.
+	Pressing func([]*nodev1.EvictionSignal)
+	// Preempt ends a pod for one that the node cannot do without. Nil ends none.
+	Preempt func(ctx context.Context, uid types.UID, eviction podstore.Eviction) error
 	// UnsafeSysctls are allowedUnsafeSysctls of the KubeletConfiguration.
 	UnsafeSysctls []string
 	// PodEvents is told what becomes of pods that no worker has: *podevents.Recorder. Nil is for nobody to read.
@@ -188,6 +193,8 @@ type desiredPod struct {
 	traceparent string
 	// admitted is true once the pod was let in, refused once it was not. Neither is taken back.
 	admitted, refused bool
+	// behind are the pods that were ended so that this one, a critical one, can be let in; it waits until nothing of them runs.
+	behind []types.UID
 }
 
 // PodEvents is told what happens to pods; *podevents.Recorder keeps it.

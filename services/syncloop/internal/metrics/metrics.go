@@ -34,6 +34,7 @@ type Metrics struct {
 	probes                                                         probeMetrics
 	volumes                                                        volumeMetrics
 	status                                                         statusMetrics
+	room                                                           evictionMetrics
 
 	pulls pullLog
 
@@ -51,6 +52,7 @@ func New(registerer prometheus.Registerer) *Metrics {
 	m.logs, m.garbage, m.volumes = newLogMetrics(f), newGarbageMetrics(f), newVolumeMetrics(f)
 	m.status = newStatusMetrics(f)
 	m.addCgroups(f)
+	m.room = newEvictionMetrics(f)
 	return m
 }
 

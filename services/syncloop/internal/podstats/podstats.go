@@ -76,6 +76,7 @@ type Stats struct {
 	summary *reading[*statsv1alpha1.Summary]
 	runtime *reading[fromRuntime]
 	volumes volumeBook
+	node    nodeBook
 
 	// rates is of the goroutine that reads the summary alone: what each cgroup had used when it was read last.
 	rates map[string]podcgroups.Usage
@@ -94,6 +95,7 @@ func (s *Stats) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.summary.run(ctx) })
 	group.Go(func() error { return s.runtime.run(ctx) })
+	group.Go(func() error { return s.watchNode(ctx) })
 	if s.cfg.VolumePeriod > 0 {
 		group.Go(func() error { return s.measureVolumes(ctx) })
 	}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/syncloop/internal/admission"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
+	"github.com/quartet-node/quartet/services/syncloop/internal/eviction"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
+)
+
+// newEvictor makes what makes room when the node has run short of something.
+func (e *engine) newEvictor(inCluster bool, evicter *engineserver.Evictions) *eviction.Evictor {
+	return eviction.New(eviction.Config{
+		Stats: e.stats, Pods: e.evictable, Spared: func(pod *v1.Pod) bool { return isSpared(pod, inCluster) }, Evict: evicter.Evict,
+		Gone:             func(uid types.UID) bool { return !observed.AnyAlive(e.store.Observed(uid)) },
+		RemoveContainers: e.dead.Look, RemoveImages: e.garbage.RemoveUnused, Events: e.events,
+		MaxGrace: int64(e.cfg.Kubelet.EvictionMaxPodGracePeriod), Clock: clock.RealClock{}, Logger: e.logger, Metrics: e.counts,
+	})
+}
+
+// evictable are the pods that run and have not ended, nor been ended.
+func (e *engine) evictable() ([]*v1.Pod, error) {
+	pods, err := e.store.Pods()
+	if err != nil {
+		return nil, err
+	}
+	var running []*v1.Pod
+	for _, pod := range pods {
+		if ended := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed; !ended && observed.AnyAlive(e.store.Observed(pod.UID)) {
+			running = append(running, pod)
+		}
+	}
+	return running, nil
+}
+
+// isSpared tells whether a pod is never ended to make room. A kubelet spares every static pod. Here that is so on a node of a cluster,
+// where others can go; on one without an API server all pods are static, and their priority says which ones it cannot do without.
+func isSpared(pod *v1.Pod, inCluster bool) bool {
+	static := inCluster && metrics.IsStatic(pod.Annotations[podset.AnnotationSource])
+	return admission.IsCritical(pod, static)
+}

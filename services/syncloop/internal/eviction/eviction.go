@@ -1,0 +1,276 @@
+// Package eviction makes room on the node when something of it has run short. What has, nodestatus says: it reads what is left and
+// knows the thresholds; this package does what helps against it. For the disk it first removes what nobody needs, ended containers and
+// images. Then it ends pods, one at a time, the one first that [Rank] puts first, and waits until that is gone and nodestatus has
+// read again.
+//
+// Whoever is ended is Failed with the reason Evicted, as by a kubelet, and stays so: see package evictions. All of it goes through the
+// one that EvictPod uses, too.
+package eviction
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	"k8s.io/utils/clock"
+
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstats"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+)
+
+const (
+	// Reason is the status.reason of a pod that is ended, and that of its event: the kubelet's.
+	Reason = "Evicted"
+	// eventThreshold is the event of the node when pods have to go.
+	eventThreshold = "EvictionThresholdMet"
+	// hardGrace is how many seconds containers have to stop when a hard threshold is crossed, as in the kubelet.
+	hardGrace = 1
+	// goneTimeout is how long a pod that is ended may take before the next one is, and gonePeriod how often it is looked: the kubelet's.
+	goneTimeout = 30 * time.Second
+	gonePeriod  = time.Second
+	// reclaimPeriod is how long what nobody needs is not removed again: there is little new.
+	reclaimPeriod = time.Minute
+	// statsTimeout bounds the question for what pods use.
+	statsTimeout = 10 * time.Second
+)
+
+// Config is what an Evictor needs.
+type Config struct {
+	// Stats says what pods use. Required.
+	Stats interface {
+		Summary(ctx context.Context) (*statsv1alpha1.Summary, error)
+		PodUsages(ctx context.Context) (map[types.UID]podstats.PodUsage, error)
+		DedicatedImageFS() bool
+	}
+	// Pods gives the pods that may be ended: those that run, with their status. Required.
+	Pods func() ([]*v1.Pod, error)
+	// Spared tells whether a pod is never ended for others. Required.
+	Spared func(pod *v1.Pod) bool
+	// Evict ends a pod for good; grace is in seconds. Required.
+	Evict func(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64) error
+	// Gone tells whether nothing of a pod runs any more. Required.
+	Gone func(uid types.UID) bool
+	// RemoveContainers and RemoveImages remove what nobody needs. Required.
+	RemoveContainers func(ctx context.Context)
+	RemoveImages     func(ctx context.Context) error
+	// Events tells of the node: *podevents.Recorder. Nil is for nobody to read.
+	Events interface {
+		NodeWarning(ctx context.Context, reason, message string)
+	}
+	// MaxGrace is how many seconds containers have at most when a soft threshold is crossed: evictionMaxPodGracePeriod of the
+	// KubeletConfiguration.
+	MaxGrace int64
+	// Clock is the time. Required.
+	Clock  clock.WithTicker
+	Logger *slog.Logger
+	// Metrics counts; nil is for nobody to read.
+	Metrics *metrics.Metrics
+}
+
+// Evictor makes room. Make it with New.
+type Evictor struct {
+	cfg Config
+	// pressing has the latest word on what presses and no other.
+	pressing chan []*nodev1.EvictionSignal
+
+	// Of Run alone: since when what was read counts, when what nobody needs was removed last, and what was told.
+	since, reclaimed time.Time
+	told             string
+}
+
+// New makes an Evictor. It does nothing before Run.
+func New(cfg Config) *Evictor {
+	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	return &Evictor{cfg: cfg, pressing: make(chan []*nodev1.EvictionSignal, 1)}
+}
+
+// Pressing says what presses on the node now, nothing when nothing does. It does not wait. Only one may call it at a time.
+func (e *Evictor) Pressing(signals []*nodev1.EvictionSignal) {
+	select {
+	case <-e.pressing:
+	default:
+	}
+	e.pressing <- signals
+}
+
+// Run makes room until ctx ends, and returns its error.
+func (e *Evictor) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case signals := <-e.pressing:
+			e.round(ctx, signals)
+		}
+	}
+}
+
+// worst is what is to be made room for first: memory before anything else, and of the others the first. What was read before something
+// was done about it says nothing of now.
+func worst(signals []*nodev1.EvictionSignal, since time.Time) *nodev1.EvictionSignal {
+	fresh := slices.DeleteFunc(slices.Clone(signals), func(s *nodev1.EvictionSignal) bool {
+		return resourceOf(s.GetSignal()) == "" || !s.GetReadAt().AsTime().After(since)
+	})
+	if len(fresh) == 0 {
+		return nil
+	}
+	order := func(s *nodev1.EvictionSignal) int {
+		if resourceOf(s.GetSignal()) == v1.ResourceMemory {
+			return 0
+		}
+		return 1
+	}
+	return slices.MinFunc(fresh, func(a, b *nodev1.EvictionSignal) int { return cmp.Compare(order(a), order(b)) })
+}
+
+// round does one thing about what presses.
+func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
+	if len(signals) == 0 {
+		e.told = ""
+		return
+	}
+	signal := worst(signals, e.since)
+	if signal == nil {
+		return
+	}
+	name := resourceOf(signal.GetSignal())
+	e.cfg.Logger.InfoContext(ctx, "the node has run short of something and makes room", "signal", signal.GetSignal(),
+		"available", signal.GetAvailable(), "threshold", signal.GetThreshold(), "hard", signal.GetHard())
+	if e.cfg.Events != nil {
+		e.cfg.Events.NodeWarning(ctx, eventThreshold, fmt.Sprintf("Attempting to reclaim %s", name))
+	}
+	if e.reclaim(ctx, signal.GetSignal()) {
+		e.since = e.cfg.Clock.Now()
+		return // nodestatus says whether that was enough
+	}
+	if uid, ended := e.evict(ctx, signal); ended {
+		e.untilGone(ctx, uid)
+		e.since = e.cfg.Clock.Now()
+	}
+}
+
+// reclaim removes what nobody needs and takes room of what is short; it returns whether it did.
+func (e *Evictor) reclaim(ctx context.Context, signal string) bool {
+	switch signal {
+	case signalNodeFS, signalNodeInodes:
+		if e.cfg.Stats.DedicatedImageFS() {
+			return false // what could be removed is on another file system
+		}
+	case signalImageFS, signalImageInodes:
+	default:
+		return false
+	}
+	if !e.reclaimed.IsZero() && e.cfg.Clock.Since(e.reclaimed) < reclaimPeriod {
+		return false
+	}
+	e.cfg.RemoveContainers(ctx)
+	if err := e.cfg.RemoveImages(ctx); err != nil && ctx.Err() == nil {
+		e.cfg.Logger.WarnContext(ctx, "images that nobody uses cannot be removed to make room", telemetry.KeyError, err)
+	}
+	e.reclaimed = e.cfg.Clock.Now()
+	return true
+}
+
+// evict ends the first pod that can be, and returns which.
+func (e *Evictor) evict(ctx context.Context, signal *nodev1.EvictionSignal) (types.UID, bool) {
+	asked, cancel := context.WithTimeout(ctx, statsTimeout)
+	defer cancel()
+	usages, err := e.cfg.Stats.PodUsages(asked)
+	if err != nil {
+		e.once(ctx, "nobody can be evicted before it is known what pods use: "+err.Error())
+		return "", false
+	}
+	pods, err := e.cfg.Pods()
+	if err != nil {
+		e.once(ctx, "nobody can be evicted: "+err.Error())
+		return "", false
+	}
+	candidates := make([]Candidate, 0, len(pods))
+	for _, pod := range pods {
+		candidate := Candidate{Pod: pod}
+		if usage, known := usages[pod.UID]; known {
+			candidate.Usage = &usage
+		}
+		candidates = append(candidates, candidate)
+	}
+	Rank(signal.GetSignal(), e.cfg.Stats.DedicatedImageFS(), candidates)
+	e.cfg.Metrics.EvictionStatsAge(signal.GetSignal(), e.cfg.Clock.Since(signal.GetReadAt().AsTime()))
+	summary, err := e.cfg.Stats.Summary(asked)
+	if err != nil {
+		summary = &statsv1alpha1.Summary{}
+	}
+	for _, candidate := range candidates {
+		pod := candidate.Pod
+		if e.cfg.Spared(pod) {
+			continue
+		}
+		text := message(signal, pod, statsOf(summary, pod.UID))
+		e.cfg.Logger.InfoContext(ctx, "evicting a pod", telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyPodUID, string(pod.UID), telemetry.KeyReason, text)
+		eviction := podstore.Eviction{Reason: Reason, Message: text, Disruption: text, At: e.cfg.Clock.Now()}
+		if err := e.cfg.Evict(ctx, pod.UID, eviction, e.grace(pod, signal.GetHard())); err != nil {
+			e.cfg.Logger.WarnContext(ctx, "a pod cannot be evicted, the next one is tried", telemetry.KeyPod, pod.Namespace+"/"+pod.Name,
+				telemetry.KeyPodUID, string(pod.UID), telemetry.KeyError, err)
+			continue
+		}
+		e.cfg.Metrics.EvictedFor(signal.GetSignal())
+		e.told = ""
+		return pod.UID, true
+	}
+	e.once(ctx, "something of the node has run short and there is no pod to evict: see what else uses it")
+	return "", false
+}
+
+// grace is how many seconds the containers of a pod have to stop.
+func (e *Evictor) grace(pod *v1.Pod, hard bool) int64 {
+	if hard {
+		return hardGrace
+	}
+	if own := pod.Spec.TerminationGracePeriodSeconds; own != nil {
+		return min(*own, e.cfg.MaxGrace)
+	}
+	return e.cfg.MaxGrace
+}
+
+func statsOf(summary *statsv1alpha1.Summary, uid types.UID) *statsv1alpha1.PodStats {
+	for i := range summary.Pods {
+		if summary.Pods[i].PodRef.UID == string(uid) {
+			return &summary.Pods[i]
+		}
+	}
+	return nil
+}
+
+// once logs what keeps pods from being evicted, when it is not what was said last.
+func (e *Evictor) once(ctx context.Context, text string) {
+	if ctx.Err() == nil && e.told != text {
+		e.told = text
+		e.cfg.Logger.ErrorContext(ctx, text)
+	}
+}
+
+// untilGone waits until nothing of a pod runs any more, or it has taken too long.
+func (e *Evictor) untilGone(ctx context.Context, uid types.UID) {
+	timeout := e.cfg.Clock.NewTimer(goneTimeout)
+	defer timeout.Stop()
+	ticker := e.cfg.Clock.NewTicker(gonePeriod)
+	defer ticker.Stop()
+	for !e.cfg.Gone(uid) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timeout.C():
+			e.cfg.Logger.WarnContext(ctx, "a pod that was evicted takes long to end; the next one does not wait for it", telemetry.KeyPodUID, string(uid))
+			return
+		case <-ticker.C():
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package imagegc
+
+import (
+	"context"
+	"math"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+// RemoveUnused removes every image that nobody uses and that is older than MinAge, however full the file system is: the node has run
+// short of room. It may be called beside Run, and waits for a round that is under way. It fails with what could not be removed.
+func (c *Collector) RemoveUnused(ctx context.Context) error {
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	runtime, err := c.cfg.Runtime(ctx)
+	if err != nil {
+		return err
+	}
+	service, err := c.cfg.Images(ctx)
+	if err != nil {
+		return err
+	}
+	now := c.cfg.Clock.Now()
+	images, err := c.look(ctx, runtime, service, now)
+	if err != nil {
+		return err
+	}
+	unused := c.cfg.Policy.ForSpace(images, math.MaxInt64, now)
+	if len(unused) == 0 {
+		return nil
+	}
+	r := &removal{Collector: c, service: service, since: now, gone: map[string]bool{}}
+	return r.all(ctx, metrics.CollectedForSpace, "the node has run short of room", unused)
+}
