@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/mount-utils"
 
 	"github.com/quartet-node/quartet/test/fakecri"
 )
@@ -27,12 +28,15 @@ const (
 	takesRemove  = 7 * time.Millisecond
 )
 
-// machine is what outlives syncloop: the container runtime.
+// machine is what outlives syncloop: the container runtime, and what is mounted.
 type machine struct {
 	story *story
 	fake  *fakecri.Server
 	// changed has room for one signal: pleg has something to see.
 	changed chan struct{}
+	// mounted is what is mounted, and brokenVolume the name of a volume that cannot be had; nil when each can.
+	mounted      *mount.FakeMounter
+	brokenVolume atomic.Pointer[string]
 	// away is true while the runtime answers no call.
 	away atomic.Bool
 	// caller is done when the process is gone that makes the calls: those that it has begun are cut off.

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/mount-utils"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
@@ -97,7 +98,7 @@ func tell(t *testing.T, file, title string, play func(*story)) {
 			answers: map[string]string{}, answered: map[string]string{},
 			config: stream.NewLevel[*loop.Desired](stream.Config{}), nodes: stream.NewLevel[*nodev1.Node](stream.Config{}),
 		}
-		s.machine = &machine{story: s, fake: fake, changed: make(chan struct{}, 1)}
+		s.machine = &machine{story: s, fake: fake, changed: make(chan struct{}, 1), mounted: mount.NewFakeMounter(nil)}
 		s.pleg = &pleg{m: s.machine, events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}), record: map[types.UID]*lifecyclev1.PodStatus{}}
 		var watching sync.WaitGroup
 		watching.Go(func() { s.pleg.watch(ctx) })

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
-	"k8s.io/mount-utils"
 	"k8s.io/utils/clock"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
@@ -123,7 +122,10 @@ func newSyncloop(s *story) (*syncloop, error) {
 func newVolumes(s *story, told events) (*volumes.Manager, error) {
 	return volumes.New(volumes.Config{
 		PodsDir: filepath.Join(s.stateDir, "root", "pods"), Clock: clock.RealClock{}, Events: told, Logger: slog.New(slog.DiscardHandler),
-		Plugins: []volumes.Plugin{&volumes.EmptyDir{Mounter: mount.NewFakeMounter(nil)}, volumes.HostPath{}},
+		Plugins: []volumes.Plugin{
+			mounts{Plugin: &volumes.EmptyDir{Mounter: s.machine.mounted}, machine: s.machine},
+			volumes.HostPath{},
+		},
 	})
 }
 
