@@ -42,6 +42,9 @@ type Options struct {
 	ConfigFile string
 	// Kubeconfig is passed to the services that talk to the API server; empty for a node without one.
 	Kubeconfig string
+	// BootstrapKubeconfig is passed to nodestatus, and the others are told to wait for Kubeconfig, which it then writes; empty for a
+	// node that does not join its cluster by itself.
+	BootstrapKubeconfig string
 	// These are passed to the services when they are given.
 	RuntimeEndpoint, AllowedUIDs, HostnameOverride, RootDir, NodeIP, NodeLabels string
 	// HostPrivileges is passed to configmux.
@@ -55,6 +58,7 @@ type Options struct {
 func (o *Options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.ConfigFile, "config", "", "`file` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1); without it every field has its default")
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server, for all but pleg; without it the node is standalone")
+	flags.StringVar(&o.BootstrapKubeconfig, "bootstrap-kubeconfig", "", "`file` to reach the API server with until the node has a certificate of its own; --kubeconfig is written then")
 	flags.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "", "`address` of the container runtime, instead of the file's containerRuntimeEndpoint")
 	flags.StringVar(&o.AllowedUIDs, "allowed-uids", "", "`uids` of users, besides root, that may connect to the services' sockets, separated by commas")
 	flags.StringVar(&o.HostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")
@@ -187,6 +191,15 @@ func (o Options) args(l layout.Layout, service layout.Service) []string {
 	} {
 		if value != "" {
 			args = append(args, "--"+flag+"="+value)
+		}
+	}
+	if o.BootstrapKubeconfig != "" {
+		switch service {
+		case layout.NodeStatus:
+			args = append(args, "--bootstrap-kubeconfig="+o.BootstrapKubeconfig)
+		case layout.ConfigMux, layout.SyncLoop:
+			args = append(args, "--await-kubeconfig")
+		case layout.PLEG:
 		}
 	}
 	if service == layout.ConfigMux {

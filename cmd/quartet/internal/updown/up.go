@@ -34,6 +34,7 @@ const (
 
 type upOptions struct {
 	stateDir, manifests, kubeconfig string
+	bootstrapKubeconfig             string
 	config, hostnameOverride        string
 	readOnlyPort                    int32
 	detach                          bool
@@ -63,6 +64,7 @@ stops everything.`,
 	target.AddFlag(flags, &opts.stateDir)
 	flags.StringVar(&opts.manifests, "manifests", "", "`directory` to read pods from; manifests in the state directory when empty")
 	flags.StringVar(&opts.kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server; without it the node is standalone")
+	flags.StringVar(&opts.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`file` to reach the API server with until the node has a certificate of its own; --kubeconfig is written then")
 	flags.StringVar(&opts.config, "config", "", "`file` with a KubeletConfiguration to begin with; what the node's own runtime and --read-only-port need is set over it")
 	flags.StringVar(&opts.hostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")
 	flags.Int32Var(&opts.readOnlyPort, "read-only-port", defaultReadOnlyPort, "`port` of /pods and /healthz on 127.0.0.1; another node on this machine needs another")
@@ -94,7 +96,7 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 	if opts.manifests, err = filepath.Abs(opts.manifests); err != nil {
 		return fmt.Errorf("making --manifests absolute: %w", err)
 	}
-	for flag, file := range map[string]*string{"--kubeconfig": &opts.kubeconfig, "--config": &opts.config} {
+	for flag, file := range map[string]*string{"--kubeconfig": &opts.kubeconfig, "--bootstrap-kubeconfig": &opts.bootstrapKubeconfig, "--config": &opts.config} {
 		if *file == "" {
 			continue
 		}
@@ -229,12 +231,13 @@ func ignoreEnd(ctx context.Context, err error) error {
 
 func (n *node) nodeOptions() nodecmd.Options {
 	return nodecmd.Options{
-		ConfigFile:       n.layout.ConfigFile(),
-		Kubeconfig:       n.opts.kubeconfig,
-		HostnameOverride: n.opts.hostnameOverride,
-		HostPrivileges:   n.opts.hostPrivileges,
-		StateDir:         n.layout.StateDir(),
-		Verbosity:        n.opts.verbosity,
+		ConfigFile:          n.layout.ConfigFile(),
+		Kubeconfig:          n.opts.kubeconfig,
+		BootstrapKubeconfig: n.opts.bootstrapKubeconfig,
+		HostnameOverride:    n.opts.hostnameOverride,
+		HostPrivileges:      n.opts.hostPrivileges,
+		StateDir:            n.layout.StateDir(),
+		Verbosity:           n.opts.verbosity,
 	}
 }
 
