@@ -285,23 +285,35 @@ func strictly(data []byte, into any) error {
 // all are.
 func valuesOf(data []byte, texts, encoded string) error {
 	var fields map[string]json.RawMessage
-	// What else is wrong is told by who decodes the whole.
-	_ = json.Unmarshal(data, &fields)
+	if json.Unmarshal(data, &fields) != nil {
+		return errors.New("it must have fields, such as metadata and data")
+	}
 	for _, name := range []string{texts, encoded} {
 		var values map[string]json.RawMessage
-		_ = json.Unmarshal(fields[name], &values)
+		if is := fields[name]; len(is) > 0 && json.Unmarshal(is, &values) != nil {
+			return fmt.Errorf("%s must have keys with a text each: write KEY: TEXT below it, indented", name)
+		}
 		for _, key := range slices.Sorted(maps.Keys(values)) {
-			var text *string
-			if json.Unmarshal(values[key], &text) != nil {
-				return fmt.Errorf("%s[%s] must be a text: put it in quotes", name, key)
-			}
-			if name != encoded || text == nil {
-				continue
-			}
-			if _, err := base64.StdEncoding.DecodeString(*text); err != nil {
-				return fmt.Errorf("%s[%s] is not base64: put text that is not encoded under %s", name, key, texts)
+			if err := checkValue(name, key, values[key], name == encoded, texts); err != nil {
+				return err
 			}
 		}
+	}
+	return nil
+}
+
+// checkValue says what is wrong with the value of a key of a field. It has to be a text, which is base64 if that is said; texts is the field
+// for what is not.
+func checkValue(field, key string, value json.RawMessage, isBase64 bool, texts string) error {
+	var text *string
+	if json.Unmarshal(value, &text) != nil {
+		return fmt.Errorf("%s[%s] must be a text: put it in quotes", field, key)
+	}
+	if !isBase64 || text == nil {
+		return nil
+	}
+	if _, err := base64.StdEncoding.DecodeString(*text); err != nil {
+		return fmt.Errorf("%s[%s] is not base64: put text that is not encoded under %s", field, key, texts)
 	}
 	return nil
 }

@@ -74,6 +74,9 @@ func TestWhatIsWrongWithAnObjectIsToldByField(t *testing.T) {
 		{"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {key: 5}\n", "stringData[key] must be a text: put it in quotes"},
 		{"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata: {key: plain text}\n", "data[key] is not base64: put text that is not encoded under stringData"},
 		{"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringdata: {key: x}\n", `unknown field "stringdata"`},
+		{"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: [key, hunter2]\n", "stringData must have keys with a text each: write KEY: TEXT below it, indented"},
+		{"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata: hunter2\n", "data must have keys with a text each: write KEY: TEXT below it, indented"},
+		{"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\nbinaryData: 7\n", "binaryData must have keys with a text each: write KEY: TEXT below it, indented"},
 		{"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ntype: kubernetes.io/tls\n", "data[tls.crt]  Required value"},
 		{"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: A_b}\n", "metadata.name  Invalid value"},
 	} {
