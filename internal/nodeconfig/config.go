@@ -79,7 +79,8 @@ type Config struct {
 	StateDir string
 	// RootDir is where the directories of pods are.
 	RootDir string
-	// NodeIP is the address that the node reports; empty to take the one of the default route.
+	// NodeIP is the address that the node reports, or two, of which one is of IPv4 and one of IPv6, as "IP,IP"; empty to take the
+	// one of the default route.
 	NodeIP string
 	// NodeLabels are put on the Node, besides those that every node has.
 	NodeLabels map[string]string

@@ -51,7 +51,7 @@ func (f *flags) flagSet(service Service) *pflag.FlagSet {
 	set.StringVar(&f.rootDir, "root-dir", "", "`DIR` for the directories of pods (default: \"root\" in the state directory)")
 	set.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "`ADDRESS` of the container runtime, instead of the file's containerRuntimeEndpoint")
 	set.StringVar(&f.hostnameOverride, "hostname-override", "", "`NAME` of the node (default: the name of the host)")
-	set.StringVar(&f.nodeIP, "node-ip", "", "`IP` that the node reports (default: the address of the default route)")
+	set.StringVar(&f.nodeIP, "node-ip", "", "`IP` that the node reports, or two of both families as IP,IP (default: the address of the default route)")
 	set.StringVar(&f.nodeLabels, "node-labels", "", "`LABELS` for the Node, as KEY=VALUE,KEY=VALUE")
 	f.addOwnFlags(service, set)
 	set.IntVarP(&f.verbosity, "v", "v", 0, "`N`, how much to log: 0 is information, 4 and more is debugging")
@@ -91,16 +91,14 @@ func (f *flags) config(service Service) (Config, []error) {
 	fail := func(flag, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("--"+flag+": "+format, args...))
 	}
-	cfg := Config{NodeIP: f.nodeIP, Verbosity: f.verbosity}
+	cfg := Config{Verbosity: f.verbosity}
 	if f.verbosity < 0 {
 		fail("v", "%d: must be 0 or more", f.verbosity)
 	}
 	f.directories(&cfg, fail)
 	f.addresses(service, &cfg, fail)
 	f.ownFlags(service, &cfg, fail)
-	if f.nodeIP != "" && net.ParseIP(f.nodeIP) == nil {
-		fail("node-ip", "%q is not an IP address", f.nodeIP)
-	}
+	cfg.NodeIP = f.nodeIPs(fail)
 	name, err := f.nodeName()
 	if err != nil {
 		errs = append(errs, err)
@@ -109,6 +107,30 @@ func (f *flags) config(service Service) (Config, []error) {
 	labels, labelErrs := parseLabels(f.nodeLabels)
 	cfg.NodeLabels = labels
 	return cfg, append(errs, labelErrs...)
+}
+
+// nodeIPs returns the addresses of --node-ip as they are written everywhere: "IP" or "IP,IP".
+func (f *flags) nodeIPs(fail failure) string {
+	if f.nodeIP == "" {
+		return ""
+	}
+	var ips []string
+	var fours int
+	for part := range strings.SplitSeq(f.nodeIP, ",") {
+		ip := net.ParseIP(strings.TrimSpace(part))
+		if ip == nil || ip.IsUnspecified() {
+			fail("node-ip", "%q is not an IP address of this node", part)
+			return ""
+		}
+		if ip.To4() != nil {
+			fours++
+		}
+		ips = append(ips, ip.String())
+	}
+	if len(ips) > 2 || (len(ips) == 2 && fours != 1) {
+		fail("node-ip", "%q must be one address, or one of IPv4 and one of IPv6", f.nodeIP)
+	}
+	return strings.Join(ips, ",")
 }
 
 func (f *flags) directories(cfg *Config, fail failure) {

@@ -22,12 +22,14 @@ var supported = []string{
 	"serializeImagePulls", "singleProcessOOMKill", "userNamespaces", "syncFrequency", "localStorageCapacityIsolation", "volumeStatsAggPeriod",
 	// nodestatus
 	"evictionHard", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
-	"nodeLeaseDurationSeconds", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "podCIDR", "providerID", "registerNode", "registerWithTaints", "rotateCertificates", "systemReserved",
+	"nodeLeaseDurationSeconds", "nodeStatusMaxImages", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "podCIDR", "podsPerCore", "providerID", "registerNode", "registerWithTaints", "rotateCertificates", "systemReserved",
 }
 
 // owners says which service would act on a field that none acts on; syncloop where it says nothing.
 var owners = map[string]Service{
-	"nodeStatusMaxImages": NodeStatus,
+	"shutdownGracePeriod":              NodeStatus,
+	"shutdownGracePeriodByPodPriority": NodeStatus,
+	"shutdownGracePeriodCriticalPods":  NodeStatus,
 }
 
 // unsupported lists the fields that the file sets to something, that a service would act on and that it does not act on.

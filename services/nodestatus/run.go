@@ -88,6 +88,7 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 		ReadMachine: facts.ReadMachine,
 		ReadNow:     func() (facts.Readings, error) { return facts.ReadNow(cfg.RootDir) },
 		Previous:    previous, Publish: node.computed,
+		ListImages:  heartbeat.AskImages(to.syncloop),
 		Save:   func(state nodeobject.State) error { return checkpoint.Save(cfg.StateDir, state) },
 		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry),
 	})

@@ -377,7 +377,8 @@ func atOnce(ctx context.Context) context.Context {
 // neither, as on a machine without a network.
 func addressOf(cfg nodeconfig.Config) string {
 	if cfg.NodeIP != "" {
-		return cfg.NodeIP
+		first, _, _ := strings.Cut(cfg.NodeIP, ",")
+		return first
 	}
 	if ip, err := utilnet.ChooseHostInterface(); err == nil {
 		return ip.String()

@@ -1324,9 +1324,13 @@ type Runtime struct {
 	// Why not.
 	NetworkReadyMessage string `protobuf:"bytes,6,opt,name=network_ready_message,json=networkReadyMessage,proto3" json:"network_ready_message,omitempty"`
 	// The names of its runtime handlers, the default as "".
-	Handlers      []string `protobuf:"bytes,7,rep,name=handlers,proto3" json:"handlers,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Handlers []string `protobuf:"bytes,7,rep,name=handlers,proto3" json:"handlers,omitempty"`
+	// The same handlers with what they can, in the order of their names.
+	RuntimeHandlers []*RuntimeHandler `protobuf:"bytes,8,rep,name=runtime_handlers,json=runtimeHandlers,proto3" json:"runtime_handlers,omitempty"`
+	// True when it takes pods whose supplemental groups are only those that the pod names; unset when it does not say.
+	SupplementalGroupsPolicy *bool `protobuf:"varint,9,opt,name=supplemental_groups_policy,json=supplementalGroupsPolicy,proto3,oneof" json:"supplemental_groups_policy,omitempty"`
+	unknownFields            protoimpl.UnknownFields
+	sizeCache                protoimpl.SizeCache
 }
 
 func (x *Runtime) Reset() {
@@ -1406,6 +1410,84 @@ func (x *Runtime) GetHandlers() []string {
 		return x.Handlers
 	}
 	return nil
+}
+
+func (x *Runtime) GetRuntimeHandlers() []*RuntimeHandler {
+	if x != nil {
+		return x.RuntimeHandlers
+	}
+	return nil
+}
+
+func (x *Runtime) GetSupplementalGroupsPolicy() bool {
+	if x != nil && x.SupplementalGroupsPolicy != nil {
+		return *x.SupplementalGroupsPolicy
+	}
+	return false
+}
+
+// RuntimeHandler is a way in which the container runtime can run pods.
+type RuntimeHandler struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, the default as "".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// True when it can make mounts read-only with all that is mounted below.
+	RecursiveReadOnlyMounts bool `protobuf:"varint,2,opt,name=recursive_read_only_mounts,json=recursiveReadOnlyMounts,proto3" json:"recursive_read_only_mounts,omitempty"`
+	// True when it can give pods users of their own.
+	UserNamespaces bool `protobuf:"varint,3,opt,name=user_namespaces,json=userNamespaces,proto3" json:"user_namespaces,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *RuntimeHandler) Reset() {
+	*x = RuntimeHandler{}
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuntimeHandler) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuntimeHandler) ProtoMessage() {}
+
+func (x *RuntimeHandler) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuntimeHandler.ProtoReflect.Descriptor instead.
+func (*RuntimeHandler) Descriptor() ([]byte, []int) {
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RuntimeHandler) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RuntimeHandler) GetRecursiveReadOnlyMounts() bool {
+	if x != nil {
+		return x.RecursiveReadOnlyMounts
+	}
+	return false
+}
+
+func (x *RuntimeHandler) GetUserNamespaces() bool {
+	if x != nil {
+		return x.UserNamespaces
+	}
+	return false
 }
 
 var File_quartet_lifecycle_v1_lifecycle_proto protoreflect.FileDescriptor
@@ -1511,7 +1593,7 @@ const file_quartet_lifecycle_v1_lifecycle_proto_rawDesc = "" +
 	"\areasons\x18\x02 \x03(\tR\areasons\x12@\n" +
 	"\x0elast_relist_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\flastRelistAt\x124\n" +
 	"\x04mode\x18\x04 \x01(\x0e2 .quartet.lifecycle.v1.RelistModeR\x04mode\x127\n" +
-	"\aruntime\x18\x05 \x01(\v2\x1d.quartet.lifecycle.v1.RuntimeR\aruntime\"\xe7\x01\n" +
+	"\aruntime\x18\x05 \x01(\v2\x1d.quartet.lifecycle.v1.RuntimeR\aruntime\"\x9a\x03\n" +
 	"\aRuntime\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -1519,7 +1601,14 @@ const file_quartet_lifecycle_v1_lifecycle_proto_rawDesc = "" +
 	"\rready_message\x18\x04 \x01(\tR\freadyMessage\x12#\n" +
 	"\rnetwork_ready\x18\x05 \x01(\bR\fnetworkReady\x122\n" +
 	"\x15network_ready_message\x18\x06 \x01(\tR\x13networkReadyMessage\x12\x1a\n" +
-	"\bhandlers\x18\a \x03(\tR\bhandlers*\xa3\x01\n" +
+	"\bhandlers\x18\a \x03(\tR\bhandlers\x12O\n" +
+	"\x10runtime_handlers\x18\b \x03(\v2$.quartet.lifecycle.v1.RuntimeHandlerR\x0fruntimeHandlers\x12A\n" +
+	"\x1asupplemental_groups_policy\x18\t \x01(\bH\x00R\x18supplementalGroupsPolicy\x88\x01\x01B\x1d\n" +
+	"\x1b_supplemental_groups_policy\"\x8a\x01\n" +
+	"\x0eRuntimeHandler\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12;\n" +
+	"\x1arecursive_read_only_mounts\x18\x02 \x01(\bR\x17recursiveReadOnlyMounts\x12'\n" +
+	"\x0fuser_namespaces\x18\x03 \x01(\bR\x0euserNamespaces*\xa3\x01\n" +
 	"\tEventType\x12\x1a\n" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cEVENT_TYPE_CONTAINER_STARTED\x10\x01\x12\x1d\n" +
@@ -1562,7 +1651,7 @@ func file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_lifecycle_v1_lifecycle_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_quartet_lifecycle_v1_lifecycle_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_quartet_lifecycle_v1_lifecycle_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_quartet_lifecycle_v1_lifecycle_proto_goTypes = []any{
 	(EventType)(0),                  // 0: quartet.lifecycle.v1.EventType
 	(ContainerState)(0),             // 1: quartet.lifecycle.v1.ContainerState
@@ -1583,55 +1672,57 @@ var file_quartet_lifecycle_v1_lifecycle_proto_goTypes = []any{
 	(*GetHealthRequest)(nil),        // 16: quartet.lifecycle.v1.GetHealthRequest
 	(*GetHealthResponse)(nil),       // 17: quartet.lifecycle.v1.GetHealthResponse
 	(*Runtime)(nil),                 // 18: quartet.lifecycle.v1.Runtime
-	nil,                             // 19: quartet.lifecycle.v1.Sandbox.LabelsEntry
-	nil,                             // 20: quartet.lifecycle.v1.Sandbox.AnnotationsEntry
-	nil,                             // 21: quartet.lifecycle.v1.Container.LabelsEntry
-	nil,                             // 22: quartet.lifecycle.v1.Container.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),   // 23: google.protobuf.Timestamp
-	(*v1.Frame)(nil),                // 24: quartet.stream.v1.Frame
+	(*RuntimeHandler)(nil),          // 19: quartet.lifecycle.v1.RuntimeHandler
+	nil,                             // 20: quartet.lifecycle.v1.Sandbox.LabelsEntry
+	nil,                             // 21: quartet.lifecycle.v1.Sandbox.AnnotationsEntry
+	nil,                             // 22: quartet.lifecycle.v1.Container.LabelsEntry
+	nil,                             // 23: quartet.lifecycle.v1.Container.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),   // 24: google.protobuf.Timestamp
+	(*v1.Frame)(nil),                // 25: quartet.stream.v1.Frame
 }
 var file_quartet_lifecycle_v1_lifecycle_proto_depIdxs = []int32{
 	5,  // 0: quartet.lifecycle.v1.PodStatus.sandboxes:type_name -> quartet.lifecycle.v1.Sandbox
 	6,  // 1: quartet.lifecycle.v1.PodStatus.containers:type_name -> quartet.lifecycle.v1.Container
-	23, // 2: quartet.lifecycle.v1.PodStatus.observed_at:type_name -> google.protobuf.Timestamp
-	23, // 3: quartet.lifecycle.v1.PodStatus.unknown_since:type_name -> google.protobuf.Timestamp
+	24, // 2: quartet.lifecycle.v1.PodStatus.observed_at:type_name -> google.protobuf.Timestamp
+	24, // 3: quartet.lifecycle.v1.PodStatus.unknown_since:type_name -> google.protobuf.Timestamp
 	2,  // 4: quartet.lifecycle.v1.Sandbox.state:type_name -> quartet.lifecycle.v1.SandboxState
-	23, // 5: quartet.lifecycle.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	19, // 6: quartet.lifecycle.v1.Sandbox.labels:type_name -> quartet.lifecycle.v1.Sandbox.LabelsEntry
-	20, // 7: quartet.lifecycle.v1.Sandbox.annotations:type_name -> quartet.lifecycle.v1.Sandbox.AnnotationsEntry
+	24, // 5: quartet.lifecycle.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	20, // 6: quartet.lifecycle.v1.Sandbox.labels:type_name -> quartet.lifecycle.v1.Sandbox.LabelsEntry
+	21, // 7: quartet.lifecycle.v1.Sandbox.annotations:type_name -> quartet.lifecycle.v1.Sandbox.AnnotationsEntry
 	1,  // 8: quartet.lifecycle.v1.Container.state:type_name -> quartet.lifecycle.v1.ContainerState
-	23, // 9: quartet.lifecycle.v1.Container.created_at:type_name -> google.protobuf.Timestamp
-	23, // 10: quartet.lifecycle.v1.Container.started_at:type_name -> google.protobuf.Timestamp
-	23, // 11: quartet.lifecycle.v1.Container.finished_at:type_name -> google.protobuf.Timestamp
-	21, // 12: quartet.lifecycle.v1.Container.labels:type_name -> quartet.lifecycle.v1.Container.LabelsEntry
-	22, // 13: quartet.lifecycle.v1.Container.annotations:type_name -> quartet.lifecycle.v1.Container.AnnotationsEntry
+	24, // 9: quartet.lifecycle.v1.Container.created_at:type_name -> google.protobuf.Timestamp
+	24, // 10: quartet.lifecycle.v1.Container.started_at:type_name -> google.protobuf.Timestamp
+	24, // 11: quartet.lifecycle.v1.Container.finished_at:type_name -> google.protobuf.Timestamp
+	22, // 12: quartet.lifecycle.v1.Container.labels:type_name -> quartet.lifecycle.v1.Container.LabelsEntry
+	23, // 13: quartet.lifecycle.v1.Container.annotations:type_name -> quartet.lifecycle.v1.Container.AnnotationsEntry
 	0,  // 14: quartet.lifecycle.v1.Event.type:type_name -> quartet.lifecycle.v1.EventType
-	23, // 15: quartet.lifecycle.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	23, // 16: quartet.lifecycle.v1.Event.observed_at:type_name -> google.protobuf.Timestamp
+	24, // 15: quartet.lifecycle.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	24, // 16: quartet.lifecycle.v1.Event.observed_at:type_name -> google.protobuf.Timestamp
 	4,  // 17: quartet.lifecycle.v1.Event.status:type_name -> quartet.lifecycle.v1.PodStatus
-	24, // 18: quartet.lifecycle.v1.WatchEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	25, // 18: quartet.lifecycle.v1.WatchEventsResponse.frame:type_name -> quartet.stream.v1.Frame
 	7,  // 19: quartet.lifecycle.v1.WatchEventsResponse.event:type_name -> quartet.lifecycle.v1.Event
 	4,  // 20: quartet.lifecycle.v1.GetPodStatusResponse.status:type_name -> quartet.lifecycle.v1.PodStatus
 	4,  // 21: quartet.lifecycle.v1.ListPodStatusesResponse.statuses:type_name -> quartet.lifecycle.v1.PodStatus
-	23, // 22: quartet.lifecycle.v1.RequestRelistResponse.relisted_at:type_name -> google.protobuf.Timestamp
-	23, // 23: quartet.lifecycle.v1.GetHealthResponse.last_relist_at:type_name -> google.protobuf.Timestamp
+	24, // 22: quartet.lifecycle.v1.RequestRelistResponse.relisted_at:type_name -> google.protobuf.Timestamp
+	24, // 23: quartet.lifecycle.v1.GetHealthResponse.last_relist_at:type_name -> google.protobuf.Timestamp
 	3,  // 24: quartet.lifecycle.v1.GetHealthResponse.mode:type_name -> quartet.lifecycle.v1.RelistMode
 	18, // 25: quartet.lifecycle.v1.GetHealthResponse.runtime:type_name -> quartet.lifecycle.v1.Runtime
-	8,  // 26: quartet.lifecycle.v1.LifecycleService.WatchEvents:input_type -> quartet.lifecycle.v1.WatchEventsRequest
-	10, // 27: quartet.lifecycle.v1.LifecycleService.GetPodStatus:input_type -> quartet.lifecycle.v1.GetPodStatusRequest
-	12, // 28: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:input_type -> quartet.lifecycle.v1.ListPodStatusesRequest
-	14, // 29: quartet.lifecycle.v1.LifecycleService.RequestRelist:input_type -> quartet.lifecycle.v1.RequestRelistRequest
-	16, // 30: quartet.lifecycle.v1.LifecycleService.GetHealth:input_type -> quartet.lifecycle.v1.GetHealthRequest
-	9,  // 31: quartet.lifecycle.v1.LifecycleService.WatchEvents:output_type -> quartet.lifecycle.v1.WatchEventsResponse
-	11, // 32: quartet.lifecycle.v1.LifecycleService.GetPodStatus:output_type -> quartet.lifecycle.v1.GetPodStatusResponse
-	13, // 33: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:output_type -> quartet.lifecycle.v1.ListPodStatusesResponse
-	15, // 34: quartet.lifecycle.v1.LifecycleService.RequestRelist:output_type -> quartet.lifecycle.v1.RequestRelistResponse
-	17, // 35: quartet.lifecycle.v1.LifecycleService.GetHealth:output_type -> quartet.lifecycle.v1.GetHealthResponse
-	31, // [31:36] is the sub-list for method output_type
-	26, // [26:31] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	19, // 26: quartet.lifecycle.v1.Runtime.runtime_handlers:type_name -> quartet.lifecycle.v1.RuntimeHandler
+	8,  // 27: quartet.lifecycle.v1.LifecycleService.WatchEvents:input_type -> quartet.lifecycle.v1.WatchEventsRequest
+	10, // 28: quartet.lifecycle.v1.LifecycleService.GetPodStatus:input_type -> quartet.lifecycle.v1.GetPodStatusRequest
+	12, // 29: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:input_type -> quartet.lifecycle.v1.ListPodStatusesRequest
+	14, // 30: quartet.lifecycle.v1.LifecycleService.RequestRelist:input_type -> quartet.lifecycle.v1.RequestRelistRequest
+	16, // 31: quartet.lifecycle.v1.LifecycleService.GetHealth:input_type -> quartet.lifecycle.v1.GetHealthRequest
+	9,  // 32: quartet.lifecycle.v1.LifecycleService.WatchEvents:output_type -> quartet.lifecycle.v1.WatchEventsResponse
+	11, // 33: quartet.lifecycle.v1.LifecycleService.GetPodStatus:output_type -> quartet.lifecycle.v1.GetPodStatusResponse
+	13, // 34: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:output_type -> quartet.lifecycle.v1.ListPodStatusesResponse
+	15, // 35: quartet.lifecycle.v1.LifecycleService.RequestRelist:output_type -> quartet.lifecycle.v1.RequestRelistResponse
+	17, // 36: quartet.lifecycle.v1.LifecycleService.GetHealth:output_type -> quartet.lifecycle.v1.GetHealthResponse
+	32, // [32:37] is the sub-list for method output_type
+	27, // [27:32] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_quartet_lifecycle_v1_lifecycle_proto_init() }
@@ -1639,13 +1730,14 @@ func file_quartet_lifecycle_v1_lifecycle_proto_init() {
 	if File_quartet_lifecycle_v1_lifecycle_proto != nil {
 		return
 	}
+	file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_lifecycle_v1_lifecycle_proto_rawDesc), len(file_quartet_lifecycle_v1_lifecycle_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

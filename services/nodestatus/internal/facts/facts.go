@@ -23,6 +23,8 @@ type Machine struct {
 	CPUs int
 	// MemoryBytes is the memory that the kernel manages, from MemTotal.
 	MemoryBytes int64
+	// SwapBytes is the swap space that there is.
+	SwapBytes int64
 	// HugePages has each size of huge pages that the kernel knows, even when none is set aside.
 	HugePages []HugePages
 	// MachineID, SystemUUID and BootID identify the installation, the hardware and this boot; each may be empty.
@@ -87,6 +89,10 @@ func ReadMachine() (Machine, error) {
 	// Only root may read the hardware's id on most machines, and virtual ones often have none.
 	if uuid, err := sysinfo.GetSystemUUID(sys); err == nil {
 		m.SystemUUID = strings.TrimSpace(uuid)
+	}
+	// A machine that does not say has none.
+	if swap, err := machine.GetMachineSwapCapacity(); err == nil {
+		m.SwapBytes = int64(swap) //nolint:gosec // as above
 	}
 	pages, err := sysinfo.GetHugePagesInfo(sys, hugePagesDir)
 	if err != nil {

@@ -35,6 +35,8 @@ type Config struct {
 	// AskPLEG and AskSyncLoop ask the peers, and AskTimeout is how long each has.
 	AskPLEG, AskSyncLoop Ask
 	AskTimeout           time.Duration
+	// ListImages asks for the images on the node; nil for a Node without them.
+	ListImages ListImages
 	// ReadMachine and ReadNow read the machine.
 	ReadMachine func() (facts.Machine, error)
 	ReadNow     func() (facts.Readings, error)
@@ -58,6 +60,7 @@ type Heart struct {
 	changed  chan struct{}
 	pleg     *watcher
 	syncloop *watcher
+	images   *imageWatcher
 
 	// Of the loop alone.
 	machine   *facts.Machine
@@ -80,6 +83,7 @@ func New(cfg Config) *Heart {
 		return &watcher{ask: ask, timeout: cfg.AskTimeout, clock: cfg.Clock, changed: h.changed}
 	}
 	h.pleg, h.syncloop = watch(cfg.AskPLEG), watch(cfg.AskSyncLoop)
+	h.images = &imageWatcher{list: cfg.ListImages, clock: cfg.Clock}
 	for _, peer := range []string{"pleg", "syncloop"} {
 		cfg.Health.Set(peer, peer+" has not been asked yet")
 	}
@@ -96,6 +100,12 @@ func (h *Heart) Run(ctx context.Context) error {
 	for _, w := range []*watcher{h.pleg, h.syncloop} {
 		group.Go(func() error {
 			w.run(ctx, asked.Done)
+			return nil
+		})
+	}
+	if h.cfg.ListImages != nil {
+		group.Go(func() error {
+			h.images.run(ctx)
 			return nil
 		})
 	}
@@ -139,7 +149,7 @@ func (h *Heart) beat() {
 	h.complain(err)
 	pleg, syncloop := h.ask(peerPLEG, h.pleg), h.ask(peerSyncLoop, h.syncloop)
 	state := nodeobject.Build(nodeobject.Input{
-		Settings: h.cfg.Settings, Machine: *h.machine, Readings: readings, PLEG: pleg, SyncLoop: syncloop,
+		Settings: h.cfg.Settings, Machine: *h.machine, Readings: readings, PLEG: pleg, SyncLoop: syncloop, Images: h.images.images(),
 		Previous: h.previous, StartedAt: h.startedAt, Now: h.cfg.Clock.Now(),
 	})
 	h.report(state.Node)

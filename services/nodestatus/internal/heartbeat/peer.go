@@ -41,7 +41,9 @@ func AskPLEG(conn grpc.ClientConnInterface, address string) Ask {
 		}
 		peer := answered("pleg", response.GetHealthy(), response.GetLastRelistAt() != nil, response.GetReasons())
 		if r := response.GetRuntime(); r != nil {
-			peer.Runtime = &nodeobject.Runtime{Name: r.GetName(), Version: r.GetVersion(), Ready: r.GetReady(), Handlers: r.GetHandlers()}
+			peer.Runtime = &nodeobject.Runtime{
+				Name: r.GetName(), Version: r.GetVersion(), Ready: r.GetReady(), Handlers: handlersOf(r), SupplementalGroupsPolicy: r.SupplementalGroupsPolicy,
+			}
 			if r.GetReady() && !r.GetNetworkReady() {
 				// pleg does all that it should, but pods that are not on the host's network cannot run.
 				peer.State = nodeobject.PeerUnhealthy
@@ -50,6 +52,14 @@ func AskPLEG(conn grpc.ClientConnInterface, address string) Ask {
 		}
 		return peer
 	}
+}
+
+func handlersOf(r *lifecyclev1.Runtime) []nodeobject.Handler {
+	var all []nodeobject.Handler
+	for _, h := range r.GetRuntimeHandlers() {
+		all = append(all, nodeobject.Handler{Name: h.GetName(), RecursiveReadOnlyMounts: h.GetRecursiveReadOnlyMounts(), UserNamespaces: h.GetUserNamespaces()})
+	}
+	return all
 }
 
 // AskSyncLoop returns the question to syncloop.

@@ -51,16 +51,6 @@ type Peer struct {
 	Readings map[string]eviction.Reading
 }
 
-// Runtime is what pleg says of the container runtime.
-type Runtime struct {
-	// Name and Version are the runtime's own.
-	Name, Version string
-	// Ready is true when it can run pods.
-	Ready bool
-	// Handlers are the names of its handlers, the default one as "".
-	Handlers []string
-}
-
 // patience is how long a node that was ready bears with a peer as it is.
 func (p Peer) patience() time.Duration {
 	switch p.State {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -19,20 +20,29 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 )
 
+const (
+	labelOSBefore   = "beta.kubernetes.io/os"
+	labelArchBefore = "beta.kubernetes.io/arch"
+)
+
 // Settings is what the configuration says about the Node. It does not change while the process runs.
 type Settings struct {
 	// Name is the name of the node.
 	Name string
-	// IP is the address to report; nil to report the one of the default route.
-	IP net.IP
+	// IPs are the addresses to report, two at most; none to report the one of the default route.
+	IPs []net.IP
 	// Labels are set besides those that every node has.
 	Labels map[string]string
 	// Taints are put into the spec.
 	Taints []v1.Taint
 	// ProviderID and PodCIDR are put into the spec; each may be empty.
 	ProviderID, PodCIDR string
-	// MaxPods is the capacity for pods.
-	MaxPods int64
+	// MaxPods is the capacity for pods, and PodsPerCore what it is at most for each processor; 0 for any number.
+	MaxPods, PodsPerCore int64
+	// MaxImages is how many images are listed; -1 for all.
+	MaxImages int32
+	// Port is where the API for the API server is served; 0 when it is not.
+	Port int32
 	// Reserved is held back from pods.
 	Reserved v1.ResourceList
 	// Thresholds are those of evictions.
@@ -47,10 +57,13 @@ type Settings struct {
 func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, error) {
 	k := cfg.Kubelet
 	s := Settings{
-		Name: cfg.NodeName, IP: net.ParseIP(cfg.NodeIP), Labels: cfg.NodeLabels,
+		Name: cfg.NodeName, IPs: ipsOf(cfg.NodeIP), Labels: cfg.NodeLabels,
 		Taints: k.RegisterWithTaints, ProviderID: k.ProviderID, PodCIDR: k.PodCIDR,
-		MaxPods: int64(k.MaxPods), Reserved: v1.ResourceList{},
+		MaxPods: int64(k.MaxPods), PodsPerCore: int64(k.PodsPerCore), MaxImages: *k.NodeStatusMaxImages, Reserved: v1.ResourceList{},
 		PressureTransition: k.EvictionPressureTransitionPeriod.Duration, KubernetesVersion: kubernetesVersion,
+	}
+	if *k.EnableServer {
+		s.Port = k.Port
 	}
 	for _, reserved := range []map[string]string{k.SystemReserved, k.KubeReserved} {
 		for name, text := range reserved {
@@ -75,6 +88,8 @@ type Input struct {
 	Readings facts.Readings
 	// PLEG and SyncLoop are what is known of the peers.
 	PLEG, SyncLoop Peer
+	// Images are those on the node; nil when syncloop has not said.
+	Images []Image
 	// Previous is what Build returned last time, or before the process was restarted; the zero value when there is none.
 	Previous State
 	// StartedAt is when this process began to ask its peers.
@@ -102,6 +117,8 @@ func Build(in Input) State {
 		Status: v1.NodeStatus{
 			Capacity: capacity, Allocatable: allocatable(in.Settings, capacity),
 			Addresses: addresses(in), NodeInfo: nodeInfo(in), RuntimeHandlers: handlers(in),
+			Features: features(in), Images: images(in),
+			DaemonEndpoints: v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: in.Settings.Port}},
 		},
 	}
 	if in.Settings.PodCIDR != "" {
@@ -115,11 +132,24 @@ func Build(in Input) State {
 	return state
 }
 
+// ipsOf reads --node-ip, which has been validated.
+func ipsOf(text string) (ips []net.IP) {
+	for part := range strings.SplitSeq(text, ",") {
+		if ip := net.ParseIP(part); ip != nil {
+			ips = append(ips, ip)
+		}
+	}
+	return ips
+}
+
 func labels(in Input) map[string]string {
 	all := map[string]string{
 		v1.LabelHostname:   in.Settings.Name,
 		v1.LabelOSStable:   in.Machine.OperatingSystem,
 		v1.LabelArchStable: in.Machine.Architecture,
+		// The names that these had before, which a kubelet still sets.
+		labelOSBefore:   in.Machine.OperatingSystem,
+		labelArchBefore: in.Machine.Architecture,
 	}
 	maps.Copy(all, in.Settings.Labels)
 	return all
@@ -127,12 +157,20 @@ func labels(in Input) map[string]string {
 
 func addresses(in Input) []v1.NodeAddress {
 	var all []v1.NodeAddress
-	ip := in.Settings.IP
-	if ip == nil {
-		ip = in.Readings.IP
+	ips := in.Settings.IPs
+	if len(ips) == 0 && in.Readings.IP != nil {
+		ips = []net.IP{in.Readings.IP}
 	}
-	if ip != nil {
+	for _, ip := range ips {
 		all = append(all, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip.String()})
+	}
+	if len(ips) == 0 && in.Previous.Node != nil {
+		// A machine that has lost its way out for a while has not lost its address.
+		for _, address := range in.Previous.Node.Status.Addresses {
+			if address.Type == v1.NodeInternalIP {
+				all = append(all, address)
+			}
+		}
 	}
 	return append(all, v1.NodeAddress{Type: v1.NodeHostName, Address: in.Settings.Name})
 }
@@ -143,25 +181,13 @@ func nodeInfo(in Input) v1.NodeSystemInfo {
 		MachineID: m.MachineID, SystemUUID: m.SystemUUID, BootID: m.BootID, KernelVersion: m.KernelVersion, OSImage: m.OSImage,
 		OperatingSystem: m.OperatingSystem, Architecture: m.Architecture, KubeletVersion: in.Settings.KubernetesVersion,
 	}
+	if m.SwapBytes > 0 {
+		info.Swap = &v1.NodeSwapStatus{Capacity: &m.SwapBytes}
+	}
 	if r := in.PLEG.Runtime; r != nil && r.Name != "" {
 		info.ContainerRuntimeVersion = r.Name + "://" + r.Version
 	} else if in.Previous.Node != nil {
 		info.ContainerRuntimeVersion = in.Previous.Node.Status.NodeInfo.ContainerRuntimeVersion
 	}
 	return info
-}
-
-// handlers lists the runtime's handlers, those of last time while pleg does not say.
-func handlers(in Input) []v1.NodeRuntimeHandler {
-	if in.PLEG.Runtime == nil {
-		if in.Previous.Node != nil {
-			return in.Previous.Node.Status.RuntimeHandlers
-		}
-		return nil
-	}
-	var all []v1.NodeRuntimeHandler
-	for _, name := range in.PLEG.Runtime.Handlers {
-		all = append(all, v1.NodeRuntimeHandler{Name: name})
-	}
-	return all
 }

@@ -43,7 +43,7 @@ func input(t *testing.T) Input {
 			MemoryAvailableBytes: 8 * gibi, NodeFS: facts.Filesystem{CapacityBytes: 100 * gibi, AvailableBytes: 50 * gibi, Inodes: 1000, InodesFree: 500},
 			MaxPIDs: 32768, RunningPIDs: 300, IP: net.IPv4(10, 0, 0, 5),
 		},
-		PLEG:      Peer{State: PeerHealthy, LastGood: start, Runtime: &Runtime{Name: "containerd", Version: "2.4.2", Ready: true, Handlers: []string{"", "runc"}}},
+		PLEG:      Peer{State: PeerHealthy, LastGood: start, Runtime: &Runtime{Name: "containerd", Version: "2.4.2", Ready: true, Handlers: []Handler{{Name: ""}, {Name: "runc", UserNamespaces: true}}}},
 		SyncLoop:  Peer{State: PeerHealthy, LastGood: start},
 		StartedAt: start, Now: start,
 	}
@@ -88,7 +88,7 @@ func TestNodeOfAHealthyMachine(t *testing.T) {
 	}
 	want := summary{
 		Name: "node-1", Runtime: "containerd://2.4.2", Kubelet: "v1.37.1",
-		Labels:    map[string]string{"kubernetes.io/hostname": "node-1", "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "zone": "a"},
+		Labels:    map[string]string{"kubernetes.io/hostname": "node-1", "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64", "zone": "a"},
 		Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.5"}, {Type: v1.NodeHostName, Address: "node-1"}},
 		Capacity: map[string]string{
 			"cpu": "4", "memory": "16Gi", "pods": "110", "ephemeral-storage": "100Gi", "hugepages-2Mi": "1Gi", "hugepages-1Gi": "0",
@@ -110,11 +110,11 @@ func TestNodeOfAHealthyMachine(t *testing.T) {
 
 func TestConfiguredAddressComesFirst(t *testing.T) {
 	in := input(t)
-	in.Settings.IP = net.ParseIP("192.0.2.1")
+	in.Settings.IPs = []net.IP{net.ParseIP("192.0.2.1")}
 	if got := Build(in).Node.Status.Addresses[0].Address; got != "192.0.2.1" {
 		t.Errorf("address = %s", got)
 	}
-	in.Settings.IP, in.Readings.IP = nil, nil
+	in.Settings.IPs, in.Readings.IP = nil, nil
 	if got := Build(in).Node.Status.Addresses; len(got) != 1 || got[0].Type != v1.NodeHostName {
 		t.Errorf("without any address: %v", got)
 	}
@@ -343,7 +343,7 @@ func TestSettingsOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	cpu := s.Reserved[v1.ResourceCPU]
-	if cpu.String() != "300m" || s.MaxPods != 110 || s.IP.String() != "10.1.1.1" || s.Labels["a"] != "b" || len(s.Thresholds) == 0 {
+	if cpu.String() != "300m" || s.MaxPods != 110 || len(s.IPs) != 1 || s.IPs[0].String() != "10.1.1.1" || s.Labels["a"] != "b" || len(s.Thresholds) == 0 {
 		t.Errorf("settings = %+v", s)
 	}
 }

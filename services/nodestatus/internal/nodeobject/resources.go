@@ -16,7 +16,7 @@ func capacityOf(s Settings, m facts.Machine, r facts.Readings) v1.ResourceList {
 	capacity := v1.ResourceList{
 		v1.ResourceCPU:    *resource.NewQuantity(int64(m.CPUs), resource.DecimalSI),
 		v1.ResourceMemory: *resource.NewQuantity(m.MemoryBytes, resource.BinarySI),
-		v1.ResourcePods:   *resource.NewQuantity(s.MaxPods, resource.DecimalSI),
+		v1.ResourcePods:   *resource.NewQuantity(pods(s, m), resource.DecimalSI),
 	}
 	if r.NodeFS.CapacityBytes > 0 {
 		capacity[v1.ResourceEphemeralStorage] = *resource.NewQuantity(r.NodeFS.CapacityBytes, resource.BinarySI)
@@ -26,6 +26,14 @@ func capacityOf(s Settings, m facts.Machine, r facts.Readings) v1.ResourceList {
 		capacity[v1.ResourceName(v1.ResourceHugePagesPrefix+size.String())] = *resource.NewQuantity(pages.PageBytes*pages.Pages, resource.BinarySI)
 	}
 	return capacity
+}
+
+// pods is how many pods the node takes.
+func pods(s Settings, m facts.Machine) int64 {
+	if s.PodsPerCore > 0 {
+		return min(s.MaxPods, s.PodsPerCore*int64(m.CPUs))
+	}
+	return s.MaxPods
 }
 
 // allocatable is what pods may ask for: the capacity less what is reserved, less what must be left before pods are

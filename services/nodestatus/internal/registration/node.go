@@ -10,9 +10,13 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// ownLabels are those that say what the machine is, so that nobody else knows better. Every other label of a Node that
-// is registered is left as it is.
-var ownLabels = []string{v1.LabelHostname, v1.LabelOSStable, v1.LabelArchStable}
+// ownLabels are those that say what the machine is or, where --node-labels has them, where it stands: a kubelet's own. They are
+// put right on a Node that is registered; every other label of it is left as it is.
+var ownLabels = []string{
+	v1.LabelHostname, v1.LabelOSStable, v1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+	v1.LabelTopologyZone, v1.LabelTopologyRegion, v1.LabelFailureDomainBetaZone, v1.LabelFailureDomainBetaRegion,
+	v1.LabelInstanceTypeStable, v1.LabelInstanceType,
+}
 
 // toRegister makes what is sent to an API server that has no Node. Its own times and addresses of pods are the API
 // server's to give: podCIDR is for nodes without one.
@@ -31,8 +35,9 @@ func (r *Registrar) mendLabels(ctx context.Context, node *v1.Node) *v1.Node {
 	wrong := make(map[string]string)
 	computed := r.latest().Labels
 	for _, label := range ownLabels {
-		if is, there := node.Labels[label]; !there || is != computed[label] {
-			wrong[label] = computed[label]
+		should, ours := computed[label]
+		if is, there := node.Labels[label]; ours && (!there || is != should) {
+			wrong[label] = should
 		}
 	}
 	if len(wrong) == 0 {

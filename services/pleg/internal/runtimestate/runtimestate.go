@@ -114,6 +114,7 @@ func (w *Watcher) note(state *lifecyclev1.Runtime, reason string) {
 	case w.state != nil:
 		w.state = &lifecyclev1.Runtime{
 			Name: w.state.GetName(), Version: w.state.GetVersion(), Handlers: w.state.GetHandlers(),
+			RuntimeHandlers: w.state.GetRuntimeHandlers(), SupplementalGroupsPolicy: w.state.SupplementalGroupsPolicy,
 			ReadyMessage: reason, NetworkReadyMessage: reason,
 		}
 	}
@@ -164,7 +165,15 @@ func (w *Watcher) question(ctx context.Context) (*lifecyclev1.Runtime, error) {
 	}
 	for _, handler := range resp.GetRuntimeHandlers() {
 		state.Handlers = append(state.Handlers, handler.GetName())
+		state.RuntimeHandlers = append(state.RuntimeHandlers, &lifecyclev1.RuntimeHandler{
+			Name:                    handler.GetName(),
+			RecursiveReadOnlyMounts: handler.GetFeatures().GetRecursiveReadOnlyMounts(), UserNamespaces: handler.GetFeatures().GetUserNamespaces(),
+		})
 	}
 	slices.Sort(state.Handlers)
+	slices.SortFunc(state.RuntimeHandlers, func(a, b *lifecyclev1.RuntimeHandler) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	if features := resp.GetFeatures(); features != nil {
+		state.SupplementalGroupsPolicy = new(features.GetSupplementalGroupsPolicy())
+	}
 	return state, nil
 }
