@@ -64,7 +64,7 @@ func TestAKubeconfigThatCannotBeReadIsSaidWithWhatToDo(t *testing.T) {
 func TestTheFieldsOfTheAPIServerAreActedOn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
 	content := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" +
-		"kubeAPIQPS: 5\nkubeAPIBurst: 10\ncontentType: application/json\nregisterNode: false\nconfigMapAndSecretChangeDetectionStrategy: Cache\n"
+		"kubeAPIQPS: 5\nkubeAPIBurst: 10\neventRecordQPS: 5\neventBurst: 10\ncontentType: application/json\nregisterNode: false\nconfigMapAndSecretChangeDetectionStrategy: Cache\n"
 	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 // supported has the fields that some service acts on.
 var supported = []string{
 	"apiVersion", "kind",
+	// syncloop and nodestatus, of events
+	"eventBurst", "eventRecordQPS",
 	// configmux and nodestatus, of the API server
 	"contentType", "kubeAPIBurst", "kubeAPIQPS",
 	// configmux

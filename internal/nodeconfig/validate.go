@@ -97,12 +97,12 @@ func validateNumbers(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 		errs.add("maxPods", fmt.Sprintf("is %d, must be more than 0", cfg.MaxPods))
 	}
 	if cfg.NodeLeaseDurationSeconds < 0 {
-	if cfg.PodsPerCore < 0 {
-		errs.add("podsPerCore", fmt.Sprintf("is %d, must be 0 or more", cfg.PodsPerCore))
-	}
-	if n := *cfg.NodeStatusMaxImages; n < -1 {
-		errs.add("nodeStatusMaxImages", fmt.Sprintf("is %d, must be -1 for all, or 0 or more", n))
-	}
+		if cfg.PodsPerCore < 0 {
+			errs.add("podsPerCore", fmt.Sprintf("is %d, must be 0 or more", cfg.PodsPerCore))
+		}
+		if n := *cfg.NodeStatusMaxImages; n < -1 {
+			errs.add("nodeStatusMaxImages", fmt.Sprintf("is %d, must be -1 for all, or 0 or more", n))
+		}
 		errs.add("nodeLeaseDurationSeconds", fmt.Sprintf("is %d, must be more than 0", cfg.NodeLeaseDurationSeconds))
 	}
 	if qps := ptr.Deref(cfg.KubeAPIQPS, 0); qps < 0 {
@@ -110,6 +110,12 @@ func validateNumbers(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	}
 	if cfg.KubeAPIBurst < 0 {
 		errs.add("kubeAPIBurst", fmt.Sprintf("is %d, must be more than 0", cfg.KubeAPIBurst))
+	}
+	if qps := ptr.Deref(cfg.EventRecordQPS, 0); qps < 0 {
+		errs.add("eventRecordQPS", fmt.Sprintf("is %d, must be 0 or more", qps))
+	}
+	if cfg.EventBurst < 0 {
+		errs.add("eventBurst", fmt.Sprintf("is %d, must be 0 or more", cfg.EventBurst))
 	}
 	if n := ptr.Deref(cfg.MaxParallelImagePulls, 1); n < 1 {
 		errs.add("maxParallelImagePulls", fmt.Sprintf("is %d, must be 1 or more", n))

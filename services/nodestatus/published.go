@@ -21,12 +21,15 @@ type published struct {
 	// reporter and lease are nil for such a node, too.
 	reporter *report.Reporter
 	lease    *lease.Keeper
-	logger   *slog.Logger
+	// events is nil for such a node, too.
+	events *nodeEvents
+	logger *slog.Logger
 }
 
 // computed takes a Node from the heart. It never waits.
 func (p *published) computed(state nodeobject.State) {
 	p.check(p.server.Publish(state))
+	p.events.computed(state.Node)
 	if p.registrar != nil {
 		p.registrar.Offer(state.Node)
 		p.reporter.Offer(state.Node)
@@ -36,6 +39,7 @@ func (p *published) computed(state nodeobject.State) {
 // registered takes the Node as the API server has it, nil when that does not have it.
 func (p *published) registered(node *v1.Node) {
 	p.lease.Registered(node)
+	p.events.registered(node)
 	p.check(p.server.Registered(node))
 }
 

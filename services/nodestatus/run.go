@@ -80,6 +80,9 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.NodeStatus).Registry
 	registry.MustRegister(nodeInfo(settings.Name)...)
 	node := &published{logger: logger}
+	if node.events, err = nodeEventsOf(cfg, previous.Node, logger, registry); err != nil {
+		return err
+	}
 	heart := heartbeat.New(heartbeat.Config{
 		Settings: settings, Period: cfg.Kubelet.NodeStatusUpdateFrequency.Duration,
 		AskPLEG:     heartbeat.AskPLEG(to.pleg, cfg.Peers.PLEG),
@@ -88,9 +91,9 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 		ReadMachine: facts.ReadMachine,
 		ReadNow:     func() (facts.Readings, error) { return facts.ReadNow(cfg.RootDir) },
 		Previous:    previous, Publish: node.computed,
-		ListImages:  heartbeat.AskImages(to.syncloop),
-		Save:   func(state nodeobject.State) error { return checkpoint.Save(cfg.StateDir, state) },
-		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry),
+		ListImages: heartbeat.AskImages(to.syncloop),
+		Save:       func(state nodeobject.State) error { return checkpoint.Save(cfg.StateDir, state) },
+		Health:     health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry),
 	})
 	node.server = server.New(server.Config{
 		NodeName: settings.Name, Standalone: to.cluster == nil, Health: health, Overdue: heart.Overdue,
@@ -100,6 +103,7 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 	if to.cluster != nil {
 		join(ctx, group, cfg, to, node, health, registry)
 	}
+	group.Go(func() error { return node.events.run(ctx) })
 	group.Go(func() error { return heart.Run(ctx) })
 	group.Go(func() error {
 		if err := keepCertificate(ctx, group, cfg, health, registry, logger); err != nil {

@@ -24,6 +24,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/apiclient"
+	"github.com/quartet-node/quartet/internal/apievents"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/httpserve"
@@ -145,11 +146,13 @@ type engine struct {
 	manager *podruntime.Manager
 	store   *podstore.Store
 	events  *podevents.Recorder
-	pool    *worker.Pool
-	loop    *loop.Loop
-	probes  *probes.Manager
-	objects podObjects
-	volumes *volumes.Manager
+	// eventsWay is nil for a node that is standalone.
+	eventsWay *apievents.Way
+	pool      *worker.Pool
+	loop      *loop.Loop
+	probes    *probes.Manager
+	objects   podObjects
+	volumes   *volumes.Manager
 	// identities is nil for a node that is standalone.
 	identities *identities
 	// statuses is nil for a node that is standalone.
@@ -188,9 +191,9 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	realClock := clock.RealClock{}
 	images := func() (internalapi.ImageManagerService, error) { return runtime.Images(atOnce(ctx)) }
 	nodeIP := addressOf(cfg)
-	e.events = podevents.New(podevents.Config{
-		NodeName: cfg.NodeName, Clock: realClock, Logger: tel.Logger, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePodEvents),
-	})
+	if err := e.tellEvents(tel); err != nil {
+		return nil, err
+	}
 	if e.probes, err = newProbes(ctx, cfg, tel, runtime, e.events, e.counts); err != nil {
 		return nil, err
 	}
@@ -271,6 +274,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 func (e *engine) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.watchRuntime(ctx) })
+	group.Go(func() error { return e.sendEvents(ctx) })
 	group.Go(func() error { return ended(ctx, e.loop.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.probes.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.objects.Run(ctx)) })

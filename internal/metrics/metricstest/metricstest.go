@@ -123,6 +123,7 @@ const (
 	Probes          = "Probes"
 	NodeStatus      = "nodestatus"
 	NodeInCluster   = "nodestatus of a cluster"
+	EventsInCluster = "Events of a cluster"
 )
 
 // Documented compares what a service exposes with sections of docs/metrics.md: it is [Within] them, and [Exposes] all
@@ -192,7 +193,7 @@ var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes|prober|storag
 // compared with.
 func rowsOf(t testing.TB, document string) map[string]map[string]string {
 	t.Helper()
-	known := []string{WholeNode, EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, Probes, NodeStatus, NodeInCluster}
+	known := []string{WholeNode, EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, Probes, NodeStatus, NodeInCluster, EventsInCluster}
 	rows, section := map[string]map[string]string{}, ""
 	for line := range strings.Lines(document) {
 		line = strings.TrimSuffix(line, "\n")

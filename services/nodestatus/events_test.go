@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/quartet-node/quartet/services/nodestatus/internal/checkpoint"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
+	"github.com/quartet-node/quartet/test/cluster"
+)
+
+// told waits until the API server has events of a node with just these reasons, in their alphabetical order, and returns them.
+func told(t *testing.T, client kubernetes.Interface, node string, want ...string) []v1.Event {
+	t.Helper()
+	var got []string
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+		list, err := client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + node})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = nil
+		for _, e := range list.Items {
+			got = append(got, e.Reason)
+		}
+		slices.Sort(got)
+		if slices.Equal(got, want) {
+			return list.Items
+		}
+	}
+	t.Fatalf("the API server has the events %q, want %q", got, want)
+	return nil
+}
+
+// TestTheAPIServerIsToldWhatHappensToTheNode by the kubelet's reasons: that it has started on another boot of the machine, how its
+// conditions change, and that it is cordoned.
+func TestTheAPIServerIsToldWhatHappensToTheNode(t *testing.T) {
+	c := shared.Cluster(t)
+	admin := c.Client(t)
+	const name = "eventful"
+	cfg := quick(member(t, name, c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes)))
+	before := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{BootID: "an earlier one"}}}
+	if err := checkpoint.Save(cfg.StateDir, nodeobject.State{Node: before}); err != nil {
+		t.Fatal(err)
+	}
+	stop := background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	start := []string{"NodeHasNoDiskPressure", "NodeHasSufficientMemory", "NodeHasSufficientPID", "NodeNotReady", "Rebooted", "Starting"}
+	events := told(t, admin, name, start...)
+	for _, e := range events {
+		if e.Reason == "Rebooted" && (e.Type != v1.EventTypeWarning || !strings.Contains(e.Message, "Node eventful has been rebooted, boot id: ")) {
+			t.Errorf("a reboot is told as %s %s", e.Type, e.Message)
+		}
+	}
+	servePeers(t, cfg)
+	told(t, admin, name, slices.Sorted(slices.Values(append([]string{"NodeReady"}, start...)))...)
+	there := get(t, admin, name)
+	if _, err := admin.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	all := slices.Sorted(slices.Values(append([]string{"NodeNotSchedulable", "NodeReady"}, start...)))
+	for _, e := range told(t, admin, name, all...) {
+		if e.Reason == "NodeNotSchedulable" && (e.InvolvedObject.UID != there.UID || e.Source.Component != "kubelet" || e.Source.Host != name) {
+			t.Errorf("a cordoned node is told of by %+v", e)
+		}
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWhichTransitionsAreTold(t *testing.T) {
+	node := func(ready, memory v1.ConditionStatus) *v1.Node {
+		return &v1.Node{Status: v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: ready}, {Type: v1.NodeMemoryPressure, Status: memory}, {Type: "Other", Status: ready}}}}
+	}
+	const yes, no, unknown = v1.ConditionTrue, v1.ConditionFalse, v1.ConditionUnknown
+	for _, test := range []struct {
+		before, after *v1.Node
+		want          string
+	}{
+		{nil, node(no, no), "NodeNotReady NodeHasSufficientMemory"},
+		{nil, node(unknown, unknown), ""},
+		{node(no, no), node(no, no), ""},
+		{node(no, no), node(yes, no), "NodeReady"},
+		{node(yes, no), node(unknown, unknown), "NodeNotReady"},
+		{node(unknown, no), node(no, yes), "NodeNotReady NodeHasInsufficientMemory"},
+		{node(yes, yes), node(no, no), "NodeNotReady NodeHasSufficientMemory"},
+	} {
+		if got := strings.Join(transitions(test.before, test.after), " "); got != test.want {
+			t.Errorf("from %v to %v: %q, want %q", test.before, test.after, got, test.want)
+		}
+	}
+}

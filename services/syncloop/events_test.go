@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/quartet-node/quartet/internal/metrics"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/test/cluster"
+)
+
+// TestEventsOfPodsReachTheAPIServer by a node that may do what nodes may, and are kept on the node all the same.
+func TestEventsOfPodsReachTheAPIServer(t *testing.T) {
+	c := cluster.Start(t)
+	cfg, err := nodeconfig.Parse(nodeconfig.SyncLoop, []string{
+		"--hostname-override", "node-1", "--kubeconfig", c.Kubeconfig(t, cluster.NodeUser("node-1"), cluster.Nodes),
+	}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &engine{cfg: cfg, metrics: metrics.New(nodeconfig.SyncLoop)}
+	if err := e.tellEvents(&telemetry.Telemetry{Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	defer e.events.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- e.sendEvents(ctx) }()
+	pod := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "uid-1"},
+		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "main"}}},
+	}
+	e.events.Warning(t.Context(), pod, "main", "BackOff", "Back-off restarting failed container")
+	e.events.Warning(t.Context(), pod, "main", "BackOff", "Back-off restarting failed container")
+	var last []v1.Event
+	for end := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
+		list, err := c.Client(t).CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.uid=uid-1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last = list.Items; len(last) == 1 && last[0].Count == 2 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the API server has %+v", last)
+		}
+	}
+	if got := last[0]; got.Reason != "BackOff" || got.Type != v1.EventTypeWarning || got.InvolvedObject.FieldPath != "spec.containers{main}" || got.Source != (v1.EventSource{Component: "kubelet", Host: "node-1"}) {
+		t.Errorf("the event is %+v", got)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
