@@ -90,7 +90,7 @@ func TestACallThatHangsDelaysItsPodAndNoOther(t *testing.T) {
 // hangOnTheWayUp places a pod for each call on its way up, which hangs; one asks for an image that another pod is to have, too.
 func hangOnTheWayUp(t *testing.T, image string) (all []hanging) {
 	t.Helper()
-	methods := []string{"RunPodSandbox", "CreateContainer", "StartContainer", "ListPodSandbox", "ContainerStatus"}
+	methods := []string{"RunPodSandbox", "CreateContainer", "StartContainer", "ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus"}
 	for i, name := range names("up", methods) {
 		h := hanging{method: methods[i/2], name: name, givenUp: i%2 == 1}
 		options := []criproxy.Option{criproxy.For(full(name)), criproxy.Times(1)}
