@@ -96,13 +96,13 @@ func validateNumbers(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	if cfg.MaxPods < 0 {
 		errs.add("maxPods", fmt.Sprintf("is %d, must be more than 0", cfg.MaxPods))
 	}
+	if cfg.PodsPerCore < 0 {
+		errs.add("podsPerCore", fmt.Sprintf("is %d, must be 0 or more", cfg.PodsPerCore))
+	}
+	if n := *cfg.NodeStatusMaxImages; n < -1 {
+		errs.add("nodeStatusMaxImages", fmt.Sprintf("is %d, must be -1 for all, or 0 or more", n))
+	}
 	if cfg.NodeLeaseDurationSeconds < 0 {
-		if cfg.PodsPerCore < 0 {
-			errs.add("podsPerCore", fmt.Sprintf("is %d, must be 0 or more", cfg.PodsPerCore))
-		}
-		if n := *cfg.NodeStatusMaxImages; n < -1 {
-			errs.add("nodeStatusMaxImages", fmt.Sprintf("is %d, must be -1 for all, or 0 or more", n))
-		}
 		errs.add("nodeLeaseDurationSeconds", fmt.Sprintf("is %d, must be more than 0", cfg.NodeLeaseDurationSeconds))
 	}
 	if qps := ptr.Deref(cfg.KubeAPIQPS, 0); qps < 0 {

@@ -88,12 +88,12 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 		AskPLEG:     heartbeat.AskPLEG(to.pleg, cfg.Peers.PLEG),
 		AskSyncLoop: heartbeat.AskSyncLoop(to.syncloop, cfg.Peers.SyncLoop),
 		AskTimeout:  heartbeat.DefaultAskTimeout,
+		ListImages:  heartbeat.AskImages(to.syncloop),
 		ReadMachine: facts.ReadMachine,
 		ReadNow:     func() (facts.Readings, error) { return facts.ReadNow(cfg.RootDir) },
 		Previous:    previous, Publish: node.computed,
-		ListImages: heartbeat.AskImages(to.syncloop),
-		Save:       func(state nodeobject.State) error { return checkpoint.Save(cfg.StateDir, state) },
-		Health:     health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry),
+		Save:   func(state nodeobject.State) error { return checkpoint.Save(cfg.StateDir, state) },
+		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry),
 	})
 	node.server = server.New(server.Config{
 		NodeName: settings.Name, Standalone: to.cluster == nil, Health: health, Overdue: heart.Overdue,
@@ -101,14 +101,14 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 	})
 	group, ctx := errgroup.WithContext(ctx)
 	if to.cluster != nil {
+		if err := keepCertificate(ctx, group, cfg, health, registry, logger); err != nil {
+			return err
+		}
 		join(ctx, group, cfg, to, node, health, registry)
 	}
 	group.Go(func() error { return node.events.run(ctx) })
 	group.Go(func() error { return heart.Run(ctx) })
 	group.Go(func() error {
-		if err := keepCertificate(ctx, group, cfg, health, registry, logger); err != nil {
-			return err
-		}
 		return metrics.Serve(ctx, metrics.ServeConfig{
 			Address: cfg.MetricsListen, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: logger,
 		})
