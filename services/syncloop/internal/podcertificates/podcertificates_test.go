@@ -3,11 +3,7 @@ package podcertificates_test
 import (
 	"bytes"
 	"context"
-	"crypto"
-	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/rsa"
-	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -19,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
@@ -149,7 +146,9 @@ func inBubble(t *testing.T, test func(*rig)) {
 		r := &rig{t: t, server: &server{began: make(chan struct{})}, recorder: &recorder{}}
 		r.certs = podcertificates.New(podcertificates.Config{
 			API: r.server, Changed: r.changed, Events: r.recorder, Clock: clock.RealClock{}, Jitter: func() float64 { return 1 },
-			Node:   func(context.Context) (*v1.Node, error) { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "n-1"}}, nil },
+			Node: func(context.Context) (*v1.Node, error) {
+				return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "n-1"}}, nil
+			},
 			Logger: slog.New(slog.NewTextHandler(&r.log, nil)),
 		})
 		ctx, cancel := context.WithCancel(context.Background())
@@ -214,8 +213,8 @@ func TestACertificateIsAskedForOnceAndGivenOnceItIsIssued(t *testing.T) {
 			SignerName: "shop.example/signer", PodName: "web", PodUID: "u-1", ServiceAccountName: "robot", ServiceAccountUID: "uid of shop/robot",
 			NodeName: "node-1", NodeUID: "n-1", MaxExpirationSeconds: ptr.To[int32](7200), UnverifiedUserAnnotations: map[string]string{"shop.example/a": "b"},
 		}
-		if fmt.Sprintf("%+v", asked.Spec) != fmt.Sprintf("%+v", want) && *asked.Spec.MaxExpirationSeconds != 7200 {
-			t.Errorf("asked for %+v, want %+v", asked.Spec, want)
+		if diff := cmp.Diff(want, asked.Spec); diff != "" {
+			t.Errorf("asked for (-want +got):\n%s", diff)
 		}
 		if events, told := r.take(); len(events)+len(told) > 0 {
 			t.Errorf("while it is waited for: events %q, told %q", events, told)
@@ -235,31 +234,6 @@ func TestACertificateIsAskedForOnceAndGivenOnceItIsIssued(t *testing.T) {
 		r.certs.Forget("u-1")
 		r.wants("!the request shop/req-2 yet")
 	})
-}
-
-func publicOf(t *testing.T, key string) crypto.PublicKey {
-	t.Helper()
-	b, rest := pem.Decode([]byte(key))
-	if b == nil || len(rest) > 0 {
-		t.Fatalf("a key that is no PEM, or more")
-	}
-	private, err := x509.ParsePKCS8PrivateKey(b.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return private.(crypto.Signer).Public()
-}
-
-func provedBy(t *testing.T, proof []byte) crypto.PublicKey {
-	t.Helper()
-	request, err := x509.ParseCertificateRequest(proof)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := request.CheckSignature(); err != nil {
-		t.Fatal(err)
-	}
-	return request.PublicKey
 }
 
 func TestACertificateIsReplacedWhenItsSignerWantsItAndNotBefore(t *testing.T) {
@@ -393,32 +367,4 @@ func TestWhoCannotHaveACertificate(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		r.wants("!shop/req-1 yet")
 	})
-}
-
-func TestEachKindOfKey(t *testing.T) {
-	for keyType, is := range map[string]func(crypto.PublicKey) bool{
-		"RSA3072":   func(k crypto.PublicKey) bool { return k.(*rsa.PublicKey).N.BitLen() == 3072 },
-		"RSA4096":   func(k crypto.PublicKey) bool { return k.(*rsa.PublicKey).N.BitLen() == 4096 },
-		"ECDSAP256": func(k crypto.PublicKey) bool { return k.(*ecdsa.PublicKey).Curve.Params().BitSize == 256 },
-		"ECDSAP384": func(k crypto.PublicKey) bool { return k.(*ecdsa.PublicKey).Curve.Params().BitSize == 384 },
-		"ECDSAP521": func(k crypto.PublicKey) bool { return k.(*ecdsa.PublicKey).Curve.Params().BitSize == 521 },
-		"ED25519":   func(k crypto.PublicKey) bool { _, ok := k.(ed25519.PublicKey); return ok },
-	} {
-		inBubble(t, func(r *rig) {
-			p := source()
-			p.KeyType = keyType
-			_, _, err := r.certs.Get(context.Background(), webPod(), "tls", 2, p)
-			if err == nil || !strings.Contains(err.Error(), "not issued") {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			if asked := r.server.last(t, 1); !is(provedBy(t, asked.Spec.StubPKCS10Request)) {
-				t.Errorf("%s: another kind of key", keyType)
-			}
-			r.server.issue(r.server.last(t, 1), block("leaf"), time.Hour, 2*time.Hour)
-			if key := r.wants(block("leaf")); !is(publicOf(t, key)) {
-				t.Errorf("%s: another kind of key", keyType)
-			}
-		})
-	}
 }

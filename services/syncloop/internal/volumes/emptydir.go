@@ -45,7 +45,7 @@ func (e *EmptyDir) CanSupport(v *v1.Volume) bool {
 	if v.EmptyDir == nil {
 		return false
 	}
-	switch medium := v.EmptyDir.Medium; medium {
+	switch medium := v.EmptyDir.Medium; medium { //nolint:exhaustive // the rest has a size in its name
 	case v1.StorageMediumDefault, v1.StorageMediumMemory, v1.StorageMediumHugePages:
 		return true
 	default:
@@ -62,7 +62,7 @@ type mounting struct {
 // mountOf is what is mounted for a volume; with no kind for one on the disk. All that makes it right is in the mount's options: a process
 // that is killed leaves it right or not at all.
 func (e *EmptyDir) mountOf(ctx context.Context, r Request) (mounting, error) {
-	switch medium := r.Volume.EmptyDir.Medium; medium {
+	switch medium := r.Volume.EmptyDir.Medium; medium { //nolint:exhaustive // the rest is huge pages
 	case v1.StorageMediumDefault:
 		return mounting{}, nil
 	case v1.StorageMediumMemory:
