@@ -142,8 +142,13 @@ func conditionsPatch(has, wanted []v1.PodCondition) (json.RawMessage, error) {
 	var list []any
 	for i := range wanted {
 		before := find(has, wanted[i].Type)
-		if before == nil || !sameCondition(before, &wanted[i]) {
+		switch {
+		case before == nil:
 			list = append(list, wanted[i])
+		case !sameCondition(before, &wanted[i]):
+			list = append(list, changedCondition{
+				PodCondition: wanted[i], Reason: orNull(wanted[i].Reason), Message: orNull(wanted[i].Message), ObservedGeneration: orNull(wanted[i].ObservedGeneration),
+			})
 		}
 	}
 	for i := range has {
@@ -155,6 +160,22 @@ func conditionsPatch(has, wanted []v1.PodCondition) (json.RawMessage, error) {
 		return nil, nil
 	}
 	return json.Marshal(list)
+}
+
+// changedCondition is a condition on another of its type. What that has and this one has not is null, or the merge would leave it there.
+type changedCondition struct {
+	v1.PodCondition `json:",inline"`
+
+	Reason             *string `json:"reason"`
+	Message            *string `json:"message"`
+	ObservedGeneration *int64  `json:"observedGeneration"`
+}
+
+func orNull[T comparable](value T) *T {
+	if value == *new(T) {
+		return nil
+	}
+	return &value
 }
 
 // sameCondition compares two conditions as the API server has them: with times in whole seconds.

@@ -135,6 +135,32 @@ func TestAPatchMakesOneStatusTheOther(t *testing.T) {
 }
 
 // TestPartsOfASecondAreNoDifference: the API server keeps none, and a patch for them would follow each answer.
+// What a condition said and says no longer goes: conditions are merged, and what a patch does not name stays.
+func TestAConditionThatSaysLessIsPatched(t *testing.T) {
+	said := v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "ContainersNotReady", Message: "containers with unready status: [main]", ObservedGeneration: 1}
+	says := v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionTrue}
+	has, wanted := v1.PodStatus{Conditions: []v1.PodCondition{said}}, v1.PodStatus{Conditions: []v1.PodCondition{says}}
+	patch, err := apistatus.Patch("u", &has, &wanted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	original, err := json.Marshal(v1.Pod{Status: has})
+	if err != nil {
+		t.Fatal(err)
+	}
+	applied, err := strategicpatch.StrategicMergePatch(original, patch, v1.Pod{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got v1.Pod
+	if err := json.Unmarshal(applied, &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Status.Conditions) != 1 || got.Status.Conditions[0] != says {
+		t.Errorf("the patch %s leaves %+v", patch, got.Status.Conditions)
+	}
+}
+
 func TestPartsOfASecondAreNoDifference(t *testing.T) {
 	fine, coarse := condition(v1.PodReady, v1.ConditionTrue, 4), condition(v1.PodReady, v1.ConditionTrue, 4)
 	fine.LastTransitionTime = metav1.NewTime(time.Unix(4, 999))
