@@ -126,9 +126,12 @@ func TestAPathOfTheNodeIsWhatItsTypeSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer socket.Close() //nolint:errcheck // nobody talks to it
+	defer socket.Close()                                                                         //nolint:errcheck // nobody talks to it
+	if err := unix.Mknod(path("block"), unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))); err != nil { // of no disk that the machine uses
+		t.Fatal(err)
+	}
 	right := map[string]string{
-		"Directory": path("folder"), "File": path("file"), "Socket": path("socket"), "CharDevice": "/dev/null",
+		"Directory": path("folder"), "File": path("file"), "Socket": path("socket"), "CharDevice": "/dev/null", "BlockDevice": path("block"),
 		"DirectoryOrCreate": path("new-folder"), "FileOrCreate": path("new-file"), "": path("folder"),
 	}
 	wrong := map[string]struct{ path, why string }{
