@@ -69,8 +69,6 @@ func after(other *coordinationv1.Lease) func(*coordinationv1.Lease) bool {
 	return func(lease *coordinationv1.Lease) bool { return lease.Spec.RenewTime.After(other.Spec.RenewTime.Time) }
 }
 
-func any1(*coordinationv1.Lease) bool { return true }
-
 // patchStatus is somebody else's write of the status.
 func patchStatus(t *testing.T, client kubernetes.Interface, name, patch string) {
 	t.Helper()
@@ -132,7 +130,12 @@ func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 	}
 	another := reported(t, admin, name, "is another and ready", func(other *v1.Node) bool { return other.UID != node.UID && ready(other) })
 	renewed(t, admin, name, "is owned by the new Node", func(lease *coordinationv1.Lease) bool { return lease.OwnerReferences[0].UID == another.UID })
-	metricstest.Want(t, metricstest.Scrape(cfg.MetricsListen), 0, "quartet_nodestatus_lease_contended")
+	from := metricstest.Scrape(cfg.MetricsListen)
+	metricstest.Within(t, from, metricstest.EveryService, metricstest.ServedStreams, metricstest.NodeStatus, metricstest.NodeInCluster, metricstest.EventsInCluster)
+	metricstest.Want(t, from, 0, "quartet_nodestatus_lease_contended")
+	if took := metricstest.Value(t, from, "kubelet_node_startup_post_registration_duration_seconds"); took <= 0 {
+		t.Errorf("the node was ready %v s after it was registered", took)
+	}
 }
 
 // TestADeadConnectionIsNoticed, on which everything disappears and nobody is told: it is closed, and the next one works, long
@@ -146,12 +149,12 @@ func TestADeadConnectionIsNoticed(t *testing.T) {
 	servePeers(t, cfg)
 	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
 	reported(t, admin, name, "is ready", ready)
-	lease := renewed(t, admin, name, "is there", any1)
+	renewed(t, admin, name, "is there", func(*coordinationv1.Lease) bool { return true })
 	if proxy.Swallow() == 0 {
 		t.Fatal("there is no connection")
 	}
 	swallowed := time.Now()
-	lease = renewed(t, admin, name, "is renewed", func(l *coordinationv1.Lease) bool { return l.Spec.RenewTime.After(swallowed) })
+	lease := renewed(t, admin, name, "is renewed", func(l *coordinationv1.Lease) bool { return l.Spec.RenewTime.After(swallowed) })
 	if took := lease.Spec.RenewTime.Sub(swallowed); took > 15*time.Second {
 		t.Errorf("it took %s", took)
 	}

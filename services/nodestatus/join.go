@@ -9,11 +9,13 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/apiclient"
+	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/lease"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/registration"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/report"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/startup"
 )
 
 // heartbeatClient is for what must not wait for anything else: nothing limits its requests, and one that is not answered
@@ -47,8 +49,9 @@ func join(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, to 
 		to.heartbeat.CloseConnections()
 		to.cluster.CloseConnections()
 	}
+	started := startup.New(registry, boottime.Now)
 	node.reporter = report.New(report.Config{
-		Client: to.heartbeat.Core, Name: cfg.NodeName, Timeout: heartbeatTimeout(cfg), Broken: broken,
+		Client: to.heartbeat.Core, Name: cfg.NodeName, Timeout: heartbeatTimeout(cfg), Broken: broken, Ready: started.Ready,
 		Period: cfg.Kubelet.NodeStatusUpdateFrequency.Duration, Frequency: cfg.Kubelet.NodeStatusReportFrequency.Duration,
 		Health: health, Clock: real, Logger: node.logger, Metrics: report.NewMetrics(registry),
 	})
@@ -58,7 +61,8 @@ func join(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, to 
 	})
 	node.registrar = registration.New(registration.Config{
 		Client: to.cluster.Core, Name: cfg.NodeName, Register: *cfg.Kubelet.RegisterNode, Kubeconfig: cfg.Kubeconfig,
-		Changed: node.registered, Seen: node.reporter.Seen, Health: health, Clock: real, Logger: node.logger,
+		Changed: node.registered, Seen: node.reporter.Seen, Attempted: started.Attempted, Created: started.Created,
+		Health: health, Clock: real, Logger: node.logger,
 	})
 	for _, run := range []func(context.Context){node.registrar.Run, node.reporter.Run, node.lease.Run} {
 		group.Go(func() error {

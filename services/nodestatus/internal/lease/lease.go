@@ -58,8 +58,8 @@ type Config struct {
 	Duration time.Duration
 	// Broken is called when renewals fail in a row: the connection may be one on which nothing arrives any more.
 	Broken func()
-	// Taken is told when it turns out that another agent renews the lease of this node, and when that is over; nil for nobody.
-	Taken func(bool)
+	// Taken is told when it turns out that another agent renews the lease of this node; nil for nobody.
+	Taken func()
 	// Health is told why the lease is not renewed.
 	Health  *rpc.Health
 	Clock   clock.Clock
@@ -212,7 +212,7 @@ func (k *Keeper) renewal(there *coordinationv1.Lease) *coordinationv1.Lease {
 	lease := there.DeepCopy()
 	lease.Namespace, lease.Name = v1.NamespaceNodeLease, k.cfg.Name
 	lease.Spec.HolderIdentity = ptr.To(k.cfg.Name)
-	lease.Spec.LeaseDurationSeconds = ptr.To(int32(k.cfg.Duration / time.Second))
+	lease.Spec.LeaseDurationSeconds = ptr.To(int32(k.cfg.Duration / time.Second)) //nolint:gosec // it is an int32 of the configuration
 	lease.Spec.RenewTime = &metav1.MicroTime{Time: k.cfg.Clock.Now().Truncate(time.Microsecond)}
 	if owner := k.ownerUID(); owner != "" {
 		// With the Node goes the lease: the garbage collector of the cluster sees to that.
@@ -233,7 +233,9 @@ func (k *Keeper) another(there *coordinationv1.Lease) {
 		k.taken = true
 		k.cfg.Logger.Error("another agent renews the lease of this node: two machines have one node name, or two agents run on this one",
 			"node", k.cfg.Name, "holder", ptr.Deref(there.Spec.HolderIdentity, ""))
-		k.tellTaken()
+		if k.cfg.Taken != nil {
+			k.cfg.Taken()
+		}
 	}
 }
 
@@ -247,13 +249,6 @@ func (k *Keeper) alone() {
 	k.cfg.Health.Set(healthTaken, "")
 	k.cfg.Metrics.taken.Set(0)
 	k.cfg.Logger.Info("nobody else renews the lease of this node any more", "node", k.cfg.Name)
-	k.tellTaken()
-}
-
-func (k *Keeper) tellTaken() {
-	if k.cfg.Taken != nil {
-		k.cfg.Taken(k.taken)
-	}
 }
 
 // failed notes a renewal that has failed, in the log when it is news.

@@ -53,6 +53,8 @@ type Config struct {
 	// Seen gets the Node whenever it is heard of, with its status and also when nothing is new, and nil when the API server has it
 	// no longer; one after the other, each before Changed. It must not change what it gets. Nil is for nobody.
 	Seen func(*v1.Node)
+	// Attempted is told before the Node is made, and Created when it was; each may be nil.
+	Attempted, Created func()
 	// Health is told what is missing for the API server to have the Node.
 	Health *rpc.Health
 	Clock  clock.Clock
@@ -148,7 +150,13 @@ func (r *Registrar) ensure(ctx context.Context) (*v1.Node, error) {
 		if !r.cfg.Register {
 			return nil, fmt.Errorf("the API server has no Node %s, and registerNode is false: create it, or set registerNode to true", r.cfg.Name)
 		}
+		if r.cfg.Attempted != nil {
+			r.cfg.Attempted()
+		}
 		if node, err = r.nodes.create(ctx, toRegister(r.latest())); err == nil {
+			if r.cfg.Created != nil {
+				r.cfg.Created()
+			}
 			r.cfg.Logger.Info("the Node is registered", "node", r.cfg.Name, "node.uid", node.UID)
 			return node, nil
 		}

@@ -48,6 +48,8 @@ type Config struct {
 	Frequency time.Duration
 	// Timeout bounds each request.
 	Timeout time.Duration
+	// Ready is told whenever the API server was sent that the Node is ready, and has it so; nil for nobody.
+	Ready func()
 	// Broken is called when tries fail in a row: the connection may be one on which nothing arrives any more.
 	Broken func()
 	// Health is told why the status is not sent.
@@ -216,6 +218,9 @@ func (r *Reporter) try(ctx context.Context, afresh bool) error {
 		return r.gone(err)
 	}
 	r.answered(answer)
+	if ready := find(answer.Status.Conditions, v1.NodeReady); r.cfg.Ready != nil && ready != nil && ready.Status == v1.ConditionTrue {
+		r.cfg.Ready()
+	}
 	r.refused.note(answer.Status, want, slices.DeleteFunc(names, isConditions))
 	r.succeeded(changed)
 	return nil
