@@ -22,7 +22,8 @@ type logged struct {
 	// told.
 	asked, running time.Time
 	failed         bool
-	// removed is when it was last to be removed, by whomever; zero when it was not.
+	// removed is when it was first to be removed, by whomever; zero when it was not. Who comes after one that was killed over it asks
+	// again, and is told that it is being removed.
 	removed time.Time
 	// exited is when its program has ended, with this code; zero when the runtime was dead then.
 	exited time.Time
@@ -98,7 +99,9 @@ func (l *ledger) take(at time.Time, msg string) {
 		return
 	}
 	if m := removeAsked.FindStringSubmatch(msg); m != nil {
-		l.of(m[1]).removed = at
+		if c := l.of(m[1]); c.removed.IsZero() {
+			c.removed = at
+		}
 		return
 	}
 	// What runs in a container besides its program has another ID.
