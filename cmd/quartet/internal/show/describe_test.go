@@ -88,10 +88,11 @@ func (n *node) putCrash() {
 				AskedAt: timestamppb.New(ago(3 * time.Second)), Answer: enginev1.ProbeResult_PROBE_RESULT_FAILURE, Said: "HTTP probe failed with statuscode:\n500",
 				NextAt: timestamppb.New(now.Add(7 * time.Second)),
 			},
-			{Container: "main", ContainerId: "c7", Kind: "Readiness", Result: enginev1.ProbeResult_PROBE_RESULT_FAILURE},
+			{Container: "main", ContainerId: "c7", Kind: "Readiness", Result: enginev1.ProbeResult_PROBE_RESULT_FAILURE, AskingSince: timestamppb.New(ago(12 * time.Second))},
 			{
 				Container: "main", ContainerId: "c7", Kind: "Startup", Result: enginev1.ProbeResult_PROBE_RESULT_SUCCESS, InARow: 1,
 				ResultSince: timestamppb.New(ago(80 * time.Second)), AskedAt: timestamppb.New(ago(80 * time.Second)), Said: "the runtime is away",
+				AskingSince: timestamppb.New(ago(5 * time.Second)),
 			},
 		},
 	})

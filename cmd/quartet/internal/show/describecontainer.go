@@ -181,11 +181,23 @@ func resultOf(told *enginev1.Probe, now time.Time) string {
 	return text
 }
 
-// answerOf says how the last call of a probe went.
+// answerOf says how the last call of a probe went, and for how long one is under way that takes time.
 func answerOf(told *enginev1.Probe, now time.Time) string {
-	if told.GetAskedAt() == nil {
+	since := told.GetAskingSince()
+	switch {
+	case told.GetAskedAt() == nil && since == nil:
 		return "none yet"
+	case told.GetAskedAt() == nil:
+		return "the first is under way for " + age(since.AsTime(), now)
+	case since != nil && now.Sub(since.AsTime()) >= time.Second:
+		return "under way for " + age(since.AsTime(), now) + "; before that: " + lastAnswerOf(told, now)
+	default:
+		return lastAnswerOf(told, now)
 	}
+}
+
+// lastAnswerOf says how the last call that has ended went.
+func lastAnswerOf(told *enginev1.Probe, now time.Time) string {
 	text := resultWord(told.GetAnswer())
 	if told.GetAnswer() == enginev1.ProbeResult_PROBE_RESULT_UNSPECIFIED {
 		text = "could not be made"

@@ -555,11 +555,11 @@ func (x *WatchPodEventsResponse) GetEvent() *PodEvent {
 	return nil
 }
 
-// PodEvent is one event of one pod.
+// PodEvent is one event of a pod, or of the node.
 type PodEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The v1.Event, as the bytes of its Marshal method: type Normal or Warning, reason, message, count, first and last time,
-	// and which pod (and by its field path which container) it is about.
+	// and which pod (and by its field path which container) it is about, or that it is about the Node.
 	Event []byte `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
 	// When it was last seen, to the nanosecond: the times of a v1.Event are in whole seconds.
 	LastSeenAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=last_seen_at,json=lastSeenAt,proto3" json:"last_seen_at,omitempty"`
@@ -1003,7 +1003,9 @@ type Probe struct {
 	// How many answers in a row were as the last one, as far as they count for the threshold.
 	InARow int32 `protobuf:"varint,9,opt,name=in_a_row,json=inARow,proto3" json:"in_a_row,omitempty"`
 	// When it is asked next; unset while it is being asked, waits for the startup probe, or is not asked any more.
-	NextAt        *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=next_at,json=nextAt,proto3" json:"next_at,omitempty"`
+	NextAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=next_at,json=nextAt,proto3" json:"next_at,omitempty"`
+	// Since when it is being asked; unset while it is not.
+	AskingSince   *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=asking_since,json=askingSince,proto3" json:"asking_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1104,6 +1106,13 @@ func (x *Probe) GetInARow() int32 {
 func (x *Probe) GetNextAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.NextAt
+	}
+	return nil
+}
+
+func (x *Probe) GetAskingSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AskingSince
 	}
 	return nil
 }
@@ -1700,7 +1709,7 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\n" +
 	"last_error\x18\x05 \x01(\tR\tlastError\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12:\n" +
-	"\vnext_try_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tnextTryAt\"\xa5\x03\n" +
+	"\vnext_try_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tnextTryAt\"\xe4\x03\n" +
 	"\x05Probe\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12!\n" +
 	"\fcontainer_id\x18\x02 \x01(\tR\vcontainerId\x12\x12\n" +
@@ -1712,7 +1721,8 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\x04said\x18\b \x01(\tR\x04said\x12\x18\n" +
 	"\bin_a_row\x18\t \x01(\x05R\x06inARow\x123\n" +
 	"\anext_at\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\x06nextAt\"\xa6\x01\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x06nextAt\x12=\n" +
+	"\fasking_since\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\vaskingSince\"\xa6\x01\n" +
 	"\n" +
 	"StartPhase\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x1c\n" +
@@ -1841,31 +1851,32 @@ var file_quartet_engine_v1_engine_proto_depIdxs = []int32{
 	26, // 20: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
 	2,  // 21: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
 	26, // 22: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
-	26, // 23: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
-	27, // 24: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
-	19, // 25: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
-	26, // 26: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
-	24, // 27: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
-	26, // 28: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
-	4,  // 29: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
-	6,  // 30: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
-	8,  // 31: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
-	11, // 32: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
-	17, // 33: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
-	20, // 34: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
-	22, // 35: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
-	5,  // 36: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
-	7,  // 37: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
-	9,  // 38: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
-	12, // 39: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
-	18, // 40: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
-	21, // 41: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
-	23, // 42: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
-	36, // [36:43] is the sub-list for method output_type
-	29, // [29:36] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	26, // 23: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
+	26, // 24: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
+	27, // 25: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
+	19, // 26: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
+	26, // 27: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
+	24, // 28: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
+	26, // 29: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
+	4,  // 30: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
+	6,  // 31: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
+	8,  // 32: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
+	11, // 33: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
+	17, // 34: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
+	20, // 35: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
+	22, // 36: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
+	5,  // 37: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
+	7,  // 38: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
+	9,  // 39: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
+	12, // 40: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
+	18, // 41: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
+	21, // 42: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
+	23, // 43: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
+	37, // [37:44] is the sub-list for method output_type
+	30, // [30:37] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_quartet_engine_v1_engine_proto_init() }

@@ -47,8 +47,8 @@ type EngineServiceClient interface {
 	// level-triggered. Keys are pod UIDs; a pod is removed from the stream when nothing of it is left. Fails with
 	// UNAVAILABLE as ListPods does.
 	WatchPods(ctx context.Context, in *WatchPodsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPodsResponse], error)
-	// WatchPodEvents streams what this process has done for its pods and what it could not do, as the kubelet tells it in its
-	// events, by the stream contract of quartet.stream.v1, level-triggered: what repeats is one event whose count grows.
+	// WatchPodEvents streams what this process has done for its pods and the node and what it could not do, as the kubelet tells
+	// it in its events, by the stream contract of quartet.stream.v1, level-triggered: what repeats is one event whose count grows.
 	// Keys are the events' names. Events are kept for an hour, some for each pod, in memory: a restart forgets them.
 	// `quartet events` and `quartet describe pod` call it.
 	WatchPodEvents(ctx context.Context, in *WatchPodEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPodEventsResponse], error)
@@ -180,8 +180,8 @@ type EngineServiceServer interface {
 	// level-triggered. Keys are pod UIDs; a pod is removed from the stream when nothing of it is left. Fails with
 	// UNAVAILABLE as ListPods does.
 	WatchPods(*WatchPodsRequest, grpc.ServerStreamingServer[WatchPodsResponse]) error
-	// WatchPodEvents streams what this process has done for its pods and what it could not do, as the kubelet tells it in its
-	// events, by the stream contract of quartet.stream.v1, level-triggered: what repeats is one event whose count grows.
+	// WatchPodEvents streams what this process has done for its pods and the node and what it could not do, as the kubelet tells
+	// it in its events, by the stream contract of quartet.stream.v1, level-triggered: what repeats is one event whose count grows.
 	// Keys are the events' names. Events are kept for an hour, some for each pod, in memory: a restart forgets them.
 	// `quartet events` and `quartet describe pod` call it.
 	WatchPodEvents(*WatchPodEventsRequest, grpc.ServerStreamingServer[WatchPodEventsResponse]) error

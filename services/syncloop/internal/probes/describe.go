@@ -43,6 +43,9 @@ func (p *probe) describe() *enginev1.Probe {
 	if p.place >= 0 {
 		d.NextAt = timestamppb.New(p.machine.next)
 	}
+	if p.cancel != nil && !p.stopped {
+		d.AskingSince = timestamppb.New(p.calling)
+	}
 	if p.answer == nil {
 		return d
 	}

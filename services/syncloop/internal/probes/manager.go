@@ -101,9 +101,11 @@ type probe struct {
 	startedBy string
 	// since is when the result came to be as it is; zero for the initial one.
 	since time.Time
-	// asked is when the last call began, and answer how it went; zero and nil before the first.
-	asked  time.Time
-	answer *probecalls.Answer
+	// asked is when the last call that has ended began, and answer how it went; zero and nil before the first. calling is when the running
+	// call began.
+	asked   time.Time
+	answer  *probecalls.Answer
+	calling time.Time
 	// cancel ends the running call; nil while none runs.
 	cancel context.CancelFunc
 	// stopped is true once nothing is to be asked any more.

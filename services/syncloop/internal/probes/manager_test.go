@@ -374,6 +374,28 @@ func TestWhatPeopleAreToldIsText(t *testing.T) {
 	})
 }
 
+// TestPeopleAreToldThatACallIsUnderWay and since when, beside how the one before it went.
+func TestPeopleAreToldThatACallIsUnderWay(t *testing.T) {
+	play(t, func(r *rig) {
+		pod := podOf("a", func(p *v1.Pod) { p.Spec.Containers[0].ReadinessProbe = every() })
+		r.answer("a readiness", func(context.Context) probecalls.Answer {
+			time.Sleep(3 * time.Second) // of the bubble
+			return probecalls.Answer{Outcome: probecalls.Failure, Output: "slow"}
+		})
+		begun := time.Now()
+		r.observe(pod, "s0:ready a@s0:running")
+		r.pass(time.Second)
+		told := r.manager.Describe(pod.UID)[0]
+		if since := told.GetAskingSince(); since == nil || !since.AsTime().Equal(begun) || told.GetAskedAt() != nil {
+			t.Errorf("while the first call hangs, people are told %v, want that it is under way since %v", told, begun)
+		}
+		r.pass(2500 * time.Millisecond)
+		if again := r.manager.Describe(pod.UID)[0]; !again.GetAskedAt().AsTime().Equal(begun) || again.GetSaid() != "slow" || !again.GetAskingSince().AsTime().After(begun) {
+			t.Errorf("during the second, people are told %v", again)
+		}
+	})
+}
+
 func TestAProbeThatIsChangedWhileItIsAskedWaitsForItsAnswer(t *testing.T) {
 	play(t, func(r *rig) {
 		pod := podOf("a", func(p *v1.Pod) { p.Spec.Containers[0].ReadinessProbe = every() })

@@ -51,7 +51,7 @@ func (m *Manager) startDue(ctx context.Context, running *sync.WaitGroup) time.Du
 	for len(m.queue) > 0 && !m.queue[0].machine.next.After(now) {
 		one := heap.Pop(&m.queue).(*probe) //nolint:forcetypeassert // the heap has only these
 		callCtx, cancel := context.WithCancel(ctx)
-		one.cancel, one.asked = cancel, now
+		one.cancel, one.calling = cancel, now
 		target := one.target
 		running.Go(func() {
 			defer cancel()
@@ -73,7 +73,7 @@ func (m *Manager) answered(ctx context.Context, one *probe, target probecalls.Ta
 		return
 	}
 	answer.Output = shorten(answer.Output)
-	one.answer = &answer
+	one.answer, one.asked = &answer, begun
 	changed := one.machine.answered(answer.Outcome, begun, now)
 	if !changed {
 		one.cancel = nil
