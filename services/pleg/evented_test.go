@@ -113,7 +113,7 @@ func TestARuntimeThatKeepsClosingTheStreamLosesNoEvent(t *testing.T) {
 	r.synced()
 	w := r.watch()
 	failed := func() float64 { return r.metric("kubelet_evented_pleg_connection_error_count") }
-	for i := 0; i < 100 && failed() < 5; i++ {
+	for i, end := 0, time.Now().Add(patience); time.Now().Before(end) && failed() < 5; i++ {
 		_, ids := fake.RunPod(fakecri.Pod{UID: fmt.Sprint("uid-", i), Containers: []string{"app"}})
 		if e := w.until(started, ids["app"]); e.GetPodUid() != fmt.Sprint("uid-", i) {
 			t.Errorf("got %v", e)
