@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 )
 
 // Options say what is read of a log.
@@ -22,6 +23,12 @@ type Options struct {
 	Follow bool
 	// Running tells whether the container runs. It is asked while following, when nothing was written for a second.
 	Running func(ctx context.Context) (bool, error)
+	// Since leaves out what was written before; the zero time leaves out nothing. Of the last Tail lines, not the last Tail since.
+	Since time.Time
+	// Timestamps puts before each line when it was written, as the runtime says it, and a space.
+	Timestamps bool
+	// Limit ends the log after so many bytes, in the middle of a line; 0 is no limit.
+	Limit int64
 }
 
 // Read writes to out what a container has written, oldest first, without what the runtime puts before each line: of all
@@ -31,7 +38,17 @@ type Options struct {
 // It fails when there is no file, or one cannot be read or is no log, with an error of Running or of out, and with that of ctx.
 func Read(ctx context.Context, log string, o Options, out io.Writer) error {
 	r := &reader{log: log, out: bufio.NewWriter(out)}
+	r.print = (&printer{out: r.out, since: o.Since, timestamps: o.Timestamps, limited: o.Limit > 0, left: o.Limit}).line()
 	defer r.close()
+	err := r.read(ctx, o)
+	if errors.Is(err, errLimit) {
+		return r.out.Flush()
+	}
+	return err
+}
+
+// read reads all that is asked for.
+func (r *reader) read(ctx context.Context, o Options) error {
 	if err := r.readAll(ctx, o.Tail); err != nil {
 		return err
 	}
@@ -47,6 +64,8 @@ func Read(ctx context.Context, log string, o Options, out io.Writer) error {
 type reader struct {
 	log string
 	out *bufio.Writer
+	// print writes what is shown of a line.
+	print func(line []byte) error
 	// current is the newest file that was read from; nil when there is none.
 	current *source
 	// former is the one before, to which the runtime may still have had a line to write when it was put aside.
@@ -165,25 +184,6 @@ func (r *reader) seekTail(older []Rotated, tail int64) (needed []Rotated, skip i
 		tail -= lines
 	}
 	return older[first:], skip, nil
-}
-
-// print writes the text of a line.
-func (r *reader) print(line []byte) error {
-	_, err := r.out.Write(text(line))
-	return err
-}
-
-// text is what a container wrote of a line of its log: TIME STREAM TAGS TEXT. A line with the tag P goes on in the next one. What
-// is no such line is shown as it is.
-func text(line []byte) []byte {
-	fields := bytes.SplitN(line, []byte(" "), 4)
-	if len(fields) < 4 || (string(fields[1]) != "stdout" && string(fields[1]) != "stderr") {
-		return line
-	}
-	if tag, _, _ := bytes.Cut(fields[2], []byte(":")); string(tag) == "P" {
-		return bytes.TrimSuffix(fields[3], []byte("\n"))
-	}
-	return fields[3]
 }
 
 // source is a file that is read line by line.

@@ -32,9 +32,14 @@ func Until(ctx context.Context, listener net.Listener, handler http.Handler, log
 		Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout,
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
+	return until(ctx, listener, server.Serve, server)
+}
+
+// until has serve serve on listener until ctx ends, and then the server shut down.
+func until(ctx context.Context, listener net.Listener, serve func(net.Listener) error, server *http.Server) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve HTTP on %s: %w", listener.Addr(), err)
 		}
 		return nil

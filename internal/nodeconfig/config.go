@@ -163,8 +163,13 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 		decoded, fileErrs := Decode(path, data)
 		errs = append(errs, fileErrs...)
 		cfg.File, cfg.Kubelet, cfg.Unsupported = path, decoded.Kubelet, decoded.unsupported(service)
+		cfg.APIAddress = apiAddress(&cfg, decoded.index)
 	} else {
 		setDefaults(&cfg.Kubelet, index{})
+		cfg.APIAddress = apiAddress(&cfg, index{})
+	}
+	if service == SyncLoop && len(errs) == 0 {
+		errs = append(errs, exposed(&cfg)...)
 	}
 	if len(errs) > 0 {
 		return Config{}, errs

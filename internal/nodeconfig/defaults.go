@@ -75,7 +75,7 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration, set index) {
 	setDefault(&cfg.ContentType, runtime.ContentTypeProtobuf)
 	setDefault(&cfg.ContainerLogMaxSize, "10Mi")
 
-	setPointer(&cfg.EnableServer, true)
+	setServerDefaults(cfg)
 	setPointer(&cfg.HealthzPort, 10248)
 	setPointer(&cfg.ResolverConfig, "/etc/resolv.conf")
 	setPointer(&cfg.SerializeImagePulls, ptr.Deref(cfg.MaxParallelImagePulls, 1) < 2)
@@ -130,7 +130,9 @@ func setPointer[T any](field **T, value T) {
 
 // resolvePaths makes relative paths in the file relative to the file, as the kubelet does.
 func resolvePaths(file string, cfg *kubeletconfigv1beta1.KubeletConfiguration) {
-	for _, path := range []*string{&cfg.StaticPodPath, &cfg.PodLogsDir, cfg.ResolverConfig} {
+	for _, path := range []*string{
+		&cfg.StaticPodPath, &cfg.PodLogsDir, cfg.ResolverConfig, &cfg.TLSCertFile, &cfg.TLSPrivateKeyFile, &cfg.Authentication.X509.ClientCAFile,
+	} {
 		if *path != "" && !filepath.IsAbs(*path) {
 			*path = filepath.Join(filepath.Dir(file), *path)
 		}

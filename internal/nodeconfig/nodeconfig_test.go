@@ -146,7 +146,7 @@ func TestEveryUnsupportedFieldIsNamedByOneService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{":3: authentication", ":11: authorization", ":39: rotateCertificates"} {
+	for _, line := range []string{":24: healthzBindAddress", ":29: logging"} {
 		if named[file+line] != SyncLoop {
 			t.Errorf("%s is not named by syncloop: %v", line, named)
 		}

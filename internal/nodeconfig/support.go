@@ -22,6 +22,8 @@ var supported = []string{
 	"address", "allowedUnsafeSysctls", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS", "clusterDNS", "clusterDomain", "configMapAndSecretChangeDetectionStrategy", "cpuCFSQuota", "cpuCFSQuotaPeriod", "crashLoopBackOff", "enforceNodeAllocatable",
 	"imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge", "imageServiceEndpoint", "maxParallelImagePulls", "podLogsDir", "podPidsLimit", "readOnlyPort", "resolvConf", "seccompDefault",
 	"serializeImagePulls", "singleProcessOOMKill", "userNamespaces", "syncFrequency", "localStorageCapacityIsolation", "volumeStatsAggPeriod",
+	"authentication", "authorization", "enableDebuggingHandlers", "enableProfilingHandler", "enableServer", "enableSystemLogHandler", "port", "serverTLSBootstrap",
+	"streamingConnectionIdleTimeout", "tlsCertFile", "tlsCipherSuites", "tlsMinVersion", "tlsPrivateKeyFile",
 	// nodestatus
 	"evictionHard", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
 	"nodeLeaseDurationSeconds", "nodeStatusMaxImages", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "podCIDR", "podsPerCore", "providerID", "registerNode", "registerWithTaints", "rotateCertificates", "systemReserved",

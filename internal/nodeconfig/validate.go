@@ -31,6 +31,7 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateUserNamespaces(cfg, errs)
 	validateImageCollection(cfg, errs)
 	validateCgroups(cfg, errs)
+	validateServer(cfg, errs)
 	if known := []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON}; !slices.Contains(known, cfg.ContentType) {
 		errs.add("contentType", fmt.Sprintf("is %q, must be %s", cfg.ContentType, strings.Join(known, " or ")))
 	}

@@ -169,8 +169,9 @@ type engine struct {
 	dead    *containergc.Collector
 	metrics *metrics.Metrics
 	counts  *enginemetrics.Metrics
-	// readOnly is nil when the read-only API is off.
+	// readOnly is nil when the read-only API is off, and api when the authenticated one is.
 	readOnly net.Listener
+	api      *nodeAPI
 }
 
 func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, to connections, counted *metrics.Metrics) (*engine, error) {
@@ -263,9 +264,12 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Pods: e.store.Census, Workers: e.pool.Census, LastTurn: func() time.Time { return e.loop.Health().LastTurn },
 	})
 	if cfg.Kubelet.ReadOnlyPort != 0 {
-		if e.readOnly, err = httpapi.Listen(ctx, cfg.Kubelet.Address, cfg.Kubelet.ReadOnlyPort); err != nil {
+		if e.readOnly, err = httpapi.ListenReadOnly(ctx, nodeconfig.ReadOnlyAddress(&cfg.Kubelet), cfg.Kubelet.ReadOnlyPort); err != nil {
 			return nil, err
 		}
+	}
+	if e.api, err = nodeAPIOf(ctx, e, askNode); err != nil {
+		return nil, err
 	}
 	return e, nil
 }
@@ -307,14 +311,11 @@ func (e *engine) serve(ctx context.Context) error {
 			More: map[string]prometheus.Gatherer{metrics.ProbesPath: e.counts.Probes()},
 		})
 	})
+	told := httpapi.Config{Pods: e.store, Health: e.loop.Health, Stats: e.stats.Summary, Gatherer: e.metrics.Registry, Metrics: e.counts, Logger: e.logger}
 	if e.readOnly != nil {
-		group.Go(func() error {
-			handler := httpapi.Handler(httpapi.Config{
-				Pods: e.store, Health: e.loop.Health, Gatherer: e.metrics.Registry, Metrics: e.counts, Logger: e.logger,
-			})
-			return httpserve.Until(ctx, e.readOnly, handler, e.logger)
-		})
+		group.Go(func() error { return httpserve.Until(ctx, e.readOnly, httpapi.ReadOnly(told), e.logger) })
 	}
+	group.Go(func() error { return e.api.run(ctx, e, told) })
 	err := group.Wait()
 	e.stop()
 	e.pool.Wait()

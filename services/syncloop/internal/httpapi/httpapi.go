@@ -1,35 +1,43 @@
-// Package httpapi serves the kubelet's read-only HTTP API, so that what reads a kubelet's pods reads Quartet's:
+// Package httpapi serves the kubelet's HTTP API, so that what asks a kubelet may ask Quartet. There are two servers. The one that
+// is authenticated has everything, and each path lets in who may do to the Node what the package apiauth asks an API server about:
 //
-//	/pods               v1.PodList in JSON, of the pods that a source names, with full status
-//	/healthz            "ok", or 500 and a line for each reason
-//	/healthz/syncloop   the same of the sync loop alone
-//	/metrics            the metrics of syncloop, in Prometheus' formats
-//	/metrics/probes     those of probes
+//	/pods, /runningpods/             v1.PodList in JSON: of the pods that a source names, with full status; of what the runtime runs
+//	/healthz, /healthz/ping, log, syncloop   "ok", or 500 and a line for each reason
+//	/metrics, /metrics/probes        the metrics of syncloop and of its probes, in Prometheus' formats
+//	/stats/summary, /metrics/resource   what the node, its pods and their containers use, in JSON and as metrics
+//	/configz                         the configuration, without what may be secret in it
+//	/containerLogs/NAMESPACE/POD/CONTAINER   what a container has written
+//	/exec, /attach, /portForward     streams to containers, over SPDY and WebSocket
+//	/run                             runs a command and answers what it prints
+//	/checkpoint                      has the runtime save a container
+//	/logs/                           the files below /var/log
+//	/debug/pprof/                    profiles of syncloop
 //
-// It has neither TLS nor authentication, so it is served on the loopback interface and nowhere else.
+// The read-only one has of these what changes nothing and tells of no container what it has inside: /pods, /healthz, /metrics and /stats. It
+// has neither TLS nor authentication, so it is served on the loopback interface and nowhere else.
+//
+// What a path is allowed by, counted as and bounded by stands beside it in one table, and not in what reads paths: there is no path
+// that is one thing to the check and another to the handler.
 package httpapi
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 )
 
 // Pods tells the pods that a source names, with their status; it fails with podstore.NotReadyError.
@@ -37,86 +45,124 @@ type Pods interface {
 	Pods() ([]*v1.Pod, error)
 }
 
-// Listen listens on address and port, fields of the KubeletConfiguration. It fails when the address is not the loopback
-// interface's, and names who to look for when the port is taken.
-func Listen(ctx context.Context, address string, port int32) (net.Listener, error) {
-	ip := net.ParseIP(address)
-	if ip == nil || !ip.IsLoopback() {
-		return nil, fmt.Errorf("readOnlyPort %d on address %q: the read-only API has no TLS and is served on the loopback interface only: "+
-			"set address to 127.0.0.1, or readOnlyPort to 0 to leave it off", port, address)
-	}
+// Listen listens on address and port, fields of the KubeletConfiguration, for the server that field is the port of. It names who to
+// look for when the port is taken.
+func Listen(ctx context.Context, field, address string, port int32) (net.Listener, error) {
 	at := net.JoinHostPort(address, strconv.Itoa(int(port)))
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("readOnlyPort: %s is taken by another process (a kubelet, or another node of Quartet? \"ss -ltnp sport = :%d\" names it): "+
-			"stop that, set readOnlyPort to another port, or to 0 to leave the read-only API off: %w", at, port, err)
+		return nil, fmt.Errorf("%s: %s is taken by another process (a kubelet, or another node of Quartet? \"ss -ltnp sport = :%d\" names it): "+
+			"stop that, set %s to another port, or leave this API off by readOnlyPort: 0 or enableServer: false: %w", field, at, port, field, err)
 	case err != nil:
-		return nil, fmt.Errorf("readOnlyPort: listen on %s: %w", at, err)
+		return nil, fmt.Errorf("%s: listen on %s: %w", field, at, err)
 	}
 	return listener, nil
 }
 
-// Config is what the API tells.
+// ListenReadOnly is Listen for the read-only API. It fails when the address is not the loopback interface's.
+func ListenReadOnly(ctx context.Context, address string, port int32) (net.Listener, error) {
+	if ip := net.ParseIP(address); ip == nil || !ip.IsLoopback() {
+		return nil, fmt.Errorf("readOnlyPort %d on address %q: the read-only API has no TLS and is served on the loopback interface only", port, address)
+	}
+	return Listen(ctx, "readOnlyPort", address, port)
+}
+
+// Config is what both servers tell.
 type Config struct {
 	Pods   Pods
 	Health func() loop.Health
+	// Stats reads what the node and its pods use.
+	Stats func(ctx context.Context) (*statsv1alpha1.Summary, error)
 	// Gatherer has the metrics of the process. Metrics counts the requests.
 	Gatherer prometheus.Gatherer
 	Metrics  *metrics.Metrics
 	Logger   *slog.Logger
 }
 
-// maxScrapes is how many scrapes may run at once, so that those that pile up cost no memory.
-const maxScrapes = 4
+const (
+	// maxScrapes is how many scrapes may run at once, so that those that pile up cost no memory.
+	maxScrapes = 4
+	// answerTimeout bounds the writing of an answer: long enough for a slow reader of the pods of a full node.
+	answerTimeout = 30 * time.Second
+	// maxBody bounds what is read of the body of a request, of which nothing is used.
+	maxBody = 64 << 10
+)
 
-// Handler returns the API.
-func Handler(cfg Config) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) { servePods(w, cfg.Pods, cfg.Logger) })
-	mux.HandleFunc("GET /pods/", func(w http.ResponseWriter, _ *http.Request) { servePods(w, cfg.Pods, cfg.Logger) })
-	serveHealth := func(w http.ResponseWriter, _ *http.Request) { serveHealth(w, cfg.Health(), cfg.Logger) }
-	mux.HandleFunc("GET /healthz", serveHealth)
-	mux.HandleFunc("GET /healthz/syncloop", serveHealth)
+// route is a path of a server.
+type route struct {
+	// pattern is http.ServeMux's.
+	pattern string
+	// path is what requests are counted as.
+	path string
+	// subresources are those of the Node: who may do to one of them what the method says may ask.
+	subresources []string
+	// long is true for answers that take as long as the client wants. They have no deadline but the handler's own.
+	long    bool
+	handler http.HandlerFunc
+}
+
+// common has the routes of both servers.
+func common(cfg Config) []route {
+	h := reads{cfg}
 	options := promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
 	}
-	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Gatherer, options))
-	mux.Handle("GET /metrics/probes", promhttp.HandlerFor(cfg.Metrics.Probes(), options))
-	return cfg.Metrics.Handler(mux, "pods", "healthz", "metrics", "metrics/probes")
-}
-
-func servePods(w http.ResponseWriter, pods Pods, logger *slog.Logger) {
-	all, err := pods.Pods()
-	var notReady *podstore.NotReadyError
-	if errors.As(err, &notReady) {
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: make([]v1.Pod, 0, len(all))}
-	for _, pod := range all {
-		list.Items = append(list.Items, *pod)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(&list); err != nil {
-		logger.Debug("the list of pods could not be written", telemetry.KeyError, err)
+	used := prometheus.NewRegistry()
+	used.MustRegister(newResourceMetrics(h))
+	health, pods, figures := []string{"healthz", "proxy"}, []string{"pods", "proxy"}, []string{"metrics"}
+	return []route{
+		{pattern: "GET /pods", path: "pods", subresources: pods, handler: h.pods},
+		{pattern: "GET /pods/{$}", path: "pods", subresources: pods, handler: h.pods},
+		{pattern: "GET /healthz", path: "healthz", subresources: health, handler: h.syncloop},
+		{pattern: "GET /healthz/syncloop", path: "healthz", subresources: health, handler: h.syncloop},
+		{pattern: "GET /healthz/ping", path: "healthz", subresources: health, handler: h.ping},
+		{pattern: "GET /healthz/log", path: "healthz", subresources: health, handler: h.ping},
+		{pattern: "GET /metrics", path: "metrics", subresources: figures, handler: promhttp.HandlerFor(cfg.Gatherer, options).ServeHTTP},
+		{pattern: "GET /metrics/probes", path: "metrics/probes", subresources: figures, handler: promhttp.HandlerFor(cfg.Metrics.Probes(), options).ServeHTTP},
+		{pattern: "GET /metrics/resource", path: "metrics/resource", subresources: figures, handler: promhttp.HandlerFor(used, options).ServeHTTP},
+		{pattern: "GET /stats/summary", path: "stats", subresources: []string{"stats"}, handler: h.summary},
 	}
 }
 
-func serveHealth(w http.ResponseWriter, health loop.Health, logger *slog.Logger) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	text := "ok"
-	if !health.Healthy {
-		w.WriteHeader(http.StatusInternalServerError)
-		text = "unhealthy:\n" + strings.Join(health.Reasons, "\n") + "\n"
+// ReadOnly returns the read-only API.
+func ReadOnly(cfg Config) http.Handler {
+	return serve(cfg.Metrics, metrics.ReadOnly, common(cfg), func(next http.Handler, _ ...string) http.Handler { return next })
+}
+
+// Guard lets those ask next who may do to one of the Node's subresources what the method says.
+type Guard func(next http.Handler, subresources ...string) http.Handler
+
+// serve makes one handler of routes. What none of them has is answered only to who may do everything with the Node.
+func serve(counts *metrics.Metrics, server metrics.Server, routes []route, guard Guard) http.Handler {
+	mux := http.NewServeMux()
+	for _, r := range routes {
+		handler := guard(r.handler, r.subresources...)
+		if !r.long {
+			handler = bounded(handler)
+		}
+		mux.Handle(r.pattern, counts.HTTP(server, r.path, r.long, handler))
 	}
-	if _, err := w.Write([]byte(text)); err != nil {
-		logger.Debug("the health could not be written", telemetry.KeyError, err)
-	}
+	// The mux answers that there is no such path, or no such method.
+	others := counts.HTTP(server, metrics.OtherPath, false, bounded(guard(mux, "proxy")))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if _, pattern := mux.Handler(r); pattern == "" {
+			others.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// bounded gives an answer so much time and no more.
+func bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		deadline := time.Now().Add(answerTimeout)
+		rc := http.NewResponseController(w)
+		// A writer without deadlines is a test's.
+		_, _ = rc.SetReadDeadline(deadline), rc.SetWriteDeadline(deadline)
+		next.ServeHTTP(w, r)
+	})
 }

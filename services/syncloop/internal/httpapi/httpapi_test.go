@@ -10,12 +10,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
@@ -33,10 +36,44 @@ type pods struct {
 
 func (p pods) Pods() ([]*v1.Pod, error) { return p.list, p.err }
 
+// used is what a pod of one container uses.
+func used(context.Context) (*statsv1alpha1.Summary, error) {
+	at := metav1.NewTime(time.Unix(1_700_000_000, 0))
+	cpu := &statsv1alpha1.CPUStats{Time: at, UsageCoreNanoSeconds: ptr.To[uint64](1_500_000_000)}
+	return &statsv1alpha1.Summary{
+		Node: statsv1alpha1.NodeStats{NodeName: "node-1", CPU: cpu, Fs: &statsv1alpha1.FsStats{}},
+		Pods: []statsv1alpha1.PodStats{{
+			PodRef: statsv1alpha1.PodReference{Name: "web", Namespace: "default"}, Network: &statsv1alpha1.NetworkStats{},
+			Containers: []statsv1alpha1.ContainerStats{{
+				Name: "main", StartTime: at, CPU: cpu, Memory: &statsv1alpha1.MemoryStats{Time: at, WorkingSetBytes: ptr.To[uint64](7)},
+			}},
+		}},
+	}, nil
+}
+
+func TestWhatIsUsed(t *testing.T) {
+	url := serve(t, pods{}, loop.Health{Healthy: true})
+	for path, want := range map[string]string{
+		"/stats/summary": `"fs":{`,
+		"/stats/summary?only_cpu_and_memory=true":      `"workingSetBytes":7`,
+		"/metrics/resource":                            `container_cpu_usage_seconds_total{container="main",namespace="default",pod="web"} 1.5 1700000000000`,
+		"/metrics/resource?the-same-again=to-be-sure":  `resource_scrape_error 0`,
+		"/metrics/resource?the-same-again=for-memory":  `container_memory_working_set_bytes{container="main",namespace="default",pod="web"} 7 1700000000000`,
+		"/metrics/resource?the-same-again=for-a-start": `container_start_time_seconds{container="main",namespace="default",pod="web"} 1.7e+09`,
+	} {
+		if code, body, _ := get(t, url+path); code != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%s: got %d %s, want %s", path, code, body, want)
+		}
+	}
+	if _, body, _ := get(t, url+"/stats/summary?only_cpu_and_memory=true"); strings.Contains(body, `"fs"`) || strings.Contains(body, `"network"`) {
+		t.Errorf("got %s", body)
+	}
+}
+
 // serve serves over a real socket and returns the base URL.
 func serve(t *testing.T, p httpapi.Pods, health loop.Health) string {
 	t.Helper()
-	listener, err := httpapi.Listen(t.Context(), "127.0.0.1", 0)
+	listener, err := httpapi.ListenReadOnly(t.Context(), "127.0.0.1", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,8 +82,8 @@ func serve(t *testing.T, p httpapi.Pods, health loop.Health) string {
 	logger := slog.New(slog.DiscardHandler)
 	go func() {
 		registry := prometheus.NewRegistry()
-		done <- httpserve.Until(ctx, listener, httpapi.Handler(httpapi.Config{
-			Pods: p, Health: func() loop.Health { return health }, Gatherer: registry, Metrics: metrics.New(registry), Logger: logger,
+		done <- httpserve.Until(ctx, listener, httpapi.ReadOnly(httpapi.Config{
+			Pods: p, Health: func() loop.Health { return health }, Stats: used, Gatherer: registry, Metrics: metrics.New(registry), Logger: logger,
 		}), logger)
 	}()
 	t.Cleanup(func() {
@@ -177,13 +214,13 @@ func TestItIsReadOnlyAndHasNothingElse(t *testing.T) {
 
 func TestListenRefusesWhatOthersCanReach(t *testing.T) {
 	for _, address := range []string{"0.0.0.0", "192.0.2.1", "::", "localhost", ""} {
-		l, err := httpapi.Listen(t.Context(), address, 10255)
+		l, err := httpapi.ListenReadOnly(t.Context(), address, 10255)
 		if err == nil {
 			_ = l.Close() // the test has failed already
 			t.Errorf("listens on %q", address)
 			continue
 		}
-		for _, word := range []string{"readOnlyPort", "address", "127.0.0.1"} {
+		for _, word := range []string{"readOnlyPort", "address", "loopback"} {
 			if !strings.Contains(err.Error(), word) {
 				t.Errorf("%q: the error does not say %s: %v", address, word, err)
 			}
@@ -192,7 +229,7 @@ func TestListenRefusesWhatOthersCanReach(t *testing.T) {
 }
 
 func TestListenNamesAPortThatIsTaken(t *testing.T) {
-	first, err := httpapi.Listen(t.Context(), "127.0.0.1", 0)
+	first, err := httpapi.ListenReadOnly(t.Context(), "127.0.0.1", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +239,7 @@ func TestListenNamesAPortThatIsTaken(t *testing.T) {
 		}
 	}()
 	port := first.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // it is a TCP listener
-	_, err = httpapi.Listen(t.Context(), "127.0.0.1", int32(port))
+	_, err = httpapi.ListenReadOnly(t.Context(), "127.0.0.1", int32(port))
 	if err == nil || !strings.Contains(err.Error(), strconv.Itoa(port)) || !strings.Contains(err.Error(), "readOnlyPort") {
 		t.Errorf("got %v", err)
 	}

@@ -40,7 +40,8 @@ func everything() *prometheus.Registry {
 	})
 	m.ImageCollected(metrics.CollectedForSpace)
 	m.ImageCollectionFailed("ImageGCFailed")
-	m.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	metrics.CollectServingCertificate(registry, func() time.Time { return time.Time{} }, func() int64 { return 0 })
+	m.HTTP(metrics.ReadWrite, "pods", false, http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 	metrics.CollectLogs(registry, func() []metrics.LogUsage { return []metrics.LogUsage{{Container: "web", Bytes: 1}} })
 	metrics.Collect(registry, metrics.Sources{
 		Pods: func() metrics.Census {

@@ -2,21 +2,27 @@ package metrics
 
 import (
 	"net/http"
-	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// Server is one of the HTTP servers, by the kubelet's name for it.
+type Server string
+
+// The servers.
 const (
-	// readOnly and notLongRunning are the kubelet's labels for what is asked of a read-only server: it has neither exec nor
-	// attach, which run for long.
-	readOnly       = "readonly"
-	notLongRunning = "false"
-	// other is a path or a method that the server does not have: what a client makes up makes no new series.
-	other = "other"
+	// ReadOnly asks nobody who they are, ReadWrite everybody.
+	ReadOnly  Server = "readonly"
+	ReadWrite Server = "readwrite"
 )
+
+// OtherPath is the path of requests for what a server does not have: what a client makes up makes no new series.
+const OtherPath = "other"
+
+// otherMethod is any method that is not HTTP's.
+const otherMethod = "other"
 
 // httpMetrics is what the kubelet counts of its HTTP servers.
 type httpMetrics struct {
@@ -28,23 +34,17 @@ type httpMetrics struct {
 func newHTTPMetrics(f factory) httpMetrics {
 	labels := []string{"method", "path", "server_type", "long_running"}
 	return httpMetrics{
-		requests: f.counters(kubelet, "http_requests_total", "Requests to the read-only API, by method and the first part of the path.", labels...),
-		duration: f.histograms(kubelet, "http_requests_duration_seconds", "Duration of requests to the read-only API.", prometheus.DefBuckets, labels...),
-		inFlight: f.gauges(kubelet, "http_inflight_requests", "Requests to the read-only API that are being answered.", labels...),
+		requests: f.counters(kubelet, "http_requests_total", "Requests to the HTTP APIs, by method, the first part of the path, and which of the two APIs.", labels...),
+		duration: f.histograms(kubelet, "http_requests_duration_seconds", "Duration of requests to the HTTP APIs.", prometheus.DefBuckets, labels...),
+		inFlight: f.gauges(kubelet, "http_inflight_requests", "Requests to the HTTP APIs that are being answered.", labels...),
 	}
 }
 
-// Handler counts and times what next answers. Paths are the paths that it knows, or their first parts.
-func (m *Metrics) Handler(next http.Handler, paths ...string) http.Handler {
+// HTTP counts and times what next answers, as requests for a path of a server. Long is said of those that take as long as the client
+// wants.
+func (m *Metrics) HTTP(server Server, path string, long bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		path := strings.TrimPrefix(r.URL.Path, "/")
-		if !slices.Contains(paths, path) {
-			path, _, _ = strings.Cut(path, "/")
-		}
-		if !slices.Contains(paths, path) {
-			path = other
-		}
-		labels := []string{methodLabel(r.Method), path, readOnly, notLongRunning}
+		labels := []string{methodLabel(r.Method), path, string(server), strconv.FormatBool(long)}
 		m.http.requests.WithLabelValues(labels...).Inc()
 		inFlight := m.http.inFlight.WithLabelValues(labels...)
 		inFlight.Inc()
@@ -60,6 +60,6 @@ func methodLabel(method string) string {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions, http.MethodTrace, http.MethodConnect:
 		return method
 	default:
-		return other
+		return otherMethod
 	}
 }

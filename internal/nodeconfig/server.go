@@ -1,0 +1,139 @@
+package nodeconfig
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// anyAddress is where the authenticated API of a node of a cluster is served when the file sets no address, as the kubelet's is.
+const anyAddress = "0.0.0.0"
+
+// setServerDefaults gives the fields of the authenticated API the kubelet's values.
+func setServerDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
+	setPointer(&cfg.EnableServer, true)
+	setPointer(&cfg.EnableDebuggingHandlers, true)
+	setPointer(&cfg.EnableSystemLogHandler, true)
+	setPointer(&cfg.EnableProfilingHandler, true)
+	setPointer(&cfg.Authentication.Anonymous.Enabled, false)
+	setPointer(&cfg.Authentication.Webhook.Enabled, true)
+	setDefault(&cfg.Authentication.Webhook.CacheTTL, metav1.Duration{Duration: 2 * time.Minute})
+	setDefault(&cfg.Authorization.Mode, kubeletconfigv1beta1.KubeletAuthorizationModeWebhook)
+	setDefault(&cfg.Authorization.Webhook.CacheAuthorizedTTL, metav1.Duration{Duration: 5 * time.Minute})
+	setDefault(&cfg.Authorization.Webhook.CacheUnauthorizedTTL, metav1.Duration{Duration: 30 * time.Second})
+}
+
+// apiAddress is where the authenticated API is served: the address of the file, and without one, on a node of a cluster, every
+// address of the machine, for the API server calls it.
+func apiAddress(cfg *Config, set index) string {
+	if cfg.Kubeconfig != "" && !set.has("address") {
+		return anyAddress
+	}
+	return cfg.Kubelet.Address
+}
+
+// ReadOnlyAddress is where the read-only API is served, which asks nobody who they are: the address of the file if only this machine
+// reaches it, else the loopback address.
+func ReadOnlyAddress(cfg *kubeletconfigv1beta1.KubeletConfiguration) string {
+	if ip := net.ParseIP(cfg.Address); ip != nil && ip.IsLoopback() {
+		return cfg.Address
+	}
+	return DefaultAddressIP
+}
+
+// validateServer reports what the authenticated API cannot work with, or must not.
+func validateServer(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	if _, err := TLSVersion(cfg.TLSMinVersion); err != nil {
+		errs.add("tlsMinVersion", err.Error())
+	}
+	for i, name := range cfg.TLSCipherSuites {
+		if _, err := CipherSuites([]string{name}); err != nil {
+			errs.add(fmt.Sprintf("tlsCipherSuites[%d]", i), err.Error())
+		}
+	}
+	switch {
+	case cfg.TLSCertFile != "" && cfg.TLSPrivateKeyFile == "":
+		errs.add("tlsCertFile", "needs tlsPrivateKeyFile beside it")
+	case cfg.TLSCertFile == "" && cfg.TLSPrivateKeyFile != "":
+		errs.add("tlsPrivateKeyFile", "needs tlsCertFile beside it")
+	}
+	for field, ttl := range map[string]time.Duration{
+		"authentication.webhook.cacheTTL":            cfg.Authentication.Webhook.CacheTTL.Duration,
+		"authorization.webhook.cacheAuthorizedTTL":   cfg.Authorization.Webhook.CacheAuthorizedTTL.Duration,
+		"authorization.webhook.cacheUnauthorizedTTL": cfg.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
+	} {
+		if ttl < 0 {
+			errs.add(field, fmt.Sprintf("is %s, must be 0 or more", ttl))
+		}
+	}
+	always := kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow
+	modes := []kubeletconfigv1beta1.KubeletAuthorizationMode{kubeletconfigv1beta1.KubeletAuthorizationModeWebhook, always}
+	if !slices.Contains(modes, cfg.Authorization.Mode) {
+		errs.add("authorization.mode", fmt.Sprintf("is %q, must be Webhook or AlwaysAllow", cfg.Authorization.Mode))
+	}
+	if cfg.ReadOnlyPort != 0 && cfg.ReadOnlyPort == cfg.Port && *cfg.EnableServer {
+		errs.add("readOnlyPort", fmt.Sprintf("is %d, as port: must be another, or 0", cfg.ReadOnlyPort))
+	}
+}
+
+// tlsVersions has the names of the versions of TLS.
+var tlsVersions = map[string]uint16{
+	"VersionTLS10": tls.VersionTLS10, "VersionTLS11": tls.VersionTLS11, "VersionTLS12": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13,
+}
+
+// TLSVersion returns the version of TLS that has a name, as crypto/tls names it; 1.2 for none.
+func TLSVersion(name string) (uint16, error) {
+	if name == "" {
+		return tls.VersionTLS12, nil
+	}
+	version, ok := tlsVersions[name]
+	if !ok {
+		return 0, fmt.Errorf("is %q, must be VersionTLS10, VersionTLS11, VersionTLS12 or VersionTLS13", name)
+	}
+	return version, nil
+}
+
+// CipherSuites returns the cipher suites that have names, as crypto/tls names them; nil for none, which is the choice of crypto/tls.
+func CipherSuites(names []string) ([]uint16, error) {
+	var suites []uint16
+	for _, name := range names {
+		id, ok := cipherSuite(name)
+		if !ok {
+			return nil, fmt.Errorf("there is no cipher suite %q: name one of https://pkg.go.dev/crypto/tls#pkg-constants, as TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", name)
+		}
+		suites = append(suites, id)
+	}
+	return suites, nil
+}
+
+// cipherSuite returns a cipher suite by its name, or by the one that two of them had before.
+func cipherSuite(name string) (uint16, bool) {
+	if strings.HasSuffix(name, "_WITH_CHACHA20_POLY1305") {
+		name += "_SHA256"
+	}
+	for _, suite := range slices.Concat(tls.CipherSuites(), tls.InsecureCipherSuites()) {
+		if suite.Name == name {
+			return suite.ID, true
+		}
+	}
+	return 0, false
+}
+
+// exposed reports a configuration that lets whoever reaches this machine by the network do everything.
+func exposed(cfg *Config) []error {
+	k := &cfg.Kubelet
+	if !*k.EnableServer || !*k.Authentication.Anonymous.Enabled || k.Authorization.Mode != kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow ||
+		net.ParseIP(cfg.APIAddress).IsLoopback() {
+		return nil
+	}
+	at := net.JoinHostPort(cfg.APIAddress, strconv.Itoa(int(k.Port)))
+	return []error{fmt.Errorf("%s: authentication.anonymous.enabled with authorization.mode AlwaysAllow lets everybody who reaches %s run what they like in the "+
+		"containers of this node: leave one of the two out, or set address to 127.0.0.1", cfg.File, at)}
+}

@@ -1,0 +1,97 @@
+package nodeconfig
+
+import (
+	"crypto/tls"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+func TestTheAuthenticatedAPIHasTheKubeletsDefaults(t *testing.T) {
+	k := parse(t, SyncLoop).Kubelet
+	if !*k.EnableServer || k.Port != 10250 || *k.Authentication.Anonymous.Enabled || !*k.Authentication.Webhook.Enabled ||
+		k.Authorization.Mode != kubeletconfigv1beta1.KubeletAuthorizationModeWebhook {
+		t.Errorf("got %+v and %+v on port %d", k.Authentication, k.Authorization, k.Port)
+	}
+	if got := k.Authentication.Webhook.CacheTTL.Duration.String() + " " + k.Authorization.Webhook.CacheAuthorizedTTL.Duration.String() + " " +
+		k.Authorization.Webhook.CacheUnauthorizedTTL.Duration.String(); got != "2m0s 5m0s 30s" {
+		t.Errorf("answers are kept for %s", got)
+	}
+}
+
+// TestWhereTheAPIsAreServed: the authenticated one where the file says, or where an API server reaches it; the other one on this
+// machine only, whatever is said.
+func TestWhereTheAPIsAreServed(t *testing.T) {
+	dir := t.TempDir()
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	noError(t, os.WriteFile(kubeconfig, []byte("x"), 0o600))
+	for _, c := range []struct {
+		address              string
+		member               bool
+		wantAPI, wantReading string
+	}{
+		{"", false, "127.0.0.1", "127.0.0.1"},
+		{"", true, "0.0.0.0", "127.0.0.1"},
+		{"127.0.0.2", true, "127.0.0.2", "127.0.0.2"},
+		{"192.0.2.7", true, "192.0.2.7", "127.0.0.1"},
+		{"::", false, "::", "127.0.0.1"},
+	} {
+		var args []string
+		if c.address != "" {
+			file := filepath.Join(dir, "kubelet.yaml")
+			noError(t, os.WriteFile(file, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\naddress: '"+c.address+"'\n"), 0o600))
+			args = append(args, "--config", file)
+		}
+		if c.member {
+			args = append(args, "--kubeconfig", kubeconfig)
+		}
+		cfg := parse(t, SyncLoop, args...)
+		if got := ReadOnlyAddress(&cfg.Kubelet); cfg.APIAddress != c.wantAPI || got != c.wantReading {
+			t.Errorf("address %q, member %v: got %s and %s, want %s and %s", c.address, c.member, cfg.APIAddress, got, c.wantAPI, c.wantReading)
+		}
+	}
+}
+
+// TestNobodyIsGivenEverythingByTheNetwork: without authentication and authorization the API is for this machine alone.
+func TestNobodyIsGivenEverythingByTheNetwork(t *testing.T) {
+	const open = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nauthentication: {anonymous: {enabled: true}}\nauthorization: {mode: AlwaysAllow}\n"
+	file := filepath.Join(t.TempDir(), "kubelet.yaml")
+	for rest, fine := range map[string]bool{"": true, "address: 0.0.0.0": false, "address: '::1'": true, "address: 0.0.0.0\nenableServer: false": true} {
+		noError(t, os.WriteFile(file, []byte(open+rest), 0o600))
+		_, err := Parse(SyncLoop, []string{"--hostname-override=node-1", "--config", file}, io.Discard)
+		if (err == nil) != fine {
+			t.Errorf("%q: got %v", rest, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "address to 127.0.0.1") {
+			t.Errorf("%q: %v does not say what to do", rest, err)
+		}
+		if _, err := Parse(PLEG, []string{"--hostname-override=node-1", "--config", file}, io.Discard); err != nil {
+			t.Errorf("%q: pleg does not serve it, and says %v", rest, err)
+		}
+	}
+}
+
+func TestNamesOfTLS(t *testing.T) {
+	suites, err := CipherSuites([]string{"TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"})
+	noError(t, err)
+	if want := []uint16{tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}; !slices.Equal(suites, want) {
+		t.Errorf("got %v, want %v", suites, want)
+	}
+	for name, want := range map[string]uint16{"": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13} {
+		if got, err := TLSVersion(name); got != want || err != nil {
+			t.Errorf("%q: got %d, %v", name, got, err)
+		}
+	}
+}
+
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

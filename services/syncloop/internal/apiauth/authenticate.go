@@ -1,0 +1,177 @@
+package apiauth
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+)
+
+// reason is an error whose text may be told to who asks: it has nothing of the machine, of the API server or of a credential.
+type reason struct {
+	text  string
+	cause error
+}
+
+func (r *reason) Error() string {
+	if r.cause == nil {
+		return r.text
+	}
+	return r.text + ": " + r.cause.Error()
+}
+
+func (r *reason) Unwrap() error { return r.cause }
+
+// publicReason is what of an error who asks is told.
+func publicReason(err error) string {
+	var r *reason
+	if errors.As(err, &r) {
+		return r.text
+	}
+	return "see the log of syncloop on the node"
+}
+
+// maxToken is how long a token may be: those of service accounts have about a thousand bytes, those of others some thousand.
+const maxToken = 64 << 10
+
+// credentialID is the key under which Kubernetes says which credential somebody has shown.
+const credentialID = "authentication.kubernetes.io/credential-id"
+
+// authenticate returns who asks: whom a client certificate is of, else whom a token is of, else nobody, where nobody is taken. A
+// credential that is wrong is not as good as none.
+func (g *Guard) authenticate(ctx context.Context, r *http.Request) (User, error) {
+	var problems []error
+	user, shown, err := g.certified(r)
+	switch {
+	case err != nil:
+		problems = append(problems, err)
+	case shown:
+		return known(user), nil
+	}
+	user, shown, err = g.tokenHolder(ctx, r)
+	switch {
+	case err != nil:
+		problems = append(problems, err)
+	case shown:
+		return known(user), nil
+	}
+	if len(problems) > 0 {
+		return User{}, errors.Join(problems...)
+	}
+	if g.cfg.Anonymous {
+		return User{Name: anonymousUser, Groups: []string{unauthenticatedGroup}}, nil
+	}
+	return User{}, &reason{text: "show a client certificate or a bearer token"}
+}
+
+// known adds the group of all who are known.
+func known(user User) User {
+	if !slices.Contains(user.Groups, authenticatedGroup) {
+		user.Groups = append(slices.Clone(user.Groups), authenticatedGroup)
+	}
+	return user
+}
+
+// certified returns whom the client certificate of a request is of; false without one, or where none is taken.
+func (g *Guard) certified(r *http.Request) (User, bool, error) {
+	if g.cfg.ClientCAs == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return User{}, false, nil
+	}
+	roots, ok := g.cfg.ClientCAs()
+	if !ok {
+		return User{}, false, &reason{text: "the node cannot read who signs client certificates"}
+	}
+	leaf := r.TLS.PeerCertificates[0]
+	intermediates := x509.NewCertPool()
+	for _, c := range r.TLS.PeerCertificates[1:] {
+		intermediates.AddCert(c)
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: intermediates, CurrentTime: g.cfg.Clock.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return User{}, false, &reason{text: "the client certificate is not taken", cause: fmt.Errorf("%q, valid from %s to %s: %w", leaf.Subject, leaf.NotBefore, leaf.NotAfter, err)}
+	}
+	if leaf.Subject.CommonName == "" {
+		return User{}, false, &reason{text: "the client certificate names nobody"}
+	}
+	sum := sha256.Sum256(leaf.Raw)
+	return User{
+		Name: leaf.Subject.CommonName, UID: uidOf(leaf), Groups: leaf.Subject.Organization,
+		Extra: map[string][]string{credentialID: {"X509SHA256=" + hex.EncodeToString(sum[:])}},
+	}, true, nil
+}
+
+// uidOf returns the UID that a certificate gives its user by the attribute 1.3.6.1.4.1.57683.2 of Kubernetes; empty without one.
+func uidOf(leaf *x509.Certificate) string {
+	of := asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
+	for _, name := range leaf.Subject.Names {
+		if uid, ok := name.Value.(string); ok && name.Type.Equal(of) {
+			return uid
+		}
+	}
+	return ""
+}
+
+// tokenAnswer is what the API server has said of a token.
+type tokenAnswer struct {
+	user  User
+	valid bool
+}
+
+// tokenHolder returns whom the bearer token of a request is of; false without one.
+func (g *Guard) tokenHolder(ctx context.Context, r *http.Request) (User, bool, error) {
+	token, ok := bearerToken(r.Header)
+	switch {
+	case !ok:
+		return User{}, false, nil
+	case g.cfg.Tokens == nil:
+		return User{}, false, &reason{text: "tokens are not taken"}
+	case len(token) > maxToken:
+		return User{}, false, &reason{text: "the token is too long"}
+	}
+	answer, err := g.tokens.get(ctx, token, func(ctx context.Context) (answer tokenAnswer, ttl ttl, err error) {
+		answer, err = g.reviewToken(ctx, token)
+		return answer, g.cfg.TokenTTL, err
+	})
+	switch {
+	case err != nil:
+		return User{}, false, &reason{text: "the API server, which knows tokens, has not answered", cause: err}
+	case !answer.valid:
+		return User{}, false, &reason{text: "the API server does not take the token"}
+	}
+	return answer.user, true, nil
+}
+
+// bearerToken takes the token out of a header; false when there is none.
+func bearerToken(header http.Header) (string, bool) {
+	scheme, token, ok := strings.Cut(strings.TrimSpace(header.Get("Authorization")), " ")
+	token = strings.TrimSpace(token)
+	return token, ok && strings.EqualFold(scheme, "bearer") && token != ""
+}
+
+// reviewToken asks the API server whom a token is of. The error has nothing of the token.
+func (g *Guard) reviewToken(ctx context.Context, token string) (tokenAnswer, error) {
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
+	var answer authenticationv1.TokenReview
+	if err := g.cfg.Tokens.Post().Resource("tokenreviews").Body(review).MaxRetries(maxRetries).Do(ctx).Into(&answer); err != nil {
+		return tokenAnswer{}, fmt.Errorf("asking whom a token is of: %w", err)
+	}
+	if !answer.Status.Authenticated || answer.Status.User.Username == "" {
+		return tokenAnswer{}, nil
+	}
+	of := answer.Status.User
+	user := User{Name: of.Username, UID: of.UID, Groups: of.Groups, Extra: make(map[string][]string, len(of.Extra))}
+	for key, values := range of.Extra {
+		user.Extra[key] = values
+	}
+	return tokenAnswer{user: user, valid: true}, nil
+}

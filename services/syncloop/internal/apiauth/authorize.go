@@ -1,0 +1,60 @@
+package apiauth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+)
+
+// maxRetries is how often the API server is asked again that has said when, by 429 and Retry-After; Timeout ends it before, mostly.
+const maxRetries = 3
+
+// authorize reports whether a user may do what a verb says to one of the Node's subresources. It fails when none is allowed and
+// one could not be asked about.
+func (g *Guard) authorize(ctx context.Context, user User, verb string, subresources []string) (bool, error) {
+	if g.cfg.Access == nil {
+		return true, nil
+	}
+	var errs []error
+	for _, subresource := range subresources {
+		allowed, err := g.mayAccess(ctx, user, verb, subresource)
+		if allowed {
+			return true, nil
+		}
+		errs = append(errs, err)
+	}
+	return false, errors.Join(errs...)
+}
+
+func (g *Guard) mayAccess(ctx context.Context, user User, verb, subresource string) (bool, error) {
+	spec := authorizationv1.SubjectAccessReviewSpec{
+		User: user.Name, UID: user.UID, Groups: user.Groups, Extra: make(map[string]authorizationv1.ExtraValue, len(user.Extra)),
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: g.cfg.NodeName},
+	}
+	for key, values := range user.Extra {
+		spec.Extra[key] = values
+	}
+	// Its keys are in order, so the same question is the same text.
+	question, err := json.Marshal(spec)
+	if err != nil {
+		return false, fmt.Errorf("asking whether an access is allowed: %w", err)
+	}
+	allowed, err := g.accesses.get(ctx, string(question), func(ctx context.Context) (allowed bool, ttl ttl, err error) {
+		review := &authorizationv1.SubjectAccessReview{Spec: spec}
+		var answer authorizationv1.SubjectAccessReview
+		if err := g.cfg.Access.Post().Resource("subjectaccessreviews").Body(review).MaxRetries(maxRetries).Do(ctx).Into(&answer); err != nil {
+			return false, 0, fmt.Errorf("asking whether %s may %s nodes/%s: %w", user.Name, verb, subresource, err)
+		}
+		if answer.Status.Allowed && !answer.Status.Denied {
+			return true, g.cfg.AllowedTTL, nil
+		}
+		return false, g.cfg.DeniedTTL, nil
+	})
+	if err != nil {
+		return false, &reason{text: "the API server, which knows what is allowed, has not answered", cause: err}
+	}
+	return allowed, nil
+}

@@ -1,0 +1,348 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+
+	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/livenode"
+)
+
+// TestKubectlThroughAnAPIServer: what kubectl has an API server ask a node, it gets from this one, over SPDY and over WebSocket.
+func TestKubectlThroughAnAPIServer(t *testing.T) {
+	r := newRemote(t)
+	r.run("streams", "/streams", "lines")
+	r.run("web", "/hello", "serve", "-message", "hello from afar")
+	for _, protocol := range []string{"websocket", "spdy"} {
+		t.Run(protocol, func(t *testing.T) {
+			r := r.over(t, protocol)
+			t.Run("exec", r.exec)
+			t.Run("port-forward", r.portForward)
+		})
+	}
+	t.Run("logs", r.logs)
+	t.Run("attach", r.attach)
+	t.Run("who asks", r.whoAsks)
+}
+
+// remote is kubectl for a cluster of which the node is one.
+type remote struct {
+	t                *testing.T
+	cluster          *cluster.Cluster
+	node, kubeconfig string
+	port             string
+	env              []string
+}
+
+func newRemote(t *testing.T) *remote {
+	t.Helper()
+	if _, err := os.Stat(kubectlPath()); err != nil {
+		t.Skipf("%v: run 'make test-tools' first", err)
+	}
+	r := &remote{t: t, node: nodeName(t), cluster: cluster.Start(t), port: freePort(t)}
+	r.kubeconfig = r.cluster.Kubeconfig(t, "admin", cluster.Masters)
+	// As kubeadm lets the API server use what nodes serve.
+	_, err := r.cluster.Client(t).RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "e2e:kubelet-api"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:kubelet-api-admin"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "kube-apiserver-kubelet-client"}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(t.TempDir(), "kubelet.yaml")
+	text := "address: 0.0.0.0\nport: " + r.port + "\nauthentication: {x509: {clientCAFile: " + r.authority() + "}}\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := node.StopServices(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if err := node.StopServices(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := node.Up(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	quartet(t, "up", "--detach", "--read-only-port", node.Port(), "--config", config, "--kubeconfig", r.cluster.Kubeconfig(t, cluster.NodeUser(r.node), cluster.Nodes))
+	awaitThat(t, "the Node says where its API is", func() bool {
+		found, err := r.cluster.Client(t).CoreV1().Nodes().Get(t.Context(), r.node, metav1.GetOptions{})
+		return err == nil && strconv.Itoa(int(found.Status.DaemonEndpoints.KubeletEndpoint.Port)) == r.port && len(found.Status.Addresses) > 0
+	})
+	return r
+}
+
+// authority is a file with the certificate of who signs the cluster's client certificates.
+func (r *remote) authority() string {
+	r.t.Helper()
+	config, err := clientcmd.LoadFromFile(r.kubeconfig)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	file := filepath.Join(r.t.TempDir(), "ca.crt")
+	for _, c := range config.Clusters {
+		if err := os.WriteFile(file, c.CertificateAuthorityData, 0o600); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return file
+}
+
+// freePort is a port that nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err = errors.Join(err, listener.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+func kubectlPath() string { return filepath.Join(livenode.Bin(), "tools", "kubectl") }
+
+// over is the same by one of kubectl's two protocols.
+func (r *remote) over(t *testing.T, protocol string) *remote {
+	t.Helper()
+	other := *r
+	other.t = t
+	websocket := strconv.FormatBool(protocol == "websocket")
+	other.env = []string{"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=" + websocket, "KUBECTL_PORT_FORWARD_WEBSOCKETS=" + websocket}
+	return &other
+}
+
+func (r *remote) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, kubectlPath(), append([]string{"--kubeconfig", r.kubeconfig}, args...)...)
+	cmd.Env = append(append(os.Environ(), "NO_PROXY=*"), r.env...)
+	return cmd
+}
+
+// kubectl runs kubectl and returns both outputs and the exit code.
+func (r *remote) kubectl(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := r.command(ctx, args...)
+	var out, problems bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &problems
+	err := cmd.Run()
+	var ended *exec.ExitError
+	if err != nil && !errors.As(err, &ended) {
+		t.Fatalf("kubectl %v: %v", args, err)
+	}
+	return out.String(), problems.String(), cmd.ProcessState.ExitCode()
+}
+
+// run has the node run a pod with the example program and the one whose streams are tested.
+func (r *remote) run(name string, command ...string) {
+	t := r.t
+	t.Helper()
+	tool := filepath.Join(t.TempDir(), "streams")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", tool, "./testdata/streams")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	pods := r.cluster.Client(t).CoreV1().Pods("default")
+	_, err := pods.Create(t.Context(), &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.PodSpec{
+			NodeName: r.node, TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false),
+			Containers: []v1.Container{{
+				Name: "main", Image: image, Command: command, Stdin: true, ImagePullPolicy: v1.PullIfNotPresent,
+				VolumeMounts: []v1.VolumeMount{{Name: "tool", MountPath: "/streams", ReadOnly: true}},
+			}},
+			Volumes: []v1.Volume{{Name: "tool", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: tool, Type: ptr.To(v1.HostPathFile)}}}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := pods.Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
+	awaitThat(t, name+" is Ready", func() bool {
+		pod, err := pods.Get(t.Context(), name, metav1.GetOptions{})
+		return err == nil && ready(pod)
+	})
+}
+
+// exec: streams, exit codes, and what there is nothing to run in.
+func (r *remote) exec(t *testing.T) {
+	stdout, stderr, code := r.kubectl(t, "", "exec", "streams", "--", "/streams", "stderr")
+	if stdout != "to stdout\n" || !strings.HasPrefix(stderr, "to stderr\n") || code != 3 {
+		t.Errorf("got %q, %q and exit code %d, want both outputs apart and 3", stdout, stderr, code)
+	}
+	big := strings.Repeat("x", 60_000) + "\n"
+	stdout, stderr, code = r.kubectl(t, "a b\n"+big+"end\n", "exec", "-i", "streams", "--", "/streams", "lines")
+	if stdout != "ready\nread a b\nread "+big || code != 0 {
+		t.Errorf("got %d bytes, %q and exit code %d", len(stdout), stderr, code)
+	}
+	for what, args := range map[string][]string{
+		"executable file not found|no such file": {"exec", "streams", "--", "/no-such-program"},
+		"(?i)not found|not valid":                {"exec", "streams", "-c", "other", "--", "/streams"},
+	} {
+		if _, stderr, code := r.kubectl(t, "", args...); code == 0 || !regexp.MustCompile(what).MatchString(stderr) {
+			t.Errorf("%v: got %q and exit code %d", args, stderr, code)
+		}
+	}
+}
+
+// portForward: bytes go both ways.
+func (r *remote) portForward(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := r.command(ctx, "port-forward", "pod/web", ":8080", "--address", "127.0.0.1")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		cancel()
+		_ = cmd.Wait() // it was killed
+	}()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("%q: %v", line, err)
+	}
+	port := regexp.MustCompile(`127\.0\.0\.1:(\d+)`).FindStringSubmatch(line)
+	if port == nil {
+		t.Fatalf("kubectl says %q", line)
+	}
+	for range 3 {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+port[1]+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(answer.Body)
+		if err = errors.Join(err, answer.Body.Close()); err != nil || !strings.Contains(string(body), "hello from afar") {
+			t.Errorf("got %q, %v", body, err)
+		}
+	}
+}
+
+// logs: with each option, and of what has none yet.
+func (r *remote) logs(t *testing.T) {
+	whole, stderr, code := r.kubectl(t, "", "logs", "web")
+	if code != 0 || !strings.Contains(whole, "\n") {
+		t.Fatalf("got %q, %q, exit code %d", whole, stderr, code)
+	}
+	first, _, _ := strings.Cut(whole, "\n")
+	for _, c := range []struct {
+		args, want string
+	}{
+		{"--limit-bytes=3", "^" + regexp.QuoteMeta(first[:3]) + "$"},
+		{"--tail=1", `^[^\n]+\n$`},
+		{"--timestamps --tail=1", `^20\d\d-\d\d-\d\dT\S+ `},
+		{"--since=1h", regexp.QuoteMeta(first)},
+		{"--since-time=2100-01-01T00:00:00Z", "^$"},
+	} {
+		if got, stderr, code := r.kubectl(t, "", append([]string{"logs", "web"}, strings.Fields(c.args)...)...); code != 0 || !regexp.MustCompile(c.want).MatchString(got) {
+			t.Errorf("%s: got %q, %q, exit code %d", c.args, got, stderr, code)
+		}
+	}
+	if _, stderr, code := r.kubectl(t, "", "logs", "web", "--previous"); code == 0 || !strings.Contains(stderr, "previous terminated container") {
+		t.Errorf("--previous: got %q, exit code %d", stderr, code)
+	}
+}
+
+// attach: a container reads what is written to it, and kubectl, which follows its log meanwhile, ends with it.
+func (r *remote) attach(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	follow := r.command(ctx, "logs", "-f", "streams")
+	var followed bytes.Buffer
+	follow.Stdout = &followed
+	if err := follow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	attach := r.command(ctx, "attach", "-i", "-q", "streams")
+	input, err := attach.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := attach.StdoutPipe()
+	if err == nil {
+		err = attach.Start()
+	}
+	if err == nil {
+		_, err = io.WriteString(input, "by attach\n")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(output).ReadString('\n'); err != nil || line != "read by attach\n" {
+		t.Errorf("got %q, %v", line, err)
+	}
+	if _, err := io.WriteString(input, "end\n"); err != nil {
+		t.Error(err)
+	}
+	if err := attach.Wait(); err != nil {
+		t.Errorf("attach ends with %v", err)
+	}
+	if err := follow.Wait(); err != nil || followed.String() != "ready\nread by attach\n" {
+		t.Errorf("logs -f has %q, %v", followed.String(), err)
+	}
+	awaitThat(t, "the former container has a log", func() bool {
+		stdout, _, code := r.kubectl(t, "", "logs", "streams", "--previous")
+		return code == 0 && stdout == "ready\nread by attach\n"
+	})
+}
+
+// whoAsks: the node asks the API server who somebody is and what they may do to it.
+func (r *remote) whoAsks(t *testing.T) {
+	for user, want := range map[string]string{"admin": "", "nobody": "Forbidden"} {
+		path := fmt.Sprintf("/api/v1/nodes/%s:%s/proxy/pods", r.node, r.port)
+		args := []string{"get", "--raw", path}
+		if user != "admin" {
+			args = append(args, "--as", user)
+		}
+		stdout, stderr, code := r.kubectl(t, "", args...)
+		if want == "" && (code != 0 || !strings.Contains(stdout, `"kind":"PodList"`)) {
+			t.Errorf("%s: got %q, %q", user, stdout, stderr)
+		}
+		if want != "" && (code == 0 || !strings.Contains(stderr, want)) {
+			t.Errorf("%s: got %q, %q", user, stdout, stderr)
+		}
+	}
+	out, err := node.Command(t.Context(), "get", "node", "-o", "json")
+	if err != nil || !strings.Contains(out, r.port) {
+		t.Errorf("got %v", err)
+	}
+}
