@@ -8,6 +8,7 @@ package apiclient
 import (
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -74,6 +75,7 @@ type Client struct {
 
 	connections *http.Client
 	dialer      *connrotation.Dialer
+	told        atomic.Pointer[func(Exchange)]
 }
 
 // New returns a client. Nothing is asked of the API server yet, so it need not be there; what fails is [RESTConfig].
@@ -83,6 +85,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.connections.Transport = dated{next: c.connections.Transport, told: &c.told}
 	way.RateLimiter = limiter(way)
 	c.Core, err = c.group(way, v1.SchemeGroupVersion, v1.AddToScheme, authenticationv1.AddToScheme)
 	if err == nil {

@@ -258,6 +258,8 @@ func TestConnectionsThatHangCanBeClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
+	dates := make(chan apiclient.Exchange, 10)
+	client.OnAnswer(func(e apiclient.Exchange) { dates <- e })
 	if client.Coordination.GetRateLimiter() != nil {
 		t.Error("the requests are limited")
 	}
@@ -285,5 +287,8 @@ func TestConnectionsThatHangCanBeClosed(t *testing.T) {
 	<-asked
 	if lease, err := get(); err != nil || lease.Name != "node-1" {
 		t.Errorf("got the lease %q, %v", lease.Name, err)
+	}
+	if e := <-dates; e.Sent.After(e.Answered) || e.Date.Sub(e.Answered).Abs() > time.Minute {
+		t.Errorf("sent at %s, answered at %s, by the server at %s", e.Sent, e.Answered, e.Date)
 	}
 }

@@ -176,6 +176,18 @@ func TestTwoAgentsWithOneNameAreTold(t *testing.T) {
 	for _, cfg := range []nodeconfig.Config{one, two} {
 		waitsFor(t, client(t, cfg), "two machines have one node name")
 	}
+	told := func() bool {
+		events, err := c.Client(t).CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=NodeNameInUse,involvedObject.name=" + name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(events.Items) > 0
+	}
+	for end := time.Now().Add(30 * time.Second); !told(); <-time.After(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no event tells it")
+		}
+	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

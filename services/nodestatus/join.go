@@ -12,6 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/clockskew"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/lease"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/registration"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/report"
@@ -49,6 +50,7 @@ func join(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, to 
 		to.heartbeat.CloseConnections()
 		to.cluster.CloseConnections()
 	}
+	to.heartbeat.OnAnswer(clockskew.New(registry, health, node.logger).Seen)
 	started := startup.New(registry, boottime.Now)
 	node.reporter = report.New(report.Config{
 		Client: to.heartbeat.Core, Name: cfg.NodeName, Timeout: heartbeatTimeout(cfg), Broken: broken, Ready: started.Ready,
@@ -57,6 +59,9 @@ func join(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, to 
 	})
 	node.lease = lease.New(lease.Config{
 		Client: to.heartbeat.Coordination, Name: cfg.NodeName, Duration: leaseDuration(cfg), Broken: broken,
+		Taken: func() {
+			node.events.NodeWarning(ctx, "NodeNameInUse", "Another agent renews the lease of node "+cfg.NodeName+": two machines have one node name, or two agents run on this one")
+		},
 		Health: health, Clock: real, Logger: node.logger, Metrics: lease.NewMetrics(registry),
 	})
 	node.registrar = registration.New(registration.Config{
