@@ -1,7 +1,9 @@
 package faults
 
 import (
+	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -114,6 +116,35 @@ func TestACallThatFailsOnTheWayDownIsToldAndMadeAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAnEndedContainerThatCannotBeRemovedIsOneEventOfTheNode however often it is tried.
+func TestAnEndedContainerThatCannotBeRemovedIsOneEventOfTheNode(t *testing.T) {
+	t.Parallel()
+	const name = "garbage"
+	fault := node.proxy.Fail("RemoveContainer", codes.Internal, criproxy.For(full(name)))
+	place(t, name)
+	awaitOne(t, name)
+	for restarts := range int32(3) { // of three that have ended two are garbage
+		await(t, name, "restarted", func(p *v1.Pod) bool { return only(p).RestartCount == restarts && livenode.Ready(p) })
+		kill(t, name)
+	}
+	awaitThat(t, "two are tried", func() bool { return fault.Met() >= 2 })
+	var told []string
+	awaitThat(t, "the node says so", func() bool {
+		list, err := events(t.Context())
+		told = nil
+		for _, e := range list {
+			if e.InvolvedObject.Kind == "Node" && e.Reason == "ContainerGCFailed" && strings.Contains(e.Message, "pod "+namespace+"/"+full(name)) {
+				told = append(told, fmt.Sprintf("%d times: %s", e.Count, e.Message))
+			}
+		}
+		return err == nil && len(told) > 0
+	})
+	if len(told) != 1 || !hasAll(told[0], []string{"1 times: container main of pod", saidBy + "RemoveContainer"}) {
+		t.Errorf("told %q, want one event", told)
+	}
+	fault.Lift()
 }
 
 // TestALostAnswerMakesNothingTwice has each call done by the runtime, and its answer lost.
