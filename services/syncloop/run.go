@@ -240,7 +240,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Pleg: connectedPLEG{PLEG: pleg, runtime: runtime}, Probes: e.probes,
 		Workers: e.pool, Store: e.store, Evictions: book, Endings: ends, PodFromObserved: podruntime.PodFromObserved, Leftovers: manager.Leftovers,
 		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,
-		Node: nodewatch.Source(nodev1.NewNodeServiceClient(to.nodestatus)), UnsafeSysctls: cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: e.events,
+		Node: nodewatch.Source(nodev1.NewNodeServiceClient(to.nodestatus)), Mirrors: e.statuses.loop(), UnsafeSysctls: cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: e.events,
 		NodeMetrics:    stream.NewFollowedMetrics(e.metrics.Registry, stream.NameNode),
 		DesiredMetrics: stream.NewFollowedMetrics(e.metrics.Registry, stream.NamePodUpdates),
 		EventsMetrics:  stream.NewFollowedMetrics(e.metrics.Registry, stream.NameLifecycleEvents),

@@ -3,21 +3,26 @@ package main
 import (
 	"context"
 
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/apistatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/mirrorpods"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 )
 
-// statuses has the API server know how the node's pods are. It has a client of its own, with the limits that the configuration gives
+// statuses has the API server know how the node's pods are, those of other sources by mirror pods. It has a client of its own, with the limits that the configuration gives
 // each: the tokens, config maps and secrets that pods wait for do not hold up what is said of those that run.
 type statuses struct {
 	client  *apiclient.Client
 	manager *apistatus.Manager
+	mirrors *mirrorpods.Manager
 }
 
 // statusesOf is nil for a node that is standalone.
@@ -32,8 +37,13 @@ func statusesOf(e *engine, tel *telemetry.Telemetry) (*statuses, error) {
 	manager := apistatus.New(apistatus.Config{
 		API: apistatus.FromAPIServer(client.Core), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
 	})
-	enginemetrics.CollectStatuses(e.metrics.Registry, manager.Unsent)
-	return &statuses{client: client, manager: manager}, nil
+	mirrors := mirrorpods.New(mirrorpods.Config{
+		NodeName: e.cfg.NodeName, API: mirrorpods.FromAPIServer(client.Core), Statuses: manager, Events: e.events,
+		Ending: func(name types.NamespacedName) bool { return e.pool.HasName(name) },
+		Clock:  clock.RealClock{}, Logger: tel.Logger, Metrics: e.counts,
+	})
+	enginemetrics.CollectStatuses(e.metrics.Registry, manager.Unsent, mirrors.Len)
+	return &statuses{client: client, manager: manager, mirrors: mirrors}, nil
 }
 
 // store is whom the store reports to.
@@ -44,11 +54,22 @@ func (s *statuses) store() podstore.API {
 	return s.manager
 }
 
+// loop is whom the loop tells of static pods.
+func (s *statuses) loop() loop.Mirrors {
+	if s == nil {
+		return nil
+	}
+	return s.mirrors
+}
+
 // run sends until ctx ends.
 func (s *statuses) run(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}
 	defer s.client.Close()
-	return ended(ctx, s.manager.Run(ctx))
+	group, within := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.manager.Run(within) })
+	group.Go(func() error { return s.mirrors.Run(within) })
+	return ended(ctx, group.Wait())
 }

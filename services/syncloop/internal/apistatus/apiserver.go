@@ -53,8 +53,11 @@ type failureKind string
 const (
 	// taken: the API server has done it.
 	taken failureKind = "ok"
-	// gone: it has no such pod, or one of this name that is another.
-	gone failureKind = "gone"
+	// missing: it has no such pod. One that has just been started says so of pods that it has, when a node is to delete them: it is asked
+	// again until the source of the pods says so, too.
+	missing failureKind = "missing"
+	// replaced: it has another pod of this name.
+	replaced failureKind = "replaced"
 	// refused: it will not do it, whenever it is asked.
 	refused failureKind = "refused"
 	// ignored: it has taken it, and has not done it.
@@ -68,8 +71,10 @@ func kindOf(op metrics.StatusRequest, err error) failureKind {
 	switch {
 	case err == nil:
 		return taken
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err) && op == metrics.StatusDelete, isAnotherUID(err):
-		return gone
+	case apierrors.IsNotFound(err):
+		return missing
+	case apierrors.IsConflict(err) && op == metrics.StatusDelete, isAnotherUID(err):
+		return replaced
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), apierrors.IsBadRequest(err), apierrors.IsMethodNotSupported(err),
 		apierrors.IsRequestEntityTooLargeError(err):
 		return refused

@@ -88,7 +88,7 @@ type record struct {
 	until time.Time
 	// complaint is what the log was told of the failure.
 	complaint string
-	// gone is the UID of an object that the API server has no longer, or was asked to delete for good.
+	// gone is the UID of an object that the API server has deleted, or has another one in the place of.
 	gone types.UID
 }
 

@@ -232,6 +232,30 @@ func TestAPodThatIsNotDeletedStays(t *testing.T) {
 	})
 }
 
+// TestAPodThatIsMissingForAMomentIsDeletedAfterAll: an API server that has just been started does not find for a node what it has.
+func TestAPodThatIsMissingForAMomentIsDeletedAfterAll(t *testing.T) {
+	run(t, func(t *testing.T, r rig) {
+		ending := pod("a")
+		ending.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		ending = r.api.put(ending)
+		requests := 0
+		r.api.answers(func(context.Context, string) error {
+			requests++
+			return apierrors.NewNotFound(v1.Resource("pods"), "a")
+		})
+		r.Report(apistatus.Report{Pod: ending, Status: status(v1.PodSucceeded), Released: true})
+		pass(time.Hour)
+		if requests < 10 || requests > 100 {
+			t.Errorf("%d requests in an hour for a pod that is missing", requests)
+		}
+		r.api.answers(nil)
+		pass(6 * time.Minute)
+		if len(r.api.deleted) != 1 {
+			t.Error("the object was not deleted")
+		}
+	})
+}
+
 // TestAnotherPodOfTheSameNameIsLeftAlone, and one that is gone is not asked for again.
 func TestAnotherPodOfTheSameNameIsLeftAlone(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {

@@ -155,7 +155,7 @@ func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v
 	}
 	var delay time.Duration
 	switch {
-	case kind == gone, kind == taken && t.op == metrics.StatusDelete:
+	case kind == replaced, kind == taken && t.op == metrics.StatusDelete:
 		r.gone, r.failures, r.until = t.object.uid, 0, time.Time{}
 	case failure != nil:
 		delay = m.failed(uid, r, failure, kind)
@@ -166,7 +166,7 @@ func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v
 	switch {
 	case kind == taken && t.op == metrics.StatusDelete:
 		m.cfg.Logger.InfoContext(ctx, "the API server has deleted the object of a pod that has ended", subject(t)...)
-	case failure != nil && kind != gone && told != string(kind):
+	case failure != nil && kind != missing && kind != replaced && told != string(kind):
 		// The first failure of a kind is told, the others not: each pod would tell of an API server that is away again and again.
 		m.cfg.Logger.WarnContext(ctx, "the API server does not have the status of a pod; it is tried again until it has",
 			append(subject(t), telemetry.KeyOp, string(t.op), telemetry.KeyReason, string(kind), telemetry.KeyRetryAfter, delay, telemetry.KeyError, failure)...)
@@ -195,7 +195,7 @@ func (m *Manager) answered(r *record, t *task, answer *v1.Pod) error {
 // failed has a request that failed be made again, and returns after what time. Called with mu held.
 func (m *Manager) failed(uid types.UID, r *record, failure error, kind failureKind) time.Duration {
 	longest := lastRetry
-	if kind == refused || kind == ignored {
+	if kind != failed {
 		longest = lastRepeat
 	}
 	delay := wait.Jitter(min(firstRetry<<min(r.failures, maxDoublings), longest), retryJitter)

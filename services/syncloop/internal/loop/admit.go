@@ -51,6 +51,7 @@ func (l *Loop) followNode(ctx context.Context) error {
 func (l *Loop) handleNode(node *v1.Node) {
 	first := l.node == nil
 	l.node = node
+	l.cfg.Mirrors.SetNode(node.UID)
 	if first && l.isOpen() {
 		l.startUnknown()
 	}

@@ -48,6 +48,9 @@ func (l *Loop) followConfig(ctx context.Context) error {
 }
 
 func (l *Loop) handleConfig(e configEvent) {
+	if e.change.FromSnapshot { // until all of it has come, less is known than before
+		l.cfg.Mirrors.SetKnown(false, false)
+	}
 	switch {
 	case e.down != "":
 		l.configDown = "configmux is away, the pods stay as they are: " + e.down
@@ -72,6 +75,7 @@ func (l *Loop) handleSource(c stream.Change[*Desired]) {
 	}
 	if !c.FromSnapshot {
 		l.removeMissing()
+		l.tellMirrors()
 	}
 	l.progress()
 }
@@ -80,6 +84,9 @@ func (l *Loop) handleSource(c stream.Change[*Desired]) {
 func (l *Loop) handlePod(c stream.Change[*Desired]) {
 	removed := c.Op == stream.OpRemove || c.New.Op == configv1.Op_OP_REMOVE
 	uid := types.UID(c.Key)
+	if removed && l.desired[uid] == nil {
+		l.cfg.Mirrors.Gone(uid)
+	}
 	switch {
 	case removed && c.FromSnapshot:
 		// A configmux that was restarted may not have read the pod's source yet. Only when that has spoken is the pod
@@ -114,13 +121,15 @@ func (l *Loop) configIsSynced() {
 	}
 	l.snapshot, l.configSynced = nil, true
 	l.removeMissing()
+	l.tellMirrors()
 	l.progress()
 }
 
 // want takes in a pod that a source names. A mirror pod is none to run: it is what the API server shows of a static pod.
 func (l *Loop) want(d *Desired) {
 	uid := d.Pod.UID
-	if _, mirror := d.Pod.Annotations[podset.AnnotationMirror]; mirror {
+	if isMirror(d.Pod) {
+		l.cfg.Mirrors.Seen(d.Pod)
 		return
 	}
 	known := l.desired[uid]
@@ -139,6 +148,7 @@ func (l *Loop) want(d *Desired) {
 		next.admitted, next.refused, next.behind = known.admitted, known.refused, known.behind
 	}
 	l.desired[uid] = next
+	l.mirror(d)
 	l.cfg.Store.SetPod(d.Pod, d.Source, d.Traceparent)
 	if op == podset.Reconcile && l.cfg.Workers.Has(uid) {
 		next.traceparent = known.traceparent
@@ -209,6 +219,7 @@ func (l *Loop) remove(uid types.UID, traceparent string) {
 	cause := l.span(d, podset.Remove, traceparent)
 	delete(l.desired, uid)
 	delete(l.held, uid)
+	l.cfg.Mirrors.Unwant(uid)
 	l.forgetEviction(uid)
 	l.cfg.Store.Unwant(uid)
 	if d.refused && !l.cfg.Workers.Has(uid) {

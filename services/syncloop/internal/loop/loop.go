@@ -122,6 +122,8 @@ type Config struct {
 	Pressing func([]*nodev1.EvictionSignal)
 	// Preempt ends a pod for one that the node cannot do without. Nil ends none.
 	Preempt func(ctx context.Context, uid types.UID, eviction podstore.Eviction) error
+	// Mirrors has an API server show the pods of other sources: *mirrorpods.Manager. Nil is a node that is standalone.
+	Mirrors Mirrors
 	// UnsafeSysctls are allowedUnsafeSysctls of the KubeletConfiguration.
 	UnsafeSysctls []string
 	// PodEvents is told what becomes of pods that no worker has: *podevents.Recorder. Nil is for nobody to read.
@@ -219,6 +221,9 @@ func New(cfg Config) *Loop {
 	}
 	if cfg.PodEvents == nil {
 		cfg.PodEvents = discard{}
+	}
+	if cfg.Mirrors == nil {
+		cfg.Mirrors = noMirrors{}
 	}
 	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
 	l := &Loop{

@@ -22,6 +22,7 @@ var statusBuckets = []float64{0.010, 0.050, 0.100, 0.500, 1, 5, 10, 20, 30, 45, 
 type statusMetrics struct {
 	held     prometheus.Histogram
 	requests *prometheus.CounterVec
+	mirrors  *prometheus.CounterVec
 }
 
 func newStatusMetrics(f factory) statusMetrics {
@@ -31,6 +32,12 @@ func newStatusMetrics(f factory) statusMetrics {
 		requests: f.counters(quartet, "pod_status_requests_total",
 			"Requests that were made of the API server for the status of pods, and for the deletion of those that have ended, by what came of them.",
 			"operation", "outcome"),
+		mirrors: f.counters(quartet, "mirror_pod_requests_total",
+			"Requests that were made of the API server to create and delete mirror pods, by what came of them.", "operation", "outcome"),
+	}
+	for _, op := range []string{"create", "delete"} {
+		m.mirrors.WithLabelValues(op, "ok")
+		m.mirrors.WithLabelValues(op, "failed")
 	}
 	for _, op := range []StatusRequest{StatusPatch, StatusDelete} {
 		m.requests.WithLabelValues(string(op), "ok")
@@ -47,9 +54,21 @@ func (m *Metrics) StatusRequested(op StatusRequest, outcome string) {
 	m.status.requests.WithLabelValues(string(op), outcome).Inc()
 }
 
-// CollectStatuses adds how many pods have a status that the API server does not have.
-func CollectStatuses(registerer prometheus.Registerer, unsent func() int) {
-	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: quartet, Name: "pod_statuses_unsent", Help: "Pods with a status that the API server does not have yet.",
-	}, func() float64 { return float64(unsent()) }))
+// MirrorRequested notes a request for a mirror pod, to "create" or to "delete" it, and what came of it.
+func (m *Metrics) MirrorRequested(op string, err error) {
+	outcome := "ok"
+	if err != nil {
+		outcome = "failed"
+	}
+	m.status.mirrors.WithLabelValues(op, outcome).Inc()
+}
+
+// CollectStatuses adds how many pods have a status that the API server does not have, and how many static pods have, or are to have, a
+// mirror pod there.
+func CollectStatuses(registerer prometheus.Registerer, unsent, mirrors func() int) {
+	gauge := func(prefix, name, help string, value func() int) {
+		registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: prefix, Name: name, Help: help}, func() float64 { return float64(value()) }))
+	}
+	gauge(quartet, "pod_statuses_unsent", "Pods with a status that the API server does not have yet.", unsent)
+	gauge(kubelet, "mirror_pods", "Static pods that have, or are to have, a mirror pod in the API server.", mirrors)
 }

@@ -31,7 +31,7 @@ func everything() *prometheus.Registry {
 	m.VolumeOperation("kubernetes.io/empty-dir", metrics.VolumeMount, time.Second, nil)
 	m.StatusHeld(time.Second)
 	m.StatusRequested(metrics.StatusPatch, "ok")
-	metrics.CollectStatuses(registry, func() int { return 1 })
+	metrics.CollectStatuses(registry, func() int { return 1 }, func() int { return 1 })
 	metrics.CollectVolumes(registry, func() []metrics.VolumeCount {
 		return []metrics.VolumeCount{{Plugin: "kubernetes.io/empty-dir", State: metrics.VolumesActual, Volumes: 1}}
 	})

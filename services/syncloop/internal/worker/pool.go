@@ -268,6 +268,14 @@ func (p *Pool) Has(uid types.UID) bool {
 	return false
 }
 
+// HasName tells whether a pod of a full name has a worker.
+func (p *Pool) HasName(name types.NamespacedName) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, has := p.names[name]
+	return has
+}
+
 // Ending tells whether a pod is being ended, or is about to be: its worker has stopped to sync it.
 func (p *Pool) Ending(uid types.UID) bool {
 	w := p.worker(uid)
