@@ -1,0 +1,283 @@
+package report
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/internal/rpc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// apiServer has one Node, in JSON, and is the network too.
+type apiServer struct {
+	t *testing.T
+
+	mu      sync.Mutex
+	node    *v1.Node
+	version int
+	// fails is what requests are answered with; nil for an answer.
+	fails error
+	// asked gets the method of each request that was answered.
+	asked chan string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (a *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.fails != nil:
+		return refusal(a.fails)
+	case a.node == nil:
+		return refusal(apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "node-1"))
+	case request.Method == http.MethodPatch:
+		patch, err := io.ReadAll(request.Body)
+		if err != nil {
+			a.t.Error(err)
+		}
+		a.patch(patch)
+	}
+	a.asked <- request.Method
+	return answer(http.StatusOK, a.node)
+}
+
+func (a *apiServer) patch(patch []byte) {
+	whole, err := json.Marshal(a.node)
+	if err != nil {
+		a.t.Error(err)
+	}
+	patched, err := strategicpatch.StrategicMergePatch(whole, patch, v1.Node{})
+	if err != nil {
+		a.t.Errorf("%s: %v", patch, err)
+	}
+	a.node = &v1.Node{}
+	if err := json.Unmarshal(patched, a.node); err != nil {
+		a.t.Error(err)
+	}
+	a.version++
+	a.node.ResourceVersion = strconv.Itoa(a.version)
+}
+
+func (a *apiServer) fail(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fails = err
+}
+
+func (a *apiServer) has() *v1.Node {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.node
+}
+
+func answer(code int, object any) (*http.Response, error) {
+	data, err := json.Marshal(object)
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(data))}, err
+}
+
+func refusal(err error) (*http.Response, error) {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		s := status.Status()
+		return answer(int(s.Code), &s)
+	}
+	return nil, err
+}
+
+// rig is a reporter, which runs until the test ends if it is told to.
+type rig struct {
+	t        *testing.T
+	api      *apiServer
+	clock    *clocktesting.FakeClock
+	reporter *Reporter
+	health   *rpc.Health
+	registry *prometheus.Registry
+	broken   chan struct{}
+}
+
+func newRig(t *testing.T, run func(*Reporter, context.Context)) *rig {
+	t.Helper()
+	known := runtime.NewScheme()
+	if err := v1.AddToScheme(known); err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{
+		t: t, clock: clocktesting.NewFakeClock(now), health: rpc.NewHealth(), registry: prometheus.NewRegistry(), broken: make(chan struct{}, 100),
+		api: &apiServer{t: t, asked: make(chan string, 100), version: 1, node: &v1.Node{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "uid", ResourceVersion: "1"}, Status: computed(),
+		}},
+	}
+	client, err := rest.RESTClientForConfigAndClient(&rest.Config{Host: "https://api.example", APIPath: "/api", QPS: -1, ContentConfig: rest.ContentConfig{
+		GroupVersion: &v1.SchemeGroupVersion, NegotiatedSerializer: serializer.NewCodecFactory(known).WithoutConversion(),
+	}}, &http.Client{Transport: r.api})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.reporter = New(Config{
+		Client: client, Name: "node-1", Period: 10 * time.Second, Frequency: 5 * time.Minute, Timeout: 10 * time.Second, Broken: func() { r.broken <- struct{}{} },
+		Health: r.health, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(r.registry),
+	})
+	if run == nil {
+		return r
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		run(r.reporter, ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return r
+}
+
+// began is a rig whose reporter has sent its first status, as it does for its age.
+func began(t *testing.T) *rig {
+	t.Helper()
+	r := newRig(t, (*Reporter).Run)
+	r.offer(func(*v1.NodeStatus) {})
+	r.reporter.Seen(r.api.has())
+	r.until("a first status", func() bool { return len(r.api.asked) == 2 })
+	r.asks(http.MethodGet, http.MethodPatch)
+	return r
+}
+
+// offer gives a Node whose status is changed.
+func (r *rig) offer(change func(*v1.NodeStatus)) {
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: computed()}
+	change(&node.Status)
+	r.reporter.Offer(node)
+}
+
+// until lets time pass until something is so.
+func (r *rig) until(what string, so func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !so(); <-time.After(time.Millisecond) {
+		if time.Now().After(end) {
+			r.t.Fatalf("there is never %s", what)
+		}
+		r.clock.Step(100 * time.Millisecond)
+	}
+}
+
+func (r *rig) asks(methods ...string) {
+	r.t.Helper()
+	for _, want := range methods {
+		select {
+		case got := <-r.api.asked:
+			if got != want {
+				r.t.Fatalf("asks %s, want %s", got, want)
+			}
+		case <-time.After(20 * time.Second):
+			r.t.Fatalf("asks nothing, want %s: %q", want, r.health.Waiting())
+		}
+	}
+}
+
+func notReady(status *v1.NodeStatus) {
+	ready := &status.Conditions[1]
+	ready.Status, ready.Reason, ready.LastTransitionTime = v1.ConditionFalse, "KubeletNotReady", at(0)
+}
+
+// TestAConditionIsSentAtOnce and everything else with the next period.
+func TestAConditionIsSentAtOnce(t *testing.T) {
+	r := began(t)
+	r.offer(notReady)
+	r.asks(http.MethodPatch)
+	if ready := find(r.api.has().Status.Conditions, v1.NodeReady); ready.Status != v1.ConditionFalse {
+		t.Errorf("the API server has %v", ready)
+	}
+	r.offer(func(status *v1.NodeStatus) {
+		notReady(status)
+		status.Images = []v1.ContainerImage{{SizeBytes: 1}}
+	})
+	if n := len(r.api.asked); n != 0 {
+		t.Errorf("%d requests before the period is over", n)
+	}
+	r.until("the images", func() bool { return len(r.api.asked) == 1 })
+	r.asks(http.MethodPatch)
+	if images := r.api.has().Status.Images; len(images) != 1 {
+		t.Errorf("the API server has the images %v", images)
+	}
+}
+
+// TestAStatusThatDoesNotChangeIsSentNowAndThen: for the first time half of the time sooner or later, then each time.
+func TestAStatusThatDoesNotChangeIsSentNowAndThen(t *testing.T) {
+	r := newRig(t, nil)
+	r.offer(func(*v1.NodeStatus) {})
+	r.reporter.Seen(r.api.has())
+	for _, step := range []struct {
+		after time.Duration
+		sends bool
+	}{{0, true}, {149 * time.Second, false}, {302 * time.Second, true}, {299 * time.Second, false}, {time.Second, true}, {299 * time.Second, false}} {
+		r.clock.Step(step.after)
+		if err := r.reporter.try(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if step.sends {
+			r.asks(http.MethodGet, http.MethodPatch)
+		}
+		if n := len(r.api.asked); n != 0 {
+			t.Fatalf("%s later asks %d times more", step.after, n)
+		}
+	}
+}
+
+// TestAnAPIServerThatFailsIsTriedAgain, by other connections from the second try on, until it answers.
+func TestAnAPIServerThatFailsIsTriedAgain(t *testing.T) {
+	r := began(t)
+	r.api.fail(apierrors.NewInternalError(errors.New("etcd is away")))
+	r.offer(notReady)
+	errorsOf := func() float64 {
+		return metricstest.Value(t, r.registry, "quartet_nodestatus_status_reports_total", "result", "error")
+	}
+	r.until("five tries", func() bool { return errorsOf() >= tries && len(r.broken) >= tries-1 })
+	if said := strings.Join(r.health.Waiting(), ""); !strings.Contains(said, "is not sent to the API server") {
+		t.Errorf("says %q", said)
+	}
+	r.api.fail(nil)
+	r.until("a status", func() bool { return find(r.api.has().Status.Conditions, v1.NodeReady).Status == v1.ConditionFalse })
+	r.until("that all is well", func() bool { return len(r.health.Waiting()) == 0 })
+}
+
+// TestANodeThatIsGoneIsLeftToWhoRegistersIt.
+func TestANodeThatIsGoneIsLeftToWhoRegistersIt(t *testing.T) {
+	r := began(t)
+	node := r.api.has()
+	r.api.mu.Lock()
+	r.api.node = nil
+	r.api.mu.Unlock()
+	r.offer(notReady)
+	r.api.mu.Lock()
+	r.api.node = node
+	r.api.mu.Unlock()
+	another := node.DeepCopy()
+	another.UID, another.Status.Conditions = "another", nil
+	r.reporter.Seen(another)
+	r.asks(http.MethodPatch)
+}
