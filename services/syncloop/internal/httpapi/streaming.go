@@ -224,18 +224,23 @@ func (p patient) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &idleConn{Conn: conn, idle: p.idle}, rw, nil
+	return &idleConn{Conn: conn, idle: p.idle, early: rw.Reader}, rw, nil
 }
 
 // idleConn is a connection that fails when nothing is said on it for some time.
 type idleConn struct {
 	net.Conn
 	idle time.Duration
+	// early has what the client has sent together with its request.
+	early *bufio.Reader
 }
 
 // Read implements net.Conn.
 func (c *idleConn) Read(b []byte) (int, error) {
 	c.extend()
+	if n := c.early.Buffered(); n > 0 {
+		return c.early.Read(b[:min(n, len(b))])
+	}
 	return c.Conn.Read(b)
 }
 
