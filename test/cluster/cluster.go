@@ -84,15 +84,21 @@ func Controllers(flags ...string) Option {
 	return func(o *options) { o.controllers, o.serviceAccounts, o.controllerFlags = true, true, flags }
 }
 
+// CannotRun says which binary is missing in the folder "tools" below binDir, and what to do; nil when none is.
+func CannotRun(binDir string) error {
+	for _, name := range []string{etcdName, apiServerName, controllerManagerName, schedulerName} {
+		if _, err := os.Stat(filepath.Join(binDir, "tools", name)); err != nil {
+			return fmt.Errorf("%w: run 'make test-tools' first", err)
+		}
+	}
+	return nil
+}
+
 // Require skips a test when a binary has not been built, or fails it with CI=true. It returns the folder of the build's binaries.
 func Require(t testing.TB) string {
 	t.Helper()
 	binDir := harness.BinDir(t)
-	for _, name := range []string{etcdName, apiServerName, controllerManagerName, schedulerName} {
-		if _, err := os.Stat(filepath.Join(binDir, "tools", name)); err != nil {
-			harness.Require(t, fmt.Errorf("%w: run 'make test-tools' first", err))
-		}
-	}
+	harness.Require(t, CannotRun(binDir))
 	return binDir
 }
 
@@ -200,6 +206,9 @@ func (c *Cluster) Close() error {
 // URL is the address of the API server, for example https://127.0.0.1:40123. It stays the same.
 func (c *Cluster) URL() string { return "https://" + c.apiPort.address() }
 
+// CAFile is the certificate of the authority that has signed every certificate of the cluster, until Close.
+func (c *Cluster) CAFile() string { return c.file("ca.crt") }
+
 // Kubeconfig writes a kubeconfig with a client certificate for a user in groups, and returns its path. The certificates are in the
 // file itself, which is gone with the test.
 func (c *Cluster) Kubeconfig(t testing.TB, user string, groups ...string) string {
@@ -279,7 +288,7 @@ func (c *Cluster) clientFor(user string, groups []string) (*kubernetes.Clientset
 // breaks every connection; one that does not run is left so.
 func (c *Cluster) Compact(t testing.TB) {
 	t.Helper()
-	running := c.APIServer.running()
+	running := c.APIServer.Running()
 	if running {
 		c.APIServer.Stop(t)
 	}

@@ -91,11 +91,11 @@ func (s *Server) must(t testing.TB, err error) {
 	}
 }
 
-// running is true from start until stop or kill, also when the process has ended by itself meanwhile.
-func (s *Server) running() bool { return s.run != nil }
+// Running is true from start until stop or kill, also when the process has ended by itself meanwhile.
+func (s *Server) Running() bool { return s.run != nil }
 
 func (s *Server) start(ctx context.Context) error {
-	if s.running() {
+	if s.Running() {
 		return fmt.Errorf("%s runs already", s.name)
 	}
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -160,7 +160,7 @@ func (s *Server) await(ctx context.Context) error {
 // stop ends the process by SIGTERM, after some patience by SIGKILL. A server that does not run is left alone; one that has
 // ended by itself is an error.
 func (s *Server) stop() error {
-	if !s.running() {
+	if !s.Running() {
 		return nil
 	}
 	if err := s.signal(syscall.SIGTERM); err != nil {
@@ -180,7 +180,7 @@ func (s *Server) stop() error {
 
 // kill is stop by SIGKILL.
 func (s *Server) kill() error {
-	if !s.running() {
+	if !s.Running() {
 		return nil
 	}
 	ended := s.run.ended
@@ -192,7 +192,7 @@ func (s *Server) kill() error {
 
 // signal fails when there is no process, or no more.
 func (s *Server) signal(signal syscall.Signal) error {
-	if !s.running() {
+	if !s.Running() {
 		return fmt.Errorf("%s does not run", s.name)
 	}
 	select {

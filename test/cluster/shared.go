@@ -67,7 +67,7 @@ func (s *Shared) Cluster(t testing.TB) *Cluster {
 func (c *Cluster) restore() error {
 	ctx := context.Background()
 	for _, server := range c.servers() {
-		if !server.running() {
+		if !server.Running() {
 			if err := server.start(ctx); err != nil {
 				return err
 			}

@@ -97,6 +97,16 @@ func (n *Node) Command(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
+// Import brings the image of an archive, to stay.
+func (n *Node) Import(ctx context.Context, archive string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(n.Layout.Runtime(), "bin", "ctr"), "--address", n.Layout.RuntimeSocket(),
+		"--namespace", "k8s.io", "images", "import", "--label", "io.cri-containerd.pinned=pinned", archive)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("import %s: %w\n%s", archive, err, out)
+	}
+	return nil
+}
+
 // Up starts the node in the background, and returns when it is healthy.
 func (n *Node) Up(ctx context.Context) error {
 	_, err := n.Command(ctx, append([]string{"up", "--detach", "--read-only-port", n.port}, n.Flags...)...)

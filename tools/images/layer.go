@@ -53,7 +53,7 @@ func (s *imageSpec) image() (v1.Image, error) {
 	return mutate.ConfigFile(img, config)
 }
 
-// layer is the tar of the image's only layer: its directories, then its programs, owned by root where nothing else is asked.
+// layer is the tar of the image's only layer: its directories, then its programs and its links, owned by root where nothing else is asked.
 func (s *imageSpec) layer() ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -65,6 +65,12 @@ func (s *imageSpec) layer() ([]byte, error) {
 	}
 	for _, f := range s.files {
 		if err := addFile(w, f); err != nil {
+			return nil, err
+		}
+	}
+	for _, l := range s.links {
+		header := &tar.Header{Typeflag: tar.TypeSymlink, Name: l.place, Linkname: l.target, Mode: linkMode}
+		if err := w.WriteHeader(header); err != nil {
 			return nil, err
 		}
 	}

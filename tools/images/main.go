@@ -51,6 +51,11 @@ func parse(args []string, stderr io.Writer) (imageSpec, string, error) {
 		spec.files = append(spec.files, file)
 		return err
 	})
+	flags.Func("link", "symbolic link to make, as /PLACE=TARGET; may be given again", func(v string) error {
+		link, err := parseLink(v)
+		spec.links = append(spec.links, link)
+		return err
+	})
 	flags.Func("dir", "empty directory to make, as /PLACE=MODE:UID:GID; may be given again", func(v string) error {
 		dir, err := parseDir(v)
 		spec.dirs = append(spec.dirs, dir)

@@ -107,6 +107,17 @@ func TestAWellKnownNameIsKeptAsItIs(t *testing.T) {
 	}
 }
 
+// One program that does what it is called is in the image once, by several names.
+func TestAProgramWithSeveralNames(t *testing.T) {
+	dir := t.TempDir()
+	img := makeImage(t, filepath.Join(dir, "a.tar"), "-file", program(t, dir, "prog", 0o755),
+		"-link", "/bin/a=/prog", "-link", "/bin/b=a")
+	want := []string{"0755 0:0 bin 0", "1777 0:0 tmp 0", "0755 0:0 prog 15", "0777 0:0 bin/a 0", "0777 0:0 bin/b 0"}
+	if got := listing(t, img); !slices.Equal(got, want) {
+		t.Errorf("it has %q, want %q", got, want)
+	}
+}
+
 func TestEverythingThatIsAskedForIsInTheImage(t *testing.T) {
 	dir := t.TempDir()
 	img := makeImage(t, filepath.Join(dir, "a.tar"),
@@ -184,6 +195,8 @@ func TestMistakesAreNamed(t *testing.T) {
 		"a relative place":      {[]string{"-file", prog + "=bin/prog"}, `"bin/prog" is not an absolute path`},
 		"a place outside":       {[]string{"-file", prog + "=/../prog"}, `"/../prog" is not an absolute path`},
 		"a place taken":         {[]string{"-file", prog, "-file", prog}, "two files have the place /prog"},
+		"a link's place taken":  {[]string{"-file", prog, "-link", "/prog=other"}, "/prog is named twice"},
+		"a link to nothing":     {[]string{"-file", prog, "-link", "/other"}, "as in /bin/kubectl=kube"},
 		"a directory twice":     {[]string{"-file", prog, "-dir", "/a=755:0:0", "-dir", "/a=700:0:0"}, "/a is named twice"},
 		"a directory's mode":    {[]string{"-file", prog, "-dir", "/a=999:0:0"}, `the mode "999" is not octal`},
 		"a directory's owner":   {[]string{"-file", prog, "-dir", "/a=755:root:0"}, `the user "root" is not a number`},

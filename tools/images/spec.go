@@ -19,6 +19,8 @@ const (
 	programMode = 0o755
 	// dataMode is that of other files.
 	dataMode = 0o644
+	// linkMode is what every link has; nobody looks at it.
+	linkMode = 0o777
 	// worldWritable is the mode of /tmp.
 	worldWritable = 0o1777
 	// modeBits are what a directory's mode may have: access, and the sticky, group and user bits.
@@ -31,6 +33,8 @@ type imageSpec struct {
 	name string
 	// files are the programs; the first is what the image runs unless entrypoint says otherwise.
 	files []file
+	// links are symbolic links.
+	links []link
 	// dirs are directories to make besides /tmp and the parents of files.
 	dirs []dir
 	// entrypoint is the program and its first arguments.
@@ -45,6 +49,9 @@ type imageSpec struct {
 
 // file is a program on this machine and its place in the image, without the leading slash.
 type file struct{ source, place string }
+
+// link is a symbolic link of the image, its place without the leading slash, and what it points to.
+type link struct{ place, target string }
 
 // dir is an empty directory of the image, its place without the leading slash.
 type dir struct {
@@ -64,6 +71,16 @@ func parseFile(value string) (file, error) {
 		return file{}, err
 	}
 	return file{source: source, place: inside}, nil
+}
+
+// parseLink reads /PLACE=TARGET.
+func parseLink(value string) (link, error) {
+	place, target, _ := strings.Cut(value, "=")
+	inside, err := placeOf(place)
+	if err == nil && target == "" {
+		err = fmt.Errorf("it is not /PLACE=TARGET, as in /bin/kubectl=kube")
+	}
+	return link{place: inside, target: target}, err
 }
 
 // parseDir reads /PLACE=MODE:UID:GID, the mode in octal.
@@ -130,6 +147,12 @@ func (s *imageSpec) check() error {
 		}
 		places[f.place] = true
 	}
+	for _, l := range s.links {
+		if places[l.place] {
+			return fmt.Errorf("/%s is named twice", l.place)
+		}
+		places[l.place] = true
+	}
 	for _, d := range s.dirs {
 		if places[d.place] {
 			return fmt.Errorf("/%s is named twice", d.place)
@@ -146,7 +169,7 @@ func (s *imageSpec) check() error {
 }
 
 // directories are all that the layer needs, parents before what is in them: those that are asked for, /tmp, and the parents
-// of every file and directory, which are root's and open to everybody.
+// of every file, link and directory, which are root's and open to everybody.
 func (s *imageSpec) directories() []dir {
 	have := map[string]dir{}
 	need := func(d dir) {
@@ -168,6 +191,9 @@ func (s *imageSpec) directories() []dir {
 	}
 	for _, f := range s.files {
 		parents(f.place)
+	}
+	for _, l := range s.links {
+		parents(l.place)
 	}
 	all := make([]dir, 0, len(have))
 	for _, d := range have {

@@ -1,0 +1,289 @@
+package nodecluster
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/quartet-node/quartet/test/livenode"
+	"github.com/quartet-node/quartet/test/require"
+)
+
+// controlPlaneNode is the name of the node that runs the control plane that it is a node of.
+const controlPlaneNode = "control-plane"
+
+// TestAControlPlaneOfStaticPods: etcd, the API server, the controllers and the scheduler run on a node as kubeadm's static pods, and
+// the node joins the cluster that they form. It runs what that cluster binds to it, and takes all of it through a kill of its four
+// processes and through a reboot.
+func TestAControlPlaneOfStaticPods(t *testing.T) {
+	for _, image := range []string{"kubernetes", "etcd"} {
+		if _, err := os.Stat(archive(image)); err != nil {
+			require.NoError(t, fmt.Errorf("%w: run 'make test-tools' first", err))
+		}
+	}
+	address := freeOf(t, 6443, 2379, 2380, 2381, 10257, 10259)
+	dir := prepareControlPlane(t, address)
+	n := controlPlane(t, dir)
+	admin := clientOf(t, filepath.Join(dir, "etc/kubernetes/super-admin.conf"))
+	p := plane{node: n, admin: admin}
+
+	p.awaitWhole(t)
+	made := template(nil, "serve")
+	guest := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "guest"}, Spec: made.Spec}
+	awaitThat(t, "the cluster takes a pod", func() bool {
+		_, err := admin.CoreV1().Pods("default").Create(t.Context(), guest, metav1.CreateOptions{})
+		return err == nil
+	})
+	p.awaitGuest(t)
+
+	before := p.started(t)
+	for _, name := range four() {
+		pid, err := n.PID(name)
+		if err == nil {
+			err = sendKill(pid)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.awaitWhole(t)
+	if after := p.started(t); !slices.Equal(before, after) {
+		t.Errorf("the kill changed containers from %q to %q", before, after)
+	}
+
+	static := p.static(t)
+	endAll(t, n)
+	if err := n.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitWhole(t)
+	p.awaitGuest(t)
+	for i, now := range p.static(t) {
+		if was := static[i]; now.UID != was.UID || now.Status.ContainerStatuses[0].RestartCount <= was.Status.ContainerStatuses[0].RestartCount {
+			t.Errorf("after the reboot %s is another pod, or says nothing of a restart: %+v", now.Name, now.Status.ContainerStatuses)
+		}
+	}
+}
+
+// plane is a node with the control plane on it.
+type plane struct {
+	node  *livenode.Node
+	admin kubernetes.Interface
+}
+
+// awaitWhole waits until the node is Ready in the cluster, and all four pods are, as the node says itself. The API server is one of
+// them: an answer that fails is asked for again.
+func (p plane) awaitWhole(t *testing.T) {
+	t.Helper()
+	awaitThat(t, "the node and the control plane are Ready", func() bool {
+		own, err := p.admin.CoreV1().Nodes().Get(t.Context(), controlPlaneNode, metav1.GetOptions{})
+		if err != nil || condition(own, corev1.NodeReady) != corev1.ConditionTrue {
+			return false
+		}
+		list := p.static(t)
+		return len(list) == 4 && !slices.ContainsFunc(list, func(pod corev1.Pod) bool { return !livenode.Ready(&pod) })
+	})
+}
+
+// static are the pods of the control plane as the node has them, in the order of their names; none when it does not answer.
+func (p plane) static(t *testing.T) []corev1.Pod {
+	t.Helper()
+	list, err := p.node.Pods(t.Context())
+	if err != nil {
+		return nil
+	}
+	list = slices.DeleteFunc(list, func(pod corev1.Pod) bool { return pod.Namespace != "kube-system" })
+	slices.SortFunc(list, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+func (p plane) awaitGuest(t *testing.T) {
+	t.Helper()
+	awaitThat(t, "the pod of the cluster is Ready", func() bool {
+		pod, err := p.admin.CoreV1().Pods("default").Get(t.Context(), "guest", metav1.GetOptions{})
+		return err == nil && livenode.Ready(pod)
+	})
+}
+
+// started are the containers of all pods that the node has.
+func (p plane) started(t *testing.T) []string {
+	t.Helper()
+	list, err := p.node.Pods(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return started(list)
+}
+
+func archive(image string) string { return filepath.Join(livenode.Bin(), "images", image+".tar") }
+
+// freeOf is an address of the machine on which nobody listens on the ports, which cannot be chosen: the test is skipped when
+// somebody does.
+func freeOf(t *testing.T, ports ...int) string {
+	t.Helper()
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addresses {
+		network, ok := a.(*net.IPNet)
+		if !ok || network.IP.To4() == nil || network.IP.IsLoopback() {
+			continue
+		}
+		for _, port := range ports {
+			listener, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+			require.NoError(t, err)
+			if err := listener.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return network.IP.String()
+	}
+	require.NoError(t, fmt.Errorf("this machine has no IPv4 address besides 127.0.0.1"))
+	return ""
+}
+
+// prepareControlPlane does what the walk-through does by hand.
+func prepareControlPlane(t *testing.T, address string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "quartet-controlplane-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	kubeadm, err := filepath.Abs(filepath.Join(livenode.Bin(), "tools", "kubeadm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "examples", "controlplane", "init"), dir, address, controlPlaneNode)
+	cmd.Env = append(os.Environ(), "KUBEADM="+kubeadm)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("examples/controlplane/init: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// controlPlane starts a node, brings the images and puts the manifests in place. Everything is removed when the test ends.
+func controlPlane(t *testing.T, dir string) *livenode.Node {
+	t.Helper()
+	n, err := livenode.New(livenode.Bin(), "controlplane")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(dir, "kubelet.yaml")
+	content, err := os.ReadFile(config)
+	if err == nil {
+		err = os.WriteFile(config, fmt.Appendf(content, "port: %d\n", port), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Flags = []string{"--config", config, "--kubeconfig", filepath.Join(dir, "etc/kubernetes/kubelet.conf"), "--hostname-override", controlPlaneNode}
+	t.Cleanup(func() {
+		if t.Failed() {
+			if log, err := os.ReadFile(n.Layout.NodeLog()); err == nil {
+				t.Logf("the end of the node's log:\n%s", log[max(0, len(log)-20_000):])
+			}
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		defer cancel()
+		if err := n.Remove(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := n.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range []string{"etcd", "kubernetes"} {
+		if err := n.Import(t.Context(), archive(image)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	manifests, err := filepath.Glob(filepath.Join(dir, "manifests", "*.yaml"))
+	if err != nil || len(manifests) != 4 {
+		t.Fatalf("the manifests are %q, %v", manifests, err)
+	}
+	for _, file := range manifests {
+		content, err := os.ReadFile(file)
+		if err == nil {
+			err = n.Place(filepath.Base(file), string(content))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+// clientOf is a client as a kubeconfig says, as fast as it can.
+func clientOf(t *testing.T, kubeconfig string) kubernetes.Interface {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS, config.Timeout = -1, 10*time.Second
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// endAll ends every process of a node and of its pods, as a machine that is switched off does; what is on the disk stays.
+func endAll(t *testing.T, n *livenode.Node) {
+	t.Helper()
+	awaitThat(t, "nothing of the node runs", func() bool {
+		pids := processesOf(t, n)
+		for _, pid := range pids {
+			_ = sendKill(pid) // one that has ended meanwhile is fine
+		}
+		return len(pids) == 0
+	})
+}
+
+// processesOf are those that name the node's state directory, and those in its cgroups.
+func processesOf(t *testing.T, n *livenode.Node) []int {
+	t.Helper()
+	var pids []int
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range commands {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		command, err := os.ReadFile(file)
+		if err != nil || len(command) == 0 {
+			continue // it has ended
+		}
+		groups, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
+		if err == nil && (strings.Contains(string(command), n.Layout.StateDir()) || strings.Contains(string(groups), ":"+n.Layout.CgroupRoot()+"/")) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
