@@ -17,18 +17,22 @@ import (
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/metrics"
 )
 
 // Command returns the command.
 func Command() *cobra.Command {
 	var stateDir, socketDir, listen string
+	var probes bool
 	cmd := &cobra.Command{
 		Use:   "metrics [SERVICE]",
 		Short: "Print the node's Prometheus metrics, or serve them",
 		Long: "Prints the metrics of configmux, pleg, syncloop and nodestatus, or of the one that is named, in Prometheus' text\n" +
 			"format. Each sample has the label service; quartet_up says of each service whether it answered.\n\n" +
-			"With --listen nothing is printed: the same is served at http://ADDRESS/metrics, read anew for each request.",
-		Example: "  quartet metrics | grep quartet_pod_start\n  quartet metrics pleg\n  quartet metrics --listen 127.0.0.1:10256",
+			"With --probes it prints what syncloop counts of the calls of probes, which names pods.\n\n" +
+			"With --listen nothing is printed: the same is served at http://ADDRESS/metrics, and that of probes at\n" +
+			"http://ADDRESS/metrics/probes, read anew for each request.",
+		Example: "  quartet metrics | grep quartet_pod_start\n  quartet metrics pleg\n  quartet metrics --probes\n  quartet metrics --listen 127.0.0.1:10256",
 		Args:    checkArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := socketDirOf(stateDir, socketDir)
@@ -37,20 +41,32 @@ func Command() *cobra.Command {
 			}
 			n := &node{socketDir: dir}
 			switch {
+			case listen != "" && probes:
+				return errors.New("--listen serves those of probes too: leave out --probes")
 			case listen != "" && len(args) > 0:
 				return errors.New("--listen serves all services: name none with it")
 			case listen != "":
 				return serve(cmd.Context(), n, listen, cmd.ErrOrStderr())
+			case probes && len(args) > 0 && layout.Service(args[0]) != layout.SyncLoop:
+				return fmt.Errorf("%s has no probes: syncloop does", args[0])
+			case probes:
+				return printMetrics(cmd, n, metrics.ProbesPath, []layout.Service{layout.SyncLoop})
+			case len(args) == 1:
+				return printMetrics(cmd, n, nodePath, []layout.Service{layout.Service(args[0])})
 			default:
-				return printMetrics(cmd, n, args)
+				return printMetrics(cmd, n, nodePath, layout.Services())
 			}
 		},
 	}
 	target.AddFlag(cmd.Flags(), &stateDir)
 	cmd.Flags().StringVar(&socketDir, "socket-dir", "", "`DIR` with the sockets NAME-metrics.sock, when it is not that of the state directory")
 	cmd.Flags().StringVar(&listen, "listen", "", "serve at this `ADDRESS` of the loopback interface, for example 127.0.0.1:10256")
+	cmd.Flags().BoolVar(&probes, "probes", false, "those of the calls of probes, by pod and container, instead of all others")
 	return cmd
 }
+
+// nodePath is where a service has its metrics.
+const nodePath = "/metrics"
 
 func checkArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
@@ -75,12 +91,8 @@ func socketDirOf(stateDir, socketDir string) (string, error) {
 }
 
 // printMetrics prints the metrics of the services that answer, and says which do not. It fails when none does.
-func printMetrics(cmd *cobra.Command, n *node, args []string) error {
-	services := layout.Services()
-	if len(args) == 1 {
-		services = []layout.Service{layout.Service(args[0])}
-	}
-	answers := n.ask(cmd.Context(), services)
+func printMetrics(cmd *cobra.Command, n *node, path string, services []layout.Service) error {
+	answers := n.ask(cmd.Context(), path, services)
 	families, problems := merge(answers)
 	var away []error
 	for _, a := range answers {

@@ -41,13 +41,13 @@ type answer struct {
 	err      error
 }
 
-// ask asks services at the same time, and returns their answers in the services' order.
-func (n *node) ask(ctx context.Context, services []layout.Service) []answer {
+// ask asks services for what they serve at a path, at the same time, and returns their answers in the services' order.
+func (n *node) ask(ctx context.Context, path string, services []layout.Service) []answer {
 	answers := make([]answer, len(services))
 	var running sync.WaitGroup
 	for i, service := range services {
 		running.Go(func() {
-			families, err := n.scrape(ctx, service)
+			families, err := n.scrape(ctx, path, service)
 			answers[i] = answer{service: service, families: families, err: err}
 		})
 	}
@@ -56,11 +56,11 @@ func (n *node) ask(ctx context.Context, services []layout.Service) []answer {
 }
 
 // scrape asks one service. Its error is one line, names the service and says what to do.
-func (n *node) scrape(ctx context.Context, service layout.Service) ([]*dto.MetricFamily, error) {
+func (n *node) scrape(ctx context.Context, path string, service layout.Service) ([]*dto.MetricFamily, error) {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
 	socket := filepath.Join(n.socketDir, string(service)+"-metrics.sock")
-	families, err := get(ctx, socket)
+	families, err := get(ctx, socket, path)
 	if err == nil {
 		return families, nil
 	}
@@ -78,12 +78,12 @@ func (n *node) scrape(ctx context.Context, service layout.Service) ([]*dto.Metri
 	}
 }
 
-func get(ctx context.Context, socket string) (families []*dto.MetricFamily, err error) {
+func get(ctx context.Context, socket, path string) (families []*dto.MetricFamily, err error) {
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node/metrics", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node"+path, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/metrics"
 )
 
 // maxRequests is how many requests are answered at once; each asks all four services.
@@ -55,15 +56,17 @@ func listenLoopback(ctx context.Context, address string) (net.Listener, error) {
 }
 
 func handler(ctx context.Context, n *node, log io.Writer) http.Handler {
-	told := &diary{log: log, said: map[string]string{}}
-	gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		answers := n.ask(ctx, layout.Services())
-		families, problems := merge(answers)
-		told.tell(answers, problems)
-		return families, nil
-	})
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(gather, promhttp.HandlerOpts{MaxRequestsInFlight: maxRequests}))
+	for path, services := range map[string][]layout.Service{nodePath: layout.Services(), metrics.ProbesPath: {layout.SyncLoop}} {
+		told := &diary{log: log, said: map[string]string{}}
+		gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+			answers := n.ask(ctx, path, services)
+			families, problems := merge(answers)
+			told.tell(answers, problems)
+			return families, nil
+		})
+		mux.Handle("GET "+path, promhttp.HandlerFor(gather, promhttp.HandlerOpts{MaxRequestsInFlight: maxRequests}))
+	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		fmt.Fprintln(w, "ok")
