@@ -24,6 +24,7 @@ var supported = []string{
 	"serializeImagePulls", "singleProcessOOMKill", "userNamespaces", "syncFrequency", "localStorageCapacityIsolation", "volumeStatsAggPeriod",
 	"authentication", "authorization", "enableDebuggingHandlers", "enableProfilingHandler", "enableServer", "enableSystemLogHandler", "port", "serverTLSBootstrap",
 	"streamingConnectionIdleTimeout", "tlsCertFile", "tlsCipherSuites", "tlsMinVersion", "tlsPrivateKeyFile",
+	"evictionMaxPodGracePeriod",
 	// nodestatus
 	"evictionHard", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
 	"nodeLeaseDurationSeconds", "nodeStatusMaxImages", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "podCIDR", "podsPerCore", "providerID", "registerNode", "registerWithTaints", "rotateCertificates", "systemReserved",
