@@ -1,5 +1,6 @@
-// Package volumelimits holds pods to the size limits of their emptyDir volumes on disk: it measures them now and then, and has a pod
-// evicted whose volume has become larger, as a kubelet does. Volumes in memory need none of it: the kernel lets them become no larger.
+// Package volumelimits holds pods to the size limits of their emptyDir volumes on disk and in huge pages: it measures them now and then,
+// and has a pod evicted whose volume has become larger, as a kubelet does. Volumes in memory need none of it: the kernel lets them become
+// no larger.
 package volumelimits
 
 import (
@@ -105,7 +106,7 @@ func (k *Keeper) exceeds(ctx context.Context, pod *v1.Pod) (message string, err 
 	for i := range pod.Spec.Volumes {
 		volume := &pod.Spec.Volumes[i]
 		source := volume.EmptyDir
-		if source == nil || source.Medium != v1.StorageMediumDefault || source.SizeLimit == nil || source.SizeLimit.Sign() <= 0 {
+		if source == nil || source.Medium == v1.StorageMediumMemory || source.SizeLimit == nil || source.SizeLimit.Sign() <= 0 {
 			continue
 		}
 		used, err := k.cfg.Usage(ctx, k.cfg.Path(pod, volume))

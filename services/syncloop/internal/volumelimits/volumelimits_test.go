@@ -43,6 +43,8 @@ func TestAPodIsEvictedWhoseVolumeIsLargerThanItMayBe(t *testing.T) {
 	pods := []*v1.Pod{
 		pod("over", "1023Ki"), pod("at", "1Mi"), pod("under", "2Mi"), pod("unlimited", ""), pod("zero", "0"),
 		pod("memory", "1Ki", func(p *v1.Pod) { p.Spec.Volumes[0].EmptyDir.Medium = v1.StorageMediumMemory }),
+		pod("pages", "1Ki", func(p *v1.Pod) { p.Spec.Volumes[0].EmptyDir.Medium = v1.StorageMediumHugePages }),
+		pod("sized-pages", "1Mi", func(p *v1.Pod) { p.Spec.Volumes[0].EmptyDir.Medium = "HugePages-2Mi" }),
 		pod("ended", "1Ki", func(p *v1.Pod) { p.Status.Phase = v1.PodFailed }),
 		pod("critical", "1Ki", func(p *v1.Pod) { p.Spec.Priority = ptr.To[int32](2_000_000_000) }),
 		pod("missing", "1Ki"), pod("broken", "1Ki"), pod("later", "1Ki"),
@@ -85,6 +87,7 @@ func TestAPodIsEvictedWhoseVolumeIsLargerThanItMayBe(t *testing.T) {
 	}
 	want := []string{
 		`over Evicted Usage of EmptyDir volume "data" exceeds the limit "1023Ki". 1`,
+		`pages Evicted Usage of EmptyDir volume "data" exceeds the limit "1Ki". 1`,
 		`later Evicted Usage of EmptyDir volume "data" exceeds the limit "1Ki". 1`,
 	}
 	if !slices.Equal(evicted, want) {
