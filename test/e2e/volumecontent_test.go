@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -206,7 +207,8 @@ func halfOf(dir string, names []string) string {
 	return ""
 }
 
-// filesWith are the files on the disk below a folder that have a text in them; what is mounted there is not looked at.
+// filesWith are the files on the disk below a folder that have a text in them, or what an API object has in JSON in the place of it; what
+// is mounted there is not looked at.
 func filesWith(t *testing.T, dir, text string) (found []string) {
 	t.Helper()
 	device := func(path string) uint64 {
@@ -232,7 +234,7 @@ func filesWith(t *testing.T, dir, text string) (found []string) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if bytes.Contains(data, []byte(text)) {
+		if bytes.Contains(data, []byte(text)) || bytes.Contains(data, []byte(base64.StdEncoding.EncodeToString([]byte(text)))) {
 			found = append(found, path)
 		}
 		return nil

@@ -1,6 +1,7 @@
 package localsource
 
 import (
+	"encoding/base64"
 	"errors"
 	"os"
 	"path/filepath"
@@ -95,6 +96,33 @@ func TestAnObjectThatCannotBeIsNotApplied(t *testing.T) {
 		t.Errorf("a change of one that is there: %v", op)
 	}
 	r.stop()
+}
+
+// Neither its text nor what an API object has in the place of it is in any file, while that of a config map is.
+func TestASecretIsNotInClearOnTheDisk(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	const hidden, plain = "hunter2-hunter2", "fox-and-goose"
+	r.applyObject(configMap("c", plain))
+	r.applyObject(secret("s", "before"))
+	r.applyObject(secret("s", hidden))
+	r.stop()
+	found := map[string]int{}
+	must(t, filepath.WalkDir(filepath.Dir(r.keyFile()), func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		for _, text := range []string{hidden, plain} {
+			if strings.Contains(string(content), text) || strings.Contains(string(content), base64.StdEncoding.EncodeToString([]byte(text))) {
+				found[text]++
+			}
+		}
+		return err
+	}))
+	if found[hidden] != 0 || found[plain] != 1 {
+		t.Errorf("found are %v; want the config map's alone", found)
+	}
 }
 
 // A secret that is damaged is put aside and told of; one whose key is gone stays, and is there again when the key is.

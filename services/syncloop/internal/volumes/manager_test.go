@@ -1,9 +1,7 @@
 package volumes_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -127,61 +126,18 @@ func TestEveryVolumeThatIsMissingIsNamedWhicheverFailsFirst(t *testing.T) {
 	}
 }
 
-func TestAMountThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
+// TestAPluginIsToldTheGroupOfThePodAndWhenOwnersAreToChange, for a kind that has something in it when it comes.
+func TestAPluginIsToldTheGroupOfThePodAndWhenOwnersAreToChange(t *testing.T) {
 	r := newRig(t)
-	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-	defer cancel()
-	var opens []func()
-	defer func() {
-		for _, open := range opens {
-			open()
-		}
-		r.eventually("they end", func() bool { return r.plugin.underWay() == 0 })
-	}()
-	for i := range 8 { // more than are done side by side
-		opens = append(opens, r.plugin.hanging(fmt.Sprintf("stuck-%d", i)))
-		pod := newPod(types.UID(fmt.Sprintf("hung-%d", i)), fmt.Sprintf("stuck-%d", i))
-		r.manager.Want(ctx, pod)
+	pod := newPod("u1", "config")
+	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](4711), FSGroupChangePolicy: ptr.To(v1.FSGroupChangeOnRootMismatch)}
+	if err := r.want(pod); err != nil {
+		t.Fatal(err)
 	}
-	r.eventually("four hang", func() bool { return r.plugin.underWay() == 4 })
-	done := make(chan error, 1)
-	go func() { done <- r.want(newPod("u9", "config")) }()
-	var err error
-	for waiting := true; waiting; {
-		select {
-		case err = <-done:
-			waiting = false
-		case <-time.After(2 * time.Millisecond):
-			r.clock.Step(time.Second) // those that hang give up their places
-		}
+	got := r.plugin.lastRequest()
+	if ptr.Deref(got.FSGroup, 0) != 4711 || ptr.Deref(got.FSGroupChangePolicy, "") != v1.FSGroupChangeOnRootMismatch {
+		t.Errorf("told is %+v", got)
 	}
-	if err != nil {
-		t.Fatalf("a pod beside them: %v", err)
-	}
-	var late error
-	waiting := make(chan error, 1)
-	go func() { waiting <- r.want(newPod("hung-0", "stuck-0")) }()
-	for late == nil {
-		select {
-		case late = <-waiting:
-		case <-time.After(2 * time.Millisecond):
-			r.clock.Step(5 * time.Second)
-		}
-	}
-	if want := "Unable to attach or mount volumes: unmounted volumes=[stuck-0]"; !strings.HasPrefix(late.Error(), want) || !strings.Contains(r.events.String(), want) {
-		t.Errorf("after two minutes: %v; told: %s", late, r.events)
-	}
-	if got := r.manager.Describe("hung-0"); len(got) != 1 || got[0].GetState() != enginev1.VolumeState_VOLUME_STATE_SETTING_UP || got[0].GetSince() == nil {
-		t.Errorf("described as %v", got)
-	}
-	r.stop() // does not hang
-}
-
-// underWay is how many are being done now.
-func (p *plugin) underWay() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.now
 }
 
 func TestVolumesSurviveARestartOfTheProcess(t *testing.T) {

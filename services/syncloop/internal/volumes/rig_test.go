@@ -149,6 +149,8 @@ type plugin struct {
 	side map[string]int
 	now  int
 	most int
+	// last is what SetUp was given last.
+	last volumes.Request
 }
 
 func (p *plugin) Name() string                 { return "kubernetes.io~configmap" }
@@ -160,6 +162,9 @@ func (p *plugin) SetUp(_ context.Context, r volumes.Request) error {
 		return err
 	}
 	defer p.leave(r.Dir)
+	p.mu.Lock()
+	p.last = r
+	p.mu.Unlock()
 	if err := os.MkdirAll(r.Dir, 0o750); err != nil {
 		return err
 	}
@@ -238,6 +243,12 @@ func (p *plugin) hanging(name string) (release func()) {
 		p.mu.Unlock()
 		close(c)
 	})
+}
+
+func (p *plugin) lastRequest() volumes.Request {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
 }
 
 func (p *plugin) count(what string) int {

@@ -1,0 +1,102 @@
+package volumes_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+)
+
+// TestTheManagerHasJustWhatIsWantedAfterAnyHistory drives the manager itself, with mounts in memory: pods are wanted and released,
+// volumes fail and are mended, time goes on and the process is restarted, in any order and without waiting for what runs. At the end,
+// when nothing fails, the volumes of the pods that are wanted are in place, mounted once each, and nothing else is mounted.
+func TestTheManagerHasJustWhatIsWantedAfterAnyHistory(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := newRig(t)
+		defer r.stop()
+		uids, names := []types.UID{"u1", "u2", "u3"}, []string{"x", "y"}
+		pods, wanted := map[types.UID]*v1.Pod{}, map[types.UID]bool{}
+		for _, uid := range uids {
+			pods[uid] = newPod(uid, names[:rapid.IntRange(1, len(names)).Draw(rt, "volumes")]...)
+		}
+		uid := rapid.SampledFrom(uids)
+		name := rapid.SampledFrom(names)
+		rt.Repeat(map[string]func(*rapid.T){
+			"want": func(rt *rapid.T) {
+				u := uid.Draw(rt, "pod")
+				wanted[u] = true
+				r.manager.Want(t.Context(), pods[u])
+			},
+			"release": func(rt *rapid.T) {
+				u := uid.Draw(rt, "pod")
+				wanted[u] = false
+				r.releases(u, false)
+			},
+			"fail":    func(rt *rapid.T) { r.plugin.failing(name.Draw(rt, "volume"), errors.New("no such thing")) },
+			"mend":    func(rt *rapid.T) { r.plugin.failing(name.Draw(rt, "volume"), nil) },
+			"refresh": func(rt *rapid.T) { r.manager.Refresh(uid.Draw(rt, "pod")) },
+			"time":    func(rt *rapid.T) { r.clock.Step(time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(rt, "by"))) },
+			"restart": func(*rapid.T) {
+				r.stop()
+				r.eventually("what the old process did has ended with it", func() bool { return r.plugin.underWay() == 0 })
+				r.start()
+			},
+		})
+		for _, n := range names {
+			r.plugin.failing(n, nil)
+		}
+		want := 0
+		for _, u := range uids {
+			if !wanted[u] {
+				r.releases(u, true)
+				continue
+			}
+			want += len(pods[u].Spec.Volumes)
+			r.manager.Want(t.Context(), pods[u])
+			r.eventually(fmt.Sprintf("pod %s has its volumes", u), func() bool {
+				r.clock.Step(time.Second)
+				return r.manager.Ready(u)
+			})
+			for _, v := range pods[u].Spec.Volumes {
+				if path := r.path(u, "kubernetes.io~configmap", v.Name); !r.plugin.isMounted(path) {
+					rt.Errorf("%s is not mounted", path)
+				}
+			}
+		}
+		if points, _ := r.mounter.List(); len(points) != want {
+			rt.Errorf("mounted are %v, want %d", points, want)
+		}
+	})
+}
+
+// releases has the volumes of a pod be removed: it begins that, or with done waits until they are, while time goes on.
+func (r *rig) releases(uid types.UID, done bool) {
+	r.t.Helper()
+	if !done {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel() // it waits for nothing
+		_ = r.manager.Release(ctx, uid)
+		return
+	}
+	released := make(chan error, 1)
+	go func() { released <- r.release(uid) }()
+	for deadline := time.Now().Add(testTimeout); ; {
+		select {
+		case err := <-released:
+			if err == nil {
+				return
+			}
+			if time.Now().After(deadline) {
+				r.t.Fatalf("the volumes of %s are not removed: %v", uid, err)
+			}
+			go func() { released <- r.release(uid) }()
+		case <-time.After(time.Millisecond):
+			r.clock.Step(time.Second)
+		}
+	}
+}
