@@ -44,16 +44,11 @@ func quantity(name v1.ResourceName, n int64) string {
 
 // usedBy is how many bytes of a resource a container uses, if that is known.
 func usedBy(c *statsv1alpha1.ContainerStats, name v1.ResourceName) (bytes int64, known bool) {
-	switch name {
-	case v1.ResourceMemory:
-		if c.Memory != nil && c.Memory.WorkingSetBytes != nil {
-			return int64(*c.Memory.WorkingSetBytes), true //nolint:gosec // less than 8 EiB
-		}
-	case v1.ResourceEphemeralStorage:
-		if c.Rootfs != nil && c.Rootfs.UsedBytes != nil && c.Logs != nil && c.Logs.UsedBytes != nil {
-			return int64(*c.Rootfs.UsedBytes + *c.Logs.UsedBytes), true //nolint:gosec // as above
-		}
-	default:
+	if name == v1.ResourceMemory && c.Memory != nil && c.Memory.WorkingSetBytes != nil {
+		return int64(*c.Memory.WorkingSetBytes), true //nolint:gosec // less than 8 EiB
+	}
+	if name == v1.ResourceEphemeralStorage && c.Rootfs != nil && c.Rootfs.UsedBytes != nil && c.Logs != nil && c.Logs.UsedBytes != nil {
+		return int64(*c.Rootfs.UsedBytes + *c.Logs.UsedBytes), true //nolint:gosec // as above
 	}
 	return 0, false
 }
