@@ -30,7 +30,7 @@ import (
 
 // TestKubectlThroughAnAPIServer: what kubectl has an API server ask a node, it gets from this one, over SPDY and over WebSocket.
 func TestKubectlThroughAnAPIServer(t *testing.T) {
-	r := newRemote(t)
+	r := newRemote(t, "")
 	r.run("streams", "/streams", "lines")
 	r.run("web", "/hello", "serve", "-message", "hello from afar")
 	for _, protocol := range []string{"websocket", "spdy"} {
@@ -54,12 +54,13 @@ type remote struct {
 	env              []string
 }
 
-func newRemote(t *testing.T) *remote {
+// newRemote has the node join a cluster. More is added to its configuration.
+func newRemote(t *testing.T, more string, options ...cluster.Option) *remote {
 	t.Helper()
 	if _, err := os.Stat(kubectlPath()); err != nil {
 		t.Skipf("%v: run 'make test-tools' first", err)
 	}
-	r := &remote{t: t, node: nodeName(t), cluster: cluster.Start(t), port: freePort(t)}
+	r := &remote{t: t, node: nodeName(t), cluster: cluster.Start(t, options...), port: freePort(t)}
 	r.kubeconfig = r.cluster.Kubeconfig(t, "admin", cluster.Masters)
 	// As kubeadm lets the API server use what nodes serve.
 	_, err := r.cluster.Client(t).RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
@@ -71,7 +72,7 @@ func newRemote(t *testing.T) *remote {
 		t.Fatal(err)
 	}
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")
-	text := "address: 0.0.0.0\nport: " + r.port + "\nauthentication: {x509: {clientCAFile: " + r.authority() + "}}\n"
+	text := "address: 0.0.0.0\nport: " + r.port + "\nauthentication: {x509: {clientCAFile: " + r.authority() + "}}\n" + more
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
