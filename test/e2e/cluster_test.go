@@ -94,10 +94,7 @@ func TestPodsOfAnAPIServer(t *testing.T) {
 	if err := admin.Pods("e2e").Delete(t.Context(), "bound-here", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "bound", "stopped", func(p *v1.Pod) bool { return p != nil && p.DeletionTimestamp != nil && !ready(p) })
-	if err := admin.Pods("e2e").Delete(t.Context(), "bound-here", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
-		t.Fatal(err)
-	}
+	awaitObject(t, admin.Pods("e2e"), "bound-here", "gone", func(p *v1.Pod) bool { return p == nil })
 	awaitGone(t, "bound")
 	for _, token := range []string{first, second} {
 		for _, path := range filesWith(t, node.Layout.StateDir(), token) {

@@ -1,0 +1,135 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/quartet-node/quartet/test/cluster"
+)
+
+// TestAnAPIServerHasTheStatusOfPods: of one of its own until its object is deleted, of one that the node refuses, and of a static pod by a
+// mirror pod that ends nothing when it is deleted; through a kill of syncloop, and after the API server was away.
+func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
+	name := nodeName(t)
+	c := cluster.Start(t)
+	if err := node.StopServices(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if err := node.StopServices(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := node.Up(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	quartet(t, "up", "--detach", "--read-only-port", node.Port(), "--kubeconfig", c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
+	pods := c.Client(t).CoreV1().Pods("e2e")
+	awaitThat(t, "the Node is registered", func() bool {
+		_, err := c.Client(t).CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		return err == nil
+	})
+	place(t, "mirrored.yaml", manifest("mirrored", 1, "sleep")) // whose namespace is not there yet
+	inRuntime := fmt.Sprint(containerIDs(await(t, "mirrored", "Ready", ready)))
+	if _, err := c.Client(t).CoreV1().Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "e2e"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	create(t, pods, name, "told-here", nil)
+	running := awaitObject(t, pods, "told-here", "Ready", ready)
+	if s := running.Status; s.PodIP == "" || s.HostIP == "" || s.ObservedGeneration != running.Generation || s.StartTime == nil || !s.ContainerStatuses[0].Ready {
+		t.Errorf("the API server has %+v", s)
+	}
+	create(t, pods, name, "refused", map[string]string{"no-such": "label"})
+	if s := awaitObject(t, pods, "refused", "Failed", func(p *v1.Pod) bool { return p != nil && p.Status.Phase == v1.PodFailed }).Status; s.Reason != "NodeAffinity" {
+		t.Errorf("the refused pod has %+v", s)
+	}
+	static := "mirrored-" + name
+	mirror := awaitObject(t, pods, static, "mirrored and Ready", ready)
+
+	// Nothing changes for a kill, and nothing ends with the mirror pod.
+	old := pid(t, "syncloop")
+	kill(t, "syncloop")
+	awaitNewPID(t, "syncloop", old)
+	await(t, "told", "Ready", ready)
+	after := awaitObject(t, pods, "told-here", "Ready", ready)
+	if before, now := transitions(running), transitions(after); !slices.Equal(before, now) {
+		t.Errorf("a kill has changed conditions from %q to %q", before, now)
+	}
+	if err := pods.Delete(t.Context(), static, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	again := awaitObject(t, pods, static, "mirrored again", func(p *v1.Pod) bool { return p != nil && p.UID != mirror.UID && ready(p) })
+	if now := fmt.Sprint(containerIDs(await(t, "mirrored", "Ready", ready))); now != inRuntime {
+		t.Errorf("the containers of the static pod went from %s to %s", inRuntime, now)
+	}
+
+	// What has happened while the API server was away it has when it is back.
+	if err := pods.Delete(t.Context(), "refused", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitObject(t, pods, "refused", "gone", func(p *v1.Pod) bool { return p == nil })
+	c.APIServer.Kill(t)
+	takeAway(t, "mirrored.yaml")
+	awaitGone(t, "mirrored")
+	c.APIServer.Start(t)
+	awaitObject(t, pods, again.Name, "gone", func(p *v1.Pod) bool { return p == nil })
+
+	if err := pods.Delete(t.Context(), "told-here", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitObject(t, pods, "told-here", "gone", func(p *v1.Pod) bool { return p == nil })
+	awaitGone(t, "told")
+}
+
+// create makes a pod that is bound to the node, for nodes with labels.
+func create(t *testing.T, pods corev1.PodInterface, node, name string, labels map[string]string) {
+	t.Helper()
+	_, err := pods.Create(t.Context(), &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.PodSpec{
+			NodeName: node, NodeSelector: labels, TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false),
+			Containers: []v1.Container{{Name: "main", Image: image, Args: []string{"sleep"}, ImagePullPolicy: v1.PullIfNotPresent}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitObject returns a pod as soon as the API server has it as it is wanted; nil is one that it does not have.
+func awaitObject(t *testing.T, pods corev1.PodInterface, name, what string, wanted func(*v1.Pod) bool) *v1.Pod {
+	t.Helper()
+	var got *v1.Pod
+	awaitThat(t, name+" is "+what+" in the API server", func() bool {
+		pod, err := pods.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return false
+		}
+		if got = pod; err != nil {
+			got = nil
+		}
+		return wanted(got)
+	})
+	return got
+}
+
+// transitions are the conditions of a pod with the times since which they are so.
+func transitions(pod *v1.Pod) []string {
+	var all []string
+	for _, c := range pod.Status.Conditions {
+		all = append(all, strings.Join([]string{string(c.Type), string(c.Status), c.LastTransitionTime.UTC().String()}, " "))
+	}
+	slices.Sort(all)
+	return all
+}
