@@ -24,9 +24,10 @@ const (
 	dirMode       = 0o700
 )
 
-// defaults are what the file of --config may say otherwise.
+// defaults are what the file of --config may say otherwise. No address is among them: without one the read-only API is served on this
+// machine only, and the authenticated one of a node of a cluster wherever the API server may call it.
 func defaults() map[string]any {
-	return map[string]any{"fileCheckFrequency": "20s", "address": readOnlyAddress}
+	return map[string]any{"fileCheckFrequency": "20s"}
 }
 
 // own are the fields that the node and its runtime depend on, whatever a file says.

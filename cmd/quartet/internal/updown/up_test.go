@@ -73,12 +73,15 @@ readOnlyPort: 10255
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"clusterDomain: cluster.local\n", "fileCheckFrequency: 5s\n", "address: 127.0.0.1\n",
+		"clusterDomain: cluster.local\n", "fileCheckFrequency: 5s\n",
 		"cgroupRoot: " + l.CgroupRoot() + "\n", "readOnlyPort: 11255\n", "staticPodPath: " + l.Manifests() + "\n",
 	} {
 		if !strings.Contains(string(content), want) {
 			t.Errorf("the configuration lacks %q:\n%s", want, content)
 		}
+	}
+	if strings.Contains(string(content), "address:") {
+		t.Errorf("the configuration has an address, where the API server may not reach the node:\n%s", content)
 	}
 }
 

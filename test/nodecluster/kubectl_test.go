@@ -1,0 +1,130 @@
+package nodecluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestKubectl does what people do with kubectl to a pod that runs: every request goes by the API server to the node, which asks it who
+// that is and what he may do.
+func TestKubectl(t *testing.T) {
+	const ns = "kubectl"
+	admin := space(t, ns)
+	runPod(t, admin, ns, "web", "serve", "-every", "1s")
+
+	t.Run("logs", func(t *testing.T) {
+		if out := kubectl(t, "logs", "-n", ns, "web"); !strings.Contains(out, "hello") {
+			t.Errorf("the log is %q", out)
+		}
+		followed := background(t, "logs", "-n", ns, "web", "-f", "--tail=1")
+		awaitThat(t, "the log that is followed has three lines", func() bool { return strings.Count(followed.String(), "\n") >= 3 })
+	})
+	t.Run("exec", func(t *testing.T) {
+		if out := kubectl(t, "exec", "-n", ns, "web", "--", "/hello", "crash", "-after", "0s", "-code", "0"); out == "" {
+			t.Error("the program in the container has printed nothing")
+		}
+		out := kubectlOrError(t.Context(), "exec", "-n", ns, "web", "--", "/hello", "crash", "-after", "0s", "-code", "7")
+		if !strings.Contains(out, "exit code 7") {
+			t.Errorf("a program that ends with 7: %q", out)
+		}
+	})
+	t.Run("attach", func(t *testing.T) {
+		attached := background(t, "attach", "-n", ns, "web")
+		awaitThat(t, "who is attached sees what is printed", func() bool { return strings.Contains(attached.String(), "hello") })
+	})
+	t.Run("port-forward", func(t *testing.T) {
+		forwarded := background(t, "port-forward", "-n", ns, "pod/web", ":8080")
+		address := regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+) -> 8080`)
+		awaitThat(t, "a port is forwarded", func() bool { return address.MatchString(forwarded.String()) })
+		for range 2 { // one connection after another
+			if body := fetch(t, "http://"+address.FindStringSubmatch(forwarded.String())[1]+"/"); !strings.Contains(body, "hello") {
+				t.Errorf("the page is %q", body)
+			}
+		}
+	})
+	t.Run("debug", func(t *testing.T) {
+		out := kubectl(t, "debug", "-n", ns, "web", "--image", "quartet.local/hello:1", "--image-pull-policy=IfNotPresent", "-c", "looks",
+			"--", "/hello", "sleep")
+		awaitThat(t, "the ephemeral container runs: "+out, func() bool {
+			status := get(t, admin, ns, "web").Status.EphemeralContainerStatuses
+			return len(status) == 1 && status[0].Name == "looks" && status[0].State.Running != nil
+		})
+	})
+	t.Run("top", func(t *testing.T) {
+		// metrics-server is in no module that is here: what it would read is asked for by way of the API server.
+		var out string
+		awaitThat(t, "the usage of the pod is there", func() bool {
+			out = kubectl(t, "get", "--raw", "/api/v1/nodes/"+nodeName+"/proxy/metrics/resource")
+			return strings.Contains(out, `container_memory_working_set_bytes{container="main",namespace="kubectl",pod="web"}`)
+		})
+		for _, want := range []string{"node_cpu_usage_seconds_total", "node_memory_working_set_bytes", `pod_cpu_usage_seconds_total{namespace="kubectl",pod="web"}`} {
+			if !strings.Contains(out, want) {
+				t.Errorf("what metrics-server reads lacks %s", want)
+			}
+		}
+	})
+}
+
+// output is what a program has printed until now.
+type output struct {
+	file *os.File
+}
+
+func (o output) String() string {
+	content, err := os.ReadFile(o.file.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return string(content)
+}
+
+// background starts kubectl, which is ended when the test ends.
+func background(t *testing.T, args ...string) output {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "output"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := kubectlCommand(ctx, args...)
+	cmd.Stdout, cmd.Stderr = file, file
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait() // it was killed
+		if t.Failed() {
+			t.Logf("kubectl %s: %s", strings.Join(args, " "), output{file})
+		}
+		if err := file.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return output{file}
+}
+
+// fetch reads a page over a connection of its own.
+func fetch(t *testing.T, url string) string {
+	t.Helper()
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close() //nolint:errcheck // it was only read
+	var body bytes.Buffer
+	if _, err := io.Copy(&body, response.Body); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(response.StatusCode) + " " + body.String()
+}
