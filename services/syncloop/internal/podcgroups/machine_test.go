@@ -1,7 +1,6 @@
 package podcgroups_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/opencontainers/cgroups"
-	"github.com/opencontainers/cgroups/systemd"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
@@ -239,43 +237,5 @@ func TestARuntimesCgroupInTheUnifiedHierarchyGoesWithThePods(t *testing.T) {
 	}
 	if left := m.left(name); len(left) > 0 {
 		t.Errorf("the cgroup is still in %v", left)
-	}
-}
-
-// TestWithSystemd is the same with the other driver, where systemd runs.
-func TestWithSystemd(t *testing.T) {
-	m := podcgroups.NewMachine("systemd", clock.RealClock{})
-	root := fmt.Sprintf("/quartettest%d", os.Getpid())
-	names := podcgroups.NewNames("systemd", root)
-	pod := newPod("u-1", container(list("cpu", "500m"), nil))
-	name, err := names.Pod(pod)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !systemd.IsRunningSystemd() {
-		err := m.Set(name, podcgroups.ForPod(pod, podcgroups.Limits{}))
-		if err == nil || !strings.Contains(err.Error(), "cgroupDriver is systemd, which does not run here") {
-			t.Errorf("without systemd: %v", err)
-		}
-		t.Skip("systemd does not run here: that its slices are made is not tested, only that the error says so")
-	}
-	if os.Geteuid() != 0 {
-		harness.Require(t, errors.New("slices are root's to make: run the test as root"))
-	}
-	t.Cleanup(func() {
-		for cgroup := name; cgroup != "/"; cgroup = filepath.Dir(cgroup) {
-			if err := m.Remove(context.Background(), cgroup); err != nil { // the test's context has ended
-				t.Error(err)
-			}
-		}
-	})
-	if err := m.Set(name, podcgroups.ForPod(pod, podcgroups.Limits{PIDs: 50})); err != nil {
-		t.Fatal(err)
-	}
-	if !m.Has(name) {
-		t.Error("the slice is not there")
-	}
-	if err := m.Remove(t.Context(), name); err != nil || m.Has(name) {
-		t.Errorf("the slice was not removed: %v", err)
 	}
 }

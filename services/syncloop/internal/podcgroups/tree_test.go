@@ -19,7 +19,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/podcgroups"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// The library connects to systemd once, for as long as the process lives.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreTopFunction("github.com/godbus/dbus/v5.newConn.func1"),
+		goleak.IgnoreAnyFunction("github.com/godbus/dbus/v5.(*Conn).inWorker"),
+		goleak.IgnoreTopFunction("github.com/coreos/go-systemd/v22/dbus.(*Conn).dispatch.func1"),
+	)
+}
 
 // memory is cgroups that are nowhere else.
 type memory struct {

@@ -1,0 +1,46 @@
+# Run by enter.sh as the first process of its namespaces; becomes systemd. Its root is the machine's, read-only, with /run,
+# /dev, /proc, /sys and /etc/machine-id of its own. Of the machine's cgroups it has those that were made for it.
+name=$1 share=$2
+shift 2
+root=$share/root
+mount --bind / "$root"
+mount -o remount,bind,ro "$root"
+# What the test is made of may be on other file systems than the root.
+for path in /usr "$PWD" "$QUARTET_SYSTEMD_PROGRAM"; do
+  at=$(stat --format %m "$path")
+  if [ "$at" != / ]; then
+    mount --bind "$at" "$root$at"
+    mount -o remount,bind,ro "$root$at"
+  fi
+done
+
+mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sysfs "$root/sys"
+# Controllers of cgroup v1 are each mounted in a directory of this one; cgroup v2 alone is mounted over it.
+mount -t tmpfs -o mode=755 tmpfs "$root/sys/fs/cgroup"
+for at in "$@"; do
+  mkdir -p "$root$at"
+  mount --bind "$at/$name" "$root$at"
+done
+
+mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+for device in null zero full random urandom tty; do
+  : >"$root/dev/$device"
+  mount --bind "/dev/$device" "$root/dev/$device"
+done
+# systemd's log, which else would be in the machine's kernel log.
+: >"$root/dev/kmsg"
+mount --bind "$share/log" "$root/dev/kmsg"
+
+mount -t tmpfs -o mode=755 tmpfs "$root/run"
+mkdir -p "$root/run/old" "$root/run/share" "$root/run/tmp" "$root/run/systemd/system"
+mount --bind "$share" "$root/run/share"
+cp "$share"/units/* "$root/run/systemd/system/"
+echo 0123456789abcdef0123456789abcdef >"$root/run/machine-id"
+if [ -e /etc/machine-id ]; then
+  mount --bind "$root/run/machine-id" "$root/etc/machine-id"
+fi
+cd "$root"
+pivot_root . run/old
+umount -l /run/old
+exec /lib/systemd/systemd --unit=test.service

@@ -1,0 +1,99 @@
+package systemdhost_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/quartet-node/quartet/test/require"
+	"github.com/quartet-node/quartet/test/systemdhost"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// systemctl runs systemctl inside and gives what it prints.
+func systemctl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "systemctl", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("systemctl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func TestASystemdOfTheTestsOwn(t *testing.T) {
+	if !systemdhost.Inside() {
+		systemdhost.Run(t)
+		nothingIsLeft(t)
+		return
+	}
+	if name, err := os.ReadFile("/proc/1/comm"); err != nil || string(name) != "systemd\n" {
+		t.Errorf("the first process is %q: %v", name, err)
+	}
+	// The machine's units and files are not its own.
+	if err := os.WriteFile("/etc/quartet-systemd", nil, 0o600); err == nil {
+		t.Error("a file of the machine can be written: /etc/quartet-systemd")
+	}
+	if state := systemctl(t, "show", "--property=LoadState", "--value", "ssh.service"); state != "not-found" {
+		t.Errorf("a unit of the machine is %s", state)
+	}
+	// What it starts is in a cgroup of the machine's version.
+	unit := "[Service]\nType=exec\nExecStart=sleep 600\nMemoryMax=64M\n"
+	if err := os.WriteFile(filepath.Join(systemdhost.Units, "a.service"), []byte(unit), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	systemctl(t, "daemon-reload")
+	systemctl(t, "start", "a.service")
+	pid := systemctl(t, "show", "--property=MainPID", "--value", "a.service")
+	cgroup, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
+	if err != nil || !strings.Contains(string(cgroup), ":/system.slice/a.service") {
+		t.Errorf("the service is in %q: %v", cgroup, err)
+	}
+}
+
+// nothingIsLeft looks for what was made for an inside that this process has started.
+func nothingIsLeft(t *testing.T) {
+	t.Helper()
+	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		left, err := filepath.Glob(fmt.Sprintf("%s/quartet-systemd-%d-*", dir, os.Getpid()))
+		if err != nil || len(left) > 0 {
+			t.Errorf("left: %q %v", left, err)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil || strings.Contains(string(mounts), t.Name()) {
+		t.Errorf("mounts are left: %v", err)
+	}
+}
+
+// TestOutcome ends as its environment says, inside; the next test runs it.
+func TestOutcome(t *testing.T) {
+	outcome := os.Getenv("QUARTET_TEST_OUTCOME")
+	if outcome != "" && !systemdhost.Inside() {
+		systemdhost.Run(t)
+		return
+	}
+	switch outcome {
+	case "fails":
+		t.Error("it fails inside")
+	case "skips":
+		t.Skip("it skips inside")
+	}
+}
+
+func TestTheOutcomeIsThatOfInside(t *testing.T) {
+	require.Root(t, "systemd in namespaces of its own")
+	for outcome, want := range map[string]string{"passes": "--- PASS: TestOutcome", "fails": "it fails inside", "skips": "--- SKIP: TestOutcome"} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run=^TestOutcome$")
+		cmd.Env = append(os.Environ(), "QUARTET_TEST_OUTCOME="+outcome)
+		out, err := cmd.CombinedOutput()
+		if failed := err != nil; failed != (outcome == "fails") || !strings.Contains(string(out), "\n"+want) && !strings.Contains(string(out), ": "+want) {
+			t.Errorf("a test that %s inside: %v\n%s", outcome, err, out)
+		}
+	}
+}
