@@ -26,8 +26,8 @@ import (
 const controlPlaneNode = "control-plane"
 
 // TestAControlPlaneOfStaticPods: etcd, the API server, the controllers and the scheduler run on a node as kubeadm's static pods, and
-// the node joins the cluster that they form. It runs what that cluster binds to it, and takes all of it through a kill of its four
-// processes and through a reboot.
+// the node joins the cluster that they form. It has their mirrors, runs what that cluster binds to it, and takes all of it through a
+// kill of its four processes and through a reboot.
 func TestAControlPlaneOfStaticPods(t *testing.T) {
 	for _, image := range []string{"kubernetes", "etcd"} {
 		if _, err := os.Stat(archive(image)); err != nil {
@@ -41,6 +41,7 @@ func TestAControlPlaneOfStaticPods(t *testing.T) {
 	p := plane{node: n, admin: admin}
 
 	p.awaitWhole(t)
+	p.awaitMirrors(t, address)
 	made := template(nil, "serve")
 	guest := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "guest"}, Spec: made.Spec}
 	awaitThat(t, "the cluster takes a pod", func() bool {
@@ -71,6 +72,7 @@ func TestAControlPlaneOfStaticPods(t *testing.T) {
 	}
 	p.awaitWhole(t)
 	p.awaitGuest(t)
+	p.awaitMirrors(t, address)
 	for i, now := range p.static(t) {
 		if was := static[i]; now.UID != was.UID || now.Status.ContainerStatuses[0].RestartCount <= was.Status.ContainerStatuses[0].RestartCount {
 			t.Errorf("after the reboot %s is another pod, or says nothing of a restart: %+v", now.Name, now.Status.ContainerStatuses)
@@ -116,6 +118,26 @@ func (p plane) awaitGuest(t *testing.T) {
 		pod, err := p.admin.CoreV1().Pods("default").Get(t.Context(), "guest", metav1.GetOptions{})
 		return err == nil && livenode.Ready(pod)
 	})
+}
+
+// awaitMirrors waits until the cluster has the mirror of each of the four, Ready, which says what kubeadm's manifests ask for.
+func (p plane) awaitMirrors(t *testing.T, address string) {
+	t.Helper()
+	var mirrors []corev1.Pod
+	awaitThat(t, "the mirrors of the four are Ready", func() bool {
+		list, err := p.admin.CoreV1().Pods("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: "tier=control-plane"})
+		if err != nil {
+			return false
+		}
+		mirrors = list.Items
+		return len(mirrors) == 4 && !slices.ContainsFunc(mirrors, func(pod corev1.Pod) bool { return !livenode.Ready(&pod) })
+	})
+	for _, pod := range mirrors {
+		if pod.Spec.PriorityClassName != "system-node-critical" || !pod.Spec.HostNetwork || pod.Status.PodIP != address ||
+			pod.Annotations[corev1.MirrorPodAnnotationKey] == "" || pod.Status.QOSClass != corev1.PodQOSBurstable {
+			t.Errorf("the mirror %s is %+v, %+v", pod.Name, pod.ObjectMeta, pod.Status)
+		}
+	}
 }
 
 // started are the containers of all pods that the node has.
