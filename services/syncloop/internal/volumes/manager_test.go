@@ -247,6 +247,12 @@ func TestContentIsBroughtUpToDateWhenThePodIsLookedAtAndWhenItChanges(t *testing
 	if !r.manager.Ready("u1") {
 		t.Error("a volume that is in place does not count any more since it could not be brought up to date")
 	}
+	r.plugin.failing("config", nil)
+	tries := r.plugin.count("setup config")
+	r.eventually("it is tried again, though nobody looks", func() bool {
+		r.clock.Step(time.Second)
+		return r.plugin.count("setup config") > tries
+	})
 	r.manager.Refresh("of nobody")
 }
 
