@@ -209,8 +209,9 @@ test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run 
 	@go test $(TEST_FLAGS) -count 1 -p 3 -timeout 20m ./test/chaos/... ./test/nodecluster/... ./test/e2e/... ./test/faults/...
 
 .PHONY: bench
-bench: packages build ## Measure against bare CRI calls, prints a table and writes bench.json; then configmux, its merge beside the kubelet's too, pleg, probes, and volumes
+bench: packages build $(CLUSTER) ## Measure against bare CRI calls, prints a table and writes bench.json; then 50 nodes of one API server; then configmux, its merge beside the kubelet's too, pleg, probes, and volumes
 	@go run ./test/bench -out bench.json
+	@go run ./test/bench -hollow 50 -out ""
 	@go test ./services/configmux ./services/configmux/internal/mux ./services/configmux/internal/server -run '^$$' -bench . -timeout 20m
 	@go -C services/configmux/internal/mux/oracle test -run '^$$' -bench .
 	@go test ./services/pleg -run '^$$' -bench . -timeout 20m

@@ -42,6 +42,8 @@ type options struct {
 	pods   []int
 	rounds int
 	idle   time.Duration
+	// hollow is how many hollow nodes to measure, and nothing else then; 0 for everything else.
+	hollow int
 }
 
 func run(ctx context.Context, args []string) (err error) {
@@ -54,6 +56,13 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	if err := livenode.CannotRun(opts.bin); err != nil {
 		return err
+	}
+	if opts.hollow > 0 {
+		result, err := measureHollow(ctx, opts)
+		if err != nil {
+			return err
+		}
+		return errors.Join(result.print(os.Stdout), write(opts.out, result))
 	}
 	node, err := newNode(ctx, opts.bin)
 	if err != nil {
@@ -86,17 +95,22 @@ func run(ctx context.Context, args []string) (err error) {
 	if err := report.print(os.Stdout); err != nil {
 		return err
 	}
-	if opts.out == "" {
+	return write(opts.out, report)
+}
+
+// write writes figures as JSON into a file; nowhere when it has no name.
+func write(out string, figures any) error {
+	if out == "" {
 		return nil
 	}
-	data, err := json.MarshalIndent(report, "", "  ")
+	data, err := json.MarshalIndent(figures, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode the report: %w", err)
 	}
-	if err := os.WriteFile(opts.out, append(data, '\n'), 0o600); err != nil {
+	if err := os.WriteFile(out, append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
-	fmt.Println("\nwritten as JSON to", opts.out)
+	fmt.Println("\nwritten as JSON to", out)
 	return nil
 }
 
@@ -107,6 +121,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&opts.out, "out", "bench.json", "file for the figures as JSON; empty for none")
 	flags.IntVar(&opts.rounds, "rounds", 10, "rounds for one pod; more pods take fewer")
 	flags.DurationVar(&opts.idle, "idle", 30*time.Second, "how long to watch the idle node")
+	flags.IntVar(&opts.hollow, "hollow", 0, "measure so many hollow nodes, four processes each on a runtime without containers, against one API server, and nothing else")
 	list := flags.String("pods", "1,10,100", "numbers of pods to start at once, smallest first")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err
@@ -117,6 +132,9 @@ func parse(args []string) (options, error) {
 			return options{}, fmt.Errorf("-pods %q: want numbers above 0 with commas between them", *list)
 		}
 		opts.pods = append(opts.pods, n)
+	}
+	if opts.hollow < 0 {
+		return options{}, fmt.Errorf("-hollow %d: want 0 or more", opts.hollow)
 	}
 	if opts.rounds < 1 {
 		return options{}, fmt.Errorf("-rounds %d: want at least 1", opts.rounds)
