@@ -5,5 +5,5 @@ shift 3
 for at in "$@"; do
   echo $$ >"$at/$name/cgroup.procs"
 done
-exec unshare --pid --mount --uts --ipc --cgroup --fork --kill-child --propagation private \
+exec unshare --pid --mount --uts --ipc --net --cgroup --fork --kill-child --propagation private \
   sh -euc "$inside" inside "$name" "$share" "$@"
