@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -128,8 +129,9 @@ func wantUntoldOf(t *testing.T, said map[string]string) {
 		}
 		said[file] = string(data)
 	}
+	inJSON := base64.StdEncoding.EncodeToString([]byte(secretValue))
 	for where, text := range said {
-		if strings.Contains(text, secretValue) {
+		if strings.Contains(text, secretValue) || strings.Contains(text, inJSON) {
 			t.Errorf("%s has the value of the secret", where)
 		}
 	}
