@@ -8,8 +8,8 @@
 //	// Here /run/systemd/private answers, and units that are put into systemdhost.Units can be started.
 //
 // Inside, the machine's files are read-only; /run and /dev are of its own, TMPDIR is in /run, and of the cgroups there are
-// those that were made for it alone, of the version that the machine has. The units of the machine are not there, nor a
-// message bus, a journal or logind.
+// those that were made for it alone, of the version that the machine has. There is no network, no unit of the machine, no
+// message bus, no journal and no logind. A test that is ended by force takes it all along, but for these cgroups, then empty.
 //
 // What a test needs and the machine lacks makes the test skip with the reason; with CI=true it fails instead.
 package systemdhost
