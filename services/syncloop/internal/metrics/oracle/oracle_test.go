@@ -70,7 +70,7 @@ func everything() *prometheus.Registry {
 	})
 	m.ImageCollected(metrics.CollectedForSpace)
 	m.ImageCollectionFailed("ImageGCFailed")
-	m.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	m.HTTP(metrics.ReadOnly, "pods", false, http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 	metrics.Collect(registry, metrics.Sources{
 		Pods: func() metrics.Census {
 			return metrics.Census{Waiting: []metrics.WaitingContainer{{Reason: "ErrImagePull"}}}
