@@ -96,9 +96,12 @@ build-product: ## Build the four services and the command line
 .PHONY: pod-images
 pod-images: $(POD_IMAGES)
 
+# What "kubectl cp" calls in a container.
+$(BIN)/images/hello.tar: POD_IMAGE_FLAGS := -link /bin/tar=/hello
+
 $(POD_IMAGES): $(BIN)/images/%.tar: images/%/main.go $(wildcard images/*/*.go tools/images/*.go) tools/images/go.mod
 	@CGO_ENABLED=0 $(PART) "$* (program)" go build -trimpath -ldflags "-s -w" -o $(BIN)/images/ ./images/$*
-	@$(PART) "$* (image)" $(MAKE_IMAGE) -file $(BIN)/images/$* -name quartet.local/$*:1 -out $@
+	@$(PART) "$* (image)" $(MAKE_IMAGE) -file $(BIN)/images/$* $(POD_IMAGE_FLAGS) -name quartet.local/$*:1 -out $@
 
 .PHONY: images
 images: packages service-images ## Make the images that deploy/compose runs, and load them into Docker

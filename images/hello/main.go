@@ -11,6 +11,8 @@
 //	hello env                                 prints its environment and waits for SIGTERM
 //	hello grow   [-mib 256]                   takes so much memory and waits for SIGTERM
 //
+// Called as tar it packs and unpacks what "kubectl cp" copies; the image has a link /bin/tar for that.
+//
 // With -ignore-term the modes that wait do not end on SIGTERM, so that only SIGKILL ends them.
 package main
 
@@ -22,6 +24,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"syscall"
@@ -32,6 +35,9 @@ import (
 const usageCode = 64
 
 func main() {
+	if filepath.Base(os.Args[0]) == "tar" {
+		os.Exit(archive(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

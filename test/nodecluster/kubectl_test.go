@@ -51,6 +51,22 @@ func TestKubectl(t *testing.T) {
 			}
 		}
 	})
+	t.Run("cp", func(t *testing.T) {
+		dir := t.TempDir()
+		sent, got := filepath.Join(dir, "sent"), filepath.Join(dir, "got")
+		if err := os.WriteFile(sent, bytes.Repeat([]byte("what is copied\n"), 100_000), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		kubectl(t, "cp", sent, ns+"/web:/copied")
+		kubectl(t, "cp", ns+"/web:/copied", got)
+		want, err := os.ReadFile(sent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := os.ReadFile(got); err != nil || !bytes.Equal(back, want) {
+			t.Errorf("%d bytes came back of %d, %v", len(back), len(want), err)
+		}
+	})
 	t.Run("debug", func(t *testing.T) {
 		out := kubectl(t, "debug", "-n", ns, "web", "--image", "quartet.local/hello:1", "--image-pull-policy=IfNotPresent", "-c", "looks",
 			"--", "/hello", "sleep")
