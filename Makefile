@@ -212,7 +212,7 @@ test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run 
 	@go test $(TEST_FLAGS) -count 1 -p 3 -timeout 20m ./test/chaos/... ./test/nodecluster/... ./test/e2e/... ./test/faults/...
 
 .PHONY: bench
-bench: packages build $(CLUSTER) ## Measure against bare CRI calls, prints a table and writes bench.json; then 50 nodes of one API server; then configmux, its merge beside the kubelet's too, pleg, probes, and volumes
+bench: packages build $(CLUSTER) ## Measure against bare CRI calls, prints a table and writes bench.json; then 50 nodes of one API server; then configmux, its merge beside the kubelet's too, pleg, probes, volumes, and the status of pods
 	@go run ./test/bench -out bench.json
 	@go run ./test/bench -hollow 50 -out ""
 	@go test ./services/configmux ./services/configmux/internal/mux ./services/configmux/internal/server -run '^$$' -bench . -timeout 20m
@@ -220,3 +220,4 @@ bench: packages build $(CLUSTER) ## Measure against bare CRI calls, prints a tab
 	@go test ./services/pleg -run '^$$' -bench . -timeout 20m
 	@go test ./services/syncloop/internal/probes ./services/syncloop/internal/probecalls -run '^$$' -bench .
 	@go test ./services/syncloop/internal/volumeprojected -run '^$$' -bench .
+	@go test ./services/syncloop/internal/apistatus -run '^$$' -bench .
