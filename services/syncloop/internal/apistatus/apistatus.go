@@ -28,7 +28,7 @@ import (
 
 const (
 	// senders is how many pods have a request under way at a time: an API server answers some hundred patches a second to as many,
-	// and one that hangs has no more than these hanging on it. BenchmarkReadyAtTheAPIServer is what it was chosen by.
+	// and one that hangs has no more than these hanging on it. BenchmarkReadyAtTheAPIServer tells what it comes to.
 	senders = 8
 	// requestTimeout bounds one request, the wait for its turn by kubeAPIQPS included.
 	requestTimeout = 10 * time.Second
