@@ -200,9 +200,12 @@ TEST_FLAGS := -vet=off
 .PHONY: test-tools
 test-tools: $(TOOLS)/jaeger $(CLUSTER) $(CONTROL_PLANE_IMAGES) $(DOCKER_TOOLS) ## Build what only tests need
 
+# Many wait for servers of their own, or for a clock, so more packages than processors are tested at once.
+UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))
+
 .PHONY: test-unit
 test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests of every package, with the race detector
-	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/nodecluster -e /test/faults -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
+	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/nodecluster -e /test/faults -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
 	@for module in $(TESTED_MODULES); do go -C $$module test $(TEST_FLAGS) -count 1 ./...; done # what they read may be outside of them
 
 # The first two look at all that the machine has, so nothing runs beside them. Chaos and the node of a cluster wait more than they work.
