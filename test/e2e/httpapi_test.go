@@ -26,6 +26,7 @@ import (
 
 	"github.com/quartet-node/quartet/test/cluster"
 	"github.com/quartet-node/quartet/test/livenode"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 // TestKubectlThroughAnAPIServer: what kubectl has an API server ask a node, it gets from this one, over SPDY and over WebSocket.
@@ -58,7 +59,7 @@ type remote struct {
 func newRemote(t *testing.T, more string, options ...cluster.Option) *remote {
 	t.Helper()
 	if _, err := os.Stat(kubectlPath()); err != nil {
-		t.Skipf("%v: run 'make test-tools' first", err)
+		require.NoError(t, fmt.Errorf("%w: run 'make test-tools' first", err))
 	}
 	r := &remote{t: t, node: nodeName(t), cluster: cluster.Start(t, options...), port: freePort(t)}
 	r.kubeconfig = r.cluster.Kubeconfig(t, "admin", cluster.Masters)

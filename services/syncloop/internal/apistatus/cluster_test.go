@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
@@ -192,8 +193,8 @@ func TestAPodThatWasReplacedAtARealAPIServer(t *testing.T) {
 	fresh := n.create("twice")
 	old.DeletionTimestamp = ptr.To(metav1.Now())
 	n.Report(apistatus.Report{Pod: old, Status: v1.PodStatus{Phase: v1.PodFailed}, Released: true})
-	for n.Unsent() > 0 {
-		time.Sleep(time.Millisecond)
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return n.Unsent() == 0, nil }); err != nil {
+		t.Fatalf("%d statuses are not sent: %v", n.Unsent(), err)
 	}
 	if got := n.await(fresh, "there", func(p *v1.Pod) bool { return p != nil }); got.UID != fresh.UID || got.Status.Phase != v1.PodPending || got.DeletionTimestamp != nil {
 		t.Errorf("the pod in its place is %+v", got)
