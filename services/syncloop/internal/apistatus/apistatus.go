@@ -17,13 +17,13 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/rounds"
 )
 
 const (
@@ -181,38 +181,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.queue = queue
 	m.mu.Unlock()
 	m.recheck()
-	group, ctx := errgroup.WithContext(ctx)
-	for range senders {
-		group.Go(func() error {
-			for {
-				uid, closed := queue.Get()
-				if closed {
-					return nil
-				}
-				if ctx.Err() == nil {
-					m.settle(ctx, uid)
-				}
-				queue.Done(uid)
-			}
-		})
-	}
-	group.Go(func() error {
-		defer queue.ShutDown()
-		ticker := m.cfg.Clock.NewTicker(recheckPeriod)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-ticker.C():
-				m.recheck()
-			}
-		}
+	return rounds.Run(ctx, rounds.Config[types.UID]{
+		Queue: queue, Workers: senders, Settle: m.settle, Recheck: m.recheck, Period: recheckPeriod, Clock: m.cfg.Clock,
 	})
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	return ctx.Err()
 }
 
 // recheck has every pod looked at: one whose status is right costs a comparison.

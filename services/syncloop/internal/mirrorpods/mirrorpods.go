@@ -13,13 +13,13 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/rounds"
 )
 
 const (
@@ -244,40 +244,16 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.queue = queue
 	m.lookAtAll()
 	m.mu.Unlock()
-	group, ctx := errgroup.WithContext(ctx)
-	for range makers {
-		group.Go(func() error {
-			for {
-				name, closed := queue.Get()
-				if closed {
-					return nil
-				}
-				if ctx.Err() == nil {
-					m.settle(ctx, name)
-				}
-				queue.Done(name)
-			}
-		})
-	}
-	group.Go(func() error {
-		defer queue.ShutDown()
-		ticker := m.cfg.Clock.NewTicker(recheckPeriod)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-ticker.C():
-				m.mu.Lock()
-				m.lookAtAll()
-				m.mu.Unlock()
-			}
-		}
+	return rounds.Run(ctx, rounds.Config[types.NamespacedName]{
+		Queue: queue, Workers: makers, Settle: m.settle, Recheck: m.recheck, Period: recheckPeriod, Clock: m.cfg.Clock,
 	})
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	return ctx.Err()
+}
+
+// recheck has every mirror pod looked at.
+func (m *Manager) recheck() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lookAtAll()
 }
 
 func nameOf(pod *v1.Pod) types.NamespacedName {
