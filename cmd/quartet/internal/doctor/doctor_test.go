@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -220,24 +221,26 @@ func TestFindingsComeInOrderAsSoonAsTheyCan(t *testing.T) {
 }
 
 func TestACheckThatHangsIsAFaultAndHoldsUpNoOther(t *testing.T) {
-	hang := make(chan struct{})
-	defer close(hang)
-	checks := []check{
-		{name: "hangs", run: func(context.Context) []machine.Finding { <-hang; return nil }},
-		{name: "is told", run: func(ctx context.Context) []machine.Finding { <-ctx.Done(); return named("is told", machine.Warning) }},
-		one("quick", func() machine.Finding { return machine.Ok("quick", "yes") }),
-	}
-	var all []machine.Finding
-	err := runner{timeout: 50 * time.Millisecond, atOnce: 1}.run(t.Context(), checks, func(findings []machine.Finding) error {
-		all = append(all, findings...)
-		return nil
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		defer close(hang)
+		checks := []check{
+			{name: "hangs", run: func(context.Context) []machine.Finding { <-hang; return nil }},
+			{name: "is told", run: func(ctx context.Context) []machine.Finding { <-ctx.Done(); return named("is told", machine.Warning) }},
+			one("quick", func() machine.Finding { return machine.Ok("quick", "yes") }),
+		}
+		var all []machine.Finding
+		err := runner{timeout: checkTimeout, atOnce: 1}.run(t.Context(), checks, func(findings []machine.Finding) error {
+			all = append(all, findings...)
+			return nil
+		})
+		if err != nil || len(all) != 3 {
+			t.Fatalf("got %+v (%v)", all, err)
+		}
+		expect(t, all[0], machine.Fault, "no answer within "+checkTimeout.String(), "hangs")
+		expect(t, all[1], machine.Warning, "detail of")
+		expect(t, all[2], machine.OK)
 	})
-	if err != nil || len(all) != 3 {
-		t.Fatalf("got %+v (%v)", all, err)
-	}
-	expect(t, all[0], machine.Fault, "no answer within 50ms", "hangs")
-	expect(t, all[1], machine.Warning, "detail of")
-	expect(t, all[2], machine.OK)
 }
 
 func TestAReaderThatIsGoneEndsTheCommand(t *testing.T) {
