@@ -68,6 +68,8 @@ func everything() *prometheus.Registry {
 	metrics.CollectVolumes(registry, func() []metrics.VolumeCount {
 		return []metrics.VolumeCount{{Plugin: "kubernetes.io/empty-dir", State: metrics.VolumesActual, Volumes: 1}}
 	})
+	m.CredentialPluginRan("ecr", time.Second, true)
+	metrics.CollectCredentialConfig(registry, "sha256:00")
 	m.ImageCollected(metrics.CollectedForSpace)
 	m.ImageCollectionFailed("ImageGCFailed")
 	m.HTTP(metrics.ReadOnly, "pods", false, http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
