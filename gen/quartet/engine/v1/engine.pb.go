@@ -1457,6 +1457,218 @@ func (*EvictPodResponse) Descriptor() ([]byte, []int) {
 	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{18}
 }
 
+// ShutDownPodsRequest names the pods that have to go now.
+type ShutDownPodsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pods.
+	Pods          []*PodEnd `protobuf:"bytes,1,rep,name=pods,proto3" json:"pods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShutDownPodsRequest) Reset() {
+	*x = ShutDownPodsRequest{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShutDownPodsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShutDownPodsRequest) ProtoMessage() {}
+
+func (x *ShutDownPodsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShutDownPodsRequest.ProtoReflect.Descriptor instead.
+func (*ShutDownPodsRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ShutDownPodsRequest) GetPods() []*PodEnd {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+// PodEnd is a pod and how long it has.
+type PodEnd struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its UID.
+	PodUid string `protobuf:"bytes,1,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
+	// How long its containers have to stop, in seconds; less than 1 is 1.
+	GracePeriodSeconds int64 `protobuf:"varint,2,opt,name=grace_period_seconds,json=gracePeriodSeconds,proto3" json:"grace_period_seconds,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *PodEnd) Reset() {
+	*x = PodEnd{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodEnd) ProtoMessage() {}
+
+func (x *PodEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodEnd.ProtoReflect.Descriptor instead.
+func (*PodEnd) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *PodEnd) GetPodUid() string {
+	if x != nil {
+		return x.PodUid
+	}
+	return ""
+}
+
+func (x *PodEnd) GetGracePeriodSeconds() int64 {
+	if x != nil {
+		return x.GracePeriodSeconds
+	}
+	return 0
+}
+
+// ShutDownPodsResponse is empty: the pods have ended.
+type ShutDownPodsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShutDownPodsResponse) Reset() {
+	*x = ShutDownPodsResponse{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShutDownPodsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShutDownPodsResponse) ProtoMessage() {}
+
+func (x *ShutDownPodsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShutDownPodsResponse.ProtoReflect.Descriptor instead.
+func (*ShutDownPodsResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{21}
+}
+
+// AwaitStatusesRequest asks to wait for the statuses of all pods.
+type AwaitStatusesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AwaitStatusesRequest) Reset() {
+	*x = AwaitStatusesRequest{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitStatusesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitStatusesRequest) ProtoMessage() {}
+
+func (x *AwaitStatusesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitStatusesRequest.ProtoReflect.Descriptor instead.
+func (*AwaitStatusesRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{22}
+}
+
+// AwaitStatusesResponse is empty: the API server has them.
+type AwaitStatusesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AwaitStatusesResponse) Reset() {
+	*x = AwaitStatusesResponse{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitStatusesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitStatusesResponse) ProtoMessage() {}
+
+func (x *AwaitStatusesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitStatusesResponse.ProtoReflect.Descriptor instead.
+func (*AwaitStatusesResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{23}
+}
+
 // GetHealthRequest asks for the health.
 type GetHealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1466,7 +1678,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1690,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1703,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{19}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{24}
 }
 
 // GetHealthResponse says how syncloop is.
@@ -1514,7 +1726,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1738,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1751,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{20}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -1594,7 +1806,7 @@ type SignalReading struct {
 
 func (x *SignalReading) Reset() {
 	*x = SignalReading{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1818,7 @@ func (x *SignalReading) String() string {
 func (*SignalReading) ProtoMessage() {}
 
 func (x *SignalReading) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1831,7 @@ func (x *SignalReading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalReading.ProtoReflect.Descriptor instead.
 func (*SignalReading) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{21}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SignalReading) GetSignal() string {
@@ -1743,7 +1955,15 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x120\n" +
 	"\x14grace_period_seconds\x18\x04 \x01(\x03R\x12gracePeriodSeconds\"\x12\n" +
-	"\x10EvictPodResponse\"\x12\n" +
+	"\x10EvictPodResponse\"D\n" +
+	"\x13ShutDownPodsRequest\x12-\n" +
+	"\x04pods\x18\x01 \x03(\v2\x19.quartet.engine.v1.PodEndR\x04pods\"S\n" +
+	"\x06PodEnd\x12\x17\n" +
+	"\apod_uid\x18\x01 \x01(\tR\x06podUid\x120\n" +
+	"\x14grace_period_seconds\x18\x02 \x01(\x03R\x12gracePeriodSeconds\"\x16\n" +
+	"\x14ShutDownPodsResponse\"\x16\n" +
+	"\x14AwaitStatusesRequest\"\x17\n" +
+	"\x15AwaitStatusesResponse\"\x12\n" +
 	"\x10GetHealthRequest\"\xd7\x01\n" +
 	"\x11GetHealthResponse\x12\x18\n" +
 	"\ahealthy\x18\x01 \x01(\bR\ahealthy\x12\x18\n" +
@@ -1771,7 +1991,7 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\vProbeResult\x12\x1c\n" +
 	"\x18PROBE_RESULT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14PROBE_RESULT_SUCCESS\x10\x01\x12\x18\n" +
-	"\x14PROBE_RESULT_FAILURE\x10\x022\x8d\x05\n" +
+	"\x14PROBE_RESULT_FAILURE\x10\x022\xd2\x06\n" +
 	"\rEngineService\x12S\n" +
 	"\bListPods\x12\".quartet.engine.v1.ListPodsRequest\x1a#.quartet.engine.v1.ListPodsResponse\x12X\n" +
 	"\tWatchPods\x12#.quartet.engine.v1.WatchPodsRequest\x1a$.quartet.engine.v1.WatchPodsResponse0\x01\x12g\n" +
@@ -1779,7 +1999,9 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\vListWorkers\x12%.quartet.engine.v1.ListWorkersRequest\x1a&.quartet.engine.v1.ListWorkersResponse\x12Y\n" +
 	"\n" +
 	"ListImages\x12$.quartet.engine.v1.ListImagesRequest\x1a%.quartet.engine.v1.ListImagesResponse\x12S\n" +
-	"\bEvictPod\x12\".quartet.engine.v1.EvictPodRequest\x1a#.quartet.engine.v1.EvictPodResponse\x12V\n" +
+	"\bEvictPod\x12\".quartet.engine.v1.EvictPodRequest\x1a#.quartet.engine.v1.EvictPodResponse\x12_\n" +
+	"\fShutDownPods\x12&.quartet.engine.v1.ShutDownPodsRequest\x1a'.quartet.engine.v1.ShutDownPodsResponse\x12b\n" +
+	"\rAwaitStatuses\x12'.quartet.engine.v1.AwaitStatusesRequest\x1a(.quartet.engine.v1.AwaitStatusesResponse\x12V\n" +
 	"\tGetHealth\x12#.quartet.engine.v1.GetHealthRequest\x1a$.quartet.engine.v1.GetHealthResponseB\xca\x01\n" +
 	"\x15com.quartet.engine.v1B\vEngineProtoP\x01Z>github.com/quartet-node/quartet/gen/quartet/engine/v1;enginev1\xa2\x02\x03QEX\xaa\x02\x11Quartet.Engine.V1\xca\x02\x11Quartet\\Engine\\V1\xe2\x02\x1dQuartet\\Engine\\V1\\GPBMetadata\xea\x02\x13Quartet::Engine::V1b\x06proto3"
 
@@ -1796,7 +2018,7 @@ func file_quartet_engine_v1_engine_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(WorkerState)(0),               // 0: quartet.engine.v1.WorkerState
 	(VolumeState)(0),               // 1: quartet.engine.v1.VolumeState
@@ -1820,63 +2042,73 @@ var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(*Image)(nil),                  // 19: quartet.engine.v1.Image
 	(*EvictPodRequest)(nil),        // 20: quartet.engine.v1.EvictPodRequest
 	(*EvictPodResponse)(nil),       // 21: quartet.engine.v1.EvictPodResponse
-	(*GetHealthRequest)(nil),       // 22: quartet.engine.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),      // 23: quartet.engine.v1.GetHealthResponse
-	(*SignalReading)(nil),          // 24: quartet.engine.v1.SignalReading
-	(*v1.Frame)(nil),               // 25: quartet.stream.v1.Frame
-	(*timestamppb.Timestamp)(nil),  // 26: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 27: google.protobuf.Duration
+	(*ShutDownPodsRequest)(nil),    // 22: quartet.engine.v1.ShutDownPodsRequest
+	(*PodEnd)(nil),                 // 23: quartet.engine.v1.PodEnd
+	(*ShutDownPodsResponse)(nil),   // 24: quartet.engine.v1.ShutDownPodsResponse
+	(*AwaitStatusesRequest)(nil),   // 25: quartet.engine.v1.AwaitStatusesRequest
+	(*AwaitStatusesResponse)(nil),  // 26: quartet.engine.v1.AwaitStatusesResponse
+	(*GetHealthRequest)(nil),       // 27: quartet.engine.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),      // 28: quartet.engine.v1.GetHealthResponse
+	(*SignalReading)(nil),          // 29: quartet.engine.v1.SignalReading
+	(*v1.Frame)(nil),               // 30: quartet.stream.v1.Frame
+	(*timestamppb.Timestamp)(nil),  // 31: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 32: google.protobuf.Duration
 }
 var file_quartet_engine_v1_engine_proto_depIdxs = []int32{
 	0,  // 0: quartet.engine.v1.Pod.worker_state:type_name -> quartet.engine.v1.WorkerState
 	3,  // 1: quartet.engine.v1.ListPodsResponse.pods:type_name -> quartet.engine.v1.Pod
-	25, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
+	30, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
 	3,  // 3: quartet.engine.v1.WatchPodsResponse.pod:type_name -> quartet.engine.v1.Pod
-	25, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	30, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
 	10, // 5: quartet.engine.v1.WatchPodEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
-	26, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
+	31, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
 	13, // 7: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
 	0,  // 8: quartet.engine.v1.Worker.state:type_name -> quartet.engine.v1.WorkerState
-	26, // 9: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
-	26, // 10: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
-	26, // 11: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
+	31, // 9: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
+	31, // 10: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
+	31, // 11: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
 	16, // 12: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
 	15, // 13: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
 	14, // 14: quartet.engine.v1.Worker.volumes:type_name -> quartet.engine.v1.Volume
 	1,  // 15: quartet.engine.v1.Volume.state:type_name -> quartet.engine.v1.VolumeState
-	26, // 16: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
-	26, // 17: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
+	31, // 16: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
+	31, // 17: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
 	2,  // 18: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
-	26, // 19: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
-	26, // 20: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
+	31, // 19: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
+	31, // 20: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
 	2,  // 21: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
-	26, // 22: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
-	26, // 23: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
-	26, // 24: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
-	27, // 25: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
+	31, // 22: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
+	31, // 23: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
+	31, // 24: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
+	32, // 25: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
 	19, // 26: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
-	26, // 27: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
-	24, // 28: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
-	26, // 29: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
-	4,  // 30: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
-	6,  // 31: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
-	8,  // 32: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
-	11, // 33: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
-	17, // 34: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
-	20, // 35: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
-	22, // 36: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
-	5,  // 37: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
-	7,  // 38: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
-	9,  // 39: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
-	12, // 40: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
-	18, // 41: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
-	21, // 42: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
-	23, // 43: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
-	37, // [37:44] is the sub-list for method output_type
-	30, // [30:37] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	23, // 27: quartet.engine.v1.ShutDownPodsRequest.pods:type_name -> quartet.engine.v1.PodEnd
+	31, // 28: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
+	29, // 29: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
+	31, // 30: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
+	4,  // 31: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
+	6,  // 32: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
+	8,  // 33: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
+	11, // 34: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
+	17, // 35: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
+	20, // 36: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
+	22, // 37: quartet.engine.v1.EngineService.ShutDownPods:input_type -> quartet.engine.v1.ShutDownPodsRequest
+	25, // 38: quartet.engine.v1.EngineService.AwaitStatuses:input_type -> quartet.engine.v1.AwaitStatusesRequest
+	27, // 39: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
+	5,  // 40: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
+	7,  // 41: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
+	9,  // 42: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
+	12, // 43: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
+	18, // 44: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
+	21, // 45: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
+	24, // 46: quartet.engine.v1.EngineService.ShutDownPods:output_type -> quartet.engine.v1.ShutDownPodsResponse
+	26, // 47: quartet.engine.v1.EngineService.AwaitStatuses:output_type -> quartet.engine.v1.AwaitStatusesResponse
+	28, // 48: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
+	40, // [40:49] is the sub-list for method output_type
+	31, // [31:40] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_quartet_engine_v1_engine_proto_init() }
@@ -1890,7 +2122,7 @@ func file_quartet_engine_v1_engine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_engine_v1_engine_proto_rawDesc), len(file_quartet_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   22,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

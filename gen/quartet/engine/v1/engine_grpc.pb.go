@@ -27,6 +27,8 @@ const (
 	EngineService_ListWorkers_FullMethodName    = "/quartet.engine.v1.EngineService/ListWorkers"
 	EngineService_ListImages_FullMethodName     = "/quartet.engine.v1.EngineService/ListImages"
 	EngineService_EvictPod_FullMethodName       = "/quartet.engine.v1.EngineService/EvictPod"
+	EngineService_ShutDownPods_FullMethodName   = "/quartet.engine.v1.EngineService/ShutDownPods"
+	EngineService_AwaitStatuses_FullMethodName  = "/quartet.engine.v1.EngineService/AwaitStatuses"
 	EngineService_GetHealth_FullMethodName      = "/quartet.engine.v1.EngineService/GetHealth"
 )
 
@@ -62,6 +64,17 @@ type EngineServiceClient interface {
 	// again. Returns when the eviction has begun. Fails with NOT_FOUND when there is no such pod and with INVALID_ARGUMENT when the
 	// reason is empty.
 	EvictPod(ctx context.Context, in *EvictPodRequest, opts ...grpc.CallOption) (*EvictPodResponse, error)
+	// ShutDownPods ends pods because the machine is about to be shut down: they become Failed with the reason Terminated and the
+	// condition DisruptionTarget. Pods of an API server stay so; static ones run again when the machine has been started anew. nodestatus
+	// calls it, for one group of pods after another, and again with what is left of the time when it was killed or got no answer: a
+	// pod that is being ended already only has its time shortened. A pod that is not there, or has ended, is no error.
+	// Returns when nothing of these pods runs any more and what they held of the machine, as volumes, is given back. Fails with
+	// DEADLINE_EXCEEDED or CANCELLED when the caller does not wait so long, the pods' end then goes on; with UNAVAILABLE as
+	// ListPods does; and with INTERNAL when the disk does not take which pods it were, which then are not ended.
+	ShutDownPods(ctx context.Context, in *ShutDownPodsRequest, opts ...grpc.CallOption) (*ShutDownPodsResponse, error)
+	// AwaitStatuses returns when the API server has the status of every pod as it is, at once on a node without one. nodestatus
+	// calls it before it lets the machine go down. Fails with DEADLINE_EXCEEDED or CANCELLED when the caller does not wait so long.
+	AwaitStatuses(ctx context.Context, in *AwaitStatusesRequest, opts ...grpc.CallOption) (*AwaitStatusesResponse, error)
 	// GetHealth says whether the sync loop turns. nodestatus asks it to compute the condition Ready. It never fails
 	// while the process lives.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*GetHealthResponse, error)
@@ -153,6 +166,26 @@ func (c *engineServiceClient) EvictPod(ctx context.Context, in *EvictPodRequest,
 	return out, nil
 }
 
+func (c *engineServiceClient) ShutDownPods(ctx context.Context, in *ShutDownPodsRequest, opts ...grpc.CallOption) (*ShutDownPodsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ShutDownPodsResponse)
+	err := c.cc.Invoke(ctx, EngineService_ShutDownPods_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *engineServiceClient) AwaitStatuses(ctx context.Context, in *AwaitStatusesRequest, opts ...grpc.CallOption) (*AwaitStatusesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AwaitStatusesResponse)
+	err := c.cc.Invoke(ctx, EngineService_AwaitStatuses_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *engineServiceClient) GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*GetHealthResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetHealthResponse)
@@ -195,6 +228,17 @@ type EngineServiceServer interface {
 	// again. Returns when the eviction has begun. Fails with NOT_FOUND when there is no such pod and with INVALID_ARGUMENT when the
 	// reason is empty.
 	EvictPod(context.Context, *EvictPodRequest) (*EvictPodResponse, error)
+	// ShutDownPods ends pods because the machine is about to be shut down: they become Failed with the reason Terminated and the
+	// condition DisruptionTarget. Pods of an API server stay so; static ones run again when the machine has been started anew. nodestatus
+	// calls it, for one group of pods after another, and again with what is left of the time when it was killed or got no answer: a
+	// pod that is being ended already only has its time shortened. A pod that is not there, or has ended, is no error.
+	// Returns when nothing of these pods runs any more and what they held of the machine, as volumes, is given back. Fails with
+	// DEADLINE_EXCEEDED or CANCELLED when the caller does not wait so long, the pods' end then goes on; with UNAVAILABLE as
+	// ListPods does; and with INTERNAL when the disk does not take which pods it were, which then are not ended.
+	ShutDownPods(context.Context, *ShutDownPodsRequest) (*ShutDownPodsResponse, error)
+	// AwaitStatuses returns when the API server has the status of every pod as it is, at once on a node without one. nodestatus
+	// calls it before it lets the machine go down. Fails with DEADLINE_EXCEEDED or CANCELLED when the caller does not wait so long.
+	AwaitStatuses(context.Context, *AwaitStatusesRequest) (*AwaitStatusesResponse, error)
 	// GetHealth says whether the sync loop turns. nodestatus asks it to compute the condition Ready. It never fails
 	// while the process lives.
 	GetHealth(context.Context, *GetHealthRequest) (*GetHealthResponse, error)
@@ -225,6 +269,12 @@ func (UnimplementedEngineServiceServer) ListImages(context.Context, *ListImagesR
 }
 func (UnimplementedEngineServiceServer) EvictPod(context.Context, *EvictPodRequest) (*EvictPodResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EvictPod not implemented")
+}
+func (UnimplementedEngineServiceServer) ShutDownPods(context.Context, *ShutDownPodsRequest) (*ShutDownPodsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ShutDownPods not implemented")
+}
+func (UnimplementedEngineServiceServer) AwaitStatuses(context.Context, *AwaitStatusesRequest) (*AwaitStatusesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AwaitStatuses not implemented")
 }
 func (UnimplementedEngineServiceServer) GetHealth(context.Context, *GetHealthRequest) (*GetHealthResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHealth not implemented")
@@ -344,6 +394,42 @@ func _EngineService_EvictPod_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _EngineService_ShutDownPods_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ShutDownPodsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EngineServiceServer).ShutDownPods(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EngineService_ShutDownPods_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EngineServiceServer).ShutDownPods(ctx, req.(*ShutDownPodsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _EngineService_AwaitStatuses_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AwaitStatusesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EngineServiceServer).AwaitStatuses(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EngineService_AwaitStatuses_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EngineServiceServer).AwaitStatuses(ctx, req.(*AwaitStatusesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _EngineService_GetHealth_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetHealthRequest)
 	if err := dec(in); err != nil {
@@ -384,6 +470,14 @@ var EngineService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "EvictPod",
 			Handler:    _EngineService_EvictPod_Handler,
+		},
+		{
+			MethodName: "ShutDownPods",
+			Handler:    _EngineService_ShutDownPods_Handler,
+		},
+		{
+			MethodName: "AwaitStatuses",
+			Handler:    _EngineService_AwaitStatuses_Handler,
 		},
 		{
 			MethodName: "GetHealth",

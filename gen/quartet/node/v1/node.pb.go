@@ -9,6 +9,7 @@
 package nodev1
 
 import (
+	v11 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	v1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
@@ -39,8 +40,11 @@ type Node struct {
 	// What presses on the node now, grace periods over; empty when nothing does. syncloop makes room for it: it removes what nobody
 	// needs and evicts pods. The conditions of the Node may say pressure before and after.
 	EvictionSignals []*EvictionSignal `protobuf:"bytes,4,rep,name=eviction_signals,json=evictionSignals,proto3" json:"eviction_signals,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// True when the machine is about to be shut down and nodestatus has been told to end its pods first: syncloop lets no new pod in.
+	// The condition Ready is False then. False again when the shutdown was called off.
+	ShuttingDown  bool `protobuf:"varint,5,opt,name=shutting_down,json=shuttingDown,proto3" json:"shutting_down,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
@@ -99,6 +103,13 @@ func (x *Node) GetEvictionSignals() []*EvictionSignal {
 		return x.EvictionSignals
 	}
 	return nil
+}
+
+func (x *Node) GetShuttingDown() bool {
+	if x != nil {
+		return x.ShuttingDown
+	}
+	return false
 }
 
 // EvictionSignal says that a resource of the node has run short.
@@ -368,6 +379,107 @@ func (x *WatchNodeResponse) GetNode() *Node {
 	return nil
 }
 
+// WatchNodeEventsRequest opens or resumes a subscription.
+type WatchNodeEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The token of the last message that the subscriber has handled; empty for a new subscription.
+	ResumeToken   []byte `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchNodeEventsRequest) Reset() {
+	*x = WatchNodeEventsRequest{}
+	mi := &file_quartet_node_v1_node_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchNodeEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchNodeEventsRequest) ProtoMessage() {}
+
+func (x *WatchNodeEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_node_v1_node_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchNodeEventsRequest.ProtoReflect.Descriptor instead.
+func (*WatchNodeEventsRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_node_v1_node_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *WatchNodeEventsRequest) GetResumeToken() []byte {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return nil
+}
+
+// WatchNodeEventsResponse is one message of the subscription.
+type WatchNodeEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The envelope.
+	Frame *v1.Frame `protobuf:"bytes,1,opt,name=frame,proto3" json:"frame,omitempty"`
+	// The event, of the Node, on SNAPSHOT and DELTA.
+	Event         *v11.PodEvent `protobuf:"bytes,2,opt,name=event,proto3" json:"event,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchNodeEventsResponse) Reset() {
+	*x = WatchNodeEventsResponse{}
+	mi := &file_quartet_node_v1_node_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchNodeEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchNodeEventsResponse) ProtoMessage() {}
+
+func (x *WatchNodeEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_node_v1_node_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchNodeEventsResponse.ProtoReflect.Descriptor instead.
+func (*WatchNodeEventsResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_node_v1_node_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *WatchNodeEventsResponse) GetFrame() *v1.Frame {
+	if x != nil {
+		return x.Frame
+	}
+	return nil
+}
+
+func (x *WatchNodeEventsResponse) GetEvent() *v11.PodEvent {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
 // GetHealthRequest asks for the health.
 type GetHealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -377,7 +489,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_node_v1_node_proto_msgTypes[6]
+	mi := &file_quartet_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -389,7 +501,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_node_v1_node_proto_msgTypes[6]
+	mi := &file_quartet_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -402,7 +514,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_quartet_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 // GetHealthResponse says how nodestatus is.
@@ -418,7 +530,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_node_v1_node_proto_msgTypes[7]
+	mi := &file_quartet_node_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -430,7 +542,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_node_v1_node_proto_msgTypes[7]
+	mi := &file_quartet_node_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -443,7 +555,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_quartet_node_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -464,14 +576,15 @@ var File_quartet_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_quartet_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1aquartet/node/v1/node.proto\x12\x0fquartet.node.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1equartet/stream/v1/stream.proto\"\x9e\x01\n" +
+	"\x1aquartet/node/v1/node.proto\x12\x0fquartet.node.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1equartet/engine/v1/engine.proto\x1a\x1equartet/stream/v1/stream.proto\"\xc3\x01\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\fR\x04node\x12\x16\n" +
 	"\x06synced\x18\x02 \x01(\bR\x06synced\x12\x1e\n" +
 	"\n" +
 	"standalone\x18\x03 \x01(\bR\n" +
 	"standalone\x12J\n" +
-	"\x10eviction_signals\x18\x04 \x03(\v2\x1f.quartet.node.v1.EvictionSignalR\x0fevictionSignals\"\xad\x01\n" +
+	"\x10eviction_signals\x18\x04 \x03(\v2\x1f.quartet.node.v1.EvictionSignalR\x0fevictionSignals\x12#\n" +
+	"\rshutting_down\x18\x05 \x01(\bR\fshuttingDown\"\xad\x01\n" +
 	"\x0eEvictionSignal\x12\x16\n" +
 	"\x06signal\x18\x01 \x01(\tR\x06signal\x12\x1c\n" +
 	"\tavailable\x18\x02 \x01(\x03R\tavailable\x12\x1c\n" +
@@ -485,14 +598,20 @@ const file_quartet_node_v1_node_proto_rawDesc = "" +
 	"\fresume_token\x18\x01 \x01(\fR\vresumeToken\"n\n" +
 	"\x11WatchNodeResponse\x12.\n" +
 	"\x05frame\x18\x01 \x01(\v2\x18.quartet.stream.v1.FrameR\x05frame\x12)\n" +
-	"\x04node\x18\x02 \x01(\v2\x15.quartet.node.v1.NodeR\x04node\"\x12\n" +
+	"\x04node\x18\x02 \x01(\v2\x15.quartet.node.v1.NodeR\x04node\";\n" +
+	"\x16WatchNodeEventsRequest\x12!\n" +
+	"\fresume_token\x18\x01 \x01(\fR\vresumeToken\"|\n" +
+	"\x17WatchNodeEventsResponse\x12.\n" +
+	"\x05frame\x18\x01 \x01(\v2\x18.quartet.stream.v1.FrameR\x05frame\x121\n" +
+	"\x05event\x18\x02 \x01(\v2\x1b.quartet.engine.v1.PodEventR\x05event\"\x12\n" +
 	"\x10GetHealthRequest\"G\n" +
 	"\x11GetHealthResponse\x12\x18\n" +
 	"\ahealthy\x18\x01 \x01(\bR\ahealthy\x12\x18\n" +
-	"\areasons\x18\x02 \x03(\tR\areasons2\x85\x02\n" +
+	"\areasons\x18\x02 \x03(\tR\areasons2\xed\x02\n" +
 	"\vNodeService\x12L\n" +
 	"\aGetNode\x12\x1f.quartet.node.v1.GetNodeRequest\x1a .quartet.node.v1.GetNodeResponse\x12T\n" +
-	"\tWatchNode\x12!.quartet.node.v1.WatchNodeRequest\x1a\".quartet.node.v1.WatchNodeResponse0\x01\x12R\n" +
+	"\tWatchNode\x12!.quartet.node.v1.WatchNodeRequest\x1a\".quartet.node.v1.WatchNodeResponse0\x01\x12f\n" +
+	"\x0fWatchNodeEvents\x12'.quartet.node.v1.WatchNodeEventsRequest\x1a(.quartet.node.v1.WatchNodeEventsResponse0\x01\x12R\n" +
 	"\tGetHealth\x12!.quartet.node.v1.GetHealthRequest\x1a\".quartet.node.v1.GetHealthResponseB\xba\x01\n" +
 	"\x13com.quartet.node.v1B\tNodeProtoP\x01Z:github.com/quartet-node/quartet/gen/quartet/node/v1;nodev1\xa2\x02\x03QNX\xaa\x02\x0fQuartet.Node.V1\xca\x02\x0fQuartet\\Node\\V1\xe2\x02\x1bQuartet\\Node\\V1\\GPBMetadata\xea\x02\x11Quartet::Node::V1b\x06proto3"
 
@@ -508,36 +627,43 @@ func file_quartet_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_quartet_node_v1_node_proto_rawDescData
 }
 
-var file_quartet_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_quartet_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_quartet_node_v1_node_proto_goTypes = []any{
-	(*Node)(nil),                  // 0: quartet.node.v1.Node
-	(*EvictionSignal)(nil),        // 1: quartet.node.v1.EvictionSignal
-	(*GetNodeRequest)(nil),        // 2: quartet.node.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),       // 3: quartet.node.v1.GetNodeResponse
-	(*WatchNodeRequest)(nil),      // 4: quartet.node.v1.WatchNodeRequest
-	(*WatchNodeResponse)(nil),     // 5: quartet.node.v1.WatchNodeResponse
-	(*GetHealthRequest)(nil),      // 6: quartet.node.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),     // 7: quartet.node.v1.GetHealthResponse
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
-	(*v1.Frame)(nil),              // 9: quartet.stream.v1.Frame
+	(*Node)(nil),                    // 0: quartet.node.v1.Node
+	(*EvictionSignal)(nil),          // 1: quartet.node.v1.EvictionSignal
+	(*GetNodeRequest)(nil),          // 2: quartet.node.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),         // 3: quartet.node.v1.GetNodeResponse
+	(*WatchNodeRequest)(nil),        // 4: quartet.node.v1.WatchNodeRequest
+	(*WatchNodeResponse)(nil),       // 5: quartet.node.v1.WatchNodeResponse
+	(*WatchNodeEventsRequest)(nil),  // 6: quartet.node.v1.WatchNodeEventsRequest
+	(*WatchNodeEventsResponse)(nil), // 7: quartet.node.v1.WatchNodeEventsResponse
+	(*GetHealthRequest)(nil),        // 8: quartet.node.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),       // 9: quartet.node.v1.GetHealthResponse
+	(*timestamppb.Timestamp)(nil),   // 10: google.protobuf.Timestamp
+	(*v1.Frame)(nil),                // 11: quartet.stream.v1.Frame
+	(*v11.PodEvent)(nil),            // 12: quartet.engine.v1.PodEvent
 }
 var file_quartet_node_v1_node_proto_depIdxs = []int32{
-	1, // 0: quartet.node.v1.Node.eviction_signals:type_name -> quartet.node.v1.EvictionSignal
-	8, // 1: quartet.node.v1.EvictionSignal.read_at:type_name -> google.protobuf.Timestamp
-	0, // 2: quartet.node.v1.GetNodeResponse.node:type_name -> quartet.node.v1.Node
-	9, // 3: quartet.node.v1.WatchNodeResponse.frame:type_name -> quartet.stream.v1.Frame
-	0, // 4: quartet.node.v1.WatchNodeResponse.node:type_name -> quartet.node.v1.Node
-	2, // 5: quartet.node.v1.NodeService.GetNode:input_type -> quartet.node.v1.GetNodeRequest
-	4, // 6: quartet.node.v1.NodeService.WatchNode:input_type -> quartet.node.v1.WatchNodeRequest
-	6, // 7: quartet.node.v1.NodeService.GetHealth:input_type -> quartet.node.v1.GetHealthRequest
-	3, // 8: quartet.node.v1.NodeService.GetNode:output_type -> quartet.node.v1.GetNodeResponse
-	5, // 9: quartet.node.v1.NodeService.WatchNode:output_type -> quartet.node.v1.WatchNodeResponse
-	7, // 10: quartet.node.v1.NodeService.GetHealth:output_type -> quartet.node.v1.GetHealthResponse
-	8, // [8:11] is the sub-list for method output_type
-	5, // [5:8] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	1,  // 0: quartet.node.v1.Node.eviction_signals:type_name -> quartet.node.v1.EvictionSignal
+	10, // 1: quartet.node.v1.EvictionSignal.read_at:type_name -> google.protobuf.Timestamp
+	0,  // 2: quartet.node.v1.GetNodeResponse.node:type_name -> quartet.node.v1.Node
+	11, // 3: quartet.node.v1.WatchNodeResponse.frame:type_name -> quartet.stream.v1.Frame
+	0,  // 4: quartet.node.v1.WatchNodeResponse.node:type_name -> quartet.node.v1.Node
+	11, // 5: quartet.node.v1.WatchNodeEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	12, // 6: quartet.node.v1.WatchNodeEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
+	2,  // 7: quartet.node.v1.NodeService.GetNode:input_type -> quartet.node.v1.GetNodeRequest
+	4,  // 8: quartet.node.v1.NodeService.WatchNode:input_type -> quartet.node.v1.WatchNodeRequest
+	6,  // 9: quartet.node.v1.NodeService.WatchNodeEvents:input_type -> quartet.node.v1.WatchNodeEventsRequest
+	8,  // 10: quartet.node.v1.NodeService.GetHealth:input_type -> quartet.node.v1.GetHealthRequest
+	3,  // 11: quartet.node.v1.NodeService.GetNode:output_type -> quartet.node.v1.GetNodeResponse
+	5,  // 12: quartet.node.v1.NodeService.WatchNode:output_type -> quartet.node.v1.WatchNodeResponse
+	7,  // 13: quartet.node.v1.NodeService.WatchNodeEvents:output_type -> quartet.node.v1.WatchNodeEventsResponse
+	9,  // 14: quartet.node.v1.NodeService.GetHealth:output_type -> quartet.node.v1.GetHealthResponse
+	11, // [11:15] is the sub-list for method output_type
+	7,  // [7:11] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_quartet_node_v1_node_proto_init() }
@@ -551,7 +677,7 @@ func file_quartet_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_node_v1_node_proto_rawDesc), len(file_quartet_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

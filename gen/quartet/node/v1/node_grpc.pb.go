@@ -21,9 +21,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	NodeService_GetNode_FullMethodName   = "/quartet.node.v1.NodeService/GetNode"
-	NodeService_WatchNode_FullMethodName = "/quartet.node.v1.NodeService/WatchNode"
-	NodeService_GetHealth_FullMethodName = "/quartet.node.v1.NodeService/GetHealth"
+	NodeService_GetNode_FullMethodName         = "/quartet.node.v1.NodeService/GetNode"
+	NodeService_WatchNode_FullMethodName       = "/quartet.node.v1.NodeService/WatchNode"
+	NodeService_WatchNodeEvents_FullMethodName = "/quartet.node.v1.NodeService/WatchNodeEvents"
+	NodeService_GetHealth_FullMethodName       = "/quartet.node.v1.NodeService/GetHealth"
 )
 
 // NodeServiceClient is the client API for NodeService service.
@@ -42,6 +43,11 @@ type NodeServiceClient interface {
 	// WatchNode streams the Node by the stream contract of quartet.stream.v1, level-triggered, with the node's name as
 	// its one key: syncloop follows it for admission, configmux to learn that the node has been registered.
 	WatchNode(ctx context.Context, in *WatchNodeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchNodeResponse], error)
+	// WatchNodeEvents streams what has happened to the node, as the kubelet tells it in its events: that the agent has started, the
+	// machine has booted anew, a condition of the Node has changed. It goes by the stream contract of quartet.stream.v1,
+	// level-triggered, and what it gives is as WatchPodEvents of quartet.engine.v1.EngineService, which has what else is told of the node.
+	// Keys are the events' names. Events are kept for an hour, in memory: a restart forgets them. `quartet events` calls it.
+	WatchNodeEvents(ctx context.Context, in *WatchNodeEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchNodeEventsResponse], error)
 	// GetHealth says whether the Node is being kept up to date. It never fails while the process lives.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*GetHealthResponse, error)
 }
@@ -83,6 +89,25 @@ func (c *nodeServiceClient) WatchNode(ctx context.Context, in *WatchNodeRequest,
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type NodeService_WatchNodeClient = grpc.ServerStreamingClient[WatchNodeResponse]
 
+func (c *nodeServiceClient) WatchNodeEvents(ctx context.Context, in *WatchNodeEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchNodeEventsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &NodeService_ServiceDesc.Streams[1], NodeService_WatchNodeEvents_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchNodeEventsRequest, WatchNodeEventsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type NodeService_WatchNodeEventsClient = grpc.ServerStreamingClient[WatchNodeEventsResponse]
+
 func (c *nodeServiceClient) GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*GetHealthResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetHealthResponse)
@@ -109,6 +134,11 @@ type NodeServiceServer interface {
 	// WatchNode streams the Node by the stream contract of quartet.stream.v1, level-triggered, with the node's name as
 	// its one key: syncloop follows it for admission, configmux to learn that the node has been registered.
 	WatchNode(*WatchNodeRequest, grpc.ServerStreamingServer[WatchNodeResponse]) error
+	// WatchNodeEvents streams what has happened to the node, as the kubelet tells it in its events: that the agent has started, the
+	// machine has booted anew, a condition of the Node has changed. It goes by the stream contract of quartet.stream.v1,
+	// level-triggered, and what it gives is as WatchPodEvents of quartet.engine.v1.EngineService, which has what else is told of the node.
+	// Keys are the events' names. Events are kept for an hour, in memory: a restart forgets them. `quartet events` calls it.
+	WatchNodeEvents(*WatchNodeEventsRequest, grpc.ServerStreamingServer[WatchNodeEventsResponse]) error
 	// GetHealth says whether the Node is being kept up to date. It never fails while the process lives.
 	GetHealth(context.Context, *GetHealthRequest) (*GetHealthResponse, error)
 	mustEmbedUnimplementedNodeServiceServer()
@@ -126,6 +156,9 @@ func (UnimplementedNodeServiceServer) GetNode(context.Context, *GetNodeRequest) 
 }
 func (UnimplementedNodeServiceServer) WatchNode(*WatchNodeRequest, grpc.ServerStreamingServer[WatchNodeResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchNode not implemented")
+}
+func (UnimplementedNodeServiceServer) WatchNodeEvents(*WatchNodeEventsRequest, grpc.ServerStreamingServer[WatchNodeEventsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchNodeEvents not implemented")
 }
 func (UnimplementedNodeServiceServer) GetHealth(context.Context, *GetHealthRequest) (*GetHealthResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHealth not implemented")
@@ -180,6 +213,17 @@ func _NodeService_WatchNode_Handler(srv interface{}, stream grpc.ServerStream) e
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type NodeService_WatchNodeServer = grpc.ServerStreamingServer[WatchNodeResponse]
 
+func _NodeService_WatchNodeEvents_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchNodeEventsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(NodeServiceServer).WatchNodeEvents(m, &grpc.GenericServerStream[WatchNodeEventsRequest, WatchNodeEventsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type NodeService_WatchNodeEventsServer = grpc.ServerStreamingServer[WatchNodeEventsResponse]
+
 func _NodeService_GetHealth_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetHealthRequest)
 	if err := dec(in); err != nil {
@@ -218,6 +262,11 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchNode",
 			Handler:       _NodeService_WatchNode_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchNodeEvents",
+			Handler:       _NodeService_WatchNodeEvents_Handler,
 			ServerStreams: true,
 		},
 	},
