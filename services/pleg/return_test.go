@@ -19,6 +19,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/pleg/internal/told"
 	"github.com/quartet-node/quartet/test/fakecri"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 // follower follows a pleg through its restarts, as syncloop does, and collects what it is told.
@@ -186,7 +187,7 @@ func TestADamagedFileIsPutAsideAndItsPodsAreShown(t *testing.T) {
 	r.synced()
 	f := r.follow()
 	f.snapshots()
-	var log bytes.Buffer
+	var log logbuffer.Buffer
 	r.stop()
 	fake.Exit(ids["app"], 3)
 	if err := os.WriteFile(r.toldFile(), []byte("no such thing\n"), 0o600); err != nil {

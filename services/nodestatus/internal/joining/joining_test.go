@@ -25,6 +25,7 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/joining"
 	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 // shared signs for the shortest time that leaves a busy machine the time to renew.
@@ -101,7 +102,7 @@ func TestANodeJoins(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	var log bytes.Buffer
+	var log logbuffer.Buffer
 	cfg := node(dir, bootstrap(t, c, token), true)
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	j := run(t, cfg)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/probecalls"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 func TestTheCodeOfAnAnswerIsTheAnswer(t *testing.T) {
@@ -251,9 +252,8 @@ func ownAddress(t *testing.T) string {
 
 // TestSecretsStayOutOfTheLog of the libraries too, however much is logged.
 func TestSecretsStayOutOfTheLog(t *testing.T) {
-	var mu sync.Mutex
-	var log bytes.Buffer
-	logEverything(t, slog.NewTextHandler(lockedWriter{&mu, &log}, &slog.HandlerOptions{Level: slog.Level(-10)}))
+	var log logbuffer.Buffer
+	logEverything(t, slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.Level(-10)}))
 	e := newExecRig(t)
 	e.cri.Fail("ExecSync", "", -1, status.Error(codes.DeadlineExceeded, "too long"))
 	command := e.command(t, "login", "$(PASSWORD)")
@@ -262,8 +262,6 @@ func TestSecretsStayOutOfTheLog(t *testing.T) {
 	to := httpTarget(t, answering(t, http.StatusUnauthorized))
 	to.Probe.HTTPGet.HTTPHeaders = []v1.HTTPHeader{{Name: "Authorization", Value: "hunter2"}}
 	e.Probe(t.Context(), to)
-	mu.Lock()
-	defer mu.Unlock()
 	if strings.Contains(log.String(), "hunter2") || strings.Contains(fmt.Sprint(e.events()), "hunter2") {
 		t.Errorf("logged:\n%s\ntold: %q", log.String(), e.events())
 	}
@@ -285,19 +283,6 @@ func logEverything(t *testing.T, to slog.Handler) {
 			t.Error(err)
 		}
 	})
-}
-
-// lockedWriter writes by one at a time.
-type lockedWriter struct {
-	mu *sync.Mutex
-	*bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (w lockedWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.Buffer.Write(p)
 }
 
 // TestManyProbesAtOnceLeaveNothingOpen: neither connections nor goroutines, the latter as TestMain sees.
