@@ -125,7 +125,7 @@ func waitImage(ctx context.Context, client runtimeapi.ImageServiceClient, image 
 }
 
 // RemovePods stops and removes every pod of the runtime, giving containers grace to end; fractions of a second are cut.
-// The runtime must run.
+// The runtime must run. One that cannot be removed keeps none of the others: they are gone when the error is returned.
 func (b *Bundle) RemovePods(ctx context.Context, grace time.Duration) (err error) {
 	conn, err := b.dial()
 	if err != nil {
@@ -137,17 +137,19 @@ func (b *Bundle) RemovePods(ctx context.Context, grace time.Duration) (err error
 	if err != nil {
 		return fmt.Errorf("listing the pods: %w", err)
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	// The failure of one cancels none: a removal that is cut in the middle leaves a part of the pod's network behind.
+	var group errgroup.Group
 	group.SetLimit(parallelRemovals)
-	for _, pod := range pods.GetItems() {
+	failures := make([]error, len(pods.GetItems()))
+	for i, pod := range pods.GetItems() {
 		group.Go(func() error {
 			if err := removePod(ctx, client, pod.GetId(), grace); err != nil {
-				return fmt.Errorf("removing the pod %s/%s: %w", pod.GetMetadata().GetNamespace(), pod.GetMetadata().GetName(), err)
+				failures[i] = fmt.Errorf("removing the pod %s/%s: %w", pod.GetMetadata().GetNamespace(), pod.GetMetadata().GetName(), err)
 			}
 			return nil
 		})
 	}
-	return group.Wait()
+	return errors.Join(append(failures, group.Wait())...)
 }
 
 func removePod(ctx context.Context, client runtimeapi.RuntimeServiceClient, id string, grace time.Duration) error {
@@ -160,10 +162,10 @@ func removePod(ctx context.Context, client runtimeapi.RuntimeServiceClient, id s
 	if err != nil {
 		return err
 	}
-	group, groupCtx := errgroup.WithContext(ctx)
+	var group errgroup.Group
 	for _, c := range containers.GetContainers() {
 		group.Go(func() error {
-			_, err := client.StopContainer(groupCtx, &runtimeapi.StopContainerRequest{
+			_, err := client.StopContainer(ctx, &runtimeapi.StopContainerRequest{
 				ContainerId: c.GetId(), Timeout: int64(grace / time.Second),
 			})
 			return err

@@ -68,7 +68,7 @@ func (b *Bundle) network() (networkConfig, error) {
 
 func (b *Bundle) removeNetwork() error {
 	bridge := bridgeName(b.cfg.Layout)
-	return errors.Join(endForwarding(bridge), removeBridge(bridge), releaseSlices(claimsDir, b.cfg.Layout))
+	return errors.Join(endForwarding(bridge), endMasquerading(bridge), removeBridge(bridge), releaseSlices(claimsDir, b.cfg.Layout))
 }
 
 // bridgeName is the link's name: at most the 15 bytes that the kernel allows.
