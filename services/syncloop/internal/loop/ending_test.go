@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -64,53 +65,63 @@ func (r *rig) hasTheRest() {
 }
 
 func TestARemovedPodHasTheRestOfItsGracePeriodAfterARestart(t *testing.T) {
-	node, stateDir := killedWhileEnding(t, func(r *rig) { r.config.Delete("u1") })
-	r := after20s(t, node, stateDir)
-	r.eventually("nothing is left", func() bool { return len(node.UIDs()) == 0 })
-	r.hasTheRest()
-	if known := r.endings.UIDs(); len(known) > 0 {
-		t.Errorf("the end of %v is still known", known)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		node, stateDir := killedWhileEnding(t, func(r *rig) { r.config.Delete("u1") })
+		r := after20s(t, node, stateDir)
+		r.eventually("nothing is left", func() bool { return len(node.UIDs()) == 0 })
+		r.hasTheRest()
+		if known := r.endings.UIDs(); len(known) > 0 {
+			t.Errorf("the end of %v is still known", known)
+		}
+	})
 }
 
 // TestAPodThatEndsIsShownFromTheFirstAnswerOn: whoever asks after a restart whether the pod is gone must not be told so too soon.
 func TestAPodThatEndsIsShownFromTheFirstAnswerOn(t *testing.T) {
-	node, stateDir := killedWhileEnding(t, func(r *rig) { r.config.Delete("u1") })
-	node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, _ int64) error {
-		<-ctx.Done()
-		return ctx.Err()
-	}})
-	r := after20s(t, node, stateDir)
-	r.eventually("the pods are shown", func() bool { _, err := r.store.List(); return err == nil })
-	if list, err := r.store.List(); err != nil || len(list) != 1 {
-		t.Errorf("%d pods are shown (%v), want the one that ends", len(list), err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		node, stateDir := killedWhileEnding(t, func(r *rig) { r.config.Delete("u1") })
+		node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, _ int64) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}})
+		r := after20s(t, node, stateDir)
+		r.eventually("the pods are shown", func() bool { _, err := r.store.List(); return err == nil })
+		if list, err := r.store.List(); err != nil || len(list) != 1 {
+			t.Errorf("%d pods are shown (%v), want the one that ends", len(list), err)
+		}
+	})
 }
 
 func TestADeletedPodHasTheRestOfItsGracePeriodAfterARestart(t *testing.T) {
-	deleted := slow()
-	now := metav1.Now()
-	deleted.DeletionTimestamp = &now
-	node, stateDir := killedWhileEnding(t, func(r *rig) { r.add(deleted) })
-	r := after20s(t, node, stateDir, deleted)
-	r.eventually("web is stopped", r.runs())
-	r.hasTheRest()
+	synctest.Test(t, func(t *testing.T) {
+		deleted := slow()
+		now := metav1.Now()
+		deleted.DeletionTimestamp = &now
+		node, stateDir := killedWhileEnding(t, func(r *rig) { r.add(deleted) })
+		r := after20s(t, node, stateDir, deleted)
+		r.eventually("web is stopped", r.runs())
+		r.hasTheRest()
+	})
 }
 
 func TestAPodThatIsNamedAgainWhileItEndsIsStartedWhenItHasEnded(t *testing.T) {
-	node, stateDir := killedWhileEnding(t, func(r *rig) { r.config.Delete("u1") })
-	before := node.Container("u1")
-	r := after20s(t, node, stateDir, slow())
-	r.eventually("web runs in a new container", func() bool {
-		c := node.Container("u1")
-		return c != "" && c != before && r.ready("u1")
+	synctest.Test(t, func(t *testing.T) {
+		node, stateDir := killedWhileEnding(t, func(r *rig) { r.config.Delete("u1") })
+		before := node.Container("u1")
+		r := after20s(t, node, stateDir, slow())
+		r.eventually("web runs in a new container", func() bool {
+			c := node.Container("u1")
+			return c != "" && c != before && r.ready("u1")
+		})
+		r.hasTheRest()
 	})
-	r.hasTheRest()
 }
 
 func TestTheEndOfAPodThatIsGoneIsForgotten(t *testing.T) {
-	node, stateDir := killedWhileEnding(t, func(r *rig) { r.config.Delete("u1") })
-	node.Vanish("u1")
-	r := after20s(t, node, stateDir)
-	r.eventually("the end is forgotten", func() bool { return len(r.endings.UIDs()) == 0 })
+	synctest.Test(t, func(t *testing.T) {
+		node, stateDir := killedWhileEnding(t, func(r *rig) { r.config.Delete("u1") })
+		node.Vanish("u1")
+		r := after20s(t, node, stateDir)
+		r.eventually("the end is forgotten", func() bool { return len(r.endings.UIDs()) == 0 })
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -74,47 +75,49 @@ func (n *noted) knows(mirrors, statics bool) func() bool {
 
 // TestMirrorPodsAreToldAndNotRun, and how much is known of them, also across a restart of configmux.
 func TestMirrorPodsAreToldAndNotRun(t *testing.T) {
-	n := &noted{}
-	r := start(t, func(c *loop.Config) { c.Mirrors = n })
-	r.source("api", false)
-	r.add(fakenode.Pod("u1", "web", always))
-	mirror, ordinary := fakenode.Pod("m1", "web", always), fakenode.Pod("a1", "ordinary", always)
-	mirror.Annotations = map[string]string{podset.AnnotationMirror: "u1"}
-	for _, pod := range []*v1.Pod{mirror, ordinary} {
-		r.config.Put(string(pod.UID), &loop.Desired{Op: configv1.Op_OP_ADD, Pod: pod, Source: "api"})
-	}
-	r.eventually("all is told", n.has("want u1", "seen m1"))
-	r.eventually("both pods run, and the mirror pod does not", r.runs("ordinary", "web"))
-	node := &v1.Node{}
-	node.UID = "n1"
-	data, err := node.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.nodes.Put("node", &nodev1.Node{Node: data, Synced: true})
-	if n.has("want a1")() || n.has("seen a1")() {
-		t.Error("a pod of the API server is told as one that has a mirror pod, or is one")
-	}
-	r.source("api", true)
-	r.eventually("the mirror pods are known", n.knows(true, false))
-	r.source("file", true)
-	r.eventually("the static pods are, too", n.knows(true, true))
+	synctest.Test(t, func(t *testing.T) {
+		n := &noted{}
+		r := start(t, func(c *loop.Config) { c.Mirrors = n })
+		r.source("api", false)
+		r.add(fakenode.Pod("u1", "web", always))
+		mirror, ordinary := fakenode.Pod("m1", "web", always), fakenode.Pod("a1", "ordinary", always)
+		mirror.Annotations = map[string]string{podset.AnnotationMirror: "u1"}
+		for _, pod := range []*v1.Pod{mirror, ordinary} {
+			r.config.Put(string(pod.UID), &loop.Desired{Op: configv1.Op_OP_ADD, Pod: pod, Source: "api"})
+		}
+		r.eventually("all is told", n.has("want u1", "seen m1"))
+		r.eventually("both pods run, and the mirror pod does not", r.runs("ordinary", "web"))
+		node := &v1.Node{}
+		node.UID = "n1"
+		data, err := node.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.nodes.Put("node", &nodev1.Node{Node: data, Synced: true})
+		if n.has("want a1")() || n.has("seen a1")() {
+			t.Error("a pod of the API server is told as one that has a mirror pod, or is one")
+		}
+		r.source("api", true)
+		r.eventually("the mirror pods are known", n.knows(true, false))
+		r.source("file", true)
+		r.eventually("the static pods are, too", n.knows(true, true))
 
-	fresh := stream.NewLevel[*loop.Desired](stream.Config{})
-	fresh.Put("source/file", &loop.Desired{Source: "file"})
-	fresh.Put("source/api", &loop.Desired{Source: "api"})
-	r.configPeer.set(fresh)
-	r.config.Close()
-	r.eventually("nothing is known of a configmux that has just begun", n.knows(false, false))
-	fresh.Put("u1", &loop.Desired{Op: configv1.Op_OP_ADD, Pod: fakenode.Pod("u1", "web", always), Source: "file"})
-	fresh.Put("source/file", &loop.Desired{Source: "file", Ready: true})
-	fresh.Put("source/api", &loop.Desired{Source: "api", Ready: true})
-	r.eventually("all is known again", n.knows(true, true))
-	fresh.Delete("u1")
-	r.eventually("what is gone is told", n.has("gone m1", "unwant u1"))
-	r.eventually("the Node is told", func() bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return n.node == "n1"
+		fresh := stream.NewLevel[*loop.Desired](stream.Config{})
+		fresh.Put("source/file", &loop.Desired{Source: "file"})
+		fresh.Put("source/api", &loop.Desired{Source: "api"})
+		r.configPeer.set(fresh)
+		r.config.Close()
+		r.eventually("nothing is known of a configmux that has just begun", n.knows(false, false))
+		fresh.Put("u1", &loop.Desired{Op: configv1.Op_OP_ADD, Pod: fakenode.Pod("u1", "web", always), Source: "file"})
+		fresh.Put("source/file", &loop.Desired{Source: "file", Ready: true})
+		fresh.Put("source/api", &loop.Desired{Source: "api", Ready: true})
+		r.eventually("all is known again", n.knows(true, true))
+		fresh.Delete("u1")
+		r.eventually("what is gone is told", n.has("gone m1", "unwant u1"))
+		r.eventually("the Node is told", func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.node == "n1"
+		})
 	})
 }

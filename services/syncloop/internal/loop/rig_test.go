@@ -225,7 +225,8 @@ func (r *rig) add(pod *v1.Pod) {
 	r.config.Put(string(pod.UID), &loop.Desired{Op: configv1.Op_OP_ADD, Pod: pod, Source: "file"})
 }
 
-// eventually waits until a condition holds, while the clock moves on.
+// eventually waits until a condition holds, while the clock moves on. Every test is a bubble: between two steps of the clock all have
+// done what there was to do, however long that takes.
 func (r *rig) eventually(what string, holds func() bool) {
 	r.t.Helper()
 	r.stepUntil(what, 50*time.Millisecond, holds)
@@ -240,7 +241,7 @@ func (r *rig) pass(d time.Duration) {
 
 func (r *rig) stepUntil(what string, step time.Duration, holds func() bool) {
 	r.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for !holds() {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("%s: not in time; calls: %v, waiting for: %v", what, r.node.Calls(), r.loop.Health().Reasons)
