@@ -21,6 +21,8 @@ const (
 	NamePodEvents = "pod_events"
 	// NameNode is nodestatus' stream of the Node.
 	NameNode = "node"
+	// NameNodeEvents is nodestatus' stream of what it tells of the node.
+	NameNodeEvents = "node_events"
 )
 
 // label is the label that names the stream.

@@ -14,12 +14,14 @@ import (
 	"github.com/quartet-node/quartet/internal/apievents"
 	"github.com/quartet-node/quartet/internal/events"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// nodeEvents tells the API server what happens to the node, by the kubelet's reasons. That of a node that is standalone is nil, and tells
-// nobody.
+// nodeEvents tells what happens to the node, by the kubelet's reasons: who watches this process, and of a node of a cluster the API
+// server too.
 type nodeEvents struct {
 	*events.Recorder
+	// way is nil for a node that is standalone.
 	way *apievents.Way
 
 	mu sync.Mutex
@@ -34,11 +36,14 @@ type nodeEvents struct {
 // nodeEventsOf takes the Node as an earlier process remembered it; nil when it did not.
 func nodeEventsOf(cfg nodeconfig.Config, previous *v1.Node, logger *slog.Logger, registry prometheus.Registerer) (*nodeEvents, error) {
 	way, err := apievents.WayOf(nodeconfig.NodeStatus, cfg, logger, registry)
-	if way == nil {
+	if err != nil {
 		return nil, err
 	}
 	n := &nodeEvents{way: way, last: previous}
-	n.Recorder = events.New(events.Config{NodeName: cfg.NodeName, NodeUID: n.nodeUID, Told: way.Told(), Clock: clock.RealClock{}, Logger: logger})
+	n.Recorder = events.New(events.Config{
+		NodeName: cfg.NodeName, NodeUID: n.nodeUID, Told: way.Told(), Clock: clock.RealClock{}, Logger: logger,
+		StreamMetrics: stream.NewServedMetrics(registry, stream.NameNodeEvents),
+	})
 	return n, nil
 }
 
@@ -50,9 +55,6 @@ func (n *nodeEvents) nodeUID() types.UID {
 
 // run sends until ctx ends.
 func (n *nodeEvents) run(ctx context.Context) error {
-	if n == nil {
-		return nil
-	}
 	defer n.Close()
 	if err := n.way.Run(ctx); ctx.Err() == nil {
 		return err
@@ -62,9 +64,6 @@ func (n *nodeEvents) run(ctx context.Context) error {
 
 // computed takes the Node as it was computed, and tells what has become of it.
 func (n *nodeEvents) computed(node *v1.Node) {
-	if n == nil {
-		return
-	}
 	n.mu.Lock()
 	last, began := n.last, n.began
 	n.last, n.began = node, true
@@ -83,7 +82,7 @@ func (n *nodeEvents) computed(node *v1.Node) {
 
 // registered takes the Node as the API server has it, nil when it does not have it.
 func (n *nodeEvents) registered(node *v1.Node) {
-	if n == nil || node == nil {
+	if node == nil {
 		return
 	}
 	n.mu.Lock()

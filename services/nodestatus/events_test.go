@@ -7,11 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/checkpoint"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 	"github.com/quartet-node/quartet/test/cluster"
@@ -72,6 +75,64 @@ func TestTheAPIServerIsToldWhatHappensToTheNode(t *testing.T) {
 	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestWhatHappensToAStandaloneNodeIsTold to who watches it, and once to who comes back with his token.
+func TestWhatHappensToAStandaloneNodeIsTold(t *testing.T) {
+	cfg := quick(config(t))
+	before := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: cfg.NodeName}, Status: v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{BootID: "an earlier one"}}}
+	if err := checkpoint.Save(cfg.StateDir, nodeobject.State{Node: before}); err != nil {
+		t.Fatal(err)
+	}
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	c := client(t, cfg)
+	watch := func(token []byte) (next func() (*streamv1.Frame, *v1.Event)) {
+		t.Helper()
+		w, err := c.WatchNodeEvents(t.Context(), &nodev1.WatchNodeEventsRequest{ResumeToken: token}, grpc.WaitForReady(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() (*streamv1.Frame, *v1.Event) {
+			t.Helper()
+			m, err := w.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			event := &v1.Event{}
+			if err := event.Unmarshal(m.GetEvent().GetEvent()); err != nil {
+				t.Fatal(err)
+			}
+			return m.GetFrame(), event
+		}
+	}
+	until := func(next func() (*streamv1.Frame, *v1.Event), reason string) (seen []string, token []byte) {
+		t.Helper()
+		for {
+			frame, event := next()
+			if event.Reason == "" {
+				continue
+			}
+			seen = append(seen, event.Reason)
+			if event.InvolvedObject.Kind != "Node" || event.InvolvedObject.Name != cfg.NodeName {
+				t.Errorf("%s is told of %v", event.Reason, event.InvolvedObject)
+			}
+			if event.Reason == reason {
+				return seen, frame.GetResumeToken()
+			}
+		}
+	}
+	next := watch(nil)
+	seen, _ := until(next, "NodeHasSufficientPID")
+	for _, reason := range []string{"Starting", "Rebooted", "NodeHasSufficientMemory"} {
+		if !slices.Contains(seen, reason) {
+			t.Errorf("it is not told %s: %q", reason, seen)
+		}
+	}
+	servePeers(t, cfg)
+	_, token := until(next, "NodeReady")
+	if frame, _ := watch(token)(); frame.GetOpening().GetStart() != streamv1.Start_START_RESUMED {
+		t.Errorf("with a token it begins by %v", frame.GetOpening().GetStart())
 	}
 }
 

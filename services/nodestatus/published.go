@@ -21,7 +21,6 @@ type published struct {
 	// reporter and lease are nil for such a node, too.
 	reporter *report.Reporter
 	lease    *lease.Keeper
-	// events is nil for such a node, too.
 	events *nodeEvents
 	logger *slog.Logger
 }

@@ -97,7 +97,7 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 	})
 	node.server = server.New(server.Config{
 		NodeName: settings.Name, Standalone: to.cluster == nil, Health: health, Overdue: heart.Overdue,
-		Served: stream.NewServedMetrics(registry, stream.NameNode),
+		Served: stream.NewServedMetrics(registry, stream.NameNode), Events: node.events.Stream(),
 	})
 	group, ctx := errgroup.WithContext(ctx)
 	if to.cluster != nil {

@@ -1,21 +1,19 @@
 package show
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/layout"
 )
 
 // happening is one thing that has happened to a pod, or to the node.
@@ -92,12 +90,17 @@ func (s *eventSelection) wantsTold() bool {
 	return s.wants(v1.EventTypeNormal, v1.EventTypeWarning, kindNode)
 }
 
-// wantsHappening tells whether one is asked for. Who asks for pods, or a namespace, does not ask for the node.
+// wantsNode tells whether what a service tells of the node is asked for. Who asks for pods, or a namespace, does not ask for the node.
+func (s *eventSelection) wantsNode() bool {
+	return s.wantsTold() && len(s.names) == 0 && s.namespace == ""
+}
+
+// wantsHappening tells whether one is asked for.
 func (s *eventSelection) wantsHappening(h happening) bool {
 	pod := func() bool { return s.has(podName{namespace: h.Namespace, name: h.Pod, node: s.node, uid: h.PodUID}) }
 	switch h.Kind {
 	case kindNode:
-		return s.wants(h.Type, kindNode) && len(s.names) == 0 && s.namespace == ""
+		return s.wants(h.Type, kindNode) && s.wantsNode()
 	case kindLifecycle:
 		return s.wantsLifecycle() && pod()
 	default:
@@ -121,7 +124,7 @@ func (a *asker) eventsCommand() *cobra.Command {
 		Long: "Show what happens to pods and to the node, the latest last. The kind of an event is\n\n" +
 			"  Pod        what syncloop has done for a pod and what it could not do, with the types (Normal, Warning), reasons and\n" +
 			"             words of a kubelet. What repeats is one event that counts. They are kept for an hour, until syncloop ends.\n" +
-			"  Node       the same of the node itself. Who names pods or a namespace does not see them.\n" +
+			"  Node       the same of the node itself, from syncloop and nodestatus. Who names pods or a namespace does not see them.\n" +
 			"  Lifecycle  what pleg has seen in the container runtime: containers that start, die and are removed. Of these no\n" +
 			"             history is kept: this shows the last that happened to each container that is still there.\n\n" +
 			"With -w it goes on with every event; any number of commands may. A POD is NAME, NAMESPACE/NAME or a UID.",
@@ -205,116 +208,43 @@ func (p *eventPrinter) print(all ...happening) error {
 	return p.table.print(rows...)
 }
 
-// listEvents prints what has happened. When one of the two services does not answer, what the other has is printed before
-// the command fails.
-func (a *asker) listEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelection) error {
-	var all []happening
-	var lifecycleErr, podsErr error
+// witness is a service that knows what happens.
+type witness struct {
+	service layout.Service
+	// list returns what has happened, follow tells it, says then that all of it was told, and tells what happens until ctx ends.
+	list   func(ctx context.Context) ([]happening, error)
+	follow func(ctx context.Context, cmd *cobra.Command, tell func(...happening), synced func()) error
+}
+
+// witnesses are those who know what is asked for.
+func (a *asker) witnesses(s *eventSelection) []witness {
+	var all []witness
 	if s.wantsLifecycle() {
-		all, lifecycleErr = a.listLifecycle(cmd.Context())
+		all = append(all, witness{service: layout.PLEG, list: a.listLifecycle, follow: a.followLifecycle})
 	}
 	if s.wantsTold() {
-		var events []podEvent
-		events, podsErr = a.listPodEvents(cmd.Context())
-		for _, e := range events {
-			all = append(all, e.happened())
-		}
+		all = append(all, a.toldBy(layout.SyncLoop, podEventSource))
 	}
-	all = s.only(all)
-	sortByTime(all)
-	err := cmp.Or(lifecycleErr, podsErr)
-	if len(all) == 0 && err == nil && !p.json {
-		_, err := fmt.Fprintln(cmd.ErrOrStderr(), "There are no events.")
-		return err
+	if s.wantsNode() {
+		all = append(all, a.toldBy(layout.NodeStatus, nodeEventSource))
 	}
-	return errors.Join(p.print(all...), err)
+	return all
 }
 
-// watchEvents prints what has happened, and then everything that does.
-func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelection) error {
-	ctx, fail := context.WithCancelCause(cmd.Context())
-	defer fail(nil)
-	sources := map[string]func(context.Context, *cobra.Command, func(...happening), func()) error{}
-	if s.wantsLifecycle() {
-		sources[kindLifecycle] = a.followLifecycle
+// toldBy is a service that tells events of pods and the node.
+func (a *asker) toldBy(service layout.Service, open openEvents) witness {
+	return witness{
+		service: service,
+		list: func(ctx context.Context) ([]happening, error) {
+			events, err := a.listTold(ctx, service, open)
+			all := make([]happening, len(events))
+			for i, e := range events {
+				all[i] = e.happened()
+			}
+			return all, err
+		},
+		follow: func(ctx context.Context, cmd *cobra.Command, tell func(...happening), synced func()) error {
+			return a.followTold(ctx, cmd, service, open, tell, synced)
+		},
 	}
-	if s.wantsTold() {
-		sources[kindPod] = a.followPodEvents
-	}
-	w := &eventWatch{printer: p, only: s.only, fail: fail, awaited: slices.Collect(maps.Keys(sources)), all: make(chan struct{})}
-	group, ctx := errgroup.WithContext(ctx)
-	for kind, follow := range sources {
-		group.Go(func() error { return follow(ctx, cmd, w.tell, func() { w.synced(kind) }) })
-	}
-	group.Go(func() error {
-		// A service that hangs does not keep what the other has to say.
-		timer := a.clock.NewTimer(callTimeout)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-		case <-w.all:
-		case <-timer.C():
-			w.release()
-		}
-		return nil
-	})
-	return group.Wait()
-}
-
-// eventWatch puts what several services tell into one row: what each has at first is kept until all have told it, so that it
-// can be told in the order in which it happened.
-type eventWatch struct {
-	printer *eventPrinter
-	only    func([]happening) []happening
-	fail    func(error)
-	// all is closed when what was kept is printed.
-	all chan struct{}
-
-	mu sync.Mutex
-	// awaited are the kinds of which not all is known that there is at first.
-	awaited []string
-	kept    []happening
-	// told is true when what was kept is printed.
-	told bool
-}
-
-// tell prints what has happened, or keeps it.
-func (w *eventWatch) tell(all ...happening) {
-	all = w.only(all)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.told {
-		w.kept = append(w.kept, all...)
-		return
-	}
-	if err := w.printer.print(all...); err != nil {
-		w.fail(err)
-	}
-}
-
-// synced notes that a service has told what it has.
-func (w *eventWatch) synced(kind string) {
-	w.mu.Lock()
-	w.awaited = slices.DeleteFunc(w.awaited, func(k string) bool { return k == kind })
-	last := len(w.awaited) == 0
-	w.mu.Unlock()
-	if last {
-		w.release()
-	}
-}
-
-// release prints what was kept.
-func (w *eventWatch) release() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.told {
-		return
-	}
-	w.told = true
-	sortByTime(w.kept)
-	if err := w.printer.print(w.kept...); err != nil {
-		w.fail(err)
-	}
-	w.kept = nil
-	close(w.all)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,7 +15,10 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 )
 
 const tracedBy = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -38,8 +42,16 @@ func (n *node) putEvent(namespace, pod, kind, container, reason, message string,
 	n.engine.events.Put(event.Name, &enginev1.PodEvent{Event: data, LastSeenAt: timestamppb.New(last), Traceparent: tracedBy})
 }
 
-// putNodeEvent makes syncloop tell something of the node.
-func (n *node) putNodeEvent(kind, reason, message string, last time.Time) {
+// serveAll serves those who know what happens.
+func (n *node) serveAll() {
+	n.t.Helper()
+	for _, service := range []layout.Service{layout.PLEG, layout.SyncLoop, layout.NodeStatus} {
+		n.serve(service)
+	}
+}
+
+// putNodeEvent makes syncloop or nodestatus tell something of the node.
+func (n *node) putNodeEvent(by layout.Service, kind, reason, message string, last time.Time) {
 	n.t.Helper()
 	event := &v1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "node-1." + reason}, Type: kind, Reason: reason, Message: message, Count: 1,
@@ -49,18 +61,21 @@ func (n *node) putNodeEvent(kind, reason, message string, last time.Time) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.engine.events.Put(event.Name, &enginev1.PodEvent{Event: data, LastSeenAt: timestamppb.New(last)})
+	teller := n.engine.events
+	if by == layout.NodeStatus {
+		teller = n.node.events
+	}
+	teller.Put(event.Name, &enginev1.PodEvent{Event: data, LastSeenAt: timestamppb.New(last)})
 }
 
 // TestEventsOfTheNode are shown beside those of pods, and not to who asks for some pods.
 func TestEventsOfTheNode(t *testing.T) {
 	n := newNode(t)
-	n.serve(layout.PLEG)
-	n.serve(layout.SyncLoop)
+	n.serveAll()
 	n.putPod(pod("default", "hello-node-1", "web"), "file", syncing)
 	n.putEvent("default", "hello-node-1", "Warning", "web", "BackOff", "Back-off restarting failed container", 1, ago(time.Minute))
-	n.putNodeEvent("Warning", "ImageGCFailed", "the disk is read-only", ago(2*time.Minute))
-	n.putNodeEvent("Normal", "Starting", "Starting.", ago(3*time.Minute))
+	n.putNodeEvent(layout.SyncLoop, "Warning", "ImageGCFailed", "the disk is read-only", ago(2*time.Minute))
+	n.putNodeEvent(layout.NodeStatus, "Normal", "Starting", "Starting.", ago(3*time.Minute))
 	golden(t, "events-node.txt", n.must("events"))
 	golden(t, "events-node.json", n.must("events", "--types", "Node", "-o", "json"))
 	for args, want := range map[string]string{
@@ -82,8 +97,16 @@ func TestEventsOfTheNode(t *testing.T) {
 	}
 	r := n.start("events", "-w", "--types", "Node")
 	r.until(r.out, "ImageGCFailed")
-	n.putNodeEvent("Warning", "ContainerGCFailed", "it is in use", ago(time.Second))
+	n.putNodeEvent(layout.SyncLoop, "Warning", "ContainerGCFailed", "it is in use", ago(time.Second))
 	r.until(r.out, "ContainerGCFailed")
+	n.putNodeEvent(layout.NodeStatus, "Normal", "NodeReady", "Node node-1 status is now: NodeReady", ago(time.Second))
+	r.until(r.out, "NodeReady")
+	n.node.events.Delete("node-1.Starting") // it is an hour old: nothing has happened
+	n.putNodeEvent(layout.NodeStatus, "Normal", "NodeNotReady", "Node node-1 status is now: NodeNotReady", ago(0))
+	r.until(r.out, "NodeNotReady")
+	if got := strings.Count(r.out.String(), "Starting."); got != 1 {
+		t.Errorf("what was dropped is shown %d times, want once:\n%s", got, r.out)
+	}
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -94,8 +117,7 @@ func TestEventsOfTheNode(t *testing.T) {
 
 func TestEvents(t *testing.T) {
 	n := newNode(t)
-	n.serve(layout.PLEG)
-	n.serve(layout.SyncLoop)
+	n.serveAll()
 	if got := n.must("events"); got != "There are no events.\n" {
 		t.Errorf("without events: %q", got)
 	}
@@ -133,8 +155,7 @@ func TestEvents(t *testing.T) {
 
 func TestWatchEvents(t *testing.T) {
 	n := newNode(t)
-	n.serve(layout.PLEG)
-	n.serve(layout.SyncLoop)
+	n.serveAll()
 	web := &lifecyclev1.Container{Id: "c2", Name: "web", State: running1, StartedAt: timestamppb.New(ago(time.Minute))}
 	hello := observed("hello-node-1", web)
 	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(59*time.Second))
@@ -169,8 +190,7 @@ func TestWatchEvents(t *testing.T) {
 // Any number of commands may watch, each the pods that it is asked for; JSON is an object a line.
 func TestWatchEventsOfOnePodAsJSON(t *testing.T) {
 	n := newNode(t)
-	n.serve(layout.PLEG)
-	n.serve(layout.SyncLoop)
+	n.serveAll()
 	n.putPod(pod("default", "hello-node-1", "web"), "file", syncing)
 	var watchers []*running
 	for range 5 {
@@ -224,17 +244,70 @@ func TestWatchEventsTellsWhatWasMissed(t *testing.T) {
 	golden(t, "events-missed.txt", r.out.String())
 }
 
-func TestEventsOfTheServiceThatIsThereAreShown(t *testing.T) {
+// TestEventsOfWhoIsThereAreShown, with a line for each service that is not.
+func TestEventsOfWhoIsThereAreShown(t *testing.T) {
 	n := newNode(t)
-	n.serve(layout.SyncLoop)
+	stop := n.serve(layout.SyncLoop)
 	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(time.Minute))
 	out, _, err := n.run("events")
-	if err == nil || !strings.Contains(err.Error(), "cannot reach pleg") || !strings.Contains(out, "Container started") {
+	if err == nil || !strings.Contains(err.Error(), "cannot reach pleg") || !strings.Contains(err.Error(), "\ncannot reach nodestatus") || !strings.Contains(out, "Container started") {
 		t.Errorf("printed %q, error %v", out, err)
 	}
-	if out := n.must("events", "--types", "Normal,Warning"); !strings.Contains(out, "Container started") {
-		t.Errorf("without what pleg has: %q", out)
+	if out := n.must("events", "--types", "Normal,Warning", "hello-node-1"); !strings.Contains(out, "Container started") {
+		t.Errorf("without what pleg and nodestatus have: %q", out)
 	}
+	stop()
+	if out, _, err := n.run("events"); err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "is the node running?") {
+		t.Errorf("of a node that does not run: printed %q, error %v", out, err)
+	}
+}
+
+// TestWatchEventsOfWhoIsThere: a line says who is away, and what it has to say comes when it is back.
+func TestWatchEventsOfWhoIsThere(t *testing.T) {
+	n := newNode(t)
+	if _, _, err := n.run("events", "-w"); err == nil || !strings.Contains(err.Error(), "cannot reach pleg") {
+		t.Errorf("of a node that does not run: %v", err)
+	}
+	n.serve(layout.SyncLoop)
+	n.serve(layout.PLEG)
+	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(time.Minute))
+	n.putNodeEvent(layout.NodeStatus, "Normal", "Starting", "Starting the node agent.", ago(2*time.Minute))
+	r := n.start("events", "-w")
+	r.until(r.out, "Container started")
+	r.until(r.errOut, "nodestatus is away; waiting until it is back\n")
+	stop := n.serve(layout.NodeStatus)
+	r.until(r.out, "Starting the node agent.")
+	stop()
+	r.untilTrue("the line of one that goes", func() bool { return strings.Count(r.errOut.String(), "nodestatus is away") == 2 })
+	n.serve(layout.NodeStatus)
+	n.putNodeEvent(layout.NodeStatus, "Normal", "NodeReady", "Node node-1 status is now: NodeReady", ago(time.Second))
+	r.until(r.out, "NodeReady")
+	if out := r.out.String(); strings.Count(out, "Starting") != 2 || strings.Contains(r.errOut.String(), "pleg") {
+		t.Errorf("printed\n%s\n%s", out, r.errOut)
+	}
+}
+
+func (f *fakeNode) WatchNodeEvents(r *nodev1.WatchNodeEventsRequest, to grpc.ServerStreamingServer[nodev1.WatchNodeEventsResponse]) error {
+	return streamrpc.Serve(to.Context(), f.events, r.GetResumeToken(), func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
+		return to.Send(&nodev1.WatchNodeEventsResponse{Frame: frame, Event: event})
+	})
+}
+
+// older is a nodestatus of a version that tells no events.
+type older struct {
+	nodev1.UnimplementedNodeServiceServer
+}
+
+// TestWatchEventsBesideAnOlderVersion shows what the others tell.
+func TestWatchEventsBesideAnOlderVersion(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.PLEG)
+	n.serve(layout.SyncLoop)
+	n.serveAs(layout.NodeStatus, func(s *grpc.Server) { nodev1.RegisterNodeServiceServer(s, older{}) })
+	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(time.Minute))
+	r := n.start("events", "-w")
+	r.until(r.out, "Container started")
+	r.until(r.errOut, "no events of nodestatus: nodestatus: ")
 }
 
 // A service that hangs has nothing to say, and keeps nobody else from it.

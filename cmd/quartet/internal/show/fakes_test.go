@@ -179,7 +179,8 @@ func (f *fakeConfig) ListSources(context.Context, *configv1.ListSourcesRequest) 
 
 type fakeNode struct {
 	nodev1.UnimplementedNodeServiceServer
-	nodes *stream.Level[*nodev1.Node]
+	nodes  *stream.Level[*nodev1.Node]
+	events *stream.Level[*enginev1.PodEvent]
 }
 
 func (f *fakeNode) GetNode(context.Context, *nodev1.GetNodeRequest) (*nodev1.GetNodeResponse, error) {
@@ -238,23 +239,30 @@ func newNode(t *testing.T) *node {
 		t: t, stateDir: dir, clock: clocktesting.NewFakeClock(now),
 		engine: &fakeEngine{pods: stream.NewLevel[*enginev1.Pod](stream.Config{}), events: stream.NewLevel[*enginev1.PodEvent](stream.Config{})},
 		pleg:   &fakePLEG{events: stream.NewEdge[*lifecyclev1.Event](stream.Config{})},
-		config: &fakeConfig{updates: stream.NewLevel[podUpdates](stream.Config{}), modes: map[configv1.Mode]*stream.Level[podUpdates]{}}, node: &fakeNode{nodes: stream.NewLevel[*nodev1.Node](stream.Config{})},
+		config: &fakeConfig{updates: stream.NewLevel[podUpdates](stream.Config{}), modes: map[configv1.Mode]*stream.Level[podUpdates]{}},
+		node: &fakeNode{nodes: stream.NewLevel[*nodev1.Node](stream.Config{}), events: stream.NewLevel[*enginev1.PodEvent](stream.Config{})},
 	}
 }
 
 // serve serves one service until the test ends or what it returns is called.
 func (n *node) serve(service layout.Service) (stop func()) {
 	n.t.Helper()
-	l, err := layout.New(n.stateDir)
-	if err != nil {
-		n.t.Fatal(err)
-	}
 	register := map[layout.Service]func(*grpc.Server){
 		layout.ConfigMux:  func(s *grpc.Server) { configv1.RegisterConfigServiceServer(s, n.config) },
 		layout.PLEG:       func(s *grpc.Server) { lifecyclev1.RegisterLifecycleServiceServer(s, n.pleg) },
 		layout.SyncLoop:   func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, n.engine) },
 		layout.NodeStatus: func(s *grpc.Server) { nodev1.RegisterNodeServiceServer(s, n.node) },
 	}[service]
+	return n.serveAs(service, register)
+}
+
+// serveAs serves something else in the place of a service.
+func (n *node) serveAs(service layout.Service, register func(*grpc.Server)) (stop func()) {
+	n.t.Helper()
+	l, err := layout.New(n.stateDir)
+	if err != nil {
+		n.t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {

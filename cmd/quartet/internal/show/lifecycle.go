@@ -123,7 +123,7 @@ func (a *asker) listLifecycle(ctx context.Context) ([]happening, error) {
 // followLifecycle tells what pleg sees happen until ctx ends. What a snapshot says is told in the order in which it happened.
 func (a *asker) followLifecycle(ctx context.Context, cmd *cobra.Command, tell func(...happening), synced func()) error {
 	var snapshot []happening
-	return follow(ctx, a, cmd, layout.PLEG, eventSource, stream.FollowConfig[*lifecyclev1.Event]{
+	return followPatiently(ctx, a, cmd, layout.PLEG, eventSource, stream.FollowConfig[*lifecyclev1.Event]{
 		Handle: func(change stream.Change[*lifecyclev1.Event]) {
 			if change.FromSnapshot {
 				snapshot = append(snapshot, since(change.Old.GetStatus(), change.New.GetStatus())...)

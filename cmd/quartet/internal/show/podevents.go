@@ -12,22 +12,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 )
 
-// podEvent is an event of a pod, or of the node, as syncloop tells it.
+// podEvent is an event of a pod, or of the node, as syncloop or nodestatus tells it.
 type podEvent struct {
 	*v1.Event
 	told *enginev1.PodEvent
 }
 
-func viewEvent(told *enginev1.PodEvent) (podEvent, error) {
+func viewEvent(service layout.Service, told *enginev1.PodEvent) (podEvent, error) {
 	event := &v1.Event{}
 	if err := event.Unmarshal(told.GetEvent()); err != nil {
-		return podEvent{}, fmt.Errorf("syncloop sent an event that cannot be read: %w: do quartet and syncloop have the same version?", err)
+		return podEvent{}, fmt.Errorf("%s sent an event that cannot be read: %w: do quartet and %s have the same version?", service, err, service)
 	}
 	event.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
 	return podEvent{Event: event, told: told}, nil
@@ -55,46 +56,55 @@ func (e podEvent) happened() happening {
 	return h
 }
 
-// listPodEvents returns the events that syncloop has: its stream up to the end of the snapshot.
+// listPodEvents returns the events that syncloop has.
 func (a *asker) listPodEvents(ctx context.Context) ([]podEvent, error) {
-	return ask(ctx, a, layout.SyncLoop, func(ctx context.Context, conn grpc.ClientConnInterface) ([]podEvent, error) {
-		watch, err := enginev1.NewEngineServiceClient(conn).WatchPodEvents(ctx, &enginev1.WatchPodEventsRequest{})
+	return a.listTold(ctx, layout.SyncLoop, podEventSource)
+}
+
+// openEvents opens the stream of the events that a service tells.
+type openEvents func(grpc.ClientConnInterface) stream.Source[*enginev1.PodEvent]
+
+// listTold returns the events that a service has: its stream up to the end of the snapshot.
+func (a *asker) listTold(ctx context.Context, service layout.Service, open openEvents) ([]podEvent, error) {
+	return ask(ctx, a, service, func(ctx context.Context, conn grpc.ClientConnInterface) ([]podEvent, error) {
+		sub, err := open(conn).Subscribe(ctx, nil)
 		if err != nil {
 			return nil, err
 		}
+		defer sub.Close()
 		var all []podEvent
 		for {
-			m, err := watch.Recv()
+			m, err := sub.Next(ctx)
 			if err != nil {
 				return nil, err
 			}
-			switch m.GetFrame().GetKind() {
-			case streamv1.Kind_KIND_SNAPSHOT:
-				event, err := viewEvent(m.GetEvent())
+			switch m.Kind {
+			case stream.KindSnapshot:
+				event, err := viewEvent(service, m.Value)
 				if err != nil {
 					return nil, err
 				}
 				all = append(all, event)
-			case streamv1.Kind_KIND_SYNCED:
+			case stream.KindSynced:
 				return all, nil
-			case streamv1.Kind_KIND_UNSPECIFIED, streamv1.Kind_KIND_OPENED, streamv1.Kind_KIND_DELTA, streamv1.Kind_KIND_BOOKMARK:
+			case stream.KindOpened, stream.KindDelta, stream.KindBookmark:
 			}
 		}
 	})
 }
 
-// followPodEvents tells what syncloop tells of its pods and the node until ctx ends. What a snapshot says is told in the order in which it
-// happened; that an event was dropped is nothing that happened to its pod.
-func (a *asker) followPodEvents(ctx context.Context, cmd *cobra.Command, tell func(...happening), synced func()) error {
+// followTold tells what a service tells of pods and the node until ctx ends. What a snapshot says is told in the order in which it
+// happened; that an event was dropped, for its age or since there are many, is nothing that happened.
+func (a *asker) followTold(ctx context.Context, cmd *cobra.Command, service layout.Service, open openEvents, tell func(...happening), synced func()) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	var snapshot []happening
-	return follow(ctx, a, cmd, layout.SyncLoop, podEventSource, stream.FollowConfig[*enginev1.PodEvent]{
+	return followPatiently(ctx, a, cmd, service, open, stream.FollowConfig[*enginev1.PodEvent]{
 		Handle: func(change stream.Change[*enginev1.PodEvent]) {
 			if change.Op == stream.OpRemove {
 				return
 			}
-			event, err := viewEvent(change.New)
+			event, err := viewEvent(service, change.New)
 			switch {
 			case err != nil:
 				fail(err)
@@ -118,6 +128,20 @@ func podEventSource(conn grpc.ClientConnInterface) stream.Source[*enginev1.PodEv
 	client := enginev1.NewEngineServiceClient(conn)
 	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*enginev1.PodEvent], error) {
 		watch, err := client.WatchPodEvents(ctx, &enginev1.WatchPodEventsRequest{ResumeToken: token})
+		if err != nil {
+			return nil, err
+		}
+		return func() (*streamv1.Frame, *enginev1.PodEvent, error) {
+			m, err := watch.Recv()
+			return m.GetFrame(), m.GetEvent(), err
+		}, nil
+	})
+}
+
+func nodeEventSource(conn grpc.ClientConnInterface) stream.Source[*enginev1.PodEvent] {
+	client := nodev1.NewNodeServiceClient(conn)
+	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*enginev1.PodEvent], error) {
+		watch, err := client.WatchNodeEvents(ctx, &nodev1.WatchNodeEventsRequest{ResumeToken: token})
 		if err != nil {
 			return nil, err
 		}

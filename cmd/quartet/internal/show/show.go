@@ -163,7 +163,7 @@ func ask[R any](ctx context.Context, a *asker, service layout.Service, call func
 func explain(service layout.Service, err error) error {
 	said := status.Convert(err).Message()
 	switch {
-	case status.Code(err) == codes.DeadlineExceeded:
+	case status.Code(err) == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s did not answer within %s: see its log", service, callTimeout)
 	case status.Code(err) == codes.Unavailable && strings.HasPrefix(said, "connection error"):
 		// gRPC's words, not the service's: its socket accepts, and nobody speaks behind it.
@@ -177,11 +177,33 @@ func explain(service layout.Service, err error) error {
 // the standard error stream, and goes on when the service is back.
 func follow[V any](ctx context.Context, a *asker, cmd *cobra.Command, service layout.Service, open func(grpc.ClientConnInterface) stream.Source[V],
 	cfg stream.FollowConfig[V],
-) (err error) {
+) error {
 	conn, err := a.connect(ctx, service)
 	if err != nil {
 		return err
 	}
+	return followOver(ctx, conn, cmd, service, open, cfg)
+}
+
+// followPatiently is follow, and is content with a service that is away at first.
+func followPatiently[V any](ctx context.Context, a *asker, cmd *cobra.Command, service layout.Service, open func(grpc.ClientConnInterface) stream.Source[V],
+	cfg stream.FollowConfig[V],
+) error {
+	address, err := a.address(service)
+	if err != nil {
+		return err
+	}
+	conn, err := rpc.Dial(address)
+	if err != nil {
+		return err
+	}
+	return followOver(ctx, conn, cmd, service, open, cfg)
+}
+
+// followOver is follow, over a connection that it closes.
+func followOver[V any](ctx context.Context, conn *grpc.ClientConn, cmd *cobra.Command, service layout.Service,
+	open func(grpc.ClientConnInterface) stream.Source[V], cfg stream.FollowConfig[V],
+) (err error) {
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

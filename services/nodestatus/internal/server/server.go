@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	"github.com/quartet-node/quartet/internal/rpc"
@@ -26,6 +27,7 @@ type Server struct {
 	nodev1.UnimplementedNodeServiceServer
 	name    string
 	nodes   *stream.Level[*nodev1.Node]
+	events  stream.Source[*enginev1.PodEvent]
 	health  *rpc.Health
 	overdue func() error
 
@@ -45,6 +47,8 @@ type Config struct {
 	// Health says what is waited for, and Overdue why the Node is not up to date, or nothing.
 	Health  *rpc.Health
 	Overdue func() error
+	// Events are what has happened to the node.
+	Events stream.Source[*enginev1.PodEvent]
 	// Served counts what the stream of the Node does.
 	Served *stream.ServedMetrics
 }
@@ -52,7 +56,7 @@ type Config struct {
 // New returns a server without a Node.
 func New(cfg Config) *Server {
 	return &Server{
-		name: cfg.NodeName, nodes: stream.NewLevel[*nodev1.Node](stream.Config{Metrics: cfg.Served}),
+		name: cfg.NodeName, nodes: stream.NewLevel[*nodev1.Node](stream.Config{Metrics: cfg.Served}), events: cfg.Events,
 		health: cfg.Health, overdue: cfg.Overdue, standalone: cfg.Standalone,
 	}
 }
@@ -123,6 +127,13 @@ func (s *Server) GetNode(context.Context, *nodev1.GetNodeRequest) (*nodev1.GetNo
 func (s *Server) WatchNode(request *nodev1.WatchNodeRequest, to grpc.ServerStreamingServer[nodev1.WatchNodeResponse]) error {
 	return streamrpc.Serve(to.Context(), s.nodes, request.GetResumeToken(), func(frame *streamv1.Frame, node *nodev1.Node) error {
 		return to.Send(&nodev1.WatchNodeResponse{Frame: frame, Node: node})
+	})
+}
+
+// WatchNodeEvents implements NodeService.
+func (s *Server) WatchNodeEvents(request *nodev1.WatchNodeEventsRequest, to grpc.ServerStreamingServer[nodev1.WatchNodeEventsResponse]) error {
+	return streamrpc.Serve(to.Context(), s.events, request.GetResumeToken(), func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
+		return to.Send(&nodev1.WatchNodeEventsResponse{Frame: frame, Event: event})
 	})
 }
 
