@@ -125,6 +125,11 @@ func (r *Recorder) node() v1.ObjectReference {
 
 // Record tells something about an object, with one of the types v1.EventTypeNormal and v1.EventTypeWarning.
 func (r *Recorder) Record(ctx context.Context, about v1.ObjectReference, kind, reason, message string) {
+	r.RecordAnnotated(ctx, about, kind, reason, message, nil)
+}
+
+// RecordAnnotated tells what Record does, with annotations for programs that read events.
+func (r *Recorder) RecordAnnotated(ctx context.Context, about v1.ObjectReference, kind, reason, message string, annotations map[string]string) {
 	now := r.cfg.Clock.Now()
 	at := metav1.NewTime(now)
 	r.mu.Lock()
@@ -132,7 +137,7 @@ func (r *Recorder) Record(ctx context.Context, about v1.ObjectReference, kind, r
 	r.named = max(r.named+1, now.UnixNano())
 	result, err := r.correlator.EventCorrelate(&v1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault), Name: recordutil.GenerateEventName(about.Name, r.named),
+			Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault), Name: recordutil.GenerateEventName(about.Name, r.named), Annotations: annotations,
 		},
 		InvolvedObject: about, Type: kind, Reason: reason, Message: message, FirstTimestamp: at, LastTimestamp: at, Count: 1,
 		Source: v1.EventSource{Component: component, Host: r.cfg.NodeName}, ReportingController: component, ReportingInstance: r.cfg.NodeName,

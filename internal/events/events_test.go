@@ -51,6 +51,16 @@ func TestAnEventOfTheNodeNamesIt(t *testing.T) {
 	}
 }
 
+func TestAnEventHasItsAnnotations(t *testing.T) {
+	r := newRig(t, nil)
+	about := v1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: "web", UID: "u1"}
+	r.RecordAnnotated(t.Context(), about, v1.EventTypeWarning, "Evicted", "too much", map[string]string{"starved_resource": "memory"})
+	r.Record(t.Context(), about, v1.EventTypeNormal, "Killing", "it ends")
+	if evicted, killing := r.told[0].Annotations, r.told[1].Annotations; evicted["starved_resource"] != "memory" || len(killing) != 0 {
+		t.Errorf("the annotations are %v, and %v of one that was told without", evicted, killing)
+	}
+}
+
 func TestAStandaloneNodeHasItsNameForAUID(t *testing.T) {
 	r := newRig(t, nil)
 	r.NodeNormal(t.Context(), "Starting", "Starting.")

@@ -13,10 +13,11 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
 )
 
-// newEvictor makes what makes room when the node has run short of something.
+// newEvictor makes what makes room when the node has run short of something, and holds pods to their limits of the disk.
 func (e *engine) newEvictor(inCluster bool, evicter *engineserver.Evictions) *eviction.Evictor {
 	return eviction.New(eviction.Config{
-		Stats: e.stats, Pods: e.evictable, Spared: func(pod *v1.Pod) bool { return isSpared(pod, inCluster) }, Evict: evicter.Evict,
+		Stats: e.stats, Limits: *e.cfg.Kubelet.LocalStorageCapacityIsolation,
+		Pods: e.evictable, Spared: func(pod *v1.Pod) bool { return isSpared(pod, inCluster) }, Evict: evicter.EvictAnnotated,
 		Gone:             func(uid types.UID) bool { return !observed.AnyAlive(e.store.Observed(uid)) },
 		RemoveContainers: e.dead.Look, RemoveImages: e.garbage.RemoveUnused, Events: e.events,
 		MaxGrace: int64(e.cfg.Kubelet.EvictionMaxPodGracePeriod), Clock: clock.RealClock{}, Logger: e.logger, Metrics: e.counts,
@@ -38,7 +39,7 @@ func (e *engine) evictable() ([]*v1.Pod, error) {
 	return running, nil
 }
 
-// isSpared tells whether a pod is never ended to make room. A kubelet spares every static pod. Here that is so on a node of a cluster,
+// isSpared tells whether a pod is never ended to make room, nor for what it takes of the disk. A kubelet spares every static pod. Here that is so on a node of a cluster,
 // where others can go; on one without an API server all pods are static, and their priority says which ones it cannot do without.
 func isSpared(pod *v1.Pod, inCluster bool) bool {
 	static := inCluster && metrics.IsStatic(pod.Annotations[podset.AnnotationSource])

@@ -55,7 +55,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtimewatch"
-	"github.com/quartet-node/quartet/services/syncloop/internal/volumelimits"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
@@ -157,8 +156,6 @@ type engine struct {
 	identities *identities
 	// statuses is nil for a node that is standalone.
 	statuses *statuses
-	// limits is nil when volumes are not held to their size limits.
-	limits *volumelimits.Keeper
 	// cgroups is nil when pods have none of their own.
 	cgroups *podcgroups.Tree
 	stats   *podstats.Stats
@@ -247,7 +244,6 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Pressing:       func(signals []*nodev1.EvictionSignal) { e.evictor.Pressing(signals) },
 		Preempt:        evicter.Preempt,
 	})
-	e.limits = volumeLimits(cfg, e, evicter)
 	e.stats = e.newStats()
 	e.server = engineserver.New(engineserver.Config{
 		Store: e.store, Workers: e.pool, Probes: e.probes.Describe, Volumes: e.volumes.Describe, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
@@ -285,9 +281,6 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return ended(ctx, e.volumes.Run(ctx)) })
 	group.Go(func() error { return e.statuses.run(ctx) })
 	group.Go(func() error { return e.identities.run(ctx) })
-	if e.limits != nil {
-		group.Go(func() error { return ended(ctx, e.limits.Run(ctx)) })
-	}
 	if e.cgroups != nil {
 		group.Go(func() error { return ended(ctx, e.cgroups.Run(ctx)) })
 	}

@@ -6,32 +6,13 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/diskusage"
-	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
-	"github.com/quartet-node/quartet/services/syncloop/internal/volumelimits"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumeprojected"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
 )
-
-// volumeLimits holds pods to the size limits of their volumes; nil when the configuration wants none of it.
-func volumeLimits(cfg nodeconfig.Config, e *engine, evicter *engineserver.Evictions) *volumelimits.Keeper {
-	period := cfg.Kubelet.VolumeStatsAggPeriod.Duration
-	if period <= 0 || !*cfg.Kubelet.LocalStorageCapacityIsolation {
-		return nil
-	}
-	return volumelimits.New(volumelimits.Config{
-		Pods: e.store.Pods, Path: e.volumes.Path, Usage: diskusage.Of, Period: period, Clock: clock.RealClock{}, Logger: e.logger,
-		Evict: func(ctx context.Context, uid types.UID, reason, message string, grace int64) error {
-			return evicter.Evict(ctx, uid, podstore.Eviction{Reason: reason, Message: message}, grace)
-		},
-	})
-}
 
 // nodeTimeout bounds the question for what memory pods may use: a volume can do with less than the exact answer.
 const nodeTimeout = 2 * time.Second

@@ -182,7 +182,7 @@ type Evictions struct {
 	Metrics *metrics.Metrics
 	// Events tells of them: *podevents.Recorder. Nil is for nobody to read.
 	Events interface {
-		Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
+		AnnotatedWarning(ctx context.Context, pod *v1.Pod, container, reason, message string, annotations map[string]string)
 	}
 	// Workers ends the pods.
 	Workers interface {
@@ -192,6 +192,11 @@ type Evictions struct {
 
 // Evict implements Evicter.
 func (e *Evictions) Evict(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64) error {
+	return e.EvictAnnotated(ctx, uid, eviction, grace, nil)
+}
+
+// EvictAnnotated is Evict with annotations of the event, for programs that read it. It fails as Evict does.
+func (e *Evictions) EvictAnnotated(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64, annotations map[string]string) error {
 	pod := e.Store.Pod(uid)
 	if pod == nil {
 		return fmt.Errorf("pod %s: %w", uid, podstore.ErrNotFound)
@@ -204,7 +209,7 @@ func (e *Evictions) Evict(ctx context.Context, uid types.UID, eviction podstore.
 	}
 	e.Metrics.Evicted()
 	if e.Events != nil {
-		e.Events.Warning(ctx, pod, "", eviction.Reason, eviction.Message)
+		e.Events.AnnotatedWarning(ctx, pod, "", eviction.Reason, eviction.Message, annotations)
 	}
 	end := worker.End{}
 	if grace >= 0 {

@@ -3,12 +3,14 @@
 // images. Then it ends pods, one at a time, the one first that [Rank] puts first, and waits until that is gone and nodestatus has
 // read again.
 //
+// Before that, and every now and then while nothing is short, it looks whether a pod takes more of the node's disk than its own limits
+// allow (limits.go), and ends those.
+//
 // Whoever is ended is Failed with the reason Evicted, as by a kubelet, and stays so: see package evictions. All of it goes through the
 // one that EvictPod uses, too.
 package eviction
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -48,15 +50,16 @@ type Config struct {
 	// Stats says what pods use. Required.
 	Stats interface {
 		Summary(ctx context.Context) (*statsv1alpha1.Summary, error)
-		PodUsages(ctx context.Context) (map[types.UID]podstats.PodUsage, error)
 		DedicatedImageFS() bool
 	}
+	// Limits tells whether pods are held to their limits of the disk: localStorageCapacityIsolation of the KubeletConfiguration.
+	Limits bool
 	// Pods gives the pods that may be ended: those that run, with their status. Required.
 	Pods func() ([]*v1.Pod, error)
 	// Spared tells whether a pod is never ended for others. Required.
 	Spared func(pod *v1.Pod) bool
-	// Evict ends a pod for good; grace is in seconds. Required.
-	Evict func(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64) error
+	// Evict ends a pod for good; grace is in seconds, and the annotations are the event's. Required.
+	Evict func(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64, annotations map[string]string) error
 	// Gone tells whether nothing of a pod runs any more. Required.
 	Gone func(uid types.UID) bool
 	// RemoveContainers and RemoveImages remove what nobody needs. Required.
@@ -102,34 +105,35 @@ func (e *Evictor) Pressing(signals []*nodev1.EvictionSignal) {
 	e.pressing <- signals
 }
 
-// Run makes room until ctx ends, and returns its error.
+// Run makes room and holds pods to their limits until ctx ends, and returns its error.
 func (e *Evictor) Run(ctx context.Context) error {
+	var due <-chan time.Time
+	if e.cfg.Limits {
+		ticker := e.cfg.Clock.NewTicker(limitsPeriod)
+		defer ticker.Stop()
+		due = ticker.C()
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-due:
+			e.holdToLimits(ctx)
 		case signals := <-e.pressing:
 			e.round(ctx, signals)
 		}
 	}
 }
 
-// worst is what is to be made room for first: memory before anything else, and of the others the first. What was read before something
-// was done about it says nothing of now.
-func worst(signals []*nodev1.EvictionSignal, since time.Time) *nodev1.EvictionSignal {
+// freshOf are the signals that pods can be ended for, memory before anything else and the others in their order. What was read before
+// something was done about it says nothing of now.
+func freshOf(signals []*nodev1.EvictionSignal, since time.Time) []*nodev1.EvictionSignal {
 	fresh := slices.DeleteFunc(slices.Clone(signals), func(s *nodev1.EvictionSignal) bool {
 		return resourceOf(s.GetSignal()) == "" || !s.GetReadAt().AsTime().After(since)
 	})
-	if len(fresh) == 0 {
-		return nil
-	}
-	order := func(s *nodev1.EvictionSignal) int {
-		if resourceOf(s.GetSignal()) == v1.ResourceMemory {
-			return 0
-		}
-		return 1
-	}
-	return slices.MinFunc(fresh, func(a, b *nodev1.EvictionSignal) int { return cmp.Compare(order(a), order(b)) })
+	isMemory := func(s *nodev1.EvictionSignal) bool { return resourceOf(s.GetSignal()) == v1.ResourceMemory }
+	slices.SortStableFunc(fresh, func(a, b *nodev1.EvictionSignal) int { return trueFirst(isMemory(a), isMemory(b)) })
+	return fresh
 }
 
 // round does one thing about what presses.
@@ -138,10 +142,15 @@ func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
 		e.told = ""
 		return
 	}
-	signal := worst(signals, e.since)
-	if signal == nil {
+	fresh := freshOf(signals, e.since)
+	if len(fresh) == 0 {
 		return
 	}
+	if e.cfg.Limits && e.holdToLimits(ctx) {
+		e.since = e.cfg.Clock.Now()
+		return // nodestatus says whether that was enough
+	}
+	signal := fresh[0]
 	name := resourceOf(signal.GetSignal())
 	e.cfg.Logger.InfoContext(ctx, "the node has run short of something and makes room", "signal", signal.GetSignal(),
 		"available", signal.GetAvailable(), "threshold", signal.GetThreshold(), "hard", signal.GetHard())
@@ -150,9 +159,9 @@ func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
 	}
 	if e.reclaim(ctx, signal.GetSignal()) {
 		e.since = e.cfg.Clock.Now()
-		return // nodestatus says whether that was enough
+		return // as above
 	}
-	if uid, ended := e.evict(ctx, signal); ended {
+	if uid, ended := e.evict(ctx, fresh); ended {
 		e.untilGone(ctx, uid)
 		e.since = e.cfg.Clock.Now()
 	}
@@ -180,11 +189,10 @@ func (e *Evictor) reclaim(ctx context.Context, signal string) bool {
 	return true
 }
 
-// evict ends the first pod that can be, and returns which.
-func (e *Evictor) evict(ctx context.Context, signal *nodev1.EvictionSignal) (types.UID, bool) {
-	asked, cancel := context.WithTimeout(ctx, statsTimeout)
-	defer cancel()
-	usages, err := e.cfg.Stats.PodUsages(asked)
+// evict ends the first pod that can be, for the first of the signals, and returns which.
+func (e *Evictor) evict(ctx context.Context, signals []*nodev1.EvictionSignal) (types.UID, bool) {
+	signal := signals[0]
+	summary, err := e.summary(ctx)
 	if err != nil {
 		e.once(ctx, "nobody can be evicted before it is known what pods use: "+err.Error())
 		return "", false
@@ -197,28 +205,24 @@ func (e *Evictor) evict(ctx context.Context, signal *nodev1.EvictionSignal) (typ
 	candidates := make([]Candidate, 0, len(pods))
 	for _, pod := range pods {
 		candidate := Candidate{Pod: pod}
-		if usage, known := usages[pod.UID]; known {
+		if stats := statsOf(summary, pod.UID); stats != nil {
+			usage := podstats.UsageOf(stats, pod)
 			candidate.Usage = &usage
 		}
 		candidates = append(candidates, candidate)
 	}
 	Rank(signal.GetSignal(), e.cfg.Stats.DedicatedImageFS(), candidates)
-	e.cfg.Metrics.EvictionStatsAge(signal.GetSignal(), e.cfg.Clock.Since(signal.GetReadAt().AsTime()))
-	summary, err := e.cfg.Stats.Summary(asked)
-	if err != nil {
-		summary = &statsv1alpha1.Summary{}
+	for _, met := range signals {
+		e.cfg.Metrics.EvictionStatsAge(met.GetSignal(), e.cfg.Clock.Since(met.GetReadAt().AsTime()))
 	}
 	for _, candidate := range candidates {
 		pod := candidate.Pod
 		if e.cfg.Spared(pod) {
 			continue
 		}
-		text := message(signal, pod, statsOf(summary, pod.UID))
-		e.cfg.Logger.InfoContext(ctx, "evicting a pod", telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyPodUID, string(pod.UID), telemetry.KeyReason, text)
+		text, annotations := message(signal, pod, statsOf(summary, pod.UID))
 		eviction := podstore.Eviction{Reason: Reason, Message: text, Disruption: text, At: e.cfg.Clock.Now()}
-		if err := e.cfg.Evict(ctx, pod.UID, eviction, e.grace(pod, signal.GetHard())); err != nil {
-			e.cfg.Logger.WarnContext(ctx, "a pod cannot be evicted, the next one is tried", telemetry.KeyPod, pod.Namespace+"/"+pod.Name,
-				telemetry.KeyPodUID, string(pod.UID), telemetry.KeyError, err)
+		if !e.end(ctx, pod, eviction, e.grace(pod, signal.GetHard()), annotations) {
 			continue
 		}
 		e.cfg.Metrics.EvictedFor(signal.GetSignal())
@@ -227,6 +231,24 @@ func (e *Evictor) evict(ctx context.Context, signal *nodev1.EvictionSignal) (typ
 	}
 	e.once(ctx, "something of the node has run short and there is no pod to evict: see what else uses it")
 	return "", false
+}
+
+// summary asks what pods use, and does not wait long for it.
+func (e *Evictor) summary(ctx context.Context) (*statsv1alpha1.Summary, error) {
+	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
+	defer cancel()
+	return e.cfg.Stats.Summary(ctx)
+}
+
+// end ends a pod, and returns whether it could.
+func (e *Evictor) end(ctx context.Context, pod *v1.Pod, eviction podstore.Eviction, grace int64, annotations map[string]string) bool {
+	which := []any{telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyPodUID, string(pod.UID)}
+	e.cfg.Logger.InfoContext(ctx, "evicting a pod", append(which, telemetry.KeyReason, eviction.Message)...)
+	if err := e.cfg.Evict(ctx, pod.UID, eviction, grace, annotations); err != nil {
+		e.cfg.Logger.WarnContext(ctx, "a pod cannot be evicted; it is tried again when something still makes it go", append(which, telemetry.KeyError, err)...)
+		return false
+	}
+	return true
 }
 
 // grace is how many seconds the containers of a pod have to stop.
@@ -257,18 +279,22 @@ func (e *Evictor) once(ctx context.Context, text string) {
 	}
 }
 
-// untilGone waits until nothing of a pod runs any more, or it has taken too long.
-func (e *Evictor) untilGone(ctx context.Context, uid types.UID) {
+// untilGone waits until nothing of some pods runs any more, or they have taken too long together.
+func (e *Evictor) untilGone(ctx context.Context, uids ...types.UID) {
 	timeout := e.cfg.Clock.NewTimer(goneTimeout)
 	defer timeout.Stop()
 	ticker := e.cfg.Clock.NewTicker(gonePeriod)
 	defer ticker.Stop()
-	for !e.cfg.Gone(uid) {
+	for {
+		uids = slices.DeleteFunc(uids, e.cfg.Gone)
+		if len(uids) == 0 {
+			return
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-timeout.C():
-			e.cfg.Logger.WarnContext(ctx, "a pod that was evicted takes long to end; the next one does not wait for it", telemetry.KeyPodUID, string(uid))
+			e.cfg.Logger.WarnContext(ctx, "pods that were evicted take long to end; the next ones do not wait for them", telemetry.KeyPodUID, uids)
 			return
 		case <-ticker.C():
 		}

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
@@ -24,6 +26,7 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/diskusage"
 	"github.com/quartet-node/quartet/services/syncloop/internal/eviction"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstats"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 )
@@ -93,27 +96,32 @@ func TestRank(t *testing.T) {
 // rig is an evictor of a node whose pods use what the test says, and what it has done.
 type rig struct {
 	*eviction.Evictor
-	usages    map[types.UID]podstats.PodUsage
-	pods      []*v1.Pod
-	alive     map[types.UID]bool
-	dedicated bool
-	fails     map[types.UID]bool
-	did       []string
+	registry *prometheus.Registry
+	// stats is what pods use, and asked how often that was asked for.
+	stats       map[types.UID]statsv1alpha1.PodStats
+	asked       int
+	pods        []*v1.Pod
+	alive       map[types.UID]bool
+	dedicated   bool
+	fails       map[types.UID]bool
+	did         []string
+	annotations map[string]string
+}
+
+// using is a pod whose container uses so many MiB of memory.
+func using(mib uint64) statsv1alpha1.PodStats {
+	memory := &statsv1alpha1.MemoryStats{WorkingSetBytes: ptr.To(mib * mebi)}
+	return statsv1alpha1.PodStats{Memory: memory, Containers: []statsv1alpha1.ContainerStats{{Name: "main", Memory: memory}}}
 }
 
 func (r *rig) Summary(context.Context) (*statsv1alpha1.Summary, error) {
+	r.asked++
 	summary := &statsv1alpha1.Summary{}
-	for uid, usage := range r.usages {
-		summary.Pods = append(summary.Pods, statsv1alpha1.PodStats{
-			PodRef:     statsv1alpha1.PodReference{UID: string(uid)},
-			Containers: []statsv1alpha1.ContainerStats{{Name: "main", Memory: &statsv1alpha1.MemoryStats{WorkingSetBytes: usage.MemoryBytes}}},
-		})
+	for uid, stats := range r.stats {
+		stats.PodRef.UID = string(uid)
+		summary.Pods = append(summary.Pods, stats)
 	}
 	return summary, nil
-}
-
-func (r *rig) PodUsages(context.Context) (map[types.UID]podstats.PodUsage, error) {
-	return r.usages, nil
 }
 
 func (r *rig) DedicatedImageFS() bool { return r.dedicated }
@@ -124,28 +132,27 @@ func (r *rig) NodeWarning(_ context.Context, reason, message string) {
 
 func newRig(t *testing.T, change func(*rig)) *rig {
 	t.Helper()
-	r := &rig{alive: map[types.UID]bool{}, fails: map[types.UID]bool{}, usages: map[types.UID]podstats.PodUsage{
-		"guaranteed": {MemoryBytes: ptr.To[uint64](50 * mebi)}, "big": {MemoryBytes: ptr.To[uint64](40 * mebi)}, "small": {MemoryBytes: ptr.To[uint64](4 * mebi)},
-		"critical": {MemoryBytes: ptr.To[uint64](90 * mebi)},
+	r := &rig{registry: prometheus.NewRegistry(), alive: map[types.UID]bool{}, fails: map[types.UID]bool{}, stats: map[types.UID]statsv1alpha1.PodStats{
+		"guaranteed": using(50), "big": using(40), "small": using(4), "critical": using(90),
 	}}
 	r.pods = []*v1.Pod{pod("guaranteed", 0, 100), pod("small", 0, 0), pod("big", 0, 0), pod("critical", -1, 0)}
 	if change != nil {
 		change(r)
 	}
 	r.Evictor = eviction.New(eviction.Config{
-		Stats: r, Pods: func() ([]*v1.Pod, error) { return r.pods, nil }, Spared: func(p *v1.Pod) bool { return p.Name == "critical" },
-		Evict: func(_ context.Context, uid types.UID, e podstore.Eviction, grace int64) error {
+		Stats: r, Limits: true, Pods: func() ([]*v1.Pod, error) { return r.pods, nil }, Spared: func(p *v1.Pod) bool { return p.Name == "critical" },
+		Evict: func(_ context.Context, uid types.UID, e podstore.Eviction, grace int64, annotations map[string]string) error {
 			if r.fails[uid] {
 				return errors.New("the disk is full")
 			}
-			r.did = append(r.did, fmt.Sprintf("%s %s in %d s: %s", e.Reason, uid, grace, e.Message))
+			r.did, r.annotations = append(r.did, fmt.Sprintf("%s %s in %d s: %s", e.Reason, uid, grace, e.Message)), annotations
 			r.pods = slices.DeleteFunc(r.pods, func(p *v1.Pod) bool { return p.UID == uid })
 			return nil
 		},
 		Gone:             func(uid types.UID) bool { return !r.alive[uid] },
 		RemoveContainers: func(context.Context) { r.did = append(r.did, "containers") },
 		RemoveImages:     func(context.Context) error { r.did = append(r.did, "images"); return nil },
-		Events:           r, MaxGrace: 30, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
+		Events:           r, MaxGrace: 30, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Metrics: metrics.New(r.registry),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -184,6 +191,9 @@ func TestOnePodIsEvictedForEachReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		want(t, r.say("memory.available", true), attempt+"memory", "Evicted big in 1 s: "+fmt.Sprintf(lowOn, 40))
+		if told := map[string]string{"offending_containers": "main", "offending_containers_usage": "40Mi", "starved_resource": "memory"}; !maps.Equal(r.annotations, told) {
+			t.Errorf("the event is annotated with %v, want %v", r.annotations, told)
+		}
 		r.did = nil
 		// The same reading again, as it comes with every change of the Node, says nothing new.
 		r.Pressing([]*nodev1.EvictionSignal{{Signal: "memory.available", Hard: true, ReadAt: timestamppb.New(time.Now().Add(-time.Minute))}})

@@ -7,30 +7,56 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	"k8s.io/utils/ptr"
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 )
 
+// The annotations of the event of a pod that is ended, as the kubelet has them: which containers use more than they ask for and how much,
+// the pod when it asks for something as a whole, and of what the node has too little.
+const (
+	annotationContainers      = "offending_containers"
+	annotationContainersUsage = "offending_containers_usage"
+	annotationPod             = "offending_pod"
+	annotationPodUsage        = "offending_pod_usage"
+	annotationResource        = "starved_resource"
+)
+
+// larger is what is said of a container, and of a pod as a whole.
+const larger = "%s %s was using %s, request is %s, has larger consumption of %s. "
+
 // message says why a pod is ended, in the kubelet's words: what the node was low on, and which containers use more of it than they ask
-// for.
-func message(signal *nodev1.EvictionSignal, pod *v1.Pod, stats *statsv1alpha1.PodStats) string {
+// for. The annotations say it to programs; there are none when it is not known what the pod uses.
+func message(signal *nodev1.EvictionSignal, pod *v1.Pod, stats *statsv1alpha1.PodStats) (string, map[string]string) {
 	name := resourceOf(signal.GetSignal())
 	var text strings.Builder
 	fmt.Fprintf(&text, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ",
 		name, quantity(name, signal.GetThreshold()), quantity(name, signal.GetAvailable()))
 	if stats == nil {
-		return text.String()
+		return text.String(), nil
 	}
+	annotations := map[string]string{annotationResource: string(name)}
+	if name == v1.ResourceMemory && resourcehelper.IsPodLevelResourcesSet(pod) && stats.Memory != nil {
+		if request, asked := pod.Spec.Resources.Requests[name]; asked {
+			used := resource.NewQuantity(int64(ptr.Deref(stats.Memory.WorkingSetBytes, 0)), resource.BinarySI) //nolint:gosec // less than 8 EiB
+			fmt.Fprintf(&text, larger, "Pod", pod.Name, used, &request, name)
+			annotations[annotationPod], annotations[annotationPodUsage] = pod.Name, used.String()
+		}
+	}
+	var containers, amounts []string
 	for i := range stats.Containers {
 		c := &stats.Containers[i]
 		bytes, known := usedBy(c, name)
 		request, found := requestOf(pod, c.Name, name)
-		if amount := resource.NewQuantity(bytes, resource.BinarySI); known && found && amount.Cmp(request) > 0 {
-			fmt.Fprintf(&text, "Container %s was using %s, request is %s, has larger consumption of %s. ", c.Name, amount, &request, name)
+		if used := resource.NewQuantity(bytes, resource.BinarySI); known && found && used.Cmp(request) > 0 {
+			fmt.Fprintf(&text, larger, "Container", c.Name, used, &request, name)
+			containers, amounts = append(containers, c.Name), append(amounts, used.String())
 		}
 	}
-	return text.String()
+	annotations[annotationContainers], annotations[annotationContainersUsage] = strings.Join(containers, ","), strings.Join(amounts, ",")
+	return text.String(), annotations
 }
 
 // quantity writes bytes in binary units and counts in decimal ones.

@@ -105,9 +105,15 @@ func beyond(c Candidate, signal string, dedicated bool) int64 {
 	return used(c, signal, dedicated) - request(c.Pod, name)
 }
 
-// request is how much a pod asks for, in bytes.
+// request is how much a pod asks for, in bytes. As for the kubelet, a pod that asks for something as a whole asks for nothing by its
+// containers, and what its sandbox takes counts when it asks for anything.
 func request(pod *v1.Pod, name v1.ResourceName) int64 {
-	quantity := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})[name]
+	quantity := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{
+		SkipContainerLevelResources: resourcehelper.IsPodLevelResourcesSet(pod), ExcludeOverhead: true,
+	})[name]
+	if overhead, has := pod.Spec.Overhead[name]; has && !quantity.IsZero() {
+		quantity.Add(overhead)
+	}
 	return quantity.Value()
 }
 

@@ -33,6 +33,11 @@ func (r *Recorder) Warning(ctx context.Context, pod *v1.Pod, container, reason, 
 	r.Record(ctx, reference(pod, container), v1.EventTypeWarning, reason, message)
 }
 
+// AnnotatedWarning tells what Warning does, with annotations for programs that read events.
+func (r *Recorder) AnnotatedWarning(ctx context.Context, pod *v1.Pod, container, reason, message string, annotations map[string]string) {
+	r.RecordAnnotated(ctx, reference(pod, container), v1.EventTypeWarning, reason, message, annotations)
+}
+
 // reference names a pod, and one of its containers unless that is empty. A static pod has the UID that it has here: the mirror pod in
 // an API server bears it in an annotation, by which kubectl finds its events.
 func reference(pod *v1.Pod, container string) v1.ObjectReference {

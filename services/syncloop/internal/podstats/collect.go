@@ -203,7 +203,7 @@ func part(of *statsv1alpha1.FsStats, at metav1.Time, bytes, inodes *uint64) *sta
 
 // ephemeral is what a pod takes on the node's own disk.
 func (l *look) ephemeral(stats *statsv1alpha1.PodStats, pod *v1.Pod) *statsv1alpha1.FsStats {
-	usage := usageOf(stats, pod)
+	usage := UsageOf(stats, pod)
 	var sum diskusage.Usage
 	for _, one := range []*diskusage.Usage{usage.Layers, usage.Logs, usage.Volumes} {
 		if one != nil {

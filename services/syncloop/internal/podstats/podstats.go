@@ -117,21 +117,9 @@ type PodUsage struct {
 	Layers, Logs, Volumes *diskusage.Usage
 }
 
-// PodUsages says what each pod uses, by the same reading as Summary. It fails as that does.
-func (s *Stats) PodUsages(ctx context.Context) (map[types.UID]PodUsage, error) {
-	summary, err := s.Summary(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all := make(map[types.UID]PodUsage, len(summary.Pods))
-	for i := range summary.Pods {
-		uid := types.UID(summary.Pods[i].PodRef.UID)
-		all[uid] = usageOf(&summary.Pods[i], s.cfg.Pod(uid))
-	}
-	return all, nil
-}
-
-func usageOf(stats *statsv1alpha1.PodStats, pod *v1.Pod) PodUsage {
+// UsageOf takes out of what a Summary has of a pod what counts for whom to end. A nil pod is one that is not known any more, of whose
+// volumes nothing counts.
+func UsageOf(stats *statsv1alpha1.PodStats, pod *v1.Pod) PodUsage {
 	var usage PodUsage
 	if stats.Memory != nil {
 		usage.MemoryBytes = stats.Memory.WorkingSetBytes

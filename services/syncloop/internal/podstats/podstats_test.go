@@ -121,6 +121,7 @@ type rig struct {
 	*podstats.Stats
 	cgroups *cgroups
 	runtime *runtime
+	pod     *v1.Pod
 	known   bool
 }
 
@@ -143,7 +144,7 @@ func newRig(t *testing.T, change func(*rig, *podstats.Config)) *rig {
 			{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/"}}},
 		},
 	}}
-	r := &rig{known: true, runtime: &runtime{dir: dir}, cgroups: &cgroups{used: map[string]podcgroups.Usage{
+	r := &rig{known: true, pod: pod, runtime: &runtime{dir: dir}, cgroups: &cgroups{used: map[string]podcgroups.Usage{
 		"/":             {CPU: time.Hour, MemoryBytes: 900, WorkingSetBytes: 600},
 		"/kubepods":     {MemoryBytes: 500, WorkingSetBytes: 400},
 		podCgroup:       {CPU: time.Minute, MemoryBytes: 300, WorkingSetBytes: 200, RSSBytes: 100, MemoryLimitBytes: 1000, Processes: 4},
@@ -220,11 +221,7 @@ func TestEachPartIsReadWhereItIsKnown(t *testing.T) {
 		if len(pod.VolumeStats) != 2 || *pod.VolumeStats[0].UsedBytes < 64<<10 || *pod.VolumeStats[0].CapacityBytes == 0 {
 			t.Errorf("the volumes: %+v", pod.VolumeStats)
 		}
-		usages, err := r.PodUsages(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		usage := usages["u1"]
+		usage := podstats.UsageOf(&pod, r.pod)
 		if *usage.MemoryBytes != 200 || *usage.Processes != 4 || usage.Layers.Inodes != 3 || usage.Volumes.Bytes != int64(*pod.VolumeStats[0].UsedBytes) {
 			t.Errorf("the pod, for who is to be ended: %+v", usage)
 		}
