@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/livenode"
 )
 
 const pod = `apiVersion: v1
@@ -77,7 +78,11 @@ func TestUpAndDown(t *testing.T) {
 		}
 	})
 
-	out := run("up", "--detach", "--read-only-port", port)
+	config := filepath.Join(parent, "kubelet.yaml")
+	if err := os.WriteFile(config, []byte(livenode.NoEviction), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := run("up", "--detach", "--read-only-port", port, "--config", config)
 	for _, step := range []string{"machine", "containerd", "images", "configmux", "pleg", "syncloop", "nodestatus", "node  "} {
 		if !strings.Contains(out, "ok      "+step) {
 			t.Errorf("no line of progress for %s:\n%s", step, out)
@@ -110,7 +115,7 @@ func TestUpAndDown(t *testing.T) {
 	if get(ctx, fmt.Sprintf("http://127.0.0.1:%s/healthz", port)) != "" {
 		t.Error("a service still answers")
 	}
-	run("up", "--detach", "--read-only-port", port)
+	run("up", "--detach", "--read-only-port", port, "--config", config)
 	harness.Eventually(ctx, t, "the same container is found again", func() bool {
 		pods := get(ctx, fmt.Sprintf("http://127.0.0.1:%s/pods", port))
 		return strings.Contains(pods, before) && strings.Contains(pods, `"restartCount":0`)

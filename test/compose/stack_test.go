@@ -22,7 +22,7 @@ import (
 
 const (
 	// patience is how long things may take on a busy machine.
-	patience = 90 * time.Second
+	patience = 3 * time.Minute
 	interval = 100 * time.Millisecond
 	file     = "../../deploy/compose/compose.yaml"
 )
@@ -52,8 +52,8 @@ func newStack(t *testing.T) *stack {
 	s.node = node
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")
 	s.must(os.WriteFile(config, fmt.Appendf(nil,
-		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: cgroupfs\naddress: 127.0.0.1\nreadOnlyPort: %s\n",
-		node.Port()), 0o644))
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: cgroupfs\naddress: 127.0.0.1\nreadOnlyPort: %s\n%s",
+		node.Port(), livenode.NoEviction), 0o644))
 	query, otlp := freePort(t), freePort(t)
 	s.jaeger = "http://127.0.0.1:" + query
 	s.env = []string{
@@ -153,7 +153,7 @@ func (s *stack) place(name, manifest string) {
 
 // pod finds a pod by the name in its manifest; nil when there is none, or nobody answers.
 func (s *stack) pod(name string) *v1.Pod {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	items, err := s.node.Pods(ctx)
 	if err != nil {

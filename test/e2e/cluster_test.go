@@ -34,7 +34,7 @@ func TestPodsOfAnAPIServer(t *testing.T) {
 		}
 	})
 	kubeconfig := c.Kubeconfig(t, cluster.NodeUser(name), "system:nodes")
-	quartet(t, "up", "--detach", "--read-only-port", node.Port(), "--kubeconfig", kubeconfig)
+	startServices(t, "--kubeconfig", kubeconfig)
 
 	admin := c.Client(t).CoreV1()
 	awaitThat(t, "the Node is registered", func() bool {

@@ -33,7 +33,7 @@ func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	quartet(t, "up", "--detach", "--read-only-port", node.Port(), "--kubeconfig", c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
+	startServices(t, "--kubeconfig", c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
 	pods := c.Client(t).CoreV1().Pods("e2e")
 	awaitThat(t, "the Node is registered", func() bool {
 		_, err := c.Client(t).CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})

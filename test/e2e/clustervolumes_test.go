@@ -148,5 +148,13 @@ func restartServices(t *testing.T, flags ...string) {
 			t.Error(err)
 		}
 	})
-	quartet(t, append([]string{"up", "--detach", "--read-only-port", node.Port()}, flags...)...)
+	startServices(t, flags...)
+}
+
+// startServices starts the services of the node again, with these flags.
+func startServices(t *testing.T, flags ...string) {
+	t.Helper()
+	if err := node.Up(t.Context(), flags...); err != nil {
+		t.Fatal(err)
+	}
 }

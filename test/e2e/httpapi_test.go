@@ -73,7 +73,7 @@ func newRemote(t *testing.T, more string, options ...cluster.Option) *remote {
 		t.Fatal(err)
 	}
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")
-	text := "address: 0.0.0.0\nport: " + r.port + "\nauthentication: {x509: {clientCAFile: " + r.authority() + "}}\n" + more
+	text := "address: 0.0.0.0\nport: " + r.port + "\nauthentication: {x509: {clientCAFile: " + r.authority() + "}}\n" + livenode.NoEviction + more
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func newRemote(t *testing.T, more string, options ...cluster.Option) *remote {
 			t.Error(err)
 		}
 	})
-	quartet(t, "up", "--detach", "--read-only-port", node.Port(), "--config", config, "--kubeconfig", r.cluster.Kubeconfig(t, cluster.NodeUser(r.node), cluster.Nodes))
+	startServices(t, "--config", config, "--kubeconfig", r.cluster.Kubeconfig(t, cluster.NodeUser(r.node), cluster.Nodes))
 	awaitThat(t, "the Node says where its API is", func() bool {
 		found, err := r.cluster.Client(t).CoreV1().Nodes().Get(t.Context(), r.node, metav1.GetOptions{})
 		return err == nil && strconv.Itoa(int(found.Status.DaemonEndpoints.KubeletEndpoint.Port)) == r.port && len(found.Status.Addresses) > 0

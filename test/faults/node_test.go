@@ -33,13 +33,15 @@ import (
 
 const (
 	// patience is how long a test waits for what should take seconds on a busy machine.
-	patience = 90 * time.Second
+	patience = 3 * time.Minute
 	interval = 50 * time.Millisecond
 	// startPatience bounds the node's start and its end.
 	startPatience = 2 * time.Minute
 	// requestTimeout is when a call of the runtime that hangs is given up: long enough to see that the others do not wait for
 	// it, short enough to see what comes after.
-	requestTimeout = 20 * time.Second
+	requestTimeout = time.Minute
+	// plegTimeout is when pleg gives up, which waits for no call for longer.
+	plegTimeout = 30 * time.Second
 	// logsMiB and logsFiles are what the file system for the pods' logs has, which is filled up.
 	logsMiB   = 4
 	logsFiles = 2000
@@ -159,7 +161,7 @@ readOnlyPort: %s
 syncFrequency: 2s
 runtimeRequestTimeout: %s
 serializeImagePulls: false
-`, n.Layout.Manifests(), n.proxy.Endpoint(), n.Layout.PodLogs(), n.Layout.CgroupRoot(), n.Port(), requestTimeout)
+%s`, n.Layout.Manifests(), n.proxy.Endpoint(), n.Layout.PodLogs(), n.Layout.CgroupRoot(), n.Port(), requestTimeout, livenode.NoEviction)
 	if err := os.WriteFile(n.Layout.ConfigFile(), []byte(config), 0o600); err != nil {
 		return err
 	}

@@ -228,7 +228,7 @@ func TestAVolumeThatHangsDelaysItsPodAndNoOther(t *testing.T) {
 	awaitOne(t, "volume-beside")
 	begun := time.Now()
 	killSyncloop(t, syscall.SIGTERM)
-	if took := time.Since(begun); took > 20*time.Second {
+	if took := time.Since(begun); took > time.Minute {
 		t.Errorf("with a volume that hangs syncloop took %v to end and come again", took)
 	}
 	awaitThat(t, "the volume is being worked on again", hangs)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/process"
+	"github.com/quartet-node/quartet/test/livenode"
 )
 
 const (
@@ -85,7 +86,7 @@ podLogsDir: %q
 cgroupRoot: %q
 address: 127.0.0.1
 readOnlyPort: %d
-`, n.Manifests, c.Endpoint, l.PodLogs(), c.Layout.CgroupRoot(), port)
+%s`, n.Manifests, c.Endpoint, l.PodLogs(), c.Layout.CgroupRoot(), port, livenode.NoEviction)
 	if err := os.WriteFile(l.ConfigFile(), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}

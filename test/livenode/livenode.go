@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,13 +25,26 @@ import (
 // Image is the image of the example program, which the build makes.
 const Image = "quartet.local/hello:1"
 
+// NoEviction are the fields of a KubeletConfiguration by which a node refuses and evicts no pod, and removes no image, because the
+// memory or the disk of the machine is short: how much of them others take is not the business of a test. Where it is, the test
+// has a file system of its own.
+const NoEviction = `evictionHard:
+  memory.available: 0%
+  nodefs.available: 0%
+  nodefs.inodesFree: 0%
+  imagefs.available: 0%
+  imagefs.inodesFree: 0%
+imageGCHighThresholdPercent: 100
+`
+
 // Node is a node in a state directory of its own.
 type Node struct {
 	// Layout says where its files are.
 	Layout layout.Layout
 	// Env is what its processes get beside this process's environment.
 	Env []string
-	// Flags are given to "quartet up" by Up, beside those that keep the node apart from others: --kubeconfig for example.
+	// Flags are given to "quartet up" by Up, beside those that keep the node apart from others: --kubeconfig for example. Without a
+	// --config among them the node has a configuration of NoEviction.
 	Flags []string
 
 	quartet string
@@ -107,9 +121,18 @@ func (n *Node) Import(ctx context.Context, archive string) error {
 	return nil
 }
 
-// Up starts the node in the background, and returns when it is healthy.
-func (n *Node) Up(ctx context.Context) error {
-	_, err := n.Command(ctx, append([]string{"up", "--detach", "--read-only-port", n.port}, n.Flags...)...)
+// Up starts the node in the background, this time with some flags more, and returns when it is healthy.
+func (n *Node) Up(ctx context.Context, more ...string) error {
+	flags := slices.Concat(n.Flags, more)
+	if !slices.Contains(flags, "--config") {
+		config := filepath.Join(n.Layout.StateDir(), "begin.yaml")
+		const header = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+		if err := os.WriteFile(config, []byte(header+NoEviction), 0o600); err != nil {
+			return fmt.Errorf("write a configuration: %w", err)
+		}
+		flags = append(flags, "--config", config)
+	}
+	_, err := n.Command(ctx, append([]string{"up", "--detach", "--read-only-port", n.port}, flags...)...)
 	return err
 }
 

@@ -125,7 +125,7 @@ authorization: {mode: Webhook}
 clusterDomain: cluster.local
 clusterDNS: [10.96.0.10]
 fileCheckFrequency: 2s
-`, port, whole.CAFile())
+%s`, port, whole.CAFile(), livenode.NoEviction)
 	if err := os.WriteFile(config, []byte(content), 0o644); err != nil {
 		return nil, err
 	}
