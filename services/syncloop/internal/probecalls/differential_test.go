@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -126,6 +127,9 @@ func execByCode(_ string, words []string) (stdout, stderr []byte, code int32) {
 	}
 }
 
+// late are the targets that answer only when their time is over.
+var late = []string{"http: slow", "tcp: unanswered", "grpc: http", "grpc: refused"}
+
 // targets are probes of every kind that go well and wrong.
 func (e *execRig) targets(t *testing.T) map[string]probecalls.Target {
 	t.Helper()
@@ -154,7 +158,10 @@ func (e *execRig) targets(t *testing.T) map[string]probecalls.Target {
 	all := map[string]probecalls.Target{}
 	add := func(name string, address net.Addr, handler v1.ProbeHandler) {
 		to := target(t, address, handler)
-		to.ContainerID, to.Probe.TimeoutSeconds = e.id, 1
+		to.ContainerID = e.id
+		if slices.Contains(late, name) {
+			to.Probe.TimeoutSeconds = 1
+		}
 		all[name] = to
 	}
 	for _, path := range []string{"200", "204", "304", "399", "400", "404", "500", "503", "local", "away", "round", "slow", "short", "nothing"} {

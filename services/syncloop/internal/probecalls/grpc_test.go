@@ -91,14 +91,14 @@ func TestAHealthServiceThatIsLateHasFailed(t *testing.T) {
 		address net.Addr
 		says    string
 	}{
-		"silent":  {silent.Addr(), fmt.Sprintf(`timeout: failed to connect service "%s" within 1s: context deadline exceeded`, silent.Addr())},
-		"refused": {refusing, fmt.Sprintf(`timeout: failed to connect service "%s" within 1s: context deadline exceeded`, refusing)},
-		"hanging": {hanging, "timeout: health rpc did not complete within 1s"},
+		"silent":  {silent.Addr(), fmt.Sprintf(`timeout: failed to connect service "%s" within 5s: context deadline exceeded`, silent.Addr())},
+		"refused": {refusing, fmt.Sprintf(`timeout: failed to connect service "%s" within 5s: context deadline exceeded`, refusing)},
+		"hanging": {hanging, "timeout: health rpc did not complete within 5s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			to := grpcTarget(t, c.address, nil)
-			to.Probe.TimeoutSeconds = 1
+			to.Probe.TimeoutSeconds = 5 // in which a server that is there is connected
 			began := time.Now()
 			want{outcome: probecalls.Failure, says: c.says}.check(t, newRig(t).Probe(t.Context(), to))
 			soon(t, began)

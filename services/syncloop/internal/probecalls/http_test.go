@@ -193,7 +193,7 @@ func TestAnAnswerThatTakesTooLongIsNone(t *testing.T) {
 			}))
 			t.Cleanup(server.Close)
 			to := httpTarget(t, server)
-			to.Probe.TimeoutSeconds = 1
+			to.Probe.TimeoutSeconds = 3 // in which the head comes
 			began := time.Now()
 			w.check(t, newRig(t).Probe(t.Context(), to))
 			soon(t, began)
@@ -309,7 +309,7 @@ func TestManyProbesAtOnceLeaveNothingOpen(t *testing.T) {
 	well.Close()
 	// What the listener has not taken is the kernel's.
 	for began := time.Now(); openFiles(t) > before; {
-		if time.Since(began) > 10*time.Second {
+		if time.Since(began) > time.Minute {
 			t.Fatalf("%d files are open, %d were before", openFiles(t), before)
 		}
 	}

@@ -61,7 +61,7 @@ func target(t testing.TB, address net.Addr, handler v1.ProbeHandler) probecalls.
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"}, Spec: v1.PodSpec{Containers: []v1.Container{*container}}}
 	return probecalls.Target{
 		Pod: pod, Container: container, Kind: probecalls.Readiness, PodIP: host,
-		Probe: &v1.Probe{ProbeHandler: handler, TimeoutSeconds: 5},
+		Probe: &v1.Probe{ProbeHandler: handler, TimeoutSeconds: 60},
 	}
 }
 
@@ -123,10 +123,10 @@ func (w want) check(t testing.TB, got probecalls.Answer) {
 	}
 }
 
-// soon fails the test when a call takes longer than what ends it leaves to it.
+// soon fails the test when a call is not ended by what is to end it, but by something that comes much later.
 func soon(t testing.TB, began time.Time) {
 	t.Helper()
-	if took := time.Since(began); took > 4*time.Second {
+	if took := time.Since(began); took > 40*time.Second {
 		t.Errorf("it took %v", took)
 	}
 }

@@ -78,7 +78,7 @@ func full(t *testing.T) net.Addr {
 	}
 	address := &net.TCPAddr{IP: inet.Addr[:], Port: inet.Port}
 	for range 10 {
-		conn, err := net.DialTimeout("tcp", address.String(), 100*time.Millisecond)
+		conn, err := net.DialTimeout("tcp", address.String(), time.Second)
 		if err != nil {
 			return address
 		}
