@@ -1,19 +1,13 @@
 package cri_test
 
 import (
-	"bytes"
-	"context"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
-
-	"github.com/quartet-node/quartet/internal/cri"
 )
 
 // TestARuntimeThatCannotBeUsedIsOneLineThatSaysWhatToDo, in the error and in the log, once each.
@@ -60,15 +54,8 @@ func TestARuntimeThatCannotBeUsedIsOneLineThatSaysWhatToDo(t *testing.T) {
 	} {
 		t.Run(socket, func(t *testing.T) {
 			endpoint := "unix://" + filepath.Join(dir, socket)
-			var log bytes.Buffer
-			client := newClient(t, cri.Config{Endpoint: endpoint, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-			defer cancel()
-			_, err := client.Runtime(ctx)
-			if err == nil {
-				t.Fatal("it is taken for a runtime")
-			}
-			logged := strings.ReplaceAll(log.String(), `\"`, `"`)
+			err, log := unusable(t, endpoint, want[0])
+			logged := strings.ReplaceAll(log, `\"`, `"`)
 			for _, part := range append(want, "the container runtime at "+endpoint+" does not answer: ") {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("the error lacks %q: %v", part, err)
@@ -77,8 +64,8 @@ func TestARuntimeThatCannotBeUsedIsOneLineThatSaysWhatToDo(t *testing.T) {
 					t.Errorf("the log lacks %q: %s", part, logged)
 				}
 			}
-			if strings.Count(log.String(), "\n") != 1 || strings.Contains(err.Error(), "\n") {
-				t.Errorf("more than a line: %s\n%v", log.String(), err)
+			if strings.Count(log, "\n") != 1 || strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than a line: %s\n%v", log, err)
 			}
 		})
 	}

@@ -1,8 +1,10 @@
 package cri_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newClient(t *testing.T, cfg cri.Config) *cri.Client {
 	t.Helper()
-	cfg.Timeout = 10 * time.Second
+	cfg.Timeout = time.Minute
 	client, err := cri.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -33,12 +35,28 @@ func newClient(t *testing.T, cfg cri.Config) *cri.Client {
 	return client
 }
 
+// unusable asks for a runtime that cannot be used, by one client after the other, each of which is given more time, until one
+// knows the reason. It returns the error of that one and its log.
+func unusable(t *testing.T, endpoint, reason string) (failure error, logged string) {
+	t.Helper()
+	for limit := time.Second; ; limit *= 4 {
+		var log bytes.Buffer
+		client := newClient(t, cri.Config{Endpoint: endpoint, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		_, err := client.Runtime(ctx)
+		cancel()
+		if err == nil {
+			t.Fatal("it is taken for a runtime")
+		}
+		if strings.Contains(err.Error(), reason) || limit > time.Minute {
+			return err, log.String()
+		}
+	}
+}
+
 func TestARuntimeThatIsAwayIsNamedAndNotWaitedForForever(t *testing.T) {
 	endpoint := "unix://" + filepath.Join(t.TempDir(), "none.sock")
-	client := newClient(t, cri.Config{Endpoint: endpoint})
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	defer cancel()
-	_, err := client.Runtime(ctx)
+	err, _ := unusable(t, endpoint, "no such file")
 	var away *cri.NotConnectedError
 	if !errors.As(err, &away) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("got %v, want a NotConnectedError after the deadline", err)
@@ -54,7 +72,7 @@ func TestARuntimeThatComesLaterIsFound(t *testing.T) {
 	fake := fakecri.New(t)
 	fake.Stop()
 	client := newClient(t, cri.Config{Endpoint: fake.Endpoint()})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	connected := make(chan error, 2)
 	go func() { _, err := client.Runtime(ctx); connected <- err }()
@@ -74,7 +92,7 @@ func TestARuntimeThatStillLoadsIsWaitedFor(t *testing.T) {
 	fake := fakecri.New(t)
 	fake.Fail("Version", "", 3, status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService"))
 	client := newClient(t, cri.Config{Endpoint: fake.Endpoint()})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	if _, err := client.Runtime(ctx); err != nil {
 		t.Error(err)
@@ -85,7 +103,7 @@ func TestImagesMayComeFromAnotherSocket(t *testing.T) {
 	runtime, images := fakecri.New(t), fakecri.New(t)
 	images.AddImage("example/app", 7)
 	client := newClient(t, cri.Config{Endpoint: runtime.Endpoint(), ImageEndpoint: images.Endpoint()})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	service, err := client.Images(ctx)
 	if err != nil {

@@ -83,7 +83,7 @@ func TestASubscriberThatDoesNotReadDoesNotHoldUpTheStop(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(begin); took > 3*time.Second {
+	if took := time.Since(begin); took > callsPatience {
 		t.Errorf("the stop took %v", took)
 	}
 }
@@ -98,12 +98,12 @@ func TestACallInFlightIsAnsweredBeforeTheStop(t *testing.T) {
 	}()
 	<-service.called
 	go func() { stopped <- stop() }()
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(60 * time.Second); ; {
 		if _, err := rpc.WhoServes(address); err != nil {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("it accepts connections 10 s after its stop began")
+			t.Fatal("it accepts connections a minute after its stop began")
 		}
 	}
 	close(service.answer)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// idle lets a subscription find out that there is nothing more.
+// idle lets a subscription find out that there is nothing more, in a bubble, where time passes only when it has.
 func idle(t *testing.T, sub stream.Subscription[string]) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -35,55 +36,57 @@ func TestMetricsSayHowFarBehindSubscribersAre(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			clock, registry := testingclock.NewFakeClock(time.Now()), prometheus.NewRegistry()
-			put, src := open(stream.Config{Clock: clock, Metrics: stream.NewServedMetrics(registry, stream.NamePods)})
-			want := func(value float64, metric string, labels ...string) {
-				t.Helper()
-				metricstest.Want(t, registry, value, metric, append(labels, "stream", "pods")...)
-			}
-			want(0, "quartet_stream_subscribers")
-			put("a")
-			put("b")
-			fast, slow := subscribe(t, src, nil), subscribe(t, src, nil)
-			want(2, "quartet_stream_subscribers")
-			want(2, "quartet_stream_lag_messages")
-			drain(t, slow, 2)
-			want(2, "quartet_stream_lag_messages")
-			drain(t, slow, 2)
-			drain(t, fast, 4)
-			idle(t, fast)
-			idle(t, slow)
-			clock.Step(time.Hour)
-			want(0, "quartet_stream_lag_messages")
-			want(0, "quartet_stream_lag_seconds")
+			synctest.Test(t, func(t *testing.T) {
+				clock, registry := testingclock.NewFakeClock(time.Now()), prometheus.NewRegistry()
+				put, src := open(stream.Config{Clock: clock, Metrics: stream.NewServedMetrics(registry, stream.NamePods)})
+				want := func(value float64, metric string, labels ...string) {
+					t.Helper()
+					metricstest.Want(t, registry, value, metric, append(labels, "stream", "pods")...)
+				}
+				want(0, "quartet_stream_subscribers")
+				put("a")
+				put("b")
+				fast, slow := subscribe(t, src, nil), subscribe(t, src, nil)
+				want(2, "quartet_stream_subscribers")
+				want(2, "quartet_stream_lag_messages")
+				drain(t, slow, 2)
+				want(2, "quartet_stream_lag_messages")
+				drain(t, slow, 2)
+				drain(t, fast, 4)
+				idle(t, fast)
+				idle(t, slow)
+				clock.Step(time.Hour)
+				want(0, "quartet_stream_lag_messages")
+				want(0, "quartet_stream_lag_seconds")
 
-			put("c")
-			drain(t, fast, 1)
-			idle(t, fast)
-			clock.Step(time.Second)
-			put("d")
-			put("e")
-			clock.Step(time.Second)
-			want(3, "quartet_stream_lag_messages")
-			want(2, "quartet_stream_lag_seconds")
-			want(5, "quartet_stream_changes_total")
-			drain(t, slow, 2)
-			want(2, "quartet_stream_lag_messages") // the fast one's
-			want(2, "quartet_stream_lag_seconds")
-			drain(t, fast, 2)
-			drain(t, slow, 1)
-			idle(t, fast)
-			idle(t, slow)
-			want(0, "quartet_stream_lag_messages")
-			want(0, "quartet_stream_lag_seconds")
-			want(6, "quartet_stream_messages_sent_total", "kind", "delta")
-			want(4, "quartet_stream_messages_sent_total", "kind", "snapshot")
-			want(2, "quartet_stream_messages_sent_total", "kind", "opened")
-			want(2, "quartet_stream_messages_sent_total", "kind", "synced")
-			fast.Close()
-			fast.Close()
-			want(1, "quartet_stream_subscribers")
-			want(1, "quartet_stream_subscriptions_ended_total", "reason", "left")
+				put("c")
+				drain(t, fast, 1)
+				idle(t, fast)
+				clock.Step(time.Second)
+				put("d")
+				put("e")
+				clock.Step(time.Second)
+				want(3, "quartet_stream_lag_messages")
+				want(2, "quartet_stream_lag_seconds")
+				want(5, "quartet_stream_changes_total")
+				drain(t, slow, 2)
+				want(2, "quartet_stream_lag_messages") // the fast one's
+				want(2, "quartet_stream_lag_seconds")
+				drain(t, fast, 2)
+				drain(t, slow, 1)
+				idle(t, fast)
+				idle(t, slow)
+				want(0, "quartet_stream_lag_messages")
+				want(0, "quartet_stream_lag_seconds")
+				want(6, "quartet_stream_messages_sent_total", "kind", "delta")
+				want(4, "quartet_stream_messages_sent_total", "kind", "snapshot")
+				want(2, "quartet_stream_messages_sent_total", "kind", "opened")
+				want(2, "quartet_stream_messages_sent_total", "kind", "synced")
+				fast.Close()
+				fast.Close()
+				want(1, "quartet_stream_subscribers")
+				want(1, "quartet_stream_subscriptions_ended_total", "reason", "left")
+			})
 		})
 	}
 }

@@ -89,11 +89,14 @@ func TestAStartIsToldWithinMillisecondsOfTheRuntimesEvent(t *testing.T) {
 		begin := time.Now()
 		_, ids := fake.RunPod(fakecri.Pod{UID: fmt.Sprint("uid-", i), Containers: []string{"app"}})
 		w.until(started, ids["app"])
-		best = min(best, time.Since(begin))
+		if i > 0 {
+			best = min(best, time.Since(begin))
+		}
 	}
-	// The best of twenty, so that a busy machine does not fail the test; polling would take some hundred milliseconds.
-	if best > 50*time.Millisecond {
-		t.Errorf("the quickest of 20 starts was told after %v", best)
+	// The best of many, so that a busy machine does not fail the test. Were they told with a tick, each but the first would take
+	// the whole second from one tick to the next.
+	if best > 500*time.Millisecond {
+		t.Errorf("the quickest of 19 starts was told after %v", best)
 	}
 }
 

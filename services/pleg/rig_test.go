@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for what has to come.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 // rig is a pleg that runs in this process, or in one of its own, behind its socket.
 type rig struct {
@@ -63,7 +63,7 @@ func newRig(t *testing.T, endpoint string) *rig {
 	dir := harness.ShortDir(t)
 	cfg := nodeconfig.Config{Listen: "unix://" + filepath.Join(dir, "pleg.sock"), StateDir: dir, MetricsListen: "unix://" + filepath.Join(dir, "pleg-metrics.sock")}
 	cfg.Kubelet.ContainerRuntimeEndpoint = endpoint
-	cfg.Kubelet.RuntimeRequestTimeout.Duration = 20 * time.Second
+	cfg.Kubelet.RuntimeRequestTimeout.Duration = 2 * time.Minute
 	r := &rig{t: t, cfg: cfg, stop: func() {}}
 	conn, err := rpc.Dial(cfg.Listen)
 	if err != nil {

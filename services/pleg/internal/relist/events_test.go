@@ -3,7 +3,10 @@ package relist_test
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
@@ -287,15 +290,25 @@ func TestMereCreationIsLookedAtWithTheNextTick(t *testing.T) {
 
 // TestAListThatHangsHasADeadline, and relists come back.
 func TestAListThatHangsHasADeadline(t *testing.T) {
-	fake := fakecri.New(t)
-	r := startWith(t, fake, 300*time.Millisecond)
-	gate := fake.Hang("ListPodSandbox", "")
-	defer gate.Open()
-	r.clock.Step(relist.Period)
-	r.eventually("the relist fails", func() bool { return r.Progress().Err != nil })
-	gate.Open()
-	r.eventually("relists work again", func() bool {
-		r.clock.Step(relist.Period)
-		return r.Progress().Err == nil
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		p := startProcess(w, &storage{}, noop.NewTracerProvider().Tracer(""))
+		defer p.end()
+		synctest.Wait()
+		w.hangAll()
+		defer w.heal()
+		time.Sleep(relist.Period + callTimeout - time.Second)
+		if err := p.Progress().Err; err != nil {
+			t.Errorf("a list that hangs failed before its time: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		if p.Progress().Err == nil {
+			t.Error("a list that hangs is waited for without end")
+		}
+		w.heal()
+		time.Sleep(callTimeout + 2*relist.Period) // the one that began meanwhile may hang until its time is over
+		if err := p.Progress().Err; err != nil {
+			t.Errorf("relists do not work again: %v", err)
+		}
 	})
 }

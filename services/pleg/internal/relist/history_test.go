@@ -34,6 +34,9 @@ type process struct {
 	end func()
 }
 
+// callTimeout is how long a process waits for the runtime.
+const callTimeout = 20 * time.Second
+
 func startProcess(w *world, disk *storage, tracer trace.Tracer) *process {
 	p := &process{disk: &handle{disk: disk, killed: make(chan struct{})}}
 	logger, registry := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
@@ -41,7 +44,7 @@ func startProcess(w *world, disk *storage, tracer trace.Tracer) *process {
 	p.events = stream.NewEdge[*lifecyclev1.Event](stream.Config{LogSize: 32, Continues: book.Continues()})
 	p.Relister = relist.New(relist.Config{
 		Runtime: func(context.Context) (internalapi.RuntimeService, error) { return w, nil },
-		Events:  p.events, Told: book, Tracer: tracer, Timeout: 20 * time.Second,
+		Events:  p.events, Told: book, Tracer: tracer, Timeout: callTimeout,
 		Clock: clock.RealClock{}, Logger: logger, Metrics: relist.NewMetrics(registry),
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -3,51 +3,53 @@ package relist_test
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
-	"github.com/quartet-node/quartet/test/fakecri"
 )
 
 // TestPodsThatHangAgainAndAgainDelayNoOther: three times as many as may be inspected at the same time time out and are tried
 // again, in step, and relists go on.
 func TestPodsThatHangAgainAndAgainDelayNoOther(t *testing.T) {
-	fake := fakecri.New(t)
-	fake.RunPod(fakecri.Pod{UID: "well", Containers: []string{"app"}})
-	var hung []*fakecri.Gate
-	for i := range 12 {
-		_, ids := fake.RunPod(fakecri.Pod{UID: fmt.Sprint("hung-", i), Containers: []string{"app"}})
-		defer func() { hung[i].Open() }()
-		hung = append(hung, fake.Hang("ContainerStatus", ids["app"]))
-	}
-	const timeout = 1200 * time.Millisecond
-	r := startWith(t, fake, timeout)
-	again := func() bool {
-		r.clock.Step(relist.Period) // what has failed is tried again
-		for _, gate := range hung {
-			if gate.Reached() < 2 {
-				return false
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		var hung []string
+		for i := range 12 {
+			hung = append(hung, fmt.Sprint("hung-", i))
+		}
+		for _, uid := range append([]string{"well"}, hung...) {
+			w.addSandbox(uid)
+			w.addContainer(uid)
+		}
+		p := startProcess(w, &storage{}, noop.NewTracerProvider().Tracer(""))
+		defer p.end()
+		defer w.heal()
+		synctest.Wait()
+		w.hang(hung...)
+		time.Sleep(2 * callTimeout)
+		for _, uid := range hung {
+			if n := w.inspected(uid); n != 2 {
+				t.Fatalf("pod %s is inspected for time %d, want each to hang for the second time", uid, n)
 			}
 		}
-		return true
-	}
-	r.eventually("each hangs for the second time", again)
-	relists := r.Progress().FinishedAt
-	slowest := time.Duration(0)
-	for began := time.Now(); time.Since(began) < 2*timeout; r.clock.Step(relist.Period) {
-		asked := time.Now()
-		if _, err := r.Status(t.Context(), "well", boottime.Now()); err != nil {
-			t.Fatal(err)
+		relists, slowest := p.Progress().FinishedAt, time.Duration(0)
+		for began := time.Now(); time.Since(began) < 3*callTimeout; time.Sleep(relist.Period / 3) {
+			asked := time.Now()
+			if _, err := p.Status(t.Context(), "well", boottime.Now()); err != nil {
+				t.Fatal(err)
+			}
+			slowest = max(slowest, time.Since(asked))
 		}
-		slowest = max(slowest, time.Since(asked))
-	}
-	// One that waits for its turn behind those that hang waits 1 s for each four of them.
-	if slowest > 900*time.Millisecond {
-		t.Errorf("beside 12 pods that hang another one was inspected within %v", slowest)
-	}
-	r.eventually("relists go on", func() bool {
-		r.clock.Step(relist.Period)
-		return r.Progress().FinishedAt.After(relists)
+		// One that waits for its turn behind those that hang waits 1 s for each four of them.
+		if slowest > 0 {
+			t.Errorf("beside 12 pods that hang another one was inspected within %v, want at once", slowest)
+		}
+		if !p.Progress().FinishedAt.After(relists) {
+			t.Error("no relist has finished meanwhile")
+		}
 	})
 }

@@ -38,10 +38,14 @@ type world struct {
 	// broken and hung are the pods whose inspections fail, and hang until the channel is closed.
 	broken map[string]bool
 	hung   map[string]chan struct{}
+	// inspections has how often the inspection of each pod was begun since the last hang.
+	inspections map[string]int
 }
 
 func newWorld() *world {
-	return &world{ended: map[string]*runtimeapi.ContainerStatus{}, broken: map[string]bool{}, hung: map[string]chan struct{}{}}
+	return &world{
+		ended: map[string]*runtimeapi.ContainerStatus{}, broken: map[string]bool{}, hung: map[string]chan struct{}{}, inspections: map[string]int{},
+	}
 }
 
 func (w *world) id(kind string) string {
@@ -96,6 +100,35 @@ func (w *world) dropPod(uid string) {
 	w.containers = slices.DeleteFunc(w.containers, func(c *runtimeapi.ContainerStatus) bool { return c.GetLabels()[podlabels.PodUID] == uid })
 }
 
+// hang makes something happen to the container of each of these pods, and inspections of them hang from now on, until heal.
+func (w *world) hang(uids ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.inspections)
+	for _, uid := range uids {
+		w.hung[uid] = make(chan struct{})
+		for _, c := range w.containers {
+			if c.GetLabels()[podlabels.PodUID] == uid {
+				w.advance(c)
+			}
+		}
+	}
+}
+
+// hangAll makes lists of everything hang from now on, until heal.
+func (w *world) hangAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hanging = make(chan struct{})
+}
+
+// inspected returns how often the inspection of a pod was begun since the last hang.
+func (w *world) inspected(uid string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.inspections[uid]
+}
+
 // heal ends every failure.
 func (w *world) heal() {
 	w.mu.Lock()
@@ -115,6 +148,7 @@ var errScripted = errors.New("scripted")
 // pass lets a list through, or not; uid is that of the pod that is inspected, empty for a list of everything.
 func (w *world) pass(ctx context.Context, uid string) error {
 	w.mu.Lock()
+	w.inspections[uid]++
 	gate, broken := w.hung[uid], w.broken[uid]
 	if uid == "" {
 		gate, broken = w.hanging, w.failing > 0

@@ -37,7 +37,7 @@ func TestHealthFailsWhenRelistsStop(t *testing.T) {
 			clock := clocktesting.NewFakeClock(time.Now())
 			relister, srv := start(t, fake, clock)
 			relister.SetEvented(tt.evented)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 			defer cancel()
 			if _, err := relister.Request(ctx); err != nil {
 				t.Fatal(err)
@@ -63,7 +63,7 @@ func TestTheShorterLimitBeginsWhenEventsAreLost(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	relister, srv := start(t, fake, clock)
 	relister.SetEvented(true)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	if _, err := relister.Request(ctx); err != nil {
 		t.Fatal(err)

@@ -85,10 +85,10 @@ func openFile(t *testing.T, path, begin string, file told.File) *rig {
 
 func (r *rig) eventually(what string, condition func() bool) {
 	r.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for !condition() {
 		if time.Now().After(deadline) {
-			r.t.Fatalf("waited 20 s for: %s", what)
+			r.t.Fatalf("waited a minute for: %s", what)
 		}
 		<-time.After(time.Millisecond)
 	}
