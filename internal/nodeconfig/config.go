@@ -13,6 +13,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/systemd"
 )
 
 // Service is one of the four processes of a node, by the name that its socket, its logs and its lock have.
@@ -91,6 +92,8 @@ type Config struct {
 	// Unsupported names the fields of the file that Quartet knows and does not act on, and that would be this service's
 	// to act on: "FILE:LINE: FIELD".
 	Unsupported []string
+	// Systemd is told when the service serves. No flag sets it, but package service.
+	Systemd systemd.Notifier
 }
 
 // Peers has the addresses of the four services.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/systemd"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
@@ -25,12 +26,15 @@ const flushTimeout = 2 * time.Second
 // Run is the work of a process, until ctx ends.
 type Run func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error
 
-// Main runs a process until SIGINT or SIGTERM, and exits: with 0 when it was told to stop or printed its help, with 1
+// Main runs a process until SIGINT or SIGTERM, tells the systemd that has started it when it serves and when it ends, and exits: with 0 when it was told to stop or printed its help, with 1
 // and the reason on the standard error stream when it could not start or had to give up.
 func Main(name nodeconfig.Service, run Run) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	notifier := systemd.Take() // before any process is started that would inherit it
 	code := Start(ctx, name, os.Args[1:], os.Stdout, os.Stderr, func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error {
 		tel.RouteLibraryLogs()
+		cfg.Systemd = notifier
+		defer context.AfterFunc(ctx, func() { notifier.Stopping(tel.Logger) })()
 		return run(ctx, cfg, tel)
 	})
 	stop()

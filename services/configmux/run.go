@@ -95,7 +95,10 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 		return rpc.Serve(ctx, rpc.Config{
 			Address: cfg.Listen, Register: server.New(given.served(cfg, desired, opened, tel.Logger)).Register, Health: health, Logger: tel.Logger,
 			AllowedUIDs: slices.Concat(cfg.AllowedUIDs, cfg.SecretUIDs),
-			Ready:       func() { tel.Logger.Info("serving", "address", cfg.Listen, "node", cfg.NodeName) },
+			Ready: func() {
+				tel.Logger.Info("serving", "address", cfg.Listen, "node", cfg.NodeName)
+				cfg.Systemd.Ready(tel.Logger)
+			},
 		})
 	})
 	return group.Wait()

@@ -21,8 +21,8 @@ type published struct {
 	// reporter and lease are nil for such a node, too.
 	reporter *report.Reporter
 	lease    *lease.Keeper
-	events *nodeEvents
-	logger *slog.Logger
+	events   *nodeEvents
+	logger   *slog.Logger
 }
 
 // computed takes a Node from the heart. It never waits.

@@ -117,7 +117,10 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 		defer node.server.Close()
 		return rpc.Serve(ctx, rpc.Config{
 			Address: cfg.Listen, Register: node.server.Register, Health: health, Logger: logger, AllowedUIDs: cfg.AllowedUIDs,
-			Ready: func() { logger.Info("serving", "address", cfg.Listen, "node", settings.Name) },
+			Ready: func() {
+				logger.Info("serving", "address", cfg.Listen, "node", settings.Name)
+				cfg.Systemd.Ready(logger)
+			},
 		})
 	})
 	return group.Wait()

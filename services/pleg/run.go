@@ -118,7 +118,10 @@ func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 		defer events.Close()
 		return rpc.Serve(ctx, rpc.Config{
 			Address: cfg.Listen, Register: srv.Register, Health: health, Logger: logger, AllowedUIDs: cfg.AllowedUIDs,
-			Ready: func() { logger.Info("serving", "address", cfg.Listen) },
+			Ready: func() {
+				logger.Info("serving", "address", cfg.Listen)
+				cfg.Systemd.Ready(logger)
+			},
 		})
 	})
 	return group.Wait()

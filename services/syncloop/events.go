@@ -24,5 +24,11 @@ func (e *engine) tellEvents(tel *telemetry.Telemetry) (err error) {
 	return nil
 }
 
+// serving says that this process serves: in its log, and to the systemd that has started it.
+func (e *engine) serving() {
+	e.logger.Info("serving", "address", e.cfg.Listen)
+	e.cfg.Systemd.Ready(e.logger)
+}
+
 // sendEvents sends them until ctx ends.
 func (e *engine) sendEvents(ctx context.Context) error { return ended(ctx, e.eventsWay.Run(ctx)) }

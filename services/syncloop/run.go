@@ -295,7 +295,7 @@ func (e *engine) serve(ctx context.Context) error {
 		return rpc.Serve(ctx, rpc.Config{
 			Address: e.cfg.Listen, Health: e.health, Logger: e.logger, AllowedUIDs: e.cfg.AllowedUIDs,
 			Register: func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, e.server) },
-			Ready:    func() { e.logger.Info("serving", "address", e.cfg.Listen) },
+			Ready:    e.serving,
 		})
 	})
 	group.Go(func() error {

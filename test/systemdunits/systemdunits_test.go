@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/test/harness"
 	"github.com/quartet-node/quartet/test/require"
 	"github.com/quartet-node/quartet/test/systemdhost"
@@ -91,16 +92,32 @@ func pid(t *testing.T, unit string) int {
 	return n
 }
 
-// awaitServing waits until each of the four answers to `NAME health`.
-func awaitServing(t *testing.T) {
+// serves tells whether a service answers to `NAME health`.
+func serves(t *testing.T, name string) error {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), filepath.Join(services, name), "health", "--config", "/etc/quartet/kubelet.yaml").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// serving is that each of the four serves: now, when systemd says of the units that they are active.
+func serving(t *testing.T) {
+	t.Helper()
+	for _, name := range names() {
+		if err := serves(t, name); err != nil {
+			t.Errorf("%s is active and does not serve: %v", name, err)
+		}
+	}
+}
+
+// awaitActive waits until a unit is active.
+func awaitActive(t *testing.T, unit string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for _, name := range names() {
-		harness.Eventually(ctx, t, name+" serves", func() bool {
-			return exec.CommandContext(ctx, filepath.Join(services, name), "health", "--config", "/etc/quartet/kubelet.yaml").Run() == nil
-		})
-	}
+	harness.Eventually(ctx, t, unit+" is active", func() bool { return property(t, unit, "ActiveState") == "active" })
 }
 
 func TestTheUnits(t *testing.T) {
@@ -119,7 +136,7 @@ func TestTheUnits(t *testing.T) {
 	}
 
 	systemctl(t, append([]string{"enable", "--now"}, four...)...)
-	awaitServing(t)
+	serving(t)
 	before := map[string]int{}
 	for _, unit := range four {
 		before[unit] = pid(t, unit)
@@ -130,7 +147,8 @@ func TestTheUnits(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	harness.Eventually(ctx, t, four[1]+" is started again", func() bool { now := pid(t, four[1]); return now != 0 && now != before[four[1]] })
-	awaitServing(t)
+	awaitActive(t, four[1])
+	serving(t)
 	for _, unit := range four {
 		if restarts := property(t, unit, "NRestarts"); (restarts == "1") != (unit == four[1]) || unit != four[1] && pid(t, unit) != before[unit] {
 			t.Errorf("%s was started again %s times and is %d, which was %d", unit, restarts, pid(t, unit), before[unit])
@@ -140,18 +158,56 @@ func TestTheUnits(t *testing.T) {
 	// The other way to run the four takes their place when they have ended, and they its.
 	systemctl(t, "start", "quartet.service")
 	ended(t, four...)
-	awaitServing(t)
+	serving(t)
 	if running := processes(t); len(running) != len(four) {
 		t.Errorf("quartet.service runs %q", running)
 	}
+	noneSpeaksForTheUnit(t)
 	systemctl(t, append([]string{"start"}, four...)...)
 	ended(t, "quartet.service")
-	awaitServing(t)
+	serving(t)
 	systemctl(t, append([]string{"stop"}, four...)...)
 	ended(t, four...)
 	if left := processes(t); len(left) > 0 {
 		t.Errorf("when all are stopped there is %q", left)
 	}
+	activeOnlyWhenItServes(t)
+}
+
+// noneSpeaksForTheUnit: what quartet.service has started does not know the socket by which systemd is told how the unit is.
+func noneSpeaksForTheUnit(t *testing.T) {
+	t.Helper()
+	for _, process := range processes(t) {
+		dir, _, _ := strings.Cut(process, " ")
+		environment, err := os.ReadFile(filepath.Join(dir, "environ"))
+		must(t, err)
+		if strings.Contains(string(environment), "NOTIFY_SOCKET=") {
+			t.Errorf("%s has NOTIFY_SOCKET", process)
+		}
+	}
+}
+
+// activeOnlyWhenItServes: a configmux that stands by, since another process has its lock, is not active before it has taken over.
+func activeOnlyWhenItServes(t *testing.T) {
+	t.Helper()
+	const unit = "quartet-configmux.service"
+	must(t, os.WriteFile("/etc/default/quartet", []byte("CONFIGMUX_FLAGS=--standby\n"), 0o600))
+	held, err := statedir.Lock("/var/lib/quartet", "configmux")
+	must(t, err)
+	systemctl(t, "start", "--no-block", unit)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	harness.Eventually(ctx, t, "configmux stands by", func() bool { return serves(t, "configmux") == nil })
+	if state := property(t, unit, "ActiveState"); state != "activating" {
+		t.Errorf("a configmux that stands by is %s", state)
+	}
+	must(t, held.Release())
+	awaitActive(t, unit)
+	if err := serves(t, "configmux"); err != nil {
+		t.Errorf("configmux is active and does not serve: %v", err)
+	}
+	systemctl(t, "stop", unit)
+	ended(t, unit)
 }
 
 // ended is that units do not run, and were not killed.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/systemd"
 )
 
 const (
@@ -53,6 +55,8 @@ type Options struct {
 	StateDir string
 	// Verbosity is how much the services log.
 	Verbosity int
+	// Systemd is told when all four serve, and when they are to end. It is no flag.
+	Systemd systemd.Notifier
 }
 
 func (o *Options) addFlags(flags *pflag.FlagSet) {
@@ -86,6 +90,7 @@ With --run-once it starts the pods that are desired at the start, prints what ha
 and ends when all run, have ended or do not run after 10 tries, 17 minutes: with 0 when all do. They run on.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts.Systemd = systemd.Take() // before the services are started, which would inherit it
 			var err error
 			if once {
 				err = runOnce(cmd.Context(), opts, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -142,11 +147,16 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	defer func() { err = errors.Join(err, os.Remove(l.PIDFile(Name))) }()
 	logger := slog.New(slog.NewTextHandler(output.Prefixed(Name), nil))
 	logger.Info("starting the four services", "pid", os.Getpid(), "state", l.StateDir(), "config", opts.ConfigFile)
+	ctx, stop := context.WithCancel(ctx)
+	var announced sync.WaitGroup
+	announced.Go(func() { opts.announce(ctx, l, logger) })
 	err = supervisor.Run(ctx, supervisor.Config{
 		Services:    append(services, others...),
 		Logger:      logger,
 		StopTimeout: stopTimeout,
 	})
+	stop()
+	announced.Wait()
 	logger.Info("stopped; the pods run on")
 	return err
 }

@@ -240,7 +240,7 @@ func newNode(t *testing.T) *node {
 		engine: &fakeEngine{pods: stream.NewLevel[*enginev1.Pod](stream.Config{}), events: stream.NewLevel[*enginev1.PodEvent](stream.Config{})},
 		pleg:   &fakePLEG{events: stream.NewEdge[*lifecyclev1.Event](stream.Config{})},
 		config: &fakeConfig{updates: stream.NewLevel[podUpdates](stream.Config{}), modes: map[configv1.Mode]*stream.Level[podUpdates]{}},
-		node: &fakeNode{nodes: stream.NewLevel[*nodev1.Node](stream.Config{}), events: stream.NewLevel[*enginev1.PodEvent](stream.Config{})},
+		node:   &fakeNode{nodes: stream.NewLevel[*nodev1.Node](stream.Config{}), events: stream.NewLevel[*enginev1.PodEvent](stream.Config{})},
 	}
 }
 
@@ -350,7 +350,7 @@ func (r *running) until(b *buffer, text string) {
 // untilTrue waits until something is so.
 func (r *running) untilTrue(what string, is func() bool) {
 	r.t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(60 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !is() {
