@@ -19,9 +19,9 @@ const (
 	// defaultDuration is how long everything changes and is killed.
 	defaultDuration = 3 * time.Minute
 	// patience is how long the node may take to come to rest afterwards.
-	patience = 60 * time.Second
+	patience = 3 * time.Minute
 	// callTimeout bounds one question to the node or its runtime.
-	callTimeout = 5 * time.Second
+	callTimeout = 20 * time.Second
 	// changePause, killPause and harmPause are the longest pauses between two changes, two kills of the node's processes, and two
 	// containers that are harmed; in a calm stretch they are so many times longer.
 	changePause = 400 * time.Millisecond

@@ -25,7 +25,7 @@ import (
 )
 
 // patience is how long what has to happen may take on a busy machine.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 var shared cluster.Shared
 

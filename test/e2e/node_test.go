@@ -23,7 +23,7 @@ import (
 const (
 	image = livenode.Image
 	// patience is how long a test waits for what should take a second or two on a busy machine.
-	patience = 60 * time.Second
+	patience = 2 * time.Minute
 	interval = 20 * time.Millisecond
 )
 

@@ -129,9 +129,9 @@ func placePod(t *testing.T, p *v1.Pod) {
 	place(t, p.Name+".yaml", string(content))
 }
 
-// every is a probe of each second whose first answer counts, if change does not say otherwise.
+// every is a probe of each second whose first answer counts, and may take its time on a busy machine, if change does not say otherwise.
 func every(action v1.ProbeHandler, change ...func(*v1.Probe)) *v1.Probe {
-	p := &v1.Probe{ProbeHandler: action, PeriodSeconds: 1, TimeoutSeconds: 5, FailureThreshold: 1}
+	p := &v1.Probe{ProbeHandler: action, PeriodSeconds: 1, TimeoutSeconds: 60, FailureThreshold: 1}
 	for _, f := range change {
 		f(p)
 	}

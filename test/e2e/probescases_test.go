@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -112,14 +113,16 @@ func thresholdsCount(t *testing.T, name string) {
 	placePod(t, state.pod(name, c))
 	at := func(from time.Time, want bool) {
 		t.Helper()
-		var count int
-		await(t, name, fmt.Sprintf("Ready=%v", want), func(p *v1.Pod) bool {
-			count = len(state.since(t, "ready", from))
-			return p != nil && ready(p) == want
-		})
+		p := await(t, name, fmt.Sprintf("Ready=%v", want), func(p *v1.Pod) bool { return p != nil && ready(p) == want })
+		became := p.Status.Conditions[slices.IndexFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady })].LastTransitionTime
+		count := 0
+		for _, one := range state.since(t, "ready", from) {
+			if one.at.Before(became.Add(time.Second)) { // it is a whole second
+				count++
+			}
+		}
 		least := map[bool]int{true: 2, false: 3}[want]
-		// The calls were counted before the pod was asked, so that the last may be missing.
-		if count < least-1 || count > least+1 {
+		if count < least || count > least+2 {
 			t.Errorf("it is Ready=%v after %d calls, want %d", want, count, least)
 		}
 	}
@@ -135,15 +138,16 @@ func thresholdsCount(t *testing.T, name string) {
 func initialDelayIsWaitedFor(t *testing.T, name string) {
 	state := newChecks(t, name)
 	c := state.server("main", 8000)
-	c.ReadinessProbe = every(byHTTP("ready", 8000), func(p *v1.Probe) { p.InitialDelaySeconds = 4 })
+	const delay = 8 * time.Second
+	c.ReadinessProbe = every(byHTTP("ready", 8000), func(p *v1.Probe) { p.InitialDelaySeconds = int32(delay / time.Second) })
 	c.LivenessProbe = every(byHTTP("live", 8000))
 	placePod(t, state.pod(name, c))
 	p := await(t, name, "Ready", ready)
 	began := statuses(p)["main"].State.Running.StartedAt.Time // of a whole second
-	if first := state.first(t, "ready").at.Sub(began); first < 4*time.Second {
-		t.Errorf("the first call comes %v after the start, want 4 s at least", first)
+	if first := state.first(t, "ready").at.Sub(began); first < delay {
+		t.Errorf("the first call comes %v after the start, want %v at least", first, delay)
 	}
-	if early := state.first(t, "live").at.Sub(began); early > 4*time.Second {
+	if early := state.first(t, "live").at.Sub(began); early > delay {
 		t.Errorf("the probe without a delay is called %v after the start", early)
 	}
 }
@@ -163,7 +167,7 @@ func failedLivenessHasTheGracePeriodOfItsProbe(t *testing.T, name string) {
 	killed := time.Now()
 	state.say(t, "ok", "live")
 	restarted := awaitEach(t, name, "restarted", []string{"main"}, func(c v1.ContainerStatus) bool { return c.RestartCount == 1 && c.Ready })
-	if took := time.Since(killed); took < grace*time.Second/2 || took > podGrace*time.Second*3/4 {
+	if took := time.Since(killed); took < grace*time.Second/2 || took >= podGrace*time.Second {
 		t.Errorf("a program that ignores SIGTERM was restarted after %v, want %d s", took, grace)
 	}
 	if last := statuses(restarted)["main"].LastTerminationState.Terminated; last == nil || last.ExitCode != 137 {
@@ -178,9 +182,14 @@ func failedStartupRestarts(t *testing.T, name string) {
 	c.LivenessProbe = every(byHTTP("live", 8000))
 	state.say(t, "fail", "start")
 	placePod(t, state.pod(name, c))
-	awaitEvent(t, name, "main", "Killing", "Container main failed startup probe, will be restarted")
+	e := awaitEvent(t, name, "main", "Killing", "Container main failed startup probe, will be restarted")
+	killed := e.Time
+	if e.FirstTime != nil {
+		killed = *e.FirstTime
+	}
+	calls := slices.DeleteFunc(state.calls(t, "start"), func(one call) bool { return !one.at.Before(killed.Add(time.Second)) }) // it is a whole second
 	// Those of the first period do not count.
-	if n := len(state.calls(t, "start")); n < 2 || n > 4 {
+	if n := len(calls); n < 2 || n > 5 {
 		t.Errorf("it is restarted after %d calls, want 3", n)
 	}
 	if len(state.calls(t, "live")) != 0 {
@@ -269,7 +278,7 @@ func probesThatHangDelayNobodyElse(t *testing.T, name string) {
 		before := from
 		all := state.since(t, check, from)
 		for _, one := range all {
-			if gap := one.at.Sub(before); gap > 3*time.Second {
+			if gap := one.at.Sub(before); gap > 10*time.Second {
 				t.Errorf("check %s was not called for %v, want one each second", check, gap)
 			}
 			before = one.at

@@ -53,7 +53,7 @@ func TestOneTraceFromTheManifestToReady(t *testing.T) {
 	place(t, "traced.yaml", manifest("traced", 1, "sleep"))
 	p := await(t, "traced", "Ready", ready)
 	missing := pathOfAStart
-	for end := time.Now().Add(patience / 3); (len(missing) > 0 || broken(traceOf(t, p)) != "") && time.Now().Before(end); <-time.After(interval) {
+	for end := time.Now().Add(patience); (len(missing) > 0 || broken(traceOf(t, p)) != "") && time.Now().Before(end); <-time.After(interval) {
 		missing = missingEdges(traceOf(t, p))
 	}
 	spans := traceOf(t, p)
