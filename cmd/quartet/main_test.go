@@ -102,7 +102,7 @@ func logOf(t *testing.T, dir string) string {
 
 func eventually(t *testing.T, dir, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for !holds() {

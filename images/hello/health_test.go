@@ -165,9 +165,9 @@ func TestTheTCPListenerIsOpenWhileItsCheckPasses(t *testing.T) {
 		want bool
 	}{{"ok", true}, {"fail", false}, {"ok", true}} {
 		say(t, dir, "tcp", step.says)
-		for deadline := time.Now().Add(20 * time.Second); open() != step.want; {
+		for deadline := time.Now().Add(60 * time.Second); open() != step.want; {
 			if time.Now().After(deadline) {
-				t.Fatalf("the check says %s, and the listener is not open=%v after 20 s", step.says, step.want)
+				t.Fatalf("the check says %s, and the listener is not open=%v after a minute", step.says, step.want)
 			}
 			<-time.After(5 * time.Millisecond)
 		}
@@ -183,7 +183,7 @@ func TestChecksFailUntilASlowStartIsOver(t *testing.T) {
 	if code, body := get(t, url); code != http.StatusServiceUnavailable || !strings.HasPrefix(body, "starting") {
 		t.Errorf("at first: %d %s", code, body)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(60 * time.Second); ; {
 		if code, _ := get(t, url); code == http.StatusOK {
 			return
 		}

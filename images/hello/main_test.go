@@ -119,10 +119,10 @@ func TestGrowTakesItsMemory(t *testing.T) {
 	if got := line(t, out); got != "growing" {
 		t.Errorf("got %q", got)
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for residentKiB(t, cmd.Process.Pid) < 64<<10 {
 		if time.Now().After(deadline) {
-			t.Fatal("it has not taken 64 MiB after 20 s")
+			t.Fatal("it has not taken 64 MiB after a minute")
 		}
 		<-time.After(10 * time.Millisecond)
 	}

@@ -42,7 +42,7 @@ func requester(t *testing.T, s *signer, at clock.Clock) certificates.Requester {
 
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) { return done(), nil })
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 60*time.Second, true, func(context.Context) (bool, error) { return done(), nil })
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}

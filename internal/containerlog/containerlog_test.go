@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const testTimeout = 20 * time.Second
+const testTimeout = 60 * time.Second
 
 // folder is the folder of a container's logs.
 type folder struct {

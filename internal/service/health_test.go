@@ -106,7 +106,7 @@ func TestHealthOfAProcessThatDoesNotServe(t *testing.T) {
 		if code != 1 || !strings.HasPrefix(said, "syncloop: ") || !strings.Contains(said, want) || strings.Count(said, "\n") != 1 {
 			t.Errorf("code %d, %q, want %q in a line", code, said, want)
 		}
-		if took := time.Since(begin); took > 10*time.Second {
+		if took := time.Since(begin); took > time.Minute {
 			t.Errorf("it took %v", took)
 		}
 	}
@@ -179,7 +179,7 @@ func standByAndSay(t *testing.T, dir string) {
 		}()
 		defer func() { <-done }()
 		defer cancel()
-		for end := time.Now().Add(20 * time.Second); ; {
+		for end := time.Now().Add(60 * time.Second); ; {
 			_, ok, err := standby.Ask(ctx, dir, nodeconfig.ConfigMux)
 			if ok {
 				break

@@ -31,7 +31,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // process is configmux on a directory of manifests, behind a real socket.
 type process struct {

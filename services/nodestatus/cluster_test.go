@@ -28,7 +28,7 @@ func member(t *testing.T, name, kubeconfig string, flags ...string) nodeconfig.C
 func served(t *testing.T, c nodev1.NodeServiceClient, what string, want func(*nodev1.Node, *v1.Node) bool) *v1.Node {
 	t.Helper()
 	var got *nodev1.Node
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); <-time.After(5 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(5 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		response, err := c.GetNode(ctx, &nodev1.GetNodeRequest{})
 		cancel()
@@ -55,7 +55,7 @@ func isAlone(n *nodev1.Node, _ *v1.Node) bool  { return !n.GetSynced() && !n.Get
 func waitsFor(t *testing.T, c nodev1.NodeServiceClient, want string) {
 	t.Helper()
 	var reasons []string
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); <-time.After(5 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(5 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		health, err := c.GetHealth(ctx, &nodev1.GetHealthRequest{})
 		cancel()

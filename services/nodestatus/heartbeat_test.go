@@ -17,10 +17,10 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// quick makes the heartbeats of a node come every second.
+// quick makes the heartbeats of a node come every two seconds, which is also how long the API server has for an answer.
 func quick(cfg nodeconfig.Config) nodeconfig.Config {
-	cfg.Kubelet.NodeStatusUpdateFrequency.Duration = time.Second
-	cfg.Kubelet.NodeLeaseDurationSeconds = 4
+	cfg.Kubelet.NodeStatusUpdateFrequency.Duration = 2 * time.Second
+	cfg.Kubelet.NodeLeaseDurationSeconds = 8
 	return cfg
 }
 
@@ -28,7 +28,7 @@ func quick(cfg nodeconfig.Config) nodeconfig.Config {
 func reported(t *testing.T, client kubernetes.Interface, name, what string, want func(*v1.Node) bool) *v1.Node {
 	t.Helper()
 	var node *v1.Node
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
 		got, err := client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			continue
@@ -48,7 +48,7 @@ func reported(t *testing.T, client kubernetes.Interface, name, what string, want
 func renewed(t *testing.T, client kubernetes.Interface, name, what string, want func(*coordinationv1.Lease) bool) *coordinationv1.Lease {
 	t.Helper()
 	var lease *coordinationv1.Lease
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
 		got, err := client.CoordinationV1().Leases(v1.NamespaceNodeLease).Get(t.Context(), name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			continue
@@ -95,7 +95,7 @@ func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
 	node := reported(t, admin, name, "is not ready", func(node *v1.Node) bool { return condition(node, v1.NodeReady).Status == v1.ConditionFalse })
 	lease := renewed(t, admin, name, "is owned by the Node", func(lease *coordinationv1.Lease) bool { return len(lease.OwnerReferences) == 1 })
-	if owner := lease.OwnerReferences[0]; owner.UID != node.UID || owner.Kind != "Node" || owner.Name != name || *lease.Spec.HolderIdentity != name || *lease.Spec.LeaseDurationSeconds != 4 {
+	if owner := lease.OwnerReferences[0]; owner.UID != node.UID || owner.Kind != "Node" || owner.Name != name || *lease.Spec.HolderIdentity != name || *lease.Spec.LeaseDurationSeconds != 8 {
 		t.Errorf("the lease is %+v", lease)
 	}
 	// The lease lives without the peers, and the status says which are away.
@@ -155,7 +155,7 @@ func TestADeadConnectionIsNoticed(t *testing.T) {
 	}
 	swallowed := time.Now()
 	lease := renewed(t, admin, name, "is renewed", func(l *coordinationv1.Lease) bool { return l.Spec.RenewTime.After(swallowed) })
-	if took := lease.Spec.RenewTime.Sub(swallowed); took > 15*time.Second {
+	if took := lease.Spec.RenewTime.Sub(swallowed); took > 40*time.Second {
 		t.Errorf("it took %s", took)
 	}
 	if closed := metricstest.Value(t, metricstest.Scrape(cfg.MetricsListen), "quartet_nodestatus_connections_closed_total"); closed == 0 {
@@ -183,7 +183,7 @@ func TestTwoAgentsWithOneNameAreTold(t *testing.T) {
 		}
 		return len(events.Items) > 0
 	}
-	for end := time.Now().Add(30 * time.Second); !told(); <-time.After(50 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); !told(); <-time.After(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("no event tells it")
 		}

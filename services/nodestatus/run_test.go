@@ -157,7 +157,7 @@ func follow(t *testing.T, c nodev1.NodeServiceClient) <-chan *nodev1.Node {
 
 func waitReady(t *testing.T, nodes <-chan *nodev1.Node, want v1.ConditionStatus) *v1.Node {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(60 * time.Second)
 	for {
 		select {
 		case published := <-nodes:

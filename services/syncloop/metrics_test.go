@@ -52,7 +52,7 @@ func (m *machine) metrics() map[string]float64 {
 func (m *machine) wantMetrics(what string, want map[string]float64) {
 	m.t.Helper()
 	var wrong []string
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for {
 		got := m.metrics()
 		wrong = nil

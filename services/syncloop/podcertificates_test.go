@@ -100,7 +100,7 @@ func TestADeniedCertificateIsToldAndCounted(t *testing.T) {
 		if event.InvolvedObject.UID != "u-1" || event.Type != v1.EventTypeWarning || event.Reason != "Denied" || event.Message != want {
 			t.Errorf("told is %+v", event)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Error("nobody is told")
 	}
 	metricstest.Want(t, e.metrics.Registry, 1, "kubelet_podcertificate_states", "signer_name", "shop.example/signer", "state", "denied")

@@ -74,7 +74,8 @@ func newMachine(t *testing.T) *machine {
 	}
 	args := []string{"--config=" + file, "--state-dir=" + dir, "--root-dir=" + filepath.Join(dir, "root"), "--node-ip=192.0.2.1",
 		"--hostname-override=node", "--listen=unix://" + filepath.Join(dir, "syncloop.sock"),
-		"--configmux-address=unix://" + filepath.Join(dir, "configmux.sock"), "--pleg-address=unix://" + filepath.Join(dir, "pleg.sock")}
+		"--configmux-address=unix://" + filepath.Join(dir, "configmux.sock"), "--pleg-address=unix://" + filepath.Join(dir, "pleg.sock"),
+		"--nodestatus-address=unix://" + filepath.Join(dir, "nodestatus.sock")} // not that of a node of the machine
 	if m.cfg, err = nodeconfig.Parse(nodeconfig.SyncLoop, args, io.Discard); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +196,7 @@ func (m *machine) ready(uids ...types.UID) func() bool {
 
 func (m *machine) eventually(what string, holds func() bool) {
 	m.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for !holds() {
 		if time.Now().After(deadline) {
 			m.t.Fatalf("%s: not in time; pods: %v; containers: %v", what, m.pods(), m.containers())

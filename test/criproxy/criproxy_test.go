@@ -116,10 +116,10 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for !holds() {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited 20 s for: %s", what)
+			t.Fatalf("waited a minute for: %s", what)
 		}
 		<-time.After(time.Millisecond)
 	}

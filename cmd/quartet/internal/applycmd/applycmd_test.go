@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // node is a real configmux, and a directory for manifests.
 type node struct {

@@ -261,7 +261,7 @@ func TestWatchSourcesPrintsWhatIsNew(t *testing.T) {
 	stop()
 	step := func(b *buffer, text string) {
 		t.Helper()
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(60 * time.Second)
 		for !strings.Contains(b.String(), text) && time.Now().Before(deadline) {
 			n.clock.Step(sourcesInterval)
 		}

@@ -154,7 +154,7 @@ func servePLEG(t *testing.T, status *lifecyclev1.PodStatus) string {
 	case err := <-done:
 		done <- err
 		t.Fatal(err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("the fake pleg does not come up")
 	}
 	return dir

@@ -32,7 +32,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for what must happen. It is much longer than anything takes.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 // everything lets pods have all of the machine.
 var everything = privilege.Allowed{

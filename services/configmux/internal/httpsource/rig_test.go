@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	// patience is how long a test waits for what must happen. It is much longer than anything takes.
-	patience = 20 * time.Second
+	patience = 60 * time.Second
 	// period is the time between requests, of the tests' clock.
 	period = 20 * time.Second
 )

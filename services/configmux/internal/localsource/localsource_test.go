@@ -27,7 +27,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // readings is a sink that keeps every reading, and the pods of another source.
 type readings struct {

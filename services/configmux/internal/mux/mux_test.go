@@ -74,7 +74,7 @@ func (r *rig) watch() {
 
 func (r *rig) next() stream.Message[mux.Entry] {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), 60*time.Second)
 	defer cancel()
 	m, err := r.sub.Next(ctx)
 	if err != nil {

@@ -145,7 +145,7 @@ func (r *replayed) expect(want ...string) {
 			if got != w {
 				r.t.Errorf("gave %q, want %q", got, w)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(60 * time.Second):
 			r.t.Fatalf("waited for %q", w)
 		}
 	}
@@ -154,7 +154,7 @@ func (r *replayed) expect(want ...string) {
 // waits is true once the source waits for its clock.
 func (r *replayed) waits() {
 	r.t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(60 * time.Second)
 	for !r.clock.HasWaiters() {
 		select {
 		case <-deadline:

@@ -156,7 +156,7 @@ func newRig(t *testing.T, there *coordinationv1.Lease, fail func(string) error) 
 // after lets time pass once the keeper waits for it.
 func (r *rig) after(d time.Duration) {
 	r.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !r.clock.HasWaiters(); <-time.After(time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); !r.clock.HasWaiters(); <-time.After(time.Millisecond) {
 		if time.Now().After(end) {
 			r.t.Fatal("the keeper waits for nothing")
 		}
@@ -169,7 +169,7 @@ func (r *rig) written() *coordinationv1.Lease {
 	select {
 	case lease := <-r.api.writes:
 		return lease
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		r.t.Fatalf("no lease is written: %q", r.health.Waiting())
 		return nil
 	}
@@ -178,7 +178,7 @@ func (r *rig) written() *coordinationv1.Lease {
 func (r *rig) waitsFor(want string) {
 	r.t.Helper()
 	var text string
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {
 		if text = strings.Join(r.health.Waiting(), "\n"); (want == "") == (text == "") && strings.Contains(text, want) {
 			return
 		}
@@ -245,7 +245,7 @@ func TestAnAPIServerThatFailsIsAskedAgain(t *testing.T) {
 			r.after(firstRetry)
 			select {
 			case <-r.broken:
-			case <-time.After(20 * time.Second):
+			case <-time.After(60 * time.Second):
 				t.Fatal("the connections are kept")
 			}
 			failing.Delete("fails")

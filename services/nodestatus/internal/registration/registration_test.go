@@ -103,7 +103,7 @@ func (r *rig) failing(fail func(verb string) error) {
 // tells waits for the next word about the Node, and lets the time pass that the registrar waits for.
 func (r *rig) tells(t *testing.T) *v1.Node {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); {
 		select {
 		case node := <-r.has:
 			return node
@@ -120,7 +120,7 @@ func (r *rig) tells(t *testing.T) *v1.Node {
 // watched waits until the registrar watches for the nth time.
 func (r *rig) watched(t *testing.T, n int) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); r.api.watched() < n; <-time.After(time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); r.api.watched() < n; <-time.After(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the Node is not watched; waits for %q", r.health.Waiting())
 		}
@@ -130,7 +130,7 @@ func (r *rig) watched(t *testing.T, n int) {
 // waits lets the time pass until the health has a text in it.
 func (r *rig) waits(t *testing.T, want string) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {
 		if strings.Contains(strings.Join(r.health.Waiting(), "\n"), want) {
 			return
 		}
@@ -231,7 +231,7 @@ func TestTheWaitsBetweenTriesDouble(t *testing.T) {
 		r.fail = func(string) error { return errors.New("connection refused") }
 	})
 	var waits []time.Duration
-	for end := time.Now().Add(10 * time.Second); len(waits) < 9 && time.Now().Before(end); <-time.After(time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); len(waits) < 9 && time.Now().Before(end); <-time.After(time.Millisecond) {
 		if r.clock.HasWaiters() {
 			r.clock.Step(100 * time.Millisecond)
 		}
@@ -259,7 +259,7 @@ func TestTheWaitsBeginAnew(t *testing.T) {
 		defer r.mu.Unlock()
 		return slices.Clone(r.gets)
 	}
-	for end := time.Now().Add(10 * time.Second); len(tries()) < 9 && time.Now().Before(end); <-time.After(time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); len(tries()) < 9 && time.Now().Before(end); <-time.After(time.Millisecond) {
 		if r.clock.HasWaiters() {
 			r.clock.Step(100 * time.Millisecond)
 		}
@@ -322,7 +322,7 @@ func TestTheHealthSaysWhyTheNodeIsNotThere(t *testing.T) {
 // nothing waits until the health waits for nothing.
 func (r *rig) nothing(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {
 		if len(r.health.Waiting()) == 0 {
 			return
 		}

@@ -177,7 +177,7 @@ func (r *rig) offer(change func(*v1.NodeStatus)) {
 // until lets time pass until something is so.
 func (r *rig) until(what string, so func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !so(); <-time.After(time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); !so(); <-time.After(time.Millisecond) {
 		if time.Now().After(end) {
 			r.t.Fatalf("there is never %s", what)
 		}
@@ -193,7 +193,7 @@ func (r *rig) asks(methods ...string) {
 			if got != want {
 				r.t.Fatalf("asks %s, want %s", got, want)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(60 * time.Second):
 			r.t.Fatalf("asks nothing, want %s: %q", want, r.health.Waiting())
 		}
 	}

@@ -268,7 +268,7 @@ func TestAnAPIServerThatHangs(t *testing.T) {
 	}
 	all.Wait()
 	close(end)
-	if took := time.Since(begun); took > apiauth.Timeout+10*time.Second {
+	if took := time.Since(begun); took > apiauth.Timeout+time.Minute {
 		t.Errorf("it took %s", took)
 	}
 	if got := strings.Count(r.api.requests(), "tokenreviews"); got > 2 {

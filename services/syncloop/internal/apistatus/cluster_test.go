@@ -85,7 +85,7 @@ func (n node) create(name string, gates ...v1.PodReadinessGate) *v1.Pod {
 // await returns the pod as soon as the API server has it as it is wanted; nil is one that it does not have.
 func (n node) await(pod *v1.Pod, what string, wanted func(*v1.Pod) bool) *v1.Pod {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(n.t.Context(), 60*time.Second)
 	defer cancel()
 	pods := n.c.Client(n.t).CoreV1().Pods("default")
 	for {

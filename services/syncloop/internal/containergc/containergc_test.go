@@ -163,7 +163,7 @@ func (r *rig) said() string {
 
 func (r *rig) eventually(what string, holds func() bool) {
 	r.t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(60 * time.Second)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !holds() {

@@ -122,7 +122,7 @@ func (r *rig) run(t *testing.T, uid, name string) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for !holds() {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not in time", what)
@@ -237,7 +237,7 @@ func TestEvictedPodIsStoppedFailedAndKept(t *testing.T) {
 	if _, ok := r.book.Get("u1"); !ok {
 		t.Error("a restart would start it again")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	watch, err := r.client.WatchPodEvents(ctx, &enginev1.WatchPodEventsRequest{})
 	if err != nil {

@@ -100,7 +100,7 @@ func (n *node) pass(seconds int) {
 
 func (n *node) eventually(what string, holds func() bool) {
 	n.t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(60 * time.Second)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !holds() {

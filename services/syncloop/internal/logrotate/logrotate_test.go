@@ -27,7 +27,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	testTimeout = 15 * time.Second
+	testTimeout = 60 * time.Second
 	interval    = 10 * time.Second
 )
 

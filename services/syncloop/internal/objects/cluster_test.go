@@ -108,7 +108,7 @@ func (r *clusterRig) gives(name string) string {
 // eventually waits until a secret is given so.
 func (r *clusterRig) eventually(name, want string) {
 	r.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for !strings.Contains(r.gives(name), want) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("secret %q gives %q, want %q", name, r.gives(name), want)
@@ -120,7 +120,7 @@ func (r *clusterRig) eventually(name, want string) {
 // untilTold waits for a pod to be told.
 func (r *clusterRig) untilTold(want types.UID) {
 	r.t.Helper()
-	timeout := time.After(30 * time.Second)
+	timeout := time.After(60 * time.Second)
 	for {
 		select {
 		case got := <-r.told:
@@ -214,7 +214,7 @@ func TestWatchesEndWithRun(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("Run does not end")
 	}
 	r.use("e-later", "e-none") // which begins nothing

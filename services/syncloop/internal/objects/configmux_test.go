@@ -111,7 +111,7 @@ func (r *rig) gives(name string) string {
 // eventually waits until a secret is given so, the clock going on.
 func (r *rig) eventually(name, want string) {
 	r.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for !strings.Contains(r.gives(name), want) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("secret %q gives %q, want %q", name, r.gives(name), want)
@@ -129,7 +129,7 @@ func (r *rig) wantTold(want types.UID) {
 		if got != want {
 			r.t.Errorf("told %q, want %q", got, want)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		r.t.Fatalf("%q was not told", want)
 	}
 }

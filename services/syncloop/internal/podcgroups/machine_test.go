@@ -196,7 +196,7 @@ func TestWhatRunsInAPodsCgroupIsKilled(t *testing.T) {
 			if !strings.Contains(fmt.Sprint(err), "killed") {
 				t.Errorf("the process ended with %v", err)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(60 * time.Second):
 			t.Fatal("a process in the cgroup runs on")
 		}
 	}

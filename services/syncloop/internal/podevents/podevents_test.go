@@ -145,7 +145,7 @@ func TestASubscriberSeesEventsComeAndCount(t *testing.T) {
 	defer sub.Close()
 	next := func() stream.Message[*enginev1.PodEvent] {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 		defer cancel()
 		m, err := sub.Next(ctx)
 		if err != nil {

@@ -269,10 +269,10 @@ func givenHooks(t *testing.T, n *node) {
 		t.Errorf("the runtime has %s", got)
 	}
 	begun := time.Now()
-	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 30); err != nil {
+	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 90); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begun); took < time.Second || took > 20*time.Second {
+	if took := time.Since(begun); took < time.Second || took > time.Minute {
 		t.Errorf("the pod ended after %s, and its preStop hook takes a second", took)
 	}
 }

@@ -49,7 +49,7 @@ func TestWhatIsSaidOfTheRuntime(t *testing.T) {
 	}()
 	says := func(want string) {
 		t.Helper()
-		for deadline := time.After(20 * time.Second); ; {
+		for deadline := time.After(60 * time.Second); ; {
 			select {
 			case reason := <-reasons:
 				if reason == want || want != "" && strings.Contains(reason, want) {

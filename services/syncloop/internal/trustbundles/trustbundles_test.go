@@ -101,7 +101,7 @@ func (r *rig) put(name, signer, label, text string) {
 func (r *rig) comesTo(pod *v1.Pod, p *v1.ClusterTrustBundleProjection, want ...string) {
 	r.t.Helper()
 	slices.SortFunc(want, func(a, b string) int { return strings.Compare(string(der(a)), string(der(b))) })
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(60 * time.Second)
 	for {
 		got, err := r.bundles.Get(r.t.Context(), pod, p)
 		if err == nil && string(got) == strings.Join(want, "") || len(want) == 0 && apierrors.IsNotFound(err) {

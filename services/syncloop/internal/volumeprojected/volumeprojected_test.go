@@ -255,7 +255,7 @@ func TestAVolumeFromBeginningToEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

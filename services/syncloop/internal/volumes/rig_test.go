@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const testTimeout = 20 * time.Second
+const testTimeout = 60 * time.Second
 
 // rig is a volume manager on a fake clock, with mounts in memory.
 type rig struct {
