@@ -59,9 +59,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
 
-// bootIDFile says which boot of the machine this is, by a name that no other has.
-const bootIDFile = "/proc/sys/kernel/random/boot_id"
-
 // run serves until ctx, the process's context, ends. Its end stops no pod.
 func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (err error) {
 	cfg.LogUnsupported(tel.Logger)
@@ -137,7 +134,9 @@ func (c connections) close() error {
 // engine is everything of syncloop, wired.
 type engine struct {
 	// stop ends the process's context, under which workers live.
-	stop    context.CancelFunc
+	stop context.CancelFunc
+	// boot names this boot of the machine.
+	boot    string
 	cfg     nodeconfig.Config
 	logger  *slog.Logger
 	runtime *cri.Client
@@ -176,15 +175,15 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if err != nil {
 		return nil, err
 	}
-	boot, err := os.ReadFile(bootIDFile)
-	if err != nil {
-		return nil, fmt.Errorf("asking which boot of the machine this is: %w", err)
-	}
-	ends, err := endings.Open(endings.Config{Dir: filepath.Join(cfg.StateDir, "endings"), Boot: strings.TrimSpace(string(boot)), Now: boottime.Now})
+	boot, err := boottime.Boot()
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{cfg: cfg, logger: tel.Logger, runtime: runtime, health: rpc.NewHealth(), metrics: counted}
+	ends, err := endings.Open(endings.Config{Dir: filepath.Join(cfg.StateDir, "endings"), Boot: boot, Now: boottime.Now})
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{boot: boot, cfg: cfg, logger: tel.Logger, runtime: runtime, health: rpc.NewHealth(), metrics: counted}
 	e.counts = enginemetrics.New(e.metrics.Registry)
 	realClock := clock.RealClock{}
 	images := func() (internalapi.ImageManagerService, error) { return runtime.Images(atOnce(ctx)) }
@@ -275,6 +274,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.watchRuntime(ctx) })
 	group.Go(func() error { return e.sendEvents(ctx) })
+	group.Go(func() error { return e.watchKills(ctx) })
 	group.Go(func() error { return ended(ctx, e.loop.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.probes.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.objects.Run(ctx)) })

@@ -19,14 +19,14 @@ type privilege struct {
 var promised = map[string]privilege{
 	"configmux":  {"10241:10240", nil},
 	"pleg":       {"0:10240", nil},
-	"syncloop":   {"0:10240", []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SYS_ADMIN", "SYS_CHROOT"}},
+	"syncloop":   {"0:10240", []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SYS_ADMIN", "SYS_CHROOT", "SYSLOG"}},
 	"nodestatus": {"10244:10240", nil},
 }
 
 // bits are the numbers of the capabilities in /proc/PID/status.
 var bits = map[string]uint{
 	"CHOWN": unix.CAP_CHOWN, "DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "FOWNER": unix.CAP_FOWNER, "SYS_CHROOT": unix.CAP_SYS_CHROOT,
-	"FSETID": unix.CAP_FSETID, "SYS_ADMIN": unix.CAP_SYS_ADMIN,
+	"FSETID": unix.CAP_FSETID, "SYS_ADMIN": unix.CAP_SYS_ADMIN, "SYSLOG": unix.CAP_SYSLOG,
 }
 
 // privileges looks at the processes themselves, where they can be seen, and at what docker was told.
@@ -49,6 +49,13 @@ func privileges(s *stack) {
 		if told != "true false true unless-stopped true" {
 			s.t.Errorf("%s: read-only root, privileged, memory limit, restart policy, health check: %s", service, told)
 		}
+	}
+	if rules := s.inspect(s.containers("syncloop")[0], "{{.HostConfig.DeviceCgroupRules}} {{.HostConfig.Devices}}"); rules != "[c 1:11 r] []" {
+		s.t.Errorf("syncloop may use the devices %s", rules)
+	}
+	// They are enough for what it reads of the machine, which it says once when it may not.
+	if log := s.compose("logs", "syncloop"); strings.Contains(log, "are not told: its log cannot be read") {
+		s.t.Errorf("syncloop cannot read the kernel's log:\n%s", log)
 	}
 }
 
