@@ -171,6 +171,7 @@ func TestTheUnits(t *testing.T) {
 	if left := processes(t); len(left) > 0 {
 		t.Errorf("when all are stopped there is %q", left)
 	}
+	clusterFlags(t, four)
 	activeOnlyWhenItServes(t)
 }
 
@@ -208,6 +209,45 @@ func activeOnlyWhenItServes(t *testing.T) {
 	}
 	systemctl(t, "stop", unit)
 	ended(t, unit)
+}
+
+// clusterFlags: the lines of docs/operating.md for a node of a cluster reach those that talk to its API server, of either way to run
+// the four. Nobody answers there, which keeps none from running.
+func clusterFlags(t *testing.T, four []string) {
+	t.Helper()
+	const kubeconfig = "/var/lib/quartet/kubeconfig"
+	bootstrap := filepath.Join(t.TempDir(), "bootstrap.conf")
+	must(t, os.WriteFile(bootstrap, []byte(`apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: c}}]
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: c, user: {token: abcdef.0123456789abcdef}}]
+`), 0o600))
+	// A node of a cluster serves its API to the machine's network, which is that of others here.
+	must(t, os.WriteFile("/etc/quartet/kubelet.yaml", []byte(config+"enableServer: false\n"), 0o600))
+	must(t, os.MkdirAll("/etc/default", 0o755))
+	must(t, os.WriteFile("/etc/default/quartet", fmt.Appendf(nil, `QUARTET_FLAGS="--kubeconfig=%[1]s --bootstrap-kubeconfig=%[2]s"
+CONFIGMUX_FLAGS="--kubeconfig=%[1]s --await-kubeconfig"
+SYNCLOOP_FLAGS="--kubeconfig=%[1]s --await-kubeconfig"
+NODESTATUS_FLAGS="--kubeconfig=%[1]s --bootstrap-kubeconfig=%[2]s"
+`, kubeconfig, bootstrap), 0o600))
+	for _, start := range [][]string{{"quartet.service"}, four} {
+		systemctl(t, append([]string{"start"}, start...)...)
+		serving(t)
+		for _, process := range processes(t) {
+			dir, name, _ := strings.Cut(process, " ")
+			command, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+			must(t, err)
+			joins := strings.Contains(string(command), "--bootstrap-kubeconfig="+bootstrap+"\x00")
+			awaits := strings.Contains(string(command), "--await-kubeconfig\x00")
+			knows := strings.Contains(string(command), "--kubeconfig="+kubeconfig+"\x00")
+			if joins != (name == "nodestatus") || awaits != (name == "configmux" || name == "syncloop") || knows != (name != "pleg") {
+				t.Errorf("%s runs %s as %q", start, name, command)
+			}
+		}
+		systemctl(t, append([]string{"stop"}, start...)...)
+	}
 }
 
 // ended is that units do not run, and were not killed.

@@ -25,6 +25,9 @@ const (
 	userNodeStatus = 10244
 )
 
+// clusterDir is the directory of a node's way to its cluster, in the state directory.
+const clusterDir = "cluster"
+
 type options struct {
 	stateDir, manifests string
 	enterHost, undo     bool
@@ -37,7 +40,7 @@ func Command() *cobra.Command {
 		Use:   "prepare",
 		Short: "Make the directories and the mount that the services need as containers",
 		Long: `Make the directories of a node whose four services are containers, as deploy/compose runs them: one for the sockets,
-one for the state of each service with the user that it runs as, and those of pods, logs and manifests. Where the
+one for the state of each service with the user that it runs as, and those of the cluster, of pods, logs and manifests. Where the
 machine's mounts are private, as without systemd, those of the root and of the state directory become shared, so that
 what one container mounts for a pod is seen by the others. It may be run again at any time; files stay as they are.`,
 		Args: cobra.NoArgs,
@@ -106,6 +109,8 @@ func directories(l layout.Layout) []directory {
 		own(layout.PLEG, 0),
 		own(layout.SyncLoop, 0),
 		own(layout.NodeStatus, userNodeStatus),
+		// nodestatus keeps the kubeconfig and the certificate of a node of a cluster here, and the others read them.
+		{path: filepath.Join(l.StateDir(), clusterDir), uid: userNodeStatus, gid: group, mode: 0o750},
 		{path: l.Root(), mode: 0o711},
 		{path: l.Logs(), mode: 0o711},
 		{path: l.PodLogs(), mode: 0o755},

@@ -63,6 +63,7 @@ func TestEachServiceGetsDirectoriesOfItsOwn(t *testing.T) {
 			"pleg":       {0, 10240, 0o700},
 			"syncloop":   {0, 10240, 0o700},
 			"nodestatus": {10244, 10240, 0o700},
+			"cluster":    {10244, 10240, 0o750},
 			"root":       {0, 0, 0o711},
 			"logs/pods":  {0, 0, 0o755},
 		} {
