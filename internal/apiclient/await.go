@@ -19,7 +19,7 @@ import (
 const nowhere = "https://kubeconfig.invalid"
 
 // ErrNotJoined is what requests fail with while the kubeconfig is not there yet.
-var ErrNotJoined = errors.New("the node has not joined its cluster yet: nodestatus writes the kubeconfig when it has, and says in its health what it waits for")
+var ErrNotJoined = errors.New("the node has not joined its cluster yet: nodestatus writes the kubeconfig when it has, and 'quartet doctor' says what it waits for")
 
 // awaited is the way to an API server whose kubeconfig somebody has yet to write. It is read for each request until it is there;
 // what is wrong with it then is what the request fails with.
