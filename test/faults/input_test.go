@@ -3,6 +3,7 @@ package faults
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -27,6 +28,7 @@ func TestAPodThatCannotRunSaysWhy(t *testing.T) {
 		status func(*v1.Pod) bool
 		event  string
 		parts  []string
+		also   func(*testing.T, *v1.Pod)
 	}{
 		"image-missing": {
 			change: withImage(absent, v1.PullIfNotPresent), status: waits("ErrImagePull", absent, "connection refused"),
@@ -73,7 +75,7 @@ func TestAPodThatCannotRunSaysWhy(t *testing.T) {
 				last := only(p).LastTerminationState.Terminated
 				return last != nil && last.Reason == "OOMKilled" && last.ExitCode == 137 && only(p).RestartCount > 0
 			},
-			event: "BackOff", parts: []string{"Back-off restarting failed container main"},
+			event: "BackOff", parts: []string{"Back-off restarting failed container main"}, also: killedForItsOwnLimit,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +86,41 @@ func TestAPodThatCannotRunSaysWhy(t *testing.T) {
 				t.Errorf("the pod has failed for good:\n%s", describe(t, p))
 			}
 			awaitEvent(t, name, v1.EventTypeWarning, test.event, test.parts...)
+			if test.also != nil {
+				test.also(t, p)
+			}
 		})
+	}
+}
+
+// killedForItsOwnLimit: what the kernel's log says of it is read, where that may be, and is no want of memory of the machine.
+func killedForItsOwnLimit(t *testing.T, p *v1.Pod) {
+	t.Helper()
+	log, err := os.Open("/dev/kmsg")
+	if err != nil {
+		t.Logf("the kernel's log is not read: %v", err)
+		return
+	}
+	if err := log.Close(); err != nil {
+		t.Error(err)
+	}
+	awaitThat(t, "the log of syncloop names the process", func() bool {
+		said, _ := os.ReadFile(node.Layout.NodeLog()) // is read again
+		for line := range strings.Lines(string(said)) {
+			if strings.Contains(line, "its cgroup has reached its limit of memory") && strings.Contains(line, "process=hello") && strings.Contains(line, string(p.UID)) {
+				return true
+			}
+		}
+		return false
+	})
+	told, err := events(t.Context())
+	if err != nil {
+		t.Error(err)
+	}
+	for _, e := range told {
+		if e.Reason == "SystemOOM" && strings.Contains(e.Message, "victim process: hello") {
+			t.Errorf("the node tells a container's own limit as %s: %s", e.Reason, e.Message)
+		}
 	}
 }
 
