@@ -41,10 +41,7 @@ func TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce(t *testing.T) {
 	old = pid(t, "pleg")
 	kill(t, "pleg")
 	awaitNewPID(t, "pleg", old)
-	awaitThat(t, "pleg answers again", func() bool {
-		_, err := node.Command(t.Context(), "events", "e2e/mourned")
-		return err == nil
-	})
+	awaitThat(t, "pleg answers again", func() bool { return answers(t, "pleg") })
 	deaths := told()["ContainerDied "+id]
 	if len(deaths) != 1 || deaths[0].ExitCode != 137 || deaths[0].Time.Before(died) || deaths[0].Time.After(died.Add(5*time.Second)) {
 		t.Errorf("the death at %v is told as %+v, want it once with exit code 137 and its time", died, deaths)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
@@ -227,11 +229,22 @@ func pid(t *testing.T, name string) int {
 	return id
 }
 
+// kill ends processes of the node by SIGKILL. When the test ends it is waited until others answer in their places, so that the next one
+// has a whole node.
 func kill(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		if err := syscall.Kill(pid(t, name), syscall.SIGKILL); err != nil {
 			t.Fatalf("kill %s: %v", name, err)
 		}
+		t.Cleanup(func() { awaitThat(t, name+" answers again", func() bool { return answers(t, name) }) })
 	}
+}
+
+// answers tells whether a process of the node answers when it is asked for its health, well or not.
+func answers(t *testing.T, name string) bool {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(livenode.Bin(), name), "health", "--listen", node.Layout.Address(layout.Service(name)))
+	out, err := cmd.CombinedOutput()
+	return err == nil || !strings.Contains(string(out), "see that it runs") && !strings.Contains(string(out), "it hangs")
 }
