@@ -16,6 +16,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -67,6 +68,8 @@ type Client struct {
 	// Certificates is for certificates/v1: requests for certificates, of pods and of others, and bundles of roots.
 	Certificates rest.Interface
 
+	// Node is for node/v1: runtime classes.
+	Node rest.Interface
 	// Coordination is for coordination/v1: leases.
 	Coordination rest.Interface
 	// Authentication is for authentication/v1: who a token is of. Authorization is for authorization/v1: whether somebody may do
@@ -90,6 +93,9 @@ func New(cfg Config) (*Client, error) {
 	c.Core, err = c.group(way, v1.SchemeGroupVersion, v1.AddToScheme, authenticationv1.AddToScheme)
 	if err == nil {
 		c.Certificates, err = c.group(way, certificatesv1.SchemeGroupVersion, certificatesv1.AddToScheme)
+	}
+	if err == nil {
+		c.Node, err = c.group(way, nodev1.SchemeGroupVersion, nodev1.AddToScheme)
 	}
 	if err == nil {
 		c.Coordination, err = c.group(way, coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme)

@@ -153,6 +153,8 @@ type engine struct {
 	volumes   *volumes.Manager
 	// identities is nil for a node that is standalone.
 	identities *identities
+	// watchClasses is nil for a node that is standalone.
+	watchClasses func(context.Context) error
 	// statuses is nil for a node that is standalone.
 	statuses *statuses
 	// cgroups is nil when pods have none of their own.
@@ -210,6 +212,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Events: e.events, Phases: starts, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For,
 		Liveness: e.probes.Liveness, Startup: e.probes.Startup, Objects: e.objects, Volumes: e.podVolumes(),
 	}
+	config.RuntimeClasses, e.watchClasses = runtimeClassesOf(e, to)
 	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
 		config.Cgroups = e.cgroups
 	}
@@ -281,6 +284,9 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return ended(ctx, e.volumes.Run(ctx)) })
 	group.Go(func() error { return e.statuses.run(ctx) })
 	group.Go(func() error { return e.identities.run(ctx) })
+	if e.watchClasses != nil {
+		group.Go(func() error { return ended(ctx, e.watchClasses(ctx)) })
+	}
 	if e.cgroups != nil {
 		group.Go(func() error { return ended(ctx, e.cgroups.Run(ctx)) })
 	}

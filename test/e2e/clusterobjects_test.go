@@ -71,6 +71,7 @@ func TestAPodHasItsEnvironmentFromAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitGone(t, "asks")
+	wantRuntimeClasses(t, c)
 }
 
 // podWithObjects is a pod on a node whose environment is from a config map and a secret.

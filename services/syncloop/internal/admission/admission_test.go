@@ -31,6 +31,10 @@ func asks(name v1.ResourceName, amount string) func(*v1.Pod) {
 	}
 }
 
+func overhead(name v1.ResourceName, amount string) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.Overhead = v1.ResourceList{name: resource.MustParse(amount)} }
+}
+
 func port(protocol v1.Protocol, ip string, number int32) func(*v1.Pod) {
 	return func(p *v1.Pod) {
 		c := &p.Spec.Containers[0]
@@ -89,6 +93,10 @@ func TestCheck(t *testing.T) {
 		{name: "just as much as there is", pod: pod(asks("cpu", "1500m")), others: one(asks("cpu", "500m"))},
 		{name: "a little more", pod: pod(asks("cpu", "1501m")), others: one(asks("cpu", "500m")),
 			want: "OutOfcpu: Node didn't have enough resource: cpu, requested: 1501, used: 500, capacity: 2000"},
+		{name: "a little more with the overhead of its sandbox", pod: pod(asks("cpu", "1500m"), overhead("cpu", "1m")), others: one(asks("cpu", "500m")),
+			want: "OutOfcpu: Node didn't have enough resource: cpu, requested: 1501, used: 500, capacity: 2000"},
+		{name: "the overhead of others", pod: pod(asks("cpu", "1500m")), others: one(asks("cpu", "400m"), overhead("cpu", "101m")),
+			want: "OutOfcpu: Node didn't have enough resource: cpu, requested: 1500, used: 501, capacity: 2000"},
 		{name: "too much memory", pod: pod(asks("memory", "2Gi")),
 			want: "OutOfmemory: Node didn't have enough resource: memory, requested: 2147483648, used: 0, capacity: 1073741824"},
 		{name: "a resource that is no node's", pod: pod(asks("example.com/licence", "1"))},

@@ -71,5 +71,6 @@ func (m *Manager) ReleasePod(ctx context.Context, pod *v1.Pod) error {
 		return fmt.Errorf("pod %s: %w", podName(pod), err)
 	}
 	m.cfg.Objects.Forget(pod.UID)
+	m.cfg.RuntimeClasses.Forget(pod.UID)
 	return nil
 }

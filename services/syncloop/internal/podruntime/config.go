@@ -59,6 +59,8 @@ type Config struct {
 	UserIDs func(types.UID) (containerspec.IDs, error)
 	// Cgroups gives each pod a cgroup of its own; nil puts all pods under one.
 	Cgroups Cgroups
+	// RuntimeClasses says which handler of the runtime a pod asks for; nil is a node on which a runtime class is named as its handler.
+	RuntimeClasses RuntimeClasses
 	// Objects gives the config maps and secrets that pods name; nil is a node without any.
 	Objects objects.Source
 	// Volumes has the volumes of pods in place. Required.

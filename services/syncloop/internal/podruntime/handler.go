@@ -2,22 +2,39 @@ package podruntime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtimeclasses"
 )
+
+// RuntimeClasses says which handler of the runtime a pod asks for by its runtime class. *runtimeclasses.Classes does it for a node of a
+// cluster, runtimeclasses.ByName for others.
+type RuntimeClasses interface {
+	// Use says that a pod names what its spec names, from now on, and Forget that it is gone.
+	Use(pod *v1.Pod)
+	Forget(uid types.UID)
+	// Handler returns the handler, empty for the runtime's default. It fails with a *runtimeclasses.UnknownError while nobody can say.
+	Handler(ctx context.Context, pod *v1.Pod) (string, error)
+}
 
 // handler is the runtime's handler that a pod asks for, by its runtime class, and the IDs of its user namespace. The runtime
 // says what it has: it is asked for the pods that ask for something. It fails with an *UnsupportedError when the runtime has
 // no such handler, or one without user namespaces. The handler of a pod without a runtime class is empty.
 func (s *podSync) handler(ctx context.Context) (handler string, ids containerspec.IDs, err error) {
-	if s.pod.Spec.RuntimeClassName != nil {
-		handler = *s.pod.Spec.RuntimeClassName
+	if handler, err = s.m.cfg.RuntimeClasses.Handler(ctx, s.pod); err != nil {
+		had := s.observed.GetSandboxes() // the newest first
+		if len(had) == 0 || !errors.As(err, new(*runtimeclasses.UnknownError)) {
+			return "", ids, err
+		}
+		handler = had[0].GetRuntimeHandler() // a pod that ran here goes on while the API server is away, also after a reboot
 	}
 	if handler == "" && !ownUsers(s.pod) {
 		return "", ids, nil
@@ -26,7 +43,7 @@ func (s *podSync) handler(ctx context.Context) (handler string, ids containerspe
 	if err != nil {
 		return "", ids, fmt.Errorf("handlers of the runtime: %w", err)
 	}
-	features, err := featuresOf(status.GetRuntimeHandlers(), handler)
+	features, err := featuresOf(status.GetRuntimeHandlers(), handler, runtimeclasses.ClassOf(s.pod))
 	if err != nil {
 		return "", ids, err
 	}
@@ -44,8 +61,9 @@ func (s *podSync) handler(ctx context.Context) (handler string, ids containerspe
 	return handler, ids, err
 }
 
-// featuresOf is what a handler can do. A runtime that names no handlers is left to judge the name by itself.
-func featuresOf(handlers []*runtimeapi.RuntimeHandler, name string) (*runtimeapi.RuntimeHandlerFeatures, error) {
+// featuresOf is what a handler can do, which a pod asks for by a class. A runtime that names no handlers is left to judge the name by
+// itself.
+func featuresOf(handlers []*runtimeapi.RuntimeHandler, name, class string) (*runtimeapi.RuntimeHandlerFeatures, error) {
 	var names []string
 	for _, h := range handlers {
 		if h.GetName() == name {
@@ -59,10 +77,14 @@ func featuresOf(handlers []*runtimeapi.RuntimeHandler, name string) (*runtimeapi
 		return nil, nil
 	}
 	slices.Sort(names)
+	asks := ""
+	if class != name {
+		asks = fmt.Sprintf(", which the runtimeclass %q asks for", class)
+	}
 	return nil, &UnsupportedError{
 		Field: "spec.runtimeClassName",
-		Message: fmt.Sprintf("the runtime has no handler named %q; it has %s: name one of these, or give the runtime such a handler",
-			name, strings.Join(names, ", ")),
+		Message: fmt.Sprintf("the runtime has no handler named %q%s; it has %s: name one of these, or give the runtime such a handler",
+			name, asks, strings.Join(names, ", ")),
 	}
 }
 

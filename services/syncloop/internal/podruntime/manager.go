@@ -23,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/objects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtimeclasses"
 	"github.com/quartet-node/quartet/services/syncloop/internal/startgate"
 )
 
@@ -63,6 +64,9 @@ func New(cfg Config) *Manager {
 	if cfg.Objects == nil {
 		cfg.Objects = objects.None{}
 	}
+	if cfg.RuntimeClasses == nil {
+		cfg.RuntimeClasses = runtimeclasses.ByName{}
+	}
 	kubelet := cfg.Kubelet
 	puller := images.Config{
 		Calls:  cri.NewCaller(cfg.Tracer, cmp.Or(kubelet.ImageServiceEndpoint, kubelet.ContainerRuntimeEndpoint)),
@@ -98,6 +102,7 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 		return Result{}, err
 	}
 	m.cfg.Objects.Use(pod) // before any is asked for, so that no change is missed
+	m.cfg.RuntimeClasses.Use(pod)
 	m.cfg.Volumes.Want(ctx, pod)
 	facts := decide.Facts{Now: m.cfg.Clock.Now(), Liveness: m.cfg.Liveness, Startup: m.cfg.Startup, Logged: func(container string) int {
 		return nextInLogs(filepath.Join(containerspec.LogDir(m.cfg.PodLogsDir, pod), container))

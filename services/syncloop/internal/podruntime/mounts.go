@@ -15,6 +15,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtimeclasses"
 	"github.com/quartet-node/quartet/services/syncloop/internal/subpath"
 )
 
@@ -98,15 +99,11 @@ func asksForRecursiveReadOnly(m v1.VolumeMount) bool {
 
 // hasRecursiveReadOnly tells whether the runtime's handler of the pod can mount recursively read-only.
 func (s *podSync) hasRecursiveReadOnly(ctx context.Context) (bool, error) {
-	handler := ""
-	if s.pod.Spec.RuntimeClassName != nil {
-		handler = *s.pod.Spec.RuntimeClassName
-	}
 	said, err := s.rt.status(ctx)
 	if err != nil {
 		return false, fmt.Errorf("handlers of the runtime: %w", err)
 	}
-	features, err := featuresOf(said.GetRuntimeHandlers(), handler)
+	features, err := featuresOf(said.GetRuntimeHandlers(), s.sandbox.handler, runtimeclasses.ClassOf(s.pod))
 	return features.GetRecursiveReadOnlyMounts(), err
 }
 

@@ -23,6 +23,8 @@ type sandbox struct {
 	id     string
 	ids    containerspec.IDs
 	config *runtimeapi.PodSandboxConfig
+	// handler is the runtime's that it is of, empty for the default.
+	handler string
 	// ips gives the pod's addresses, asking the runtime the first time when pleg has not seen them yet.
 	ips func(context.Context) ([]string, error)
 }
@@ -39,7 +41,9 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 			return err
 		}
 		s.inCgroup(config)
-		s.sandbox = sandbox{id: s.actions.SandboxID, ids: ids, config: config, ips: s.ips(s.actions.SandboxID, s.observed.GetIps())}
+		s.sandbox = sandbox{
+			id: s.actions.SandboxID, ids: ids, config: config, handler: s.handlerOf(s.actions.SandboxID), ips: s.ips(s.actions.SandboxID, s.observed.GetIps()),
+		}
 		return nil
 	}
 	s.m.learnNode(ctx)
@@ -81,8 +85,18 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	}
 	s.m.cfg.Logger.InfoContext(ctx, "created a sandbox", telemetry.KeyPod, podName(s.pod), telemetry.KeySandboxID, id,
 		telemetry.KeyCause, s.actions.SandboxCause)
-	s.sandbox = sandbox{id: id, ids: ids, config: config, ips: s.ips(id, nil)}
+	s.sandbox = sandbox{id: id, ids: ids, config: config, handler: handler, ips: s.ips(id, nil)}
 	return nil
+}
+
+// handlerOf is the handler of a sandbox that is there; empty for the default.
+func (s *podSync) handlerOf(id string) string {
+	for _, there := range s.observed.GetSandboxes() {
+		if there.GetId() == id {
+			return there.GetRuntimeHandler()
+		}
+	}
+	return ""
 }
 
 // runSandbox makes the sandbox when it is its turn. The handler of a pod without a runtime class is empty.

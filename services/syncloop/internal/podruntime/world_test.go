@@ -165,7 +165,7 @@ func (n *node) observe(pod *v1.Pod) *lifecyclev1.PodStatus {
 		s := response.GetStatus()
 		sandbox := &lifecyclev1.Sandbox{
 			Id: s.GetId(), Attempt: s.GetMetadata().GetAttempt(), CreatedAt: timestamppb.New(time.Unix(0, s.GetCreatedAt())),
-			State: lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY, Labels: s.GetLabels(), Annotations: s.GetAnnotations(),
+			State: lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY, Labels: s.GetLabels(), Annotations: s.GetAnnotations(), RuntimeHandler: s.GetRuntimeHandler(),
 			HostNetwork: s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
 		}
 		if s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {

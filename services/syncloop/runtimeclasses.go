@@ -1,0 +1,24 @@
+package main
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtimeclasses"
+	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+)
+
+// runtimeClassesOf has the runtime classes that pods name from the API server; on a node that is standalone their names are those of
+// handlers, and run is nil. A pod that waits for its class is looked at when that comes.
+func runtimeClassesOf(e *engine, to connections) (classes podruntime.RuntimeClasses, run func(context.Context) error) {
+	if to.cluster == nil {
+		return runtimeclasses.ByName{}, nil
+	}
+	known := runtimeclasses.New(runtimeclasses.Config{
+		Client: to.cluster.Node, Changed: func(uid types.UID) { e.pool.Poke(uid, worker.Cause{Kind: worker.CauseConfig}) }, Clock: clock.RealClock{},
+	})
+	return known, known.Run
+}

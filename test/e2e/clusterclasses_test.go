@@ -1,0 +1,99 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/livenode"
+)
+
+// wantRuntimeClasses checks, on the node of a cluster in which the namespace e2e is, that a pod runs by the handler of its RuntimeClass
+// with the overhead that the API server has written into it, waits for a class that is gone and says so, also after a kill of syncloop,
+// and needs no API server once it runs.
+func wantRuntimeClasses(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	name, admin := nodeName(t), c.Client(t)
+	createClass(t, admin, "sealed")
+	if _, err := admin.CoreV1().Pods("e2e").Create(t.Context(), classedPod(name, "sealed"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// An API server takes no pod of a class that it does not have, so the class goes before the pod comes to the node.
+	if err := admin.NodeV1().RuntimeClasses().Delete(t.Context(), "sealed", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	binding := &v1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "classed-" + name, Namespace: "e2e"}, Target: v1.ObjectReference{Kind: "Node", Name: name}}
+	if err := admin.CoreV1().Pods("e2e").Bind(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waits := func(p *v1.Pod) bool {
+		return p != nil && p.Status.Phase == v1.PodPending && p.Status.Reason == "FailedCreatePodSandBox" &&
+			strings.Contains(p.Status.Message, `runtimeclass.node.k8s.io "sealed" not found`)
+	}
+	await(t, "classed", "waiting for its class", waits)
+	awaitThat(t, "an event says so", func() bool {
+		out, err := node.Command(t.Context(), "describe", "pod", "e2e/classed-"+name)
+		return err == nil && strings.Contains(out, "FailedCreatePodSandBox") && strings.Contains(out, `Failed to create pod sandbox: runtimeclass.node.k8s.io "sealed" not found`)
+	})
+	old := pid(t, "syncloop")
+	kill(t, "syncloop")
+	awaitNewPID(t, "syncloop", old)
+	await(t, "classed", "waiting for its class again", waits)
+	createClass(t, admin, "sealed")
+	p := await(t, "classed", "Ready", ready)
+	limit, err := livenode.ReadCgroup(node.PodCgroup(p), "memory.limit_in_bytes", "memory.max")
+	if want := fmt.Sprint((64 + 16) << 20); err != nil || limit != want {
+		t.Errorf("the pod's cgroup has %s bytes of memory, error %v; want %s, those of its container and the overhead", limit, err, want)
+	}
+
+	c.APIServer.Kill(t)
+	old = pid(t, "syncloop")
+	kill(t, "syncloop")
+	awaitNewPID(t, "syncloop", old)
+	if err := syscall.Kill(processOf(t, bare(p)), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "classed", "Ready again, without an API server", func(p *v1.Pod) bool {
+		return ready(p) && p.Status.ContainerStatuses[0].RestartCount == 1
+	})
+	c.APIServer.Start(t)
+	if err := admin.CoreV1().Pods("e2e").Delete(t.Context(), "classed-"+name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
+		t.Fatal(err)
+	}
+	awaitGone(t, "classed")
+}
+
+// createClass creates a RuntimeClass of the handler that the node's runtime has, with an overhead.
+func createClass(t *testing.T, admin kubernetes.Interface, name string) {
+	t.Helper()
+	class := &nodev1.RuntimeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: "runc",
+		Overhead: &nodev1.Overhead{PodFixed: v1.ResourceList{v1.ResourceCPU: resource.MustParse("100m"), v1.ResourceMemory: resource.MustParse("16Mi")}},
+	}
+	if _, err := admin.NodeV1().RuntimeClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// classedPod is a pod of a class that is on no node yet, named as a static one of a node would be.
+func classedPod(node, class string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "classed-" + node, Namespace: "e2e"},
+		Spec: v1.PodSpec{
+			RuntimeClassName: &class, TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false),
+			Containers: []v1.Container{{
+				Name: "main", Image: image, Args: []string{"sleep"}, ImagePullPolicy: v1.PullIfNotPresent,
+				Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m"), v1.ResourceMemory: resource.MustParse("64Mi")}},
+			}},
+		},
+	}
+}
