@@ -28,7 +28,7 @@ KUBERNETES := k8s.io/kubernetes
 KUBERNETES_VERSION = $(shell sed -n 's|.*$(KUBERNETES) \(v[^ ]*\).*|\1|p' tools/kube/go.mod)
 KUBERNETES_FLAGS = -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)"
 # What a cluster for tests consists of. All but etcd are one program, which does what it is called.
-KUBERNETES_PROGRAMS := $(addprefix $(TOOLS)/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubeadm)
+KUBERNETES_PROGRAMS := $(addprefix $(TOOLS)/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubeadm metrics-server)
 CLUSTER := $(TOOLS)/etcd $(KUBERNETES_PROGRAMS)
 # The same as images, for a control plane of static pods: examples/controlplane.
 CONTROL_PLANE_IMAGES := $(BIN)/images/kubernetes.tar $(BIN)/images/etcd.tar

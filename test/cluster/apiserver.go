@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 )
 
@@ -17,6 +16,9 @@ const apiServerName = "kube-apiserver"
 
 // nodeClient is the user that the API server is for the nodes, when somebody asks it for a log or runs a program in a container.
 const nodeClient = "kube-apiserver-kubelet-client"
+
+// frontProxyClient is the user that the API server is for servers behind it, which believe it whom it asks for.
+const frontProxyClient = "front-proxy-client"
 
 // newAPIServer writes the API server's certificates and keys, and makes it ready to be started.
 func (c *Cluster) newAPIServer(binDir string, o options) (*Server, error) {
@@ -32,10 +34,19 @@ func (c *Cluster) newAPIServer(binDir string, o options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	file := func(name string) string { return filepath.Join(c.dir, name) }
+	frontProxy, err := newAuthority()
+	if err != nil {
+		return nil, err
+	}
+	toServers, err := frontProxy.client(frontProxyClient, nil)
+	if err != nil {
+		return nil, err
+	}
+	file := c.file
 	for name, content := range map[string][]byte{
 		"ca.crt": c.authority.pem, "serving.crt": serving.cert, "serving.key": serving.key, "service-accounts.key": signing,
 		"to-nodes.crt": toNodes.cert, "to-nodes.key": toNodes.key,
+		"front-proxy-ca.crt": frontProxy.pem, "front-proxy.crt": toServers.cert, "front-proxy.key": toServers.key,
 	} {
 		if err := os.WriteFile(file(name), content, 0o600); err != nil {
 			return nil, fmt.Errorf("write a file of the API server: %w", err)
@@ -56,6 +67,11 @@ func (c *Cluster) newAPIServer(binDir string, o options) (*Server, error) {
 		"--service-account-signing-key-file=" + file("service-accounts.key"), "--service-cluster-ip-range=10.96.0.0/16",
 		// The service "kubernetes" has no endpoints: a loopback address may be none.
 		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
+		// It tells a server behind it, such as metrics-server, by these who asks.
+		"--requestheader-client-ca-file=" + file("front-proxy-ca.crt"), "--requestheader-allowed-names=" + frontProxyClient,
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + file("front-proxy.crt"), "--proxy-client-key-file=" + file("front-proxy.key"),
 	}
 	if !o.serviceAccounts {
 		args = append(args, "--disable-admission-plugins=ServiceAccount")

@@ -235,10 +235,15 @@ func (c *Cluster) saveKubeconfig(path, url, user string, groups []string) error 
 	if err != nil {
 		return err
 	}
+	return c.saveCredentials(path, url, &clientcmdapi.AuthInfo{ClientCertificateData: cert.cert, ClientKeyData: cert.key})
+}
+
+// saveCredentials writes a kubeconfig with what shows who somebody is.
+func (c *Cluster) saveCredentials(path, url string, credentials *clientcmdapi.AuthInfo) error {
 	const name = "test"
 	config := clientcmdapi.NewConfig()
 	config.Clusters[name] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: c.authority.pem}
-	config.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: cert.cert, ClientKeyData: cert.key}
+	config.AuthInfos[name] = credentials
 	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	config.CurrentContext = name
 	if err := clientcmd.WriteToFile(*config, path); err != nil {

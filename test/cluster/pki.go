@@ -57,13 +57,13 @@ func newAuthority() (*authority, error) {
 	return &authority{cert: cert, key: key, pem: encode("CERTIFICATE", der)}, nil
 }
 
-// serving is a certificate for a server on the loopback interface.
-func (a *authority) serving() (pair, error) {
+// serving is a certificate for a server on the loopback interface, which has more names.
+func (a *authority) serving(names ...string) (pair, error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		DNSNames:    []string{"localhost", "kubernetes.default.svc"},
+		DNSNames:    append([]string{"localhost", "kubernetes.default.svc"}, names...),
 	})
 }
 

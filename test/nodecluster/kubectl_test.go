@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ func TestKubectl(t *testing.T) {
 	const ns = "kubectl"
 	admin := space(t, ns)
 	runPod(t, admin, ns, "web", "serve", "-every", "1s")
+	whole.MetricsServer(t) // what it knows, "top" asks at the end
 
 	t.Run("logs", func(t *testing.T) {
 		if out := kubectl(t, "logs", "-n", ns, "web"); !strings.Contains(out, "hello") {
@@ -75,19 +77,39 @@ func TestKubectl(t *testing.T) {
 			return len(status) == 1 && status[0].Name == "looks" && status[0].State.Running != nil
 		})
 	})
-	t.Run("top", func(t *testing.T) {
-		// metrics-server is in no module that is here: what it would read is asked for by way of the API server.
-		var out string
-		awaitThat(t, "the usage of the pod is there", func() bool {
-			out = kubectl(t, "get", "--raw", "/api/v1/nodes/"+nodeName+"/proxy/metrics/resource")
-			return strings.Contains(out, `container_memory_working_set_bytes{container="main",namespace="kubectl",pod="web"}`)
-		})
-		for _, want := range []string{"node_cpu_usage_seconds_total", "node_memory_working_set_bytes", `pod_cpu_usage_seconds_total{namespace="kubectl",pod="web"}`} {
-			if !strings.Contains(out, want) {
-				t.Errorf("what metrics-server reads lacks %s", want)
-			}
+	t.Run("top", top)
+}
+
+// top: what metrics-server reads of the node, by a token that the node asks the API server about, kubectl shows as figures that can be.
+func top(t *testing.T) {
+	const ns = "kubectl"
+	amount := func(text string) int {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Error(err)
 		}
+		return n
+	}
+	var found []string
+	awaitThat(t, "kubectl top shows the node", func() bool {
+		out := kubectlOrError(t.Context(), "top", "node", nodeName, "--no-headers")
+		found = regexp.MustCompile(`^` + nodeName + `\s+(\d+)m\s+(\d+)%\s+(\d+)Mi\s+(\d+)%\s*$`).FindStringSubmatch(out)
+		return found != nil
 	})
+	if used, share := amount(found[3]), amount(found[4]); used < 10 || share < 1 || share > 100 {
+		t.Errorf("the node uses %d MiB of its memory, %d %%", used, share)
+	}
+	awaitThat(t, "kubectl top shows the pod", func() bool {
+		out := kubectlOrError(t.Context(), "top", "pod", "-n", ns, "web", "--containers", "--no-headers")
+		found = regexp.MustCompile(`(?m)^web\s+main\s+(\d+)m\s+(\d+)Mi\s*$`).FindStringSubmatch(out)
+		return found != nil
+	})
+	if cpu, memory := amount(found[1]), amount(found[2]); cpu > 1000 || memory < 1 || memory > 200 {
+		t.Errorf("the container that serves a page uses %d m of processors and %d MiB", cpu, memory)
+	}
+	if out := kubectl(t, "top", "pod", "-n", ns, "--sum", "--no-headers"); !strings.Contains(out, "web") {
+		t.Errorf("the pods of the namespace: %s", out)
+	}
 }
 
 // output is what a program has printed until now.

@@ -1,5 +1,5 @@
-// Command kube is the programs of a Kubernetes cluster in one: kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and
-// kubeadm. It is the one whose name it is called by, or whose name is its first argument:
+// Command kube is the programs of a Kubernetes cluster in one: kube-apiserver, kube-controller-manager, kube-scheduler, kubectl,
+// kubeadm and metrics-server. It is the one whose name it is called by, or whose name is its first argument:
 //
 //	ln -s kube kubectl && ./kubectl version
 //	./kube kube-scheduler --help
@@ -17,6 +17,7 @@ import (
 	_ "time/tzdata" // time zones of cron jobs, for an image that has none
 
 	"github.com/spf13/cobra"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // ways to log in that a kubeconfig names
 	"k8s.io/component-base/cli"
 	"k8s.io/component-base/logs"
@@ -30,6 +31,7 @@ import (
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
 	kubeadmerrors "k8s.io/kubernetes/cmd/kubeadm/app/util/errors"
+	metricsserver "sigs.k8s.io/metrics-server/cmd/metrics-server/app"
 )
 
 func main() { os.Exit(run()) }
@@ -40,7 +42,10 @@ func run() int {
 		"kube-apiserver":          server(apiserver.NewAPIServerCommand),
 		"kube-controller-manager": server(controllermanager.NewControllerManagerCommand),
 		"kube-scheduler":          server(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
-		"kubectl":                 kubectl,
+		"metrics-server": server(func() *cobra.Command {
+			return metricsserver.NewMetricsServerCommand(genericapiserver.SetupSignalHandler())
+		}),
+		"kubectl": kubectl,
 		"kubeadm": func() int {
 			kubeadmerrors.HandleError(kubeadm.Run()) // ends with the error's code, if there is one
 			return 0
