@@ -27,36 +27,27 @@ var supported = []string{
 	"evictionMaxPodGracePeriod",
 	// nodestatus
 	"evictionHard", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
-	"nodeLeaseDurationSeconds", "nodeStatusMaxImages", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "podCIDR", "podsPerCore", "providerID", "registerNode", "registerWithTaints", "rotateCertificates", "systemReserved",
+	"nodeLeaseDurationSeconds", "nodeStatusMaxImages", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "podCIDR", "podsPerCore", "providerID", "registerNode", "registerWithTaints", "rotateCertificates",
+	"shutdownGracePeriod", "shutdownGracePeriodByPodPriority", "shutdownGracePeriodCriticalPods", "systemReserved",
 }
 
-// owners says which service would act on a field that none acts on; syncloop where it says nothing.
-var owners = map[string]Service{
-	"shutdownGracePeriod":              NodeStatus,
-	"shutdownGracePeriodByPodPriority": NodeStatus,
-	"shutdownGracePeriodCriticalPods":  NodeStatus,
-}
-
-// unsupported lists the fields that the file sets to something, that a service would act on and that it does not act on.
+// unsupported lists the fields that the file sets to something and that no service acts on. They would be syncloop's, which names them.
 func (d Decoded) unsupported(service Service) []string {
+	if service != SyncLoop {
+		return nil
+	}
 	var names []string
 	for field := range d.index {
 		if strings.ContainsAny(field, ".[") || slices.Contains(supported, field) || d.empty[field] {
 			continue
 		}
-		owner, ok := owners[field]
-		if !ok {
-			owner = SyncLoop
-		}
-		if owner == service {
-			names = append(names, field)
-		}
+		names = append(names, field)
 	}
 	slices.SortFunc(names, func(a, b string) int { return d.index[a] - d.index[b] })
 	for i, name := range names {
 		names[i] = fmt.Sprintf("%s:%d: %s", d.file, d.index[name], name)
 	}
-	if field := "enforceNodeAllocatable"; service == SyncLoop && d.index.has(field) {
+	if field := "enforceNodeAllocatable"; d.index.has(field) {
 		for _, name := range unsupportedEnforcements(&d.Kubelet) {
 			names = append(names, fmt.Sprintf("%s:%d: %s: %s", d.file, d.index[field], field, name))
 		}

@@ -83,7 +83,15 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 	if node.events, err = nodeEventsOf(cfg, previous.Node, logger, registry); err != nil {
 		return err
 	}
-	heart := heartbeat.New(heartbeat.Config{
+	var heart *heartbeat.Heart
+	shutdowns, err := shutdownOf(cfg, to, health, registry, func(message string) {
+		heart.Look()
+		node.events.shutdown(message)
+	}, logger)
+	if err != nil {
+		return err
+	}
+	heart = heartbeat.New(heartbeat.Config{
 		Settings: settings, Period: cfg.Kubelet.NodeStatusUpdateFrequency.Duration,
 		AskPLEG:     heartbeat.AskPLEG(to.pleg, cfg.Peers.PLEG),
 		AskSyncLoop: heartbeat.AskSyncLoop(to.syncloop, cfg.Peers.SyncLoop),
@@ -91,7 +99,7 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 		ListImages:  heartbeat.AskImages(to.syncloop),
 		ReadMachine: facts.ReadMachine,
 		ReadNow:     func() (facts.Readings, error) { return facts.ReadNow(cfg.RootDir) },
-		Previous:    previous, Publish: node.computed,
+		Previous:    previous, Publish: node.computed, ShuttingDown: shutdowns.ShuttingDown,
 		Save:   func(state nodeobject.State) error { return checkpoint.Save(cfg.StateDir, state) },
 		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry),
 	})
@@ -108,6 +116,14 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 	}
 	group.Go(func() error { return node.events.run(ctx) })
 	group.Go(func() error { return heart.Run(ctx) })
+	if shutdowns != nil {
+		group.Go(func() error {
+			if err := shutdowns.Run(ctx); ctx.Err() == nil {
+				return err
+			}
+			return nil
+		})
+	}
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
 			Address: cfg.MetricsListen, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: logger,

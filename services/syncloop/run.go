@@ -181,6 +181,9 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if err != nil {
 		return nil, err
 	}
+	if err := book.Booted(boot); err != nil {
+		return nil, err
+	}
 	ends, err := endings.Open(endings.Config{Dir: filepath.Join(cfg.StateDir, "endings"), Boot: boot, Now: boottime.Now})
 	if err != nil {
 		return nil, err
@@ -249,7 +252,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	e.stats = e.newStats()
 	e.server = engineserver.New(engineserver.Config{
 		Store: e.store, Workers: e.pool, Probes: e.probes.Describe, Volumes: e.volumes.Describe, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
-		Evicter: evicter, Readings: e.stats.Readings,
+		Evicter: evicter, Shutdown: shutdownOf(e, book, boot), Readings: e.stats.Readings,
 	})
 	if e.logs, err = containerLogsOf(ctx, cfg, e.store, runtime, e.counts, tel.Logger); err != nil {
 		return nil, err

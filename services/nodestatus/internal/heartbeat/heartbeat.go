@@ -40,6 +40,8 @@ type Config struct {
 	// ReadMachine and ReadNow read the machine.
 	ReadMachine func() (facts.Machine, error)
 	ReadNow     func() (facts.Readings, error)
+	// ShuttingDown tells whether the machine is about to go down; nil when nobody knows. Look has the heart ask.
+	ShuttingDown func() bool
 	// Previous is the Node that was remembered from before this process began; the zero value when there is none.
 	Previous nodeobject.State
 	// Publish gets every Node, one after the other.
@@ -148,9 +150,10 @@ func (h *Heart) beat() {
 	}
 	h.complain(err)
 	pleg, syncloop := h.ask(peerPLEG, h.pleg), h.ask(peerSyncLoop, h.syncloop)
+	shuttingDown := h.cfg.ShuttingDown != nil && h.cfg.ShuttingDown()
 	state := nodeobject.Build(nodeobject.Input{
 		Settings: h.cfg.Settings, Machine: *h.machine, Readings: readings, PLEG: pleg, SyncLoop: syncloop, Images: h.images.images(),
-		Previous: h.previous, StartedAt: h.startedAt, Now: h.cfg.Clock.Now(),
+		ShuttingDown: shuttingDown, Previous: h.previous, StartedAt: h.startedAt, Now: h.cfg.Clock.Now(),
 	})
 	h.report(state.Node)
 	h.previous = state
@@ -160,6 +163,14 @@ func (h *Heart) beat() {
 	h.mu.Unlock()
 	h.cfg.Metrics.beat(state, h.cfg.Clock.Now(), h.cfg.Clock.Since(began))
 	h.save(state)
+}
+
+// Look has the Node computed anew now. It does not wait.
+func (h *Heart) Look() {
+	select {
+	case h.changed <- struct{}{}:
+	default:
+	}
 }
 
 // ask returns what is known of a peer, and says it in the health and the metrics.

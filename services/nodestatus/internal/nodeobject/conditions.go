@@ -22,6 +22,9 @@ const (
 	runtimePatience = 30 * time.Second
 )
 
+// shuttingDown is what the condition Ready says while the machine is being shut down: the kubelet's words.
+const shuttingDown = "node is shutting down"
+
 // PeerState is what is known of a peer.
 type PeerState int
 
@@ -103,7 +106,10 @@ func ready(in Input) v1.NodeCondition {
 	before := previous(in, v1.NodeReady)
 	wasReady := before != nil && before.Status == v1.ConditionTrue
 	var reasons []string
-	bear := wasReady
+	bear := wasReady && !in.ShuttingDown
+	if in.ShuttingDown {
+		reasons = append(reasons, shuttingDown)
+	}
 	for _, peer := range []Peer{in.PLEG, in.SyncLoop} {
 		if peer.State == PeerHealthy {
 			continue

@@ -90,6 +90,8 @@ type Input struct {
 	PLEG, SyncLoop Peer
 	// Images are those on the node; nil when syncloop has not said.
 	Images []Image
+	// ShuttingDown is true when the machine is about to go down and the pods are ended before.
+	ShuttingDown bool
 	// Previous is what Build returned last time, or before the process was restarted; the zero value when there is none.
 	Previous State
 	// StartedAt is when this process began to ask its peers.
@@ -104,12 +106,14 @@ type State struct {
 	Node *v1.Node
 	// Eviction is what has run short.
 	Eviction eviction.State
+	// ShuttingDown is that of the Input.
+	ShuttingDown bool
 }
 
 // Build makes the Node. It changes nothing that it was given.
 func Build(in Input) State {
 	capacity := capacityOf(in.Settings, in.Machine, in.Readings)
-	state := State{Eviction: eviction.Step(in.Settings.Thresholds, in.Previous.Eviction, readings(in), in.Now)}
+	state := State{Eviction: eviction.Step(in.Settings.Thresholds, in.Previous.Eviction, readings(in), in.Now), ShuttingDown: in.ShuttingDown}
 	node := &v1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: in.Settings.Name, Labels: labels(in), CreationTimestamp: metav1.NewTime(in.Now).Rfc3339Copy()},

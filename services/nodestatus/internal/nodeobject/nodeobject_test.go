@@ -167,6 +167,21 @@ func TestReady(t *testing.T) {
 	}
 }
 
+func TestANodeThatIsShuttingDownIsNotReady(t *testing.T) {
+	in := input(t)
+	in.ShuttingDown = true
+	in.Previous.Node = &v1.Node{Status: v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}}}
+	state := Build(in)
+	if got := condition(t, state, v1.NodeReady); got.Status != v1.ConditionFalse || got.Reason != "KubeletNotReady" || got.Message != "node is shutting down" || !state.ShuttingDown {
+		t.Errorf("got %s %s %q", got.Status, got.Reason, got.Message)
+	}
+	// What else is wrong is said, too, and nothing is borne with.
+	in.PLEG = Peer{State: PeerAway, Reasons: []string{"pleg does not answer"}}
+	if got := condition(t, Build(in), v1.NodeReady); got.Status != v1.ConditionFalse || got.Message != "node is shutting down; pleg does not answer" {
+		t.Errorf("got %s %q", got.Status, got.Message)
+	}
+}
+
 func pressing(name string, available, threshold int64) []eviction.Signal {
 	return []eviction.Signal{{Name: name, Available: available, Threshold: threshold, Hard: true, At: start}}
 }

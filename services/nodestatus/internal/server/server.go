@@ -97,7 +97,7 @@ func (s *Server) put() error {
 		return fmt.Errorf("marshalling the Node: %w", err)
 	}
 	// Without an API server there is none that would have to have the Node.
-	node := &nodev1.Node{Node: data, Synced: s.standalone || s.registered != nil, Standalone: s.standalone}
+	node := &nodev1.Node{Node: data, Synced: s.standalone || s.registered != nil, Standalone: s.standalone, ShuttingDown: s.state.ShuttingDown}
 	for _, signal := range s.state.Eviction.Pressing {
 		node.EvictionSignals = append(node.EvictionSignals, &nodev1.EvictionSignal{
 			Signal: signal.Name, Available: signal.Available, Threshold: signal.Threshold, Hard: signal.Hard, ReadAt: timestamppb.New(signal.At),

@@ -312,6 +312,31 @@ func TestAStaticPodIsWrittenToItsMirror(t *testing.T) {
 	})
 }
 
+// TestAStaticPodThatLivesAgainSaysSo: after a shutdown of the machine the mirror pod says that it was ended for that.
+func TestAStaticPodThatLivesAgainSaysSo(t *testing.T) {
+	run(t, func(t *testing.T, r rig) {
+		static, mirror := pod("static"), pod("static")
+		mirror.UID, mirror.Status = "mirror", status(v1.PodFailed)
+		mirror.Status.Reason, mirror.Status.Message = "Terminated", "the machine"
+		mirror.Status.Conditions = []v1.PodCondition{{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet}}
+		r.SetMirror(static.UID, r.api.put(mirror))
+		r.Report(apistatus.Report{Pod: static, Static: true, Status: status(v1.PodRunning), MayRun: true})
+		synctest.Wait()
+		if got := r.api.get("static").Status; got.Phase != v1.PodRunning || got.Reason != "" || got.Message != "" || len(got.Conditions) != 0 {
+			t.Errorf("the mirror has %+v", got)
+		}
+		// A pod of the API server has ended for good.
+		own := pod("own")
+		own.Status = status(v1.PodFailed)
+		r.api.put(own)
+		r.Report(apistatus.Report{Pod: own, Status: status(v1.PodRunning), MayRun: true})
+		pass(time.Minute)
+		if got := r.api.get("own").Status.Phase; got != v1.PodFailed {
+			t.Errorf("the API server's own pod is %s", got)
+		}
+	})
+}
+
 // TestPodsTakeTurns: one that changes all the time is not written more often than the others.
 func TestPodsTakeTurns(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {

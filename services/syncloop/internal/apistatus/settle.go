@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -82,11 +83,12 @@ func (m *Manager) next(uid types.UID) (*task, error) {
 		return nil, nil
 	}
 	t := &task{object: *r.object, version: r.version, report: r.report, traced: r.failures < tracedTries}
-	computed := r.report.Status
+	has, computed := &r.object.status, r.report.Status
 	if r.report.Static {
 		computed = ofMirror(computed, r.object.generation)
+		has = ofAnotherLife(has, computed.Phase)
 	}
-	t.status = Merge(&r.object.status, computed, r.report.MayRun)
+	t.status = Merge(has, computed, r.report.MayRun)
 	var err error
 	if t.patch, err = Patch(string(t.object.uid), &t.object.status, &t.status); err != nil {
 		return nil, err
@@ -113,6 +115,18 @@ func ofMirror(status v1.PodStatus, generation int64) v1.PodStatus {
 	}
 	status.Conditions = conditions
 	return status
+}
+
+// ofAnotherLife returns the status of a mirror pod for the merge with that of its pod. A static pod that had ended and has not ended now
+// lives again, as after a shutdown of the machine: what was said of its end does not hold any more.
+func ofAnotherLife(has *v1.PodStatus, phase v1.PodPhase) *v1.PodStatus {
+	if !hasEnded(has.Phase) || hasEnded(phase) {
+		return has
+	}
+	again := *has
+	again.Phase, again.Reason, again.Message, again.StartTime = "", "", "", nil
+	again.Conditions = slices.DeleteFunc(slices.Clone(has.Conditions), func(c v1.PodCondition) bool { return c.Type == v1.DisruptionTarget })
+	return &again
 }
 
 // runs tells whether a status says of a container that it runs.

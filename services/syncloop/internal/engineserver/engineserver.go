@@ -44,6 +44,8 @@ type Config struct {
 	Volumes func(types.UID) []*enginev1.Volume
 	Health  func() loop.Health
 	Evicter Evicter
+	// Shutdown ends pods before the machine goes down.
+	Shutdown Shutdown
 	// Readings says what is left of the node: (*podstats.Stats).Readings. Nil tells of nothing.
 	Readings func() []*enginev1.SignalReading
 	// Events are those of the pods: (*podevents.Recorder).Stream.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +34,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/shutdown"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
 
@@ -56,6 +58,8 @@ type rig struct {
 	book   *evictions.Book
 	images *images
 	health loop.Health
+	// unsent is how many pods have a status that the API server does not have.
+	unsent atomic.Int64
 	client enginev1.EngineServiceClient
 }
 
@@ -80,7 +84,10 @@ func start(t *testing.T) *rig {
 	server := engineserver.New(engineserver.Config{
 		Store: r.store, Workers: r.pool, Probes: func(uid types.UID) []*enginev1.Probe { return []*enginev1.Probe{{Container: "of " + string(uid)}} }, Health: func() loop.Health { return r.health }, Events: events.Stream(),
 		Evicter: &engineserver.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: metrics.New(nil), Events: events},
-		Images:  func() (internalapi.ImageManagerService, error) { return r.images, nil },
+		Shutdown: shutdown.New(shutdown.Config{
+			Store: r.store, Book: r.book, Workers: r.pool, Boot: "this one", Unsent: func() int { return int(r.unsent.Load()) }, Clock: clock.RealClock{},
+		}),
+		Images: func() (internalapi.ImageManagerService, error) { return r.images, nil },
 	})
 	address := "unix://" + filepath.Join(dir, "s.sock")
 	ready, done := make(chan struct{}), make(chan error, 1)

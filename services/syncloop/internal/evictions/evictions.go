@@ -76,6 +76,28 @@ func (b *Book) Put(uid types.UID, e podstore.Eviction) error {
 	})
 }
 
+// PutAll is Put for many at once.
+func (b *Book) PutAll(evictions map[types.UID]podstore.Eviction) error {
+	return b.change(func(entries map[types.UID]podstore.Eviction) bool {
+		before := len(entries)
+		for uid, e := range evictions {
+			if _, known := entries[uid]; !known {
+				entries[uid] = e
+			}
+		}
+		return len(entries) > before
+	})
+}
+
+// Booted forgets the evictions that count for another boot of the machine than the one that is named.
+func (b *Book) Booted(boot string) error {
+	return b.change(func(entries map[types.UID]podstore.Eviction) bool {
+		before := len(entries)
+		maps.DeleteFunc(entries, func(_ types.UID, e podstore.Eviction) bool { return e.Boot != "" && e.Boot != boot })
+		return len(entries) < before
+	})
+}
+
 // Delete forgets an eviction; it does nothing when there is none.
 func (b *Book) Delete(uid types.UID) error {
 	if _, known := b.Get(uid); !known {

@@ -61,6 +61,32 @@ func TestAnEvictionThatIsNotOnDiskIsNotInTheBook(t *testing.T) {
 	}
 }
 
+func TestWhatCountsForOneBootIsForgottenInTheNext(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "evictions.json")
+	book := open(t, path)
+	if err := book.Put("before", podstore.Eviction{Reason: "Evicted"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := book.PutAll(map[types.UID]podstore.Eviction{"before": {Reason: "Terminated"}, "for-ever": {Reason: "Terminated"}, "static": {Reason: "Terminated", Boot: "one"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		boot string
+		want []types.UID
+	}{{"one", []types.UID{"before", "for-ever", "static"}}, {"two", []types.UID{"before", "for-ever"}}} {
+		again := open(t, path)
+		if err := again.Booted(test.boot); err != nil || !slices.Equal(again.UIDs(), test.want) {
+			t.Errorf("in boot %s there are %v, %v", test.boot, again.UIDs(), err)
+		}
+		if e, _ := again.Get("before"); e.Reason != "Evicted" {
+			t.Errorf("what was evicted before says %v", e)
+		}
+	}
+	if again := open(t, path); slices.Contains(again.UIDs(), "static") {
+		t.Error("it is still on disk")
+	}
+}
+
 func open(t *testing.T, path string) *evictions.Book {
 	t.Helper()
 	book, err := evictions.Open(path)

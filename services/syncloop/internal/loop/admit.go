@@ -20,6 +20,18 @@ import (
 // to give away. Without it they are let in by the rules that need no Node.
 const nodeGrace = 3 * time.Second
 
+// nodeWord is what nodestatus says of the node.
+type nodeWord struct {
+	node *v1.Node
+	// shuttingDown is true while the machine is about to go down.
+	shuttingDown bool
+}
+
+// shutdownRefusal is why a new pod is refused while the machine is about to go down, in the kubelet's words.
+func shutdownRefusal() *admission.Refusal {
+	return &admission.Refusal{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}
+}
+
 // followNode keeps what is known of the Node. What is known stays when nodestatus goes away.
 func (l *Loop) followNode(ctx context.Context) error {
 	if l.cfg.Node == nil {
@@ -40,7 +52,7 @@ func (l *Loop) followNode(ctx context.Context) error {
 				return
 			}
 			select {
-			case l.nodes <- node:
+			case l.nodes <- nodeWord{node: node, shuttingDown: c.New.GetShuttingDown()}:
 			case <-ctx.Done():
 			}
 		},
@@ -48,10 +60,14 @@ func (l *Loop) followNode(ctx context.Context) error {
 }
 
 // handleNode takes in the Node. The first word of it lets the pods go on that waited for it.
-func (l *Loop) handleNode(node *v1.Node) {
+func (l *Loop) handleNode(word nodeWord) {
 	first := l.node == nil
-	l.node = node
-	l.cfg.Mirrors.SetNode(node.UID)
+	l.node = word.node
+	l.cfg.Mirrors.SetNode(word.node.UID)
+	if l.shuttingDown != word.shuttingDown {
+		l.shuttingDown = word.shuttingDown
+		l.cfg.Logger.Info("whether new pods are refused, for the machine is being shut down, has changed", "shutting_down", l.shuttingDown)
+	}
 	if first && l.isOpen() {
 		l.startUnknown()
 	}
@@ -74,11 +90,14 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 	refusal := admission.Check(admission.Request{
 		Pod: d.pod, Static: metrics.IsStatic(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node, UnsafeSysctls: l.cfg.UnsafeSysctls,
 	})
+	if l.shuttingDown {
+		refusal = shutdownRefusal()
+	}
 	if refusal == nil {
 		d.admitted, d.behind = true, nil
 		return true
 	}
-	if l.preempt(cause, uid, d, refusal) {
+	if !l.shuttingDown && l.preempt(cause, uid, d, refusal) {
 		return false
 	}
 	d.refused = true

@@ -156,7 +156,7 @@ type Loop struct {
 	config    chan configEvent
 	lifecycle chan lifecycleEvent
 	gate      chan gateState
-	nodes     chan *v1.Node
+	nodes     chan nodeWord
 	leftovers chan []*v1.Pod
 	// lastTurn is when the loop last turned, as nanoseconds of the Unix epoch; 0 before the first turn.
 	lastTurn atomic.Int64
@@ -167,6 +167,8 @@ type Loop struct {
 	desired map[types.UID]*desiredPod
 	// node is the Node as it was told last; nil before.
 	node *v1.Node
+	// shuttingDown is true while the machine is about to go down.
+	shuttingDown bool
 	// sources says of each source whether it has spoken.
 	sources map[string]bool
 	// snapshot collects the pods of a snapshot that are new or changed, so that the oldest is dispatched first.
@@ -232,7 +234,7 @@ func New(cfg Config) *Loop {
 		desired: map[types.UID]*desiredPod{}, sources: map[string]bool{}, held: map[types.UID]worker.Cause{},
 		lifecycle: make(chan lifecycleEvent, lifecycleCapacity),
 		gate:      make(chan gateState, gateCapacity),
-		nodes:     make(chan *v1.Node),
+		nodes:     make(chan nodeWord),
 		leftovers: make(chan []*v1.Pod),
 	}
 	l.gateState.reason = "pleg has not been asked yet"
@@ -274,8 +276,8 @@ func (l *Loop) turn(ctx context.Context) error {
 			l.timed(metrics.EventProbe, func() { l.handleProbe(change) })
 		case state := <-l.gate:
 			l.timed(metrics.EventGate, func() { l.handleGate(state) })
-		case node := <-l.nodes:
-			l.timed(metrics.EventNode, func() { l.handleNode(node) })
+		case word := <-l.nodes:
+			l.timed(metrics.EventNode, func() { l.handleNode(word) })
 		case pods := <-l.leftovers:
 			l.timed(metrics.EventLeftovers, func() { l.handleLeftovers(pods) })
 		case <-due.C():

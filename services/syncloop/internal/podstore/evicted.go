@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Eviction is why a pod was ended by the node.
@@ -19,6 +20,8 @@ type Eviction struct {
 	Disruption string `json:"disruption,omitempty"`
 	// At is when that was decided; zero where Disruption is empty.
 	At time.Time `json:"at,omitzero"`
+	// Boot is the boot of the machine that this counts for; empty for one that counts for ever.
+	Boot string `json:"boot,omitempty"`
 }
 
 // apply puts an eviction into a status. Nothing of a pod of which nothing is left waits any more.
@@ -35,4 +38,13 @@ func (e *Eviction) apply(pod *v1.Pod, status *v1.PodStatus, left bool) {
 		Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: e.Disruption,
 		LastTransitionTime: metav1.NewTime(e.At).Rfc3339Copy(), ObservedGeneration: pod.Generation,
 	})
+}
+
+// IsGone tells whether nothing of a pod is left: nothing of it runs, and what it held of the machine is given back. So is one that
+// the store does not have, and one that was never begun.
+func (s *Store) IsGone(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[uid]
+	return e == nil || e.released || (!e.worked && isEmpty(s.observed[uid]))
 }

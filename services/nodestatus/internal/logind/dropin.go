@@ -1,0 +1,30 @@
+package logind
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/quartet-node/quartet/internal/statedir"
+)
+
+// DropIn is the file that has logind wait longer, at the place where logind reads it.
+const DropIn = "/etc/systemd/logind.conf.d/99-quartet.conf"
+
+// DropInText is what has to be in DropIn, so that logind waits for at least delay: whole seconds.
+func DropInText(delay time.Duration) string {
+	seconds := (delay + time.Second - 1) / time.Second
+	return fmt.Sprintf("# Quartet ends the pods of this node before the machine goes down: shutdownGracePeriod of its configuration.\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
+}
+
+// WriteDropIn writes a drop-in file and its directory. Its error names the file.
+func WriteDropIn(path string, delay time.Duration) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("the directory of logind's drop-in files: %w", err)
+	}
+	if err := statedir.WriteFileAtomic(path, []byte(DropInText(delay)), 0o644); err != nil {
+		return fmt.Errorf("have logind wait longer: %w", err)
+	}
+	return nil
+}
