@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/harness"
 	"github.com/quartet-node/quartet/test/livenode"
 )
@@ -50,17 +50,11 @@ func TestUpAndDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	state := filepath.Join(parent, strings.Repeat("deep", 20), "state")
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := freeport.Find()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	port := strconv.Itoa(free)
 	run := func(args ...string) string {
 		t.Helper()
 		out, err := exec.CommandContext(ctx, filepath.Join(bin, "quartet"), append(args, "--state-dir", state)...).CombinedOutput()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/process"
+	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
@@ -68,7 +68,10 @@ func StartNode(t testing.TB, c *Containerd) *Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
+	port, err := freeport.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
 	n := &Node{
 		Containerd: c, Layout: l, Manifests: l.Manifests(), URL: fmt.Sprintf("http://127.0.0.1:%d", port),
 		LogFile: filepath.Join(c.StateDir, nodeName+".log"), bin: bin,
@@ -236,21 +239,4 @@ func (n *Node) showLog(t testing.TB) {
 		return
 	}
 	t.Logf("harness: the end of the node's log:\n%s", log[max(0, len(log)-logTail):])
-}
-
-// freePort is a port that nobody listens on at this moment.
-func freePort(t testing.TB) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr, ok := listener.Addr().(*net.TCPAddr)
-	if !ok {
-		t.Fatalf("a TCP listener has the address %v", listener.Addr())
-	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return addr.Port
 }

@@ -13,12 +13,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -145,11 +147,8 @@ func start(binary string) (*Server, error) {
 
 // freeAddress is an address on which nobody listens now.
 func freeAddress() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("look for a free port: %w", err)
-	}
-	return listener.Addr().String(), listener.Close()
+	port, err := freeport.Find()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
 }
 
 // await returns when the query API answers and OTLP is accepted.

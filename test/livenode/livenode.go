@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/freeport"
 )
 
 // Image is the image of the example program, which the build makes.
@@ -80,24 +80,15 @@ func New(bin, purpose string) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := freeport.Find()
 	if err != nil {
 		return nil, err
 	}
-	return &Node{Layout: l, quartet: filepath.Join(bin, "quartet"), port: port}, nil
+	return &Node{Layout: l, quartet: filepath.Join(bin, "quartet"), port: strconv.Itoa(port)}, nil
 }
 
 // Port is the port of its read-only API.
 func (n *Node) Port() string { return n.port }
-
-func freePort() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	return port, errors.Join(err, listener.Close())
-}
 
 // Command runs the command line against the node, and returns what it printed on both streams. Its error has the
 // output too.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/livenode"
 	"github.com/quartet-node/quartet/test/require"
 )
@@ -209,14 +210,14 @@ func controlPlane(t *testing.T, dir string) *livenode.Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port, err := freePort()
+	port, err := freeport.Find()
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := filepath.Join(dir, "kubelet.yaml")
 	content, err := os.ReadFile(config)
 	if err == nil {
-		err = os.WriteFile(config, fmt.Appendf(content, "port: %d\n", port), 0o600)
+		err = os.WriteFile(config, fmt.Appendf(content, "port: %d\n%s", port, livenode.NoEviction), 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -9,13 +9,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
@@ -108,7 +108,7 @@ func newNode(dir, bin, name string) (*livenode.Node, error) {
 	if err := whole.SaveKubeconfig(kubeconfig, cluster.NodeUser(name), cluster.Nodes); err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := freeport.Find()
 	if err != nil {
 		return nil, err
 	}
@@ -135,19 +135,6 @@ fileCheckFrequency: 2s
 	}
 	n.Flags = []string{"--kubeconfig", kubeconfig, "--config", config, "--hostname-override", name}
 	return n, nil
-}
-
-// freePort is a port that nobody listens on at this moment.
-func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		return 0, err
-	}
-	address, ok := listener.Addr().(*net.TCPAddr)
-	if !ok {
-		return 0, fmt.Errorf("a TCP listener has the address %v", listener.Addr())
-	}
-	return address.Port, listener.Close()
 }
 
 func printLog() {
