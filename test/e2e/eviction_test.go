@@ -17,17 +17,28 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// evictionConfig evicts for the disk alone: what is left of the machine's memory is not the test's.
+// evictionConfig leaves 200m of the processors and 256 MiB of memory for pods, whatever the machine has, and evicts when 100 MiB of that
+// are left, or 400 MiB of the disk.
 const evictionConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-evictionHard: {nodefs.available: 400Mi}
-evictionPressureTransitionPeriod: 20s
+systemReserved: {cpu: %dm, memory: %dMi}
+evictionHard: {nodefs.available: 400Mi, memory.available: 100Mi}
+evictionPressureTransitionPeriod: %s
 volumeStatsAggPeriod: 1s
 `
 
-// TestThePodThatFillsTheDiskIsEvicted on a node of its own, all of which is on a small file system: the pod whose volume fills
-// it goes, the one that asks for what it uses stays, and the Node says that the disk is short until it has not been for a while.
-func TestThePodThatFillsTheDiskIsEvicted(t *testing.T) {
+// transition is how long a pressure is told after it was seen last.
+const transition = 15 * time.Second
+
+// small is a node of its own that has little of everything: all of it is on a small file system.
+type small struct {
+	*livenode.Node
+	t *testing.T
+}
+
+// newSmall starts one.
+func newSmall(t *testing.T) *small {
+	t.Helper()
 	own, err := livenode.New(livenode.Bin(), "evict")
 	if err != nil {
 		t.Fatal(err)
@@ -46,8 +57,13 @@ func TestThePodThatFillsTheDiskIsEvicted(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	var machine v1.Node
+	if err := json.Unmarshal([]byte(quartet(t, "get", "node", "-o", "json")), &machine); err != nil {
+		t.Fatal(err)
+	}
 	config := filepath.Join(state, "begin.yaml")
-	if err := os.WriteFile(config, []byte(evictionConfig), 0o600); err != nil {
+	text := fmt.Sprintf(evictionConfig, machine.Status.Capacity.Cpu().MilliValue()-200, machine.Status.Capacity.Memory().Value()>>20-256, transition)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	own.Flags = []string{"--config", config}
@@ -62,75 +78,126 @@ func TestThePodThatFillsTheDiskIsEvicted(t *testing.T) {
 	if err := own.Import(t.Context(), filepath.Join(livenode.Bin(), "images", "hello.tar")); err != nil {
 		t.Fatal(err)
 	}
-	apply := func(name, resources string) {
-		text := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: evict}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n"+
-			"  - {name: main, image: %q, args: [sleep], resources: %s, volumeMounts: [{name: data, mountPath: /data}]}\n  volumes: [{name: data, emptyDir: {}}]\n", name, image, resources)
-		if err := own.Place(name+".yaml", text); err != nil {
-			t.Fatal(err)
-		}
+	return &small{own, t}
+}
+
+// apply places a pod with a volume on the disk; more are fields of its spec, resources those of its container, args its arguments.
+func (s *small) apply(name, more, resources, args string) {
+	s.t.Helper()
+	text := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: evict}\nspec:\n  terminationGracePeriodSeconds: 1\n%s  containers:\n"+
+		"  - {name: main, image: %q, args: [%s], resources: %s, volumeMounts: [{name: data, mountPath: /data}]}\n  volumes: [{name: data, emptyDir: {}}]\n",
+		name, more, image, args, resources)
+	if err := s.Place(name+".yaml", text); err != nil {
+		s.t.Fatal(err)
 	}
-	find := func(name string) *v1.Pod {
-		pods, err := own.Pods(t.Context())
-		if err != nil {
-			return nil
-		}
-		for i := range pods {
-			if strings.HasPrefix(pods[i].Name, name+"-") {
-				return &pods[i]
-			}
-		}
+}
+
+// find is a pod as it is now; nil when there is none, or nobody says.
+func (s *small) find(name string) *v1.Pod {
+	pods, err := s.Pods(s.t.Context())
+	if err != nil {
 		return nil
 	}
-	condition := func() string {
-		out, err := own.Command(t.Context(), "get", "node", "-o", "json")
-		if err != nil {
-			return err.Error()
+	for i := range pods {
+		if strings.HasPrefix(pods[i].Name, name+"-") {
+			return &pods[i]
 		}
-		var shown v1.Node
-		if err := json.Unmarshal([]byte(out), &shown); err != nil {
-			return err.Error()
-		}
-		for _, c := range shown.Status.Conditions {
-			if c.Type == v1.NodeDiskPressure {
-				return string(c.Status)
-			}
-		}
-		return out
 	}
-	const asks = `{requests: {cpu: 10m, memory: 16Mi, ephemeral-storage: 8Mi}, limits: {cpu: 10m, memory: 16Mi, ephemeral-storage: 8Mi}}`
-	apply("modest", asks)
-	apply("greedy", "{}")
-	awaitThat(t, "both pods to be Ready", func() bool {
-		modest, greedy := find("modest"), find("greedy")
-		return modest != nil && greedy != nil && ready(modest) && ready(greedy)
-	})
-	awaitThat(t, "the disk to be well", func() bool { return condition() == "False" })
-	greedy := find("greedy")
-	full := filepath.Join(state, "root", "pods", string(greedy.UID), "volumes", "kubernetes.io~empty-dir", "data", "full")
+	return nil
+}
+
+// awaitReady waits for pods.
+func (s *small) awaitReady(names ...string) {
+	s.t.Helper()
+	for _, name := range names {
+		awaitThat(s.t, name+" to be Ready", func() bool { return ready(s.find(name)) })
+	}
+}
+
+// awaitFailed waits until a pod is ended for others, and returns it.
+func (s *small) awaitFailed(name string) *v1.Pod {
+	s.t.Helper()
+	awaitThat(s.t, name+" to be ended", func() bool { p := s.find(name); return p != nil && p.Status.Phase == v1.PodFailed })
+	p := s.find(name)
+	for _, c := range p.Status.Conditions {
+		if c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue && c.Reason == "TerminationByKubelet" {
+			return p
+		}
+	}
+	s.t.Errorf("the conditions of %s are %+v", name, p.Status.Conditions)
+	return p
+}
+
+// condition is one of the Node's.
+func (s *small) condition(kind v1.NodeConditionType) v1.NodeCondition {
+	out, err := s.Command(s.t.Context(), "get", "node", "-o", "json")
+	var shown v1.Node
+	if err != nil || json.Unmarshal([]byte(out), &shown) != nil {
+		return v1.NodeCondition{}
+	}
+	for _, c := range shown.Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return v1.NodeCondition{}
+}
+
+// awaitCondition waits until a condition of the Node has a status, and returns since when.
+func (s *small) awaitCondition(kind v1.NodeConditionType, status v1.ConditionStatus) time.Time {
+	s.t.Helper()
+	awaitThat(s.t, fmt.Sprintf("%s to be %s", kind, status), func() bool { return s.condition(kind).Status == status })
+	return s.condition(kind).LastTransitionTime.Time
+}
+
+// TestPodsAreEndedToMakeRoom on a node that has little: for one that the node cannot do without, and for all when the disk or the memory
+// runs short. Who takes most of it goes, who asks for what it uses stays, and the Node says what is short until it has not been for a while.
+func TestPodsAreEndedToMakeRoom(t *testing.T) {
+	own := newSmall(t)
+	own.apply("modest", "", `{requests: {cpu: 10m, memory: 16Mi, ephemeral-storage: 8Mi}, limits: {cpu: 10m, memory: 16Mi, ephemeral-storage: 8Mi}}`, "sleep")
+	own.apply("lesser", "  priority: 1\n", "{requests: {cpu: 150m}}", "sleep")
+	own.awaitReady("modest", "lesser")
+
+	own.apply("vital", "  priority: 2000000000\n", "{requests: {cpu: 150m}}", "sleep")
+	lesser := own.awaitFailed("lesser")
+	if lesser.Status.Reason != "Preempting" || lesser.Status.Message != "Preempted in order to admit critical pod" {
+		t.Errorf("%s: %s", lesser.Status.Reason, lesser.Status.Message)
+	}
+	own.awaitReady("vital")
+
+	own.apply("greedy", "", "{}", "sleep")
+	own.awaitReady("greedy")
+	own.awaitCondition(v1.NodeDiskPressure, v1.ConditionFalse)
+	own.awaitCondition(v1.NodeMemoryPressure, v1.ConditionFalse)
+	greedy := own.find("greedy")
+	full := filepath.Join(own.PodDir(greedy), "volumes", "kubernetes.io~empty-dir", "data", "full")
 	fill(t, full, 600<<20)
-	awaitThat(t, "the disk to be short", func() bool { return condition() == "True" })
-	awaitThat(t, "the pod that fills it to be evicted", func() bool { p := find("greedy"); return p != nil && p.Status.Phase == v1.PodFailed })
-	greedy = find("greedy")
+	diskSince := own.awaitCondition(v1.NodeDiskPressure, v1.ConditionTrue)
+	greedy = own.awaitFailed("greedy")
 	if greedy.Status.Reason != "Evicted" || !strings.HasPrefix(greedy.Status.Message, "The node was low on resource: ephemeral-storage. Threshold quantity: 400Mi, available: ") {
 		t.Errorf("it is %s: %s", greedy.Status.Reason, greedy.Status.Message)
 	}
-	disrupted := false
-	for _, c := range greedy.Status.Conditions {
-		disrupted = disrupted || c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue && c.Reason == "TerminationByKubelet"
-	}
-	if !disrupted {
-		t.Errorf("its conditions are %+v", greedy.Status.Conditions)
-	}
-	freed := time.Now()
 	awaitThat(t, "its volume to be gone", func() bool { _, err := os.Stat(full); return os.IsNotExist(err) })
-	awaitThat(t, "the disk to be well again", func() bool { return condition() == "False" })
-	if after := time.Since(freed); after < 10*time.Second {
-		t.Errorf("the Node has said that the disk is short for only %s longer", after)
+
+	own.apply("hungry", "", "{}", `grow, "-mib", "180"`)
+	memorySince := own.awaitCondition(v1.NodeMemoryPressure, v1.ConditionTrue)
+	hungry := own.awaitFailed("hungry")
+	if s := hungry.Status; s.Reason != "Evicted" || !strings.HasPrefix(s.Message, "The node was low on resource: memory. Threshold quantity: 100Mi, available: ") ||
+		!strings.Contains(s.Message, "Container main was using ") || !strings.HasSuffix(s.Message, ", request is 0, has larger consumption of memory. ") {
+		t.Errorf("it is %s: %s", s.Reason, s.Message)
 	}
-	if modest := find("modest"); modest == nil || !ready(modest) || modest.Status.ContainerStatuses[0].RestartCount != 0 {
-		t.Errorf("the other pod: %+v", modest)
+
+	for kind, since := range map[v1.NodeConditionType]time.Time{v1.NodeDiskPressure: diskSince, v1.NodeMemoryPressure: memorySince} {
+		if over := own.awaitCondition(kind, v1.ConditionFalse); over.Sub(since) < transition-time.Second { // they are told in whole seconds
+			t.Errorf("the Node has said %s for only %s", kind, over.Sub(since))
+		}
 	}
-	if events, err := own.Command(t.Context(), "events"); err != nil || !strings.Contains(events, "Evicted") {
+	for _, name := range []string{"modest", "vital"} {
+		if p := own.find(name); !ready(p) || p.Status.ContainerStatuses[0].RestartCount != 0 {
+			t.Errorf("%s: %s", name, describe(p))
+		}
+	}
+	if events, err := own.Command(t.Context(), "events"); err != nil || !strings.Contains(events, "Evicted") || !strings.Contains(events, "Preempting") {
 		t.Errorf("the events are %s, %v", events, err)
 	}
 }
