@@ -318,6 +318,7 @@ func (e *engine) serve(ctx context.Context) error {
 		group.Go(func() error { return httpserve.Until(ctx, e.readOnly, httpapi.ReadOnly(told), e.logger) })
 	}
 	group.Go(func() error { return e.api.run(ctx, e, told) })
+	group.Go(func() error { return e.tellPodResources(ctx) })
 	err := group.Wait()
 	e.stop()
 	e.pool.Wait()

@@ -35,6 +35,7 @@ type Metrics struct {
 	volumes                                                        volumeMetrics
 	status                                                         statusMetrics
 	room                                                           evictionMetrics
+	podResources                                                   podResourcesMetrics
 
 	pulls pullLog
 
@@ -52,7 +53,7 @@ func New(registerer prometheus.Registerer) *Metrics {
 	m.logs, m.garbage, m.volumes = newLogMetrics(f), newGarbageMetrics(f), newVolumeMetrics(f)
 	m.status = newStatusMetrics(f)
 	m.addCgroups(f)
-	m.room = newEvictionMetrics(f)
+	m.room, m.podResources = newEvictionMetrics(f), newPodResourcesMetrics(f)
 	return m
 }
 

@@ -1,0 +1,152 @@
+// Package podresources tells programs of this machine, such as those that monitor devices, which pods have which devices, processors and
+// memory for themselves: the kubelet's pod-resources API, version v1, on the kubelet's socket. This version of Quartet gives pods
+// none of these for themselves, as a kubelet without device plugins and with the policies None does not, so pods and containers
+// are told with none.
+package podresources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/flowcontrol"
+	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+const (
+	// dirMode is the kubelet's, socketMode what its socket comes to: root's alone.
+	dirMode, socketMode = 0o750, 0o600
+	// perSecond and burst are how many requests are answered, the kubelet's numbers.
+	perSecond, burst = 100, 10
+)
+
+// Socket is where the socket is in a root directory, as with a kubelet.
+func Socket(rootDir string) string { return filepath.Join(rootDir, "pod-resources", "kubelet.sock") }
+
+// Config is what is served, and where. All of it is required.
+type Config struct {
+	// Path is that of the socket, see Socket.
+	Path string
+	// Pods are those that hold something of the node. It fails while they are not known.
+	Pods func() ([]*v1.Pod, error)
+	// Metrics counts requests.
+	Metrics *metrics.Metrics
+	// Logger is told of users that are refused.
+	Logger *slog.Logger
+	// Clock is the time.
+	Clock clock.PassiveClock
+}
+
+// Serve answers until ctx ends, and then returns nil. It takes the place of a socket that nobody serves any more. It fails when it cannot
+// listen.
+func Serve(ctx context.Context, cfg Config) error {
+	dir := filepath.Dir(cfg.Path)
+	if err := os.MkdirAll(dir, dirMode); err != nil {
+		return fmt.Errorf("make the directory of the socket: %w", err)
+	}
+	listener, err := rpc.ListenUnix("unix://"+cfg.Path, nil, cfg.Logger)
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(cfg.Path, socketMode); err != nil {
+		return errors.Join(fmt.Errorf("set the mode of %s: %w", cfg.Path, err), listener.Close())
+	}
+	limiter := flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(perSecond, burst, cfg.Clock)
+	server := grpc.NewServer(grpc.UnaryInterceptor(limited(limiter)), grpc.WaitForHandlers(true))
+	podresourcesv1.RegisterPodResourcesListerServer(server, lister{cfg: cfg})
+	defer server.Stop()
+	defer context.AfterFunc(ctx, server.Stop)()
+	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve on %s: %w", cfg.Path, err)
+	}
+	return nil
+}
+
+// limited refuses requests beyond the limit, in the kubelet's words.
+func limited(limiter flowcontrol.PassiveRateLimiter) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if !limiter.TryAccept() {
+			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
+		}
+		return handler(ctx, request)
+	}
+}
+
+// lister answers requests.
+type lister struct {
+	podresourcesv1.UnimplementedPodResourcesListerServer
+
+	cfg Config
+}
+
+// List implements PodResourcesLister. It fails with Unavailable while the pods are not known.
+func (l lister) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (_ *podresourcesv1.ListPodResourcesResponse, err error) {
+	defer func() { l.cfg.Metrics.PodResourcesAsked(metrics.PodResourcesList, err) }()
+	pods, err := l.pods()
+	if err != nil {
+		return nil, err
+	}
+	answer := &podresourcesv1.ListPodResourcesResponse{PodResources: make([]*podresourcesv1.PodResources, 0, len(pods))}
+	for _, pod := range pods {
+		answer.PodResources = append(answer.PodResources, resourcesOf(pod))
+	}
+	return answer, nil
+}
+
+// Get implements PodResourcesLister. It fails with NotFound for a pod that there is none of, or that has ended, where the kubelet says no
+// code, and with Unavailable while the pods are not known.
+func (l lister) Get(_ context.Context, request *podresourcesv1.GetPodResourcesRequest) (_ *podresourcesv1.GetPodResourcesResponse, err error) {
+	defer func() { l.cfg.Metrics.PodResourcesAsked(metrics.PodResourcesGet, err) }()
+	pods, err := l.pods()
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(pods, func(p *v1.Pod) bool {
+		return p.Name == request.GetPodName() && p.Namespace == request.GetPodNamespace()
+	})
+	if at < 0 {
+		return nil, status.Errorf(codes.NotFound, "pod %s in namespace %s not found", request.GetPodName(), request.GetPodNamespace())
+	}
+	return &podresourcesv1.GetPodResourcesResponse{PodResources: resourcesOf(pods[at])}, nil
+}
+
+// GetAllocatableResources implements PodResourcesLister. There is nothing that a pod can have for itself.
+func (l lister) GetAllocatableResources(context.Context, *podresourcesv1.AllocatableResourcesRequest) (*podresourcesv1.AllocatableResourcesResponse, error) {
+	l.cfg.Metrics.PodResourcesAsked(metrics.PodResourcesGetAllocatable, nil)
+	return &podresourcesv1.AllocatableResourcesResponse{}, nil
+}
+
+func (l lister) pods() ([]*v1.Pod, error) {
+	pods, err := l.cfg.Pods()
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return pods, nil
+}
+
+// resourcesOf tells the containers of a pod that run as long as it does: its sidecars, then the ordinary ones.
+func resourcesOf(pod *v1.Pod) *podresourcesv1.PodResources {
+	told := &podresourcesv1.PodResources{Name: pod.Name, Namespace: pod.Namespace}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+			told.Containers = append(told.Containers, &podresourcesv1.ContainerResources{Name: c.Name})
+		}
+	}
+	for i := range pod.Spec.Containers {
+		told.Containers = append(told.Containers, &podresourcesv1.ContainerResources{Name: pod.Spec.Containers[i].Name})
+	}
+	return told
+}

@@ -1,0 +1,60 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// TestMonitoringIsToldOfPods as programs ask a kubelet for it, on the socket that its directory has for them, also after a kill of syncloop.
+func TestMonitoringIsToldOfPods(t *testing.T) {
+	conn, err := grpc.NewClient("unix://"+filepath.Join(node.Layout.Root(), "pod-resources", "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // nothing is under way
+	client := podresourcesv1.NewPodResourcesListerClient(conn)
+	containers := func(pod string) []string {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		answer, err := client.List(ctx, &podresourcesv1.ListPodResourcesRequest{}, grpc.WaitForReady(true))
+		if err != nil {
+			return []string{err.Error()}
+		}
+		var names []string
+		for _, p := range answer.GetPodResources() {
+			for _, c := range p.GetContainers() {
+				if p.GetNamespace() == "e2e" && p.GetName() == pod {
+					names = append(names, c.GetName())
+				}
+			}
+		}
+		return names
+	}
+	place(t, "monitored.yaml", fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: monitored, namespace: e2e}
+spec:
+  terminationGracePeriodSeconds: 1
+  initContainers:
+  - {name: before, image: %[1]q, args: [init]}
+  - {name: beside, image: %[1]q, args: [sleep], restartPolicy: Always}
+  containers:
+  - {name: main, image: %[1]q, args: [sleep]}
+`, image))
+	p := await(t, "monitored", "Ready", ready)
+	told := func() bool { return slices.Equal(containers(p.Name), []string{"beside", "main"}) }
+	awaitThat(t, "its sidecar and its container are told", told)
+	old := pid(t, "syncloop")
+	kill(t, "syncloop")
+	awaitNewPID(t, "syncloop", old)
+	awaitThat(t, "the next syncloop tells the same", told)
+	takeAway(t, "monitored.yaml")
+	awaitThat(t, "it is told no more", func() bool { return len(containers(p.Name)) == 0 })
+}
