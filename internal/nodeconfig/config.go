@@ -74,6 +74,8 @@ type Config struct {
 	// syncloop makes it its root when it starts, so no path needs to be translated: those of pods, of hostPath volumes and
 	// of sockets are the machine's.
 	HostRoot string
+	// CredentialProviders are syncloop's: absolute paths, at which nothing has been looked yet; empty for a node without any.
+	CredentialProviders CredentialProviderFlags
 	// NodeName is the name of the node: --hostname-override, or the host's name in lower case.
 	NodeName string
 	// StateDir is where services keep what must survive them.

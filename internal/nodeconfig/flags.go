@@ -32,6 +32,7 @@ type flags struct {
 	hostPrivileges             PrivilegeFlags
 	secretUIDs                 string
 	join                       joinFlags
+	credentials                CredentialProviderFlags
 	given                      func(flag string) bool
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -41,6 +40,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/eviction"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/imagecredentials"
 	"github.com/quartet-node/quartet/services/syncloop/internal/imagegc"
 	imagepull "github.com/quartet-node/quartet/services/syncloop/internal/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
@@ -155,6 +155,8 @@ type engine struct {
 	identities *identities
 	// watchClasses is nil for a node that is standalone.
 	watchClasses func(context.Context) error
+	// credentials are what credential provider plugins have for registries.
+	credentials *imagecredentials.Providers
 	// statuses is nil for a node that is standalone.
 	statuses *statuses
 	// cgroups is nil when pods have none of their own.
@@ -203,6 +205,9 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	askNode := peers.Node(nodev1.NewNodeServiceClient(to.nodestatus))
 	e.objects = objectsOf(ctx, e, tel, to)
 	e.identities = identitiesOf(e, tel, to, askNode)
+	if e.credentials, err = credentialProviders(ctx, e, tel, to); err != nil {
+		return nil, err
+	}
 	if e.volumes, err = newVolumes(cfg, tel, askNode, e); err != nil {
 		return nil, err
 	}
@@ -212,7 +217,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Node:       askNode,
 		UserIDs:    userIDs(cfg).Of,
 		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: e.counts,
-		Events: e.events, Phases: starts, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For,
+		Events: e.events, Phases: starts, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For, Providers: e.credentials.For,
 		Liveness: e.probes.Liveness, Startup: e.probes.Startup, Objects: e.objects, Volumes: e.podVolumes(),
 	}
 	config.RuntimeClasses, e.watchClasses = runtimeClassesOf(e, to)
@@ -287,6 +292,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return ended(ctx, e.volumes.Run(ctx)) })
 	group.Go(func() error { return e.statuses.run(ctx) })
 	group.Go(func() error { return e.identities.run(ctx) })
+	group.Go(func() error { return ended(ctx, e.credentials.Run(ctx)) })
 	if e.watchClasses != nil {
 		group.Go(func() error { return ended(ctx, e.watchClasses(ctx)) })
 	}
@@ -364,14 +370,6 @@ func ended(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
-}
-
-// homeDir is the home of the user that this process runs as: that of root where nothing else is said, as for a unit of systemd.
-func homeDir() string {
-	if home, err := os.UserHomeDir(); err == nil {
-		return home
-	}
-	return "/root"
 }
 
 // atOnce is a context for asking whether a service is connected: it does not wait.

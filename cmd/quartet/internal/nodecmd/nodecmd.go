@@ -51,6 +51,8 @@ type Options struct {
 	RuntimeEndpoint, AllowedUIDs, HostnameOverride, RootDir, NodeIP, NodeLabels string
 	// HostPrivileges is passed to configmux.
 	HostPrivileges nodeconfig.PrivilegeFlags
+	// CredentialProviders is passed to syncloop.
+	CredentialProviders nodeconfig.CredentialProviderFlags
 	// StateDir is the directory of the node's state.
 	StateDir string
 	// Verbosity is how much the services log.
@@ -70,6 +72,7 @@ func (o *Options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.NodeIP, "node-ip", "", "`address` that the node reports; chosen when empty")
 	flags.StringVar(&o.NodeLabels, "node-labels", "", "`labels` for the node, key=value, separated by commas")
 	o.HostPrivileges.Add(flags)
+	o.CredentialProviders.Add(flags)
 	flags.IntVarP(&o.Verbosity, "v", "v", 0, "how much to log: 0 is what an operator needs, 4 is for debugging")
 	target.AddFlag(flags, &o.StateDir)
 }
@@ -119,6 +122,9 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	// configmux takes every flag that this command passes on: whatever is wrong with them or with the file is said once,
 	// before anything starts.
 	if _, err := nodeconfig.Parse(layout.ConfigMux, opts.args(l, layout.ConfigMux), io.Discard); err != nil {
+		return err
+	}
+	if _, err := opts.CredentialProviders.Read(); err != nil {
 		return err
 	}
 	for _, dir := range []string{l.StateDir(), l.PIDDir()} {
@@ -214,6 +220,9 @@ func (o Options) args(l layout.Layout, service layout.Service) []string {
 	}
 	if service == layout.ConfigMux {
 		args = append(args, o.HostPrivileges.Args()...)
+	}
+	if service == layout.SyncLoop {
+		args = append(args, o.CredentialProviders.Args()...)
 	}
 	if o.Verbosity != 0 {
 		args = append(args, "--v="+strconv.Itoa(o.Verbosity))

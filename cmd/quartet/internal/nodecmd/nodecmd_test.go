@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/quartet-node/quartet/internal/layout"
@@ -25,6 +26,7 @@ func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 	opts := Options{
 		Kubeconfig: kubeconfig, RuntimeEndpoint: "unix:///run/containerd.sock", AllowedUIDs: "10241", HostnameOverride: "node-1",
 		RootDir: filepath.Join(dir, "pods"), NodeIP: "198.51.100.7", NodeLabels: "a=b", StateDir: dir, Verbosity: 4,
+		CredentialProviders: nodeconfig.CredentialProviderFlags{Config: filepath.Join(dir, "providers.yaml"), BinDir: dir},
 	}
 	for _, service := range layout.Services() {
 		cfg, err := nodeconfig.Parse(service, opts.args(l, service), io.Discard)
@@ -39,5 +41,21 @@ func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 		if cfg.Kubeconfig != want {
 			t.Errorf("%s has the kubeconfig %q, want %q", service, cfg.Kubeconfig, want)
 		}
+		if has := cfg.CredentialProviders == opts.CredentialProviders; has != (service == layout.SyncLoop) {
+			t.Errorf("%s has the credential providers %+v", service, cfg.CredentialProviders)
+		}
+	}
+}
+
+// TestANodeWithoutItsPluginsIsNotStarted, and says what is wrong once, before anything starts.
+func TestANodeWithoutItsPluginsIsNotStarted(t *testing.T) {
+	dir := t.TempDir()
+	opts := Options{HostnameOverride: "node-1", StateDir: dir, CredentialProviders: nodeconfig.CredentialProviderFlags{Config: filepath.Join(dir, "providers.yaml"), BinDir: dir}}
+	err := Run(t.Context(), opts, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "--image-credential-provider-config: ") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "run")); err == nil {
+		t.Error("something was begun")
 	}
 }

@@ -93,7 +93,7 @@ func (n *node) foregroundArgs() []string {
 		"--bootstrap-kubeconfig=" + n.opts.bootstrapKubeconfig,
 		"--config=" + n.opts.config, "--hostname-override=" + n.opts.hostnameOverride,
 		"--read-only-port=" + strconv.Itoa(int(n.opts.readOnlyPort)), "--v=" + strconv.Itoa(n.opts.verbosity),
-	}, n.opts.hostPrivileges.Args()...)
+	}, append(n.opts.hostPrivileges.Args(), n.opts.credentialProviders.Args()...)...)
 }
 
 // tail is the end of what a log has got since an offset.

@@ -40,6 +40,7 @@ type upOptions struct {
 	detach                          bool
 	verbosity                       int
 	hostPrivileges                  nodeconfig.PrivilegeFlags
+	credentialProviders             nodeconfig.CredentialProviderFlags
 }
 
 // UpCommand is `quartet up`.
@@ -69,6 +70,7 @@ stops everything.`,
 	flags.StringVar(&opts.hostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")
 	flags.Int32Var(&opts.readOnlyPort, "read-only-port", defaultReadOnlyPort, "`port` of /pods and /healthz on 127.0.0.1; another node on this machine needs another")
 	opts.hostPrivileges.Add(flags)
+	opts.credentialProviders.Add(flags)
 	flags.IntVarP(&opts.verbosity, "v", "v", 0, "how much the services log: 0 is what an operator needs, 4 is for debugging")
 	return cmd
 }
@@ -95,6 +97,12 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 	}
 	if opts.manifests, err = filepath.Abs(opts.manifests); err != nil {
 		return fmt.Errorf("making --manifests absolute: %w", err)
+	}
+	if err := opts.credentialProviders.Absolute(); err != nil {
+		return err
+	}
+	if _, err := opts.credentialProviders.Read(); err != nil {
+		return err
 	}
 	for flag, file := range map[string]*string{"--kubeconfig": &opts.kubeconfig, "--bootstrap-kubeconfig": &opts.bootstrapKubeconfig, "--config": &opts.config} {
 		if *file == "" {
@@ -236,6 +244,7 @@ func (n *node) nodeOptions() nodecmd.Options {
 		BootstrapKubeconfig: n.opts.bootstrapKubeconfig,
 		HostnameOverride:    n.opts.hostnameOverride,
 		HostPrivileges:      n.opts.hostPrivileges,
+		CredentialProviders: n.opts.credentialProviders,
 		StateDir:            n.layout.StateDir(),
 		Verbosity:           n.opts.verbosity,
 	}

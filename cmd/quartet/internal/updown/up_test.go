@@ -36,6 +36,37 @@ func TestUpPassesHostPrivilegesOn(t *testing.T) {
 	}
 }
 
+// What up is told of credential providers, too, by paths that hold in the background.
+func TestUpPassesCredentialProvidersOn(t *testing.T) {
+	l, err := layout.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{layout: l}
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	n.opts.credentialProviders.Add(flags)
+	want := []string{"--image-credential-provider-config=/c.yaml", "--image-credential-provider-bin-dir=/bin"}
+	if err := flags.Parse(want); err != nil {
+		t.Fatal(err)
+	}
+	args := n.foregroundArgs()
+	if got := args[len(args)-2:]; !slices.Equal(got, want) {
+		t.Errorf("in the background it is told %q, want %q", got, want)
+	}
+	options := n.nodeOptions()
+	if got := options.CredentialProviders.Args(); !slices.Equal(got, want) {
+		t.Errorf("in the foreground it is told %q, want %q", got, want)
+	}
+	cmd := UpCommand()
+	cmd.SetArgs([]string{"--state-dir", t.TempDir(), "--image-credential-provider-bin-dir", "plugins"})
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(io.Discard)
+	cmd.SilenceUsage = true
+	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "needs --image-credential-provider-config") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestUpRefusesSourcesThatDoNotExistBeforeItStartsAnything(t *testing.T) {
 	cmd := UpCommand()
 	cmd.SetArgs([]string{"--state-dir", t.TempDir(), "--host-pid-sources", "files"})

@@ -2,6 +2,7 @@ package images_test
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -9,7 +10,11 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubeletconfigv1 "k8s.io/kubelet/config/v1"
 
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/services/syncloop/internal/imagecredentials"
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
 	"github.com/quartet-node/quartet/test/harness"
 	"github.com/quartet-node/quartet/test/registry"
@@ -88,6 +93,40 @@ func TestPullsOnContainerd(t *testing.T) {
 			t.Errorf("without credentials: %s: %s", why, message)
 		}
 		wantUntold(t, r, password)
+	})
+	t.Run("with what a plugin has", func(t *testing.T) {
+		const secret = "plugin-pass"
+		reg.Protect("plugin/web", "robot", secret)
+		reg.Protect("plugin/files", "robot", secret)
+		if why, message := reason(node(t), "plugin/web", v1.PullIfNotPresent); why != images.ReasonPull || !strings.Contains(message, "authorization failed") {
+			t.Errorf("without the plugin: %s: %s", why, message)
+		}
+		dir := t.TempDir()
+		script := "#!/bin/sh\ncat >/dev/null\necho run >>" + filepath.Join(dir, "runs") + "\ncat <<.\n" +
+			`{"apiVersion": "credentialprovider.kubelet.k8s.io/v1", "kind": "CredentialProviderResponse", "cacheKeyType": "Registry",
+"auth": {"` + reg.Host() + `/plugin": {"username": "robot", "password": "` + secret + `"}}}` + "\n.\n"
+		if err := os.WriteFile(filepath.Join(dir, "robot"), []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		provider := kubeletconfigv1.CredentialProvider{
+			Name: "robot", MatchImages: []string{reg.Host()}, APIVersion: "credentialprovider.kubelet.k8s.io/v1", DefaultCacheDuration: &metav1.Duration{Duration: time.Hour},
+		}
+		r := onRuntime(t, containerd.Endpoint, func(cfg *images.Config) {
+			cfg.Credentials = m.configs().For
+			cfg.Providers = imagecredentials.New(t.Context(), imagecredentials.Config{
+				Providers: nodeconfig.CredentialProviders{Providers: []kubeletconfigv1.CredentialProvider{provider}, BinDir: dir},
+				Run:       imagecredentials.Exec, Clock: cfg.Clock, Metrics: cfg.Metrics, Logger: cfg.Logger,
+			}).For
+		})
+		for _, repository := range []string{"plugin/web", "plugin/files"} {
+			if why, message := reason(r, repository, v1.PullIfNotPresent); why != "" {
+				t.Errorf("with the plugin: %s: %s", why, message)
+			}
+		}
+		if runs, err := os.ReadFile(filepath.Join(dir, "runs")); err != nil || string(runs) != "run\n" {
+			t.Errorf("the plugin has run %q, error %v; its answer is for the registry", runs, err)
+		}
+		wantUntold(t, r, secret)
 	})
 	t.Run("with a wrong password", func(t *testing.T) {
 		reg.Protect("shop/changed", "puller", "another-one")

@@ -76,6 +76,8 @@ type Config struct {
 	// Credentials gives what the node has for a repository, for example "registry.example.com/shop/web", the best first. They
 	// are tried in that order; without any the pull is made without. It is asked before each pull; nil has none.
 	Credentials func(ctx context.Context, repository string) []*runtimeapi.AuthConfig
+	// Providers are asked before each pull too; what they give is tried last. Nil has none.
+	Providers Providers
 	// Serial pulls one image after another; else MaxParallel at a time, 0 being no limit.
 	Serial      bool
 	MaxParallel int
@@ -206,10 +208,14 @@ func (p *Puller) pullUnlessHeldBack(ctx context.Context, r Request, name, reposi
 		p.cfg.Events.Normal(ctx, r.Pod, r.Container, eventBackOff, message)
 		return Image{}, &Error{Reason: ReasonPullBackOff, Message: message + ": " + last, RetryAfter: wait}
 	}
+	given := p.askProviders(ctx, r, repository)
+	if ctx.Err() != nil {
+		return Image{}, ctx.Err()
+	}
 	p.cfg.Events.Normal(ctx, r.Pod, r.Container, eventPulling, fmt.Sprintf("Pulling image %q", r.Image))
 	begun := p.cfg.Clock.Now()
 	p.cfg.Metrics.PullBegan(r.Pod.UID, begun)
-	image, alone, err := p.pull(ctx, r, name, repository)
+	image, alone, err := p.pull(ctx, r, name, repository, given)
 	p.cfg.Metrics.PullEnded(r.Pod.UID, p.cfg.Clock.Now())
 	if err == nil {
 		took := p.cfg.Clock.Since(begun)

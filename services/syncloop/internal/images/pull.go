@@ -12,8 +12,9 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// pull pulls an image, when it is its turn, and says how long that took without the wait for the turn.
-func (p *Puller) pull(ctx context.Context, r Request, name, repository string) (image Image, took time.Duration, err error) {
+// pull pulls an image, when it is its turn, and says how long that took without the wait for the turn. The pod's own credentials are
+// tried first, then those of the node's files, then what the credential providers have given.
+func (p *Puller) pull(ctx context.Context, r Request, name, repository string, given given) (image Image, took time.Duration, err error) {
 	about := telemetry.Subject{Image: name}
 	ctx, span := telemetry.Start(ctx, p.cfg.Tracer, "image.pull", about)
 	defer func() { telemetry.End(span, err) }()
@@ -33,8 +34,8 @@ func (p *Puller) pull(ctx context.Context, r Request, name, repository string) (
 	p.cfg.Logger.InfoContext(ctx, "pulling an image", telemetry.KeyImage, name, telemetry.KeyPodUID, string(r.Pod.UID))
 	credentials, err := podCredentials(r.Secrets, repository)
 	if err == nil {
-		credentials = append(credentials, p.cfg.Credentials(ctx, repository)...)
-		err = p.pullWith(ctx, service, r, name, credentials)
+		credentials = append(append(credentials, p.cfg.Credentials(ctx, repository)...), given.auths...)
+		err = given.without(p.pullWith(ctx, service, r, name, credentials))
 	}
 	if err != nil {
 		p.cfg.Logger.WarnContext(ctx, "an image could not be pulled", telemetry.KeyImage, name, telemetry.KeyError, err)

@@ -41,6 +41,8 @@ func everything() *prometheus.Registry {
 	metrics.CollectCertificates(registry, func() []metrics.CertificateCount {
 		return []metrics.CertificateCount{{Signer: "shop.example/signer", State: "fresh", Certificates: 1}}
 	})
+	m.CredentialPluginRan("ecr", time.Second, true)
+	metrics.CollectCredentialConfig(registry, "sha256:00")
 	m.ImageCollected(metrics.CollectedForSpace)
 	m.ImageCollectionFailed("ImageGCFailed")
 	metrics.CollectServingCertificate(registry, func() time.Time { return time.Time{} }, func() int64 { return 0 })

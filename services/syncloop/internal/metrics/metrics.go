@@ -31,6 +31,7 @@ type Metrics struct {
 	logs                                                           logMetrics
 	garbage                                                        garbageMetrics
 	collection                                                     imageMetrics
+	credentials                                                    credentialMetrics
 	probes                                                         probeMetrics
 	volumes                                                        volumeMetrics
 	status                                                         statusMetrics
@@ -46,7 +47,7 @@ type Metrics struct {
 // want it. It panics when they are registered already.
 func New(registerer prometheus.Registerer) *Metrics {
 	f := factory{registerer}
-	m := &Metrics{http: newHTTPMetrics(f), collection: newImageMetrics(f), probes: newProbeMetrics(), pulls: pullLog{pods: map[types.UID]*pulling{}}}
+	m := &Metrics{http: newHTTPMetrics(f), collection: newImageMetrics(f), credentials: newCredentialMetrics(f), probes: newProbeMetrics(), pulls: pullLog{pods: map[types.UID]*pulling{}}}
 	m.addLoop(f)
 	m.addStarts(f)
 	m.addRuntime(f)

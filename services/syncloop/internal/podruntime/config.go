@@ -19,6 +19,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
+	"github.com/quartet-node/quartet/services/syncloop/internal/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/objects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/phases"
@@ -46,6 +47,8 @@ type Config struct {
 	// Credentials gives the node's own credentials for a repository of images, for example "registry.example.com/shop/web",
 	// the best first; nil has none.
 	Credentials func(ctx context.Context, repository string) []*runtimeapi.AuthConfig
+	// Providers asks the credential providers of the node before each pull; nil has none.
+	Providers images.Providers
 	// NodeName and NodeIP are what spec.nodeName and status.hostIP of the downward API say.
 	NodeName, NodeIP string
 	// Node asks for the Node, which knows what of the machine is for pods; nil for a node without one. A pod is started

@@ -70,7 +70,7 @@ func New(cfg Config) *Manager {
 	kubelet := cfg.Kubelet
 	puller := images.Config{
 		Calls:  cri.NewCaller(cfg.Tracer, cmp.Or(kubelet.ImageServiceEndpoint, kubelet.ContainerRuntimeEndpoint)),
-		Images: cfg.Images, Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger, Metrics: cfg.Metrics, Events: cfg.Events, Credentials: cfg.Credentials,
+		Images: cfg.Images, Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger, Metrics: cfg.Metrics, Events: cfg.Events, Credentials: cfg.Credentials, Providers: cfg.Providers,
 		Serial: kubelet.SerializeImagePulls == nil || *kubelet.SerializeImagePulls,
 	}
 	if kubelet.MaxParallelImagePulls != nil {

@@ -1,7 +1,6 @@
 package satokens_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/satokens"
 	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 // bound creates a Node, a service account and a pod of it that is bound to the node, each of that name.
@@ -46,7 +46,7 @@ func bound(t *testing.T, c *cluster.Cluster, name string) *v1.Pod {
 // eventually asks for a token until it is given: the API server lets a node do so a moment after it has heard of the pod.
 func eventually(t *testing.T, tokens *satokens.Tokens, pod *v1.Pod, audience string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	for {
 		token, err := tokens.Token(ctx, pod, audience, 600)
@@ -74,7 +74,7 @@ func TestATokenOfAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	var log bytes.Buffer
+	var log logbuffer.Buffer
 	clock := clocktesting.NewFakeClock(time.Now())
 	tokens := satokens.New(satokens.Config{
 		Issue: satokens.FromAPIServer(client.Core), Changed: func(types.UID) {}, Clock: clock,
@@ -92,6 +92,21 @@ func TestATokenOfAnAPIServer(t *testing.T) {
 	}
 	if reviewed := review(t, c, vault, "vault"); !reviewed.Authenticated {
 		t.Errorf("the token is not good for its audience: %s", reviewed.Error)
+	}
+
+	account, err := c.Client(t).CoreV1().ServiceAccounts("default").Get(t.Context(), "robot", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugins, err := tokens.UnwatchedToken(t.Context(), pod, account.UID, "vault")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u := review(t, c, plugins, "vault").User; strings.Join(u.Extra["authentication.kubernetes.io/pod-uid"], "") != string(pod.UID) {
+		t.Errorf("the token that a plugin is given is of %+v", u)
+	}
+	if _, err := tokens.UnwatchedToken(t.Context(), pod, "another", "vault"); err == nil || !strings.Contains(err.Error(), "UID") {
+		t.Errorf("a token of an account with another UID: %v", err)
 	}
 
 	clock.Step(480 * time.Second)
@@ -115,7 +130,7 @@ func TestATokenOfAnAPIServer(t *testing.T) {
 	if _, err := tokens.Token(t.Context(), pod, "", 600); err == nil || !strings.HasPrefix(err.Error(), "the API server was asked for a token: ") || strings.Contains(err.Error(), "ey") {
 		t.Errorf("of a pod that is gone: %v", err)
 	}
-	for _, secret := range []string{first, second, vault} {
+	for _, secret := range []string{first, second, vault, plugins} {
 		if strings.Contains(log.String(), secret) {
 			t.Error("the log has a token")
 		}

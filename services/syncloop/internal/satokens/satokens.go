@@ -29,8 +29,8 @@ import (
 // requestTimeout bounds a request for a token: so long the other files of a volume may wait for an API server that hangs.
 const requestTimeout = 10 * time.Second
 
-// Issue has a token of a service account made.
-type Issue func(ctx context.Context, namespace, account string, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error)
+// Issue has a token of a service account made. It fails when uid is another account's, unless that is empty.
+type Issue func(ctx context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error)
 
 // Config is what Tokens need.
 type Config struct {
@@ -64,11 +64,14 @@ type key struct {
 	namespace, account, audience string
 	// seconds is how long it is to be good.
 	seconds int64
+	// asker names the account by its UID when who asks does so each time that it needs the token; empty for one that stands in a volume,
+	// whose pod is told when there is to be another one.
+	asker types.UID
 }
 
 // String tells keys apart.
 func (k key) String() string {
-	return fmt.Sprintf("%q %q %q %q %d", k.pod, k.namespace, k.account, k.audience, k.seconds)
+	return fmt.Sprintf("%q %q %q %q %d %q", k.pod, k.namespace, k.account, k.audience, k.seconds, k.asker)
 }
 
 // New makes Tokens that has none yet.
@@ -90,12 +93,25 @@ func New(cfg Config) *Tokens {
 // after a pause. It fails when there is none that is good, with what the API server says, and for a pod that the API server does not
 // know: a static or applied one.
 func (t *Tokens) Token(ctx context.Context, pod *v1.Pod, audience string, expirationSeconds int64) (string, error) {
+	return t.token(ctx, pod, key{audience: audience, seconds: expirationSeconds})
+}
+
+// UnwatchedToken is Token for who asks each time that it needs one: nobody is told when there is to be another one. The token is good
+// for an hour, as of a kubelet, and of the account with a UID: when another one has the pod's account's name by now, it fails.
+func (t *Tokens) UnwatchedToken(ctx context.Context, pod *v1.Pod, account types.UID, audience string) (string, error) {
+	return t.token(ctx, pod, key{audience: audience, seconds: unwatchedSeconds, asker: account})
+}
+
+// token gives the token of a pod that k says the rest of.
+func (t *Tokens) token(ctx context.Context, pod *v1.Pod, k key) (string, error) {
 	if source := pod.Annotations[podset.AnnotationSource]; source != "" && source != sourceAPI {
-		return "", fmt.Errorf("only pods of the API server have tokens, and this one is of the source %q: create it in the API server, or leave the source of the volume out", source)
+		instead := "leave the source of the volume out"
+		if k.asker != "" {
+			instead = "leave its serviceAccountName out"
+		}
+		return "", fmt.Errorf("only pods of the API server have tokens, and this one is of the source %q: create it in the API server, or %s", source, instead)
 	}
-	k := key{
-		pod: pod.UID, namespace: pod.Namespace, account: cmp.Or(pod.Spec.ServiceAccountName, defaultAccount), audience: audience, seconds: expirationSeconds,
-	}
+	k.pod, k.namespace, k.account = pod.UID, pod.Namespace, cmp.Or(pod.Spec.ServiceAccountName, defaultAccount)
 	if secret, ok := t.fresh(k); ok {
 		return secret, nil
 	}
@@ -115,6 +131,8 @@ func (t *Tokens) Token(ctx context.Context, pod *v1.Pod, audience string, expira
 const (
 	sourceAPI      = "api"
 	defaultAccount = "default"
+	// unwatchedSeconds is how long a token is good that a request says nothing of, by the API server's default.
+	unwatchedSeconds = 3600
 )
 
 // fresh gives the token that there is, if it need not be replaced, or not now.
@@ -140,7 +158,7 @@ func (t *Tokens) renew(ctx context.Context, pod *v1.Pod, k key) (string, error) 
 	asked := t.cfg.Clock.Now() // it may have been made any time after this
 	limited, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	answer, err := t.cfg.Issue(limited, k.namespace, k.account, spec)
+	answer, err := t.cfg.Issue(limited, k.namespace, k.account, k.asker, spec)
 	if err == nil && answer.Status.Token == "" {
 		err = errors.New("its answer has none")
 	}
@@ -216,7 +234,13 @@ func (t *Tokens) due(now time.Time) (told []types.UID, wait time.Duration) {
 	for k, h := range t.held {
 		if h.expired(now) {
 			delete(t.held, k)
-			told = append(told, k.pod)
+			if k.asker == "" {
+				told = append(told, k.pod)
+			}
+			continue
+		}
+		if k.asker != "" {
+			wait = min(wait, h.life-h.age(now))
 			continue
 		}
 		if h.tells(now) {

@@ -1,7 +1,6 @@
 package satokens_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/satokens"
 	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 // shared is the cluster of these tests.
@@ -37,6 +37,7 @@ const hidden = "hunter2"
 type api struct {
 	mu    sync.Mutex
 	asked []string
+	uid   types.UID
 	spec  authenticationv1.TokenRequestSpec
 	fails error
 	// given, when it is set, is how many seconds each token is good for, whatever was asked for.
@@ -44,10 +45,10 @@ type api struct {
 	empty bool
 }
 
-func (a *api) issue(_ context.Context, namespace, account string, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
+func (a *api) issue(_ context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.asked, a.spec = append(a.asked, namespace+"/"+account), spec
+	a.asked, a.uid, a.spec = append(a.asked, namespace+"/"+account), uid, spec
 	if a.fails != nil {
 		return nil, a.fails
 	}
@@ -78,11 +79,11 @@ type rig struct {
 	*satokens.Tokens
 	api   *api
 	clock *clocktesting.FakeClock
-	log   *bytes.Buffer
+	log   *logbuffer.Buffer
 }
 
 func newRig(jitter float64) *rig {
-	r := &rig{api: &api{}, clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), log: &bytes.Buffer{}}
+	r := &rig{api: &api{}, clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), log: &logbuffer.Buffer{}}
 	r.Tokens = satokens.New(satokens.Config{
 		Issue: r.api.issue, Changed: func(types.UID) {}, Clock: r.clock, Jitter: func() float64 { return jitter },
 		Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -120,6 +121,44 @@ func TestATokenIsMadeForItsPod(t *testing.T) {
 	if s := r.api.spec; r.api.asked[1] != "shop/default" || s.Audiences != nil || s.BoundObjectRef.UID != "u2" {
 		t.Errorf("asked for %+v of %v", s, r.api.asked)
 	}
+}
+
+// TestATokenForWhoAsksEachTime is of the account that it is asked for, bound to the pod, good for an hour, and replaced as any other;
+// nobody is told of it.
+func TestATokenForWhoAsksEachTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{}
+		tokens := satokens.New(satokens.Config{Issue: a.issue, Clock: clock.RealClock{}, Jitter: func() float64 { return 0 }, Changed: func(uid types.UID) {
+			t.Errorf("%s is told", uid)
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- tokens.Run(ctx) }()
+		ask := func(account types.UID, want string) {
+			t.Helper()
+			if token, err := tokens.UnwatchedToken(ctx, newPod("u1"), account, "registry"); err != nil || token != hidden+want {
+				t.Errorf("token %q, error %v", token, err)
+			}
+		}
+		ask("sa-1", "-1")
+		ref := authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: "u1"}
+		if s := a.spec; a.uid != "sa-1" || a.asked[0] != "shop/robot" || fmt.Sprint(s.Audiences) != "[registry]" || *s.ExpirationSeconds != 3600 || *s.BoundObjectRef != ref {
+			t.Errorf("asked for %+v of %s, %v", s, a.uid, a.asked)
+		}
+		ask("sa-1", "-1")
+		ask("sa-2", "-2")
+		time.Sleep(50 * time.Minute)
+		ask("sa-1", "-3")
+		time.Sleep(2 * time.Hour) // all have expired
+		ask("sa-1", "-4")
+		static := newPod("u2")
+		static.Annotations["kubernetes.io/config.source"] = "file"
+		if _, err := tokens.UnwatchedToken(ctx, static, "sa-1", "registry"); err == nil || !strings.HasSuffix(err.Error(), "leave its serviceAccountName out") {
+			t.Errorf("of a static pod: %v", err)
+		}
+		cancel()
+		<-ended
+	})
 }
 
 func TestEachTokenIsOfOnePodAccountAudienceAndLife(t *testing.T) {
@@ -235,9 +274,9 @@ func TestWithoutATokenTheCauseIsSaid(t *testing.T) {
 func TestVolumesThatAskTogetherHaveOneToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &api{}
-		tokens := satokens.New(satokens.Config{Changed: func(types.UID) {}, Clock: clock.RealClock{}, Issue: func(ctx context.Context, namespace, account string, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
+		tokens := satokens.New(satokens.Config{Changed: func(types.UID) {}, Clock: clock.RealClock{}, Issue: func(ctx context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
 			time.Sleep(time.Second) // of the bubble
-			return a.issue(ctx, namespace, account, spec)
+			return a.issue(ctx, namespace, account, uid, spec)
 		}})
 		var asking sync.WaitGroup
 		for range 5 {
@@ -254,7 +293,7 @@ func TestVolumesThatAskTogetherHaveOneToken(t *testing.T) {
 // TestAnAPIServerThatHangsIsNotWaitedFor for long: the other files of the volume are kept waiting with it.
 func TestAnAPIServerThatHangsIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tokens := satokens.New(satokens.Config{Changed: func(types.UID) {}, Clock: clock.RealClock{}, Issue: func(ctx context.Context, _, _ string, _ authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
+		tokens := satokens.New(satokens.Config{Changed: func(types.UID) {}, Clock: clock.RealClock{}, Issue: func(ctx context.Context, _, _ string, _ types.UID, _ authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}})

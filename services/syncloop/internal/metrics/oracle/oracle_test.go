@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/kubernetes/pkg/credentialprovider/plugin"
 	kubeletmetrics "k8s.io/kubernetes/pkg/kubelet/metrics"
 	servermetrics "k8s.io/kubernetes/pkg/kubelet/server/metrics"
 	volumeutil "k8s.io/kubernetes/pkg/volume/util"
@@ -107,6 +108,9 @@ func kubelet() prometheus.Gatherer {
 	servermetrics.HTTPRequests.WithLabelValues("", "", "", "").Inc()
 	servermetrics.HTTPRequestsDuration.WithLabelValues("", "", "", "").Observe(1)
 	servermetrics.HTTPInflightRequests.WithLabelValues("", "", "", "").Inc()
+	for _, image := range []string{"b.test/web", "f.test/web"} { // one plugin that answers, and one that fails
+		plugin.NewExternalCredentialProviderDockerKeyring("", "", "", "").Lookup(image)
+	}
 	var none error
 	volumeutil.OperationCompleteHook("kubernetes.io/empty-dir", "volume_mount")(volumetypes.CompleteFuncParam{Err: &none})
 	return kubeletmetrics.GetGather()

@@ -1,0 +1,70 @@
+package imagecredentials
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"k8s.io/kubernetes/pkg/credentialprovider"
+)
+
+const (
+	// purgeEvery is how often answers that hold no longer are dropped: the kubelet's number.
+	purgeEvery = 15 * time.Minute
+	// maxKept is how many answers of one plugin are kept; the kubelet has no limit.
+	maxKept = 1000
+)
+
+// cache has the answers of a plugin.
+type cache struct {
+	mu     sync.Mutex
+	kept   map[string]answer
+	purged time.Time
+}
+
+type answer struct {
+	config credentialprovider.DockerConfig
+	until  time.Time
+}
+
+func newCache() *cache { return &cache{kept: map[string]answer{}} }
+
+// get gives the answer of a key, if it still holds.
+func (c *cache) get(now time.Time, key string) (credentialprovider.DockerConfig, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now.Sub(c.purged) > purgeEvery {
+		c.purge(now)
+	}
+	one, ok := c.kept[key]
+	if !ok || now.After(one.until) {
+		return nil, false
+	}
+	return one.config, true
+}
+
+// put keeps an answer. When there are too many, the one that ends first goes.
+func (c *cache) put(key string, config credentialprovider.DockerConfig, now time.Time, holds time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept[key] = answer{config: config, until: now.Add(holds)}
+	if len(c.kept) <= maxKept {
+		return
+	}
+	c.purge(now)
+	for len(c.kept) > maxKept {
+		first := key
+		for key, one := range c.kept {
+			if one.until.Before(c.kept[first].until) {
+				first = key
+			}
+		}
+		delete(c.kept, first)
+	}
+}
+
+// purge drops what holds no longer. The lock is held.
+func (c *cache) purge(now time.Time) {
+	maps.DeleteFunc(c.kept, func(_ string, one answer) bool { return now.After(one.until) })
+	c.purged = now
+}
