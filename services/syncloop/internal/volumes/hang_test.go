@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -13,98 +14,102 @@ import (
 )
 
 func TestAMountThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
-	r := newRig(t)
-	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-	defer cancel()
-	var opens []func()
-	defer func() {
-		for _, open := range opens {
-			open()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+		defer cancel()
+		var opens []func()
+		defer func() {
+			for _, open := range opens {
+				open()
+			}
+			r.eventually("they end", func() bool { return r.plugin.underWay() == 0 })
+		}()
+		for i := range 8 { // more than are done side by side
+			opens = append(opens, r.plugin.hanging(fmt.Sprintf("stuck-%d", i)))
+			pod := newPod(types.UID(fmt.Sprintf("hung-%d", i)), fmt.Sprintf("stuck-%d", i))
+			r.manager.Want(ctx, pod)
 		}
-		r.eventually("they end", func() bool { return r.plugin.underWay() == 0 })
-	}()
-	for i := range 8 { // more than are done side by side
-		opens = append(opens, r.plugin.hanging(fmt.Sprintf("stuck-%d", i)))
-		pod := newPod(types.UID(fmt.Sprintf("hung-%d", i)), fmt.Sprintf("stuck-%d", i))
-		r.manager.Want(ctx, pod)
-	}
-	r.eventually("four hang", func() bool { return r.plugin.underWay() == 4 })
-	done := make(chan error, 1)
-	go func() { done <- r.want(newPod("u9", "config")) }()
-	var err error
-	for waiting := true; waiting; {
-		select {
-		case err = <-done:
-			waiting = false
-		case <-time.After(2 * time.Millisecond):
-			r.clock.Step(time.Second) // those that hang give up their places
+		r.eventually("four hang", func() bool { return r.plugin.underWay() == 4 })
+		done := make(chan error, 1)
+		go func() { done <- r.want(newPod("u9", "config")) }()
+		var err error
+		for waiting := true; waiting; {
+			select {
+			case err = <-done:
+				waiting = false
+			case <-time.After(2 * time.Millisecond):
+				r.clock.Step(time.Second) // those that hang give up their places
+			}
 		}
-	}
-	if err != nil {
-		t.Fatalf("a pod beside them: %v", err)
-	}
-	var late error
-	waiting := make(chan error, 1)
-	go func() { waiting <- r.want(newPod("hung-0", "stuck-0")) }()
-	for late == nil {
-		select {
-		case late = <-waiting:
-		case <-time.After(2 * time.Millisecond):
-			r.clock.Step(5 * time.Second)
+		if err != nil {
+			t.Fatalf("a pod beside them: %v", err)
 		}
-	}
-	if want := "Unable to attach or mount volumes: unmounted volumes=[stuck-0]"; !strings.HasPrefix(late.Error(), want) || !strings.Contains(r.events.String(), want) {
-		t.Errorf("after two minutes: %v; told: %s", late, r.events)
-	}
-	if got := r.manager.Describe("hung-0"); len(got) != 1 || got[0].GetState() != enginev1.VolumeState_VOLUME_STATE_SETTING_UP || got[0].GetSince() == nil {
-		t.Errorf("described as %v", got)
-	}
-	r.stop() // does not hang
+		var late error
+		waiting := make(chan error, 1)
+		go func() { waiting <- r.want(newPod("hung-0", "stuck-0")) }()
+		for late == nil {
+			select {
+			case late = <-waiting:
+			case <-time.After(2 * time.Millisecond):
+				r.clock.Step(5 * time.Second)
+			}
+		}
+		if want := "Unable to attach or mount volumes: unmounted volumes=[stuck-0]"; !strings.HasPrefix(late.Error(), want) || !strings.Contains(r.events.String(), want) {
+			t.Errorf("after two minutes: %v; told: %s", late, r.events)
+		}
+		if got := r.manager.Describe("hung-0"); len(got) != 1 || got[0].GetState() != enginev1.VolumeState_VOLUME_STATE_SETTING_UP || got[0].GetSince() == nil {
+			t.Errorf("described as %v", got)
+		}
+		r.stop() // does not hang
+	})
 }
 
 // TestARemovalThatHangsHoldsUpNothingElseNorTheEnd, and says so in the end to who waits for it.
 func TestARemovalThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
-	r := newRig(t)
-	var opens []func()
-	defer func() {
-		for _, open := range opens {
-			open()
-		}
-		r.eventually("they end", func() bool { return r.plugin.underWay() == 0 })
-	}()
-	const many = 8 // more than are done side by side
-	late := make(chan error, many)
-	named := func(i int) (types.UID, string) {
-		return types.UID(fmt.Sprintf("hung-%d", i)), fmt.Sprintf("stuck-%d", i)
-	}
-	for i := range many {
-		if err := r.want(newPod(named(i))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range many {
-		uid, name := named(i)
-		opens = append(opens, r.plugin.hanging(name))
-		go func() { late <- r.release(uid) }()
-	}
-	r.eventually("four hang", func() bool { return r.plugin.underWay() == 4 })
-	done := make(chan error, 1)
-	go func() { done <- r.want(newPod("u9", "config")) }()
-	for waiting, left := true, many; waiting || left > 0; {
-		select {
-		case err := <-done:
-			if waiting = false; err != nil || left < many {
-				t.Errorf("a pod beside them: %v; %d still wait", err, left)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		var opens []func()
+		defer func() {
+			for _, open := range opens {
+				open()
 			}
-		case err := <-late:
-			if left--; err == nil || !strings.Contains(err.Error(), "they are still not removed: something on this machine hangs") {
-				t.Errorf("after two minutes: %v", err)
-			}
-		case <-time.After(2 * time.Millisecond):
-			r.clock.Step(time.Second)
+			r.eventually("they end", func() bool { return r.plugin.underWay() == 0 })
+		}()
+		const many = 8 // more than are done side by side
+		late := make(chan error, many)
+		named := func(i int) (types.UID, string) {
+			return types.UID(fmt.Sprintf("hung-%d", i)), fmt.Sprintf("stuck-%d", i)
 		}
-	}
-	r.stop() // does not hang
+		for i := range many {
+			if err := r.want(newPod(named(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range many {
+			uid, name := named(i)
+			opens = append(opens, r.plugin.hanging(name))
+			go func() { late <- r.release(uid) }()
+		}
+		r.eventually("four hang", func() bool { return r.plugin.underWay() == 4 })
+		done := make(chan error, 1)
+		go func() { done <- r.want(newPod("u9", "config")) }()
+		for waiting, left := true, many; waiting || left > 0; {
+			select {
+			case err := <-done:
+				if waiting = false; err != nil || left < many {
+					t.Errorf("a pod beside them: %v; %d still wait", err, left)
+				}
+			case err := <-late:
+				if left--; err == nil || !strings.Contains(err.Error(), "they are still not removed: something on this machine hangs") {
+					t.Errorf("after two minutes: %v", err)
+				}
+			case <-time.After(2 * time.Millisecond):
+				r.clock.Step(time.Second)
+			}
+		}
+		r.stop() // does not hang
+	})
 }
 
 // underWay is how many are being done now.
