@@ -31,7 +31,7 @@ func (e *engine) cgroupTree(node func(context.Context) (*v1.Node, error), logger
 	}
 	return podcgroups.New(podcgroups.Config{
 		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}), Names: podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot),
-		Limits: limits, Reserved: reserved, Node: node, PIDs: mostProcesses, Waiting: e.health.Set, Clock: clock.RealClock{}, Logger: logger, Metrics: counts,
+		Limits: limits, Reserved: reserved, Node: node, PIDs: mostProcesses, Waiting: e.health.Set, Events: e.events, Clock: clock.RealClock{}, Logger: logger, Metrics: counts,
 		Pods: func() ([]*v1.Pod, error) { return e.store.Pods() },
 	})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -121,5 +122,29 @@ func TestAPodWhoseVolumeBecomesTooLargeIsEvicted(t *testing.T) {
 	})
 	if !m.ready("u2")() {
 		t.Error("the other pod is not ready any more")
+	}
+}
+
+// warnings are events of the node.
+type warnings []string
+
+func (w *warnings) NodeWarning(_ context.Context, reason, _ string) { *w = append(*w, reason) }
+
+// TestThatVolumesInMemoryMayBeSwappedOutIsTold, once, when there is something to swap them out to.
+func TestThatVolumesInMemoryMayBeSwappedOutIsTold(t *testing.T) {
+	table := filepath.Join(t.TempDir(), "swaps")
+	var told warnings
+	tell := swappableTold(table, &told)
+	const names = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
+	for _, step := range []struct {
+		swaps string
+		want  int
+	}{{"", 0}, {names, 0}, {names + "/dev/sda2                               partition\t8388604\t\t0\t\t-2\n", 1}, {names + "/swapfile file 1 0 -2\n", 1}} {
+		if err := os.WriteFile(table, []byte(step.swaps), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if tell(); len(told) != step.want || step.want > 0 && told[0] != "PossibleMemoryBackedVolumesOnDisk" {
+			t.Errorf("with %q: %q", step.swaps, told)
+		}
 	}
 }

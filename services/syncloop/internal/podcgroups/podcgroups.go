@@ -43,6 +43,28 @@ const (
 	waitingName = "cgroups"
 )
 
+// Reasons of events, as the kubelet has them.
+const (
+	eventEnforced = "NodeAllocatableEnforced"
+	eventFailed   = "FailedNodeAllocatableEnforcement"
+)
+
+// Events is told whether all pods together are held to what they may use; *podevents.Recorder keeps it.
+type Events interface {
+	// NodeNormal and NodeWarning tell something of the node: a reason in one word, and a sentence.
+	NodeNormal(ctx context.Context, reason, message string)
+	NodeWarning(ctx context.Context, reason, message string)
+}
+
+// untold is Events for nobody to read.
+type untold struct{}
+
+// NodeNormal implements Events.
+func (untold) NodeNormal(context.Context, string, string) {}
+
+// NodeWarning implements Events.
+func (untold) NodeWarning(context.Context, string, string) {}
+
 // Cgroups makes and removes cgroups by their names; *Machine does.
 type Cgroups interface {
 	// Has tells whether a cgroup is there.
@@ -70,6 +92,8 @@ type Config struct {
 	Reserved []v1.ResourceList
 	// Waiting is told why the cgroups cannot be made, and nothing when they can: (*rpc.Health).Set. Nil tells nobody.
 	Waiting func(what, why string)
+	// Events is told when all pods together have their limits, and when those cannot be written; nobody is when nil.
+	Events Events
 	// Clock is the time. Required.
 	Clock   clock.WithTicker
 	Logger  *slog.Logger
@@ -98,6 +122,9 @@ func New(cfg Config) *Tree {
 	if cfg.Waiting == nil {
 		cfg.Waiting = func(string, string) {}
 	}
+	if cfg.Events == nil {
+		cfg.Events = untold{}
+	}
 	if cfg.PIDs == nil {
 		cfg.PIDs = func() int64 { return 0 }
 	}
@@ -113,8 +140,8 @@ func (t *Tree) Ensure(ctx context.Context, pod *v1.Pod) (name string, err error)
 	if err != nil {
 		return "", err
 	}
-	if err := t.setClasses(); err != nil {
-		t.cfg.Logger.WarnContext(ctx, "the cgroups of all pods and of their classes are not up to date, it is tried again", telemetry.KeyError, err)
+	if all, classes := t.setClasses(); errors.Join(all, classes) != nil {
+		t.cfg.Logger.WarnContext(ctx, "the cgroups of all pods and of their classes are not up to date, it is tried again", telemetry.KeyError, errors.Join(all, classes))
 	}
 	return name, t.set(name, ForPod(pod, t.cfg.Limits))
 }
@@ -139,9 +166,12 @@ func (t *Tree) Remove(ctx context.Context, uid types.UID) error {
 // log, and tries again.
 func (t *Tree) Run(ctx context.Context) error {
 	var said string
+	var limits enforced
 	period := firstPeriod
 	for {
-		known, err := t.update(ctx)
+		known, all, classes := t.update(ctx)
+		limits = t.tell(ctx, limits, known, all)
+		err := errors.Join(all, classes)
 		why := ""
 		if err != nil {
 			why = err.Error()
@@ -165,8 +195,32 @@ func (t *Tree) Run(ctx context.Context) error {
 	}
 }
 
-// update asks what the machine has, and writes the cgroups above the pods'. It returns whether the Node is known.
-func (t *Tree) update(ctx context.Context) (known bool, err error) {
+// enforced is what was told of the limits of all pods together.
+type enforced int
+
+const (
+	enforcedUntold enforced = iota
+	enforcedYes
+	enforcedNo
+)
+
+// tell tells whether all pods together have their limits, when that is not what was told before. It returns what is told now. Before
+// the Node is known there are none.
+func (t *Tree) tell(ctx context.Context, before enforced, known bool, err error) enforced {
+	switch {
+	case err != nil && before != enforcedNo:
+		t.cfg.Events.NodeWarning(ctx, eventFailed, fmt.Sprintf("Failed to update Node Allocatable Limits %q: %v", t.cfg.Names.Pods(), err))
+		return enforcedNo
+	case err == nil && known && before != enforcedYes:
+		t.cfg.Events.NodeNormal(ctx, eventEnforced, "Updated Node Allocatable limit across pods")
+		return enforcedYes
+	}
+	return before
+}
+
+// update asks what the machine has, and writes the cgroups above the pods'. It returns whether the Node is known, and why the cgroup of
+// all pods and those of the classes could not be written.
+func (t *Tree) update(ctx context.Context) (known bool, all, classes error) {
 	asked, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	if node, err := t.cfg.Node(asked); err == nil {
@@ -179,19 +233,19 @@ func (t *Tree) update(ctx context.Context) (known bool, err error) {
 		t.all = ForAllPods(capacity, t.cfg.Reserved...)
 		t.classes.Unlock()
 	}
-	return known, t.setClasses()
+	all, classes = t.setClasses()
+	return known, all, classes
 }
 
-// setClasses writes the cgroup of all pods and those of the classes.
-func (t *Tree) setClasses() error {
+// setClasses writes the cgroup of all pods and those of the classes. It returns what of the one and of the others could not be.
+func (t *Tree) setClasses() (all, classes error) {
 	t.classes.Lock() // over writes to files of the kernel's, see there
 	defer t.classes.Unlock()
 	burstable := Resources{}
 	if pods, err := t.cfg.Pods(); err == nil {
 		burstable.CPUShares = BurstableShares(pods)
 	}
-	return errors.Join(
-		t.set(t.cfg.Names.Pods(), t.all),
+	return t.set(t.cfg.Names.Pods(), t.all), errors.Join(
 		t.set(t.cfg.Names.Class(v1.PodQOSBurstable), burstable),
 		t.set(t.cfg.Names.Class(v1.PodQOSBestEffort), Resources{CPUShares: minShares}),
 	)

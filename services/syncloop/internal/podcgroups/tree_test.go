@@ -90,6 +90,29 @@ type tree struct {
 	pods    []*v1.Pod
 	node    *v1.Node
 	waiting string
+	events  []string
+}
+
+// NodeNormal implements Events.
+func (r *tree) NodeNormal(_ context.Context, reason, message string) {
+	r.tell("Normal", reason, message)
+}
+
+// NodeWarning implements Events.
+func (r *tree) NodeWarning(_ context.Context, reason, message string) {
+	r.tell("Warning", reason, message)
+}
+
+func (r *tree) tell(event ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, strings.Join(event, " "))
+}
+
+func (r *tree) told() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.events)
 }
 
 func newTree(t *testing.T) *tree {
@@ -99,6 +122,7 @@ func newTree(t *testing.T) *tree {
 		cgroups: &memory{have: map[string]podcgroups.Resources{}, fails: map[string]error{}},
 	}
 	r.Tree = podcgroups.New(podcgroups.Config{
+		Events:  r,
 		Cgroups: r.cgroups, Names: podcgroups.NewNames("cgroupfs", "/"), Limits: podcgroups.Limits{CPUQuota: true}, Clock: r.clock,
 		Reserved: []v1.ResourceList{list("memory", "1Gi")}, PIDs: func() int64 { return 500 }, Logger: slog.New(slog.DiscardHandler),
 		Pods: func() ([]*v1.Pod, error) {
@@ -284,4 +308,35 @@ func TestTheHealthSaysThatCgroupsCannotBeMade(t *testing.T) {
 	r.turned()
 	r.clock.Step(5 * time.Second)
 	eventually(t, "the health says nothing any more", func() bool { return r.waits() == "" })
+}
+
+// TestWhetherAllPodsAreLimitedIsTold when that changes, and not before the Node is known.
+func TestWhetherAllPodsAreLimitedIsTold(t *testing.T) {
+	r := newTree(t)
+	r.run()
+	want := []string{}
+	next := func(what string, after time.Duration, events ...string) {
+		t.Helper()
+		r.turned()
+		r.clock.Step(after)
+		want = append(want, events...)
+		eventually(t, what, func() bool { return r.clock.HasWaiters() && len(r.told()) >= len(want) })
+		if diff := cmp.Diff(want, r.told()); diff != "" {
+			t.Errorf("%s: -want +got\n%s", what, diff)
+		}
+	}
+	if told := r.told(); len(told) > 0 {
+		t.Errorf("before the Node is known: %q", told)
+	}
+	const yes = "Normal NodeAllocatableEnforced Updated Node Allocatable limit across pods"
+	const no = `Warning FailedNodeAllocatableEnforcement Failed to update Node Allocatable Limits "/kubepods": cgroupsPerQOS: device or resource busy`
+	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: list("cpu", "2", "memory", "4Gi")}})
+	next("they are", 5*time.Second, yes)
+	next("nothing has changed", time.Minute)
+	r.cgroups.fail("/kubepods", errors.New("device or resource busy"))
+	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: list("cpu", "2", "memory", "8Gi")}})
+	next("they cannot be", time.Minute, no)
+	next("they still cannot be", time.Minute)
+	r.cgroups.fail("/kubepods", nil)
+	next("they are again", time.Minute, yes)
 }

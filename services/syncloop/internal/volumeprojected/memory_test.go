@@ -40,15 +40,15 @@ func TestWhereNoSwapIsNotKnownItIsMountedWithout(t *testing.T) {
 	v := r.volume(secret("login"))
 	r.objects.putSecret("login", false, "password", hidden)
 	v.mustSetUp()
-	if !slices.Equal(o.tried, []string{"mode=0777,noswap", "mode=0777"}) {
-		t.Errorf("tried %q", o.tried)
+	if !slices.Equal(o.tried, []string{"mode=0777,noswap", "mode=0777"}) || r.swappable != 1 {
+		t.Errorf("tried %q, and %d are said to be swapped out", o.tried, r.swappable)
 	}
 	o.refuse = "mode=0777"
 	if err := v.tearDown(); err != nil {
 		t.Fatal(err)
 	}
-	if err := v.setUp(); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("another option is refused: %v", err)
+	if err := v.setUp(); !errors.Is(err, unix.EINVAL) || r.swappable != 1 {
+		t.Errorf("another option is refused: %v, and %d are said to be swapped out", err, r.swappable)
 	}
 }
 

@@ -40,6 +40,8 @@ type rig struct {
 	plugins []volumes.Plugin
 	// memory is how much of it pods may use, in bytes; 0 is not known.
 	memory int64
+	// swappable is how many volumes were said to be possibly swapped out.
+	swappable int
 }
 
 func newRig(t *testing.T) *rig {
@@ -53,7 +55,7 @@ func newRig(t *testing.T) *rig {
 // restart makes the plugins of a new process, which know nothing.
 func (r *rig) restart() {
 	r.plugins = volumeprojected.Plugins(volumeprojected.Config{
-		Mounter: r.mounter, Memory: func(context.Context) int64 { return r.memory }, Objects: r.objects, Tokens: r.tokens,
+		Mounter: r.mounter, Swappable: func() { r.swappable++ }, Memory: func(context.Context) int64 { return r.memory }, Objects: r.objects, Tokens: r.tokens,
 		Clock: clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0)),
 		Node: func(context.Context) (*v1.Node, error) {
 			return &v1.Node{Status: v1.NodeStatus{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("3")}}}, nil

@@ -58,6 +58,8 @@ type Config struct {
 	Mounter volumes.Mounter
 	// Memory is how many bytes of memory pods may use on this node, 0 when that is not known: the most that a volume is given.
 	Memory func(context.Context) int64
+	// Swappable is told of each file system in memory that may come to a swap device; nobody is when nil.
+	Swappable func()
 	// Objects gives config maps and secrets. Required.
 	Objects Objects
 	// Tokens gives tokens; nil is a node that has none to give.
@@ -85,7 +87,7 @@ type Plugin struct {
 
 // Plugins are the plugins of the four kinds.
 func Plugins(cfg Config) []volumes.Plugin {
-	folder := &volumes.EmptyDir{Mounter: volumes.Unswapped{Mounter: cfg.Mounter}, Memory: cfg.Memory}
+	folder := &volumes.EmptyDir{Mounter: volumes.Unswapped{Mounter: cfg.Mounter, Swappable: cfg.Swappable}, Memory: cfg.Memory}
 	plugin := func(name string, medium v1.StorageMedium, supports func(*v1.Volume) bool) volumes.Plugin {
 		return &Plugin{cfg: cfg, name: name, medium: medium, supports: supports, folder: folder}
 	}
