@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -300,25 +301,27 @@ func TestPodStartsWhenAllOfItsNameAreGone(t *testing.T) {
 }
 
 func TestPodWhoseServiceWasAwayIsTriedAgainSoon(t *testing.T) {
-	for _, err := range []error{
-		status.Error(codes.Unavailable, "connection refused"),
-		&cri.NotConnectedError{Endpoint: "unix:///run/x.sock", Cause: errors.New("no such file")},
-	} {
-		node := fakenode.New()
-		var once sync.Once
-		node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) (failure error) {
-			once.Do(func() { failure = fmt.Errorf("create the sandbox: %w", err) })
-			return failure
-		}})
-		r := newRigWith(node, time.Minute)
-		begun := time.Now()
-		r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-		eventually(t, "web runs", r.running("web"))
-		if took := time.Since(begun); took > 30*time.Second {
-			t.Errorf("after %v it took %v", err, took)
+	synctest.Test(t, func(t *testing.T) {
+		for _, err := range []error{
+			status.Error(codes.Unavailable, "connection refused"),
+			&cri.NotConnectedError{Endpoint: "unix:///run/x.sock", Cause: errors.New("no such file")},
+		} {
+			node := fakenode.New()
+			var once sync.Once
+			node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) (failure error) {
+				once.Do(func() { failure = fmt.Errorf("create the sandbox: %w", err) })
+				return failure
+			}})
+			r := newRigWith(node, time.Minute)
+			begun := time.Now()
+			r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+			eventually(t, "web runs", r.running("web"))
+			if took := time.Since(begun); took > 3*time.Second {
+				t.Errorf("after %v it took %v", err, took)
+			}
+			r.stop()
 		}
-		r.stop()
-	}
+	})
 }
 
 func TestNothingFollowsFromAPodThatCouldNotBeInspected(t *testing.T) {
@@ -356,22 +359,24 @@ func TestUnsupportedPodHasAReasonOfItsOwnAndOneWarning(t *testing.T) {
 }
 
 func TestPodWhoseServiceStaysAwayIsTriedLessAndLess(t *testing.T) {
-	node := fakenode.New()
-	node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error {
-		return status.Error(codes.Unavailable, "connection refused")
-	}})
-	r := newRigWith(node, time.Minute)
-	defer r.stop()
-	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	var waits []time.Duration
-	for tries := range 5 {
-		eventually(t, "it is tried", func() bool { return len(node.Calls()) > tries })
-		eventually(t, "the next try is due", func() bool { _, ok := r.pool.Due().At("u1"); return ok })
-		at, _ := r.pool.Due().At("u1")
-		waits = append(waits, time.Until(at))
-		r.pool.Poke("u1", worker.Cause{Kind: worker.CauseLost})
-	}
-	if waits[0] > time.Second || waits[4] < 1500*time.Millisecond {
-		t.Errorf("waits: %v", waits)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		node := fakenode.New()
+		node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error {
+			return status.Error(codes.Unavailable, "connection refused")
+		}})
+		r := newRigWith(node, time.Minute)
+		defer r.stop()
+		r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+		var waits []time.Duration
+		for tries := range 5 {
+			eventually(t, "it is tried", func() bool { return len(node.Calls()) > tries })
+			eventually(t, "the next try is due", func() bool { _, ok := r.pool.Due().At("u1"); return ok })
+			at, _ := r.pool.Due().At("u1")
+			waits = append(waits, time.Until(at))
+			r.pool.Poke("u1", worker.Cause{Kind: worker.CauseLost})
+		}
+		if waits[0] > time.Second || waits[4] < 1500*time.Millisecond {
+			t.Errorf("waits: %v", waits)
+		}
+	})
 }
