@@ -61,7 +61,7 @@ func start(t *testing.T, backoff, grace time.Duration, scripts map[string]string
 	go func() {
 		done <- supervisor.Run(ctx, supervisor.Config{
 			Services: services, Logger: slog.New(slog.NewTextHandler(n.events, nil)),
-			StopTimeout: grace + 10*time.Second, Backoff: backoff,
+			StopTimeout: grace + time.Minute, Backoff: backoff,
 		})
 	}()
 	var once sync.Once
@@ -149,7 +149,7 @@ func TestBackOffEnds(t *testing.T) {
 }
 
 func TestStopEndsEveryProcess(t *testing.T) {
-	n := start(t, time.Hour, 10*time.Second, map[string]string{"steady": steady, "crash": steady})
+	n := start(t, time.Hour, time.Minute, map[string]string{"steady": steady, "crash": steady})
 	eventually(t, "both run", func() bool { return strings.Count(n.out.String(), "up") == 2 })
 	if err := n.stop(); err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func TestStopEndsEveryProcess(t *testing.T) {
 
 func TestStopKillsWhatDoesNotEnd(t *testing.T) {
 	n := start(t, time.Hour, 50*time.Millisecond, map[string]string{"steady": `trap '' TERM; echo up; while :; do sleep 0.05; done`})
-	eventually(t, "it runs", func() bool { return strings.Contains(n.out.String(), "up") })
+	eventually(t, "it runs", func() bool { return strings.Contains(n.out.String(), "up") && n.pid("steady") != 0 })
 	pid := n.pid("steady")
 	if err := n.stop(); err != nil {
 		t.Fatal(err)
