@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -69,91 +70,97 @@ func linksOf(s sdktrace.ReadOnlySpan) []string {
 }
 
 func TestWhatFollowsABackoffIsInTheTraceOfTheCrash(t *testing.T) {
-	r := startTraced(t)
-	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "web runs", r.running("web"))
-	r.node.SetScript(fakenode.Script{RetryAfter: 5 * time.Millisecond}) // a container waits for the end of its back-off
-	r.pool.Poke("u1", worker.Cause{Kind: worker.CauseLost, Traceparent: crashA})
-	ofTheCrash := func() []sdktrace.ReadOnlySpan {
-		return slices.DeleteFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool { return parentOf(s) != crashA })
-	}
-	eventually(t, "the worker comes back in the trace of the crash", func() bool { return len(ofTheCrash()) >= 3 })
-	for i, s := range ofTheCrash()[:3] {
-		if got := tryOf(s); got != int64(i+1) {
-			t.Errorf("sync %d in the trace of the crash says that it is try %d", i+1, got)
+	synctest.Test(t, func(t *testing.T) {
+		r := startTraced(t)
+		r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+		eventually(t, "web runs", r.running("web"))
+		r.node.SetScript(fakenode.Script{RetryAfter: 5 * time.Millisecond}) // a container waits for the end of its back-off
+		r.pool.Poke("u1", worker.Cause{Kind: worker.CauseLost, Traceparent: crashA})
+		ofTheCrash := func() []sdktrace.ReadOnlySpan {
+			return slices.DeleteFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool { return parentOf(s) != crashA })
 		}
-	}
-	r.pool.Poke("u1", worker.Cause{Kind: worker.CauseLost, Traceparent: crashB})
-	eventually(t, "the worker comes back in the trace of the second crash, linked to the first", func() bool {
-		return slices.ContainsFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool {
-			return parentOf(s) == crashB && tryOf(s) > 1 && slices.Contains(linksOf(s), crashA)
+		eventually(t, "the worker comes back in the trace of the crash", func() bool { return len(ofTheCrash()) >= 3 })
+		for i, s := range ofTheCrash()[:3] {
+			if got := tryOf(s); got != int64(i+1) {
+				t.Errorf("sync %d in the trace of the crash says that it is try %d", i+1, got)
+			}
+		}
+		r.pool.Poke("u1", worker.Cause{Kind: worker.CauseLost, Traceparent: crashB})
+		eventually(t, "the worker comes back in the trace of the second crash, linked to the first", func() bool {
+			return slices.ContainsFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool {
+				return parentOf(s) == crashB && tryOf(s) > 1 && slices.Contains(linksOf(s), crashA)
+			})
 		})
 	})
 }
 
 // A pod whose image cannot be had for a week must not make a trace of a week.
 func TestATraceOfFailuresEndsAndTheNextIsLinkedToIt(t *testing.T) {
-	r := startTraced(t)
-	r.node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return status.Error(codes.Internal, "no") }})
-	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
-	r.store.SetPod(pod, "file", crashA)
-	r.pool.Want(pod, worker.Cause{Kind: worker.CauseConfig, Traceparent: crashA}, nil)
-	var next sdktrace.ReadOnlySpan
-	eventually(t, "a second trace", func() bool {
-		i := slices.IndexFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool { return !s.Parent().IsValid() })
-		if i >= 0 {
-			next = r.syncs()[i]
+	synctest.Test(t, func(t *testing.T) {
+		r := startTraced(t)
+		r.node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return status.Error(codes.Internal, "no") }})
+		pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+		r.store.SetPod(pod, "file", crashA)
+		r.pool.Want(pod, worker.Cause{Kind: worker.CauseConfig, Traceparent: crashA}, nil)
+		var next sdktrace.ReadOnlySpan
+		eventually(t, "a second trace", func() bool {
+			i := slices.IndexFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool { return !s.Parent().IsValid() })
+			if i >= 0 {
+				next = r.syncs()[i]
+			}
+			return i >= 0
+		})
+		if diff := cmp.Diff([]string{crashA}, linksOf(next)); diff != "" {
+			t.Errorf("links of the second trace's first span (-want +got):\n%s", diff)
 		}
-		return i >= 0
-	})
-	if diff := cmp.Diff([]string{crashA}, linksOf(next)); diff != "" {
-		t.Errorf("links of the second trace's first span (-want +got):\n%s", diff)
-	}
-	first := 0
-	for _, s := range r.syncs() {
-		if parentOf(s) == crashA {
-			first++
+		first := 0
+		for _, s := range r.syncs() {
+			if parentOf(s) == crashA {
+				first++
+			}
+			if s.Status().Description == "" {
+				t.Error("a sync that failed does not say so")
+			}
 		}
-		if s.Status().Description == "" {
-			t.Error("a sync that failed does not say so")
+		if first != 10 {
+			t.Errorf("the first trace has %d tries, want 10", first)
 		}
-	}
-	if first != 10 {
-		t.Errorf("the first trace has %d tries, want 10", first)
-	}
-	eventually(t, "the second trace goes on", func() bool {
-		return slices.ContainsFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool { return s.Parent().SpanID() == next.SpanContext().SpanID() })
+		eventually(t, "the second trace goes on", func() bool {
+			return slices.ContainsFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool { return s.Parent().SpanID() == next.SpanContext().SpanID() })
+		})
 	})
 }
 
 func TestARegularLookThatFindsNothingIsIdle(t *testing.T) {
-	r := startTraced(t)
-	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	idle := func() int {
-		return len(slices.DeleteFunc(r.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !isIdle(s) }))
-	}
-	eventually(t, "it is looked at again and again", func() bool { return idle() > 3 })
-	parents := map[string]bool{}
-	for _, s := range r.spans.Ended() {
-		parents[s.Parent().SpanID().String()] = true
-	}
-	for _, s := range r.spans.Ended() {
-		if isIdle(s) && (s.Parent().IsValid() || parents[s.SpanContext().SpanID().String()]) {
-			t.Error("an idle span is not alone in its trace")
+	synctest.Test(t, func(t *testing.T) {
+		r := startTraced(t)
+		r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+		idle := func() int {
+			return len(slices.DeleteFunc(r.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !isIdle(s) }))
 		}
-	}
-	settled := len(r.syncs())
-	eventually(t, "it is looked at again and again", func() bool { return idle() > 10 })
-	if got := len(r.syncs()); got != settled {
-		t.Errorf("%d more syncs of a pod that nothing happens to are told of", got-settled)
-	}
-	r.node.Exit("u1", 1)
-	observed, err := r.node.GetPodStatus(t.Context(), "u1", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.store.Observe("u1", observed)
-	eventually(t, "a look that finds something is told of", func() bool { return len(r.syncs()) > settled })
+		eventually(t, "it is looked at again and again", func() bool { return idle() > 3 })
+		parents := map[string]bool{}
+		for _, s := range r.spans.Ended() {
+			parents[s.Parent().SpanID().String()] = true
+		}
+		for _, s := range r.spans.Ended() {
+			if isIdle(s) && (s.Parent().IsValid() || parents[s.SpanContext().SpanID().String()]) {
+				t.Error("an idle span is not alone in its trace")
+			}
+		}
+		settled := len(r.syncs())
+		eventually(t, "it is looked at again and again", func() bool { return idle() > 10 })
+		if got := len(r.syncs()); got != settled {
+			t.Errorf("%d more syncs of a pod that nothing happens to are told of", got-settled)
+		}
+		r.node.Exit("u1", 1)
+		observed, err := r.node.GetPodStatus(t.Context(), "u1", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.store.Observe("u1", observed)
+		eventually(t, "a look that finds something is told of", func() bool { return len(r.syncs()) > settled })
+	})
 }
 
 func TestCrashesThatFoldAreBothLedTo(t *testing.T) {
