@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
@@ -32,17 +34,22 @@ import (
 // TestKubectlThroughAnAPIServer: what kubectl has an API server ask a node, it gets from this one, over SPDY and over WebSocket.
 func TestKubectlThroughAnAPIServer(t *testing.T) {
 	r := newRemote(t, "")
-	r.run("streams", "/streams", "lines")
-	r.run("web", "/hello", "serve", "-message", "hello from afar")
+	r.run("streams", false, "/streams", "lines")
+	r.run("terminal", true, "/streams", "terminal")
+	r.run("web", false, "/hello", "serve", "-message", "hello from afar")
 	for _, protocol := range []string{"websocket", "spdy"} {
 		t.Run(protocol, func(t *testing.T) {
 			r := r.over(t, protocol)
 			t.Run("exec", r.exec)
+			t.Run("exec with a terminal", r.execTerminal)
+			t.Run("attach with a terminal", r.attachTerminal)
 			t.Run("port-forward", r.portForward)
 		})
 	}
+	t.Run("WebSocket goes to the node as it is", r.webSocketCounted)
 	t.Run("logs", r.logs)
 	t.Run("attach", r.attach)
+	t.Run("checkpoint", r.checkpoint)
 	t.Run("who asks", r.whoAsks)
 }
 
@@ -161,8 +168,8 @@ func (r *remote) kubectl(t *testing.T, stdin string, args ...string) (stdout, st
 	return out.String(), problems.String(), cmd.ProcessState.ExitCode()
 }
 
-// run has the node run a pod with the example program and the one whose streams are tested.
-func (r *remote) run(name string, command ...string) {
+// run has the node run a pod with the example program and the one whose streams are tested, on a terminal or without one.
+func (r *remote) run(name string, tty bool, command ...string) {
 	t := r.t
 	t.Helper()
 	tool := filepath.Join(t.TempDir(), "streams")
@@ -177,7 +184,7 @@ func (r *remote) run(name string, command ...string) {
 		Spec: v1.PodSpec{
 			NodeName: r.node, TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false),
 			Containers: []v1.Container{{
-				Name: "main", Image: image, Command: command, Stdin: true, ImagePullPolicy: v1.PullIfNotPresent,
+				Name: "main", Image: image, Command: command, Stdin: true, TTY: tty, ImagePullPolicy: v1.PullIfNotPresent,
 				VolumeMounts: []v1.VolumeMount{{Name: "tool", MountPath: "/streams", ReadOnly: true}},
 			}},
 			Volumes: []v1.Volume{{Name: "tool", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: tool, Type: ptr.To(v1.HostPathFile)}}}},
@@ -322,9 +329,60 @@ func (r *remote) attach(t *testing.T) {
 		t.Errorf("logs -f has %q, %v", followed.String(), err)
 	}
 	awaitThat(t, "the former container has a log", func() bool {
-		stdout, _, code := r.kubectl(t, "", "logs", "streams", "--previous")
+		stdout, _, code := r.kubectl(t, "", "logs", "streams", "--previous", "-f") // which has an end
 		return code == 0 && stdout == "ready\nread by attach\n"
 	})
+}
+
+// webSocketCounted: the API server has passed streams on that it would translate for a node that cannot.
+func (r *remote) webSocketCounted(t *testing.T) {
+	metrics, stderr, code := r.kubectl(t, "", "get", "--raw", fmt.Sprintf("/api/v1/nodes/%s:%s/proxy/metrics", r.node, r.port))
+	for _, what := range []string{"exec", "attach", "portforward"} {
+		if !strings.Contains(metrics, `kubelet_websocket_streaming_requests_total{subresource="`+what+`"} `) {
+			t.Errorf("the node has served no %s over WebSocket: %s, exit code %d", what, stderr, code)
+		}
+	}
+}
+
+// checkpoint: who asks for one has its file, or is told what the runtime lacks for it.
+func (r *remote) checkpoint(t *testing.T) {
+	config, err := clientcmd.BuildConfigFromFlags("", r.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.CAData, config.Insecure = nil, true // the node has signed its certificate itself
+	transport, err := rest.TransportFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://127.0.0.1:"+r.port+"/checkpoint/default/web/main", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Close = true
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(answer.Body)
+	if err = errors.Join(err, answer.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s: %s", answer.Status, text)
+	if answer.StatusCode != http.StatusOK {
+		if answer.StatusCode != http.StatusInternalServerError || !strings.Contains(string(text), "checkpointing of default/web/main failed") ||
+			!strings.Contains(string(text), "criu") {
+			t.Errorf("got %s, %s", answer.Status, text)
+		}
+		return
+	}
+	var saved struct{ Items []string }
+	if err := json.Unmarshal(text, &saved); err != nil || len(saved.Items) != 1 {
+		t.Fatalf("got %s, %v", text, err)
+	}
+	if info, err := os.Stat(saved.Items[0]); err != nil || info.Size() == 0 {
+		t.Errorf("the checkpoint %s: %v", saved.Items[0], err)
+	}
 }
 
 // whoAsks: the node asks the API server who somebody is and what they may do to it.

@@ -121,7 +121,7 @@ func Build(in Input) State {
 		Status: v1.NodeStatus{
 			Capacity: capacity, Allocatable: allocatable(in.Settings, capacity),
 			Addresses: addresses(in), NodeInfo: nodeInfo(in), RuntimeHandlers: handlers(in),
-			Features: features(in), Images: images(in),
+			Features: features(in), DeclaredFeatures: declared(in), Images: images(in),
 			DaemonEndpoints: v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: in.Settings.Port}},
 		},
 	}

@@ -81,3 +81,15 @@ func TestTheMachineAndItsPlaceAreTold(t *testing.T) {
 		t.Errorf("without a way out the addresses are %v", got)
 	}
 }
+
+// TestStreamsOverWebSocketAreLeftToANodeThatServesThem, and to no other.
+func TestStreamsOverWebSocketAreLeftToANodeThatServesThem(t *testing.T) {
+	in := input(t)
+	if got := Build(in).Node.Status.DeclaredFeatures; got != nil {
+		t.Errorf("a node without an HTTP API declares %q", got)
+	}
+	in.Settings.Port = 10250
+	if got := Build(in).Node.Status.DeclaredFeatures; !slices.Equal(got, []string{"ExtendWebSocketsToKubelet"}) {
+		t.Errorf("got %q", got)
+	}
+}

@@ -4,7 +4,7 @@
 //	/pods, /runningpods/             v1.PodList in JSON: of the pods that a source names, with full status; of what the runtime runs
 //	/healthz, /healthz/ping, log, syncloop   "ok", or 500 and a line for each reason
 //	/metrics, /metrics/probes        the metrics of syncloop and of its probes, in Prometheus' formats
-//	/stats/summary, /metrics/resource   what the node, its pods and their containers use, in JSON and as metrics
+//	/stats/summary, /metrics/resource, /metrics/cadvisor   what the node, its pods and their containers use, in JSON and as metrics
 //	/configz                         the configuration, without what may be secret in it
 //	/containerLogs/NAMESPACE/POD/CONTAINER   what a container has written
 //	/exec, /attach, /portForward     streams to containers, over SPDY and WebSocket
@@ -34,10 +34,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	v1 "k8s.io/api/core/v1"
-	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstats"
 )
 
 // Pods tells the pods that a source names, with their status; it fails with podstore.NotReadyError.
@@ -72,8 +72,8 @@ func ListenReadOnly(ctx context.Context, address string, port int32) (net.Listen
 type Config struct {
 	Pods   Pods
 	Health func() loop.Health
-	// Stats reads what the node and its pods use.
-	Stats func(ctx context.Context) (*statsv1alpha1.Summary, error)
+	// Report reads what the node and its pods use.
+	Report func(ctx context.Context) (*podstats.Report, error)
 	// Gatherer has the metrics of the process. Metrics counts the requests.
 	Gatherer prometheus.Gatherer
 	Metrics  *metrics.Metrics
@@ -110,6 +110,8 @@ func common(cfg Config) []route {
 	}
 	used := prometheus.NewRegistry()
 	used.MustRegister(newResourceMetrics(h))
+	shown := prometheus.NewRegistry()
+	shown.MustRegister(newCadvisorMetrics(h))
 	health, pods, figures := []string{"healthz", "proxy"}, []string{"pods", "proxy"}, []string{"metrics"}
 	return []route{
 		{pattern: "GET /pods", path: "pods", subresources: pods, handler: h.pods},
@@ -121,6 +123,7 @@ func common(cfg Config) []route {
 		{pattern: "GET /metrics", path: "metrics", subresources: figures, handler: promhttp.HandlerFor(cfg.Gatherer, options).ServeHTTP},
 		{pattern: "GET /metrics/probes", path: "metrics/probes", subresources: figures, handler: promhttp.HandlerFor(cfg.Metrics.Probes(), options).ServeHTTP},
 		{pattern: "GET /metrics/resource", path: "metrics/resource", subresources: figures, handler: promhttp.HandlerFor(used, options).ServeHTTP},
+		{pattern: "GET /metrics/cadvisor", path: "metrics/cadvisor", subresources: figures, handler: promhttp.HandlerFor(shown, options).ServeHTTP},
 		{pattern: "GET /stats/summary", path: "stats", subresources: []string{"stats"}, handler: h.summary},
 	}
 }

@@ -24,10 +24,17 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstats"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// What closes a connection of SPDY waits a second for somebody who would hear that it was closed already.
+		goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"),
+		// A client of WebSocket notices at its next ping that it has left.
+		goleak.IgnoreTopFunction("k8s.io/client-go/tools/remotecommand.(*heartbeat).start"))
+}
 
 type pods struct {
 	list []*v1.Pod
@@ -37,10 +44,10 @@ type pods struct {
 func (p pods) Pods() ([]*v1.Pod, error) { return p.list, p.err }
 
 // used is what a pod of one container uses.
-func used(context.Context) (*statsv1alpha1.Summary, error) {
+func used(context.Context) (*podstats.Report, error) {
 	at := metav1.NewTime(time.Unix(1_700_000_000, 0))
 	cpu := &statsv1alpha1.CPUStats{Time: at, UsageCoreNanoSeconds: ptr.To[uint64](1_500_000_000)}
-	return &statsv1alpha1.Summary{
+	return &podstats.Report{Summary: &statsv1alpha1.Summary{
 		Node: statsv1alpha1.NodeStats{NodeName: "node-1", CPU: cpu, Fs: &statsv1alpha1.FsStats{}},
 		Pods: []statsv1alpha1.PodStats{{
 			PodRef: statsv1alpha1.PodReference{Name: "web", Namespace: "default"}, Network: &statsv1alpha1.NetworkStats{},
@@ -48,7 +55,7 @@ func used(context.Context) (*statsv1alpha1.Summary, error) {
 				Name: "main", StartTime: at, CPU: cpu, Memory: &statsv1alpha1.MemoryStats{Time: at, WorkingSetBytes: ptr.To[uint64](7)},
 			}},
 		}},
-	}, nil
+	}}, nil
 }
 
 func TestWhatIsUsed(t *testing.T) {
@@ -83,7 +90,7 @@ func serve(t *testing.T, p httpapi.Pods, health loop.Health) string {
 	go func() {
 		registry := prometheus.NewRegistry()
 		done <- httpserve.Until(ctx, listener, httpapi.ReadOnly(httpapi.Config{
-			Pods: p, Health: func() loop.Health { return health }, Stats: used, Gatherer: registry, Metrics: metrics.New(registry), Logger: logger,
+			Pods: p, Health: func() loop.Health { return health }, Report: used, Gatherer: registry, Metrics: metrics.New(registry), Logger: logger,
 		}), logger)
 	}()
 	t.Cleanup(func() {

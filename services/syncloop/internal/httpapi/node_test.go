@@ -29,6 +29,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstats"
 )
 
 type somePods []*v1.Pod
@@ -53,7 +54,9 @@ func newRig(t *testing.T) *rig {
 				ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u1"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}},
 			}},
 			Health: func() loop.Health { return loop.Health{Healthy: true} }, Gatherer: registry, Metrics: metrics.New(registry),
-			Stats:  func(context.Context) (*statsv1alpha1.Summary, error) { return &statsv1alpha1.Summary{}, nil },
+			Report: func(context.Context) (*podstats.Report, error) {
+				return &podstats.Report{Summary: &statsv1alpha1.Summary{}}, nil
+			},
 			Logger: slog.New(slog.NewTextHandler(&r.log, nil)),
 		},
 		Guard: func(next http.Handler, subresources ...string) http.Handler {
@@ -98,6 +101,7 @@ func TestWhatEachPathIsAllowedBy(t *testing.T) {
 		{"GET", "/healthz/ping", "[healthz proxy]", 200},
 		{"GET", "/metrics", "[metrics]", 200},
 		{"GET", "/metrics/resource", "[metrics]", 200},
+		{"GET", "/metrics/cadvisor", "[metrics]", 200},
 		{"GET", "/stats/summary", "[stats]", 200},
 		{"GET", "/configz", "[configz proxy]", 200},
 		{"GET", "/logs/", "[log]", 200},
@@ -232,7 +236,7 @@ func TestAStreamGoesToTheRuntimesServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got strings.Builder
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(60 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	buffer := make([]byte, 4096)

@@ -14,11 +14,12 @@ import (
 
 // summary answers what the node, its pods and their containers use. With only_cpu_and_memory=true it has no disks and no networks.
 func (h reads) summary(w http.ResponseWriter, r *http.Request) {
-	found, err := h.Stats(r.Context())
+	report, err := h.Report(r.Context())
 	if err != nil {
 		failed(w, err)
 		return
 	}
+	found := report.Summary
 	if flag(r.URL.Query(), "only_cpu_and_memory") {
 		found = cpuAndMemory(found)
 	}
@@ -93,7 +94,7 @@ func (m *resourceMetrics) Describe(to chan<- *prometheus.Desc) {
 func (m *resourceMetrics) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), resourceTimeout)
 	defer cancel()
-	found, err := m.Stats(ctx)
+	found, err := m.Report(ctx)
 	if err != nil {
 		m.Logger.Debug("what pods use could not be read", telemetry.KeyError, err)
 		to <- prometheus.MustNewConstMetric(m.failed, prometheus.GaugeValue, 1)

@@ -19,6 +19,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
@@ -52,9 +53,9 @@ func streamsOf(query url.Values) (streams, error) {
 
 // exec runs a command in a container, with its streams to the client.
 func (n *node) exec(w http.ResponseWriter, r *http.Request) {
-	n.stream(w, r, func(runtime internalapi.RuntimeService) (string, error) {
-		asked, err := streamsOf(r.URL.Query())
-		if err != nil {
+	var asked streams
+	n.stream(w, r, "exec", &asked, func(runtime internalapi.RuntimeService) (target string, err error) {
+		if asked, err = streamsOf(r.URL.Query()); err != nil {
 			return "", err
 		}
 		command := r.URL.Query()["command"]
@@ -79,9 +80,9 @@ func (n *node) exec(w http.ResponseWriter, r *http.Request) {
 
 // attach gives the client the streams of a container's own process.
 func (n *node) attach(w http.ResponseWriter, r *http.Request) {
-	n.stream(w, r, func(runtime internalapi.RuntimeService) (string, error) {
-		asked, err := streamsOf(r.URL.Query())
-		if err != nil {
+	var asked streams
+	n.stream(w, r, "attach", &asked, func(runtime internalapi.RuntimeService) (target string, err error) {
+		if asked, err = streamsOf(r.URL.Query()); err != nil {
 			return "", err
 		}
 		pod, container, err := n.containerOf(r)
@@ -92,10 +93,11 @@ func (n *node) attach(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return "", err
 		}
-		n.tell(r, "attach", pod, telemetry.KeyContainer, container.Name, "stdin", asked.stdin, "tty", container.TTY)
 		// Whether there is a terminal is the container's to say.
+		asked.tty, asked.stderr = container.TTY, asked.stderr && !container.TTY
+		n.tell(r, "attach", pod, telemetry.KeyContainer, container.Name, "stdin", asked.stdin, "tty", asked.tty)
 		answer, err := runtime.Attach(r.Context(), &runtimeapi.AttachRequest{
-			ContainerId: id, Tty: container.TTY, Stdin: asked.stdin, Stdout: asked.stdout, Stderr: asked.stderr && !container.TTY,
+			ContainerId: id, Tty: asked.tty, Stdin: asked.stdin, Stdout: asked.stdout, Stderr: asked.stderr,
 		})
 		return answer.GetUrl(), err
 	})
@@ -103,7 +105,7 @@ func (n *node) attach(w http.ResponseWriter, r *http.Request) {
 
 // portForward gives the client connections to ports of a pod.
 func (n *node) portForward(w http.ResponseWriter, r *http.Request) {
-	n.stream(w, r, func(runtime internalapi.RuntimeService) (string, error) {
+	n.stream(w, r, "portforward", nil, func(runtime internalapi.RuntimeService) (string, error) {
 		ports, err := portsOf(r.URL.Query())
 		if err != nil {
 			return "", err
@@ -146,8 +148,10 @@ func (n *node) tell(r *http.Request, what string, pod *v1.Pod, more ...any) {
 		append([]any{telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyPodUID, string(pod.UID), "user", n.Who(r), "from", r.RemoteAddr}, more...)...)
 }
 
-// stream has the client talk to the runtime's own server of streams, at the URL that prepare has the runtime make.
-func (n *node) stream(w http.ResponseWriter, r *http.Request, prepare func(internalapi.RuntimeService) (string, error)) {
+// stream has the client talk to the runtime's own server of streams, at the URL that prepare has the runtime make. Asked are the streams
+// that prepare finds that the client wants, nil for a port-forward. What that server does not know over WebSocket is translated, and
+// counted as what.
+func (n *node) stream(w http.ResponseWriter, r *http.Request, what string, asked *streams, prepare func(internalapi.RuntimeService) (string, error)) {
 	if r.Header.Get("Upgrade") == "" {
 		http.Error(w, "Upgrade request required: this is for kubectl exec, attach and port-forward, over SPDY or WebSocket", http.StatusBadRequest)
 		return
@@ -161,6 +165,20 @@ func (n *node) stream(w http.ResponseWriter, r *http.Request, prepare func(inter
 		n.refuse(w, r, err)
 		return
 	}
+	switch {
+	case asked != nil && wsstream.IsWebSocketRequestWithStreamCloseProtocol(r):
+		n.Metrics.WebSocket(what)
+		n.translate(w, r, target, *asked)
+	case asked == nil && wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
+		n.Metrics.WebSocket(what)
+		n.tunnel(w, r, target)
+	default:
+		n.proxy(w, r, target)
+	}
+}
+
+// proxy has the client and the runtime's own server understand each other.
+func (n *node) proxy(w http.ResponseWriter, r *http.Request, target *url.URL) {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL, p.Out.Host = target, target.Host
@@ -172,7 +190,7 @@ func (n *node) stream(w http.ResponseWriter, r *http.Request, prepare func(inter
 			n.refuse(w, r, fmt.Errorf("reaching the runtime's server of streams at %s: %w", target.Host, err))
 		},
 	}
-	proxy.ServeHTTP(patient{w, n.idle()}, r)
+	proxy.ServeHTTP(patient{ResponseWriter: w, idle: n.idle()}, r)
 }
 
 // prepared returns the URL that a runtime serves streams at.
@@ -213,6 +231,8 @@ func (n *node) refuse(w http.ResponseWriter, r *http.Request, err error) {
 type patient struct {
 	http.ResponseWriter
 	idle time.Duration
+	// closed, if it is there, is called when the connection is closed.
+	closed func()
 }
 
 // Unwrap is for http.ResponseController.
@@ -224,7 +244,7 @@ func (p patient) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &idleConn{Conn: conn, idle: p.idle, early: rw.Reader}, rw, nil
+	return &idleConn{Conn: conn, idle: p.idle, early: rw.Reader, closed: p.closed}, rw, nil
 }
 
 // idleConn is a connection that fails when nothing is said on it for some time.
@@ -232,7 +252,16 @@ type idleConn struct {
 	net.Conn
 	idle time.Duration
 	// early has what the client has sent together with its request.
-	early *bufio.Reader
+	early  *bufio.Reader
+	closed func()
+}
+
+// Close implements net.Conn.
+func (c *idleConn) Close() error {
+	if c.closed != nil {
+		c.closed()
+	}
+	return c.Conn.Close()
 }
 
 // Read implements net.Conn.

@@ -46,6 +46,7 @@ func everything() *prometheus.Registry {
 	m.ImageCollected(metrics.CollectedForSpace)
 	m.ImageCollectionFailed("ImageGCFailed")
 	metrics.CollectServingCertificate(registry, func() time.Time { return time.Time{} }, func() int64 { return 0 })
+	m.WebSocket("exec")
 	m.HTTP(metrics.ReadWrite, "pods", false, http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 	metrics.CollectLogs(registry, func() []metrics.LogUsage { return []metrics.LogUsage{{Container: "web", Bytes: 1}} })
 	metrics.Collect(registry, metrics.Sources{

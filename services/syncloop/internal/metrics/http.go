@@ -26,9 +26,10 @@ const otherMethod = "other"
 
 // httpMetrics is what the kubelet counts of its HTTP servers.
 type httpMetrics struct {
-	requests *prometheus.CounterVec
-	duration *prometheus.HistogramVec
-	inFlight *prometheus.GaugeVec
+	requests  *prometheus.CounterVec
+	duration  *prometheus.HistogramVec
+	inFlight  *prometheus.GaugeVec
+	websocket *prometheus.CounterVec
 }
 
 func newHTTPMetrics(f factory) httpMetrics {
@@ -37,6 +38,8 @@ func newHTTPMetrics(f factory) httpMetrics {
 		requests: f.counters(kubelet, "http_requests_total", "Requests to the HTTP APIs, by method, the first part of the path, and which of the two APIs.", labels...),
 		duration: f.histograms(kubelet, "http_requests_duration_seconds", "Duration of requests to the HTTP APIs.", prometheus.DefBuckets, labels...),
 		inFlight: f.gauges(kubelet, "http_inflight_requests", "Requests to the HTTP APIs that are being answered.", labels...),
+		websocket: f.counters(kubelet, "websocket_streaming_requests_total",
+			"Streams to containers over WebSocket that are translated for the runtime, by what they are for: exec, attach or portforward.", "subresource"),
 	}
 }
 
@@ -54,6 +57,9 @@ func (m *Metrics) HTTP(server Server, path string, long bool, next http.Handler)
 		next.ServeHTTP(w, r)
 	})
 }
+
+// WebSocket counts a stream over WebSocket that is translated for the runtime, by what it is for: exec, attach or portforward.
+func (m *Metrics) WebSocket(subresource string) { m.http.websocket.WithLabelValues(subresource).Inc() }
 
 func methodLabel(method string) string {
 	switch method {

@@ -31,16 +31,22 @@ type look struct {
 	// nodeFs is the node's file system, layers that in which the runtime has the layers of containers; nil when they could not be read.
 	nodeFs, layers *statsv1alpha1.FsStats
 	// rates will be what is remembered for the next look.
-	rates map[string]podcgroups.Usage
+	rates   map[string]podcgroups.Usage
+	machine Machine
+	// places will be those of the pods.
+	places map[types.UID]Place
 }
 
 // collect reads everything.
-func (s *Stats) collect(ctx context.Context) (*statsv1alpha1.Summary, error) {
+func (s *Stats) collect(ctx context.Context) (*Report, error) {
 	pods, known := s.cfg.Observed()
 	if !known {
 		return nil, errors.New("the pods are not known yet: ask again in a moment")
 	}
-	l := &look{Stats: s, said: s.patiently(ctx), rates: make(map[string]podcgroups.Usage, len(s.rates))}
+	l := &look{
+		Stats: s, said: s.patiently(ctx), rates: make(map[string]podcgroups.Usage, len(s.rates)), machine: s.cfg.Machine(),
+		places: make(map[types.UID]Place, len(pods)),
+	}
 	summary := &statsv1alpha1.Summary{Pods: []statsv1alpha1.PodStats{}, Node: l.node()}
 	for _, seen := range pods {
 		if ctx.Err() != nil {
@@ -54,12 +60,16 @@ func (s *Stats) collect(ctx context.Context) (*statsv1alpha1.Summary, error) {
 		return cmp.Or(cmp.Compare(a.PodRef.Namespace, b.PodRef.Namespace), cmp.Compare(a.PodRef.Name, b.PodRef.Name), cmp.Compare(a.PodRef.UID, b.PodRef.UID))
 	})
 	s.rates = l.rates
-	return summary, nil
+	report := &Report{Summary: summary, Machine: l.machine, Places: l.places}
+	if s.cfg.Names != nil {
+		report.PodsCgroup = s.cfg.Names.Pods()
+	}
+	return report, nil
 }
 
 // node reads what the machine uses as a whole.
 func (l *look) node() statsv1alpha1.NodeStats {
-	machine, now := l.cfg.Machine(), l.cfg.Clock.Now()
+	machine, now := l.machine, l.cfg.Clock.Now()
 	stats := statsv1alpha1.NodeStats{NodeName: l.cfg.NodeName, StartTime: metav1.NewTime(machine.BootedAt), Network: networkOf(machine, now)}
 	if usage, err := l.cfg.Cgroups.Usage(wholeMachine); err == nil {
 		usage.MemoryLimitBytes = machine.MemoryBytes
@@ -127,13 +137,15 @@ func (l *look) pod(ctx context.Context, seen *lifecyclev1.PodStatus) statsv1alph
 	if found {
 		below = l.cfg.Cgroups.Below(name)
 	}
-	taken := map[string]bool{}
+	place := Place{Cgroup: name, Sandbox: sandbox.GetId(), Containers: map[string]ContainerPlace{}}
 	for _, c := range seen.GetContainers() {
-		if observed.Running(c) && !taken[c.GetName()] {
-			taken[c.GetName()] = true
-			stats.Containers = append(stats.Containers, l.container(ctx, c, name, below))
+		if _, taken := place.Containers[c.GetName()]; observed.Running(c) && !taken {
+			container, cgroup := l.container(ctx, c, name, below)
+			stats.Containers = append(stats.Containers, container)
+			place.Containers[c.GetName()] = ContainerPlace{Cgroup: cgroup, ID: c.GetId(), Image: c.GetImage()}
 		}
 	}
+	l.places[types.UID(seen.GetUid())] = place
 	slices.SortFunc(stats.Containers, func(a, b statsv1alpha1.ContainerStats) int { return cmp.Compare(a.Name, b.Name) })
 	stats.EphemeralStorage = l.ephemeral(&stats, pod)
 	return stats
@@ -159,10 +171,10 @@ func (l *look) podCgroup(seen *lifecyclev1.PodStatus, pod *v1.Pod) (name string,
 }
 
 // container reads what a container uses, the newest of its name that runs. Its cgroup is the one below its pod's that has its ID in the
-// name, as runtimes name it.
-func (l *look) container(ctx context.Context, c *lifecyclev1.Container, pod string, below []string) statsv1alpha1.ContainerStats {
+// name, as runtimes name it; it is empty when there is none.
+func (l *look) container(ctx context.Context, c *lifecyclev1.Container, pod string, below []string) (stats statsv1alpha1.ContainerStats, cgroup string) {
 	said := l.said.containers[c.GetId()]
-	stats := statsv1alpha1.ContainerStats{
+	stats = statsv1alpha1.ContainerStats{
 		Name: c.GetName(), StartTime: metav1.NewTime(observed.Time(c.GetStartedAt())), CPU: cpuOfRuntime(said.GetCpu()), Memory: memoryOfRuntime(said.GetMemory()),
 	}
 	if swap := said.GetSwap(); swap != nil {
@@ -171,9 +183,9 @@ func (l *look) container(ctx context.Context, c *lifecyclev1.Container, pod stri
 		}
 	}
 	if i := slices.IndexFunc(below, func(name string) bool { return strings.Contains(name, c.GetId()) }); i >= 0 {
-		name := pod + "/" + below[i]
-		if usage, err := l.cfg.Cgroups.Usage(name); err == nil {
-			cpu := l.cpu(name, usage)
+		cgroup = pod + "/" + below[i]
+		if usage, err := l.cfg.Cgroups.Usage(cgroup); err == nil {
+			cpu := l.cpu(cgroup, usage)
 			if cpu.UsageNanoCores == nil && stats.CPU != nil {
 				cpu.UsageNanoCores = stats.CPU.UsageNanoCores // the runtime has looked before
 			}
@@ -188,7 +200,7 @@ func (l *look) container(ctx context.Context, c *lifecyclev1.Container, pod stri
 			stats.Logs = part(l.nodeFs, metav1.NewTime(l.cfg.Clock.Now()), count(used.Bytes), count(used.Inodes))
 		}
 	}
-	return stats
+	return stats, cgroup
 }
 
 // part is what takes some room on a file system.

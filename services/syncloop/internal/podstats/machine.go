@@ -2,6 +2,7 @@ package podstats
 
 import (
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,8 +20,12 @@ import (
 type Machine struct {
 	// BootedAt is when it was started.
 	BootedAt time.Time
-	// MemoryBytes is how much memory it has.
-	MemoryBytes uint64
+	// ID, SystemUUID and BootID are the names of its installation, of its hardware and of its time since the last start.
+	ID, SystemUUID, BootID string
+	// CPUs is how many processors it has.
+	CPUs int
+	// MemoryBytes is how much memory it has, SwapBytes how much can be swapped out.
+	MemoryBytes, SwapBytes uint64
 	// SwapFreeBytes is how much more can be swapped out; nil when nothing can.
 	SwapFreeBytes *uint64
 	// Interfaces are those of its network, in the order of their names.
@@ -32,9 +37,12 @@ type Machine struct {
 // defaultInterface is the one whose numbers stand for the machine's, where there is one of that name, as for the kubelet.
 const defaultInterface = "eth0"
 
-// ReadMachine reads this machine, from /proc.
+// ReadMachine reads this machine, from /proc and /sys.
 func ReadMachine() Machine {
-	m := Machine{BootedAt: time.Now().Add(-boottime.Now())}
+	m := Machine{
+		BootedAt: time.Now().Add(-boottime.Now()), CPUs: runtime.NumCPU(),
+		ID: textIn("/etc/machine-id"), SystemUUID: textIn("/sys/class/dmi/id/product_uuid"), BootID: textIn("/proc/sys/kernel/random/boot_id"),
+	}
 	proc, err := procfs.NewDefaultFS()
 	if err != nil {
 		return m
@@ -44,7 +52,7 @@ func ReadMachine() Machine {
 			m.MemoryBytes = *memory.MemTotalBytes
 		}
 		if memory.SwapTotalBytes != nil && *memory.SwapTotalBytes > 0 {
-			m.SwapFreeBytes = memory.SwapFreeBytes
+			m.SwapFreeBytes, m.SwapBytes = memory.SwapFreeBytes, *memory.SwapTotalBytes
 		}
 	}
 	if lines, err := proc.NetDev(); err == nil {
@@ -62,6 +70,15 @@ func ReadMachine() Machine {
 		m.MaxProcesses = threads
 	}
 	return m
+}
+
+// textIn reads a short file; empty when it cannot be read.
+func textIn(file string) string {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
 }
 
 // numberIn reads a word of a file, what is after a separator in it when there is one; nil when it is no number.

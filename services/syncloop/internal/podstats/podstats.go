@@ -73,7 +73,7 @@ type Config struct {
 // Stats gives out what is used. Make it with New; nothing is read before Run.
 type Stats struct {
 	cfg     Config
-	summary *reading[*statsv1alpha1.Summary]
+	report  *reading[*Report]
 	runtime *reading[fromRuntime]
 	volumes volumeBook
 	node    nodeBook
@@ -85,7 +85,7 @@ type Stats struct {
 // New makes Stats.
 func New(cfg Config) *Stats {
 	s := &Stats{cfg: cfg, rates: map[string]podcgroups.Usage{}}
-	s.summary = newReading(cfg.Clock, s.collect)
+	s.report = newReading(cfg.Clock, s.collect)
 	s.runtime = newReading(cfg.Clock, s.askRuntime)
 	return s
 }
@@ -93,19 +93,13 @@ func New(cfg Config) *Stats {
 // Run reads until ctx ends, and returns its error.
 func (s *Stats) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.summary.run(ctx) })
+	group.Go(func() error { return s.report.run(ctx) })
 	group.Go(func() error { return s.runtime.run(ctx) })
 	group.Go(func() error { return s.watchNode(ctx) })
 	if s.cfg.VolumePeriod > 0 {
 		group.Go(func() error { return s.measureVolumes(ctx) })
 	}
 	return group.Wait()
-}
-
-// Summary says what is used, some seconds old at most: each part has the time at which it was read. A part that could not be read is
-// nil. It is shared, and only to be read. It fails with the error of ctx, and when it is not known yet which pods there are.
-func (s *Stats) Summary(ctx context.Context) (*statsv1alpha1.Summary, error) {
-	return s.summary.get(ctx, maxAge, nil)
 }
 
 // PodUsage is what a pod uses, as far as it counts for whom to end when the node has too little left. Nil is not known.

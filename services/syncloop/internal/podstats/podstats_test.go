@@ -231,6 +231,23 @@ func TestEachPartIsReadWhereItIsKnown(t *testing.T) {
 	})
 }
 
+// TestAReportSaysWhereWhatUsesItIs, by the names that the machine and the runtime have for it.
+func TestAReportSaysWhereWhatUsesItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		report, err := r.Report(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		place := report.Places["u1"]
+		c := place.Containers[report.Pods[0].Containers[0].Name]
+		if report.PodsCgroup != "/kubepods" || place.Cgroup != podCgroup || place.Sandbox == "" || len(place.Containers) != 1 ||
+			c.ID == "" || c.Cgroup != podCgroup+"/"+c.ID {
+			t.Errorf("got %+v in %s", place, report.PodsCgroup)
+		}
+	})
+}
+
 func TestTheRateIsOfTheTimeBetweenTwoReadings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)

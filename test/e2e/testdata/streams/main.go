@@ -1,29 +1,62 @@
 // Command streams is what a container runs whose streams are tested: "streams lines" says back each line that it reads, until one says
-// "end"; "streams stderr" writes to both outputs and ends with code 3.
+// "end"; "streams terminal" does so too, says how large its terminal is whenever that changes, and ends with code 5; "streams stderr"
+// writes to both outputs and ends with code 3.
 package main
 
 import (
 	"bufio"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-const stderrCode = 3
+const (
+	stderrCode   = 3
+	terminalCode = 5
+)
 
 func main() { os.Exit(run(os.Args[len(os.Args)-1])) }
 
 func run(mode string) int {
-	if mode == "stderr" {
+	switch mode {
+	case "stderr":
 		fmt.Println("to stdout")
 		fmt.Fprintln(os.Stderr, "to stderr")
 		return stderrCode
+	case "terminal":
+		changed := make(chan os.Signal, 1) // one says enough: the size is read after it
+		signal.Notify(changed, syscall.SIGWINCH)
+		go func() {
+			for range changed {
+				sayTerminal()
+			}
+		}()
+		sayTerminal()
+		sayBack()
+		return terminalCode
+	default:
+		fmt.Println("ready")
+		sayBack()
+		return 0
 	}
-	fmt.Println("ready")
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		if lines.Text() == "end" {
-			return 0
-		}
+}
+
+// sayBack says back each line that it reads, until one says "end".
+func sayBack() {
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan() && lines.Text() != "end"; {
 		fmt.Println("read " + lines.Text())
 	}
-	return 0
+}
+
+// sayTerminal says how large the terminal is.
+func sayTerminal() {
+	size, err := unix.IoctlGetWinsize(int(os.Stdin.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		fmt.Println("there is no terminal:", err)
+		return
+	}
+	fmt.Printf("terminal of %d lines, %d columns\n", size.Row, size.Col)
 }

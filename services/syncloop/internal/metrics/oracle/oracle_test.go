@@ -73,6 +73,7 @@ func everything() *prometheus.Registry {
 	metrics.CollectCredentialConfig(registry, "sha256:00")
 	m.ImageCollected(metrics.CollectedForSpace)
 	m.ImageCollectionFailed("ImageGCFailed")
+	m.WebSocket("exec")
 	m.HTTP(metrics.ReadOnly, "pods", false, http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 	metrics.Collect(registry, metrics.Sources{
 		Pods: func() metrics.Census {
@@ -108,6 +109,7 @@ func kubelet() prometheus.Gatherer {
 	servermetrics.HTTPRequests.WithLabelValues("", "", "", "").Inc()
 	servermetrics.HTTPRequestsDuration.WithLabelValues("", "", "", "").Observe(1)
 	servermetrics.HTTPInflightRequests.WithLabelValues("", "", "", "").Inc()
+	servermetrics.IncWebSocketStreamingRequest("exec")
 	for _, image := range []string{"b.test/web", "f.test/web"} { // one plugin that answers, and one that fails
 		plugin.NewExternalCredentialProviderDockerKeyring("", "", "", "").Lookup(image)
 	}
