@@ -180,7 +180,7 @@ func TestOtherNamesGetAnotherCertificate(t *testing.T) {
 	})
 	eventually(t, "there is one", func() bool { at.Step(250 * time.Millisecond); return m.Current() != nil })
 	more.Store(true)
-	eventually(t, "it has both names", func() bool { at.Step(time.Second); return len(m.Current().Leaf.DNSNames) == 2 })
+	eventually(t, "it has both names", func() bool { at.Step(time.Second); c := m.Current(); return c != nil && len(c.Leaf.DNSNames) == 2 })
 }
 
 func TestWhatCannotBeReadIsReplaced(t *testing.T) {

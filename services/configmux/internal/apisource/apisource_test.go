@@ -183,7 +183,7 @@ func TestAServerThatHangsIsToldAndWaitedFor(t *testing.T) {
 	hang := func(_ http.ResponseWriter, request *http.Request) { <-request.Context().Done() }
 	a.refuse(hang)
 	r := newRig(t, a.client())
-	r.limit = 50 * time.Millisecond
+	r.limit = 2 * time.Second
 	r.run()
 	r.wrong("cannot list pods: it does not answer in time")
 	a.refuse(nil)

@@ -75,6 +75,11 @@ func (e *told) Warning(_ context.Context, pod *v1.Pod, _, reason, _ string) {
 	e.note("Warning", pod, reason)
 }
 
+// AnnotatedWarning implements the events of engineserver.Evictions.
+func (e *told) AnnotatedWarning(ctx context.Context, pod *v1.Pod, container, reason, message string, _ map[string]string) {
+	e.Warning(ctx, pod, container, reason, message)
+}
+
 func (e *told) note(kind string, pod *v1.Pod, reason string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
