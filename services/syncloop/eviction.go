@@ -39,8 +39,9 @@ func (e *engine) evictable() ([]*v1.Pod, error) {
 	return running, nil
 }
 
-// isSpared tells whether a pod is never ended to make room, nor for what it takes of the disk. A kubelet spares every static pod. Here that is so on a node of a cluster,
-// where others can go; on one without an API server all pods are static, and their priority says which ones it cannot do without.
+// isSpared tells whether a pod is never ended to make room, nor for what it takes of the disk. A kubelet spares every static pod. Here that
+// is so on a node of a cluster, where others can go; on one without an API server all pods are static, and their priority says which ones
+// it cannot do without.
 func isSpared(pod *v1.Pod, inCluster bool) bool {
 	static := inCluster && metrics.IsStatic(pod.Annotations[podset.AnnotationSource])
 	return admission.IsCritical(pod, static)

@@ -53,14 +53,17 @@ type Candidate struct {
 }
 
 // Rank puts pods in the order in which they are to be ended for a signal, the first first, as the kubelet does: those of which nothing is
-// known, then those that use more than they ask for; of these the ones of the least priority; of these the ones that use most beyond what
-// they ask for. Processes are asked for by nobody, so there it is the priority and then how many. For disk only what is on the file
-// system in question counts; dedicated tells that images and the layers of containers have one of their own.
+// known, by their priority, then those that use more than they ask for; of these the ones of the least priority; of these the ones that
+// use most beyond what they ask for. Processes are asked for by nobody, so there it is the priority and then how many. For disk only what
+// is on the file system in question counts; dedicated tells that images and the layers of containers have one of their own.
 func Rank(signal string, dedicated bool, pods []Candidate) {
 	name := resourceOf(signal)
 	slices.SortStableFunc(pods, func(a, b Candidate) int {
 		if name == resourcePIDs {
 			return cmp.Or(byPriority(a, b), unknownFirst(a, b), processes(b)-processes(a))
+		}
+		if a.Usage == nil && b.Usage == nil {
+			return byPriority(a, b)
 		}
 		return cmp.Or(unknownFirst(a, b), exceedingFirst(a, b, signal, dedicated), byPriority(a, b), cmp.Compare(beyond(b, signal, dedicated), beyond(a, signal, dedicated)))
 	})
