@@ -61,7 +61,7 @@ func addresses(t *testing.T, line string) map[string]string {
 func get(t *testing.T, url string) (int, string) {
 	t.Helper()
 	client := http.Client{
-		Timeout:       time.Second,
+		Timeout:       5 * time.Second,
 		Transport:     &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -157,7 +157,7 @@ func TestTheTCPListenerIsOpenWhileItsCheckPasses(t *testing.T) {
 	_, out := hello(t, "serve", "-addr", "127.0.0.1:0", "-tcp", addr, "-dir", dir)
 	line(t, out)
 	open := func() bool {
-		conn, err := net.DialTimeout("tcp", addr, time.Second)
+		conn, err := net.DialTimeout("tcp", addr, time.Minute)
 		return err == nil && conn.Close() == nil
 	}
 	for _, step := range []struct {
@@ -178,7 +178,7 @@ func TestTheTCPListenerIsOpenWhileItsCheckPasses(t *testing.T) {
 }
 
 func TestChecksFailUntilASlowStartIsOver(t *testing.T) {
-	_, out := hello(t, "serve", "-addr", "127.0.0.1:0", "-after", "300ms")
+	_, out := hello(t, "serve", "-addr", "127.0.0.1:0", "-after", "3s")
 	url := "http://" + addresses(t, line(t, out))[""] + "/start"
 	if code, body := get(t, url); code != http.StatusServiceUnavailable || !strings.HasPrefix(body, "starting") {
 		t.Errorf("at first: %d %s", code, body)

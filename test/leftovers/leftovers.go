@@ -17,7 +17,7 @@ import (
 const (
 	// patience is how long things may take to go away after the end of what made them: the kernel takes network namespaces
 	// down, and containers their cgroups, in the background.
-	patience = 20 * time.Second
+	patience = time.Minute
 	// interval is the time between two looks.
 	interval = 200 * time.Millisecond
 )
