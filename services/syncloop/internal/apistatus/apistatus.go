@@ -86,6 +86,8 @@ type record struct {
 	failures int
 	// until is when the next request may be made after one that failed; zero when any may.
 	until time.Time
+	// left is the patch that the API server has refused last, or taken and left out; nil when the last one was taken.
+	left []byte
 	// complaint is what the log was told of the failure.
 	complaint string
 	// gone is the UID of an object that the API server has deleted, or has another one in the place of.

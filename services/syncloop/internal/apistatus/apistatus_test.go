@@ -174,16 +174,68 @@ func TestWhatIsNotTakenIsRarelyTried(t *testing.T) {
 		next.ObservedGeneration = 3
 		r.Report(apistatus.Report{Pod: r.api.put(pod("a")), Status: next, MayRun: true})
 		pass(time.Hour)
-		if n := r.api.count(); n > 30 || r.api.get("a").Status.Phase != v1.PodRunning {
+		if n := r.api.count(); n > 20 || n < 12 || r.api.get("a").Status.Phase != v1.PodRunning {
 			t.Errorf("%d patches in an hour", n)
 		}
-		// What it does take is sent at its time.
+		// What it does take is sent at once.
 		next = status(v1.PodSucceeded)
-		next.ObservedGeneration = 3
+		next.ObservedGeneration = 4
 		r.Report(apistatus.Report{Pod: r.api.get("a"), Status: next})
-		pass(6 * time.Minute)
+		synctest.Wait()
 		if r.api.get("a").Status.Phase != v1.PodSucceeded {
 			t.Error("the end of the pod was not sent")
+		}
+		if n := r.Unsent(); n != 0 {
+			t.Errorf("%d statuses are said not to be sent", n)
+		}
+	})
+}
+
+// TestAnotherStatusThanTheOneThatIsRefusedIsSentAtOnce, and the one that is refused now and then.
+func TestAnotherStatusThanTheOneThatIsRefusedIsSentAtOnce(t *testing.T) {
+	run(t, func(t *testing.T, r rig) {
+		requests := 0
+		r.api.answers(func(context.Context, string) error {
+			requests++
+			return apierrors.NewForbidden(v1.Resource("pods"), "a", errors.New("it may not"))
+		})
+		p := r.api.put(pod("a"))
+		r.Report(apistatus.Report{Pod: p, Status: status(v1.PodRunning), MayRun: true})
+		pass(time.Hour)
+		if requests > 30 {
+			t.Errorf("%d requests in an hour", requests)
+		}
+		r.api.answers(nil)
+		r.Report(apistatus.Report{Pod: p, Status: status(v1.PodSucceeded)})
+		synctest.Wait()
+		if r.api.get("a").Status.Phase != v1.PodSucceeded {
+			t.Error("the other status was not sent")
+		}
+	})
+}
+
+// TestOfAnOlderAPIServerObjectsAreDeletedToo: what it leaves out of the last status keeps none.
+func TestOfAnOlderAPIServerObjectsAreDeletedToo(t *testing.T) {
+	run(t, func(t *testing.T, r rig) {
+		r.api.drop = func(p *v1.Pod) { p.Status.ObservedGeneration = 0 }
+		ending := pod("a")
+		ending.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		ending = r.api.put(ending)
+		next := status(v1.PodRunning)
+		next.ObservedGeneration = 1
+		r.Report(apistatus.Report{Pod: ending, Status: next, MayRun: true})
+		pass(time.Second)
+		next = status(v1.PodSucceeded)
+		next.ObservedGeneration = 2
+		r.Report(apistatus.Report{Pod: ending, Status: next})
+		pass(time.Second)
+		if len(r.api.deleted) > 0 {
+			t.Error("deleted before all of it was given back")
+		}
+		r.Report(apistatus.Report{Pod: ending, Status: next, Released: true})
+		pass(time.Second)
+		if len(r.api.deleted) != 1 || r.api.patches[len(r.api.patches)-1] != "a Succeeded" || r.api.count() > 4 {
+			t.Errorf("deleted %q after the patches %q", r.api.deleted, r.api.patches)
 		}
 	})
 }

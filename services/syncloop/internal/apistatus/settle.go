@@ -77,11 +77,6 @@ func (m *Manager) next(uid types.UID) (*task, error) {
 	if r == nil || r.object == nil || r.report.Pod == nil || r.object.uid == r.gone {
 		return nil, nil
 	}
-	now := m.cfg.Clock.Now()
-	if now.Before(r.until) {
-		m.queue.AddAfter(uid, r.until.Sub(now))
-		return nil, nil
-	}
 	t := &task{object: *r.object, version: r.version, report: r.report, traced: r.failures < tracedTries}
 	has, computed := &r.object.status, r.report.Status
 	if r.report.Static {
@@ -93,7 +88,11 @@ func (m *Manager) next(uid types.UID) (*task, error) {
 	if t.patch, err = Patch(string(t.object.uid), &t.object.status, &t.status); err != nil {
 		return nil, err
 	}
-	if t.patch != nil {
+	switch still := r.until.Sub(m.cfg.Clock.Now()); {
+	case still > 0 && !r.triesAtOnce(t.patch):
+		m.queue.AddAfter(uid, still)
+		return nil, nil
+	case t.patch != nil && (still <= 0 || !bytes.Equal(t.patch, r.left)):
 		t.op = metrics.StatusPatch
 		return t, nil
 	}
@@ -103,6 +102,14 @@ func (m *Manager) next(uid types.UID) (*task, error) {
 		return t, nil
 	}
 	return nil, nil
+}
+
+// triesAtOnce tells whether a pod needs not wait until the next request may be made. It is so when the API server has understood the one
+// before and not done it, and is now to be asked for something else; and when what it has left out is all that is to be sent: then it
+// has all that it takes.
+func (r *record) triesAtOnce(patch []byte) bool {
+	complaint := failureKind(r.complaint)
+	return complaint == ignored || complaint == refused && patch != nil && !bytes.Equal(patch, r.left)
 }
 
 // ofMirror returns the status of a static pod as that of its mirror pod, which has a generation of its own.
@@ -172,10 +179,11 @@ func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v
 	case kind == replaced, kind == taken && t.op == metrics.StatusDelete:
 		r.gone, r.failures, r.until = t.object.uid, 0, time.Time{}
 	case failure != nil:
-		delay = m.failed(uid, r, failure, kind)
+		delay = m.failed(uid, r, t, failure, kind)
 	default:
 		m.look(uid)
 	}
+	complains := r.complaint != ""
 	m.mu.Unlock()
 	switch {
 	case kind == taken && t.op == metrics.StatusDelete:
@@ -184,7 +192,7 @@ func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v
 		// The first failure of a kind is told, the others not: each pod would tell of an API server that is away again and again.
 		m.cfg.Logger.WarnContext(ctx, "the API server does not have the status of a pod; it is tried again until it has",
 			append(subject(t), telemetry.KeyOp, string(t.op), telemetry.KeyReason, string(kind), telemetry.KeyRetryAfter, delay, telemetry.KeyError, failure)...)
-	case kind == taken && told != "":
+	case kind == taken && told != "" && !complains:
 		m.cfg.Logger.InfoContext(ctx, "the API server takes the status of the pod again", subject(t)...)
 	}
 }
@@ -199,7 +207,10 @@ func (m *Manager) answered(r *record, t *task, answer *v1.Pod) error {
 	if err == nil && bytes.Equal(rest, t.patch) {
 		return fmt.Errorf("it has taken a patch and left all of it out: %s", rest)
 	}
-	r.failures, r.until, r.complaint = 0, time.Time{}, ""
+	r.failures, r.until = 0, time.Time{}
+	if rest == nil || r.complaint != string(ignored) { // else it goes on to leave out a part
+		r.complaint = ""
+	}
 	if since := r.hold(t.version); !since.IsZero() {
 		m.cfg.Metrics.StatusHeld(now.Sub(since))
 	}
@@ -207,12 +218,19 @@ func (m *Manager) answered(r *record, t *task, answer *v1.Pod) error {
 }
 
 // failed has a request that failed be made again, and returns after what time. Called with mu held.
-func (m *Manager) failed(uid types.UID, r *record, failure error, kind failureKind) time.Duration {
-	longest := lastRetry
-	if kind != failed {
-		longest = lastRepeat
+func (m *Manager) failed(uid types.UID, r *record, t *task, failure error, kind failureKind) time.Duration {
+	longest := lastRepeat
+	r.left = t.patch
+	if kind == failed {
+		longest, r.left = lastRetry, nil
 	}
-	delay := wait.Jitter(min(firstRetry<<min(r.failures, maxDoublings), longest), retryJitter)
+	delay := min(firstRetry<<min(r.failures, maxDoublings), longest)
+	if kind == ignored {
+		// It will do so again. Meanwhile it has all that it takes: what that allows is done.
+		delay = longest
+		m.look(uid)
+	}
+	delay = wait.Jitter(delay, retryJitter)
 	delay = max(delay, min(askedDelay(failure), lastRepeat))
 	r.failures++
 	r.until, r.complaint = m.cfg.Clock.Now().Add(delay), string(kind)
