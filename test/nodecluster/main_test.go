@@ -25,7 +25,7 @@ const (
 	// grace is how long the cluster waits for a heartbeat before it says that the node is missing. A node gives one each 10 s.
 	grace = 25 * time.Second
 	// patience is how long a test waits for what should take some seconds on a busy machine.
-	patience = 2 * time.Minute
+	patience = 5 * time.Minute
 	interval = 50 * time.Millisecond
 )
 

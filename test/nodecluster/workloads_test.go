@@ -35,7 +35,7 @@ func TestADeploymentRollsOutAndScales(t *testing.T) {
 		},
 	}
 	deployment.Spec.Template.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
-		PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: port(8080)}},
+		PeriodSeconds: 1, TimeoutSeconds: 30, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: port(8080)}},
 	}
 	if _, err := admin.AppsV1().Deployments(ns).Create(t.Context(), deployment, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
