@@ -22,8 +22,14 @@ type seen struct {
 // events are those of a pod that quartet events shows.
 func events(t *testing.T, name string, flags ...string) []seen {
 	t.Helper()
+	return shown(t, append([]string{"e2e/" + name}, flags...)...)
+}
+
+// shown is what quartet events shows with some flags.
+func shown(t *testing.T, flags ...string) []seen {
+	t.Helper()
 	var all []seen
-	out := quartet(t, append([]string{"events", "e2e/" + name, "-o", "json"}, flags...)...)
+	out := quartet(t, append([]string{"events", "-o", "json"}, flags...)...)
 	for decoder := json.NewDecoder(strings.NewReader(out)); decoder.More(); {
 		var e seen
 		if err := decoder.Decode(&e); err != nil {
@@ -49,6 +55,22 @@ func workerOf(t *testing.T, name string) worker {
 		t.Fatalf("%v, %d workers in\n%s", err, len(list.Workers), out)
 	}
 	return list.Workers[0]
+}
+
+// TestWhatHappensToTheNodeIsShown, whichever service tells it, in the order of time.
+func TestWhatHappensToTheNodeIsShown(t *testing.T) {
+	const ofNodeStatus, ofSyncLoop = "Starting", "NodeAllocatableEnforced"
+	var all []seen
+	awaitThat(t, "what nodestatus and syncloop tell of the node is shown", func() bool {
+		all = shown(t, "--types", "Node")
+		has := func(reason string) bool {
+			return slices.ContainsFunc(all, func(e seen) bool { return e.Kind == "Node" && e.Reason == reason })
+		}
+		return has(ofNodeStatus) && has(ofSyncLoop)
+	})
+	if !slices.IsSortedFunc(all, func(x, y seen) int { return x.Time.Compare(y.Time) }) {
+		t.Errorf("these are in no order: %+v", all)
+	}
 }
 
 func TestThatACommandIsMissingIsInDescriptionAndEvents(t *testing.T) {
