@@ -9,7 +9,7 @@
 //
 // Inside, the machine's files are read-only; /run and /dev are of its own, TMPDIR is in /run, and of the cgroups there are
 // those that were made for it alone, of the version that the machine has. There is no network, no unit of the machine, no
-// message bus, no journal and no logind. A test that is ended by force takes it all along, but for these cgroups, then empty.
+// journal, and no message bus and no logind but those of StartLogind. A test that is ended by force takes it all along, but for these cgroups, then empty.
 //
 // What a test needs and the machine lacks makes the test skip with the reason; with CI=true it fails instead.
 package systemdhost
@@ -45,8 +45,8 @@ const (
 	program = "/lib/systemd/systemd"
 	// variable names, inside and for the scripts, the program that the test is.
 	variable = "QUARTET_SYSTEMD_PROGRAM"
-	// timeout bounds it all. systemd is up in less than a second.
-	timeout = 2 * time.Minute
+	// timeout bounds it all. systemd is up in less than a second, the longest test inside takes 25 s on two cores.
+	timeout = 6 * time.Minute
 	// logTail is how much of systemd's log a failed test shows, in bytes.
 	logTail = 8 << 10
 	// cgroupRoot is where the machine's cgroups are.

@@ -20,7 +20,7 @@ func DropInText(delay time.Duration) string {
 
 // WriteDropIn writes a drop-in file and its directory. Its error names the file.
 func WriteDropIn(path string, delay time.Duration) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // all directories there are so: whoever asks may read the configuration
 		return fmt.Errorf("the directory of logind's drop-in files: %w", err)
 	}
 	if err := statedir.WriteFileAtomic(path, []byte(DropInText(delay)), 0o644); err != nil {

@@ -156,7 +156,7 @@ func (c *Conn) InhibitDelay(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	const longest = uint64(1<<63-1) / uint64(time.Microsecond)
-	return time.Duration(min(microseconds, longest)) * time.Microsecond, nil //nolint:gosec // it is bounded
+	return time.Duration(min(microseconds, longest)) * time.Microsecond, nil
 }
 
 // PreparingForShutdown tells whether a shutdown is to come and logind waits for those who have a lock.
@@ -193,7 +193,7 @@ func (c *Conn) Inhibit(ctx context.Context, who, why string) (io.Closer, error) 
 	if err != nil {
 		return nil, fmt.Errorf("ask logind to wait with a shutdown: %w", err)
 	}
-	return os.NewFile(uintptr(lock), "inhibitor lock"), nil
+	return os.NewFile(uintptr(lock), "inhibitor lock"), nil //nolint:gosec // no descriptor is below 0
 }
 
 // Reload has logind read its configuration again. It returns before that has happened.

@@ -1,0 +1,112 @@
+package systemdhost
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/test/require"
+)
+
+const (
+	// logind is the program.
+	logind = "/lib/systemd/systemd-logind"
+	// machineUnits is where the units of D-Bus' package are.
+	machineUnits = "/lib/systemd/system"
+	// wentDown is there once the machine would have gone down.
+	wentDown = "/run/went-down"
+	// downService makes it.
+	downService = "went-down.service"
+	// config is the directory that has logind's drop-in files.
+	config = "/etc/systemd"
+)
+
+// logindUnit has what logind needs of the unit that the package brings, without what needs more of a machine than there is inside.
+const logindUnit = `[Unit]
+DefaultDependencies=no
+Requires=dbus.socket
+After=dbus.socket
+[Service]
+Type=dbus
+BusName=org.freedesktop.login1
+ExecStart=` + logind + `
+RuntimeDirectory=systemd/sessions systemd/seats systemd/users systemd/inhibit systemd/shutdown
+RuntimeDirectoryPreserve=yes
+`
+
+// Units that take the place of those that would end everything inside.
+const (
+	poweroffTarget = "[Unit]\nDefaultDependencies=no\nWants=" + downService + "\nAfter=" + downService + "\n"
+	wentDownUnit   = "[Unit]\nDefaultDependencies=no\n[Service]\nType=oneshot\nTimeoutStartSec=infinity\nExecStart=sh -c 'touch " + wentDown + " && exec sleep infinity'\n"
+)
+
+// MissingLogind is what the machine lacks for StartLogind; nil when it has all.
+func MissingLogind() error {
+	for _, file := range []string{logind, filepath.Join(machineUnits, "dbus.service"), "/usr/bin/dbus-daemon", "/usr/bin/busctl"} {
+		if _, err := os.Stat(file); err != nil {
+			return fmt.Errorf("%w: apt-get install systemd dbus", err)
+		}
+	}
+	return nil
+}
+
+// StartLogind starts a D-Bus and a logind, inside. After `systemctl poweroff`, and what else asks logind for that, WentDown is true, and
+// logind goes on powering off until CallOff; nothing else happens. logind's drop-in files may be written, and are gone with the inside.
+func StartLogind(t testing.TB) {
+	t.Helper()
+	require.NoError(t, MissingLogind())
+	changes := t.TempDir()
+	upper, work := filepath.Join(changes, "upper"), filepath.Join(changes, "work")
+	if err := errors.Join(os.Mkdir(upper, 0o755), os.Mkdir(work, 0o755),
+		unix.Mount("overlay", config, "overlay", 0, "lowerdir="+config+",upperdir="+upper+",workdir="+work)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(config, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	units := map[string]string{"systemd-logind.service": logindUnit, "poweroff.target": poweroffTarget, downService: wentDownUnit}
+	for _, name := range []string{"dbus.service", "dbus.socket"} {
+		content, err := os.ReadFile(filepath.Join(machineUnits, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		units[name] = string(content)
+	}
+	for name, content := range units {
+		if err := os.WriteFile(filepath.Join(Units, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	systemctl(t, "daemon-reload")
+	systemctl(t, "start", "dbus.service", "systemd-logind.service")
+}
+
+func systemctl(t testing.TB, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), "systemctl", args...).CombinedOutput(); err != nil {
+		t.Fatalf("systemctl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// WentDown tells whether the machine would have gone down.
+func WentDown() bool {
+	_, err := os.Stat(wentDown)
+	return err == nil
+}
+
+// CallOff ends a shutdown that has made WentDown true, as one that fails.
+func CallOff(t testing.TB) {
+	t.Helper()
+	systemctl(t, "kill", downService)
+	if err := os.Remove(wentDown); err != nil {
+		t.Fatal(err)
+	}
+}
