@@ -54,7 +54,7 @@ func TestARuntimeThatCannotBeUsedIsOneLineThatSaysWhatToDo(t *testing.T) {
 	} {
 		t.Run(socket, func(t *testing.T) {
 			endpoint := "unix://" + filepath.Join(dir, socket)
-			err, log := unusable(t, endpoint, want[0])
+			log, err := unusable(t, endpoint, want[0])
 			logged := strings.ReplaceAll(log, `\"`, `"`)
 			for _, part := range append(want, "the container runtime at "+endpoint+" does not answer: ") {
 				if !strings.Contains(err.Error(), part) {

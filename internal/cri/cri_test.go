@@ -36,8 +36,8 @@ func newClient(t *testing.T, cfg cri.Config) *cri.Client {
 }
 
 // unusable asks for a runtime that cannot be used, by one client after the other, each of which is given more time, until one
-// knows the reason. It returns the error of that one and its log.
-func unusable(t *testing.T, endpoint, reason string) (failure error, logged string) {
+// knows the reason. It returns the log of that one and its error.
+func unusable(t *testing.T, endpoint, reason string) (logged string, failure error) {
 	t.Helper()
 	for limit := time.Second; ; limit *= 4 {
 		var log bytes.Buffer
@@ -49,14 +49,14 @@ func unusable(t *testing.T, endpoint, reason string) (failure error, logged stri
 			t.Fatal("it is taken for a runtime")
 		}
 		if strings.Contains(err.Error(), reason) || limit > time.Minute {
-			return err, log.String()
+			return log.String(), err
 		}
 	}
 }
 
 func TestARuntimeThatIsAwayIsNamedAndNotWaitedForForever(t *testing.T) {
 	endpoint := "unix://" + filepath.Join(t.TempDir(), "none.sock")
-	err, _ := unusable(t, endpoint, "no such file")
+	_, err := unusable(t, endpoint, "no such file")
 	var away *cri.NotConnectedError
 	if !errors.As(err, &away) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("got %v, want a NotConnectedError after the deadline", err)
