@@ -91,6 +91,8 @@ type Config struct {
 	Peers Peers
 	// Verbosity is how much is logged: 0 is information, 4 and more is debugging.
 	Verbosity int
+	// Flags has the value of each flag, given or not, by its name. No flag holds a secret.
+	Flags map[string]string
 	// Unsupported names the fields of the file that Quartet knows and does not act on, and that would be this service's
 	// to act on: "FILE:LINE: FIELD".
 	Unsupported []string
@@ -156,6 +158,8 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 	}
 	cfg, flagErrs := f.config(service)
 	errs = append(errs, flagErrs...)
+	cfg.Flags = make(map[string]string)
+	set.VisitAll(func(flag *pflag.Flag) { cfg.Flags[flag.Name] = flag.Value.String() })
 	if f.file != "" {
 		data, err := os.ReadFile(f.file)
 		if err != nil {

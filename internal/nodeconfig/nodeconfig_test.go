@@ -93,6 +93,16 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// TestTheFlagsAreTold, given or not.
+func TestTheFlagsAreTold(t *testing.T) {
+	flags := parse(t, SyncLoop, "--v", "3").Flags
+	for name, want := range map[string]string{"v": "3", "hostname-override": "node-1", "state-dir": "/var/lib/quartet", "node-ip": ""} {
+		if got, there := flags[name]; got != want || !there {
+			t.Errorf("--%s: got %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestFileOverridesDefaults(t *testing.T) {
 	k := parse(t, SyncLoop, "--config", "testdata/good/full.json").Kubelet
 	got := map[string]any{"port": k.ReadOnlyPort, "address": k.Address, "pods": k.MaxPods, "serial": *k.SerializeImagePulls,

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/apiclient"
+	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/certificates"
 	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -51,6 +52,8 @@ type nodeAPI struct {
 	// keep keeps the certificate valid until its context ends.
 	keep   func(ctx context.Context)
 	logger *slog.Logger
+	// started is when the process was, but for some moments.
+	started time.Time
 }
 
 // whyNoAPI says why a node of a configuration has no authenticated API; empty when it has. Nothing is served that nobody could show who
@@ -80,7 +83,7 @@ func nodeAPIOf(process context.Context, e *engine, askNode func(context.Context)
 		return nil, nil
 	}
 	k := &e.cfg.Kubelet
-	a := &nodeAPI{logger: e.logger}
+	a := &nodeAPI{logger: e.logger, started: time.Now()}
 	a.roots = a.clientCAs(k)
 	minVersion, err := nodeconfig.TLSVersion(k.TLSMinVersion)
 	if err != nil {
@@ -253,7 +256,8 @@ func (a *nodeAPI) run(ctx context.Context, e *engine, common httpapi.Config) err
 	api := httpapi.Node(httpapi.NodeConfig{
 		Config: common, Guard: a.guard.Protect, Kubelet: &e.cfg.Kubelet, LogDir: machineLogs, Checkpoints: filepath.Join(e.cfg.RootDir, "checkpoints"),
 		Runtime: func() (internalapi.RuntimeService, error) { return e.runtime.Runtime(atOnce(ctx)) }, Clock: clock.RealClock{},
-		Who: func(r *http.Request) string { return apiauth.UserOf(r.Context()).Name },
+		Who:     func(r *http.Request) string { return apiauth.UserOf(r.Context()).Name },
+		Process: httpapi.Process{Flags: e.cfg.Flags, Started: a.started, Version: buildinfo.Version(), Kubernetes: buildinfo.Kubernetes()},
 	})
 	defer api.Close()
 	group, ctx := errgroup.WithContext(ctx)

@@ -6,6 +6,7 @@
 //	/metrics, /metrics/probes        the metrics of syncloop and of its probes, in Prometheus' formats
 //	/stats/summary, /metrics/resource, /metrics/cadvisor   what the node, its pods and their containers use, in JSON and as metrics
 //	/configz                         the configuration, without what may be secret in it
+//	/flagz, /statusz                 the flags of the process; its version, and since when it runs
 //	/containerLogs/NAMESPACE/POD/CONTAINER   what a container has written
 //	/exec, /attach, /portForward     streams to containers, over SPDY and WebSocket
 //	/run                             runs a command and answers what it prints

@@ -104,6 +104,8 @@ func TestWhatEachPathIsAllowedBy(t *testing.T) {
 		{"GET", "/metrics/cadvisor", "[metrics]", 200},
 		{"GET", "/stats/summary", "[stats]", 200},
 		{"GET", "/configz", "[configz proxy]", 200},
+		{"GET", "/flagz", "[configz]", 200},
+		{"GET", "/statusz", "[statusz]", 200},
 		{"GET", "/logs/", "[log]", 200},
 		{"POST", "/checkpoint/default/web/main", "[checkpoint]", 500},
 		{"GET", "/containerLogs/default/web/main", "[proxy]", 400},

@@ -24,7 +24,9 @@ type NodeConfig struct {
 	LogDir string
 	// Checkpoints is the directory of what /checkpoint saves.
 	Checkpoints string
-	// Clock says what "since" is since.
+	// Process is what /flagz and /statusz tell.
+	Process Process
+	// Clock says what "since" is since, and for how long the process has run.
 	Clock clock.PassiveClock
 	// Who returns the name of the user who asks, for the log.
 	Who func(r *http.Request) string
@@ -44,12 +46,16 @@ type node struct {
 	NodeConfig
 	read    reads
 	streams *http.Transport
+	// roots are the first parts of all paths.
+	roots []string
 }
 
 // Node returns the authenticated API.
 func Node(cfg NodeConfig) *API {
 	n := &node{NodeConfig: cfg, read: reads{cfg.Config}, streams: streamTransport()}
-	return &API{Handler: serve(cfg.Metrics, metrics.ReadWrite, append(common(cfg.Config), n.routes()...), cfg.Guard), streams: n.streams}
+	routes := append(common(cfg.Config), n.routes()...)
+	n.roots = rootsOf(routes)
+	return &API{Handler: serve(cfg.Metrics, metrics.ReadWrite, routes, cfg.Guard), streams: n.streams}
 }
 
 // idle is how long a stream may be without anything said on it.
@@ -85,6 +91,8 @@ func (n *node) routes() []route {
 	return append(routes, append([]route{
 		{pattern: "GET /containerLogs/{namespace}/{pod}/{container}", path: "containerLogs", subresources: proxy, long: true, handler: n.containerLogs},
 		{pattern: "GET /runningpods/{$}", path: "runningpods", subresources: []string{"pods", all}, handler: n.runningPods},
+		{pattern: "GET /flagz", path: "flagz", subresources: []string{"configz"}, handler: n.flagz},
+		{pattern: "GET /statusz", path: "statusz", subresources: []string{"statusz"}, handler: n.statusz},
 		{pattern: "GET /configz", path: "configz", subresources: []string{"configz", all}, handler: n.configz},
 		{pattern: "POST /checkpoint/{namespace}/{pod}/{container}", path: "checkpoint", subresources: []string{"checkpoint"}, long: true, handler: n.checkpoint},
 	}, n.optional()...)...)

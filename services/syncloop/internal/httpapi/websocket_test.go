@@ -171,11 +171,11 @@ func TestATerminalOverWebSocketIsAsLargeAsTheClients(t *testing.T) {
 // TestAClientOverWebSocketThatLeavesIsNoticed, though it has not ended its input.
 func TestAClientOverWebSocketThatLeavesIsNoticed(t *testing.T) {
 	r := newRig(t)
-	noticed := make(chan error, 1)
+	noticed := make(chan struct{})
 	front, _ := serveStreams(t, r, &insides{run: func(in io.Reader, out, _ io.Writer, _ <-chan serving.TerminalSize) error {
 		_, _ = io.WriteString(out, "hello\n")
-		_, err := io.ReadAll(in)
-		noticed <- err
+		_, _ = io.Copy(io.Discard, in)
+		close(noticed)
 		return nil
 	}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -183,9 +183,10 @@ func TestAClientOverWebSocketThatLeavesIsNoticed(t *testing.T) {
 	heard, said := io.Pipe()
 	never, hold := io.Pipe()
 	defer hold.Close() //nolint:errcheck // a pipe has no error
-	done := make(chan error, 1)
+	done := make(chan struct{})
 	go func() {
-		done <- overWebSocket(t, ctx, front+"/exec/default/web/main?command=cat&input=1&output=1", remotecommand.StreamOptions{Stdin: never, Stdout: said})
+		defer close(done)
+		_ = overWebSocket(t, ctx, front+"/exec/default/web/main?command=cat&input=1&output=1", remotecommand.StreamOptions{Stdin: never, Stdout: said})
 	}()
 	if line, err := bufio.NewReader(heard).ReadString('\n'); err != nil || line != "hello\n" {
 		t.Fatalf("got %q, %v", line, err)
