@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -54,6 +55,13 @@ func wantRuntimeClasses(t *testing.T, c *cluster.Cluster) {
 	if want := fmt.Sprint((64 + 16) << 20); err != nil || limit != want {
 		t.Errorf("the pod's cgroup has %s bytes of memory, error %v; want %s, those of its container and the overhead", limit, err, want)
 	}
+
+	awaitThat(t, "the Node says that there is such a handler, and what it can", func() bool {
+		n, err := admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		return err == nil && slices.ContainsFunc(n.Status.RuntimeHandlers, func(h v1.NodeRuntimeHandler) bool {
+			return h.Name == "runc" && h.Features != nil && *h.Features.RecursiveReadOnlyMounts && *h.Features.UserNamespaces
+		})
+	})
 
 	c.APIServer.Kill(t)
 	old = pid(t, "syncloop")
