@@ -68,7 +68,7 @@ func TestTheClusterMissesANodeThatIsDead(t *testing.T) {
 	})
 	begin := time.Now()
 	awaitThat(t, "the node is Unknown", func() bool { return condition(theNode(t, admin), corev1.NodeReady) == corev1.ConditionUnknown })
-	if took := time.Since(begin); took > grace+15*time.Second {
+	if took := time.Since(begin); took > grace+time.Minute {
 		t.Errorf("it took %s", took)
 	}
 	awaitThat(t, "the pod is not Ready", func() bool { return !livenode.Ready(get(t, admin, ns, "stays")) })
@@ -83,7 +83,12 @@ func TestTheClusterMissesANodeThatIsDead(t *testing.T) {
 }
 
 // TestTheAPIServerDiesInTheMiddleOfARollOut: for two minutes, in which the four processes are killed, too. What ran runs on, and the
-// roll-out comes to its end when it is back.
+// roll-out comes to its end when it is back. Manifests are added, changed and removed meanwhile, and the container of one is killed: the
+// node does as it is told, and the cluster has the mirrors of that when it is back.
+//
+// Longer outages are for who runs the test by hand, as the tokens of pods are renewed every hour:
+//
+//	QUARTET_OUTAGE=2h go test -timeout 3h -run TestTheAPIServerDies ./test/nodecluster
 func TestTheAPIServerDiesInTheMiddleOfARollOut(t *testing.T) {
 	const ns = "outage"
 	admin := space(t, ns)
@@ -100,6 +105,7 @@ func TestTheAPIServerDiesInTheMiddleOfARollOut(t *testing.T) {
 	awaitReplicas(t, admin, ns, 6)
 	runPod(t, admin, ns, "stays", "serve")
 	before := started(pods(t, admin, ns, "app=stays"))
+	static := placeStatics(t, ns+"-static")
 
 	patch(t, admin, ns, `{"spec":{"template":{"spec":{"containers":[{"name":"main","env":[{"name":"GENERATION","value":"2"}]}]}}}}`)
 	awaitThat(t, "a pod of the second version is bound", func() bool {
@@ -120,6 +126,7 @@ func TestTheAPIServerDiesInTheMiddleOfARollOut(t *testing.T) {
 		return err == nil && slices.ContainsFunc(list, func(p corev1.Pod) bool { return p.Name == "stays" && livenode.Ready(&p) })
 	})
 	local := started(localPods(t, ns))
+	static.change(t)
 	<-away.C
 	if after := started(localPods(t, ns)); !slices.Equal(local, after) {
 		t.Errorf("while the API server was away, containers went from %q to %q", local, after)
@@ -127,6 +134,7 @@ func TestTheAPIServerDiesInTheMiddleOfARollOut(t *testing.T) {
 	whole.APIServer.Start(t)
 	awaitReplicas(t, admin, ns, 6)
 	awaitThat(t, "the pods of the first version are gone", func() bool { return len(pods(t, admin, ns, "app=web")) == 6 })
+	static.right(t)
 	if after := started(pods(t, admin, ns, "app=stays")); !slices.Equal(before, after) {
 		t.Errorf("containers went from %q to %q", before, after)
 	}
