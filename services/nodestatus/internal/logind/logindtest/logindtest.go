@@ -1,0 +1,149 @@
+// Package logindtest gives tests a logind on a D-Bus of their own. It says and does what it is told to; the real one is in
+// test/systemdhost.
+package logindtest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/godbus/dbus/v5/prop"
+
+	"github.com/quartet-node/quartet/test/require"
+)
+
+const (
+	name    = "org.freedesktop.login1"
+	path    = dbus.ObjectPath("/org/freedesktop/login1")
+	manager = name + ".Manager"
+	// prepare is the signal that a shutdown is to come, or not any more.
+	prepare = manager + ".PrepareForShutdown"
+	// patience bounds what has to happen.
+	patience = time.Minute
+)
+
+// StartBus starts a D-Bus, to which everybody may say everything, and returns its address. It skips the test, or fails it with CI=true,
+// where dbus-daemon is not installed.
+func StartBus(t testing.TB) (address string) {
+	t.Helper()
+	program, err := exec.LookPath("dbus-daemon")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	address = "unix:path=" + filepath.Join(dir, "bus")
+	config := filepath.Join(dir, "bus.conf")
+	text := `<busconfig><listen>` + address + `</listen><policy context="default">
+<allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "--config-file="+config, "--nofork", "--nopidfile", "--print-address=1")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() })                 // it was killed when the test's context ended
+	if _, err := out.Read(make([]byte, 1)); err != nil { // it says its address when it serves
+		t.Fatal(err)
+	}
+	return address
+}
+
+// Connect connects to a bus, until the test ends.
+func Connect(t testing.TB, address string) *dbus.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	conn, err := dbus.Connect(address, dbus.WithContext(ctx))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close() // it may be closed already
+		cancel()
+	})
+	return conn
+}
+
+// Logind is a logind.
+type Logind struct {
+	// Bus is its connection.
+	Bus   *dbus.Conn
+	props *prop.Properties
+
+	mu     sync.Mutex
+	asked  []string
+	pipes  []*os.File
+	refuse bool
+}
+
+// Start has a logind at a bus, which waits for delay at most.
+func Start(t testing.TB, address string, delay time.Duration) *Logind {
+	t.Helper()
+	l := &Logind{Bus: Connect(t, address)}
+	var err error
+	l.props, err = prop.Export(l.Bus, path, prop.Map{manager: {
+		"InhibitDelayMaxUSec":  {Value: uint64(delay.Microseconds()), Emit: prop.EmitFalse}, //nolint:gosec // a test's is not below 0
+		"PreparingForShutdown": {Value: false, Emit: prop.EmitFalse},
+	}})
+	if err = errors.Join(err, l.Bus.ExportMethodTable(map[string]any{"Inhibit": l.inhibit}, path, manager)); err != nil {
+		t.Fatal(err)
+	}
+	if reply, err := l.Bus.RequestName(name, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+		t.Fatalf("the name of logind: %v, %v", reply, err)
+	}
+	return l
+}
+
+// inhibit is the method Inhibit.
+func (l *Logind) inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refuse {
+		return 0, dbus.NewError(name+".OperationInProgress", []any{"The operation inhibition has been requested for is already running"})
+	}
+	l.asked = append(l.asked, strings.Join([]string{what, who, why, mode}, "|"))
+	read, write, err := os.Pipe()
+	if err != nil {
+		return 0, dbus.MakeFailedError(err)
+	}
+	l.pipes = append(l.pipes, read, write) // or they would be closed when they are forgotten
+	return dbus.UnixFD(write.Fd()), nil    //nolint:gosec // descriptors are small
+}
+
+// Asked returns the locks that were asked for, each as WHAT|WHO|WHY|MODE.
+func (l *Logind) Asked() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]string(nil), l.asked...)
+}
+
+// Refuse has no lock given any more, as while the machine goes down.
+func (l *Logind) Refuse() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refuse = true
+}
+
+// Prepare says that a shutdown is to come, or not any more.
+func (l *Logind) Prepare(t testing.TB, comes bool) {
+	t.Helper()
+	l.props.SetMust(manager, "PreparingForShutdown", comes)
+	Emit(t, l.Bus, comes)
+}
+
+// Emit says by somebody's connection what logind says when a shutdown is to come, or not any more.
+func Emit(t testing.TB, from *dbus.Conn, comes bool) {
+	t.Helper()
+	if err := from.Emit(path, prepare, comes); err != nil {
+		t.Fatal(err)
+	}
+}
