@@ -19,15 +19,14 @@ import (
 // line for each that is missing.
 func (a *asker) listEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelection) error {
 	witnesses := a.witnesses(s)
-	var all []happening
-	var missing []error
-	for _, witness := range witnesses {
-		some, err := witness.list(cmd.Context())
-		all = append(all, some...)
-		if err != nil {
-			missing = append(missing, err)
-		}
+	lists, errs := make([][]happening, len(witnesses)), make([]error, len(witnesses))
+	var asked sync.WaitGroup
+	for i, witness := range witnesses {
+		asked.Go(func() { lists[i], errs[i] = witness.list(cmd.Context()) })
 	}
+	asked.Wait()
+	all := slices.Concat(lists...)
+	missing := slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(missing) == len(witnesses) {
 		missing = missing[:1] // the node does not run
 	}

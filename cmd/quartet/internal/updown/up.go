@@ -23,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/systemd"
 )
 
 const (
@@ -41,6 +42,8 @@ type upOptions struct {
 	verbosity                       int
 	hostPrivileges                  nodeconfig.PrivilegeFlags
 	credentialProviders             nodeconfig.CredentialProviderFlags
+	// systemd is told when the node serves. It is no flag.
+	systemd systemd.Notifier
 }
 
 // UpCommand is `quartet up`.
@@ -56,6 +59,7 @@ Ctrl-C and SIGTERM stop the four services; containerd and the pods run on, and t
 stops everything.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts.systemd = systemd.Take() // before anything is started, containerd too, which would inherit it
 			return up(cmd.Context(), opts, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -247,6 +251,7 @@ func (n *node) nodeOptions() nodecmd.Options {
 		CredentialProviders: n.opts.credentialProviders,
 		StateDir:            n.layout.StateDir(),
 		Verbosity:           n.opts.verbosity,
+		Systemd:             n.opts.systemd,
 	}
 }
 
