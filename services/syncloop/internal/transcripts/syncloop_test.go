@@ -296,6 +296,11 @@ func (e events) Warning(_ context.Context, pod *v1.Pod, container, reason, messa
 	}
 }
 
+// AnnotatedWarning implements the events of engineserver.Evictions. Annotations are for programs.
+func (e events) AnnotatedWarning(ctx context.Context, pod *v1.Pod, container, reason, message string, _ map[string]string) {
+	e.Warning(ctx, pod, container, reason, message)
+}
+
 func (e events) tell(pod *v1.Pod, container, reason, message string) {
 	if e.ctx.Err() != nil {
 		return
