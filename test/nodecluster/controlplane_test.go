@@ -28,7 +28,7 @@ const controlPlaneNode = "control-plane"
 
 // TestAControlPlaneOfStaticPods: etcd, the API server, the controllers and the scheduler run on a node as kubeadm's static pods, and
 // the node joins the cluster that they form. It has their mirrors, runs what that cluster binds to it, and takes all of it through a
-// kill of its four processes and through a reboot.
+// kill of its four processes and through a reboot. Another node joins that cluster by a token.
 func TestAControlPlaneOfStaticPods(t *testing.T) {
 	for _, image := range []string{"kubernetes", "etcd"} {
 		if _, err := os.Stat(archive(image)); err != nil {
@@ -50,6 +50,7 @@ func TestAControlPlaneOfStaticPods(t *testing.T) {
 		return err == nil
 	})
 	p.awaitGuest(t)
+	joinByToken(t, dir, admin)
 
 	before := p.started(t)
 	for _, name := range four() {
