@@ -153,7 +153,7 @@ type engine struct {
 	volumes   *volumes.Manager
 	// identities is nil for a node that is standalone.
 	identities *identities
-	// watchClasses is nil for a node that is standalone.
+	// watchClasses knows the runtime classes that pods name.
 	watchClasses func(context.Context) error
 	// credentials are what credential provider plugins have for registries.
 	credentials *imagecredentials.Providers
@@ -293,9 +293,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return e.statuses.run(ctx) })
 	group.Go(func() error { return e.identities.run(ctx) })
 	group.Go(func() error { return ended(ctx, e.credentials.Run(ctx)) })
-	if e.watchClasses != nil {
-		group.Go(func() error { return ended(ctx, e.watchClasses(ctx)) })
-	}
+	group.Go(func() error { return ended(ctx, e.watchClasses(ctx)) })
 	if e.cgroups != nil {
 		group.Go(func() error { return ended(ctx, e.cgroups.Run(ctx)) })
 	}

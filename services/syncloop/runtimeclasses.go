@@ -12,10 +12,10 @@ import (
 )
 
 // runtimeClassesOf has the runtime classes that pods name from the API server; on a node that is standalone their names are those of
-// handlers, and run is nil. A pod that waits for its class is looked at when that comes.
+// handlers, and run has nothing to do. A pod that waits for its class is looked at when that comes.
 func runtimeClassesOf(e *engine, to connections) (classes podruntime.RuntimeClasses, run func(context.Context) error) {
 	if to.cluster == nil {
-		return runtimeclasses.ByName{}, nil
+		return runtimeclasses.ByName{}, func(context.Context) error { return nil }
 	}
 	known := runtimeclasses.New(runtimeclasses.Config{
 		Client: to.cluster.Node, Changed: func(uid types.UID) { e.pool.Poke(uid, worker.Cause{Kind: worker.CauseConfig}) }, Clock: clock.RealClock{},
