@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/kubectl/pkg/util/qos"
 )
 
@@ -23,7 +25,7 @@ type Victim struct {
 
 // Preempt chooses the pods that are to be ended so that a critical pod can be let in; not ok when all of them together are not enough.
 // As the kubelet does, it takes as few as it can of those that asked for most, then of those that asked for less, and then of those that
-// asked for nothing; among several that would do as well the smallest. Only those are taken that are not critical, or of less priority.
+// asked for nothing; among several that would do as well the smallest, of equal ones the last. Only those are taken that are not critical, or of less priority.
 func Preempt(pod *v1.Pod, short []Shortage, others []Victim) (victims []*v1.Pod, ok bool) {
 	classes := map[v1.PodQOSClass][]*v1.Pod{}
 	for _, other := range others {
@@ -57,13 +59,15 @@ func nearest(pods []*v1.Pod, short []Shortage) []*v1.Pod {
 	for len(short) > 0 && len(left) > 0 {
 		best := 0
 		for i := range left {
-			if d, least := distance(left[i], short), distance(left[best], short); d < least || d == least && isSmaller(left[i], left[best]) {
+			if d, least := distance(left[i], short), distance(left[best], short); d < least || d == least && !isSmaller(left[best], left[i]) {
 				best = i
 			}
 		}
 		short = without(short, left[best:best+1])
 		taken = append(taken, left[best])
-		left = slices.Delete(left, best, best+1)
+		last := len(left) - 1
+		left[best] = left[last]
+		left = left[:last]
 	}
 	return taken
 }
@@ -98,11 +102,24 @@ func frees(pod *v1.Pod, name v1.ResourceName) int64 {
 	if name == v1.ResourcePods {
 		return 1
 	}
-	quantity := requests(pod)[name]
+	quantity := Counted(pod, name)
 	if name == v1.ResourceCPU {
 		return quantity.MilliValue()
 	}
 	return quantity.Value()
+}
+
+// Counted is how much of a resource a pod asks for, as that counts for who is ended to make room. It is the kubelet's count, and other than
+// that by which pods are let in: a pod that asks for something as a whole asks for nothing by its containers, and what its sandbox takes
+// counts when it asks for any of it.
+func Counted(pod *v1.Pod, name v1.ResourceName) resource.Quantity {
+	quantity := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{
+		SkipContainerLevelResources: resourcehelper.IsPodLevelResourcesSet(pod), ExcludeOverhead: true,
+	})[name]
+	if overhead, has := pod.Spec.Overhead[name]; has && !quantity.IsZero() {
+		quantity.Add(overhead)
+	}
+	return quantity
 }
 
 func isSmaller(a, b *v1.Pod) bool {

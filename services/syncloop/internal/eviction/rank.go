@@ -5,9 +5,9 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	resourcehelper "k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/admission"
 	"github.com/quartet-node/quartet/services/syncloop/internal/diskusage"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstats"
 )
@@ -108,15 +108,9 @@ func beyond(c Candidate, signal string, dedicated bool) int64 {
 	return used(c, signal, dedicated) - request(c.Pod, name)
 }
 
-// request is how much a pod asks for, in bytes. As for the kubelet, a pod that asks for something as a whole asks for nothing by its
-// containers, and what its sandbox takes counts when it asks for anything.
+// request is how much a pod asks for, in bytes.
 func request(pod *v1.Pod, name v1.ResourceName) int64 {
-	quantity := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{
-		SkipContainerLevelResources: resourcehelper.IsPodLevelResourcesSet(pod), ExcludeOverhead: true,
-	})[name]
-	if overhead, has := pod.Spec.Overhead[name]; has && !quantity.IsZero() {
-		quantity.Add(overhead)
-	}
+	quantity := admission.Counted(pod, name)
 	return quantity.Value()
 }
 

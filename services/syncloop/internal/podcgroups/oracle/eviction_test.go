@@ -336,7 +336,7 @@ func statsOf(t *rapid.T, pod *v1.Pod) statsv1alpha1.PodStats {
 	}
 	stats := statsv1alpha1.PodStats{PodRef: statsv1alpha1.PodReference{Name: pod.Name, UID: string(pod.UID)}, Memory: memory("memory")}
 	if n := one(t, "processes", -1, 0, 1, 7, 90); n >= 0 {
-		stats.ProcessStats = &statsv1alpha1.ProcessStats{ProcessCount: ptr.To(uint64(n))} //nolint:gosec // it is not negative
+		stats.ProcessStats = &statsv1alpha1.ProcessStats{ProcessCount: ptr.To(uint64(n))}
 	}
 	if rapid.Bool().Draw(t, "disk") {
 		stats.EphemeralStorage = fs("disk")

@@ -1,5 +1,5 @@
 // Package oracle compares the names and the limits of pods' cgroups with the kubelet's own, and who is evicted when the node has run short
-// of something. It is a module of its own, so that nothing of the kubelet's code is in the product's reach.
+// of something or ended for a critical pod. It is a module of its own, so that nothing of the kubelet's code is in the product's reach.
 package oracle
 
 import (
