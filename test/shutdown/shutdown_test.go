@@ -105,6 +105,19 @@ func (m *machine) endInOrder() bool {
 	return !runs["web"] || runs["dns"]
 }
 
+// awaitInOrder is await that fails when dns is ended before web has.
+func (m *machine) awaitInOrder(what string, holds func() bool) {
+	m.t.Helper()
+	inOrder := true
+	m.await(what, func() bool {
+		inOrder = inOrder && m.endInOrder()
+		return holds()
+	})
+	if !inOrder {
+		m.t.Error("dns was ended while web still ran")
+	}
+}
+
 func (m *machine) await(what string, holds func() bool) {
 	m.t.Helper()
 	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
@@ -157,10 +170,14 @@ func (m *machine) inhibitDelay() time.Duration {
 	return time.Duration(n) * time.Microsecond
 }
 
+func hasEnded(p *v1.Pod) bool {
+	return p != nil && p.Status.Phase == v1.PodFailed && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Terminated != nil
+}
+
 // endedAt is when the container of a pod ended.
 func endedAt(t *testing.T, p *v1.Pod) time.Time {
 	t.Helper()
-	if p == nil || len(p.Status.ContainerStatuses) != 1 || p.Status.ContainerStatuses[0].State.Terminated == nil {
+	if !hasEnded(p) {
 		t.Fatalf("the container has not ended: %v", p)
 	}
 	return p.Status.ContainerStatuses[0].State.Terminated.FinishedAt.Time
@@ -211,14 +228,7 @@ func TestPodsEndBeforeTheMachineGoesDown(t *testing.T) {
 	m.await("the end of web has begun", func() bool { return m.failedFor("web", "Terminated") })
 	m.place("late", 0, 5, false)
 	kill(t, m, "syncloop") // it goes on where it was
-	inOrder := true
-	m.await("the machine goes down", func() bool {
-		inOrder = inOrder && m.endInOrder()
-		return systemdhost.WentDown()
-	})
-	if !inOrder {
-		t.Error("dns was ended while web still ran")
-	}
+	m.awaitInOrder("the machine goes down", systemdhost.WentDown)
 	for _, name := range []string{"web", "dns"} {
 		m.await(name+" is Failed", func() bool { return m.failedFor(name, "Terminated") })
 	}
@@ -237,6 +247,18 @@ func TestPodsEndBeforeTheMachineGoesDown(t *testing.T) {
 	m.await("the Node is ready again", func() bool { return !strings.Contains(m.node(), "node is shutting down") })
 	reboot(t, m)
 	m.awaitReady("web", "dns", "late")
+
+	// nodestatus is killed in the middle of the next one, and goes on, for another one has logind wait.
+	other := systemdhost.Inhibit(t)
+	m.run("systemctl", "poweroff")
+	m.await("the end of web has begun", func() bool { return m.failedFor("web", "Terminated") })
+	kill(t, m, "nodestatus")
+	m.awaitInOrder("the pods have ended", func() bool { return hasEnded(m.pod("web")) && hasEnded(m.pod("dns")) })
+	if !strings.Contains(m.node(), "node is shutting down") || systemdhost.WentDown() {
+		t.Errorf("the machine went down: %v; the Node is\n%s", systemdhost.WentDown(), m.node())
+	}
+	other()
+	m.await("the machine goes down", systemdhost.WentDown)
 }
 
 // kill ends a process of the node by force; its supervisor starts another one.

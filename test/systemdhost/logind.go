@@ -102,6 +102,31 @@ func WentDown() bool {
 	return err == nil
 }
 
+// Inhibit has logind wait with a shutdown, as another program than the node may, until what it returns is called.
+func Inhibit(t testing.TB) (release func()) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "systemd-inhibit", "--what=shutdown", "--mode=delay", "--who=another", "sh", "-c", "echo held; exec cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil { // it runs what it was given once it has the lock
+		t.Fatal(err)
+	}
+	return func() {
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			t.Errorf("systemd-inhibit: %v", err)
+		}
+	}
+}
+
 // CallOff ends a shutdown that has made WentDown true, as one that fails.
 func CallOff(t testing.TB) {
 	t.Helper()

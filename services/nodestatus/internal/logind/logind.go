@@ -32,7 +32,7 @@ const (
 // SystemBus is the socket of the system's D-Bus.
 const SystemBus = "/var/run/dbus/system_bus_socket"
 
-// ErrGoingDown says that logind takes no lock any more: it waits for nobody, the machine goes down now.
+// ErrGoingDown says that logind gives no lock any more, for a shutdown is to come: it waits for those who have one, and for nobody else.
 var ErrGoingDown = errors.New("logind is shutting the machine down already")
 
 // ErrClosed says that the connection to the bus is gone.

@@ -6,7 +6,7 @@
 // pods; this package asks it to, group by group.
 //
 // A shutdown outlives this process: which group's turn it is, and since when, is on disk, and whether there is a shutdown logind
-// says. But the lock does not, and logind waits no longer when nobody else has one.
+// says. But the lock does not, and logind gives no other then: it waits no longer when nobody else has one.
 package shutdown
 
 import (
@@ -99,8 +99,18 @@ type Manager struct {
 	stop func()
 }
 
-// New returns a Manager that has no lock yet.
-func New(cfg Config) *Manager { return &Manager{cfg: cfg} }
+// New returns a Manager that has no lock yet. When a process before it was killed in the middle of a shutdown, that is to come until
+// logind says otherwise.
+func New(cfg Config) *Manager {
+	m := &Manager{cfg: cfg}
+	var err error
+	if m.memory, err = load(cfg.StateDir); err != nil {
+		cfg.Logger.Warn("a shutdown that was under way would begin again", telemetry.KeyError, err)
+	}
+	m.down = m.memory.Boot == cfg.Boot
+	cfg.Metrics.set(m.memory)
+	return m
+}
 
 // ShuttingDown tells whether a shutdown is to come. A nil Manager knows of none.
 func (m *Manager) ShuttingDown() bool {
@@ -114,11 +124,6 @@ func (m *Manager) ShuttingDown() bool {
 
 // Run waits for shutdowns until ctx ends, and returns its error. Without D-Bus or logind it says so once, and looks again.
 func (m *Manager) Run(ctx context.Context) error {
-	var err error
-	if m.memory, err = load(m.cfg.StateDir); err != nil {
-		m.cfg.Logger.WarnContext(ctx, "a shutdown that was under way would begin again", telemetry.KeyError, err)
-	}
-	m.cfg.Metrics.set(m.memory)
 	defer m.release()
 	defer m.halt()
 	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {

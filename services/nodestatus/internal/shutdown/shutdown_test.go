@@ -48,6 +48,8 @@ type machine struct {
 	fails    error
 	statuses time.Duration
 	waiting  string
+	// downAtFirst is what a nodestatus says before it has reached logind.
+	downAtFirst bool
 }
 
 func newMachine(t *testing.T) *machine {
@@ -206,6 +208,7 @@ func (m *machine) start() (manager *shutdown.Manager, registry *prometheus.Regis
 		Waiting: func(reason string) { m.set(func() { m.waiting = reason }) },
 		Logger:  slog.New(slog.DiscardHandler), Metrics: shutdown.NewMetrics(registry),
 	})
+	m.downAtFirst = manager.ShuttingDown()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- manager.Run(ctx) }()
@@ -327,6 +330,9 @@ func TestAShutdownThatIsCalledOffIsForgotten(t *testing.T) {
 		m.shutDown()
 		synctest.Wait()
 		m.wants("the next one", "10s "+begins+"; 10s end web:20")
+		if m.downAtFirst {
+			t.Error("what was called off is over")
+		}
 	})
 }
 
@@ -343,6 +349,9 @@ func TestAKillDoesNotBeginAShutdownAnew(t *testing.T) {
 		pass(2 * time.Second)
 		_, _, kill = m.start()
 		m.wants("the second has the rest", "6s "+begins+"; 6s end web:14")
+		if !m.downAtFirst {
+			t.Error("the Node would be ready, and pods let in, until logind has said that it is not so")
+		}
 		pass(17 * time.Second)
 		kill()
 		m.did()
