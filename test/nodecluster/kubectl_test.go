@@ -78,6 +78,7 @@ func TestKubectl(t *testing.T) {
 		})
 	})
 	t.Run("top", top)
+	t.Run("dashboards", dashboards)
 }
 
 // top: what metrics-server reads of the node, by a token that the node asks the API server about, kubectl shows as figures that can be.
@@ -109,6 +110,24 @@ func top(t *testing.T) {
 	}
 	if out := kubectl(t, "top", "pod", "-n", ns, "--sum", "--no-headers"); !strings.Contains(out, "web") {
 		t.Errorf("the pods of the namespace: %s", out)
+	}
+}
+
+// dashboards: what they ask for of the pod is there, by the names and labels of a kubelet.
+func dashboards(t *testing.T) {
+	out := kubectl(t, "get", "--raw", "/api/v1/nodes/"+nodeName+"/proxy/metrics/cadvisor")
+	const pod = `namespace="kubectl",pod="web"} [0-9.e+]*[1-9]`
+	container := `,image="quartet.local/hello:1",name="[0-9a-f]{64}",` + pod
+	for _, want := range []string{
+		`container_cpu_usage_seconds_total\{container="main",cpu="total",id="/[^"]*kubepods[^"]+"` + container,
+		`container_memory_working_set_bytes\{container="main",id="/[^"]*kubepods[^"]+"` + container,
+		`container_fs_usage_bytes\{container="main",device="",id="/[^"]*kubepods[^"]+"` + container,
+		`container_network_receive_bytes_total\{container="",id="/[^"]*kubepods[^"]+",image="",interface="eth0",name="",` + pod,
+		`machine_cpu_cores\{boot_id="[^"]+",machine_id="[^"]*",system_uuid="[^"]*"\} [1-9]`,
+	} {
+		if !regexp.MustCompile(`(?m)^` + want).MatchString(out) {
+			t.Errorf("there is no %s in\n%s", want, out)
+		}
 	}
 }
 
