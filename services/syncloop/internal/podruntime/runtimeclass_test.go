@@ -7,11 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtimeclasses"
 )
@@ -48,10 +51,10 @@ func (c *classes) Handler(_ context.Context, pod *v1.Pod) (string, error) {
 }
 
 // newClassed makes a node of a cluster with these classes, and a pod of a class.
-func newClassed(t *testing.T, c *classes, class string) (*node, *told, *v1.Pod) {
+func newClassed(t *testing.T, c *classes, class string, change ...func(*podruntime.Config)) (*node, *told, *v1.Pod) {
 	t.Helper()
 	events := &told{}
-	n := newNode(t, func(cfg *podruntime.Config) { cfg.RuntimeClasses, cfg.Events = c, events })
+	n := newNode(t, append(change, func(cfg *podruntime.Config) { cfg.RuntimeClasses, cfg.Events = c, events })...)
 	pod := newPod("a")
 	pod.Spec.RuntimeClassName = &class
 	return n, events, pod
@@ -79,8 +82,8 @@ func TestTheClassOfAPodNamesItsHandler(t *testing.T) {
 }
 
 func TestAPodWaitsForItsClass(t *testing.T) {
-	c := &classes{}
-	n, events, pod := newClassed(t, c, "late")
+	c, counted := &classes{}, prometheus.NewRegistry()
+	n, events, pod := newClassed(t, c, "late", func(cfg *podruntime.Config) { cfg.Metrics = metrics.New(counted) })
 	for away, want := range map[bool]string{
 		false: `runtimeclass.node.k8s.io "late" not found`,
 		true:  `runtimeclass "late" is not known yet: the API server: it is away`,
@@ -96,6 +99,8 @@ func TestAPodWaitsForItsClass(t *testing.T) {
 	c.away, c.handlers = false, map[string]string{"late": "runc"}
 	n.sync(pod)
 	n.want(pod, "sandbox-0:ready a-0:running")
+	metricstest.Want(t, counted, 3, "kubelet_started_pods_total")
+	metricstest.Want(t, counted, 2, "kubelet_started_pods_errors_total")
 }
 
 func TestAClassWhoseHandlerTheRuntimeDoesNotHave(t *testing.T) {

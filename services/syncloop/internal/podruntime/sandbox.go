@@ -51,7 +51,8 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	defer func() { telemetry.End(span, err) }()
 	defer s.timePhase(metrics.PhaseSandbox, "")(&err)
 	defer func() {
-		if err != nil { // each is wrapped once, in what the pod's event says anyway
+		if err != nil && ctx.Err() == nil { // each is wrapped once, in what the pod's event says anyway
+			s.m.cfg.Metrics.SandboxFailed()
 			s.m.warn(ctx, s.pod, "", eventSandboxFailed, fmt.Sprintf("Failed to create pod sandbox: %v", errors.Unwrap(err)))
 		}
 	}()
@@ -75,9 +76,6 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	}
 	id, err := s.runSandbox(ctx, config, handler)
 	if err != nil {
-		if ctx.Err() == nil {
-			s.m.cfg.Metrics.SandboxFailed()
-		}
 		return fmt.Errorf("create the sandbox of pod %s: %w", podName(s.pod), err)
 	}
 	if len(cut) > 0 {
