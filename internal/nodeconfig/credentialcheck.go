@@ -138,7 +138,7 @@ func findPlugins(files []credentialFile, binDir string) []error {
 		if err == nil {
 			err = fmt.Errorf("%s is no directory", binDir)
 		}
-		return []error{fmt.Errorf("--%s: %w: name the directory that the plugins are in", flagCredentialBinDir, err)}
+		return []error{fmt.Errorf("--%s: %w: name the directory that the plugins are in", flagProvidersBinDir, err)}
 	}
 	var errs []error
 	for _, file := range files {
@@ -153,7 +153,7 @@ func findPlugins(files []credentialFile, binDir string) []error {
 			}
 			problem := fmt.Sprintf("%s is no program that can be run: make it executable", path)
 			if errors.Is(err, fs.ErrNotExist) {
-				problem = fmt.Sprintf("there is no plugin %s: install it there, or see --%s", path, flagCredentialBinDir)
+				problem = fmt.Sprintf("there is no plugin %s: install it there, or see --%s", path, flagProvidersBinDir)
 			}
 			errs = append(errs, file.at(fmt.Sprintf("providers[%d].name", i), problem))
 		}

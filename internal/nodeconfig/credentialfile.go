@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	credentialKind    = "CredentialProviderConfig"
-	credentialVersion = "kubelet.config.k8s.io/v1"
+	providersKind    = "CredentialProviderConfig"
+	providersVersion = "kubelet.config.k8s.io/v1"
 )
 
 // credentialVersions has the versions of the file that the kubelet takes. Only the first one has tokenAttributes.
-var credentialVersions = []string{credentialVersion, "kubelet.config.k8s.io/v1beta1", "kubelet.config.k8s.io/v1alpha1"}
+var credentialVersions = []string{providersVersion, "kubelet.config.k8s.io/v1beta1", "kubelet.config.k8s.io/v1alpha1"}
 
 // CredentialProviders are the credential providers of a node.
 type CredentialProviders struct {
@@ -44,7 +44,7 @@ type CredentialProviders struct {
 func ReadCredentialProviders(path, binDir string) (CredentialProviders, error) {
 	paths, err := credentialFiles(path)
 	if err != nil {
-		return CredentialProviders{}, Errors{fmt.Errorf("--%s: %w", flagCredentialConfig, err)}
+		return CredentialProviders{}, Errors{fmt.Errorf("--%s: %w", flagProvidersConfig, err)}
 	}
 	var errs Errors
 	var files []credentialFile
@@ -52,7 +52,7 @@ func ReadCredentialProviders(path, binDir string) (CredentialProviders, error) {
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w: name files that may be read", flagCredentialConfig, err))
+			errs = append(errs, fmt.Errorf("--%s: %w: name files that may be read", flagProvidersConfig, err))
 			continue
 		}
 		hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(data)))) // so that no two sets of files look alike
@@ -92,7 +92,7 @@ func credentialFiles(path string) ([]string, error) {
 		}
 	}
 	if len(paths) == 0 {
-		return nil, fmt.Errorf("%s has no file whose name ends in .json, .yaml or .yml: put a %s there", path, credentialKind)
+		return nil, fmt.Errorf("%s has no file whose name ends in .json, .yaml or .yml: put a %s there", path, providersKind)
 	}
 	return paths, nil
 }
@@ -110,10 +110,10 @@ func decodeCredentialFile(path string, data []byte) (credentialFile, []error) {
 	errs := &problems{file: path, index: file.index}
 	root, err := parseOneDocument(data)
 	if err == nil && root == nil {
-		err = errors.New("there is nothing in the file: write a " + credentialKind)
+		err = errors.New("there is nothing in the file: write a " + providersKind)
 	}
 	if err != nil {
-		errs.addSyntax(errors.New(redact.YAML(strings.Replace(err.Error(), wantKind, credentialKind, 1))))
+		errs.addSyntax(errors.New(redact.YAML(strings.Replace(err.Error(), wantKind, providersKind, 1))))
 		return file, errs.sorted()
 	}
 	indexNode(root, "", errs)
@@ -146,15 +146,15 @@ func (f *credentialFile) decode(fields map[string]json.RawMessage, errs *problem
 				errs.add(name, "must be a list of mappings")
 			}
 		default:
-			errs.add(name, "there is no such field in a "+credentialKind+": remove it")
+			errs.add(name, "there is no such field in a "+providersKind+": remove it")
 		}
 	}
 	checkCredentialKind(kind, errs)
 	for i, given := range providers {
 		provider, at := kubeletconfigv1.CredentialProvider{}, fmt.Sprintf("providers[%d]", i)
 		for _, name := range slices.Sorted(maps.Keys(given)) {
-			if name == "tokenAttributes" && kind.APIVersion != credentialVersion {
-				errs.add(at+"."+name, fmt.Sprintf("there is no such field in %s: write apiVersion: %s", kind.APIVersion, credentialVersion))
+			if name == "tokenAttributes" && kind.APIVersion != providersVersion {
+				errs.add(at+"."+name, fmt.Sprintf("there is no such field in %s: write apiVersion: %s", kind.APIVersion, providersVersion))
 				continue
 			}
 			decodeCredentialField(at+"."+name, name, given[name], &provider, errs)
@@ -177,7 +177,7 @@ func decodeCredentialField(at, name string, value json.RawMessage, into any, err
 		if errors.As(problem, &located) {
 			field = at + strings.TrimPrefix(located.FieldPath(), name)
 		}
-		errs.add(field, "there is no such field in a "+credentialKind+": remove it")
+		errs.add(field, "there is no such field in a "+providersKind+": remove it")
 	}
 	var wrongType *json.UnmarshalTypeError
 	switch {
@@ -193,7 +193,7 @@ func checkCredentialKind(kind metav1.TypeMeta, errs *problems) {
 	if !slices.Contains(credentialVersions, kind.APIVersion) {
 		errs.add("apiVersion", fmt.Sprintf("is %q, must be one of %s", kind.APIVersion, strings.Join(credentialVersions, ", ")))
 	}
-	if kind.Kind != credentialKind {
-		errs.add("kind", fmt.Sprintf("is %q, must be %s", kind.Kind, credentialKind))
+	if kind.Kind != providersKind {
+		errs.add("kind", fmt.Sprintf("is %q, must be %s", kind.Kind, providersKind))
 	}
 }

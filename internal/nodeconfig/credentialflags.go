@@ -9,8 +9,8 @@ import (
 
 // The flags of credential providers, by the kubelet's names.
 const (
-	flagCredentialConfig = "image-credential-provider-config"
-	flagCredentialBinDir = "image-credential-provider-bin-dir"
+	flagProvidersConfig = "image-credential-provider-config"
+	flagProvidersBinDir = "image-credential-provider-bin-dir"
 )
 
 // CredentialProviderFlags say which credential providers a node has, as they were given. The commands that start a node take them too.
@@ -22,18 +22,18 @@ type CredentialProviderFlags struct {
 
 // Add adds the flags to a set.
 func (f *CredentialProviderFlags) Add(set *pflag.FlagSet) {
-	set.StringVar(&f.Config, flagCredentialConfig, "", "`FILE|DIR` with a CredentialProviderConfig (kubelet.config.k8s.io/v1), or a directory of such .json, .yaml and .yml files: which plugins have credentials of which registries")
-	set.StringVar(&f.BinDir, flagCredentialBinDir, "", "`DIR` with the plugins that --"+flagCredentialConfig+" names")
+	set.StringVar(&f.Config, flagProvidersConfig, "", "`FILE|DIR` with a CredentialProviderConfig (kubelet.config.k8s.io/v1), or a directory of such .json, .yaml and .yml files: which plugins have credentials of which registries")
+	set.StringVar(&f.BinDir, flagProvidersBinDir, "", "`DIR` with the plugins that --"+flagProvidersConfig+" names")
 }
 
 // Args are the flags that were given.
 func (f *CredentialProviderFlags) Args() []string {
 	var args []string
 	if f.Config != "" {
-		args = append(args, "--"+flagCredentialConfig+"="+f.Config)
+		args = append(args, "--"+flagProvidersConfig+"="+f.Config)
 	}
 	if f.BinDir != "" {
-		args = append(args, "--"+flagCredentialBinDir+"="+f.BinDir)
+		args = append(args, "--"+flagProvidersBinDir+"="+f.BinDir)
 	}
 	return args
 }
@@ -57,9 +57,9 @@ func (f *CredentialProviderFlags) Read() (CredentialProviders, error) {
 func (f *CredentialProviderFlags) check(fail failure) {
 	switch {
 	case f.Config != "" && f.BinDir == "":
-		fail(flagCredentialConfig, "needs --%s with the directory of the plugins", flagCredentialBinDir)
+		fail(flagProvidersConfig, "needs --%s with the directory of the plugins", flagProvidersBinDir)
 	case f.Config == "" && f.BinDir != "":
-		fail(flagCredentialBinDir, "needs --%s with the file that says what the plugins are for", flagCredentialConfig)
+		fail(flagProvidersBinDir, "needs --%s with the file that says what the plugins are for", flagProvidersConfig)
 	}
 }
 
@@ -82,13 +82,13 @@ func (f *CredentialProviderFlags) Absolute() error {
 func (f *flags) credentialProviders(cfg *Config, fail failure) {
 	given := f.credentials
 	elsewhere := f.given("host-root") && filepath.Clean(f.hostRoot) != "/"
-	for flag, path := range map[string]string{flagCredentialConfig: given.Config, flagCredentialBinDir: given.BinDir} {
+	for flag, path := range map[string]string{flagProvidersConfig: given.Config, flagProvidersBinDir: given.BinDir} {
 		if elsewhere && path != "" && !filepath.IsAbs(path) {
 			fail(flag, "%q must be an absolute path of the machine, as --host-root is given", path)
 		}
 	}
 	if err := given.Absolute(); err != nil {
-		fail(flagCredentialConfig, "%w", err)
+		fail(flagProvidersConfig, "%w", err)
 	}
 	given.check(fail)
 	cfg.CredentialProviders = given

@@ -21,7 +21,7 @@ func (m *machine) addPlugin(script string) {
 	text := "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n- {name: robot, matchImages: [private.test], defaultCacheDuration: 1h, " +
 		"apiVersion: credentialprovider.kubelet.k8s.io/v1}\n"
 	for path, content := range map[string]string{file: text, filepath.Join(dir, "robot"): "#!/bin/sh\n" + script} {
-		if err := os.WriteFile(path, []byte(content), 0o700); err != nil { //nolint:gosec // one of them is run
+		if err := os.WriteFile(path, []byte(content), 0o700); err != nil {
 			m.t.Fatal(err)
 		}
 	}

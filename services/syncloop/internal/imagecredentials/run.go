@@ -163,7 +163,7 @@ func why(process context.Context, err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("did not end within %v and was killed: see whether what it asks can be reached from this machine", runLimit)
 	case errors.As(err, &ended):
-		return fmt.Errorf("has failed with %s: the log of syncloop has what it says", ended)
+		return fmt.Errorf("has failed with %w: the log of syncloop has what it says", ended)
 	default:
 		return fmt.Errorf("cannot be run: %w", err)
 	}

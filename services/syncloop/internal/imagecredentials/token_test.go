@@ -88,16 +88,16 @@ func TestAnswersForServiceAccountsAreKeptApart(t *testing.T) {
 			r := newRig(t, withToken(cacheType, false))
 			r.accounts["shop/other"] = r.accounts["shop/robot"].DeepCopy()
 			r.answer = answers(kind, "1h", "a.test")
-			ask := func(pod, account string) { r.want(newPod("u"+"-"+"1", account), "a.test/web", "a.test", "") }
-			ask("1", "robot")
-			ask("1", "robot")
+			ask := func(account string) { r.want(newPod("u-1", account), "a.test/web", "a.test", "") }
+			ask("robot")
+			ask("robot")
 			r.want(newPod("u-2", "robot"), "a.test/web", "a.test", "") // another token of the same account
-			ask("1", "other")
-			ask("1", "")
+			ask("other")
+			ask("")
 			r.accounts["shop/robot"].Annotations["region"] = "south"
-			ask("1", "robot")
+			ask("robot")
 			r.accounts["shop/robot"].Annotations["unasked"] = "changed"
-			ask("1", "robot")
+			ask("robot")
 			if r.ran() != want {
 				t.Errorf("%s by %s: %d runs, want %d", kind, cacheType, r.ran(), want)
 			}

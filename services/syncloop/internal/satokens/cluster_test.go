@@ -9,6 +9,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -61,6 +62,39 @@ func eventually(t *testing.T, tokens *satokens.Tokens, pod *v1.Pod, audience str
 	}
 }
 
+// allow lets all nodes of the cluster do something.
+func allow(t *testing.T, c *cluster.Cluster, rule rbacv1.PolicyRule) {
+	t.Helper()
+	roles := c.Client(t).RbacV1()
+	name := metav1.ObjectMeta{Name: "of-all-nodes"}
+	if _, err := roles.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: name, Rules: []rbacv1.PolicyRule{rule}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := roles.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: name, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name.Name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: cluster.Nodes}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventuallyGiven asks until there is no error: the API server hears of a role a moment later.
+func eventuallyGiven(t *testing.T, ask func() error) {
+	t.Helper()
+	deadline := time.After(60 * time.Second)
+	for {
+		err := ask()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatal(err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
 // TestATokenOfAnAPIServer: as a node it is given one, the API server takes it for the pod's and for no longer than the pod is there,
 // and another one is made when it is to be replaced.
 func TestATokenOfAnAPIServer(t *testing.T) {
@@ -105,6 +139,15 @@ func TestATokenOfAnAPIServer(t *testing.T) {
 	if u := review(t, c, plugins, "vault").User; strings.Join(u.Extra["authentication.kubernetes.io/pod-uid"], "") != string(pod.UID) {
 		t.Errorf("the token that a plugin is given is of %+v", u)
 	}
+	// For an audience that the pod does not name, a node needs the cluster's leave.
+	if _, err := tokens.UnwatchedToken(t.Context(), pod, account.UID, "registry"); err == nil || !strings.Contains(err.Error(), "registry") {
+		t.Errorf("for an audience of its own: %v", err)
+	}
+	allow(t, c, rbacv1.PolicyRule{Verbs: []string{"request-serviceaccounts-token-audience"}, APIGroups: []string{""}, Resources: []string{"registry"}})
+	eventuallyGiven(t, func() error {
+		_, err := tokens.UnwatchedToken(t.Context(), pod, account.UID, "registry")
+		return err
+	})
 	if _, err := tokens.UnwatchedToken(t.Context(), pod, "another", "vault"); err == nil || !strings.Contains(err.Error(), "UID") {
 		t.Errorf("a token of an account with another UID: %v", err)
 	}
