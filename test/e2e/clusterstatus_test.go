@@ -74,6 +74,8 @@ func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 		t.Errorf("the containers of the static pod went from %s to %s", inRuntime, now)
 	}
 
+	wantPodsEndedForAShutdown(t, pods, name)
+
 	// What has happened while the API server was away it has when it is back.
 	if err := pods.Delete(t.Context(), "refused", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
