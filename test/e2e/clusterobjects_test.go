@@ -30,7 +30,7 @@ func TestAPodHasItsEnvironmentFromAnAPIServer(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	quartet(t, "up", "--detach", "--read-only-port", node.Port(), "--kubeconfig", c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
+	startServices(t, "--kubeconfig", c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
 	admin := c.Client(t).CoreV1()
 	awaitThat(t, "the Node is registered", func() bool {
 		_, err := admin.Nodes().Get(t.Context(), name, metav1.GetOptions{})
