@@ -146,8 +146,12 @@ func (s *small) condition(kind v1.NodeConditionType) v1.NodeCondition {
 // awaitCondition waits until a condition of the Node has a status, and returns since when.
 func (s *small) awaitCondition(kind v1.NodeConditionType, status v1.ConditionStatus) time.Time {
 	s.t.Helper()
-	awaitThat(s.t, fmt.Sprintf("%s to be %s", kind, status), func() bool { return s.condition(kind).Status == status })
-	return s.condition(kind).LastTransitionTime.Time
+	var seen v1.NodeCondition
+	awaitThat(s.t, fmt.Sprintf("%s to be %s", kind, status), func() bool {
+		seen = s.condition(kind)
+		return seen.Status == status
+	})
+	return seen.LastTransitionTime.Time
 }
 
 // TestPodsAreEndedToMakeRoom on a node that has little: for one that the node cannot do without, and for all when the disk or the memory
