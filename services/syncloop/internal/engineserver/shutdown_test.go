@@ -92,6 +92,38 @@ func TestWhoDoesNotWaitForPodsToEndIsToldSo(t *testing.T) {
 	wantCode(t, <-failed, codes.Canceled)
 }
 
+// A pod that no worker has yet, for the runtime was away, has the time that it was given when it has one.
+func TestAPodThatNobodyWorksOnYetIsEndedInItsTime(t *testing.T) {
+	r := start(t)
+	r.store.Open()
+	r.store.SetWaiting("")
+	pod := fakenode.Pod("a", "a", v1.RestartPolicyAlways)
+	r.node.Run(pod)
+	r.node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, grace int64) error {
+		if grace == 5 {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	observed, err := r.node.GetPodStatus(t.Context(), "a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.store.SetPod(pod, "file", "")
+	r.store.Observe("a", observed)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := r.client.ShutDownPods(t.Context(), &enginev1.ShutDownPodsRequest{Pods: []*enginev1.PodEnd{{PodUid: "a", GracePeriodSeconds: 5}}})
+		failed <- err
+	}()
+	eventually(t, "it is to end", func() bool { _, ended := r.book.Get("a"); return ended })
+	r.pool.Want(pod, worker.Cause{Kind: worker.CauseConfig}, &worker.End{}) // as the loop does, which knows of no time
+	if err := <-failed; err != nil || !slices.Contains(r.node.Calls(), "kill a 5") {
+		t.Errorf("got %v, calls %v", err, r.node.Calls())
+	}
+}
+
 func TestStatusesAreWaitedFor(t *testing.T) {
 	r := start(t)
 	r.unsent.Store(1)

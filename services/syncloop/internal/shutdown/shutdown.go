@@ -7,6 +7,7 @@ package shutdown
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -68,15 +69,18 @@ func (e *Ender) End(ctx context.Context, grace map[types.UID]int64) error {
 	if err := e.cfg.Book.PutAll(ended); err != nil {
 		return err
 	}
+	var idle []types.UID
 	for uid, eviction := range ended {
-		if err := e.cfg.Store.Evict(uid, eviction); err != nil {
-			continue // it has gone since
+		if err := e.cfg.Store.Evict(uid, eviction); err == nil { // else it has gone since
+			idle = append(idle, uid)
 		}
-		seconds := grace[uid]
-		// A pod that has no worker yet gets one that ends it: the loop reads the book.
-		e.cfg.Workers.End(uid, worker.Cause{Kind: worker.CauseConfig}, worker.End{Grace: &seconds})
 	}
 	return e.until(ctx, func() bool {
+		// A pod that has no worker yet, as when the runtime was away, gets one that ends it: the loop reads the book. It has its time then.
+		idle = slices.DeleteFunc(idle, func(uid types.UID) bool {
+			seconds := grace[uid]
+			return e.cfg.Workers.End(uid, worker.Cause{Kind: worker.CauseConfig}, worker.End{Grace: &seconds})
+		})
 		for uid := range grace {
 			if !e.cfg.Store.IsGone(uid) {
 				return false
