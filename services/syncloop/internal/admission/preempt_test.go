@@ -26,6 +26,22 @@ func asking(name, cpu, memory string, guaranteed bool) *v1.Pod {
 	return p
 }
 
+func TestWhatCountsOfAPodThatMayBeEnded(t *testing.T) {
+	sandbox := v1.ResourceList{v1.ResourceCPU: resource.MustParse("50m"), v1.ResourceMemory: resource.MustParse("16Mi")}
+	plain, overhead, nothing, whole := asking("plain", "200m", "100Mi", false), asking("overhead", "200m", "100Mi", false), asking("nothing", "", "", false), asking("whole", "200m", "100Mi", false)
+	overhead.Spec.Overhead, nothing.Spec.Overhead, whole.Spec.Overhead = sandbox, sandbox, sandbox
+	whole.Spec.Resources = &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceMemory: resource.MustParse("30Mi")}}
+	for _, test := range []struct {
+		pod         *v1.Pod
+		cpu, memory string
+	}{{plain, "200m", "100Mi"}, {overhead, "250m", "116Mi"}, {nothing, "0", "0"}, {whole, "0", "46Mi"}} {
+		cpu, memory := admission.Counted(test.pod, v1.ResourceCPU), admission.Counted(test.pod, v1.ResourceMemory)
+		if cpu.Cmp(resource.MustParse(test.cpu)) != 0 || memory.Cmp(resource.MustParse(test.memory)) != 0 {
+			t.Errorf("%s: %s of cpu and %s of memory, want %s and %s", test.pod.Name, &cpu, &memory, test.cpu, test.memory)
+		}
+	}
+}
+
 func TestPreempt(t *testing.T) {
 	critical := asking("critical", "1", "1Gi", false)
 	critical.Spec.Priority = ptr.To[int32](2_000_000_001)
