@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -27,6 +26,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/livenode"
 	"github.com/quartet-node/quartet/test/require"
 )
@@ -123,15 +123,11 @@ func (r *remote) authority() string {
 // freePort is a port that nobody listens on.
 func freePort(t *testing.T) string {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	port, err := freeport.Find()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err = errors.Join(err, listener.Close()); err != nil {
-		t.Fatal(err)
-	}
-	return port
+	return strconv.Itoa(port)
 }
 
 func kubectlPath() string { return filepath.Join(livenode.Bin(), "tools", "kubectl") }
