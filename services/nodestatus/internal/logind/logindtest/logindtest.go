@@ -25,7 +25,7 @@ const (
 	manager = name + ".Manager"
 	// prepare is the signal that a shutdown is to come, or not any more.
 	prepare = manager + ".PrepareForShutdown"
-	// patience bounds what has to happen.
+	// patience is how long a bus may take to let somebody in.
 	patience = time.Minute
 )
 
@@ -61,8 +61,10 @@ func StartBus(t testing.TB) (address string) {
 // Connect connects to a bus, until the test ends.
 func Connect(t testing.TB, address string) *dbus.Conn {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // its end is that of the connection
+	late := time.AfterFunc(patience, cancel)
 	conn, err := dbus.Connect(address, dbus.WithContext(ctx))
+	late.Stop()
 	if err != nil {
 		t.Fatal(err)
 	}
