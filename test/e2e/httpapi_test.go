@@ -367,7 +367,7 @@ func (r *remote) checkpoint(t *testing.T) {
 	t.Logf("%s: %s", answer.Status, text)
 	if answer.StatusCode != http.StatusOK {
 		if answer.StatusCode != http.StatusInternalServerError || !strings.Contains(string(text), "checkpointing of default/web/main failed") ||
-			!strings.Contains(string(text), "criu") {
+			!strings.Contains(strings.ToLower(string(text)), "criu") {
 			t.Errorf("got %s, %s", answer.Status, text)
 		}
 		return
