@@ -56,7 +56,7 @@ func write(dir string) error {
 		if p.kind == "" {
 			script = "#!/bin/sh\nexit 1\n"
 		}
-		if err := os.WriteFile(filepath.Join(dir, p.name), []byte(script), 0o700); err != nil { //nolint:gosec // it is run
+		if err := os.WriteFile(filepath.Join(dir, p.name), []byte(script), 0o700); err != nil {
 			return err
 		}
 	}
@@ -122,7 +122,7 @@ func withPlugins(run func() int) (code int, err error) {
 	if err := write(kubelets); err != nil {
 		return 0, err
 	}
-	token := func(namespace, name string, r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	token := func(namespace, _ string, r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 		r.Status.Token = fmt.Sprintf("%s %s %s %s %s", namespace, r.Spec.BoundObjectRef.Name, r.Spec.BoundObjectRef.UID, r.UID, r.Spec.Audiences[0])
 		return r, nil
 	}
@@ -253,7 +253,7 @@ func TestWhatTheKubeletRefusesIsRefused(t *testing.T) {
 		text = strings.ReplaceAll(strings.Replace(text, change.old, change.with, 1), "NAME", name)
 		file := filepath.Join(dir, "config.yaml")
 		for path, content := range map[string]string{file: text, filepath.Join(dir, name): "#!/bin/sh\n"} {
-			if err := os.WriteFile(path, []byte(content), 0o700); err != nil { //nolint:gosec // one of them can be run
+			if err := os.WriteFile(path, []byte(content), 0o700); err != nil {
 				t.Fatal(err)
 			}
 		}
