@@ -98,32 +98,34 @@ func TestAnswersAreKept(t *testing.T) {
 }
 
 func TestPodsThatStartTogetherAskOnce(t *testing.T) {
-	r := newRig(t, ecr("ecr", "*.test"))
-	gate := make(chan struct{})
-	r.answer = func(ctx context.Context, c imagecredentials.Command) (imagecredentials.Output, error) {
-		<-gate
-		return answers("Image", "0s", "a.test")(ctx, c)
-	}
-	var asked sync.WaitGroup
-	for range 10 {
-		asked.Go(func() { r.want(newPod("u1", ""), "a.test/web", "a.test", "") })
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	left := make(chan []error)
-	go func() {
-		_, failures := r.For(ctx, newPod("u2", ""), "a.test/web")
-		left <- failures
-	}()
-	eventually(t, "the plugin runs", func() bool { return r.ran() == 1 })
-	cancel()
-	if failures := <-left; len(failures) != 1 || !errors.Is(failures[0], context.Canceled) {
-		t.Errorf("who has left is told %v", failures)
-	}
-	close(gate)
-	asked.Wait()
-	if r.told() != "" {
-		t.Errorf("told is %s", r.told())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, ecr("ecr", "*.test"))
+		gate := make(chan struct{})
+		r.answer = func(ctx context.Context, c imagecredentials.Command) (imagecredentials.Output, error) {
+			<-gate
+			return answers("Image", "0s", "a.test")(ctx, c)
+		}
+		var asked sync.WaitGroup
+		for range 10 {
+			asked.Go(func() { r.want(newPod("u1", ""), "a.test/web", "a.test", "") })
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan []error)
+		go func() {
+			_, failures := r.For(ctx, newPod("u2", ""), "a.test/web")
+			left <- failures
+		}()
+		synctest.Wait() // all have asked
+		cancel()
+		if failures := <-left; len(failures) != 1 || !errors.Is(failures[0], context.Canceled) {
+			t.Errorf("who has left is told %v", failures)
+		}
+		close(gate)
+		asked.Wait()
+		if r.ran() != 1 || r.told() != "" {
+			t.Errorf("%d runs, told is %s", r.ran(), r.told())
+		}
+	})
 }
 
 // TestAPluginThatHangsIsGivenUp after a minute, also when it does not end when it is killed, and holds up no other one.
