@@ -28,7 +28,7 @@ func TestAKillInTheMiddleOfATermination(t *testing.T) {
 	}
 	defer changes.Stop()
 
-	if err := admin.CoreV1().Pods(ns).Delete(t.Context(), "graceful", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](8)}); err != nil {
+	if err := admin.CoreV1().Pods(ns).Delete(t.Context(), "graceful", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](5)}); err != nil {
 		t.Fatal(err)
 	}
 	kubectl(t, "delete", "pod", "-n", ns, "forced", "--grace-period=0", "--force")
