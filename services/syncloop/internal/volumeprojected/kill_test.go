@@ -82,7 +82,8 @@ func killedSecretAt(t *testing.T, want []string, n int, comesBack bool) {
 	t.Helper()
 	root := t.TempDir()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestAKillBeforeAnySystemCallLeavesWholeSecretsAndNothingElse$")
-	cmd.Env = append(os.Environ(), "VOLUMEPROJECTED_TEST_ROOT="+root)
+	// What a process that is killed leaves in its directory for temporary files goes with this test.
+	cmd.Env = append(os.Environ(), "VOLUMEPROJECTED_TEST_ROOT="+root, "TMPDIR="+t.TempDir())
 	tr := &killpoint.Tracer{Root: root, Kill: n}
 	status := tr.Run(t, cmd)
 	if n > 0 {
