@@ -34,7 +34,13 @@ func TestUnitsStartWhatThereIs(t *testing.T) {
 		line = strings.ReplaceAll(line, "/etc/quartet/kubelet.yaml", config)
 		program, flags, _ := strings.Cut(line, " ")
 		started = append(started, program)
-		args := strings.Fields(flags)
+		// Flags of who runs it come after those; there are none unless they say so.
+		args := strings.Fields(os.Expand(flags, func(name string) string {
+			if !strings.Contains(string(content), "\nEnvironment="+name+"=\n") {
+				t.Errorf("%s: %s has no value", unit, name)
+			}
+			return "--v=2"
+		}))
 		if filepath.Base(program) != "quartet" {
 			if _, err := nodeconfig.Parse(layout.Service(filepath.Base(program)), args, io.Discard); err != nil {
 				t.Errorf("%s: %v", unit, err)
