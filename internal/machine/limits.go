@@ -118,8 +118,7 @@ func (m Machine) runningThreads() (int64, error) {
 	return strconv.ParseInt(all, 10, 64)
 }
 
-// Swap checks that there is none, as a kubelet does unless failSwapOn is false: memory limits of containers do not hold
-// back what is swapped.
+// Swap checks that there is none unless failSwapOn is false: syncloop refuses to start with swap, as a kubelet does.
 func (m Machine) Swap(failSwapOn bool) Finding {
 	f := Ok("swap", "off")
 	text, err := m.read("proc/swaps")
@@ -139,7 +138,7 @@ func (m Machine) Swap(failSwapOn bool) Finding {
 		f.Detail = "on, and failSwapOn is false: " + strings.Join(devices, ", ")
 		return f
 	default:
-		return f.With(Warning, "on ("+strings.Join(devices, ", ")+"): containers that exceed their memory are swapped instead of ended",
+		return f.With(Fault, "on ("+strings.Join(devices, ", ")+"), and failSwapOn is not false: syncloop does not start",
 			"swapoff -a, and take its lines out of /etc/fstab; or failSwapOn: false in the configuration")
 	}
 }

@@ -180,7 +180,7 @@ func TestSwap(t *testing.T) {
 	fails := func(m Machine) Finding { return m.Swap(true) }
 	run(t, fails, []fileCase{
 		{"off", files{"proc/swaps": head}, OK, nil},
-		{"on", on, Warning, []string{"/dev/sda2", "swapoff -a"}},
+		{"on", on, Fault, []string{"/dev/sda2", "swapoff -a"}},
 	})
 	run(t, func(m Machine) Finding { return m.Swap(false) }, []fileCase{{"on and allowed", on, OK, []string{"failSwapOn is false"}}})
 }

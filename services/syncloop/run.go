@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -64,6 +65,9 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	cfg.LogUnsupported(tel.Logger)
 	self := statedir.Self(string(nodeconfig.SyncLoop))
 	if err := enterRoot(cfg.HostRoot); err != nil {
+		return err
+	}
+	if err := cfg.FitMachine(os.DirFS("/")); err != nil {
 		return err
 	}
 	held, err := statedir.LockAs(cfg.StateDir, self)

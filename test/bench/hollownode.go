@@ -33,6 +33,7 @@ enforceNodeAllocatable: [none]
 enableServer: false
 readOnlyPort: 0
 imageGCHighThresholdPercent: 100
+failSwapOn: false
 `
 
 // hollowNode is a whole node, its four processes, on a runtime that has no containers but remembers them.

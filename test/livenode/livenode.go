@@ -27,8 +27,9 @@ const Image = "quartet.local/hello:1"
 
 // NoEviction are the fields of a KubeletConfiguration by which a node refuses and evicts no pod, and removes no image, because the
 // memory or the disk of the machine is short: how much of them others take is not the business of a test. Where it is, the test
-// has a file system of its own.
-const NoEviction = `evictionHard:
+// has a file system of its own. Nor is it whether the machine has swap.
+const NoEviction = `failSwapOn: false
+evictionHard:
   memory.available: 0%
   nodefs.available: 0%
   nodefs.inodesFree: 0%

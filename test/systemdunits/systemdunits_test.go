@@ -34,6 +34,7 @@ kind: KubeletConfiguration
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 cgroupDriver: systemd
 staticPodPath: /etc/kubernetes/manifests
+failSwapOn: false
 `
 )
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
@@ -156,7 +157,8 @@ func (p *patient) checks() []check {
 		one("open files", m.OpenFiles),
 		one("processes", m.Threads),
 		p.withProcesses("inotify", m.Inotify),
-		one("swap", func() machine.Finding { return m.Swap(p.kubelet.FailSwapOn == nil || *p.kubelet.FailSwapOn) }),
+		// Without a configuration it is the node of "quartet up" that is to come, which permits swap.
+		one("swap", func() machine.Finding { return m.Swap(p.configFile != "" && ptr.Deref(p.kubelet.FailSwapOn, true)) }),
 		one("clock", func() machine.Finding { return m.Clock(stateDir) }),
 		one("state directory", func() machine.Finding { return m.StateDir(stateDir) }),
 		one("mount propagation", func() machine.Finding { return m.Propagation(stateDir) }),

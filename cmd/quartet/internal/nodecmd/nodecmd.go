@@ -121,7 +121,11 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	}
 	// configmux takes every flag that this command passes on: whatever is wrong with them or with the file is said once,
 	// before anything starts.
-	if _, err := nodeconfig.Parse(layout.ConfigMux, opts.args(l, layout.ConfigMux), io.Discard); err != nil {
+	cfg, err := nodeconfig.Parse(layout.ConfigMux, opts.args(l, layout.ConfigMux), io.Discard)
+	if err != nil {
+		return err
+	}
+	if err := cfg.FitMachine(os.DirFS("/")); err != nil {
 		return err
 	}
 	if _, err := opts.CredentialProviders.Read(); err != nil {

@@ -25,9 +25,10 @@ const (
 )
 
 // defaults are what the file of --config may say otherwise. No address is among them: without one the read-only API is served on this
-// machine only, and the authenticated one of a node of a cluster wherever the API server may call it.
+// machine only, and the authenticated one of a node of a cluster wherever the API server may call it. A machine with swap is fine: its
+// containers do not swap.
 func defaults() map[string]any {
-	return map[string]any{"fileCheckFrequency": "20s"}
+	return map[string]any{"fileCheckFrequency": "20s", "failSwapOn": false}
 }
 
 // own are the fields that the node and its runtime depend on, whatever a file says.

@@ -27,8 +27,11 @@ type Node struct {
 	// CgroupV2 is a machine whose cgroups are of version 2 alone. There GroupOOMKill has the kernel end all processes of a
 	// container when its memory runs out, not the largest one alone.
 	CgroupV2, GroupOOMKill bool
-	// SwapLimit is a machine whose cgroups can keep containers from swapping; then they do.
-	SwapLimit bool
+	// SwapLimit is a machine whose cgroups can limit what containers swap. LimitedSwap lets containers of burstable pods swap in
+	// proportion to the memory that they request, with cgroup v2 only; all others do not swap.
+	SwapLimit, LimitedSwap bool
+	// SwapCapacity is how many bytes of swap space the machine has.
+	SwapCapacity int64
 	// PodLogsDir has one folder of logs per pod.
 	PodLogsDir string
 	// SeccompDir is the folder that localhost seccomp profiles are relative to.

@@ -2,6 +2,7 @@ package containerspec
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,7 +65,7 @@ func containerResources(pod *v1.Pod, c *v1.Container, node Node) *runtimeapi.Lin
 		if r.Unified == nil {
 			r.Unified = map[string]string{}
 		}
-		r.Unified["memory.swap.max"] = "0"
+		r.Unified["memory.swap.max"] = strconv.FormatInt(swapLimit(pod, c, node), 10)
 	default:
 		r.MemorySwapLimitInBytes = r.MemoryLimitInBytes // memory and swap together
 	}

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 )
@@ -62,6 +63,7 @@ func nodeOf(cfg Config) *containerspec.Node {
 	}
 	machine := cgroupsOf(os.DirFS("/"))
 	node.CgroupV2, node.SwapLimit, node.HugePages = machine.v2, machine.swap, cgroups.HugePageSizes()
+	node.LimitedSwap = kubelet.MemorySwap.SwapBehavior == nodeconfig.LimitedSwap
 	node.GroupOOMKill = kubelet.SingleProcessOOMKill == nil || !*kubelet.SingleProcessOOMKill
 	if cfg.NodeIP != "" {
 		node.IPs = strings.Split(cfg.NodeIP, ",")
@@ -72,6 +74,7 @@ func nodeOf(cfg Config) *containerspec.Node {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err == nil {
 		node.Capacity[v1.ResourceMemory] = *resource.NewQuantity(int64(info.Totalram)*int64(info.Unit), resource.BinarySI) //nolint:gosec // bytes of memory fit
+		node.SwapCapacity = int64(info.Totalswap) * int64(info.Unit)                                                       //nolint:gosec // as above
 	} else {
 		cfg.Logger.Warn("the machine's memory is not known: downward API and oom scores do without", "error", err)
 	}

@@ -1,0 +1,99 @@
+package nodeconfig
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/ptr"
+)
+
+// What memorySwap.swapBehavior may be.
+const (
+	// NoSwap keeps every container from swapping.
+	NoSwap = "NoSwap"
+	// LimitedSwap lets containers of burstable pods swap in proportion to the memory that they request.
+	LimitedSwap = "LimitedSwap"
+)
+
+// FitMachine reports every field whose value does not permit to run pods on a machine, which is the root of its file system. The
+// error is nil or an [Errors]. A machine whose files cannot be read is fit, unless it has a table of swap devices that cannot be read.
+func (c Config) FitMachine(machine fs.FS) error {
+	var errs Errors
+	refuse := func(field, problem string) {
+		errs = append(errs, &FieldError{File: c.fileOrDefaults(), Field: field, Problem: problem})
+	}
+	if ptr.Deref(c.Kubelet.FailSwapOn, true) {
+		devices, err := swapDevices(machine)
+		switch {
+		case err != nil:
+			refuse("failSwapOn", fmt.Sprintf("whether swap is on is not known: %v: make the file readable, or set failSwapOn: false", err))
+		case len(devices) > 0:
+			refuse("failSwapOn", fmt.Sprintf("running with swap on is not supported, and %s is on: turn swap off (swapoff -a, and take its lines out of /etc/fstab), "+
+				"or set failSwapOn: false", strings.Join(devices, ", ")))
+		}
+	}
+	if hasCgroupV2(machine) {
+		return errs.orNil()
+	}
+	// Unlike the kubelet's, the default is false: cgroup v1 is supported.
+	if ptr.Deref(c.Kubelet.FailCgroupV1, false) {
+		refuse("failCgroupV1", "this machine has cgroup v1: start it with cgroup v2 (systemd.unified_cgroup_hierarchy=1 on the kernel's command line), or set failCgroupV1: false")
+	}
+	if c.Kubelet.MemorySwap.SwapBehavior == LimitedSwap {
+		refuse("memorySwap.swapBehavior", "LimitedSwap needs cgroup v2, and this machine has cgroup v1: set NoSwap")
+	}
+	if !ptr.Deref(c.Kubelet.SingleProcessOOMKill, true) {
+		refuse("singleProcessOOMKill", "false needs cgroup v2, and this machine has cgroup v1: leave the field out")
+	}
+	return errs.orNil()
+}
+
+func (c Config) fileOrDefaults() string {
+	if c.File == "" {
+		return "the defaults"
+	}
+	return c.File
+}
+
+func (e Errors) orNil() error {
+	if len(e) == 0 {
+		return nil
+	}
+	return e
+}
+
+// swapDevices has the devices and files that memory is swapped to. A machine without a table of them has none.
+func swapDevices(machine fs.FS) ([]string, error) {
+	table, err := fs.ReadFile(machine, "proc/swaps")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var devices []string
+	_, rows, _ := strings.Cut(string(table), "\n") // the first line names the columns
+	for row := range strings.Lines(rows) {
+		if columns := strings.Fields(row); len(columns) > 0 {
+			devices = append(devices, columns[0])
+		}
+	}
+	return devices, nil
+}
+
+// hasCgroupV2 is true for a machine whose cgroups are of version 2 alone.
+func hasCgroupV2(machine fs.FS) bool {
+	_, err := fs.Stat(machine, "sys/fs/cgroup/cgroup.controllers")
+	return err == nil
+}
+
+func validateSwap(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	switch behavior := cfg.MemorySwap.SwapBehavior; behavior {
+	case "", NoSwap, LimitedSwap:
+	default:
+		errs.add("memorySwap.swapBehavior", fmt.Sprintf("is %q, must be %s or %s", behavior, NoSwap, LimitedSwap))
+	}
+}

@@ -1,0 +1,27 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+)
+
+// TestAMachineThatTheConfigurationDoesNotPermit ends syncloop before it touches anything.
+func TestAMachineThatTheConfigurationDoesNotPermit(t *testing.T) {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		t.Skip("this machine has cgroup v2, which every configuration permits")
+	}
+	m := newMachine(t)
+	m.cfg.Kubelet.FailCgroupV1 = ptr.To(true)
+	m.cfg.Kubelet.MemorySwap.SwapBehavior = nodeconfig.LimitedSwap
+	err := run(t.Context(), m.cfg, m.tel)
+	for _, want := range []string{"failCgroupV1: ", "memorySwap.swapBehavior: "} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
+}
