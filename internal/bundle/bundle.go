@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -40,6 +41,8 @@ type Config struct {
 	Layout layout.Layout
 	// BinDir has the runtime's binaries as `make build` leaves them, and images/ with the image archives.
 	BinDir string
+	// PodNetwork is where pods get their addresses; the zero prefix lets the runtime choose a free one.
+	PodNetwork netip.Prefix
 	// Logger gets what an operator wants to know later.
 	Logger *slog.Logger
 	// Note gets a sentence for each fallback that was taken, for the operator who watches; nil to drop them.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/quartet-node/quartet/internal/layout"
@@ -107,79 +106,6 @@ func TestNetworkWithoutAPacketFilterStillConnects(t *testing.T) {
 	got := render(t, networkConfig{Name: "n", Bridge: "quartet0", Subnet: netip.MustParsePrefix("10.88.0.0/23")})
 	if got.Plugins[0].IPMasq {
 		t.Error("masquerading is asked for, and nothing can do it")
-	}
-}
-
-// Nodes that start at once get different networks, each keeps its own, and one that is gone gives it back.
-func TestNetworksAreClaimedOnce(t *testing.T) {
-	claims := t.TempDir()
-	free := func(int) bool { return false }
-	const nodes = 40
-	states := t.TempDir()
-	got := make([]int, nodes)
-	var wg sync.WaitGroup
-	for i := range nodes {
-		dir := filepath.Join(states, string(rune('A'+i)))
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		wg.Go(func() {
-			index, err := claimSlice(claims, layoutAt(t, dir), free)
-			if err != nil {
-				t.Error(err)
-			}
-			got[i] = index
-		})
-	}
-	wg.Wait()
-	seen := map[int]int{}
-	for i, index := range got {
-		if other, taken := seen[index]; taken {
-			t.Errorf("nodes %d and %d both have network %d", i, other, index)
-		}
-		seen[index] = i
-	}
-	again, err := claimSlice(claims, layoutAt(t, filepath.Join(states, "A")), free)
-	if err != nil || again != got[0] {
-		t.Errorf("the first node has network %d and gets %d (%v)", got[0], again, err)
-	}
-	if err := releaseSlices(claims, layoutAt(t, filepath.Join(states, "A"))); err != nil {
-		t.Fatal(err)
-	}
-	if left, err := os.ReadDir(claims); err != nil || len(left) != nodes-1 {
-		t.Errorf("%d claims are left of %d (%v)", len(left), nodes-1, err)
-	}
-}
-
-func TestAClaimOfAGoneNodeIsVoid(t *testing.T) {
-	claims := t.TempDir()
-	for i := range sliceCount {
-		write(t, claims, sliceName(i), "/no/such/node")
-	}
-	if _, err := claimSlice(claims, layoutAt(t, t.TempDir()), func(int) bool { return false }); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestNoNetworkLeftSaysWhatToDo(t *testing.T) {
-	_, err := claimSlice(t.TempDir(), layoutAt(t, t.TempDir()), func(int) bool { return true })
-	if err == nil || !strings.Contains(err.Error(), "quartet down") {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestSlicesAreDisjointAndWithin(t *testing.T) {
-	all := netip.MustParsePrefix("10.88.0.0/16")
-	for i := range sliceCount {
-		a := sliceSubnet(i)
-		if !all.Contains(a.Addr()) {
-			t.Errorf("%v is outside %v", a, all)
-		}
-		for j := range i {
-			if a.Overlaps(sliceSubnet(j)) {
-				t.Fatalf("%d and %d overlap", i, j)
-			}
-		}
 	}
 }
 

@@ -4,11 +4,14 @@ import (
 	"context"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -96,6 +99,52 @@ func TestRuntimeRunsAPodThatOutlivesContainerd(t *testing.T) {
 	}
 	if got := after.GetStatus().GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("after containerd was killed the container is %v", got)
+	}
+}
+
+// Where something of the machine has 10.88.0.0/16, as podman's bridge has, pods get addresses of another network, and of the same
+// one after the runtime was prepared again: what runs keeps its address.
+func TestRuntimeFindsANetworkBesidePodmans(t *testing.T) {
+	_, err := exec.LookPath("ip")
+	harness.Require(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	// The test stays on a thread with a network of its own, which containerd and the plugins then have, too. It is never
+	// unlocked: the thread ends with the test.
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"link set lo up", "link add podman0 type bridge", "addr add 10.88.0.1/16 dev podman0", "link set podman0 up"} {
+		if out, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", command, err, out)
+		}
+	}
+	c := harness.StartContainerd(t)
+	addressOf := func(name string) netip.Addr {
+		sandbox, _ := runPod(ctx, t, c, name)
+		status, err := client(t, c).PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ip, err := netip.ParseAddr(status.GetStatus().GetNetwork().GetIp())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ip
+	}
+	first := addressOf("first")
+	if !netip.MustParsePrefix("10.188.0.0/16").Contains(first) {
+		t.Errorf("the pod has the address %s, want one of 10.188.0.0/16", first)
+	}
+	if out, err := exec.Command("ip", "link", "del", "podman0").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	c.Kill(t)
+	c.Prepare(t)
+	c.Start(t)
+	if second := addressOf("second"); !netip.PrefixFrom(first, 23).Masked().Contains(second) {
+		t.Errorf("after a restart a pod has the address %s, and before %s", second, first)
 	}
 }
 

@@ -179,6 +179,14 @@ func (c *Containerd) Kill(t testing.TB) {
 	Eventually(ctx, t, "containerd is gone", func() bool { return c.PID() == 0 })
 }
 
+// Prepare does again what a start of the runtime does before containerd.
+func (c *Containerd) Prepare(t testing.TB) {
+	t.Helper()
+	if err := c.bundle.Prepare(); err != nil {
+		t.Fatalf("harness: %v", err)
+	}
+}
+
 // Start starts containerd again after Kill and waits until it serves.
 func (c *Containerd) Start(t testing.TB) {
 	t.Helper()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,7 +39,7 @@ const (
 
 // Command is `quartet runtime`.
 func Command() *cobra.Command {
-	var stateDir string
+	var stateDir, podCIDR, config string
 	var enterHost bool
 	cmd := &cobra.Command{
 		Use:   "runtime",
@@ -52,32 +53,42 @@ this machine: a machine that is switched off does the same.`,
 			if err != nil {
 				return err
 			}
-			if enterHost {
-				return moveToHost(l)
+			network, err := bundle.PodNetwork(podCIDR, config)
+			if err != nil {
+				return err
 			}
-			return run(cmd.Context(), l, cmd.ErrOrStderr())
+			if enterHost {
+				return moveToHost(l, network)
+			}
+			return run(cmd.Context(), l, network, cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().SortFlags = false
 	target.AddFlag(cmd.Flags(), &stateDir)
+	cmd.Flags().StringVar(&podCIDR, "pod-cidr", "", "`network` that pods get their IPv4 addresses from, instead of podCIDR of --config; a free private one is chosen when both are empty")
+	cmd.Flags().StringVar(&config, "config", "", "`file` with the node's KubeletConfiguration, of which podCIDR is read")
 	cmd.Flags().BoolVar(&enterHost, "enter-host", false, "for a container with pid: host: put the runtime's files on the machine and run it there")
 	return cmd
 }
 
 // moveToHost copies the files of the image to the machine and goes on there, as this process.
-func moveToHost(l layout.Layout) error {
+func moveToHost(l layout.Layout, network netip.Prefix) error {
 	dist := l.RuntimeDist()
 	if err := unpack(imageFiles(), hostns.Path(dist)); err != nil {
 		return fmt.Errorf("putting the runtime's files into %s: %w", dist, err)
 	}
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "PATH=") })
-	return hostns.Exec(filepath.Join(dist, "quartet"), []string{"quartet", "runtime", "--state-dir", l.StateDir()}, append(env, "PATH="+hostPath))
+	args := []string{"quartet", "runtime", "--state-dir", l.StateDir()}
+	if network.IsValid() {
+		args = append(args, "--pod-cidr", network.String())
+	}
+	return hostns.Exec(filepath.Join(dist, "quartet"), args, append(env, "PATH="+hostPath))
 }
 
 // hostPath is where the machine's programs are, iptables among them: an image has no PATH of use there.
 const hostPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-func run(ctx context.Context, l layout.Layout, errOut io.Writer) (err error) {
+func run(ctx context.Context, l layout.Layout, network netip.Prefix, errOut io.Writer) (err error) {
 	logger := slog.New(slog.NewTextHandler(errOut, nil)).With("service", "containerd")
 	binDir, err := nodecmd.BinDir()
 	if err != nil {
@@ -92,7 +103,7 @@ func run(ctx context.Context, l layout.Layout, errOut io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
 	b := bundle.New(bundle.Config{
-		Layout: l, BinDir: binDir, Logger: logger, Note: func(note string) { logger.Warn(note) },
+		Layout: l, BinDir: binDir, PodNetwork: network, Logger: logger, Note: func(note string) { logger.Warn(note) },
 	})
 	if err := b.Prepare(); err != nil {
 		return err

@@ -91,7 +91,7 @@ func (n *node) foregroundArgs() []string {
 	return append([]string{
 		"up", "--state-dir=" + n.layout.StateDir(), "--manifests=" + n.opts.manifests, "--kubeconfig=" + n.opts.kubeconfig,
 		"--bootstrap-kubeconfig=" + n.opts.bootstrapKubeconfig,
-		"--config=" + n.opts.config, "--hostname-override=" + n.opts.hostnameOverride,
+		"--config=" + n.opts.config, "--pod-cidr=" + n.opts.podCIDR, "--hostname-override=" + n.opts.hostnameOverride,
 		"--read-only-port=" + strconv.Itoa(int(n.opts.readOnlyPort)), "--v=" + strconv.Itoa(n.opts.verbosity),
 	}, append(n.opts.hostPrivileges.Args(), n.opts.credentialProviders.Args()...)...)
 }

@@ -37,6 +37,7 @@ type upOptions struct {
 	stateDir, manifests, kubeconfig string
 	bootstrapKubeconfig             string
 	config, hostnameOverride        string
+	podCIDR                         string
 	readOnlyPort                    int32
 	detach                          bool
 	verbosity                       int
@@ -73,6 +74,7 @@ stops everything.`,
 	flags.StringVar(&opts.config, "config", "", "`file` with a KubeletConfiguration to begin with; what the node's own runtime and --read-only-port need is set over it")
 	flags.StringVar(&opts.hostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")
 	flags.Int32Var(&opts.readOnlyPort, "read-only-port", defaultReadOnlyPort, "`port` of /pods and /healthz on 127.0.0.1; another node on this machine needs another")
+	flags.StringVar(&opts.podCIDR, "pod-cidr", "", "`network` that pods get their IPv4 addresses from, instead of podCIDR of the file; a free private one is chosen when both are empty")
 	opts.hostPrivileges.Add(flags)
 	opts.credentialProviders.Add(flags)
 	flags.IntVarP(&opts.verbosity, "v", "v", 0, "how much the services log: 0 is what an operator needs, 4 is for debugging")
@@ -116,6 +118,10 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 			return fmt.Errorf("making %s absolute: %w", flag, err)
 		}
 	}
+	network, err := bundle.PodNetwork(opts.podCIDR, opts.config)
+	if err != nil {
+		return err
+	}
 	binDir, err := nodecmd.BinDir()
 	if err != nil {
 		return err
@@ -124,7 +130,7 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 	n := &node{
 		opts: opts, layout: l, binDir: binDir, progress: p,
 		bundle: bundle.New(bundle.Config{
-			Layout: l, BinDir: binDir, Logger: slog.New(slog.NewTextHandler(errOut, nil)), Note: p.note,
+			Layout: l, BinDir: binDir, PodNetwork: network, Logger: slog.New(slog.NewTextHandler(errOut, nil)), Note: p.note,
 		}),
 	}
 	if opts.detach {
