@@ -159,6 +159,8 @@ type engine struct {
 	identities *identities
 	// watchClasses knows the runtime classes that pods name.
 	watchClasses func(context.Context) error
+	// watchServices knows the services that containers are told of.
+	watchServices func(context.Context) error
 	// credentials are what credential provider plugins have for registries.
 	credentials *imagecredentials.Providers
 	// statuses is nil for a node that is standalone.
@@ -225,6 +227,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Liveness: e.probes.Liveness, Startup: e.probes.Startup, Objects: e.objects, Volumes: e.podVolumes(),
 	}
 	config.RuntimeClasses, e.watchClasses = runtimeClassesOf(e, to)
+	config.Services, e.watchServices = servicesOf(e, to)
 	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
 		config.Cgroups = e.cgroups
 	}
@@ -298,6 +301,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return e.identities.run(ctx) })
 	group.Go(func() error { return ended(ctx, e.credentials.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.watchClasses(ctx)) })
+	group.Go(func() error { return ended(ctx, e.watchServices(ctx)) })
 	if e.cgroups != nil {
 		group.Go(func() error { return ended(ctx, e.cgroups.Run(ctx)) })
 	}

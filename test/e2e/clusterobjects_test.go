@@ -54,9 +54,14 @@ func TestAPodHasItsEnvironmentFromAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	running := fmt.Sprint(containerIDs(await(t, "asks", "Ready", ready)))
+	api, err := admin.Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	awaitThat(t, "the container has printed its environment", func() bool {
 		log, _ := node.Command(t.Context(), "logs", "e2e/asks-server")
-		return strings.Contains(log, "APP_LEVEL=info\n") && strings.Contains(log, "PASSWORD="+secretValue+"\n")
+		return strings.Contains(log, "APP_LEVEL=info\n") && strings.Contains(log, "PASSWORD="+secretValue+"\n") &&
+			strings.Contains(log, "KUBERNETES_SERVICE_HOST="+api.Spec.ClusterIP+"\n") && strings.Contains(log, "KUBERNETES_SERVICE_PORT=443\n")
 	})
 	c.APIServer.Kill(t)
 	old := pid(t, "syncloop")

@@ -26,6 +26,8 @@ type Inputs struct {
 	// Required for a container that names one.
 	ConfigMap func(name string) (*v1.ConfigMap, error)
 	Secret    func(name string) (*v1.Secret, error)
+	// Services are the variables that say where services are. Those of the container's own environment count before them.
+	Services []v1.EnvVar
 	// Mounts are made already. Container maps their files to the pod's IDs.
 	Mounts []*runtimeapi.Mount
 	// IDs are those of the pod's user namespace.

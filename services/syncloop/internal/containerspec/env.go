@@ -22,6 +22,8 @@ import (
 type environment struct {
 	list   []*runtimeapi.KeyValue
 	values map[string]string
+	// services are the variables that say where services are. A value may refer to them before they are put, which is at the end.
+	services map[string]string
 }
 
 func (e *environment) put(name, value string) {
@@ -36,7 +38,19 @@ func (e *environment) lookup(name string) string {
 	if value, ok := e.values[name]; ok {
 		return value
 	}
+	if value, ok := e.services[name]; ok {
+		return value
+	}
 	return "$(" + name + ")"
+}
+
+// putServices puts the variables of services that the spec itself has not given a value.
+func (e *environment) putServices(variables []v1.EnvVar) {
+	for _, v := range variables {
+		if _, own := e.values[v.Name]; !own {
+			e.put(v.Name, v.Value)
+		}
+	}
 }
 
 func (e *environment) keyValues() []*runtimeapi.KeyValue {
@@ -55,9 +69,13 @@ func (e *environment) expand(words []string) []string {
 	return out
 }
 
-// makeEnvironment computes a container's environment.
+// makeEnvironment computes a container's environment: what envFrom gives, then env, which counts before it, then the variables of
+// services that neither of them has. Values of env may refer to all that is there by then, and to services.
 func makeEnvironment(pod *v1.Pod, c *v1.Container, in Inputs, node Node) (*environment, error) {
-	env := &environment{values: map[string]string{}}
+	env := &environment{values: map[string]string{}, services: make(map[string]string, len(in.Services))}
+	for _, v := range in.Services {
+		env.services[v.Name] = v.Value
+	}
 	for _, from := range c.EnvFrom {
 		if err := env.putAll(pod.Namespace, from, in); err != nil {
 			return nil, err
@@ -86,6 +104,7 @@ func makeEnvironment(pod *v1.Pod, c *v1.Container, in Inputs, node Node) (*envir
 			env.put(e.Name, value)
 		}
 	}
+	env.putServices(in.Services)
 	return env, nil
 }
 

@@ -72,5 +72,6 @@ func (m *Manager) ReleasePod(ctx context.Context, pod *v1.Pod) error {
 	}
 	m.cfg.Objects.Forget(pod.UID)
 	m.cfg.RuntimeClasses.Forget(pod.UID)
+	m.cfg.Services.Forget(pod.UID)
 	return nil
 }

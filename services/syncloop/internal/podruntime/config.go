@@ -64,6 +64,8 @@ type Config struct {
 	Cgroups Cgroups
 	// RuntimeClasses says which handler of the runtime a pod asks for; nil is a node on which a runtime class is named as its handler.
 	RuntimeClasses RuntimeClasses
+	// Services gives the variables that tell containers where services are; nil is a node without an API server, which has none.
+	Services Services
 	// Objects gives the config maps and secrets that pods name; nil is a node without any.
 	Objects objects.Source
 	// Volumes has the volumes of pods in place. Required.

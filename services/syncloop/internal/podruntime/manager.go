@@ -24,6 +24,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/objects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtimeclasses"
+	"github.com/quartet-node/quartet/services/syncloop/internal/servicelinks"
 	"github.com/quartet-node/quartet/services/syncloop/internal/startgate"
 )
 
@@ -66,6 +67,9 @@ func New(cfg Config) *Manager {
 	}
 	if cfg.RuntimeClasses == nil {
 		cfg.RuntimeClasses = runtimeclasses.ByName{}
+	}
+	if cfg.Services == nil {
+		cfg.Services = servicelinks.None{}
 	}
 	kubelet := cfg.Kubelet
 	puller := images.Config{
@@ -130,6 +134,7 @@ type podSync struct {
 
 	imageVolumes imageVolumes
 	pullSecrets  pullSecrets
+	services     serviceVariables
 	// cgroup is the name of the pod's cgroup; empty when pods have none of their own.
 	cgroup string
 

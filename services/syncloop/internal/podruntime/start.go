@@ -153,8 +153,12 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	if err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
+	services, err := s.serviceVariables(ctx)
+	if err != nil {
+		return "", &startError{reason: reasonCreateConfig, err: err}
+	}
 	inputs := containerspec.Inputs{
-		Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips,
+		Services: services, Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips,
 		File: func(volume, path string) (string, error) { return s.m.envFile(s.pod, volume, path) }, IDs: s.sandbox.ids, Target: target,
 		ConfigMap:   func(name string) (*v1.ConfigMap, error) { return s.m.cfg.Objects.ConfigMap(ctx, s.pod.Namespace, name) },
 		Secret:      func(name string) (*v1.Secret, error) { return s.m.cfg.Objects.Secret(ctx, s.pod.Namespace, name) },
