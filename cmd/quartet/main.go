@@ -15,6 +15,7 @@ import (
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/applycmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/doctor"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/kubeletcmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/preparecmd"
@@ -27,10 +28,14 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := root().ExecuteContext(ctx)
+	cmd := root()
+	if kubeletcmd.Called(os.Args[0]) {
+		cmd = kubeletcmd.Command()
+	}
+	err := cmd.ExecuteContext(ctx)
 	stop()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "quartet: %v\n", err)
+		fmt.Fprintf(os.Stderr, "%s: %v\n", cmd.Name(), err)
 		code := 1
 		if special := (*doctor.ExitError)(nil); errors.As(err, &special) {
 			code = special.Code
@@ -59,7 +64,7 @@ func root() *cobra.Command {
 		return fmt.Errorf("there is no command %q: '%s --help' lists them%s", args[0], cmd.CommandPath(), didYouMean(cmd, args[0]))
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.AddCommand(nodecmd.Command(), updown.UpCommand(), updown.DownCommand(), runtimecmd.Command(), preparecmd.Command(), version.Command())
+	cmd.AddCommand(nodecmd.Command(), kubeletcmd.Command(), updown.UpCommand(), updown.DownCommand(), runtimecmd.Command(), preparecmd.Command(), version.Command())
 	cmd.AddCommand(show.Commands()...)
 	cmd.AddCommand(applycmd.Commands()...)
 	cmd.AddCommand(trace.Command())

@@ -78,6 +78,13 @@ func quartet(t *testing.T, dir string, args ...string) *exec.Cmd {
 func startNode(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := quartet(t, dir, append([]string{"node", "--state-dir", filepath.Join(dir, "state")}, args...)...)
+	run(t, dir, cmd)
+	return cmd
+}
+
+// run starts a command that runs a node, and waits until all four services have said that they are up.
+func run(t *testing.T, dir string, cmd *exec.Cmd) {
+	t.Helper()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +95,6 @@ func startNode(t *testing.T, dir string, args ...string) *exec.Cmd {
 		}
 	})
 	eventually(t, dir, "all four are up", func() bool { return strings.Count(logOf(t, dir), "up with") >= len(services) })
-	return cmd
 }
 
 func logOf(t *testing.T, dir string) string {

@@ -1,6 +1,8 @@
 package nodeconfig
 
 import (
+	"errors"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/spf13/pflag"
@@ -40,6 +42,10 @@ func (f *flags) joining(service Service, cfg *Config, fail failure) {
 	}
 	if f.join.bootstrapKubeconfig != "" {
 		path, err := readableFile(f.join.bootstrapKubeconfig)
+		if errors.Is(err, fs.ErrNotExist) && f.hasKubeconfig() {
+			// It was removed when the node had joined, as kubeadm does it.
+			path, err = filepath.Abs(f.join.bootstrapKubeconfig)
+		}
 		if err != nil {
 			fail("bootstrap-kubeconfig", "%w: name a file that exists and may be read, or leave the flag out when the node has a --kubeconfig", err)
 		}
@@ -52,4 +58,13 @@ func (f *flags) joining(service Service, cfg *Config, fail failure) {
 		}
 		fail(flag, "needs --kubeconfig with the path of the file that is written when the node has joined")
 	}
+}
+
+// hasKubeconfig says whether the file of --kubeconfig is there.
+func (f *flags) hasKubeconfig() bool {
+	if f.kubeconfig == "" {
+		return false
+	}
+	_, err := readableFile(f.kubeconfig)
+	return err == nil
 }

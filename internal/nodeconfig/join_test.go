@@ -49,3 +49,16 @@ func TestWhatIsWrongWithJoiningIsToldWithWhatToDo(t *testing.T) {
 		}
 	}
 }
+
+// TestANodeThatHasJoinedNeedsNoBootstrapFile: kubeadm removes it.
+func TestANodeThatHasJoinedNeedsNoBootstrapFile(t *testing.T) {
+	dir := t.TempDir()
+	bootstrap, kubeconfig := filepath.Join(dir, "bootstrap"), filepath.Join(dir, "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte("kind: Config\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := nodeconfig.Parse(nodeconfig.NodeStatus, []string{"--hostname-override=node-1", "--kubeconfig", kubeconfig, "--bootstrap-kubeconfig", bootstrap}, io.Discard)
+	if err != nil || cfg.BootstrapKubeconfig != bootstrap {
+		t.Errorf("got %q, %v", cfg.BootstrapKubeconfig, err)
+	}
+}

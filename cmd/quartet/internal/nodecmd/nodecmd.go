@@ -36,12 +36,19 @@ const (
 	// dirMode and pidFileMode: only root reads the state, anyone may read a process id.
 	dirMode     = 0o700
 	pidFileMode = 0o644
+	// configMode is of a configuration that this command writes: headers of staticPodURLHeader may have passwords in them.
+	configMode = 0o600
 )
 
 // Options are the flags.
 type Options struct {
 	// ConfigFile is a KubeletConfiguration; empty for the defaults.
 	ConfigFile string
+	// Config is written to ConfigFile, which is in the state directory then, as soon as no other command runs the node; nil for a
+	// file that is there already. It is no flag.
+	Config []byte
+	// CertDir is passed to nodestatus when it is given. It is no flag.
+	CertDir string
 	// Kubeconfig is passed to the services that talk to the API server; empty for a node without one.
 	Kubeconfig string
 	// BootstrapKubeconfig is passed to nodestatus, and the others are told to wait for Kubeconfig, which it then writes; empty for a
@@ -119,17 +126,10 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	if err != nil {
 		return err
 	}
-	// configmux takes every flag that this command passes on: whatever is wrong with them or with the file is said once,
-	// before anything starts.
-	cfg, err := nodeconfig.Parse(layout.ConfigMux, opts.args(l, layout.ConfigMux), io.Discard)
-	if err != nil {
-		return err
-	}
-	if err := cfg.FitMachine(os.DirFS("/")); err != nil {
-		return err
-	}
-	if _, err := opts.CredentialProviders.Read(); err != nil {
-		return err
+	if opts.Config == nil {
+		if err := opts.check(l); err != nil {
+			return err
+		}
 	}
 	for _, dir := range []string{l.StateDir(), l.PIDDir()} {
 		if err := os.MkdirAll(dir, dirMode); err != nil {
@@ -141,6 +141,14 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
+	if opts.Config != nil {
+		if err := statedir.WriteFileAtomic(opts.ConfigFile, opts.Config, configMode); err != nil {
+			return err
+		}
+		if err := opts.check(l); err != nil {
+			return err
+		}
+	}
 
 	names := []string{Name}
 	for _, s := range layout.Services() {
@@ -168,6 +176,24 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	stop()
 	announced.Wait()
 	logger.Info("stopped; the pods run on")
+	return err
+}
+
+// check fails when a service would refuse its flags or the file, so that what is wrong is said once, before anything starts.
+func (o Options) check(l layout.Layout) error {
+	for _, service := range layout.Services() {
+		cfg, err := nodeconfig.Parse(service, o.args(l, service), io.Discard)
+		if err != nil {
+			return err
+		}
+		// The machine is the same for all.
+		if service == layout.ConfigMux {
+			if err := cfg.FitMachine(os.DirFS("/")); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := o.CredentialProviders.Read()
 	return err
 }
 
@@ -212,6 +238,9 @@ func (o Options) args(l layout.Layout, service layout.Service) []string {
 		if value != "" {
 			args = append(args, "--"+flag+"="+value)
 		}
+	}
+	if o.CertDir != "" && service == layout.NodeStatus {
+		args = append(args, "--cert-dir="+o.CertDir)
 	}
 	if o.BootstrapKubeconfig != "" {
 		switch service {

@@ -1,0 +1,208 @@
+// Package kubeletcmd is `quartet kubelet`, which is also what the program does when it is called kubelet: a node that takes the
+// kubelet's command line and has the kubelet's directories. It makes one configuration file of what the kubelet would read from
+// its file, its drop-ins and its flags; package nodecmd runs the four services with it.
+package kubeletcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
+	"github.com/quartet-node/quartet/internal/buildinfo"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/systemd"
+)
+
+// Name is the name of the program that is this command.
+const Name = "kubelet"
+
+// stateDirName is the directory of the node's state, in the root directory.
+const stateDirName = "quartet"
+
+// anyAddress is where a kubelet serves its API when nothing names an address.
+const anyAddress = "0.0.0.0"
+
+const longHelp = `Run the node with the kubelet's command line: configmux, pleg, syncloop and nodestatus as child processes, in the place of a
+kubelet. A program of the name kubelet that is a link to quartet does the same.
+
+The configuration is the file of --config with its defaults, the drop-ins of --config-dir merged over it, and the flags
+over both. STATE/kubelet.yaml has the result while the node runs, and says where each field comes from.`
+
+// Command is `quartet kubelet`.
+func Command() *cobra.Command {
+	opts := newOptions()
+	cmd := &cobra.Command{
+		Use:   Name,
+		Short: "Run the four services with the kubelet's command line, in the place of a kubelet",
+		// The kubelet reads its own flags: those of cobra's would be in its way.
+		DisableFlagParsing: true,
+		SilenceUsage:       true,
+		SilenceErrors:      true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts := newOptions()
+			if err := opts.parse(args); err != nil {
+				return err
+			}
+			switch {
+			case opts.help:
+				return cmd.Help()
+			case opts.version != "":
+				_, err := io.WriteString(cmd.OutOrStdout(), versionText(opts.version))
+				return err
+			}
+			err := run(cmd.Context(), opts, systemd.Take(), cmd.ErrOrStderr())
+			if errors.Is(err, os.ErrPermission) {
+				err = fmt.Errorf("%w: run the command as root", err)
+			}
+			return err
+		},
+	}
+	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) { fmt.Fprint(cmd.OutOrStdout(), opts.usage()) })
+	return cmd
+}
+
+// Called says whether the program was called by the name of the kubelet.
+func Called(program string) bool { return filepath.Base(program) == Name }
+
+// versionText is what --version prints: what tools that look for a kubelet's version read.
+func versionText(version versionFlag) string {
+	text := "Kubernetes " + buildinfo.Kubernetes() + "\n"
+	if version == versionRaw {
+		text += "Quartet " + buildinfo.Version() + "\n"
+	}
+	return text
+}
+
+// run runs the node until the context ends.
+func run(ctx context.Context, opts *options, notifier systemd.Notifier, errOut io.Writer) error {
+	merged, err := opts.configuration()
+	if err != nil {
+		return err
+	}
+	if names := opts.ineffective(); len(names) > 0 {
+		slog.New(slog.NewTextHandler(errOut, nil)).Warn("these flags of the kubelet have no effect in Quartet", "flags", strings.Join(names, ", "))
+	}
+	node, err := opts.node(merged)
+	if err != nil {
+		return err
+	}
+	node.Systemd = notifier
+	return nodecmd.Run(ctx, node, errOut)
+}
+
+// node is what is run for the flags.
+func (o *options) node(merged nodeconfig.Merged) (nodecmd.Options, error) {
+	rootDir, err := filepath.Abs(o.rootDir)
+	if err != nil {
+		return nodecmd.Options{}, fmt.Errorf("--root-dir: %w", err)
+	}
+	stateDir := o.stateDir
+	if stateDir == "" {
+		stateDir = filepath.Join(rootDir, stateDirName)
+	}
+	certDir, err := filepath.Abs(o.certDir)
+	if err != nil {
+		return nodecmd.Options{}, fmt.Errorf("--cert-dir: %w", err)
+	}
+	l, err := layout.New(stateDir)
+	if err != nil {
+		return nodecmd.Options{}, err
+	}
+	return nodecmd.Options{
+		ConfigFile:          l.ConfigFile(),
+		Config:              merged.YAML,
+		Kubeconfig:          o.kubeconfig,
+		BootstrapKubeconfig: o.bootstrapKubeconfig,
+		CertDir:             certDir,
+		AllowedUIDs:         o.allowedUIDs,
+		HostnameOverride:    strings.TrimSpace(o.hostnameOverride),
+		RootDir:             rootDir,
+		NodeIP:              o.nodeIP,
+		NodeLabels:          o.nodeLabels.String(),
+		HostPrivileges:      o.hostPrivileges,
+		CredentialProviders: o.credentialProviders,
+		StateDir:            stateDir,
+		Verbosity:           o.verbosity,
+	}, nil
+}
+
+// configuration reads the files and merges them with the flags.
+func (o *options) configuration() (nodeconfig.Merged, error) {
+	workDir, err := os.Getwd()
+	if err != nil {
+		return nodeconfig.Merged{}, fmt.Errorf("asking for the working directory: %w", err)
+	}
+	sources := nodeconfig.Sources{
+		WorkDir: workDir, Settings: o.settings(),
+		Defaults: []nodeconfig.Setting{
+			{Origin: "the kubelet's default", Field: "address", Value: anyAddress},
+			{Origin: "the kubelet's default", Field: "readOnlyPort", Value: 0},
+		},
+	}
+	if o.config != "" {
+		file, err := read(o.config)
+		if err != nil {
+			return nodeconfig.Merged{}, fmt.Errorf("--config: %w", err)
+		}
+		sources.File = &file
+	}
+	if o.configDir != "" {
+		if sources.DropIns, err = dropIns(o.configDir); err != nil {
+			return nodeconfig.Merged{}, fmt.Errorf("--config-dir: %w", err)
+		}
+	}
+	merged, errs := nodeconfig.Merge(sources)
+	if len(errs) > 0 {
+		return nodeconfig.Merged{}, nodeconfig.Errors(errs)
+	}
+	return merged, nil
+}
+
+// dropInExtension is how the names of drop-ins end. Other files are passed over.
+const dropInExtension = ".conf"
+
+// dropIns reads the drop-ins of a directory and of those below it, in lexical order.
+func dropIns(dir string) ([]nodeconfig.File, error) {
+	var files []nodeconfig.File
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() || filepath.Ext(entry.Name()) != dropInExtension {
+			return nil
+		}
+		file, err := read(path)
+		if err != nil {
+			return err
+		}
+		files = append(files, file)
+		return nil
+	})
+	return files, err
+}
+
+// read reads a file of the configuration, which must have something in it.
+func read(path string) (nodeconfig.File, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nodeconfig.File{}, err
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nodeconfig.File{}, err
+	}
+	if len(data) == 0 {
+		return nodeconfig.File{}, fmt.Errorf("%s is empty: it must have a KubeletConfiguration", path)
+	}
+	return nodeconfig.File{Path: path, Data: data}, nil
+}

@@ -1,0 +1,383 @@
+package nodeconfig
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"sigs.k8s.io/yaml"
+)
+
+// File is a file of a configuration that has been read.
+type File struct {
+	// Path is absolute.
+	Path string
+	Data []byte
+}
+
+// Setting gives one field a value, in place of the one that the files give it.
+type Setting struct {
+	// Origin is what sets it, as errors name it, for example "--max-pods".
+	Origin string
+	// Field is the path of the field, for example "authentication.anonymous.enabled".
+	Field string
+	// Value is as encoding/json decodes it.
+	Value any
+	// Add puts the entries of a mapping beside those that are there, instead of replacing all of them.
+	Add bool
+}
+
+// Sources are the parts of one configuration, in the order in which each overrides the ones before it.
+type Sources struct {
+	// Defaults are fields that have another value than the default unless the file sets them.
+	Defaults []Setting
+	// File is the configuration file; nil for a configuration without one.
+	File *File
+	// DropIns are the files of the drop-in directory, in the order in which they apply.
+	DropIns []File
+	// Settings come last.
+	Settings []Setting
+	// WorkDir is what relative paths of drop-ins and settings are relative to. Those of File are relative to File.
+	WorkDir string
+}
+
+// Merged is the configuration that some sources amount to.
+type Merged struct {
+	// Kubelet has it with its defaults.
+	Kubelet kubeletconfigv1beta1.KubeletConfiguration
+	// YAML is a configuration file that decodes to Kubelet. A comment before each field says which sources have set it.
+	YAML []byte
+}
+
+// Merge returns what sources amount to, as the kubelet does it: the file with its defaults, then each drop-in as a JSON merge
+// patch (RFC 7386) of that, so that mappings are merged, lists are replaced and null is the default again; then the settings.
+// The errors are everything that is wrong, each with the file and the line, or the origin, of the field.
+func Merge(sources Sources) (Merged, []error) {
+	m := merger{places: map[string]place{}, origins: map[string][]string{}}
+	m.base(sources)
+	for _, file := range sources.DropIns {
+		m.dropIn(file)
+	}
+	if len(m.errs) > 0 {
+		return Merged{}, m.errs
+	}
+	for _, setting := range sources.Settings {
+		m.set(setting)
+	}
+	merged, err := m.finish(sources.WorkDir)
+	if err != nil {
+		return Merged{}, []error{err}
+	}
+	return merged, m.judge(&merged.Kubelet)
+}
+
+// merger holds a configuration while it is merged.
+type merger struct {
+	// fields has every field, those with their defaults included.
+	fields map[string]any
+	// places says where each field was set last, by its path.
+	places map[string]place
+	// origins says what has set each top-level field. The others have their defaults.
+	origins map[string][]string
+	file    string
+	errs    []error
+}
+
+// place is where a field was set.
+type place struct {
+	file string
+	line int
+}
+
+func (p place) String() string {
+	if p.line == 0 {
+		return p.file
+	}
+	return fmt.Sprintf("%s:%d", p.file, p.line)
+}
+
+// base begins with the file and the defaults.
+func (m *merger) base(sources Sources) {
+	var cfg kubeletconfigv1beta1.KubeletConfiguration
+	set := index{}
+	if sources.File != nil {
+		m.file = sources.File.Path
+		var errs []error
+		if cfg, _, set, errs = readFields(*sources.File); len(errs) > 0 {
+			m.errs = append(m.errs, errs...)
+			return
+		}
+		m.cameFrom(sources.File.Path, set)
+	}
+	cfg.APIVersion, cfg.Kind = wantAPIVersion, wantKind
+	withDefaults := cfg
+	setDefaults(&withDefaults, set)
+	if sources.File != nil {
+		resolvePaths(sources.File.Path, &withDefaults)
+	}
+	m.fields = m.mapping(&withDefaults)
+	if sources.File == nil {
+		// The thresholds of a kubelet without a file are not part of what drop-ins are merged into.
+		delete(m.fields, "evictionHard")
+	}
+	if cfg.ImageServiceEndpoint == "" {
+		// It follows containerRuntimeEndpoint, whoever sets that.
+		delete(m.fields, "imageServiceEndpoint")
+	}
+	for _, setting := range sources.Defaults {
+		if !set.has(setting.Field) {
+			m.set(setting)
+		}
+	}
+}
+
+// readFields reads a file strictly and without defaults: as a struct, and as a mapping that has what the file has.
+func readFields(file File) (kubeletconfigv1beta1.KubeletConfiguration, map[string]any, index, []error) {
+	var cfg kubeletconfigv1beta1.KubeletConfiguration
+	errs := &problems{file: file.Path, index: index{}}
+	root, err := parseOneDocument(file.Data)
+	switch {
+	case err != nil:
+		errs.addSyntax(err)
+		return cfg, nil, nil, errs.sorted()
+	case root != nil:
+		indexNode(root, "", errs)
+		decodeFields(file.Data, root, &cfg, errs)
+	}
+	checkKind(&cfg, errs)
+	if len(errs.list) > 0 {
+		return cfg, nil, nil, errs.sorted()
+	}
+	asJSON, err := yaml.YAMLToJSON(file.Data)
+	if err != nil {
+		errs.addSyntax(err)
+		return cfg, nil, nil, errs.sorted()
+	}
+	fields, err := decodeMapping(asJSON)
+	if err != nil {
+		errs.addAt(0, "", err.Error())
+		return cfg, nil, nil, errs.sorted()
+	}
+	return cfg, fields, errs.index, nil
+}
+
+// dropIn merges one drop-in into the fields.
+func (m *merger) dropIn(file File) {
+	_, fields, set, errs := readFields(file)
+	m.errs = append(m.errs, errs...)
+	if len(m.errs) > 0 {
+		return
+	}
+	m.cameFrom(file.Path, set)
+	m.fields = mergePatch(m.fields, fields)
+}
+
+// mergePatch is RFC 7386 for a patch that is an object.
+func mergePatch(target, patch map[string]any) map[string]any {
+	merged := maps.Clone(target)
+	if merged == nil {
+		merged = map[string]any{}
+	}
+	for name, value := range patch {
+		switch value := value.(type) {
+		case nil:
+			delete(merged, name)
+		case map[string]any:
+			below, ok := merged[name].(map[string]any)
+			if !ok {
+				below = nil
+			}
+			merged[name] = mergePatch(below, value)
+		default:
+			merged[name] = value
+		}
+	}
+	return merged
+}
+
+// cameFrom notes that a file has set fields.
+func (m *merger) cameFrom(file string, set index) {
+	for field, line := range set {
+		m.places[field] = place{file: file, line: line}
+		if !strings.ContainsAny(field, ".[") {
+			m.origins[field] = append(m.origins[field], place{file: file, line: line}.String())
+		}
+	}
+}
+
+// set gives one field a value.
+func (m *merger) set(setting Setting) {
+	path := strings.Split(setting.Field, ".")
+	m.origins[path[0]] = append(m.origins[path[0]], setting.Origin)
+	if !setting.Add {
+		maps.DeleteFunc(m.places, func(field string, _ place) bool {
+			return field == setting.Field || strings.HasPrefix(field, setting.Field+".") || strings.HasPrefix(field, setting.Field+"[")
+		})
+	}
+	m.places[setting.Field] = place{file: setting.Origin}
+	at := m.fields
+	for _, name := range path[:len(path)-1] {
+		below, ok := at[name].(map[string]any)
+		if !ok {
+			below = map[string]any{}
+			at[name] = below
+		}
+		at = below
+	}
+	last := path[len(path)-1]
+	added, isMapping := setting.Value.(map[string]any)
+	if setting.Add && isMapping {
+		there, ok := at[last].(map[string]any)
+		if !ok {
+			there = map[string]any{}
+		}
+		at[last] = mergePatch(there, added)
+		return
+	}
+	at[last] = setting.Value
+}
+
+// finish returns the configuration, and the file that says the same.
+func (m *merger) finish(workDir string) (Merged, error) {
+	want, err := m.decoded(m.fields)
+	if err != nil {
+		return Merged{}, err
+	}
+	setDefaults(&want, m.isSet())
+	resolvePaths(filepath.Join(workDir, "settings"), &want)
+	doc := map[string]any{}
+	full := m.mapping(&want)
+	for field := range m.origins {
+		if value, ok := m.fields[field]; ok {
+			doc[field] = value
+		}
+	}
+	for _, field := range pathFields {
+		if value, ok := full[field]; ok && m.origins[field] != nil {
+			doc[field] = value
+		}
+	}
+	doc["apiVersion"], doc["kind"] = wantAPIVersion, wantKind
+	// What the defaults of the smaller file would change is written too: some defaults follow from other fields.
+	got, err := m.decoded(doc)
+	if err != nil {
+		return Merged{}, err
+	}
+	setDefaults(&got, m.isSet())
+	small := m.mapping(&got)
+	for field, value := range full {
+		if !sameJSON(value, small[field]) {
+			doc[field] = value
+		}
+	}
+	text, err := m.render(doc)
+	return Merged{Kubelet: want, YAML: text}, err
+}
+
+// isSet has the fields that some source has set.
+func (m *merger) isSet() index {
+	set := index{}
+	for field := range m.origins {
+		set[field] = 1
+	}
+	return set
+}
+
+// pathFields are the top-level fields that hold paths, which resolvePaths may have made absolute.
+var pathFields = []string{"staticPodPath", "podLogsDir", "resolvConf", "tlsCertFile", "tlsPrivateKeyFile", "authentication"}
+
+func (m *merger) decoded(fields map[string]any) (kubeletconfigv1beta1.KubeletConfiguration, error) {
+	var cfg kubeletconfigv1beta1.KubeletConfiguration
+	data, err := json.Marshal(fields)
+	if err == nil {
+		err = json.Unmarshal(data, &cfg)
+	}
+	var wrongType *json.UnmarshalTypeError
+	if errors.As(err, &wrongType) {
+		return cfg, m.located(&FieldError{Field: wrongType.Field, Problem: fmt.Sprintf("must be %s, not %s", typeName(wrongType.Type), wrongType.Value)})
+	}
+	if err != nil {
+		return cfg, fmt.Errorf("merging the configuration: %w", err)
+	}
+	return cfg, nil
+}
+
+// mapping returns a configuration as JSON has it.
+func (m *merger) mapping(cfg *kubeletconfigv1beta1.KubeletConfiguration) map[string]any {
+	data, err := json.Marshal(cfg)
+	if err != nil {
+		m.errs = append(m.errs, fmt.Errorf("merging the configuration: %w", err))
+		return map[string]any{}
+	}
+	fields, err := decodeMapping(data)
+	if err != nil {
+		m.errs = append(m.errs, fmt.Errorf("merging the configuration: %w", err))
+		return map[string]any{}
+	}
+	return fields
+}
+
+// decodeMapping decodes a JSON object and keeps its numbers as they are written.
+func decodeMapping(data []byte) (map[string]any, error) {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	fields := map[string]any{}
+	if err := decoder.Decode(&fields); err != nil {
+		return nil, err
+	}
+	return fields, nil
+}
+
+func sameJSON(a, b any) bool {
+	left, errLeft := json.Marshal(a)
+	right, errRight := json.Marshal(b)
+	return errLeft == nil && errRight == nil && bytes.Equal(left, right)
+}
+
+// render writes the fields, each with its origins before it.
+func (m *merger) render(doc map[string]any) ([]byte, error) {
+	var out bytes.Buffer
+	for _, field := range slices.Sorted(maps.Keys(doc)) {
+		text, err := yaml.Marshal(map[string]any{field: doc[field]})
+		if err != nil {
+			return nil, fmt.Errorf("writing the field %s: %w", field, err)
+		}
+		if from := m.origins[field]; from != nil {
+			fmt.Fprintf(&out, "# %s\n", strings.ReplaceAll(strings.Join(from, ", "), "\n", " "))
+		}
+		out.Write(text)
+	}
+	return out.Bytes(), nil
+}
+
+// judge validates the configuration.
+func (m *merger) judge(cfg *kubeletconfigv1beta1.KubeletConfiguration) []error {
+	errs := &problems{index: index{}}
+	validate(cfg, errs)
+	out := slices.Clone(m.errs)
+	for _, err := range errs.list {
+		out = append(out, m.located(err))
+	}
+	slices.SortFunc(out, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return out
+}
+
+// located says where the field of an error was set.
+func (m *merger) located(err *FieldError) *FieldError {
+	for at := err.Field; at != ""; at = parentField(at) {
+		if where, ok := m.places[at]; ok {
+			return &FieldError{File: where.file, Line: where.line, Field: err.Field, Problem: err.Problem}
+		}
+	}
+	file := m.file
+	if file == "" {
+		file = "the configuration"
+	}
+	return &FieldError{File: file, Field: err.Field, Problem: err.Problem}
+}
