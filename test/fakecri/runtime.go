@@ -187,6 +187,9 @@ func (s *Server) StopContainer(ctx context.Context, r *runtimeapi.StopContainerR
 	code := int32(sigkill)
 	if r.GetTimeout() > 0 {
 		code = sigterm
+		if own, ok := s.onTerm[c.config.GetMetadata().GetName()]; ok {
+			code = own
+		}
 		if s.ignoreTerm[c.config.GetMetadata().GetName()] {
 			code = sigkill
 			s.mu.Unlock()

@@ -48,8 +48,10 @@ type Server struct {
 	onStart    func(Container) (exitCode int32, exits bool)
 	onExec     func(containerID string, command []string) (stdout, stderr []byte, exitCode int32)
 	ignoreTerm map[string]bool
-	muted      bool
-	lastNanos  int64
+	// onTerm has the exit code after SIGTERM by container name; that of the signal when there is none.
+	onTerm    map[string]int32
+	muted     bool
+	lastNanos int64
 }
 
 // Option changes how a Server is.
@@ -90,7 +92,7 @@ func Serve(socket string, options ...Option) (*Server, error) {
 		containers: map[string]*container{},
 		images:     map[string]*runtimeapi.Image{},
 		protected:  map[string]*runtimeapi.AuthConfig{},
-		ignoreTerm: map[string]bool{},
+		ignoreTerm: map[string]bool{}, onTerm: map[string]int32{},
 	}
 	for _, option := range options {
 		option(s)
@@ -177,6 +179,13 @@ func (s *Server) IgnoreTerm(containerName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ignoreTerm[containerName] = true
+}
+
+// ExitOnTerm makes containers of this name exit with a code of their own when they get SIGTERM.
+func (s *Server) ExitOnTerm(containerName string, code int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onTerm[containerName] = code
 }
 
 // now returns the time in nanoseconds since 1970, never twice the same. Called with mu held.

@@ -57,10 +57,10 @@ func (d *decision) causeOf(c *v1.Container, lost bool) string {
 	if podlabels.Changed(c, latest.GetAnnotations()) {
 		causes = append(causes, CauseSpecChanged)
 	}
-	if c.LivenessProbe != nil && d.facts.Liveness != nil && d.facts.Liveness(latest.GetId()) == Failure {
+	if d.livenessFailed(c, latest) {
 		causes = append(causes, CauseLiveness)
 	}
-	if c.StartupProbe != nil && d.facts.Startup != nil && d.facts.Startup(latest.GetId()) == Failure {
+	if d.startupFailed(c, latest) {
 		causes = append(causes, CauseStartup)
 	}
 	if end := endOf(latest); end != "" {

@@ -77,7 +77,7 @@ func (d *decision) initDone(c *v1.Container) bool {
 		if latest.GetExitCode() == 0 {
 			return true
 		}
-		if !restarts(d.pod, c, latest.GetExitCode()) {
+		if !d.restarts(c, latest) {
 			d.over()
 			return false
 		}
@@ -117,7 +117,7 @@ func (d *decision) ordinaryContainers() {
 			d.start(c)
 			wanted++
 		case observed.Alive(latest) && latest.GetSandboxId() != d.SandboxID:
-			if restarts(d.pod, c, exitCode(latest)) { // killUnwanted kills it
+			if d.restarts(c, latest) { // killUnwanted kills it
 				d.start(c)
 				wanted++
 			}
@@ -125,7 +125,7 @@ func (d *decision) ordinaryContainers() {
 			d.keepRunning(c, latest)
 			kept++
 		case observed.Exited(latest):
-			if restarts(d.pod, c, latest.GetExitCode()) {
+			if d.restarts(c, latest) {
 				d.start(c)
 				wanted++
 			}
@@ -150,16 +150,17 @@ func (d *decision) keepRunning(c *v1.Container, running *lifecyclev1.Container) 
 	case podlabels.Changed(c, running.GetAnnotations()):
 		d.kill(running, SpecChanged, fmt.Sprintf("Container %s definition changed, will be restarted", c.Name))
 		d.start(c)
-	case d.facts.Liveness != nil && c.LivenessProbe != nil && d.facts.Liveness(running.GetId()) == Failure:
+	case d.livenessFailed(c, running):
 		d.killByProbe(c, running, LivenessFailed, "liveness")
-	case d.facts.Startup != nil && c.StartupProbe != nil && d.facts.Startup(running.GetId()) == Failure:
+	case d.startupFailed(c, running):
 		d.killByProbe(c, running, StartupFailed, "startup")
 	}
 }
 
 func (d *decision) killByProbe(c *v1.Container, running *lifecyclev1.Container, why Why, probe string) {
 	message := fmt.Sprintf("Container %s failed %s probe", c.Name, probe)
-	if restarts(d.pod, c, exitCode(running)) {
+	// The rules of the container do not count here: nobody knows yet what it will exit with.
+	if policyOf(d.pod, c) != v1.RestartPolicyNever {
 		message += ", will be restarted"
 	}
 	d.kill(running, why, message)

@@ -223,7 +223,7 @@ func (d *decision) newSandbox() {
 	var ordinary []*v1.Container
 	for i := range d.pod.Spec.Containers {
 		c := &d.pod.Spec.Containers[i]
-		if latest := observed.Latest(d.status, c.Name); latest == nil || restarts(d.pod, c, exitCode(latest)) {
+		if latest := observed.Latest(d.status, c.Name); latest == nil || d.restarts(c, latest) {
 			ordinary = append(ordinary, c)
 		}
 	}

@@ -199,6 +199,101 @@ func TestProbesKill(t *testing.T) {
 	}
 }
 
+// TestAContainerThatAProbeHadKilled is restarted unless its restart policy is Never, whatever its exit code is.
+func TestAContainerThatAProbeHadKilled(t *testing.T) {
+	const onFailure, never = v1.RestartPolicyOnFailure, v1.RestartPolicyNever
+	ownOnFailure, ownNever := v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyNever
+	probes := map[string]func(*v1.Container, *decide.Facts, decide.ProbeResult){
+		"liveness": func(c *v1.Container, facts *decide.Facts, result decide.ProbeResult) {
+			c.LivenessProbe, facts.Liveness = &v1.Probe{}, func(id string) decide.ProbeResult { return ofA(id, result) }
+		},
+		"startup": func(c *v1.Container, facts *decide.Facts, result decide.ProbeResult) {
+			c.StartupProbe, facts.Startup = &v1.Probe{}, func(id string) decide.ProbeResult { return ofA(id, result) }
+		},
+	}
+	for _, test := range []struct {
+		name     string
+		policy   v1.RestartPolicy
+		own      *v1.ContainerRestartPolicy
+		result   decide.ProbeResult
+		observed string
+		want     string
+	}{
+		{"exits 0", onFailure, nil, decide.Failure, "s0:ready a@s0:exited=0", "start(a rc=1)"},
+		{"exits 0 beside another", onFailure, nil, decide.Failure, "s0:ready a@s0:exited=0 b@s0:running", "start(a rc=1)"},
+		{"exits 0, the probe was well", onFailure, nil, decide.Success, "s0:ready a@s0:exited=0", "stop-all"},
+		{"exits 0, the probe was never run", onFailure, nil, decide.Unknown, "s0:ready a@s0:exited=0", "stop-all"},
+		{"exits 0 again and waits", onFailure, nil, decide.Failure, "s0:ready a@s0:exited=0,rc=1,ended=3s", "wait(a 7s of 10s)"},
+		{"exits 0, its sandbox is gone", onFailure, nil, decide.Failure, "s0:notready a@s0:exited=0", "sandbox(1) start(a rc=1)"},
+		{"exits 0, own policy", never, &ownOnFailure, decide.Failure, "s0:ready a@s0:exited=0", "start(a rc=1)"},
+		{"exits 0, policy Never", never, nil, decide.Failure, "s0:ready a@s0:exited=0", "stop-all"},
+		{"exits 137, policy Never", never, nil, decide.Failure, "s0:ready a@s0:exited=137", "stop-all"},
+		{"exits 0, own policy Never", onFailure, &ownNever, decide.Failure, "s0:ready a@s0:exited=0", "stop-all"},
+	} {
+		for probe, set := range probes {
+			t.Run(probe+" "+test.name, func(t *testing.T) {
+				containers := "a"
+				if strings.Contains(test.observed, "b@") {
+					containers = "a b"
+				}
+				pod, facts := observedtest.Pod(test.policy, containers), decide.Facts{Now: now}
+				pod.Spec.Containers[0].RestartPolicy = test.own
+				set(&pod.Spec.Containers[0], &facts, test.result)
+				if got := say(decide.Pod(pod, observedtest.Status(pod, test.observed), facts)); got != test.want {
+					t.Errorf("got %s, want %s", got, test.want)
+				}
+			})
+		}
+	}
+}
+
+// TestASidecarThatAProbeHadKilled is restarted as after any other end, also while the init containers run.
+func TestASidecarThatAProbeHadKilled(t *testing.T) {
+	for _, observed := range []string{"s0:ready s@s0:exited=0", "s0:ready s@s0:exited=0 a@s0:running"} {
+		pod := observedtest.Pod(v1.RestartPolicyOnFailure, "sidecar:s a")
+		pod.Spec.InitContainers[0].LivenessProbe = &v1.Probe{}
+		facts := decide.Facts{Now: now, Liveness: func(string) decide.ProbeResult { return decide.Failure }}
+		if got, want := say(decide.Pod(pod, observedtest.Status(pod, observed), facts)), "start(s rc=1)"; got != want {
+			t.Errorf("%s: got %s, want %s", observed, got, want)
+		}
+	}
+}
+
+// ofA is a result for the containers named a; there is none of others.
+func ofA(id string, result decide.ProbeResult) decide.ProbeResult {
+	if strings.HasPrefix(id, "a-") {
+		return result
+	}
+	return decide.Unknown
+}
+
+func TestTheEventOfAKillSaysWhetherTheContainerIsRestarted(t *testing.T) {
+	own := v1.ContainerRestartPolicyNever
+	for name, test := range map[string]struct {
+		policy v1.RestartPolicy
+		own    *v1.ContainerRestartPolicy
+		rules  []v1.ContainerRestartRule
+		want   string
+	}{
+		"Always":        {v1.RestartPolicyAlways, nil, nil, "Container a failed liveness probe, will be restarted"},
+		"OnFailure":     {v1.RestartPolicyOnFailure, nil, nil, "Container a failed liveness probe, will be restarted"},
+		"Never":         {v1.RestartPolicyNever, nil, nil, "Container a failed liveness probe"},
+		"own policy":    {v1.RestartPolicyAlways, &own, nil, "Container a failed liveness probe"},
+		"not by a rule": {v1.RestartPolicyAlways, &own, []v1.ContainerRestartRule{rule("restart in 137")}, "Container a failed liveness probe"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := observedtest.Pod(test.policy, "a")
+			c := &pod.Spec.Containers[0]
+			c.LivenessProbe, c.RestartPolicy, c.RestartPolicyRules = &v1.Probe{}, test.own, test.rules
+			facts := decide.Facts{Now: now, Liveness: func(string) decide.ProbeResult { return decide.Failure }}
+			got := decide.Pod(pod, observedtest.Status(pod, "s0:ready a@s0:running"), facts)
+			if len(got.Kill) != 1 || got.Kill[0].Message != test.want {
+				t.Errorf("got %+v, want the message %q", got.Kill, test.want)
+			}
+		})
+	}
+}
+
 func TestSidecarWithAStartupProbeHoldsBackTheNext(t *testing.T) {
 	pod := observedtest.Pod(v1.RestartPolicyAlways, "sidecar:s a")
 	pod.Spec.InitContainers[0].StartupProbe = &v1.Probe{}

@@ -87,26 +87,59 @@ func ran(c *lifecyclev1.Container) time.Duration {
 	return end.Sub(start)
 }
 
-// restarts says whether a container that has ended with an exit code is to be run again: by the first of the container's own
-// rules that is of that code, else by its own policy, else by the pod's. To begin the whole pod again is to run it again, too.
-func restarts(pod *v1.Pod, c *v1.Container, code int32) bool {
-	policy := pod.Spec.RestartPolicy
+// Ending is how a container has ended, as far as it decides on a restart.
+type Ending struct {
+	// Code is the exit code.
+	Code int32
+	// Unhealthy is true when the container's liveness or startup probe has failed. Its end is a failure, whatever its exit code is.
+	Unhealthy bool
+}
+
+// Restarts says whether a container that has ended is to be run again: by the first of the container's own rules that matches
+// its exit code, else by its own policy, else by the pod's. A restart of all containers of the pod counts, too.
+func Restarts(pod *v1.Pod, c *v1.Container, end Ending) bool {
 	if c.RestartPolicy != nil {
-		switch ruleFor(c, code) {
+		switch ruleFor(c, end.Code) {
 		case v1.ContainerRestartRuleActionRestart, v1.ContainerRestartRuleActionRestartAllContainers:
 			return true
 		}
-		policy = v1.RestartPolicy(*c.RestartPolicy)
 	}
-	switch policy {
+	switch policyOf(pod, c) {
 	case v1.RestartPolicyNever:
 		return false
 	case v1.RestartPolicyOnFailure:
-		return code != 0
+		return end.Code != 0 || end.Unhealthy
 	case v1.RestartPolicyAlways:
 		return true
 	}
 	return true // the default of an empty policy
+}
+
+// policyOf is the restart policy of a container: its own, else the pod's.
+func policyOf(pod *v1.Pod, c *v1.Container) v1.RestartPolicy {
+	if c.RestartPolicy != nil {
+		return v1.RestartPolicy(*c.RestartPolicy)
+	}
+	return pod.Spec.RestartPolicy
+}
+
+// restarts says whether the latest container of a name is to be run again, once it has ended.
+func (d *decision) restarts(c *v1.Container, latest *lifecyclev1.Container) bool {
+	return Restarts(d.pod, c, Ending{Code: exitCode(latest), Unhealthy: d.unhealthy(c, latest)})
+}
+
+// unhealthy says whether a probe of a container has failed that has the container killed. The prober keeps the results of a
+// container until the next one of its name is there, and over a restart of this process.
+func (d *decision) unhealthy(c *v1.Container, latest *lifecyclev1.Container) bool {
+	return d.livenessFailed(c, latest) || d.startupFailed(c, latest)
+}
+
+func (d *decision) livenessFailed(c *v1.Container, latest *lifecyclev1.Container) bool {
+	return c.LivenessProbe != nil && d.facts.Liveness != nil && d.facts.Liveness(latest.GetId()) == Failure
+}
+
+func (d *decision) startupFailed(c *v1.Container, latest *lifecyclev1.Container) bool {
+	return c.StartupProbe != nil && d.facts.Startup != nil && d.facts.Startup(latest.GetId()) == Failure
 }
 
 // ruleFor is the action of the first of a container's rules that is of an exit code; empty when none is.
@@ -129,9 +162,6 @@ func ruleFor(c *v1.Container, code int32) v1.ContainerRestartRuleAction {
 	}
 	return ""
 }
-
-// Restarts says whether a container that has ended with an exit code is to be run again, by its rules and policies.
-func Restarts(pod *v1.Pod, c *v1.Container, code int32) bool { return restarts(pod, c, code) }
 
 // anyRestarts says whether the pod has a container that could be run again after some end.
 func anyRestarts(pod *v1.Pod) bool {

@@ -107,7 +107,7 @@ func (w *world) checkStart(s decide.Start, sandbox string, killed []decide.Kill)
 		w.t.Fatalf("%s: restart count %d after %v", s.Container.Name, s.Restart.Count, before.Annotations)
 	}
 	changed := slices.ContainsFunc(killed, func(k decide.Kill) bool { return k.Name == s.Container.Name && k.Why == decide.SpecChanged })
-	if s.Kind == decide.Ordinary && observed.Exited(before) && !changed && !decide.Restarts(w.pod, s.Container, before.ExitCode) &&
+	if s.Kind == decide.Ordinary && observed.Exited(before) && !changed && !decide.Restarts(w.pod, s.Container, decide.Ending{Code: before.ExitCode}) &&
 		!podlabels.Changed(s.Container, before.Annotations) {
 		w.t.Fatalf("%s is restarted after exit code %d under policy %s", s.Container.Name, before.ExitCode, w.pod.Spec.RestartPolicy)
 	}

@@ -18,7 +18,8 @@ import (
 // Now is the moment that the words count their times from.
 var Now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// Pod makes a pod from words: "init:a sidecar:b c d ephemeral:e", with a restart policy.
+// Pod makes a pod from words: "init:a sidecar:b c d live:e ephemeral:f", with a restart policy. The word live is for a container
+// with a liveness probe.
 func Pod(policy v1.RestartPolicy, containers string) *v1.Pod {
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "u"},
@@ -32,6 +33,9 @@ func Pod(policy v1.RestartPolicy, containers string) *v1.Pod {
 		}
 		c := v1.Container{Name: name, Image: "image:1"}
 		switch kind {
+		case "live":
+			c.LivenessProbe = &v1.Probe{}
+			fallthrough
 		case "":
 			pod.Spec.Containers = append(pod.Spec.Containers, c)
 		case "ephemeral":

@@ -205,7 +205,7 @@ func (g *generation) applyReason(c *v1.Container, status *v1.ContainerStatus) {
 		if decide.KindOf(g.pod, c.Name) == decide.Init && ended.ExitCode == 0 {
 			return
 		}
-		if !decide.Restarts(g.pod, c, ended.ExitCode) {
+		if !g.restarts(c, ended) {
 			return
 		}
 		status.LastTerminationState = status.State

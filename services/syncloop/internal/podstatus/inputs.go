@@ -35,6 +35,9 @@ type Inputs struct {
 	// Started says whether the startup probe of a running container has succeeded; nil when there is no prober. It is
 	// asked only for containers with a startup probe.
 	Started func(containerID string) bool
+	// Unhealthy says whether the liveness or startup probe of a container has failed, also of one that has ended since; nil when
+	// there is no prober. It is asked only for containers with such a probe.
+	Unhealthy func(containerID string) bool
 	// ProbedSince says when the last probe of a container succeeded that it needs to be ready, zero when none has; nil when there
 	// is no prober.
 	ProbedSince func(containerID string) time.Time

@@ -1,6 +1,8 @@
 package podstatus
 
 import (
+	"strings"
+
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
@@ -57,18 +59,31 @@ func (g *generation) tally(out v1.PodStatus) tally {
 		if decide.IsSidecar(c) {
 			t.addSidecar(status)
 		} else {
-			t.addInit(g.pod, c, status)
+			t.addInit(c, status, g.restarts)
 		}
 	}
 	for i := range g.pod.Spec.Containers {
 		c := &g.pod.Spec.Containers[i]
 		for _, status := range out.ContainerStatuses {
 			if status.Name == c.Name {
-				t.addOrdinary(g.pod, c, status)
+				t.addOrdinary(c, status, g.restarts)
 			}
 		}
 	}
 	return t
+}
+
+// restarting says whether a container that has ended is to be run again.
+type restarting func(c *v1.Container, end *v1.ContainerStateTerminated) bool
+
+// restarts says whether a container that has ended is to be run again, by the rules that package decide goes by.
+func (g *generation) restarts(c *v1.Container, end *v1.ContainerStateTerminated) bool {
+	ending := decide.Ending{Code: end.ExitCode}
+	if g.in.Unhealthy != nil && (c.LivenessProbe != nil || c.StartupProbe != nil) {
+		_, id, _ := strings.Cut(end.ContainerID, "://")
+		ending.Unhealthy = id != "" && g.in.Unhealthy(id)
+	}
+	return decide.Restarts(g.pod, c, ending)
 }
 
 // lastEnd is how a container that does not run has last ended; nil when it never has.
@@ -79,13 +94,13 @@ func lastEnd(status v1.ContainerStatus) *v1.ContainerStateTerminated {
 	return status.LastTerminationState.Terminated
 }
 
-func (t *tally) addInit(pod *v1.Pod, c *v1.Container, status v1.ContainerStatus) {
+func (t *tally) addInit(c *v1.Container, status v1.ContainerStatus, restarts restarting) {
 	end := lastEnd(status)
 	if status.State.Running != nil || end == nil {
 		t.pendingInit++
 		return
 	}
-	if end.ExitCode != 0 && !decide.Restarts(pod, c, end.ExitCode) {
+	if end.ExitCode != 0 && !restarts(c, end) {
 		t.failedInit++
 	}
 }
@@ -103,7 +118,7 @@ func (t *tally) addSidecar(status v1.ContainerStatus) {
 	}
 }
 
-func (t *tally) addOrdinary(pod *v1.Pod, c *v1.Container, status v1.ContainerStatus) {
+func (t *tally) addOrdinary(c *v1.Container, status v1.ContainerStatus, restarts restarting) {
 	end := lastEnd(status)
 	switch {
 	case status.State.Running != nil:
@@ -114,7 +129,7 @@ func (t *tally) addOrdinary(pod *v1.Pod, c *v1.Container, status v1.ContainerSta
 		return
 	}
 	t.stopped++
-	if !decide.Restarts(pod, c, end.ExitCode) {
+	if !restarts(c, end) {
 		t.final++
 	}
 	if status.State.Terminated != nil && end.ExitCode == 0 {

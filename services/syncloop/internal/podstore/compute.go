@@ -29,7 +29,7 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 		Messages: e.messages, Terminal: e.state >= worker.Terminated, Reason: e.whole.Reason, Message: e.whole.Message,
 	}
 	if s.cfg.Probes != nil {
-		in.Readiness, in.Started, in.ProbedSince = s.cfg.Probes.Ready, s.cfg.Probes.Started, s.cfg.Probes.Since
+		in.Readiness, in.Started, in.ProbedSince, in.Unhealthy = s.cfg.Probes.Ready, s.cfg.Probes.Started, s.cfg.Probes.Since, s.cfg.Probes.Unhealthy
 	}
 	status := s.cfg.Generate(e.pod, observed, in)
 	if s.cfg.Probes != nil {

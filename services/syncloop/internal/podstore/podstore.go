@@ -61,9 +61,10 @@ type Probes interface {
 	Observe(pod *v1.Pod, observed *lifecyclev1.PodStatus, ip string, ending bool)
 	// Forget drops a pod.
 	Forget(uid types.UID)
-	// Ready and Started say what podstatus.Inputs asks for, Since what its ProbedSince does.
+	// Ready, Started and Unhealthy say what podstatus.Inputs asks for, Since what its ProbedSince does.
 	Ready(containerID string) bool
 	Started(containerID string) bool
+	Unhealthy(containerID string) bool
 	Since(containerID string) time.Time
 }
 

@@ -20,8 +20,8 @@ import (
 
 // prober is a prober whose results a test sets.
 type prober struct {
-	ready, started bool
-	since          time.Time
+	ready, started, unhealthy bool
+	since                     time.Time
 	// told is what it was told last.
 	told string
 }
@@ -32,6 +32,7 @@ func (p *prober) Observe(pod *v1.Pod, observed *lifecyclev1.PodStatus, ip string
 func (p *prober) Forget(uid types.UID)   { p.told = "forget " + string(uid) }
 func (p *prober) Ready(string) bool      { return p.ready }
 func (p *prober) Started(string) bool    { return p.started }
+func (p *prober) Unhealthy(string) bool  { return p.unhealthy }
 func (p *prober) Since(string) time.Time { return p.since }
 
 // probedStore is an open store with a pod that has probes and runs.
@@ -76,8 +77,8 @@ func TestAResultOfAProbeShowsAtOnce(t *testing.T) {
 	p := &prober{}
 	s := probedStore(t, fakenode.New(), p, time.Now())
 	for _, step := range []struct {
-		ready, started bool
-		want           v1.ConditionStatus
+		ready, started, unhealthy bool
+		want                      v1.ConditionStatus
 	}{{false, false, v1.ConditionFalse}, {true, false, v1.ConditionFalse}, {true, true, v1.ConditionTrue}, {false, true, v1.ConditionFalse}} {
 		p.ready, p.started = step.ready, step.started
 		s.Probed("u1", "")

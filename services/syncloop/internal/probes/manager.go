@@ -164,6 +164,14 @@ func (m *Manager) Startup(containerID string) decide.ProbeResult {
 	return m.result(containerID, probecalls.Startup)
 }
 
+// Unhealthy tells whether the liveness or the startup probe of a container has failed: it is to be killed, or was.
+func (m *Manager) Unhealthy(containerID string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	told := m.told[containerID]
+	return told[probecalls.Liveness].Result == decide.Failure || told[probecalls.Startup].Result == decide.Failure
+}
+
 // Since returns when the last probe of a container succeeded that had to for it to be ready; zero when none has.
 func (m *Manager) Since(containerID string) time.Time {
 	m.mu.Lock()

@@ -98,6 +98,31 @@ func TestReadiness(t *testing.T) {
 	})
 }
 
+func TestLivenessOfAJob(t *testing.T) {
+	tell(t, "liveness-of-a-job", "A container of a job hangs, and exits with 0 when it is killed", func(s *story) {
+		s.machine.fake.ExitOnTerm("main", 0)
+		job := pod("job", "job-a", "web:1")
+		job.Spec.RestartPolicy = v1.RestartPolicyOnFailure
+		job.Spec.Containers[0].LivenessProbe = &v1.Probe{PeriodSeconds: 10, SuccessThreshold: 1, FailureThreshold: 1}
+		begin(s, job)
+		s.note("It hangs. It exits with 0 on SIGTERM, which is no success: it is started again.")
+		s.answer("liveness", "context deadline exceeded")
+		s.until(time.Minute, func() bool { return strings.Contains(s.told["job-a"], "has ended with 0") })
+		s.answer("liveness", "")
+		s.ready("job-a")
+		s.pass(time.Second)
+		s.note("It hangs again. syncloop is killed while the container waits for its restart.")
+		s.answer("liveness", "context deadline exceeded")
+		s.until(time.Minute, func() bool { return strings.Contains(s.told["job-a"], "waits (CrashLoopBackOff)") })
+		s.answer("liveness", "")
+		s.kill()
+		s.pass(2 * time.Second)
+		s.note("The next syncloop knows the result of the probe from its file.")
+		s.start()
+		s.ready("job-a")
+	})
+}
+
 func TestLiveness(t *testing.T) {
 	tell(t, "liveness", "A container starts slowly, hangs, and is restarted", func(s *story) {
 		grace := int64(5)
