@@ -1,6 +1,6 @@
 // Package endings keeps on disk which pods are being ended and until when, so that a syncloop that was killed in the middle
 // gives them what is left of their grace period when it is back, and not the whole of it again, and runs no preStop hook
-// twice. Neither the source nor the runtime knows of it.
+// again that has ended. Neither the source nor the runtime knows of it.
 //
 // There is one small file for each pod, written when its end begins and removed when nothing of it runs. It has to survive
 // this process and not the machine, whose boot ends every pod: nothing waits for the disk.
@@ -64,8 +64,8 @@ type record struct {
 	Boot string `json:"boot"`
 	// Deadline is when the grace period is over, as the time since the boot, in nanoseconds; 0 when no end was asked for.
 	Deadline time.Duration `json:"deadlineNs,omitempty"`
-	// PreStopped has the IDs of the containers whose preStop hook was begun.
-	PreStopped []string `json:"preStopped,omitempty"`
+	// PreStopped has the IDs of the containers whose preStop hook has ended. One that was begun and interrupted is not among them.
+	PreStopped []string `json:"preStopEnded,omitempty"`
 }
 
 // Open reads the book in a directory. A file that cannot be understood, or that is of another boot, is removed: its pod then
@@ -150,18 +150,28 @@ func seconds(d time.Duration) int64 {
 	return max(1, int64((d+time.Second-1)/time.Second))
 }
 
-// FirstPreStop tells whether the preStop hook of a container has not been begun before, and notes that it is now. The answer
-// is right also when there is an error, as with Left.
-func (b *Book) FirstPreStop(pod types.UID, container string) (first bool, err error) {
-	err = b.change(pod, func(r *record) bool {
+// PreStopped tells whether the preStop hook of a container has ended.
+func (b *Book) PreStopped(pod types.UID, container string) bool {
+	b.mu.Lock()
+	e := b.entries[pod]
+	b.mu.Unlock()
+	if e == nil {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Contains(e.record.PreStopped, container)
+}
+
+// NotePreStop notes that the preStop hook of a container has ended. This process knows it also when there is an error.
+func (b *Book) NotePreStop(pod types.UID, container string) error {
+	return b.change(pod, func(r *record) bool {
 		if slices.Contains(r.PreStopped, container) {
 			return false
 		}
-		first = true
 		r.PreStopped = append(r.PreStopped, container)
 		return true
 	})
-	return first, err
 }
 
 // ForgetPreStop drops what is known of a container that is gone while its pod stays.

@@ -64,24 +64,23 @@ func TestAShorterPeriodTakesEffectAndALongerOneDoesNot(t *testing.T) {
 	m.left(m.open(), "a", 300, 10)
 }
 
-func TestAPreStopHookIsBegunOnce(t *testing.T) {
+func TestAPreStopHookThatHasEndedIsKnown(t *testing.T) {
 	m := newMachine(t)
-	begun := func(b *endings.Book, container string) bool {
-		t.Helper()
-		first, err := b.FirstPreStop("a", container)
-		if err != nil {
+	b := m.open()
+	if b.PreStopped("a", "one") {
+		t.Error("a hook has ended that was never run")
+	}
+	for _, container := range []string{"one", "one", "two"} {
+		if err := b.NotePreStop("a", container); err != nil {
 			t.Error(err)
 		}
-		return first
 	}
-	b := m.open()
-	if !begun(b, "one") || begun(b, "one") || !begun(b, "two") {
-		t.Error("a hook is not begun exactly once")
+	for name, b := range map[string]*endings.Book{"this process": b, "the next process": m.open()} {
+		if !b.PreStopped("a", "one") || !b.PreStopped("a", "two") || b.PreStopped("a", "three") || b.PreStopped("b", "one") {
+			t.Errorf("%s does not know which hooks have ended", name)
+		}
 	}
 	b = m.open()
-	if begun(b, "one") || begun(b, "two") {
-		t.Error("a restarted process begins the hook again")
-	}
 	if _, ending := b.Remaining("a"); ending {
 		t.Error("a pod of which one container was stopped counts as being ended")
 	}
@@ -92,6 +91,18 @@ func TestAPreStopHookIsBegunOnce(t *testing.T) {
 	}
 	if got := m.open().UIDs(); len(got) != 0 {
 		t.Errorf("%v is known once its containers are gone, want nothing", got)
+	}
+}
+
+// TestAHookThatAnEarlierVersionHadBegun is run: nothing says that it has ended.
+func TestAHookThatAnEarlierVersionHadBegun(t *testing.T) {
+	m := newMachine(t)
+	m.open()
+	if err := os.WriteFile(filepath.Join(m.dir, "a.json"), []byte(`{"boot":"first","preStopped":["one"]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if m.open().PreStopped("a", "one") {
+		t.Error("a hook that was begun counts as ended")
 	}
 }
 

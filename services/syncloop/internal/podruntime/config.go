@@ -74,8 +74,8 @@ type Config struct {
 	CgroupDriver string
 	// Kubelet is the node's configuration, defaulted. Required.
 	Kubelet *kubeletconfigv1beta1.KubeletConfiguration
-	// Endings remembers which preStop hooks were begun, so that none is run again when a kill is repeated, by this process or
-	// the next one. Required.
+	// Endings remembers which preStop hooks have ended, so that none of them is run again when a kill is repeated, by this process
+	// or the next one. Required.
 	Endings Endings
 	// Garbage removes what nobody needs of pods when it is its turn, by RemoveGarbage; nil has it removed at once.
 	Garbage Garbage
@@ -88,10 +88,12 @@ type Garbage interface {
 	Put(ctx context.Context, items []containergc.Item)
 }
 
-// Endings remembers which preStop hooks were begun; *endings.Book does it. Its answers are right also beside an error.
+// Endings remembers which preStop hooks have ended; *endings.Book does it.
 type Endings interface {
-	// FirstPreStop tells whether a container's preStop hook has not been begun before, and notes that it is now.
-	FirstPreStop(pod types.UID, container string) (bool, error)
+	// PreStopped tells whether a container's preStop hook has ended.
+	PreStopped(pod types.UID, container string) bool
+	// NotePreStop notes that it has. With an error the next process does not know of it.
+	NotePreStop(pod types.UID, container string) error
 	// ForgetPreStop drops what is known of a container that is gone, Forget of a pod.
 	ForgetPreStop(pod types.UID, container string) error
 	Forget(pod types.UID) error

@@ -9,9 +9,12 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
@@ -24,7 +27,8 @@ const minGraceSeconds = 2
 
 // KillPod ends everything of a pod that runs: preStop hooks and SIGTERM for all containers, SIGKILL at the end of the grace
 // period, then the sandboxes. It returns when nothing runs, or with the error of ctx soon after that ends: calling it again
-// with a shorter grace period then goes on from where it was, and runs no preStop hook twice.
+// with a shorter grace period then goes on from where it was. A preStop hook that has ended is not run again; one that was
+// interrupted is, within the time that is left.
 func (m *Manager) KillPod(ctx context.Context, pod *v1.Pod, status *lifecyclev1.PodStatus, gracePeriodSeconds int64) error {
 	if !observed.AnyAlive(status) {
 		return nil
@@ -202,11 +206,13 @@ func graceFor(pod *v1.Pod, spec *v1.Container, why decide.Why) int64 {
 // period.
 func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string, before ...chan struct{}) error {
 	m.cfg.Events.Normal(ctx, pod, t.name, eventKilling, cmp.Or(t.why, "Stopping container "+t.name))
-	if t.spec.Lifecycle != nil && t.spec.Lifecycle.PreStop != nil && grace > 0 && m.firstPreStop(ctx, pod, t.id) {
-		grace -= int64(m.preStop(ctx, rt, pod, t, grace, ips).Seconds())
+	if t.spec.Lifecycle != nil && t.spec.Lifecycle.PreStop != nil && grace > 0 && !m.cfg.Endings.PreStopped(pod.UID, t.id) {
+		took, end := m.preStop(ctx, rt, pod, t, grace, ips)
+		defer end()
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		grace -= int64(took.Seconds())
 	}
 	waiting := m.cfg.Clock.Now()
 	if err := m.waitForTurn(ctx, before, time.Duration(max(grace, 0))*time.Second); err != nil {
@@ -221,42 +227,51 @@ func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.
 	return nil
 }
 
-// preStop runs the hook for as long as the grace period lasts, and returns how long it took. Its failure holds up nothing.
-func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string) time.Duration {
+// preStop runs the hook, and returns when it has ended or the grace period is over. It returns how long that took. A hook that
+// still runs then goes on while the container is stopped, as a kubelet's does; end ends it and must be called. The failure of a
+// hook holds up nothing. A hook that was interrupted, because ctx has ended or the runtime is away, has not failed and is not
+// done: it is run again when the container is killed again.
+func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string) (took time.Duration, end func()) {
 	begun := m.cfg.Clock.Now()
 	hookCtx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	var running sync.WaitGroup
+	end = func() {
+		cancel()
+		running.Wait() // every hook honours its context
+	}
 	ended := make(chan error, 1)
-	go func() {
+	running.Go(func() {
 		ended <- m.runHook(hookCtx, rt, hook{
 			name: "preStop", handler: t.spec.Lifecycle.PreStop, pod: pod, container: t.name, ports: t.spec.Ports, containerID: t.id,
 			ips: func(context.Context) ([]string, error) { return ips, nil },
 		})
-	}()
+	})
 	timer := m.cfg.Clock.NewTimer(time.Duration(grace) * time.Second)
 	defer timer.Stop()
 	var err error
 	select {
 	case err = <-ended:
 	case <-timer.C():
-		cancel()
-		err = fmt.Errorf("not ended within the grace period of %d s: %w", grace, <-ended) // every hook honours its context
+		err = fmt.Errorf("not ended within the grace period of %d s", grace)
 	}
-	if err != nil && ctx.Err() == nil {
+	took = m.cfg.Clock.Since(begun)
+	if err != nil && (ctx.Err() != nil || isAway(err)) {
+		return took, end
+	}
+	if err != nil {
 		m.warn(ctx, pod, t.name, eventPreStop, "PreStopHook failed") // not why: that may have a secret of the container's
 		m.cfg.Logger.WarnContext(ctx, "preStop hook failed", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, t.name, telemetry.KeyError, err)
 	}
-	return m.cfg.Clock.Since(begun)
+	if err := m.cfg.Endings.NotePreStop(pod.UID, t.id); err != nil {
+		m.cfg.Logger.WarnContext(ctx, "should syncloop be killed before the container has ended, the next one runs the preStop hook again",
+			telemetry.KeyPod, podName(pod), telemetry.KeyContainerID, t.id, telemetry.KeyError, err)
+	}
+	return took, end
 }
 
-// firstPreStop says whether a container's preStop hook has not been begun before, and notes that it is now.
-func (m *Manager) firstPreStop(ctx context.Context, pod *v1.Pod, id string) bool {
-	first, err := m.cfg.Endings.FirstPreStop(pod.UID, id)
-	if err != nil {
-		m.cfg.Logger.WarnContext(ctx, "should syncloop be killed before the container has ended, the next one runs the preStop hook again",
-			telemetry.KeyPod, podName(pod), telemetry.KeyContainerID, id, telemetry.KeyError, err)
-	}
-	return first
+// isAway tells whether a call failed because nobody answered it: it says nothing about what was asked for.
+func isAway(err error) bool {
+	return errors.As(err, new(*cri.NotConnectedError)) || status.Code(err) == codes.Unavailable
 }
 
 // forgetPod drops what is remembered of a pod that is gone.

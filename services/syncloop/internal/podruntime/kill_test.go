@@ -2,6 +2,7 @@ package podruntime_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -80,6 +83,135 @@ func TestPreStopComesBeforeTheEndAndCountsAgainstTheGrace(t *testing.T) {
 		t.Errorf("took %s, want the grace period of 1 s and the end", took)
 	}
 	n.want(pod, "sandbox-0:dead a-0:exited(143)")
+}
+
+// TestAnInterruptedPreStopHookIsRunAgain: neither a shorter grace period nor a restart of syncloop takes a hook from a container.
+func TestAnInterruptedPreStopHookIsRunAgain(t *testing.T) {
+	n, events := newTold(t)
+	pod := newPod("a")
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}}
+	n.sync(pod)
+	gate := n.cri.Hang("ExecSync", "")
+	ctx, cancel := context.WithCancel(n.ctx)
+	first := make(chan error, 1)
+	go func() { first <- n.manager.KillPod(ctx, pod, n.observe(pod), 3600) }()
+	eventually(t, "the hook runs", func() bool { return gate.Waiting() == 1 })
+	cancel()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Errorf("the interrupted call returned %v", err)
+	}
+	n.want(pod, "sandbox-0:ready a-0:running")
+	gate.Open()
+	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 5); err != nil {
+		t.Fatal(err)
+	}
+	n.want(pod, "sandbox-0:dead a-0:exited(143)")
+	if got := n.cri.Count("ExecSync", ""); got != 2 {
+		t.Errorf("the hook was run %d times, want again after the interruption", got)
+	}
+	if got := events.take(); strings.Contains(got, "Failed") {
+		t.Errorf("an event says that something failed: %s", got)
+	}
+}
+
+// TestAPreStopHookThatTheRuntimeDidNotAnswerIsRunAgain, because it may not have been run.
+func TestAPreStopHookThatTheRuntimeDidNotAnswerIsRunAgain(t *testing.T) {
+	n, events := newTold(t)
+	pod := newPod("a")
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}}
+	n.sync(pod)
+	away := status.Error(codes.Unavailable, "the runtime is restarted")
+	n.cri.Fail("ExecSync", "", 1, away)
+	n.cri.Fail("StopContainer", "", 1, away)
+	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 5); err == nil {
+		t.Error("a runtime that is away has stopped the pod")
+	}
+	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 5); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.cri.Count("ExecSync", ""); got != 2 {
+		t.Errorf("the hook was run %d times, want again", got)
+	}
+	if got := events.take(); strings.Contains(got, "Failed") {
+		t.Errorf("an event says that something failed: %s", got)
+	}
+}
+
+// TestAnInterruptedPostStartHookHasNotFailed: the container runs on, and has its preStop hook when it is killed.
+func TestAnInterruptedPostStartHookHasNotFailed(t *testing.T) {
+	n, events := newTold(t)
+	pod := newPod("a")
+	exec := func(command string) *v1.LifecycleHandler {
+		return &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{command}}}
+	}
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: exec("hi"), PreStop: exec("bye")}
+	var run []string
+	n.cri.OnExec(func(_ string, command []string) ([]byte, []byte, int32) {
+		run = append(run, command...)
+		return nil, nil, 0
+	})
+	gate := n.cri.Hang("ExecSync", "")
+	ctx, cancel := context.WithCancel(n.ctx)
+	ended := make(chan error, 1)
+	var result podruntime.Result
+	go func() {
+		var err error
+		result, err = n.manager.SyncPod(ctx, pod, nil)
+		ended <- err
+	}()
+	eventually(t, "the hook runs", func() bool { return gate.Waiting() == 1 })
+	cancel() // the pod is deleted, or syncloop is stopped
+	if err := <-ended; !errors.Is(err, context.Canceled) || len(result.Reasons) > 0 {
+		t.Errorf("the interrupted sync returned %v and the reasons %v", err, result.Reasons)
+	}
+	n.want(pod, "sandbox-0:ready a-0:running")
+	if got := events.take(); strings.Contains(got, "Failed") || strings.Contains(got, "Killing") {
+		t.Errorf("the events are %s", got)
+	}
+	gate.Open()
+	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 5); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(run, []string{"bye"}) {
+		t.Errorf("the hooks that were run to their end are %v, want preStop", run)
+	}
+	n.want(pod, "sandbox-0:dead a-0:exited(143)")
+}
+
+// TestSidecarsWhosePreStopHangsAreKilledTogether, after the grace period and the two seconds that every container has. Their hooks
+// run for as long as they do.
+func TestSidecarsWhosePreStopHangsAreKilledTogether(t *testing.T) {
+	n := newNode(t)
+	always := v1.ContainerRestartPolicyAlways
+	pod := newPod("init-1", "init-2", "a")
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		c.RestartPolicy = &always
+		c.Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}}
+	}
+	for range 3 {
+		n.sync(pod)
+	}
+	n.want(pod, "sandbox-0:ready init-1-0:running init-2-0:running a-0:running")
+	n.cri.IgnoreTerm("init-1")
+	n.cri.IgnoreTerm("init-2")
+	hooks, stops := n.cri.Hang("ExecSync", ""), n.cri.Hang("StopContainer", "")
+	defer hooks.Open()
+	begun := time.Now()
+	ended := make(chan error, 1)
+	go func() { ended <- n.manager.KillPod(n.ctx, pod, n.observe(pod), 1) }()
+	eventually(t, "all are stopped at once while their hooks run", func() bool { return stops.Waiting() == 3 && hooks.Waiting() == 2 })
+	if took := time.Since(begun); took < time.Second {
+		t.Errorf("the sidecars are stopped after %v, before the grace period is over", took)
+	}
+	stops.Open()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begun); took < 3*time.Second {
+		t.Errorf("the pod has ended after %v, want the grace period and 2 s", took)
+	}
+	n.want(pod, "sandbox-0:dead init-1-0:exited(137) init-2-0:exited(137) a-0:exited(143)")
 }
 
 func TestHTTPAndSleepHooks(t *testing.T) {

@@ -229,6 +229,11 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 	if hookErr == nil {
 		return nil
 	}
+	// A hook that was interrupted has not failed: the pod is to end, or this process is. The container runs on, and has its preStop
+	// hook when it is killed.
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	// Not why: that may have a secret of the container's.
 	s.m.warn(ctx, s.pod, c.Name, eventPostStart, "PostStartHook failed")
 	killErr := s.m.killContainer(ctx, s.rt, s.pod, target{id: id, name: c.Name, spec: c, why: eventPostStart}, graceOf(s.pod), nil)

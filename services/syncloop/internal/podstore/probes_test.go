@@ -20,8 +20,9 @@ import (
 
 // prober is a prober whose results a test sets.
 type prober struct {
-	ready, started, unhealthy bool
-	since                     time.Time
+	ready, started bool
+	unhealthy      bool
+	since          time.Time
 	// told is what it was told last.
 	told string
 }
@@ -77,8 +78,8 @@ func TestAResultOfAProbeShowsAtOnce(t *testing.T) {
 	p := &prober{}
 	s := probedStore(t, fakenode.New(), p, time.Now())
 	for _, step := range []struct {
-		ready, started, unhealthy bool
-		want                      v1.ConditionStatus
+		ready, started bool
+		want           v1.ConditionStatus
 	}{{false, false, v1.ConditionFalse}, {true, false, v1.ConditionFalse}, {true, true, v1.ConditionTrue}, {false, true, v1.ConditionFalse}} {
 		p.ready, p.started = step.ready, step.started
 		s.Probed("u1", "")

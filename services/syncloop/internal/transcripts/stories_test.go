@@ -170,6 +170,43 @@ func TestKilledInTheMiddleOfATermination(t *testing.T) {
 	})
 }
 
+func TestKilledInAPreStopHook(t *testing.T) {
+	tell(t, "killed-in-a-prestop-hook", "syncloop is killed while a preStop hook runs", func(s *story) {
+		web := pod("web", "web-a", "web:1")
+		*web.Spec.TerminationGracePeriodSeconds = 60
+		web.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 20}}}
+		begin(s, web)
+		s.note("The manifest is removed. The preStop hook takes 20 s.")
+		s.remove(web)
+		s.pass(10 * time.Second)
+		s.kill()
+		s.pass(5 * time.Second)
+		s.note("The hook has not ended, so the next syncloop runs it again, within the time that is left.")
+		s.start()
+		s.pass(time.Minute)
+	})
+}
+
+func TestDeletedInAPostStartHook(t *testing.T) {
+	tell(t, "deleted-in-a-poststart-hook", "A pod is deleted while a postStart hook runs", func(s *story) {
+		web := pod("web", "web-a", "web:1")
+		web.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+			PostStart: &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 300}},
+			PreStop:   &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 5}},
+		}
+		s.note("syncloop starts, with one pod in the only source. Its postStart hook takes 5 min.")
+		s.source("file", true)
+		s.add(configv1.Op_OP_ADD, web)
+		s.start()
+		s.pass(20 * time.Second)
+		s.note("The pod is deleted. The postStart hook is cut short, which is no failure of it. The preStop hook is run: it takes 5 s of the\n30 s that the pod has.")
+		s.add(configv1.Op_OP_DELETE, deleted(web, 30))
+		s.pass(20 * time.Second)
+		s.remove(web)
+		s.pass(10 * time.Second)
+	})
+}
+
 func TestKilledInTheMiddleOfAStart(t *testing.T) {
 	tell(t, "killed-in-a-start", "syncloop is killed while it starts a pod", func(s *story) {
 		s.note("A container is created, and about to be started.")
