@@ -17,9 +17,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
 
-// reasonNameTaken is the status.reason of a pod that waits for the end of another of its full name.
-const reasonNameTaken = "NameTaken"
-
 // configEvent is one word from configmux's stream: a change, or, with synced, that all that was to be known is known.
 type configEvent struct {
 	change stream.Change[*Desired]
@@ -200,7 +197,7 @@ func (l *Loop) clearName(pod *v1.Pod) bool {
 		}
 		if !l.isOrphan(observed) {
 			l.cfg.Store.SetReasons(pod.UID, nil, podstatus.Reason{
-				Reason:  reasonNameTaken,
+				Reason:  podstatus.ReasonNameTaken,
 				Message: "another pod of this name still runs, with UID " + observed.GetUid() + ", and not every source has said that it does not want that one",
 			})
 			return false

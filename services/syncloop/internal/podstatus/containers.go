@@ -126,10 +126,7 @@ func (g *generation) state(c *lifecyclev1.Container, old *v1.ContainerStatus) v1
 		return v1.ContainerState{Terminated: terminated}
 	case observed.Alive(c) && old != nil && old.State.Running != nil:
 		// It ran and the runtime has lost sight of it. Waiting would make the pod Pending, as if it had never run.
-		return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
-			Reason: reasonStatusUnknown, ExitCode: codeUnknown, ContainerID: g.id(c),
-			Message: "The container could not be located when the pod was terminated",
-		}}
+		return v1.ContainerState{Terminated: unknownEnd(g.id(c))}
 	}
 	return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
 }

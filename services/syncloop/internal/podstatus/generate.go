@@ -33,6 +33,9 @@ func Generate(pod *v1.Pod, status *lifecyclev1.PodStatus, in Inputs) v1.PodStatu
 		return 0
 	})
 	out.Phase = g.phase(out)
+	if in.Terminal {
+		g.end(&out)
+	}
 	out.Reason, out.Message = g.reason(out.Phase)
 	out.StartTime = g.startTime()
 	out.Conditions = g.conditions(out)
@@ -47,17 +50,17 @@ type generation struct {
 	in     Inputs
 }
 
-// reason keeps the reason and message of a pod that has ended, unless there are new ones.
+// reason is the reason and message of the pod as a whole. Those of a pod that has ended stay. What holds up a pod that has not
+// ended is gone when it is over, or when the pod ends.
 func (g *generation) reason(phase v1.PodPhase) (reason, message string) {
-	if g.in.Reason != "" || g.in.Message != "" {
-		return g.in.Reason, g.in.Message
-	}
-	// What holds up a pod that has not ended is told anew at each sync, so that it is gone when it is over.
 	switch phase {
 	case v1.PodPending:
-		return g.pod.Status.Reason, g.pod.Status.Message
+		if g.in.Reason == "" && g.in.Message == "" && !holdsUp(g.pod.Status.Reason) {
+			return g.pod.Status.Reason, g.pod.Status.Message // somebody else's
+		}
+		return g.in.Reason, g.in.Message
 	case v1.PodRunning:
-		return "", ""
+		return g.in.Reason, g.in.Message
 	case v1.PodSucceeded, v1.PodFailed, v1.PodUnknown:
 	}
 	if phase == g.in.Previous.Phase && (g.in.Previous.Reason != "" || g.in.Previous.Message != "") {

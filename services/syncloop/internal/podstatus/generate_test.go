@@ -127,6 +127,29 @@ func TestGenerate(t *testing.T) {
 			want: "Failed +initialized a=Error(137)"},
 		{name: "ended by its worker", policy: always, containers: "a", observed: "s0:notready a@s0:exited=0", in: podstatus.Inputs{Terminal: true},
 			want: "Succeeded +initialized a=Completed(0)"},
+		{name: "ended before anything of it was made", policy: always, containers: "a", in: podstatus.Inputs{Terminal: true},
+			want: "Failed +initialized a=ContainerStatusUnknown(137)"},
+		{name: "ended with a container that was never started", policy: onFailure, containers: "a b", observed: "s0:notready a@s0:exited=0 b@s0:created",
+			in:   podstatus.Inputs{Terminal: true},
+			want: "Failed +initialized a=Completed(0) b=ContainerStatusUnknown(137)"},
+		{name: "ended with a container whose image cannot be pulled", policy: never, containers: "a", observed: "s0:notready",
+			in:   podstatus.Inputs{Terminal: true, Reasons: map[string]podstatus.Reason{"a": {Reason: "ImagePullBackOff"}}},
+			want: "Failed +initialized a=ContainerStatusUnknown(137)"},
+		{name: "ended before the first init container", policy: always, containers: "init:i init:j a", in: podstatus.Inputs{Terminal: true},
+			want: "Failed i=ContainerStatusUnknown(137) j=waiting(PodInitializing) a=waiting(PodInitializing)"},
+		{name: "ended between init containers", policy: always, containers: "init:i init:j init:k a", observed: "s0:notready i@s0:exited=0 j@s0:exited=143",
+			in:   podstatus.Inputs{Terminal: true},
+			want: "Failed i=Completed(0),ready j=Error(143) k=waiting(PodInitializing) a=waiting(PodInitializing)"},
+		{name: "ended after the init containers", policy: always, containers: "init:i a", observed: "s0:notready i@s0:exited=0", in: podstatus.Inputs{Terminal: true},
+			want: "Failed +initialized i=Completed(0),ready a=ContainerStatusUnknown(137)"},
+		{name: "ended after its sidecar had started", policy: always, containers: "sidecar:s a", observed: "s0:notready s@s0:exited=143",
+			in: podstatus.Inputs{Terminal: true, Previous: v1.PodStatus{Phase: v1.PodPending, InitContainerStatuses: []v1.ContainerStatus{
+				{Name: "s", Started: new(true), State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}}},
+			want: "Failed +initialized s=Error(143) a=ContainerStatusUnknown(137)"},
+		{name: "ended when the record of a running one was gone", policy: always, containers: "a",
+			in: podstatus.Inputs{Terminal: true, Previous: v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{
+				{Name: "a", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}}},
+			want: "Failed +initialized a=ContainerStatusUnknown(137),rc=1,last=ContainerStatusUnknown(137)"},
 		{name: "Failed stays Failed", policy: always, containers: "a", observed: "s0:ready a@s0:running",
 			in:   podstatus.Inputs{Previous: v1.PodStatus{Phase: v1.PodFailed}},
 			want: "Failed +sandbox +initialized a=running,ready"},
@@ -244,6 +267,66 @@ func TestReadinessGates(t *testing.T) {
 	pod.Status.Conditions = []v1.PodCondition{{Type: "lb", Status: v1.ConditionTrue}}
 	if c := ready(); c.Status != v1.ConditionTrue {
 		t.Errorf("with the gate's condition: %+v", c)
+	}
+}
+
+// TestTheLastStatusStays: nothing that is computed after the last status of a pod is another one, also not by the next process.
+func TestTheLastStatusStays(t *testing.T) {
+	for _, words := range [][2]string{{"a", ""}, {"init:i a", ""}, {"init:i a", "s0:notready i@s0:exited=0"}, {"a b", "s0:notready a@s0:exited=0"}, {"sidecar:s a", "s0:notready s@s0:exited=1"}} {
+		pod := observedtest.Pod(v1.RestartPolicyAlways, words[0])
+		observed := observedtest.Status(pod, words[1])
+		last := podstatus.Generate(pod, observed, podstatus.Inputs{Now: now, Terminal: true})
+		again := podstatus.Generate(pod, observed, podstatus.Inputs{Now: now.Add(time.Minute), Terminal: true, Previous: last})
+		if diff := cmp.Diff(last, again); diff != "" {
+			t.Errorf("%s: the same process has another one (-first +second):\n%s", words, diff)
+		}
+		pod.Status = last
+		again = podstatus.Generate(pod, observed, podstatus.Inputs{Now: now.Add(time.Minute), Previous: last})
+		if diff := cmp.Diff(last, again); diff != "" {
+			t.Errorf("%s: the next process has another one before it has ended the pod again (-first +second):\n%s", words, diff)
+		}
+	}
+}
+
+// TestAStaticPodHasNoLastPhase, because it may come back under its UID. Its containers have ended all the same.
+func TestAStaticPodHasNoLastPhase(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
+	pod.Annotations = map[string]string{podset.AnnotationSource: "file"}
+	got := podstatus.Generate(pod, observedtest.Status(pod, ""), podstatus.Inputs{Now: now, Terminal: true})
+	if want := "Pending +initialized a=ContainerStatusUnknown(137)"; say(got) != want {
+		t.Errorf("got %s, want %s", say(got), want)
+	}
+}
+
+// TestWhatHeldAPodUpIsGoneWhenItMovesOn, also when the API server still has it.
+func TestWhatHeldAPodUpIsGoneWhenItMovesOn(t *testing.T) {
+	held := podstatus.Inputs{Now: now, Reason: podstatus.ReasonVolumes, Message: "volume x"}
+	for name, test := range map[string]struct {
+		observed string
+		in       podstatus.Inputs
+		has      v1.PodStatus
+		want     string
+	}{
+		"it waits":                          {"", held, v1.PodStatus{Phase: v1.PodPending}, "Pending FailedMount: volume x"},
+		"it waits for its containers":       {"s0:ready", podstatus.Inputs{Now: now}, v1.PodStatus{Phase: v1.PodPending, Reason: podstatus.ReasonVolumes, Message: "volume x"}, "Pending"},
+		"it runs":                           {"s0:ready a@s0:running", podstatus.Inputs{Now: now}, v1.PodStatus{Phase: v1.PodPending, Reason: podstatus.ReasonSandbox, Message: "m"}, "Running"},
+		"it was ended while it waited":      {"", podstatus.Inputs{Now: now, Terminal: true, Reason: podstatus.ReasonVolumes, Message: "volume x"}, v1.PodStatus{Phase: v1.PodPending, Reason: podstatus.ReasonVolumes, Message: "volume x"}, "Failed"},
+		"somebody else has said why":        {"s0:ready", podstatus.Inputs{Now: now}, v1.PodStatus{Phase: v1.PodPending, Reason: "Held", Message: "by a controller"}, "Pending Held: by a controller"},
+		"why it has failed stays":           {"", podstatus.Inputs{Now: now, Terminal: true}, v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "memory"}, "Failed Evicted: memory"},
+		"nothing holds up a pod that ended": {"", held, v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "memory"}, "Failed Evicted: memory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := observedtest.Pod(v1.RestartPolicyAlways, "a")
+			pod.Status, test.in.Previous = test.has, test.has
+			got := podstatus.Generate(pod, observedtest.Status(pod, test.observed), test.in)
+			said := string(got.Phase)
+			if got.Reason != "" || got.Message != "" {
+				said += " " + got.Reason + ": " + got.Message
+			}
+			if said != test.want {
+				t.Errorf("got %s, want %s", said, test.want)
+			}
+		})
 	}
 }
 

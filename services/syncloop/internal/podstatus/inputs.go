@@ -46,6 +46,31 @@ type Inputs struct {
 	// Terminal is true when the pod's worker has finished: nothing is restarted any more, whatever the restart policy.
 	Terminal bool
 	// Reason and Message are of the pod as a whole, when something holds it up that is not about one container, for
-	// example a volume that cannot be mounted. Empty keeps those of Previous for a pod that has ended.
+	// example a volume that cannot be mounted. They do not count for a pod that has ended: it keeps those of Previous.
 	Reason, Message string
+}
+
+// The reasons of a pod that something holds up which is not about one container. A kubelet has them in its events only.
+const (
+	// ReasonSandbox is of a pod whose sandbox cannot be made.
+	ReasonSandbox = "FailedCreatePodSandBox"
+	// ReasonCgroup is of a pod whose cgroup cannot be made.
+	ReasonCgroup = "FailedCreatePodContainer"
+	// ReasonVolumes is of a pod whose volumes are not in place.
+	ReasonVolumes = "FailedMount"
+	// ReasonUnsupported is of a pod that asks for something that this node cannot give it: nothing of it is tried.
+	ReasonUnsupported = "UnsupportedPodSpec"
+	// ReasonNameTaken is of a pod that waits for the end of another one of its name.
+	ReasonNameTaken = "NameTaken"
+	// ReasonNoNetwork is of a pod that waits for the network of pods.
+	ReasonNoNetwork = "NetworkNotReady"
+)
+
+// holdsUp tells whether a reason is one of those above, which the API server may still have when it is over.
+func holdsUp(reason string) bool {
+	switch reason {
+	case ReasonSandbox, ReasonCgroup, ReasonVolumes, ReasonUnsupported, ReasonNameTaken, ReasonNoNetwork:
+		return true
+	}
+	return false
 }

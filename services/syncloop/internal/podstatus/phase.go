@@ -42,8 +42,7 @@ func (g *generation) phase(out v1.PodStatus) v1.PodPhase {
 		return v1.PodPending
 	}
 	// A static pod that its worker has finished with is gone, or comes back under the same UID: it has no last phase.
-	static := g.pod.Annotations[annotationSource] != "" && g.pod.Annotations[annotationSource] != "api"
-	if t.final < t.stopped && (!g.in.Terminal || static) {
+	if t.final < t.stopped && (!g.in.Terminal || g.static()) {
 		return v1.PodRunning // some are about to be restarted
 	}
 	if t.succeeded == t.stopped {

@@ -9,6 +9,7 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	seen "github.com/quartet-node/quartet/services/syncloop/internal/observed"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
@@ -24,6 +25,10 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	if observed == nil {
 		observed = &lifecyclev1.PodStatus{Uid: string(uid), Name: e.pod.Name, Namespace: e.pod.Namespace}
 	}
+	// What held up the pod as a whole did so before it had its sandbox. The work that follows may take minutes and say nothing.
+	if sandbox := seen.Sandbox(observed); sandbox != nil && sandbox.GetId() != e.wholeIn {
+		e.whole, e.wholeIn = podstatus.Reason{}, ""
+	}
 	in := podstatus.Inputs{
 		Now: s.cfg.Clock.Now(), Reasons: e.reasons, Previous: e.previous(), RuntimeName: s.runtimeName, HostIPs: s.cfg.HostIPs,
 		Messages: e.messages, Terminal: e.state >= worker.Terminated, Reason: e.whole.Reason, Message: e.whole.Message,
@@ -36,7 +41,7 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 		s.cfg.Probes.Observe(e.pod, observed, status.PodIP, e.state > worker.Syncing || e.eviction != nil)
 	}
 	if e.eviction != nil {
-		e.eviction.apply(e.pod, &status, !isEmpty(observed))
+		e.eviction.apply(e.pod, &status, e.worked || !isEmpty(observed))
 	}
 	if !changed && equality.Semantic.DeepEqual(&e.status, &status) {
 		return false

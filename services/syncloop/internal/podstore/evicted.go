@@ -24,10 +24,10 @@ type Eviction struct {
 	Boot string `json:"boot,omitempty"`
 }
 
-// apply puts an eviction into a status. Nothing of a pod of which nothing is left waits any more.
-func (e *Eviction) apply(pod *v1.Pod, status *v1.PodStatus, left bool) {
+// apply puts an eviction into a status. Begun is false for a pod that was never let in: there is nothing to say of its containers.
+func (e *Eviction) apply(pod *v1.Pod, status *v1.PodStatus, begun bool) {
 	status.Phase, status.Reason, status.Message = v1.PodFailed, e.Reason, e.Message
-	if !left {
+	if !begun {
 		status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses = nil, nil, nil
 	}
 	if e.Disruption == "" {

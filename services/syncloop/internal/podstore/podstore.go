@@ -25,6 +25,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	seen "github.com/quartet-node/quartet/services/syncloop/internal/observed"
 	"github.com/quartet-node/quartet/services/syncloop/internal/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
@@ -110,8 +111,9 @@ type entry struct {
 	// worked is true once the pod has had a worker; released once that has given back all that the pod held.
 	worked, released bool
 	reasons          map[string]podstatus.Reason
-	// whole is why the pod as a whole waits.
+	// whole is why the pod as a whole waits, and wholeIn the sandbox that it had when that was told; empty for none.
 	whole    podstatus.Reason
+	wholeIn  string
 	messages map[string]string
 	eviction *Eviction
 	status   v1.PodStatus
@@ -217,7 +219,7 @@ func (s *Store) SetReasons(uid types.UID, reasons map[string]podstatus.Reason, w
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.entries[uid]; e != nil {
-		e.reasons, e.whole = reasons, whole
+		e.reasons, e.whole, e.wholeIn = reasons, whole, seen.Sandbox(s.observed[uid]).GetId()
 		s.compute(uid, false)
 	}
 }

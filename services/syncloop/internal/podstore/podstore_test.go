@@ -2,6 +2,7 @@ package podstore_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"testing"
@@ -203,6 +204,87 @@ func TestPodsAreWhatASourceNamesAndListIsAll(t *testing.T) {
 	list, err := s.List()
 	if err != nil || len(list) != 3 {
 		t.Errorf("List: %v, %v", list, err)
+	}
+}
+
+// TestWhatHeldAPodUpIsGoneOnceItHasASandbox, and not only when the work is over that follows.
+func TestWhatHeldAPodUpIsGoneOnceItHasASandbox(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	s := newStore(t, nil)
+	s.Open()
+	s.SetWaiting("")
+	s.SetPod(pod, "file", "")
+	reason := func() string {
+		t.Helper()
+		pods, err := s.Pods()
+		if err != nil || len(pods) != 1 {
+			t.Fatalf("%d pods, %v", len(pods), err)
+		}
+		return pods[0].Status.Reason
+	}
+	held := podstatus.Reason{Reason: podstatus.ReasonSandbox, Message: "no network"}
+	s.SetReasons("u1", nil, held)
+	if got := reason(); got != held.Reason {
+		t.Errorf("a pod without a sandbox has the reason %q", got)
+	}
+	node.Run(pod)
+	s.Observe("u1", running(t, node, "u1"))
+	if got := reason(); got != "" {
+		t.Errorf("a pod that runs has the reason %q", got)
+	}
+	s.SetReasons("u1", nil, held) // such as for a volume that one more container asks for
+	if got := reason(); got != held.Reason {
+		t.Errorf("a pod that is held up in its sandbox has the reason %q", got)
+	}
+}
+
+// TestTheContainersOfAnEndedPodHaveEnded: controllers wait for that. Of a pod that was never let in there is nothing to say before it
+// is deleted.
+func TestTheContainersOfAnEndedPodHaveEnded(t *testing.T) {
+	ended := "ContainerStatusUnknown 137"
+	for name, test := range map[string]struct {
+		eviction *podstore.Eviction
+		worked   bool
+		want     string
+	}{
+		"deleted":               {nil, true, ended},
+		"evicted":               {&podstore.Eviction{Reason: "Evicted", Message: "memory", Disruption: "d"}, true, ended},
+		"overdue":               {&podstore.Eviction{Reason: "DeadlineExceeded", Message: "m"}, true, ended},
+		"refused":               {&podstore.Eviction{Reason: "OutOfcpu", Message: "m"}, false, ""},
+		"refused, then deleted": {&podstore.Eviction{Reason: "OutOfcpu", Message: "m"}, true, ended},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t, nil)
+			s.Open()
+			s.SetWaiting("")
+			s.SetPod(fakenode.Pod("u1", "web", v1.RestartPolicyNever), "api", "")
+			if test.eviction != nil {
+				if err := s.Evict("u1", *test.eviction); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if test.worked {
+				s.SetState("u1", worker.Terminating)
+				s.SetState("u1", worker.Terminated)
+			}
+			pods, err := s.Pods()
+			if err != nil || len(pods) != 1 {
+				t.Fatalf("%d pods, %v", len(pods), err)
+			}
+			status, got := pods[0].Status, ""
+			for _, c := range status.ContainerStatuses {
+				if end := c.State.Terminated; end != nil {
+					got = fmt.Sprintf("%s %d", end.Reason, end.ExitCode)
+				}
+			}
+			if status.Phase != v1.PodFailed || got != test.want {
+				t.Errorf("phase %s, container %q, want Failed and %q", status.Phase, got, test.want)
+			}
+			if test.eviction != nil && status.Reason != test.eviction.Reason {
+				t.Errorf("reason %q, want %q", status.Reason, test.eviction.Reason)
+			}
+		})
 	}
 }
 

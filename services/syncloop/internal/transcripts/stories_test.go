@@ -170,6 +170,23 @@ func TestKilledInTheMiddleOfATermination(t *testing.T) {
 	})
 }
 
+func TestDeletedWhilePending(t *testing.T) {
+	tell(t, "deleted-while-pending", "A pod is deleted while its image is pulled", func(s *story) {
+		job := pod("job", "job-a", "shop:1")
+		job.Spec.RestartPolicy = v1.RestartPolicyNever
+		s.note("syncloop starts, with one pod in the only source. Its image is not on the node.")
+		s.source("file", true)
+		s.add(configv1.Op_OP_ADD, job)
+		s.start()
+		s.pass(time.Second)
+		s.note("The pod is deleted. No container of it has run, and none will: it has failed, which a controller waits for.")
+		s.add(configv1.Op_OP_DELETE, deleted(job, 30))
+		s.pass(10 * time.Second)
+		s.remove(job)
+		s.pass(10 * time.Second)
+	})
+}
+
 func TestKilledInAPreStopHook(t *testing.T) {
 	tell(t, "killed-in-a-prestop-hook", "syncloop is killed while a preStop hook runs", func(s *story) {
 		web := pod("web", "web-a", "web:1")

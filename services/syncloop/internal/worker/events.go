@@ -13,7 +13,6 @@ const (
 	eventFailedSync    = "FailedSync"
 	eventFailedKill    = "FailedKillPod"
 	eventExceededGrace = "ExceededGracePeriod"
-	eventNoNetwork     = "NetworkNotReady" // also the status.reason of a pod that waits for it
 )
 
 // Events is told what cannot be done for pods; *podevents.Recorder keeps it.

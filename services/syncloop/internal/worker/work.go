@@ -39,14 +39,6 @@ const (
 	delayJitter = 0.5
 	// keepExited is how many ended containers are kept for each name: the last one, for its logs and its exit code.
 	keepExited = 1
-	// reasonSandbox is the status.reason of a pod whose sandbox cannot be made: the kubelet's word in its event for it.
-	reasonSandbox = "FailedCreatePodSandBox"
-	// reasonCgroup is that of a pod whose cgroup cannot be made, as the kubelet's event has it.
-	reasonCgroup = "FailedCreatePodContainer"
-	// reasonVolumes is that of a pod whose volumes are not in place, as the kubelet's event has it.
-	reasonVolumes = "FailedMount"
-	// reasonUnsupported is that of a pod that asks for something that this version cannot give it: none is tried to be made.
-	reasonUnsupported = "UnsupportedPodSpec"
 )
 
 // outcome is what a piece of work came to.
@@ -85,8 +77,8 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 		return outcome{input: InputFinished}
 	}
 	if err := w.networkFor(observed); err != nil {
-		w.warn(ctx, eventNoNetwork, err.Error())
-		cfg.Statuses.SetReasons(w.uid, nil, podstatus.Reason{Reason: eventNoNetwork, Message: err.Error()})
+		w.warn(ctx, podstatus.ReasonNoNetwork, err.Error())
+		cfg.Statuses.SetReasons(w.uid, nil, podstatus.Reason{Reason: podstatus.ReasonNoNetwork, Message: err.Error()})
 		return w.failed(ctx, span, err, transientDelay)
 	}
 	result, err := cfg.Runtime.SyncPod(ctx, w.pod, observed)
@@ -96,15 +88,15 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	if err == nil || result.Reasons != nil || result.SandboxError != nil {
 		var whole podstatus.Reason
 		if result.SandboxError != nil {
-			whole = podstatus.Reason{Reason: reasonSandbox, Message: result.SandboxError.Error()}
+			whole = podstatus.Reason{Reason: podstatus.ReasonSandbox, Message: result.SandboxError.Error()}
 			if errors.As(result.SandboxError, new(*podruntime.UnsupportedError)) {
-				whole.Reason = reasonUnsupported
+				whole.Reason = podstatus.ReasonUnsupported
 			}
 			if errors.As(result.SandboxError, new(*podruntime.CgroupError)) {
-				whole.Reason = reasonCgroup
+				whole.Reason = podstatus.ReasonCgroup
 			}
 			if errors.As(result.SandboxError, new(*volumes.NotReadyError)) {
-				whole.Reason = reasonVolumes
+				whole.Reason = podstatus.ReasonVolumes
 			}
 		}
 		cfg.Statuses.SetReasons(w.uid, result.Reasons, whole)
