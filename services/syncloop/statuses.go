@@ -39,8 +39,10 @@ func statusesOf(e *engine, tel *telemetry.Telemetry) (*statuses, error) {
 	})
 	mirrors := mirrorpods.New(mirrorpods.Config{
 		NodeName: e.cfg.NodeName, API: mirrorpods.FromAPIServer(client.Core), Statuses: manager, Events: e.events,
-		Ending: func(name types.NamespacedName) bool { return e.pool.HasName(name) },
-		Clock:  clock.RealClock{}, Logger: tel.Logger, Metrics: e.counts,
+		Ending: func(name types.NamespacedName, but types.UID) bool {
+			return e.pool.OtherHas(name, but) || e.store.OtherRuns(name, but)
+		},
+		Clock: clock.RealClock{}, Logger: tel.Logger, Metrics: e.counts,
 	})
 	enginemetrics.CollectStatuses(e.metrics.Registry, manager.Unsent, mirrors.Len)
 	return &statuses{client: client, manager: manager, mirrors: mirrors}, nil

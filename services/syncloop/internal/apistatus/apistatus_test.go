@@ -336,7 +336,7 @@ func TestAStaticPodIsWrittenToItsMirror(t *testing.T) {
 		mirror.UID, mirror.Generation = "mirror", 4
 		r.SetMirror(static.UID, r.api.put(mirror))
 		synctest.Wait()
-		if got := r.api.get("static").Status; got.Phase != v1.PodRunning || got.ObservedGeneration != 4 {
+		if got := r.api.get("static").Status; got.Phase != v1.PodRunning || got.ObservedGeneration != 0 {
 			t.Errorf("the mirror has %+v", got)
 		}
 		// It is deleted by somebody, and another one made.

@@ -80,7 +80,7 @@ func (m *Manager) next(uid types.UID) (*task, error) {
 	t := &task{object: *r.object, version: r.version, report: r.report, traced: r.failures < tracedTries}
 	has, computed := &r.object.status, r.report.Status
 	if r.report.Static {
-		computed = ofMirror(computed, r.object.generation)
+		computed = ofMirror(computed)
 		has = ofAnotherLife(has, computed.Phase)
 	}
 	t.status = Merge(has, computed, r.report.MayRun)
@@ -112,12 +112,13 @@ func (r *record) triesAtOnce(patch []byte) bool {
 	return complaint == ignored || complaint == refused && patch != nil && !bytes.Equal(patch, r.left)
 }
 
-// ofMirror returns the status of a static pod as that of its mirror pod, which has a generation of its own.
-func ofMirror(status v1.PodStatus, generation int64) v1.PodStatus {
-	status.ObservedGeneration = generation
+// ofMirror returns the status of a static pod as that of its mirror pod. A static pod has no generation, and that of its mirror pod
+// is none that the node has observed.
+func ofMirror(status v1.PodStatus) v1.PodStatus {
+	status.ObservedGeneration = 0
 	conditions := make([]v1.PodCondition, len(status.Conditions))
 	for i, c := range status.Conditions {
-		c.ObservedGeneration = generation
+		c.ObservedGeneration = 0
 		conditions[i] = c
 	}
 	status.Conditions = conditions

@@ -75,7 +75,7 @@ func newNode(t *testing.T, name string) *node {
 	n := &node{t: t, c: c, name: name, statuses: map[types.UID]types.UID{}}
 	n.Manager = mirrorpods.New(mirrorpods.Config{
 		NodeName: name, API: mirrorpods.FromAPIServer(client.Core), Statuses: n, Events: n, Clock: clock.RealClock{}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Ending: func(types.NamespacedName) bool {
+		Ending: func(types.NamespacedName, types.UID) bool {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			return n.ending
@@ -198,11 +198,23 @@ func TestTheLifeOfAMirrorPod(t *testing.T) {
 	}
 	third := n.mirror(static, second.UID)
 
-	// The static pod is replaced by one that is another.
+	// The static pod is replaced by one that is another. Its mirror pod stays until it has ended.
+	n.mu.Lock()
+	n.ending = true
+	n.mu.Unlock()
 	changed := n.static("web", "default", "hash-2")
 	changed.Spec.Containers[0].Image = "i:2"
 	n.Unwant(static.UID)
 	n.Want(changed)
+	beside := n.static("beside", "default", "hash-2b")
+	n.Want(beside)
+	n.mirror(beside, "")
+	if now := n.get("default", "web"); now == nil || now.UID != third.UID || now.DeletionTimestamp != nil {
+		t.Errorf("while the static pod ends, its mirror pod is %+v", now)
+	}
+	n.mu.Lock()
+	n.ending = false
+	n.mu.Unlock()
 	fourth := n.mirror(changed, third.UID)
 	if fourth.Spec.Containers[0].Image != "i:2" {
 		t.Errorf("the mirror pod has the image %q", fourth.Spec.Containers[0].Image)

@@ -29,7 +29,8 @@ type facts struct {
 	static, mirror *v1.Pod
 	// node is the UID of the Node; empty while the API server does not have it.
 	node types.UID
-	// known is true when every mirror pod is known, complete when every static pod is, ending while what ran by the name is not gone.
+	// known is true when every mirror pod is known, complete when every static pod is, ending while another pod than static that ran
+	// by the name is not gone.
 	known, complete, ending bool
 }
 
@@ -44,6 +45,8 @@ func decide(f facts) action {
 		return keep
 	case f.mirror == nil && f.node != "":
 		return create
+	case f.mirror != nil && !mirrors(f.mirror, f.static) && f.ending:
+		return keep // the pod that it is of still runs, and the next one waits for its end
 	case f.mirror != nil && (f.mirror.DeletionTimestamp != nil || !mirrors(f.mirror, f.static) || ownedByAnother(f.mirror, f.node)):
 		return remove
 	}

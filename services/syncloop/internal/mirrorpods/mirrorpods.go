@@ -51,8 +51,9 @@ type Config struct {
 	// API makes the requests; see FromAPIServer.
 	API      API
 	Statuses Statuses
-	// Ending tells whether a pod of a name, which no source names any more, is not gone yet. Its mirror pod shows how it ends.
-	Ending func(name types.NamespacedName) bool
+	// Ending tells whether another pod of a name than the one with a UID is not gone yet. No source names it any more, and its
+	// mirror pod stays until it has ended.
+	Ending func(name types.NamespacedName, but types.UID) bool
 	Events Events
 	Clock  clock.WithTicker
 	Logger *slog.Logger

@@ -70,7 +70,7 @@ func (a apiServer) Delete(ctx context.Context, name types.NamespacedName, uid ty
 
 // settle does what is to be done for a name now, and says of its static pod which mirror pod it has.
 func (m *Manager) settle(ctx context.Context, name types.NamespacedName) {
-	ending := m.cfg.Ending(name)
+	ending := m.cfg.Ending(name, m.staticOf(name))
 	todo, f := m.next(name, ending)
 	if todo == keep {
 		return
@@ -88,6 +88,16 @@ func (m *Manager) settle(ctx context.Context, name types.NamespacedName) {
 		return
 	}
 	m.removed(ctx, name, f, m.cfg.API.Delete(asking, name, f.mirror.UID))
+}
+
+// staticOf returns the UID of the static pod that has a name; empty for none.
+func (m *Manager) staticOf(name types.NamespacedName) types.UID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r := m.names[name]; r != nil && len(r.pods) > 0 {
+		return r.pods[0].UID
+	}
+	return ""
 }
 
 // next decides about a name.

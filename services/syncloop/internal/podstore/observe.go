@@ -11,6 +11,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	seen "github.com/quartet-node/quartet/services/syncloop/internal/observed"
 )
 
 // Observed implements worker.Statuses.
@@ -50,6 +51,21 @@ func (s *Store) observe(uid types.UID, status *lifecyclev1.PodStatus, messages m
 	}
 	s.observed[uid] = status
 	s.compute(uid, false)
+}
+
+// OtherRuns tells whether another pod than the one with a UID runs by a full name. While not all that runs is known, one may.
+func (s *Store) OtherRuns(name types.NamespacedName, uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.open {
+		return true
+	}
+	for other, status := range s.observed {
+		if other != uid && status.GetName() == name.Name && status.GetNamespace() == name.Namespace && seen.AnyAlive(status) {
+			return true
+		}
+	}
+	return false
 }
 
 // isNews tells whether a status says more than the one that is known: it was observed later, or says of the same observation

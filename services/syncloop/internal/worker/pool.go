@@ -268,12 +268,12 @@ func (p *Pool) Has(uid types.UID) bool {
 	return false
 }
 
-// HasName tells whether a pod of a full name has a worker.
-func (p *Pool) HasName(name types.NamespacedName) bool {
+// OtherHas tells whether another pod than the one with a UID has a full name, or an earlier life of it that is ending.
+func (p *Pool) OtherHas(name types.NamespacedName, uid types.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, has := p.names[name]
-	return has
+	holder, has := p.names[name]
+	return has && (holder != uid || p.workers[holder].leaving())
 }
 
 // Ending tells whether a pod is being ended, or is about to be: its worker has stopped to sync it.
