@@ -49,6 +49,8 @@ const (
 	// RecursiveReadOnly has the places among the container's volumeMounts, from 0, of those that are recursively read-only, with commas
 	// between them.
 	RecursiveReadOnly = "quartet.dev/recursive-read-only"
+	// Resources are the requests and limits that the container was made with, in JSON.
+	Resources = "quartet.dev/resources"
 	// InitContainer is "true" on a container that the pod's start waits for to end. How it ends well is part of that start.
 	InitContainer = "quartet.dev/init-container"
 	// TerminationMessagePath is the file in the container that its last words are read from.
@@ -97,7 +99,7 @@ func Sandbox(pod *v1.Pod, traceparent string) (labels, annotations map[string]st
 }
 
 // Container returns the labels and annotations of a container of a pod. An empty traceparent leaves its annotation out.
-// It fails only when a hook or the ports cannot be written as JSON.
+// It fails only when a hook, the resources or the ports cannot be written as JSON.
 func Container(pod *v1.Pod, c *v1.Container, restart Restart, traceparent string) (labels, annotations map[string]string, err error) {
 	labels = podLabels(pod)
 	labels[ContainerName] = c.Name
@@ -128,6 +130,9 @@ func Container(pod *v1.Pod, c *v1.Container, restart Restart, traceparent string
 		if err := putJSON(annotations, PreStopHandler, c.Lifecycle.PreStop); err != nil {
 			return nil, nil, fmt.Errorf("container %q: %w", c.Name, err)
 		}
+	}
+	if err := putJSON(annotations, Resources, v1.ResourceRequirements{Requests: c.Resources.Requests, Limits: c.Resources.Limits}); err != nil {
+		return nil, nil, fmt.Errorf("container %q: %w", c.Name, err)
 	}
 	if len(c.Ports) > 0 {
 		if err := putJSON(annotations, ContainerPorts, c.Ports); err != nil {
@@ -169,6 +174,15 @@ func RestartOf(annotations map[string]string, attempt uint32) Restart {
 		r.Step = n
 	}
 	return r
+}
+
+// ResourcesOf reads the requests and limits that a container was made with from its annotations; ok is false when they do not say.
+func ResourcesOf(annotations map[string]string) (resources v1.ResourceRequirements, ok bool) {
+	text, ok := annotations[Resources]
+	if !ok || json.Unmarshal([]byte(text), &resources) != nil {
+		return v1.ResourceRequirements{}, false
+	}
+	return resources, true
 }
 
 // Recovered is what a container's annotations say about the spec that it was made from.

@@ -68,6 +68,35 @@ func TestContainerIsRecoveredFromItsAnnotations(t *testing.T) {
 	}
 }
 
+func TestTheResourcesThatAContainerWasMadeWithAreRecovered(t *testing.T) {
+	c := &v1.Container{Name: "app", Image: "i:1", Resources: v1.ResourceRequirements{
+		Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("0.5"), v1.ResourceMemory: resource.MustParse("1024Mi")},
+		Limits:   v1.ResourceList{v1.ResourceMemory: resource.MustParse("2Gi")},
+		Claims:   []v1.ResourceClaim{{Name: "gpu"}},
+	}}
+	_, annotations, err := podlabels.Container(testPod(), c, podlabels.Restart{}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, ok := podlabels.ResourcesOf(annotations)
+	if !ok || !got.Requests.Cpu().Equal(resource.MustParse("500m")) || !got.Limits.Memory().Equal(resource.MustParse("2Gi")) || len(got.Claims) > 0 {
+		t.Errorf("got %+v, %v", got, ok)
+	}
+	// A container with the resources that were recovered is the same one.
+	c.Resources.Requests, c.Resources.Limits = got.Requests, got.Limits
+	if podlabels.Changed(c, annotations) {
+		t.Error("the container counts as changed")
+	}
+	for _, text := range []string{"", "{"} {
+		if _, ok := podlabels.ResourcesOf(map[string]string{podlabels.Resources: text}); ok {
+			t.Errorf("%q says something", text)
+		}
+	}
+	if _, ok := podlabels.ResourcesOf(nil); ok {
+		t.Error("no annotation says something")
+	}
+}
+
 func TestRecoverNamesWhatItCannotRead(t *testing.T) {
 	got, err := podlabels.Recover(map[string]string{
 		podlabels.PreStopHandler: "{", podlabels.PodTerminationGracePeriod: "x", podlabels.TerminationMessagePath: "/m",

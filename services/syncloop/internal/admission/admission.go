@@ -83,6 +83,9 @@ func Check(r Request) *Refusal {
 	return short
 }
 
+// CheckResize returns why a pod that runs cannot have the resources that it asks for now; nil when it can.
+func CheckResize(r Request) *Refusal { return resources(r) }
+
 func predicate(reason, message string) *Refusal {
 	return &Refusal{Reason: reason, Message: fmt.Sprintf(predicateMessage, reason, message)}
 }

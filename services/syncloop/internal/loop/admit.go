@@ -120,7 +120,7 @@ func (l *Loop) active(without types.UID) []*v1.Pod {
 			continue
 		}
 		if phase := l.cfg.Store.Phase(uid); phase != v1.PodSucceeded && phase != v1.PodFailed {
-			pods = append(pods, d.pod)
+			pods = append(pods, l.asItIs(uid, d))
 		}
 	}
 	return pods

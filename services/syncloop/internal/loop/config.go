@@ -134,19 +134,23 @@ func (l *Loop) want(d *Desired) {
 	if known == nil {
 		op = podset.Compare(nil, d.Pod)
 	} else {
-		op = podset.Compare(known.pod, d.Pod)
+		op = podset.Compare(known.wanted, d.Pod)
 		known.missing = false
 	}
 	if op == podset.None && known.source == d.Source {
 		return
 	}
-	next := &desiredPod{pod: d.Pod, source: d.Source, traceparent: d.Traceparent}
+	next := &desiredPod{pod: d.Pod, wanted: d.Pod, source: d.Source, traceparent: d.Traceparent}
 	if known != nil {
 		next.admitted, next.refused, next.behind = known.admitted, known.refused, known.behind
+		next.allocated, next.resize = known.allocated, known.resize
+	}
+	if next.allocated { // it is decided later whether it has others
+		next.pod = withResources(d.Pod, resourcesOf(known.pod))
 	}
 	l.desired[uid] = next
 	l.mirror(d)
-	l.cfg.Store.SetPod(d.Pod, d.Source, d.Traceparent)
+	l.cfg.Store.SetPod(next.pod, d.Source, d.Traceparent)
 	if op == podset.Reconcile && l.cfg.Workers.Has(uid) {
 		next.traceparent = known.traceparent
 		return // the API server has another status: nothing that a worker has to do with, and mostly what it was told from here
@@ -172,6 +176,9 @@ func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	}
 	if end == nil && (!l.clearName(d.pod) || !l.admit(telemetry.WithTraceparent(context.Background(), traceparent), uid, d)) {
 		return // housekeeping comes back to one that is not refused
+	}
+	if end == nil {
+		l.allocate(uid, d)
 	}
 	if seen := metrics.Seen(d.pod); end == nil && !seen.IsZero() && !l.cfg.Workers.Has(uid) && l.cfg.Store.IsNew(uid) {
 		l.cfg.Metrics.Passed(metrics.PhaseDispatch, l.cfg.Clock.Since(seen))

@@ -31,6 +31,7 @@ func (l *Loop) housekeep() {
 	l.cfg.Workers.Tidy()
 	if l.isOpen() {
 		l.startUnknown()
+		l.retryResizes()
 		l.endOverdue()
 		if l.allReady() {
 			l.endOrphans()

@@ -36,6 +36,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
@@ -190,13 +191,18 @@ type Loop struct {
 
 // desiredPod is a pod that a source names.
 type desiredPod struct {
-	pod    *v1.Pod
-	source string
+	// pod is the pod as it is worked on, and wanted as its source names it: it may ask for resources that the node has no room for.
+	pod, wanted *v1.Pod
+	source      string
 	// missing is true when a fresh snapshot of configmux does not have the pod. It is removed when its source has spoken.
 	missing     bool
 	traceparent string
 	// admitted is true once the pod was let in, refused once it was not. Neither is taken back.
 	admitted, refused bool
+	// allocated is true once it was decided which resources the pod has. Resize is why it does not have those that its source names;
+	// empty when it has.
+	allocated bool
+	resize    podstatus.Reason
 	// behind are the pods that were ended so that this one, a critical one, can be let in; it waits until nothing of them runs.
 	behind []types.UID
 }

@@ -31,6 +31,7 @@ const reasonNotInspected = "InspectionFailed"
 // owned are the conditions that are computed here; others (readiness gates, DisruptionTarget) are kept as they are.
 var owned = []v1.PodConditionType{
 	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled, v1.AllContainersRestarting,
+	v1.PodResizePending,
 }
 
 // Owns tells whether a condition is one that this node says of its pods, and nobody else. That a pod is disrupted anybody may say.
@@ -62,6 +63,9 @@ func (g *generation) conditions(out v1.PodStatus) []v1.PodCondition {
 	}
 	if decide.MayBeginAgain(g.pod) {
 		own = append(own, g.beginsAgain())
+	}
+	if g.in.Resize.Reason != "" && !g.in.Terminal {
+		own = append(own, v1.PodCondition{Type: v1.PodResizePending, Status: v1.ConditionTrue, Reason: g.in.Resize.Reason, Message: g.in.Resize.Message})
 	}
 	for _, c := range own {
 		c.ObservedGeneration = g.pod.Generation

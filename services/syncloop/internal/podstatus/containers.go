@@ -150,10 +150,19 @@ func (g *generation) blank(c *v1.Container) *v1.ContainerStatus {
 	made := observed.Latest(g.status, c.Name)
 	status := &v1.ContainerStatus{Name: c.Name, Image: c.Image, VolumeMounts: volumeMounts(c, made)}
 	if made != nil {
-		status.Resources = c.Resources.DeepCopy()
+		status.Resources = resourcesOf(c, made)
 		status.AllocatedResources = c.Resources.Requests.DeepCopy()
 	}
 	return status
+}
+
+// resourcesOf are the resources of a container: those that it was made with while it runs, and otherwise those that it is to have.
+func resourcesOf(c *v1.Container, made *lifecyclev1.Container) *v1.ResourceRequirements {
+	resources := c.Resources.DeepCopy()
+	if has, ok := podlabels.ResourcesOf(made.GetAnnotations()); ok && observed.Running(made) {
+		resources.Requests, resources.Limits = has.Requests, has.Limits
+	}
+	return resources
 }
 
 // withoutRecord makes the status of a container that the runtime knows nothing of: it was not made yet, or its record is

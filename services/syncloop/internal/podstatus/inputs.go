@@ -48,6 +48,8 @@ type Inputs struct {
 	// Reason and Message are of the pod as a whole, when something holds it up that is not about one container, for
 	// example a volume that cannot be mounted. They do not count for a pod that has ended: it keeps those of Previous.
 	Reason, Message string
+	// Resize is why the pod does not have the resources that its source names; empty when it has.
+	Resize Reason
 }
 
 // The reasons of a pod that something holds up which is not about one container. A kubelet has them in its events only.

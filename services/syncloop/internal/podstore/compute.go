@@ -32,6 +32,7 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	in := podstatus.Inputs{
 		Now: s.cfg.Clock.Now(), Reasons: e.reasons, Previous: e.previous(), RuntimeName: s.runtimeName, HostIPs: s.cfg.HostIPs,
 		Messages: e.messages, Terminal: e.state >= worker.Terminated, Reason: e.whole.Reason, Message: e.whole.Message,
+		Resize: e.resize,
 	}
 	if s.cfg.Probes != nil {
 		in.Readiness, in.Started, in.ProbedSince, in.Unhealthy = s.cfg.Probes.Ready, s.cfg.Probes.Started, s.cfg.Probes.Since, s.cfg.Probes.Unhealthy

@@ -115,6 +115,8 @@ type entry struct {
 	whole    podstatus.Reason
 	wholeIn  string
 	messages map[string]string
+	// resize is why the pod does not have the resources that its source names; empty when it has.
+	resize   podstatus.Reason
 	eviction *Eviction
 	status   v1.PodStatus
 	// readyTold is true when the trace of the container's start has been told that the pod is ready.
@@ -220,6 +222,16 @@ func (s *Store) SetReasons(uid types.UID, reasons map[string]podstatus.Reason, w
 	defer s.mu.Unlock()
 	if e := s.entries[uid]; e != nil {
 		e.reasons, e.whole, e.wholeIn = reasons, whole, seen.Sandbox(s.observed[uid]).GetId()
+		s.compute(uid, false)
+	}
+}
+
+// SetResize says why a pod does not have the resources that its source names; empty when it has.
+func (s *Store) SetResize(uid types.UID, pending podstatus.Reason) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil {
+		e.resize = pending
 		s.compute(uid, false)
 	}
 }

@@ -302,6 +302,34 @@ func TestRefused(t *testing.T) {
 	})
 }
 
+func TestResize(t *testing.T) {
+	tell(t, "resize", "A pod that runs asks for more than the node has left", func(s *story) {
+		s.note("The node has 2 CPUs for pods, of which two pods have 1500m.")
+		s.node("2")
+		web, shop := wants(pod("web", "web-a", "web:1"), "500m", 0), wants(pod("shop", "shop-a", "web:2"), "1", 10)
+		s.add(configv1.Op_OP_ADD, web)
+		s.add(configv1.Op_OP_ADD, shop)
+		s.source("file", true)
+		s.start()
+		s.ready("web-a")
+		s.ready("shop-a")
+		s.note("One asks for 1500m. There is no room for that, and it goes on as it is. It is asked anew every 2 s.")
+		s.add(configv1.Op_OP_UPDATE, wants(pod("web", "web-a", "web:1"), "1500m", 0))
+		s.pass(5 * time.Second)
+		s.note("syncloop is killed. The next one knows what the container was made with from the runtime.")
+		s.kill()
+		s.pass(time.Second)
+		s.start()
+		s.pass(10 * time.Second)
+		s.note("The other pod goes, and there is room: the container is restarted with what it asks for.")
+		s.remove(shop)
+		s.pass(10 * time.Second)
+		s.note("It asks for less, which is always possible.")
+		s.add(configv1.Op_OP_UPDATE, wants(pod("web", "web-a", "web:1"), "100m", 0))
+		s.pass(5 * time.Second)
+	})
+}
+
 // wants is a pod that asks for CPUs, and was created so many seconds after the first one.
 func wants(pod *v1.Pod, cpus string, later int64) *v1.Pod {
 	pod.CreationTimestamp = metav1.Unix(946_684_800+later, 0)

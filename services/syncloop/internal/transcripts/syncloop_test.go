@@ -205,6 +205,9 @@ func statusOf(pod *v1.Pod, told *enginev1.Pod) string {
 		if c.Type == v1.PodReady && c.Status == v1.ConditionTrue {
 			words = append(words, "ready")
 		}
+		if c.Type == v1.PodResizePending {
+			words = append(words, "resize "+c.Reason+" ("+c.Message+")")
+		}
 	}
 	for _, c := range pod.Status.ContainerStatuses {
 		text := c.Name
