@@ -157,10 +157,11 @@ func (h *Heart) beat() {
 	})
 	h.report(state.Node)
 	h.previous = state
-	h.cfg.Publish(state)
+	// The stamp comes first: whoever has this Node from the stream finds Overdue satisfied.
 	h.mu.Lock()
 	h.lastBeat = h.cfg.Clock.Now()
 	h.mu.Unlock()
+	h.cfg.Publish(state)
 	h.cfg.Metrics.beat(state, h.cfg.Clock.Now(), h.cfg.Clock.Since(began))
 	h.save(state)
 }

@@ -395,6 +395,29 @@ func TestReadingThatFailsIsInTheNode(t *testing.T) {
 	}
 }
 
+// A subscriber may ask for the health as soon as it has the first Node.
+func TestNotOverdueOnceTheFirstNodeIsPublished(t *testing.T) {
+	r := newRig(t)
+	r.servePLEG()
+	var heart *Heart
+	made, overdue := make(chan struct{}), make(chan error, 1)
+	publish := r.cfg.Publish
+	r.cfg.Publish = func(state nodeobject.State) {
+		<-made
+		select {
+		case overdue <- heart.Overdue():
+		default: // only the first Node counts
+		}
+		publish(state)
+	}
+	heart = r.start()
+	close(made)
+	r.until("the first Node", func(_ v1.NodeCondition, n int) bool { return n == 1 })
+	if err := <-overdue; err != nil {
+		t.Errorf("overdue while the first Node is published: %v", err)
+	}
+}
+
 func TestOverdueWhenTheReadingHangs(t *testing.T) {
 	r := newRig(t)
 	r.servePLEG()
