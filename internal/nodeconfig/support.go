@@ -9,6 +9,8 @@ import (
 // supported has the fields that some service acts on.
 var supported = []string{
 	"apiVersion", "kind",
+	// all four
+	"tracing",
 	// syncloop and nodestatus, of events
 	"eventBurst", "eventRecordQPS",
 	// configmux and nodestatus, of the API server

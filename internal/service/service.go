@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -61,7 +62,7 @@ func start(ctx context.Context, name nodeconfig.Service, args []string, stdout i
 		return err
 	}
 	tel, err := telemetry.Setup(ctx, telemetry.Config{
-		Service: string(name), Version: buildinfo.Version(), Node: cfg.NodeName, Verbosity: cfg.Verbosity,
+		Service: string(name), Version: buildinfo.Version(), Node: cfg.NodeName, Verbosity: cfg.Verbosity, Export: exportOf(cfg),
 	})
 	if err != nil {
 		return err
@@ -74,4 +75,15 @@ func start(ctx context.Context, name nodeconfig.Service, args []string, stdout i
 		}
 	}()
 	return run(ctx, cfg, tel)
+}
+
+// exportOf returns where the configuration sends traces; nil for nowhere.
+func exportOf(cfg nodeconfig.Config) *telemetry.Export {
+	tracing := cfg.Kubelet.Tracing
+	if tracing == nil {
+		return nil
+	}
+	return &telemetry.Export{
+		Endpoint: ptr.Deref(tracing.Endpoint, nodeconfig.DefaultTracingEndpoint), SampledPerMillion: ptr.Deref(tracing.SamplingRatePerMillion, 0),
+	}
 }

@@ -9,6 +9,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,6 +50,16 @@ type Config struct {
 	Verbosity int
 	// Output gets the log lines; the standard error stream when nil.
 	Output io.Writer
+	// Export is where traces go when no OTEL variable says so; nil for nowhere.
+	Export *Export
+}
+
+// Export is the tracing section of a KubeletConfiguration. Each of its fields counts only where OpenTelemetry's variables are silent.
+type Export struct {
+	// Endpoint is the OTLP receiver as gRPC names it, for example "localhost:4317". The connection has no TLS.
+	Endpoint string
+	// SampledPerMillion is how many of a million traces that this process begins are kept. The decision of a caller wins.
+	SampledPerMillion int32
 }
 
 // Telemetry is what a process logs and traces with.
@@ -61,8 +72,8 @@ type Telemetry struct {
 }
 
 // Setup makes the telemetry of a process. Spans are sent by OTLP over gRPC when OTEL_EXPORTER_OTLP_ENDPOINT or
-// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set; the standard OTEL variables say how, and which traces are kept. It does not
-// wait for the endpoint, which may come and go. It fails when the variables cannot be understood.
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set, or cfg.Export is; the standard OTEL variables say how, and which traces are kept. It
+// does not wait for the endpoint, which may come and go. It fails when the variables cannot be understood.
 func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	level := slog.LevelInfo
 	if cfg.Verbosity >= 4 {
@@ -79,8 +90,8 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	otel.SetTextMapPropagator(propagation.TraceContext{})
 
 	t := &Telemetry{Logger: logger, Tracer: Off(), shutdown: func(context.Context) error { return nil }}
-	endpoint := endpointFromEnv()
-	if endpoint == "" {
+	to := destinationOf(cfg.Export)
+	if to.endpoint == "" {
 		otel.SetTracerProvider(noop.NewTracerProvider())
 		return t, nil
 	}
@@ -90,12 +101,13 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	}
 	// gRPC would ask the name servers for settings of the receiver first, and a machine that cannot reach any would wait ten
 	// seconds for that: longer than a batch of spans has.
-	otlp, err := otlptracegrpc.New(ctx, otlptracegrpc.WithDialOption(grpc.WithDisableServiceConfig()))
+	otlp, err := otlptracegrpc.New(ctx, append(to.client, otlptracegrpc.WithDialOption(grpc.WithDisableServiceConfig()))...)
 	if err != nil {
-		return nil, fmt.Errorf("make the OTLP trace exporter from the OTEL_EXPORTER_OTLP_* variables: %w", err)
+		return nil, fmt.Errorf("make the OTLP trace exporter from the OTEL_EXPORTER_OTLP_* variables and the configured endpoint: %w", err)
 	}
-	exporter := newExporter(otlp, endpoint, logger, time.Now)
-	provider := sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithSpanProcessor(dropIdle{sdktrace.NewBatchSpanProcessor(exporter)}))
+	exporter := newExporter(otlp, to.endpoint, logger, time.Now)
+	provider := sdktrace.NewTracerProvider(append(to.provider,
+		sdktrace.WithResource(res), sdktrace.WithSpanProcessor(dropIdle{sdktrace.NewBatchSpanProcessor(exporter)}))...)
 	otel.SetTracerProvider(provider)
 	t.Tracer = provider.Tracer(scope)
 	t.shutdown = func(ctx context.Context) error {
@@ -130,15 +142,36 @@ func Tracing() bool {
 	return !off
 }
 
-// endpointFromEnv returns where traces go; empty when they go nowhere.
-func endpointFromEnv() string {
+// destination is where traces go, and which of them.
+type destination struct {
+	// endpoint names the receiver; empty for none.
+	endpoint string
+	client   []otlptracegrpc.Option
+	provider []sdktrace.TracerProviderOption
+}
+
+// samplingScale is what SampledPerMillion is counted in.
+const samplingScale = 1_000_000
+
+// destinationOf returns where traces go. OpenTelemetry's variables win over the configuration, one by one.
+func destinationOf(configured *Export) destination {
+	var d destination
 	if os.Getenv("OTEL_SDK_DISABLED") == "true" || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
-		return ""
+		return d
 	}
-	if endpoint := os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"); endpoint != "" {
-		return endpoint
+	d.endpoint = cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
+	if configured == nil {
+		return d
 	}
-	return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT")
+	if d.endpoint == "" {
+		d.endpoint = configured.Endpoint
+		d.client = append(d.client, otlptracegrpc.WithEndpoint(configured.Endpoint), otlptracegrpc.WithInsecure())
+	}
+	if os.Getenv("OTEL_TRACES_SAMPLER") == "" {
+		share := float64(configured.SampledPerMillion) / samplingScale
+		d.provider = append(d.provider, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(share))))
+	}
+	return d
 }
 
 // RouteLibraryLogs sends what Kubernetes' libraries and gRPC log to the logger. They keep their loggers in globals that are

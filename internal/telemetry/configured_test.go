@@ -1,0 +1,50 @@
+package telemetry_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/test/otlpsink"
+)
+
+// TestTheVariablesWinOverTheConfiguration begins ten traces, and ten that a caller has begun and keeps.
+func TestTheVariablesWinOverTheConfiguration(t *testing.T) {
+	const (
+		caller  = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+		nowhere = "127.0.0.1:1"
+		all     = 1_000_000
+	)
+	own, other := otlpsink.Start(t), otlpsink.Start(t)
+	address := strings.TrimPrefix(own.Endpoint(), "http://")
+	for name, tc := range map[string]struct {
+		export telemetry.Export
+		env    []string
+		// own and other are how many spans each receiver gets.
+		own, other int
+	}{
+		"configured":            {telemetry.Export{Endpoint: address, SampledPerMillion: all}, nil, 20, 0},
+		"callers' traces alone": {telemetry.Export{Endpoint: address}, nil, 10, 0},
+		"another endpoint":      {telemetry.Export{Endpoint: address, SampledPerMillion: all}, []string{"OTEL_EXPORTER_OTLP_ENDPOINT", other.Endpoint()}, 0, 20},
+		"another sampler":       {telemetry.Export{Endpoint: address}, []string{"OTEL_TRACES_SAMPLER", "always_on"}, 20, 0},
+		"turned off":            {telemetry.Export{Endpoint: nowhere, SampledPerMillion: all}, []string{"OTEL_SDK_DISABLED", "true"}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, beforeOther := len(own.Spans()), len(other.Spans())
+			tel := setUp(t, telemetry.Config{Service: "pleg", Export: &tc.export}, tc.env...)
+			for range 10 {
+				for _, parent := range []string{"", caller} {
+					_, span := tel.Tracer.Start(telemetry.WithTraceparent(context.Background(), parent), "work")
+					span.End()
+				}
+			}
+			if err := tel.Shutdown(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got, gotOther := len(own.Spans())-before, len(other.Spans())-beforeOther; got != tc.own || gotOther != tc.other {
+				t.Errorf("the configured receiver has %d spans and the variable's %d, want %d and %d", got, gotOther, tc.own, tc.other)
+			}
+		})
+	}
+}
