@@ -88,7 +88,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.connections.Transport = dated{next: c.connections.Transport, told: &c.told}
+	c.connections.Transport = dated{next: newTraced(c.connections.Transport), told: &c.told}
 	way.RateLimiter = limiter(way)
 	c.Core, err = c.group(way, v1.SchemeGroupVersion, v1.AddToScheme, authenticationv1.AddToScheme)
 	if err == nil {

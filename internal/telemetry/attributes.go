@@ -54,6 +54,9 @@ const (
 	AttrErrorType = semconv.ErrorTypeKey
 )
 
+// SpanWait is the name of a span in which something waited: see Wait.
+const SpanWait = "wait"
+
 // The attributes of spans that are Quartet's own.
 const (
 	// AttrSandboxID is the runtime's id of a sandbox.
@@ -81,6 +84,8 @@ const (
 	AttrReady = attribute.Key("quartet.ready")
 	// AttrGracePeriod is how long containers have to end by themselves, a number of seconds.
 	AttrGracePeriod = attribute.Key("quartet.grace_period")
+	// AttrWait is what a wait was for: a few words for people.
+	AttrWait = attribute.Key("quartet.wait")
 	// AttrHook is the name of a lifecycle hook: postStart or preStop.
 	AttrHook = attribute.Key("quartet.hook")
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"regexp"
+	"time"
 
 	otelcodes "go.opentelemetry.io/otel/codes"
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
@@ -89,6 +90,20 @@ func redact(text string) string {
 		text = text[:maxText] + "…"
 	}
 	return query.ReplaceAllString(credentials.ReplaceAllString(text, "${1}…@"), "${1}…")
+}
+
+// minWait is the shortest wait that is worth a span.
+const minWait = 5 * time.Millisecond
+
+// Wait records that something waited, as a span named "wait" below the span in ctx. The reason says for what, in a few words:
+// "turn", "main: CrashLoopBackOff". It records nothing for a wait of less than 5 ms, nor for one that belongs to no trace.
+func Wait(ctx context.Context, tracer trace.Tracer, about Subject, reason string, since, until time.Time) {
+	if until.Sub(since) < minWait || !trace.SpanContextFromContext(ctx).IsSampled() {
+		return
+	}
+	_, span := Start(ctx, tracer, SpanWait, about, trace.WithTimestamp(since))
+	span.SetAttributes(AttrWait.String(reason))
+	span.End(trace.WithTimestamp(until))
 }
 
 // Idle says of a root span that nothing came of it, so that it is not sent. Only a span without children may be idle.

@@ -15,6 +15,7 @@ import (
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
@@ -93,7 +94,7 @@ func TestTheNodeIsRegisteredWithItsCertificate(t *testing.T) {
 	const name = "registered"
 	cfg := member(t, name, c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes), "--node-labels", "disk=ssd")
 	nodes := client(t, cfg)
-	stop := background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	stop := background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	node := served(t, nodes, "synced", isSynced)
 	there := get(t, admin, name)
 	if node.UID == "" || node.UID != there.UID || !node.CreationTimestamp.Equal(&there.CreationTimestamp) {
@@ -124,7 +125,7 @@ func TestTheNodeIsRegisteredWithItsCertificate(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	if node := served(t, nodes, "synced", isSynced); node.UID != again.UID {
 		t.Errorf("after a restart it is the Node %s, before it was %s", node.UID, again.UID)
 	}
@@ -138,7 +139,7 @@ func TestTheNodeIsComputedWithoutTheAPIServer(t *testing.T) {
 	nodes := client(t, cfg)
 	servePeers(t, cfg)
 	c.APIServer.Kill(t)
-	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	served(t, nodes, "Ready and not synced", func(n *nodev1.Node, node *v1.Node) bool { return isAlone(n, node) && ready(node) })
 	waitsFor(t, nodes, "asking the API server of "+cfg.Kubeconfig)
 	c.APIServer.Start(t)
@@ -167,7 +168,7 @@ func TestACertificateOfAnotherNodeRegistersNothing(t *testing.T) {
 	c := shared.Cluster(t)
 	cfg := member(t, "mine", c.Kubeconfig(t, cluster.NodeUser("theirs"), cluster.Nodes))
 	nodes := client(t, cfg)
-	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	waitsFor(t, nodes, "a node's is system:node:mine in the group system:nodes")
 	served(t, nodes, "not synced", isAlone)
 }
@@ -175,7 +176,7 @@ func TestACertificateOfAnotherNodeRegistersNothing(t *testing.T) {
 func TestAKubeconfigThatCannotBeUsedEndsTheStart(t *testing.T) {
 	cfg := config(t)
 	cfg.Kubeconfig = filepath.Join(t.TempDir(), "none")
-	if err := run(t.Context(), cfg, quiet); err == nil || !strings.Contains(err.Error(), cfg.Kubeconfig) {
+	if err := run(t.Context(), cfg, quiet, telemetry.Off()); err == nil || !strings.Contains(err.Error(), cfg.Kubeconfig) {
 		t.Errorf("got %v, want the file in it", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/checkpoint"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 	"github.com/quartet-node/quartet/test/cluster"
@@ -53,7 +54,7 @@ func TestTheAPIServerIsToldWhatHappensToTheNode(t *testing.T) {
 	if err := checkpoint.Save(cfg.StateDir, nodeobject.State{Node: before}); err != nil {
 		t.Fatal(err)
 	}
-	stop := background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	stop := background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	start := []string{"NodeHasNoDiskPressure", "NodeHasSufficientMemory", "NodeHasSufficientPID", "NodeNotReady", "Rebooted", "Starting"}
 	events := told(t, admin, name, start...)
 	for _, e := range events {
@@ -85,7 +86,7 @@ func TestWhatHappensToAStandaloneNodeIsTold(t *testing.T) {
 	if err := checkpoint.Save(cfg.StateDir, nodeobject.State{Node: before}); err != nil {
 		t.Fatal(err)
 	}
-	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	c := client(t, cfg)
 	watch := func(token []byte) (next func() (*streamv1.Frame, *v1.Event)) {
 		t.Helper()

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
 // TestHealthNamesThePeerThatIsAway: each peer that goes shows in the health of its own name within seconds, and its return too.
@@ -44,7 +45,7 @@ func TestHealthNamesThePeerThatIsAway(t *testing.T) {
 		}
 		t.Fatalf("%s it waits for %q, want %q", when, names, want)
 	}
-	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	becomes("alone", "pleg", "syncloop")
 	stopPLEG, stopSyncLoop := servePLEG(t, cfg), serveSyncLoop(t, cfg)
 	becomes("with both")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
@@ -92,7 +93,7 @@ func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 	admin := c.Client(t)
 	const name = "beating"
 	cfg := quick(member(t, name, c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes)))
-	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	node := reported(t, admin, name, "is not ready", func(node *v1.Node) bool { return condition(node, v1.NodeReady).Status == v1.ConditionFalse })
 	lease := renewed(t, admin, name, "is owned by the Node", func(lease *coordinationv1.Lease) bool { return len(lease.OwnerReferences) == 1 })
 	if owner := lease.OwnerReferences[0]; owner.UID != node.UID || owner.Kind != "Node" || owner.Name != name || *lease.Spec.HolderIdentity != name || *lease.Spec.LeaseDurationSeconds != 8 {
@@ -147,7 +148,7 @@ func TestADeadConnectionIsNoticed(t *testing.T) {
 	proxy := c.Proxy(t)
 	cfg := quick(member(t, name, proxy.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes)))
 	servePeers(t, cfg)
-	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	reported(t, admin, name, "is ready", ready)
 	renewed(t, admin, name, "is there", func(*coordinationv1.Lease) bool { return true })
 	if proxy.Swallow() == 0 {
@@ -171,8 +172,8 @@ func TestTwoAgentsWithOneNameAreTold(t *testing.T) {
 	const name = "twins"
 	kubeconfig := c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes)
 	one, two := quick(member(t, name, kubeconfig)), quick(member(t, name, kubeconfig))
-	background(t, func(ctx context.Context) error { return run(ctx, one, quiet) })
-	stop := background(t, func(ctx context.Context) error { return run(ctx, two, quiet) })
+	background(t, func(ctx context.Context) error { return run(ctx, one, quiet, telemetry.Off()) })
+	stop := background(t, func(ctx context.Context) error { return run(ctx, two, quiet, telemetry.Off()) })
 	for _, cfg := range []nodeconfig.Config{one, two} {
 		waitsFor(t, client(t, cfg), "two machines have one node name")
 	}

@@ -55,19 +55,19 @@ func join(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, to 
 	node.reporter = report.New(report.Config{
 		Client: to.heartbeat.Core, Name: cfg.NodeName, Timeout: heartbeatTimeout(cfg), Broken: broken, Ready: started.Ready,
 		Period: cfg.Kubelet.NodeStatusUpdateFrequency.Duration, Frequency: cfg.Kubelet.NodeStatusReportFrequency.Duration,
-		Health: health, Clock: real, Logger: node.logger, Metrics: report.NewMetrics(registry),
+		Health: health, Clock: real, Logger: node.logger, Metrics: report.NewMetrics(registry), Tracer: node.tracer,
 	})
 	node.lease = lease.New(lease.Config{
 		Client: to.heartbeat.Coordination, Name: cfg.NodeName, Duration: leaseDuration(cfg), Broken: broken,
 		Taken: func() {
 			node.events.NodeWarning(ctx, "NodeNameInUse", "Another agent renews the lease of node "+cfg.NodeName+": two machines have one node name, or two agents run on this one")
 		},
-		Health: health, Clock: real, Logger: node.logger, Metrics: lease.NewMetrics(registry),
+		Health: health, Clock: real, Logger: node.logger, Metrics: lease.NewMetrics(registry), Tracer: node.tracer,
 	})
 	node.registrar = registration.New(registration.Config{
 		Client: to.cluster.Core, Name: cfg.NodeName, Register: *cfg.Kubelet.RegisterNode, Kubeconfig: cfg.Kubeconfig,
 		Changed: node.registered, Seen: node.reporter.Seen, Attempted: started.Attempted, Created: started.Created,
-		Health: health, Clock: real, Logger: node.logger,
+		Health: health, Clock: real, Logger: node.logger, Tracer: node.tracer,
 	})
 	for _, run := range []func(context.Context){node.registrar.Run, node.reporter.Run, node.lease.Run} {
 		group.Go(func() error {

@@ -13,6 +13,6 @@ import (
 
 func main() {
 	service.Main(nodeconfig.NodeStatus, func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error {
-		return run(ctx, cfg, tel.Logger)
+		return run(ctx, cfg, tel.Logger, tel.Tracer)
 	})
 }

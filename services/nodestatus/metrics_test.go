@@ -7,13 +7,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
 func TestMetricsAreServedAsDocumented(t *testing.T) {
 	cfg := config(t)
 	servePeers(t, cfg)
 	nodes := follow(t, client(t, cfg))
-	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	waitReady(t, nodes, v1.ConditionTrue)
 	served := metricstest.Scrape(cfg.MetricsListen)
 	metricstest.Documented(t, served, metricstest.EveryService, metricstest.ServedStreams, metricstest.NodeStatus)

@@ -3,6 +3,7 @@ package main
 import (
 	"log/slog"
 
+	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -23,6 +24,7 @@ type published struct {
 	lease    *lease.Keeper
 	events   *nodeEvents
 	logger   *slog.Logger
+	tracer   trace.Tracer
 }
 
 // computed takes a Node from the heart. It never waits.

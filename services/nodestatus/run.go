@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"k8s.io/utils/clock"
@@ -26,7 +27,7 @@ import (
 )
 
 // run serves the Node until ctx ends.
-func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger) (err error) {
+func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger, tracer trace.Tracer) (err error) {
 	cfg.LogUnsupported(logger)
 	held, err := statedir.Lock(cfg.StateDir, string(nodeconfig.NodeStatus))
 	if err != nil {
@@ -59,7 +60,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger) (err e
 	}
 	defer func() { err = errors.Join(err, syncloop.Close()) }()
 	to.pleg, to.syncloop = pleg, syncloop
-	return serve(ctx, cfg, settings, to, logger)
+	return serve(ctx, cfg, settings, to, logger, tracer)
 }
 
 // clients are those of everybody whom nodestatus asks.
@@ -72,14 +73,14 @@ type clients struct {
 }
 
 // serve runs the heart, the server that gives out what it computes, and what keeps the Node in the API server.
-func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Settings, to clients, logger *slog.Logger) error {
+func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Settings, to clients, logger *slog.Logger, tracer trace.Tracer) error {
 	previous, err := checkpoint.Load(cfg.StateDir, settings.Name)
 	if err != nil {
 		logger.Warn("starting without what was remembered of the node", telemetry.KeyError, err)
 	}
 	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.NodeStatus).Registry
 	registry.MustRegister(nodeInfo(settings.Name)...)
-	node := &published{logger: logger}
+	node := &published{logger: logger, tracer: tracer}
 	if node.events, err = nodeEventsOf(cfg, previous.Node, logger, registry); err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 		ReadNow:     func() (facts.Readings, error) { return facts.ReadNow(cfg.RootDir) },
 		Previous:    previous, Publish: node.computed, ShuttingDown: shutdowns.ShuttingDown,
 		Save:   func(state nodeobject.State) error { return checkpoint.Save(cfg.StateDir, state) },
-		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry),
+		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry), Tracer: tracer,
 	})
 	node.server = server.New(server.Config{
 		NodeName: settings.Name, Standalone: to.cluster == nil, Health: health, Overdue: heart.Overdue,

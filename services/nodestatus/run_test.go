@@ -25,6 +25,7 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
@@ -182,7 +183,7 @@ func waitReady(t *testing.T, nodes <-chan *nodev1.Node, want v1.ConditionStatus)
 func TestNodeIsServedAndBecomesReadyWithItsPeers(t *testing.T) {
 	cfg := config(t)
 	nodes := follow(t, client(t, cfg))
-	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	node := waitReady(t, nodes, v1.ConditionFalse)
 	if node.Name != "node-1" || node.Status.Capacity.Cpu().IsZero() || node.Status.Capacity.Memory().IsZero() {
 		t.Errorf("the Node is %+v", node)
@@ -215,7 +216,7 @@ func TestRestartKeepsTheNode(t *testing.T) {
 	cfg := config(t)
 	servePeers(t, cfg)
 	nodes := follow(t, client(t, cfg))
-	stop := background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	stop := background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	before := waitReady(t, nodes, v1.ConditionTrue)
 	if err := stop(); err != nil {
 		t.Fatal(err)
@@ -223,7 +224,7 @@ func TestRestartKeepsTheNode(t *testing.T) {
 	for len(nodes) > 0 {
 		<-nodes
 	}
-	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	after := waitReady(t, nodes, v1.ConditionTrue)
 	if !after.CreationTimestamp.Equal(&before.CreationTimestamp) {
 		t.Errorf("created at %s, and after a restart at %s", before.CreationTimestamp, after.CreationTimestamp)
@@ -244,7 +245,7 @@ func TestSecondOneOnAStateDirIsRefused(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	err = run(t.Context(), cfg, quiet)
+	err = run(t.Context(), cfg, quiet, telemetry.Off())
 	var other *statedir.HeldError
 	if !errors.As(err, &other) || other.Holder.PID != os.Getpid() || !strings.Contains(err.Error(), "stop that process, or use another --state-dir") {
 		t.Errorf("got %v, want a HeldError that names this process and says what to do", err)

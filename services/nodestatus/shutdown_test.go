@@ -17,6 +17,7 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/logind/logindtest"
 	"github.com/quartet-node/quartet/test/cluster"
 )
@@ -136,7 +137,7 @@ func TestTheAPIServerKnowsThatTheMachineGoesDown(t *testing.T) {
 	servePLEG(t, cfg)
 	servePeer(t, cfg.Peers.SyncLoop, func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, syncloop) })
 	nodes := client(t, cfg)
-	stop := background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	stop := background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	isReady := func(c v1.NodeCondition) bool { return c.Status == v1.ConditionTrue }
 	awaitNode(t, admin, name, "Ready", isReady)
 	served(t, nodes, "not shutting down", func(n *nodev1.Node, _ *v1.Node) bool { return !n.GetShuttingDown() })
@@ -153,7 +154,7 @@ func TestTheAPIServerKnowsThatTheMachineGoesDown(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet) })
+	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	syncloop.wantAsked(t, "evicted web")
 	syncloop.let <- struct{}{}
 	syncloop.wantAsked(t, "dns")

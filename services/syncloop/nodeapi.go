@@ -257,6 +257,7 @@ func (a *nodeAPI) run(ctx context.Context, e *engine, common httpapi.Config) err
 		Config: common, Guard: a.guard.Protect, Kubelet: &e.cfg.Kubelet, LogDir: machineLogs, Checkpoints: filepath.Join(e.cfg.RootDir, "checkpoints"),
 		Runtime: func() (internalapi.RuntimeService, error) { return e.runtime.Runtime(atOnce(ctx)) }, Clock: clock.RealClock{},
 		Who:     func(r *http.Request) string { return apiauth.UserOf(r.Context()).Name },
+		Tracer:  e.tracer,
 		Process: httpapi.Process{Flags: e.cfg.Flags, Started: a.started, Version: buildinfo.Version(), Kubernetes: buildinfo.Kubernetes()},
 	})
 	defer api.Close()

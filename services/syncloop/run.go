@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
@@ -143,6 +144,7 @@ type engine struct {
 	boot    string
 	cfg     nodeconfig.Config
 	logger  *slog.Logger
+	tracer  trace.Tracer
 	runtime *cri.Client
 	health  *rpc.Health
 	manager *podruntime.Manager
@@ -196,7 +198,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{boot: boot, cfg: cfg, logger: tel.Logger, runtime: runtime, health: rpc.NewHealth(), metrics: counted}
+	e := &engine{boot: boot, cfg: cfg, logger: tel.Logger, tracer: tel.Tracer, runtime: runtime, health: rpc.NewHealth(), metrics: counted}
 	e.counts = enginemetrics.New(e.metrics.Registry)
 	realClock := clock.RealClock{}
 	images := func() (internalapi.ImageManagerService, error) { return runtime.Images(atOnce(ctx)) }

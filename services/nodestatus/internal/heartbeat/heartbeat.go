@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -54,6 +55,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics are those of this heart alone.
 	Metrics *Metrics
+	// Tracer makes a span "node.heartbeat" of each heartbeat that changes the Node in more than its times.
+	Tracer trace.Tracer
 }
 
 // Heart computes the Node. Make it with New.
@@ -129,7 +132,7 @@ func (h *Heart) loop(ctx context.Context) {
 		case <-h.changed:
 		default:
 		}
-		h.beat()
+		h.beat(ctx)
 		select {
 		case <-ctx.Done():
 		case <-ticker.C():
@@ -138,13 +141,17 @@ func (h *Heart) loop(ctx context.Context) {
 	}
 }
 
-func (h *Heart) beat() {
+func (h *Heart) beat(ctx context.Context) {
 	began := h.cfg.Clock.Now()
-	if !h.readMachine() {
+	_, span := telemetry.Start(ctx, h.cfg.Tracer, "node.heartbeat", telemetry.Subject{})
+	defer span.End()
+	if err := h.readMachine(); err != nil {
+		telemetry.Fail(span, err)
 		h.cfg.Metrics.failedReadings.Inc()
 		return
 	}
 	readings, err := h.cfg.ReadNow()
+	telemetry.Fail(span, err)
 	if err != nil {
 		h.cfg.Metrics.failedReadings.Inc()
 	}
@@ -163,7 +170,9 @@ func (h *Heart) beat() {
 	h.mu.Unlock()
 	h.cfg.Publish(state)
 	h.cfg.Metrics.beat(state, h.cfg.Clock.Now(), h.cfg.Clock.Since(began))
-	h.save(state)
+	if changed := h.save(state); !changed && err == nil {
+		telemetry.Idle(span)
+	}
 }
 
 // Look has the Node computed anew now. It does not wait.
@@ -183,15 +192,15 @@ func (h *Heart) ask(name string, of *watcher) nodeobject.Peer {
 }
 
 // readMachine reads what does not change, until that has worked once.
-func (h *Heart) readMachine() bool {
+func (h *Heart) readMachine() error {
 	if h.machine != nil {
-		return true
+		return nil
 	}
 	machine, err := h.cfg.ReadMachine()
 	if err != nil {
 		h.cfg.Logger.Error("there is no Node until the machine can be read; trying again", telemetry.KeyError, err, telemetry.KeyRetryAfter, h.cfg.Period)
 		h.cfg.Health.Set("machine", err.Error())
-		return false
+		return err
 	}
 	h.cfg.Health.Set("machine", "")
 	h.machine = &machine
@@ -202,7 +211,7 @@ func (h *Heart) readMachine() bool {
 		node.Status.Conditions = nil
 		h.previous = nodeobject.State{Node: node}
 	}
-	return true
+	return nil
 }
 
 // complain logs a failure of the readings when it begins, when it changes and when it ends.
@@ -238,20 +247,22 @@ func (h *Heart) report(node *v1.Node) {
 	}
 }
 
-func (h *Heart) save(state nodeobject.State) {
+// save has a Node kept that differs from the one before in more than its times, and returns whether it does.
+func (h *Heart) save(state nodeobject.State) (changed bool) {
 	timeless := state.Node.DeepCopy()
 	for i := range timeless.Status.Conditions {
 		timeless.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
 	}
 	if equality.Semantic.DeepEqual(h.saved, timeless) {
-		return
+		return false
 	}
 	if err := h.cfg.Save(state); err != nil {
 		// The next heartbeat tries again; until then only times would be lost.
 		h.cfg.Logger.Warn("the node could not be remembered", telemetry.KeyError, err)
-		return
+		return true
 	}
 	h.saved = timeless
+	return true
 }
 
 // overduePeriods is after how many periods without a Node something is wrong with this process.

@@ -23,6 +23,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
@@ -119,7 +120,7 @@ func newRig(t *testing.T) *rig {
 			return nil
 		},
 		Health: r.health, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Metrics: NewMetrics(r.registry),
+		Metrics: NewMetrics(r.registry), Tracer: telemetry.Off(),
 	}
 	return r
 }

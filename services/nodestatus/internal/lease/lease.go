@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -65,6 +66,8 @@ type Config struct {
 	Clock   clock.Clock
 	Logger  *slog.Logger
 	Metrics *Metrics
+	// Tracer makes a span "lease.renew" of each renewal, with the requests for it below.
+	Tracer trace.Tracer
 }
 
 // Keeper keeps the lease. Make it with New.
@@ -156,6 +159,8 @@ func (k *Keeper) renew(ctx context.Context) (err error) {
 	// One that the API server puts off again and again (429) ends in time for the next, too.
 	ctx, cancel := context.WithTimeout(ctx, RenewInterval(k.cfg.Duration))
 	defer cancel()
+	ctx, span := telemetry.Start(ctx, k.cfg.Tracer, "lease.renew", telemetry.Subject{})
+	defer func() { telemetry.End(span, err) }()
 	if k.latest == nil {
 		if k.latest, err = k.find(ctx); err != nil {
 			return err

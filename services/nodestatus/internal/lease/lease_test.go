@@ -28,6 +28,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -138,7 +139,7 @@ func newRig(t *testing.T, there *coordinationv1.Lease, fail func(string) error) 
 	}
 	r.keeper = New(Config{
 		Client: client, Name: "node-1", Duration: 40 * time.Second, Broken: func() { r.broken <- struct{}{} },
-		Health: r.health, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(r.registry),
+		Health: r.health, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(r.registry), Tracer: telemetry.Off(),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

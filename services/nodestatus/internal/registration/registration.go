@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -59,6 +60,8 @@ type Config struct {
 	Health *rpc.Health
 	Clock  clock.Clock
 	Logger *slog.Logger
+	// Tracer makes a span "node.register" of each look for the Node, with the requests of it below.
+	Tracer trace.Tracer
 }
 
 // Registrar keeps the Node in the API server. Make it with New.
@@ -141,10 +144,12 @@ func (r *Registrar) once(ctx context.Context) (watched time.Duration, err error)
 }
 
 // ensure returns the Node that the API server has or got now.
-func (r *Registrar) ensure(ctx context.Context) (*v1.Node, error) {
+func (r *Registrar) ensure(ctx context.Context) (node *v1.Node, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	node, err := r.nodes.get(ctx, r.cfg.Name)
+	ctx, span := telemetry.Start(ctx, r.cfg.Tracer, "node.register", telemetry.Subject{})
+	defer func() { telemetry.End(span, err) }()
+	node, err = r.nodes.get(ctx, r.cfg.Name)
 	if apierrors.IsNotFound(err) {
 		r.tell(nil)
 		if !r.cfg.Register {

@@ -18,6 +18,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/registration"
 )
 
@@ -60,7 +61,7 @@ func newRig(t *testing.T, change func(*rig, *registration.Config), there ...*v1.
 	}
 	cfg := registration.Config{
 		Client: r.api.client(), Name: "node-1", Register: true, Kubeconfig: "/etc/kubeconfig",
-		Changed: func(node *v1.Node) { r.has <- node }, Health: r.health, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Changed: func(node *v1.Node) { r.has <- node }, Health: r.health, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Tracer: telemetry.Off(),
 	}
 	if change != nil {
 		change(r, &cfg)

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -57,6 +58,8 @@ type Config struct {
 	Clock   clock.WithTicker
 	Logger  *slog.Logger
 	Metrics *Metrics
+	// Tracer makes a span "node.status" of each status that is sent, with the requests for it below.
+	Tracer trace.Tracer
 }
 
 // Reporter sends the status. Make it with New.
@@ -187,9 +190,17 @@ func (r *Reporter) report(ctx context.Context) {
 
 // try sends the status once if that is due. What the API server has is asked for afresh, and not taken from what was heard of
 // it, after a failure and when all of it is sent for its age.
-func (r *Reporter) try(ctx context.Context, afresh bool) error {
+func (r *Reporter) try(ctx context.Context, afresh bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
+	ctx, span := telemetry.Start(ctx, r.cfg.Tracer, "node.status", telemetry.Subject{})
+	asked := false
+	defer func() {
+		if !asked {
+			telemetry.Idle(span)
+		}
+		telemetry.End(span, err)
+	}()
 	computed, there := r.known()
 	if computed == nil || there == nil {
 		return nil // the Node is registered with its status
@@ -197,7 +208,7 @@ func (r *Reporter) try(ctx context.Context, afresh bool) error {
 	now := r.cfg.Clock.Now()
 	old := r.sent.IsZero() || now.Sub(r.sent) >= r.cfg.Frequency+r.delay
 	if afresh || old || r.complaint != "" {
-		var err error
+		asked = true
 		if there, err = r.one(ctx, r.cfg.Client.Get()); err != nil {
 			return r.gone(err)
 		}
@@ -213,6 +224,7 @@ func (r *Reporter) try(ctx context.Context, afresh bool) error {
 	if err != nil {
 		return err
 	}
+	asked = true
 	answer, err := r.one(ctx, r.cfg.Client.Patch(types.StrategicMergePatchType).SubResource("status").Body(patch))
 	if err != nil {
 		return r.gone(err)

@@ -28,6 +28,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -138,7 +139,7 @@ func newRig(t *testing.T, run func(*Reporter, context.Context)) *rig {
 	}
 	r.reporter = New(Config{
 		Client: client, Name: "node-1", Period: 10 * time.Second, Frequency: 5 * time.Minute, Timeout: 10 * time.Second, Broken: func() { r.broken <- struct{}{} },
-		Health: r.health, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(r.registry),
+		Health: r.health, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(r.registry), Tracer: telemetry.Off(),
 	})
 	if run == nil {
 		return r

@@ -57,15 +57,21 @@ func (m *Manager) settle(ctx context.Context, uid types.UID) {
 	var answer *v1.Pod
 	asking, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	asking, span := m.span(asking, next, begun)
 	if next.op == metrics.StatusDelete {
 		err = m.cfg.API.Delete(asking, next.object.namespace, next.object.name, next.object.uid)
 	} else {
 		answer, err = m.cfg.API.PatchStatus(asking, next.object.namespace, next.object.name, next.patch)
 	}
 	if ctx.Err() != nil && err != nil {
+		telemetry.End(span, ctx.Err())
 		return
 	}
-	m.trace(next, begun, err)
+	if !next.traced && err == nil {
+		next.traced = true // that it has worked at last belongs to the trace
+		_, span = m.span(ctx, next, begun)
+	}
+	telemetry.End(span, err)
 	m.settled(ctx, uid, next, answer, err)
 }
 
@@ -244,20 +250,20 @@ func subject(t *task) []any {
 	return []any{telemetry.KeyPod, t.object.namespace + "/" + t.object.name, telemetry.KeyPodUID, string(t.report.Pod.UID)}
 }
 
-// trace tells the trace of what has changed the status of the request for it.
-func (m *Manager) trace(t *task, begun time.Time, err error) {
-	if err != nil && !t.traced {
-		return
+// span begins the span of a request, in the trace of what has changed the status. A request that has failed often has none.
+func (m *Manager) span(ctx context.Context, t *task, begun time.Time) (context.Context, trace.Span) {
+	if !t.traced {
+		return ctx, trace.SpanFromContext(context.Background())
 	}
 	name := "status.patch"
 	if t.op == metrics.StatusDelete {
 		name = "pod.delete"
 	}
-	_, span := telemetry.Start(telemetry.WithTraceparent(context.Background(), t.report.Traceparent), m.cfg.Tracer, name,
+	ctx, span := telemetry.Start(telemetry.WithTraceparent(ctx, t.report.Traceparent), m.cfg.Tracer, name,
 		telemetry.Subject{Namespace: t.object.namespace, Pod: t.object.name, UID: string(t.report.Pod.UID)}, trace.WithTimestamp(begun))
 	if span.IsRecording() && t.op == metrics.StatusPatch {
 		ready := find(t.status.Conditions, v1.PodReady)
 		span.SetAttributes(telemetry.AttrPhase.String(string(t.status.Phase)), telemetry.AttrReady.Bool(ready != nil && ready.Status == v1.ConditionTrue))
 	}
-	telemetry.End(span, err)
+	return ctx, span
 }

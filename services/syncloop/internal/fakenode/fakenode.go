@@ -22,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 )
 
 // Node is the runtime and the pleg.
@@ -56,8 +57,9 @@ type Script struct {
 	Late error
 	// SandboxError is what SyncPod's result has beside the error of Sync.
 	SandboxError error
-	// RetryAfter is what SyncPod returns.
+	// RetryAfter and Reasons are what SyncPod returns.
 	RetryAfter time.Duration
+	Reasons    map[string]podstatus.Reason
 }
 
 // New returns a node on which nothing runs.
@@ -149,7 +151,7 @@ func (n *Node) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.P
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	result := podruntime.Result{RetryAfter: script.RetryAfter}
+	result := podruntime.Result{RetryAfter: script.RetryAfter, Reasons: script.Reasons}
 	c := observed.GetContainers()
 	if len(c) > 0 && (c[0].GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING || pod.Spec.RestartPolicy == v1.RestartPolicyNever) {
 		return result, script.Late

@@ -27,6 +27,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstats"
@@ -71,7 +72,7 @@ func newRig(t *testing.T) *rig {
 			StreamingConnectionIdleTimeout: metav1.Duration{Duration: time.Hour},
 			StaticPodURLHeader:             map[string][]string{"Authorization": {"hunter2"}},
 		},
-		LogDir: t.TempDir(), Clock: clocktesting.NewFakeClock(time.Now()), Who: func(*http.Request) string { return "me" },
+		LogDir: t.TempDir(), Clock: clocktesting.NewFakeClock(time.Now()), Who: func(*http.Request) string { return "me" }, Tracer: telemetry.Off(),
 	}
 	return r
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
@@ -71,7 +72,7 @@ func (n *node) exec(w http.ResponseWriter, r *http.Request) {
 			return "", err
 		}
 		n.tell(r, "exec", pod, telemetry.KeyContainer, container.Name, "program", program(command), "stdin", asked.stdin, "tty", asked.tty)
-		answer, err := runtime.Exec(r.Context(), &runtimeapi.ExecRequest{
+		answer, err := runtime.Exec(telemetry.Outgoing(r.Context()), &runtimeapi.ExecRequest{
 			ContainerId: id, Cmd: command, Tty: asked.tty, Stdin: asked.stdin, Stdout: asked.stdout, Stderr: asked.stderr,
 		})
 		return answer.GetUrl(), err
@@ -96,7 +97,7 @@ func (n *node) attach(w http.ResponseWriter, r *http.Request) {
 		// Whether there is a terminal is the container's to say.
 		asked.tty, asked.stderr = container.TTY, asked.stderr && !container.TTY
 		n.tell(r, "attach", pod, telemetry.KeyContainer, container.Name, "stdin", asked.stdin, "tty", asked.tty)
-		answer, err := runtime.Attach(r.Context(), &runtimeapi.AttachRequest{
+		answer, err := runtime.Attach(telemetry.Outgoing(r.Context()), &runtimeapi.AttachRequest{
 			ContainerId: id, Tty: asked.tty, Stdin: asked.stdin, Stdout: asked.stdout, Stderr: asked.stderr,
 		})
 		return answer.GetUrl(), err
@@ -119,7 +120,7 @@ func (n *node) portForward(w http.ResponseWriter, r *http.Request) {
 			return "", err
 		}
 		n.tell(r, "port forward", pod, "ports", ports)
-		answer, err := runtime.PortForward(r.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: id, Port: ports})
+		answer, err := runtime.PortForward(telemetry.Outgoing(r.Context()), &runtimeapi.PortForwardRequest{PodSandboxId: id, Port: ports})
 		return answer.GetUrl(), err
 	})
 }
@@ -208,6 +209,7 @@ func prepared(runtime internalapi.RuntimeService, prepare func(internalapi.Runti
 
 // refuse answers why a request is not done.
 func (n *node) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	telemetry.Fail(trace.SpanFromContext(r.Context()), err)
 	var p *problem
 	switch {
 	case errors.As(err, &p):

@@ -19,9 +19,11 @@ func (p *Puller) pull(ctx context.Context, r Request, name, repository string, g
 	ctx, span := telemetry.Start(ctx, p.cfg.Tracer, "image.pull", about)
 	defer func() { telemetry.End(span, err) }()
 	if p.slots != nil {
+		waiting := p.cfg.Clock.Now()
 		select {
 		case p.slots <- struct{}{}:
 			defer func() { <-p.slots }()
+			telemetry.Wait(ctx, p.cfg.Tracer, about, "turn", waiting, p.cfg.Clock.Now())
 		case <-ctx.Done():
 			return Image{}, 0, ctx.Err()
 		}

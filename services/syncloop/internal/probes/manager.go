@@ -99,6 +99,8 @@ type probe struct {
 	target  probecalls.Target
 	// startedBy is the traceparent of what made the container; empty when that is not known.
 	startedBy string
+	// startedAt is when the container was started, by the runtime's clock.
+	startedAt time.Time
 	// since is when the result came to be as it is; zero for the initial one.
 	since time.Time
 	// asked is when the last call that has ended began, and answer how it went; zero and nil before the first. calling is when the running

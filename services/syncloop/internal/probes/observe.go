@@ -94,7 +94,7 @@ func (m *Manager) followOne(p *pod, c *container, target probecalls.Target, seen
 	}
 	kept, startedAt := m.told[c.id], observed.Time(seen.GetStartedAt())
 	one = &probe{
-		target: target, place: -1, startedBy: seen.GetAnnotations()[telemetry.AnnotationTraceparent], since: kept[target.Kind].Since,
+		target: target, place: -1, startedBy: seen.GetAnnotations()[telemetry.AnnotationTraceparent], startedAt: startedAt, since: kept[target.Kind].Since,
 		machine: begin(target.Kind, timingOf(target.Probe), beginning{
 			now: m.cfg.Clock.Now(), startedAt: startedAt, kept: kept[target.Kind].Result,
 			gated:   target.Container.StartupProbe != nil && kept[probecalls.Startup].Result != decide.Success,

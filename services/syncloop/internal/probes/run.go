@@ -169,9 +169,14 @@ func (m *Manager) span(ctx context.Context, one *probe, target probecalls.Target
 	if first && result == decide.Success {
 		parent = one.startedBy
 	}
-	ctx, span := telemetry.Start(telemetry.WithTraceparent(ctx, parent), m.cfg.Tracer, "probe", telemetry.Subject{
+	about := telemetry.Subject{
 		Namespace: target.Pod.Namespace, Pod: target.Pod.Name, UID: string(target.Pod.UID), Container: target.Container.Name, ContainerID: target.ContainerID,
-	}, trace.WithTimestamp(begun))
+	}
+	ctx = telemetry.WithTraceparent(ctx, parent)
+	if parent != "" {
+		telemetry.Wait(ctx, m.cfg.Tracer, about, strings.ToLower(string(target.Kind))+" probe", one.startedAt, begun)
+	}
+	ctx, span := telemetry.Start(ctx, m.cfg.Tracer, "probe", about, trace.WithTimestamp(begun))
 	if span.IsRecording() {
 		span.SetAttributes(telemetry.AttrProbe.String(strings.ToLower(string(target.Kind))), telemetry.AttrOutcome.String(wordOf(result)))
 		telemetry.LinkTo(span, one.startedBy)

@@ -71,8 +71,8 @@ func (w *worker) describe() *enginev1.Worker {
 	}
 }
 
-// waitsFor notes why containers are not started yet.
-func (w *worker) waitsFor(reasons map[string]podstatus.Reason) {
+// waitsFor notes why containers are not started yet, and returns it in a few words.
+func (w *worker) waitsFor(reasons map[string]podstatus.Reason) string {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(reasons)) {
 		words = append(words, name+": "+reasons[name].Reason)
@@ -80,6 +80,7 @@ func (w *worker) waitsFor(reasons map[string]podstatus.Reason) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waits = strings.Join(words, ", ")
+	return w.waits
 }
 
 // Proto returns the state as the contract of syncloop names it. A pod that is gone is not listed.

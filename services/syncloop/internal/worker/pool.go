@@ -163,6 +163,7 @@ func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
 	_, taken := p.names[name]
 	again := p.workers[pod.UID] != nil
 	if again || (taken && (end == nil || !end.Removed)) {
+		u.behind = p.names[name]
 		p.queue(name, waiter{uid: pod.UID, update: u, again: again})
 		return
 	}
@@ -318,6 +319,9 @@ func (p *Pool) start(name types.NamespacedName, uid types.UID, u Update) {
 	w := &worker{
 		pool: p, uid: uid, fullName: name, state: Syncing, since: p.cfg.Clock.Now(), pod: u.Pod,
 		lastWrite: p.written[uid].boot, wake: make(chan struct{}, 1),
+	}
+	if u.behind != "" {
+		w.thread.pause = pause{since: u.told, reason: "the end of the pod " + string(u.behind) + " of its name", first: true}
 	}
 	p.workers[uid] = w
 	if _, taken := p.names[name]; !taken {

@@ -3,10 +3,12 @@ package worker
 import (
 	"context"
 	"slices"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 const (
@@ -26,6 +28,18 @@ type thread struct {
 	tries int
 	// current is that of the running work's cause.
 	current string
+	// trace is the trace of the last piece of work, and pause what has followed it.
+	trace trace.TraceID
+	pause pause
+}
+
+// pause is a time in which a worker does nothing because its pod waits for something.
+type pause struct {
+	since time.Time
+	// reason is what for, in a few words; empty when the pod waits for nothing.
+	reason string
+	// first is true for the wait before the first piece of work, which is in the trace of that.
+	first bool
 }
 
 // next returns the parent of a piece of work, empty for none, and what it is to be linked to.
@@ -64,8 +78,11 @@ func withTraceparent(list []string, traceparent string) []string {
 // span begins the span of a piece of work, in the trace of its cause, or of what is unfinished.
 func (w *worker) span(ctx context.Context, name string, cause Cause) (context.Context, trace.Span) {
 	parent, links := w.thread.next(cause)
-	ctx, span := telemetry.Start(telemetry.WithTraceparent(ctx, parent), w.pool.cfg.Tracer, name,
-		telemetry.Subject{Namespace: w.fullName.Namespace, Pod: w.fullName.Name, UID: string(w.uid)})
+	about := telemetry.Subject{Namespace: w.fullName.Namespace, Pod: w.fullName.Name, UID: string(w.uid)}
+	ctx = telemetry.WithTraceparent(ctx, parent)
+	w.waited(ctx, about)
+	ctx, span := telemetry.Start(ctx, w.pool.cfg.Tracer, name, about)
+	w.thread.trace = span.SpanContext().TraceID()
 	if w.thread.current = parent; parent == "" {
 		w.thread.current = telemetry.Traceparent(ctx)
 	}
@@ -75,6 +92,34 @@ func (w *worker) span(ctx context.Context, name string, cause Cause) (context.Co
 		telemetry.LinkTo(span, links...)
 	}
 	return ctx, span
+}
+
+// waited records the pause before a piece of work that goes on in the trace of the one before.
+func (w *worker) waited(ctx context.Context, about telemetry.Subject) {
+	before := w.thread.pause
+	w.thread.pause = pause{}
+	if before.reason == "" || (!before.first && trace.SpanContextFromContext(ctx).TraceID() != w.thread.trace) {
+		return
+	}
+	telemetry.Wait(ctx, w.pool.cfg.Tracer, about, before.reason, before.since, w.pool.cfg.Clock.Now())
+}
+
+// waitOf says in a few words what a worker waits for after an error.
+func waitOf(err error) string {
+	switch failureOf(err) {
+	case metrics.FailedAway:
+		return "pleg or the runtime, which is away"
+	case metrics.FailedInspect:
+		return "pleg, which cannot inspect the pod"
+	case metrics.FailedNetwork:
+		return "the network of pods"
+	case metrics.FailedVolume:
+		return "volumes"
+	case metrics.FailedUnsupported:
+		return "a change of the pod, which asks for what this node cannot do"
+	case metrics.FailedImage, metrics.FailedRuntime, metrics.FailedOther:
+	}
+	return "the next try, because " + telemetry.ErrorType(err)
 }
 
 // cutShort is the outcome of work that was interrupted, because the pod is to end or the process does.

@@ -15,7 +15,9 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
 )
 
@@ -204,4 +206,61 @@ func TestCrashesThatFoldAreBothLedTo(t *testing.T) {
 			}
 		})
 	}
+}
+
+// waitsOf are the waits that hang below a span, as their reasons.
+func (r tracedRig) waitsOf(parent string) (waits []string) {
+	for _, s := range r.spans.Ended() {
+		if s.Name() == telemetry.SpanWait && parentOf(s) == parent {
+			attributes := attribute.NewSet(s.Attributes()...)
+			reason, _ := attributes.Value(telemetry.AttrWait)
+			waits = append(waits, reason.AsString())
+		}
+	}
+	return waits
+}
+
+func TestAWaitIsASpanThatSaysForWhat(t *testing.T) {
+	for name, tc := range map[string]struct {
+		script fakenode.Script
+		want   string
+	}{
+		"a back-off":           {fakenode.Script{RetryAfter: time.Second, Reasons: map[string]podstatus.Reason{"main": {Reason: "CrashLoopBackOff"}}}, "main: CrashLoopBackOff"},
+		"the runtime":          {fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return status.Error(codes.Unavailable, "gone") }}, "pleg or the runtime, which is away"},
+		"nothing, but a retry": {fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return status.Error(codes.Internal, "no") }}, "the next try, because INTERNAL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := startTraced(t)
+				r.node.SetScript(tc.script)
+				pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+				r.store.SetPod(pod, "file", crashA)
+				r.pool.Want(pod, worker.Cause{Kind: worker.CauseConfig, Traceparent: crashA}, nil)
+				eventually(t, "a wait in the trace", func() bool { return len(r.waitsOf(crashA)) > 0 })
+				if got := r.waitsOf(crashA)[0]; got != tc.want {
+					t.Errorf("it waits for %q, want %q", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+func TestAPodThatWaitsForItsNameSaysSoInItsTrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startTraced(t)
+		r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+		eventually(t, "web runs", r.running("web"))
+		r.node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
+			time.Sleep(time.Second) // of the bubble: the container takes its time to end
+			return nil
+		}})
+		r.remove("u1", worker.End{Removed: true})
+		next := fakenode.Pod("u2", "web", v1.RestartPolicyAlways)
+		r.store.SetPod(next, "file", crashB)
+		r.pool.Want(next, worker.Cause{Kind: worker.CauseConfig, Traceparent: crashB}, nil)
+		eventually(t, "a wait in the trace of the next", func() bool { return len(r.waitsOf(crashB)) > 0 })
+		if got, want := r.waitsOf(crashB)[0], "the end of the pod u1 of its name"; got != want {
+			t.Errorf("it waits for %q, want %q", got, want)
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 )
 
@@ -74,6 +75,8 @@ type Update struct {
 	End *End
 	// told is when the first of the folded updates was given.
 	told time.Time
+	// behind is the pod whose end was waited for before the first piece of work; empty for none.
+	behind types.UID
 }
 
 // Fold joins two updates that have not been acted on, the second being the newer. The newest pod counts and the most

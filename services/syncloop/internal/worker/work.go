@@ -49,6 +49,8 @@ type outcome struct {
 	err error
 	// after is when to work again if nothing happens before; 0 for never.
 	after time.Duration
+	// waits is what the pod waits for until then, in a few words; empty for nothing.
+	waits string
 	// unfinished is true when the worker is to come back to this work although nothing failed.
 	unfinished bool
 	// skipped is true when there was nothing to be done yet.
@@ -82,6 +84,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 		return w.failed(ctx, span, err, transientDelay)
 	}
 	result, err := cfg.Runtime.SyncPod(ctx, w.pod, observed)
+	waits := ""
 	if result.Wrote || err != nil {
 		w.lastWrite, w.looking = cfg.BootTime(), false
 	}
@@ -100,7 +103,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 			}
 		}
 		cfg.Statuses.SetReasons(w.uid, result.Reasons, whole)
-		w.waitsFor(result.Reasons)
+		waits = w.waitsFor(result.Reasons)
 	}
 	if ctx.Err() != nil {
 		return cutShort(span)
@@ -117,12 +120,13 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	}
 	if err != nil {
 		out := w.failed(ctx, span, err, delay)
+		out.waits = cmp.Or(waits, out.waits)
 		if result.RetryAfter > 0 {
 			out.after = min(out.after, result.RetryAfter)
 		}
 		return out
 	}
-	out := outcome{after: cfg.Jitter(cfg.Resync), unfinished: result.Wrote || result.RetryAfter > 0}
+	out := outcome{after: cfg.Jitter(cfg.Resync), unfinished: result.Wrote || result.RetryAfter > 0, waits: waits}
 	if w.looking && !out.unfinished {
 		telemetry.Idle(span)
 	}
@@ -299,7 +303,7 @@ func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay t
 	}
 	w.pool.cfg.Logger.Log(ctx, level, "work on a pod failed; it is tried again",
 		telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid), telemetry.KeyRetryAfter, after, telemetry.KeyError, err)
-	return outcome{err: err, after: after}
+	return outcome{err: err, after: after, waits: waitOf(err)}
 }
 
 // Runs tells whether anything of a pod runs: a container that does, or of which the runtime cannot tell, or a sandbox.

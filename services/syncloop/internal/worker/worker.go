@@ -203,6 +203,7 @@ func (w *worker) settle(out outcome) bool {
 	}
 	if !out.skipped {
 		w.thread.done(out.err != nil || out.unfinished || out.input != 0)
+		w.thread.pause = pause{since: w.pool.cfg.Clock.Now(), reason: out.waits}
 	}
 	w.mu.Lock()
 	if !out.skipped {
