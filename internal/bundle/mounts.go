@@ -9,30 +9,18 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/quartet-node/quartet/internal/machine"
+	"github.com/quartet-node/quartet/internal/sharedmount"
 )
 
-// makeShared sees to it that mounts made below a directory propagate, which volumes with mount propagation need. Where
-// systemd runs, the root mount is shared and nothing is done. Elsewhere the directory becomes a shared mount of its own.
+// makeShared sees to it that mounts made below a directory propagate, which volumes with mount propagation need.
 func makeShared(dir string, note func(string)) error {
-	at, err := machine.This().MountOf(dir)
+	made, err := sharedmount.Make(dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: mounting needs root and CAP_SYS_ADMIN; in a container run it privileged", err)
 	}
-	if machine.IsShared(at) {
-		return nil
+	if made {
+		note("the machine's mounts are private: " + dir + " is now a shared mount of its own")
 	}
-	if mounted, err := mountinfo.Mounted(dir); err != nil {
-		return fmt.Errorf("looking for a mount at %s: %w", dir, err)
-	} else if !mounted {
-		if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("binding %s to itself: %w: mounting needs root and CAP_SYS_ADMIN; in a container run it privileged", dir, err)
-		}
-	}
-	if err := unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("making the mount %s shared: %w", dir, err)
-	}
-	note("the machine's mounts are private: " + dir + " is now a shared mount of its own")
 	return nil
 }
 

@@ -76,6 +76,15 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 		return err
 	}
 	defer func() { err = errors.Join(err, held.Release()) }()
+	boot, err := boottime.Boot()
+	if err != nil {
+		return err
+	}
+	root := rootMount{dir: cfg.RootDir, file: filepath.Join(cfg.StateDir, rootMountFile), boot: boot, logger: tel.Logger}
+	if err := root.share(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, root.unshare()) }()
 	counted := metrics.New(nodeconfig.SyncLoop)
 	runtime, err := cri.New(cri.Config{
 		Endpoint: cfg.Kubelet.ContainerRuntimeEndpoint, ImageEndpoint: cfg.Kubelet.ImageServiceEndpoint,

@@ -32,6 +32,7 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/sharedmount"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/test/fakecri"
@@ -63,6 +64,10 @@ func newMachine(t *testing.T) *machine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		// A mount where the machine's mounts are private and a pod is left.
+		if err := sharedmount.Undo(filepath.Join(dir, "root")); err != nil {
+			t.Error(err)
+		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
