@@ -27,7 +27,7 @@ var supported = []string{
 	"authentication", "authorization", "enableDebuggingHandlers", "enableProfilingHandler", "enableServer", "enableSystemLogHandler", "port", "serverTLSBootstrap",
 	"streamingConnectionIdleTimeout", "tlsCertFile", "tlsCipherSuites", "tlsMinVersion", "tlsPrivateKeyFile",
 	"evictionMaxPodGracePeriod",
-	"failCgroupV1", "failSwapOn", "memorySwap",
+	"failCgroupV1", "failSwapOn", "featureGates", "memorySwap",
 	// nodestatus
 	"evictionHard", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
 	"nodeLeaseDurationSeconds", "nodeStatusMaxImages", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "podCIDR", "podsPerCore", "providerID", "registerNode", "registerWithTaints", "rotateCertificates",
@@ -54,6 +54,10 @@ func (d Decoded) unsupported(service Service) []string {
 		for _, name := range unsupportedEnforcements(&d.Kubelet) {
 			names = append(names, fmt.Sprintf("%s:%d: %s: %s", d.file, d.index[field], field, name))
 		}
+	}
+	for _, name := range ignoredGates(&d.Kubelet) {
+		field := joinField("featureGates", name)
+		names = append(names, fmt.Sprintf("%s:%d: %s: %t", d.file, d.index[field], field, d.Kubelet.FeatureGates[name]))
 	}
 	return names
 }

@@ -1,0 +1,99 @@
+package nodeconfig
+
+import (
+	_ "embed"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// The gates that some field needs.
+const (
+	gateDefaultPodSysctls        = "DefaultPodSysctls"
+	gateEnsureSecretPulledImages = "KubeletEnsureSecretPulledImages"
+	gateQOSReserved              = "QOSReserved"
+)
+
+// gatesText has the gates that a kubelet of this version knows, a line for each: its name, its default, and "locked" when it may
+// not be set to another value. A test compares it with Kubernetes' own.
+//
+//go:embed gates.txt
+var gatesText string
+
+// gate is a feature gate of this version.
+type gate struct{ value, locked bool }
+
+var gates = parseGates(gatesText)
+
+func parseGates(text string) map[string]gate {
+	parsed := make(map[string]gate)
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		parsed[words[0]] = gate{value: words[1] == "true", locked: len(words) > 2} //nolint:mnd // the third word is "locked"
+	}
+	return parsed
+}
+
+// missingFeatures are on by default in a kubelet, and Quartet does not have them.
+var missingFeatures = []string{
+	"CPUManagerPolicyBetaOptions", "CPUManagerPolicyOptions", "DRAConsumableCapacity", "DRAExtendedResource", "DRAPartitionableDevices", "DRAPrioritizedList",
+	"DisableCPUQuotaWithExclusiveCPUs", "DynamicResourceAllocation", "HugepageAwareEviction", "InPlacePodLevelResourcesVerticalScaling",
+	"InPlacePodVerticalScaling", "InPlacePodVerticalScalingInitContainers", "KubeletPSI", "KubeletPodResourcesDynamicResources", "MemoryQoS",
+	"MutableCSINodeAllocatableCount", "PodsAPI", "RecoverVolumeExpansionFailure", "ResourceHealthStatus", "ResourceHealthStatusMessage",
+	"SELinuxChangePolicy", "SELinuxMount", "SELinuxMountReadWriteOncePod", "SystemdWatchdog", "TopologyManagerPolicyBetaOptions", "TopologyManagerPolicyOptions",
+}
+
+// switchableFeatures are on or off in Quartet, too, as their gates say: those that a field of the file needs, and one that Quartet does
+// not need for what it does.
+var switchableFeatures = []string{"EventedPLEG", gateDefaultPodSysctls, gateEnsureSecretPulledImages, gateQOSReserved}
+
+// gateEnabled is what a feature gate says: the file, or else its default.
+func gateEnabled(cfg *kubeletconfigv1beta1.KubeletConfiguration, name string) bool {
+	if value, set := cfg.FeatureGates[name]; set {
+		return value
+	}
+	return gates[name].value
+}
+
+// validateGates reports gates that a kubelet of this version does not take.
+func validateGates(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	for name, value := range cfg.FeatureGates {
+		field := joinField("featureGates", name)
+		known, there := gates[name]
+		switch {
+		case !there:
+			errs.add(field, "there is no such feature gate in this version of Kubernetes: "+likelyGate(name))
+		case known.locked && known.value != value:
+			errs.add(field, fmt.Sprintf("cannot be %t, the feature is locked to %t: remove the gate", value, known.value))
+		}
+	}
+}
+
+func likelyGate(name string) string {
+	best, distance := "", 3
+	for _, known := range slices.Sorted(maps.Keys(gates)) {
+		if d := editDistance(strings.ToLower(name), strings.ToLower(known)); d < distance {
+			best, distance = known, d
+		}
+	}
+	if best == "" {
+		return "remove it"
+	}
+	return fmt.Sprintf("did you mean %s?", best)
+}
+
+// ignoredGates are the gates of a file whose value is not the one that Quartet implements, in order.
+func ignoredGates(cfg *kubeletconfigv1beta1.KubeletConfiguration) []string {
+	var ignored []string
+	for name, value := range cfg.FeatureGates {
+		implemented := gates[name].value && !slices.Contains(missingFeatures, name)
+		if value != implemented && !slices.Contains(switchableFeatures, name) {
+			ignored = append(ignored, name)
+		}
+	}
+	slices.Sort(ignored)
+	return ignored
+}
