@@ -89,7 +89,7 @@ type Config struct {
 	NodeLabels map[string]string
 	// Peers has the addresses of the four services, this one included.
 	Peers Peers
-	// Verbosity is how much is logged: 0 is information, 4 and more is debugging.
+	// Verbosity is how much is logged, by the flag or else by the file: 0 is information, 4 and more is debugging.
 	Verbosity int
 	// Flags has the value of each flag, given or not, by its name. No flag holds a secret.
 	Flags map[string]string
@@ -182,6 +182,9 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 	}
 	if len(errs) > 0 {
 		return Config{}, errs
+	}
+	if !f.given("v") {
+		cfg.Verbosity = int(cfg.Kubelet.Logging.Verbosity)
 	}
 	f.overrideRuntime(&cfg.Kubelet)
 	f.overridePaths(&cfg.Kubelet)

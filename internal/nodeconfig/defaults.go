@@ -76,6 +76,7 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration, set index) {
 	setDefault(&cfg.ContainerLogMaxSize, "10Mi")
 
 	setServerDefaults(cfg)
+	setLoggingDefaults(cfg)
 	setPointer(&cfg.HealthzPort, 10248)
 	setPointer(&cfg.ResolverConfig, "/etc/resolv.conf")
 	setPointer(&cfg.SerializeImagePulls, ptr.Deref(cfg.MaxParallelImagePulls, 1) < 2)

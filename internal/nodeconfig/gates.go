@@ -14,6 +14,8 @@ import (
 const (
 	gateDefaultPodSysctls        = "DefaultPodSysctls"
 	gateEnsureSecretPulledImages = "KubeletEnsureSecretPulledImages"
+	gateLoggingAlpha             = "LoggingAlphaOptions"
+	gateLoggingBeta              = "LoggingBetaOptions"
 	gateQOSReserved              = "QOSReserved"
 )
 
@@ -48,7 +50,7 @@ var missingFeatures = []string{
 
 // switchableFeatures are on or off in Quartet, too, as their gates say: those that a field of the file needs, and one that Quartet does
 // not need for what it does.
-var switchableFeatures = []string{"EventedPLEG", gateDefaultPodSysctls, gateEnsureSecretPulledImages, gateQOSReserved}
+var switchableFeatures = []string{"EventedPLEG", gateDefaultPodSysctls, gateEnsureSecretPulledImages, gateLoggingBeta, gateQOSReserved}
 
 // gateEnabled is what a feature gate says: the file, or else its default.
 func gateEnabled(cfg *kubeletconfigv1beta1.KubeletConfiguration, name string) bool {

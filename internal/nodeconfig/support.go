@@ -27,7 +27,7 @@ var supported = []string{
 	"authentication", "authorization", "enableDebuggingHandlers", "enableProfilingHandler", "enableServer", "enableSystemLogHandler", "port", "serverTLSBootstrap",
 	"streamingConnectionIdleTimeout", "tlsCertFile", "tlsCipherSuites", "tlsMinVersion", "tlsPrivateKeyFile",
 	"evictionMaxPodGracePeriod",
-	"failCgroupV1", "failSwapOn", "featureGates", "memorySwap",
+	"failCgroupV1", "failSwapOn", "featureGates", "logging", "memorySwap",
 	// nodestatus
 	"evictionHard", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
 	"nodeLeaseDurationSeconds", "nodeStatusMaxImages", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "podCIDR", "podsPerCore", "providerID", "registerNode", "registerWithTaints", "rotateCertificates",

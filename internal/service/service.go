@@ -62,7 +62,7 @@ func start(ctx context.Context, name nodeconfig.Service, args []string, stdout i
 		return err
 	}
 	tel, err := telemetry.Setup(ctx, telemetry.Config{
-		Service: string(name), Version: buildinfo.Version(), Node: cfg.NodeName, Verbosity: cfg.Verbosity, Export: exportOf(cfg),
+		Service: string(name), Version: buildinfo.Version(), Node: cfg.NodeName, Logging: cfg.Logging(), Export: exportOf(cfg),
 	})
 	if err != nil {
 		return err

@@ -46,8 +46,7 @@ type Config struct {
 	Version string
 	// Node is the node's name: k8s.node.name. It is left out when empty.
 	Node string
-	// Verbosity follows klog: 0 to 2 logs what an operator needs, 4 and more adds the details of each decision.
-	Verbosity int
+	Logging
 	// Output gets the log lines; the standard error stream when nil.
 	Output io.Writer
 	// Export is where traces go when no OTEL variable says so; nil for nowhere.
@@ -64,7 +63,7 @@ type Export struct {
 
 // Telemetry is what a process logs and traces with.
 type Telemetry struct {
-	// Logger writes text lines. It is also slog's default.
+	// Logger writes lines. It is also slog's default.
 	Logger *slog.Logger
 	// Tracer makes spans; they go nowhere and cost nothing when no endpoint is set.
 	Tracer   trace.Tracer
@@ -75,14 +74,10 @@ type Telemetry struct {
 // OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set, or cfg.Export is; the standard OTEL variables say how, and which traces are kept. It
 // does not wait for the endpoint, which may come and go. It fails when the variables cannot be understood.
 func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
-	level := slog.LevelInfo
-	if cfg.Verbosity >= 4 {
-		level = slog.LevelDebug
-	}
 	if cfg.Output == nil {
 		cfg.Output = os.Stderr
 	}
-	handler := withTraceIDs{slog.NewTextHandler(cfg.Output, &slog.HandlerOptions{Level: level})}
+	handler := withTraceIDs{cfg.Handler(cfg.Output)}
 	logger := slog.New(handler).With("service", cfg.Service)
 	slog.SetDefault(logger)
 	otel.SetErrorHandler(newQuietHandler(logger, time.Now))

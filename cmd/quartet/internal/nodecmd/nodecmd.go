@@ -23,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/systemd"
+	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
 const (
@@ -126,8 +127,9 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	if err != nil {
 		return err
 	}
+	var logging telemetry.Logging
 	if opts.Config == nil {
-		if err := opts.check(l); err != nil {
+		if logging, err = opts.check(l); err != nil {
 			return err
 		}
 	}
@@ -145,7 +147,7 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 		if err := statedir.WriteFileAtomic(opts.ConfigFile, opts.Config, configMode); err != nil {
 			return err
 		}
-		if err := opts.check(l); err != nil {
+		if logging, err = opts.check(l); err != nil {
 			return err
 		}
 	}
@@ -155,6 +157,9 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 		names = append(names, string(s))
 	}
 	output := supervisor.NewOutput(out, names...)
+	if logging.JSON {
+		output = supervisor.Whole(out)
+	}
 	services, err := opts.processes(l, output)
 	if err != nil {
 		return err
@@ -163,7 +168,10 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 		return err
 	}
 	defer func() { err = errors.Join(err, os.Remove(l.PIDFile(Name))) }()
-	logger := slog.New(slog.NewTextHandler(output.Prefixed(Name), nil))
+	logger := slog.New(logging.Handler(output.Prefixed(Name)))
+	if logging.JSON {
+		logger = logger.With("service", Name)
+	}
 	logger.Info("starting the four services", "pid", os.Getpid(), "state", l.StateDir(), "config", opts.ConfigFile)
 	ctx, stop := context.WithCancel(ctx)
 	var announced sync.WaitGroup
@@ -179,22 +187,24 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	return err
 }
 
-// check fails when a service would refuse its flags or the file, so that what is wrong is said once, before anything starts.
-func (o Options) check(l layout.Layout) error {
+// check fails when a service would refuse its flags or the file, so that what is wrong is said once, before anything starts. It returns
+// what they say of log lines.
+func (o Options) check(l layout.Layout) (logging telemetry.Logging, err error) {
 	for _, service := range layout.Services() {
 		cfg, err := nodeconfig.Parse(service, o.args(l, service), io.Discard)
 		if err != nil {
-			return err
+			return telemetry.Logging{}, err
 		}
+		logging = cfg.Logging()
 		// The machine is the same for all.
 		if service == layout.ConfigMux {
 			if err := cfg.FitMachine(os.DirFS("/")); err != nil {
-				return err
+				return telemetry.Logging{}, err
 			}
 		}
 	}
-	_, err := o.CredentialProviders.Read()
-	return err
+	_, err = o.CredentialProviders.Read()
+	return logging, err
 }
 
 func (o Options) processes(l layout.Layout, output *supervisor.Output) ([]supervisor.Service, error) {

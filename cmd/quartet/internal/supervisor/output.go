@@ -16,11 +16,19 @@ type Output struct {
 	mu    sync.Mutex
 	w     io.Writer
 	width int
+	// whole puts nothing before a line.
+	whole bool
 }
+
+// Whole returns what joins the lines with nothing before them: each is whole in itself, and says whose it is.
+func Whole(w io.Writer) *Output { return &Output{w: w, whole: true} }
 
 // Prefixed returns a writer for one process. Its writes never fail, so that a closed terminal does not end the process
 // that logs to it.
 func (o *Output) Prefixed(name string) *Lines {
+	if o.whole {
+		return &Lines{out: o}
+	}
 	return &Lines{out: o, prefix: fmt.Appendf(nil, "%-*s | ", o.width, name)}
 }
 

@@ -174,6 +174,19 @@ func TestStopKillsWhatDoesNotEnd(t *testing.T) {
 	}
 }
 
+func TestWholeLinesHaveNothingBeforeThem(t *testing.T) {
+	var out log
+	lines := supervisor.Whole(&out).Prefixed("p")
+	for _, part := range []string{"{\"a\":", "1}\n{}\n"} {
+		if _, err := lines.Write([]byte(part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := out.String(), "{\"a\":1}\n{}\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestLongLinesAreBroken(t *testing.T) {
 	var out log
 	lines := supervisor.NewOutput(&out, "p").Prefixed("p")

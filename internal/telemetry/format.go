@@ -1,0 +1,138 @@
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+)
+
+// debugVerbosity is the verbosity from which on details are logged.
+const debugVerbosity = 4
+
+// Logging says which log lines are written, and how.
+type Logging struct {
+	// JSON writes each line as an object of JSON, else as KEY=VALUE.
+	JSON bool
+	// Verbosity follows klog: 0 to 2 logs what an operator needs, 4 and more adds the details of each decision.
+	Verbosity int
+	// Parts have verbosities of their own; the first that matches counts.
+	Parts []Part
+}
+
+// Part is the verbosity of a part of the program.
+type Part struct {
+	// Pattern matches the name of a package or that of a file without .go, as path.Match does.
+	Pattern   string
+	Verbosity int
+}
+
+// levelOf returns the least level that is logged with a verbosity.
+func levelOf(verbosity int) slog.Level {
+	if verbosity >= debugVerbosity {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}
+
+// Handler writes log lines to w.
+func (l Logging) Handler(w io.Writer) slog.Handler {
+	least := levelOf(l.Verbosity)
+	for _, part := range l.Parts {
+		least = min(least, levelOf(part.Verbosity))
+	}
+	options := &slog.HandlerOptions{Level: least}
+	var handler slog.Handler = slog.NewTextHandler(w, options)
+	if l.JSON {
+		options.AddSource, options.ReplaceAttr = true, kubernetesKeys
+		handler = slog.NewJSONHandler(w, options)
+	}
+	if len(l.Parts) == 0 {
+		return handler
+	}
+	return byPart{Handler: handler, levels: &partLevels{level: levelOf(l.Verbosity), parts: l.Parts, known: map[uintptr]slog.Level{}}}
+}
+
+// kubernetesKeys gives time and source the keys and the form that Kubernetes' JSON logs have: "ts", the milliseconds since 1970, and
+// "caller", "DIRECTORY/FILE:LINE".
+func kubernetesKeys(groups []string, attr slog.Attr) slog.Attr {
+	if len(groups) > 0 {
+		return attr
+	}
+	switch value := attr.Value.Any().(type) {
+	case time.Time:
+		if attr.Key == slog.TimeKey {
+			return slog.Float64("ts", float64(value.UnixMicro())/float64(time.Millisecond/time.Microsecond))
+		}
+	case *slog.Source:
+		return slog.String("caller", fmt.Sprintf("%s/%s:%d", packageOf(value.File), filepath.Base(value.File), value.Line))
+	}
+	return attr
+}
+
+// packageOf is the name of the directory that a file is in.
+func packageOf(file string) string { return filepath.Base(filepath.Dir(file)) }
+
+// byPart leaves out what the part that has logged it is not verbose enough for.
+type byPart struct {
+	slog.Handler
+	levels *partLevels
+}
+
+// Handle implements slog.Handler.
+func (h byPart) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level < h.levels.of(r.PC) {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h byPart) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return byPart{Handler: h.Handler.WithAttrs(attrs), levels: h.levels}
+}
+
+// WithGroup implements slog.Handler.
+func (h byPart) WithGroup(name string) slog.Handler {
+	return byPart{Handler: h.Handler.WithGroup(name), levels: h.levels}
+}
+
+// partLevels are the levels of the parts of a program.
+type partLevels struct {
+	level slog.Level
+	parts []Part
+
+	mu sync.Mutex
+	// known has the levels of the places in the program that have logged: there are as many as calls in its source.
+	known map[uintptr]slog.Level
+}
+
+// of returns the least level that is logged by the code at a program counter.
+func (l *partLevels) of(pc uintptr) slog.Level {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	level, known := l.known[pc]
+	if !known {
+		frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
+		level = l.ofFile(frame.File)
+		l.known[pc] = level
+	}
+	return level
+}
+
+func (l *partLevels) ofFile(file string) slog.Level {
+	for _, part := range l.parts {
+		for _, name := range []string{packageOf(file), strings.TrimSuffix(filepath.Base(file), ".go")} {
+			if matches, err := path.Match(part.Pattern, name); err == nil && matches {
+				return levelOf(part.Verbosity)
+			}
+		}
+	}
+	return l.level
+}

@@ -1,0 +1,91 @@
+package telemetry_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+func TestJSONHasTheKeysOfKubernetes(t *testing.T) {
+	var out bytes.Buffer
+	before := time.Now()
+	logger := slog.New(telemetry.Logging{JSON: true}.Handler(&out)).With("service", "pleg")
+	logger.Info("relisted", "pod", "shop/web", slog.Group("inner", slog.Time("time", before)))
+	logger.Debug("not told")
+	var line struct {
+		TS                               float64
+		Caller, Level, Msg, Service, Pod string
+		Inner                            struct{ Time time.Time }
+	}
+	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+		t.Fatalf("%s: %v", out.String(), err)
+	}
+	if line.Msg != "relisted" || line.Level != "INFO" || line.Service != "pleg" || line.Pod != "shop/web" || !line.Inner.Time.Equal(before) {
+		t.Errorf("got %s", out.String())
+	}
+	if !strings.HasPrefix(line.Caller, "telemetry/format_test.go:") {
+		t.Errorf("caller is %q", line.Caller)
+	}
+	if at := time.UnixMicro(int64(line.TS * 1000)); at.Before(before.Add(-time.Second)) || at.After(before.Add(time.Minute)) {
+		t.Errorf("ts is %v, which is %s", line.TS, at)
+	}
+}
+
+// TestPartsHaveVerbositiesOfTheirOwn: this file's name is format_test, its package's directory is telemetry.
+func TestPartsHaveVerbositiesOfTheirOwn(t *testing.T) {
+	part := func(pattern string, verbosity int) telemetry.Part {
+		return telemetry.Part{Pattern: pattern, Verbosity: verbosity}
+	}
+	for _, test := range []struct {
+		name      string
+		verbosity int
+		parts     []telemetry.Part
+		debug     bool
+	}{
+		{name: "none"},
+		{name: "all", verbosity: 4, debug: true},
+		{name: "package", parts: []telemetry.Part{part("telemetry", 4)}, debug: true},
+		{name: "file", parts: []telemetry.Part{part("format_test", 5)}, debug: true},
+		{name: "pattern", parts: []telemetry.Part{part("format*", 4)}, debug: true},
+		{name: "another", parts: []telemetry.Part{part("worker", 4)}},
+		{name: "less than all", verbosity: 4, parts: []telemetry.Part{part("telemetry", 0)}},
+		{name: "the first that matches", parts: []telemetry.Part{part("telemetry", 2), part("*", 9)}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var out bytes.Buffer
+			logger := slog.New(telemetry.Logging{Verbosity: test.verbosity, Parts: test.parts}.Handler(&out)).With("a", 1).WithGroup("g")
+			for range 2 { // the second time from what is known
+				out.Reset()
+				logger.Debug("a detail")
+				if told := strings.Contains(out.String(), "a detail"); told != test.debug {
+					t.Errorf("details are told: %t, want %t: %s", told, test.debug, out.String())
+				}
+			}
+			logger.Info("a fact")
+			if !strings.Contains(out.String(), "a fact") {
+				t.Errorf("what an operator needs is not told: %s", out.String())
+			}
+		})
+	}
+}
+
+// TestTheProcessLogsAsItIsConfigured goes through Setup.
+func TestTheProcessLogsAsItIsConfigured(t *testing.T) {
+	var out bytes.Buffer
+	tel := setUp(t, telemetry.Config{Service: "pleg", Output: &out, Logging: telemetry.Logging{JSON: true, Parts: []telemetry.Part{{Pattern: "format_test", Verbosity: 4}}}},
+		"OTEL_EXPORTER_OTLP_ENDPOINT", "")
+	ctx := telemetry.WithTraceparent(t.Context(), "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
+	tel.Logger.DebugContext(ctx, "a detail")
+	var line map[string]any
+	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+		t.Fatalf("%s: %v", out.String(), err)
+	}
+	if line["msg"] != "a detail" || line["trace_id"] != "0123456789abcdef0123456789abcdef" {
+		t.Errorf("got %v", line)
+	}
+}
