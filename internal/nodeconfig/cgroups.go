@@ -3,6 +3,7 @@ package nodeconfig
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
@@ -68,7 +69,42 @@ func validateCgroups(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	}
 }
 
-// unsupportedEnforcements are those of a file that no service acts on.
-func unsupportedEnforcements(cfg *kubeletconfigv1beta1.KubeletConfiguration) []string {
-	return slices.DeleteFunc(slices.Clone(cfg.EnforceNodeAllocatable), func(name string) bool { return name == EnforcePods || name == enforceNone })
+// EnforcesReservation says whether the cgroup of daemons is limited to what is reserved for them, "system" or "kube", and whether that is in
+// processor time only.
+func EnforcesReservation(cfg *kubeletconfigv1beta1.KubeletConfiguration, purpose string) (whole, compressible bool) {
+	return slices.Contains(cfg.EnforceNodeAllocatable, purpose+reservedSuffix), slices.Contains(cfg.EnforceNodeAllocatable, purpose+reservedSuffix+compressibleSuffix)
+}
+
+// ReservedMemoryPercent is how much of the memory that pods request qosReserved keeps from pods of lower classes, in percent. It is 0
+// without the feature gate.
+func ReservedMemoryPercent(cfg *kubeletconfigv1beta1.KubeletConfiguration) int64 {
+	if !gateEnabled(cfg, gateQOSReserved) {
+		return 0
+	}
+	percent, err := parsePercent(cfg.QOSReserved["memory"])
+	if err != nil {
+		return 0 // there is none: what there is has been validated
+	}
+	return percent
+}
+
+// validateQOSReserved reports reservations that a kubelet refuses: of other resources than memory, and others than percentages.
+func validateQOSReserved(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	for name, text := range cfg.QOSReserved {
+		field := joinField("qosReserved", name)
+		if name != "memory" {
+			errs.add(field, "cannot be reserved: must be memory")
+		} else if _, err := parsePercent(text); err != nil {
+			errs.add(field, err.Error())
+		}
+	}
+}
+
+func parsePercent(text string) (int64, error) {
+	number, isPercentage := strings.CutSuffix(text, "%")
+	percent, err := strconv.ParseInt(number, 10, 64)
+	if !isPercentage || err != nil || percent < 0 || percent > 100 {
+		return 0, fmt.Errorf("%q must be a percentage from 0%% to 100%%", text)
+	}
+	return percent, nil
 }

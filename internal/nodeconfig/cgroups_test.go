@@ -22,15 +22,32 @@ func TestPodsAreLimitedTogetherWhereTheyHaveCgroups(t *testing.T) {
 	}
 }
 
-func TestAReservationThatIsNotEnforcedIsNamed(t *testing.T) {
-	file := kubeletFile(t, "enforceNodeAllocatable: [pods, kube-reserved]\nkubeReservedCgroup: /kube\npodPidsLimit: 100")
-	if got, want := parse(t, SyncLoop, "--config", file).Unsupported, []string{
-		file + ":4: kubeReservedCgroup", file + ":3: enforceNodeAllocatable: kube-reserved",
-	}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+func TestReservationsAreEnforced(t *testing.T) {
+	cfg := parse(t, SyncLoop, "--config", kubeletFile(t, "enforceNodeAllocatable: [pods, kube-reserved, system-reserved-compressible]\nkubeReservedCgroup: /kube\nsystemReservedCgroup: /system"))
+	if len(cfg.Unsupported) > 0 {
+		t.Errorf("named as not acted on: %v", cfg.Unsupported)
 	}
-	if got := parse(t, PLEG, "--config", file).Unsupported; len(got) > 0 {
-		t.Errorf("pleg names %v", got)
+	if whole, compressible := EnforcesReservation(&cfg.Kubelet, "kube"); !whole || compressible {
+		t.Errorf("kube: %t, %t", whole, compressible)
+	}
+	if whole, compressible := EnforcesReservation(&cfg.Kubelet, "system"); whole || !compressible {
+		t.Errorf("system: %t, %t", whole, compressible)
+	}
+}
+
+func TestMemoryIsReservedForClassesOnlyWithTheGate(t *testing.T) {
+	cfg := parse(t, SyncLoop, "--config", kubeletFile(t, "qosReserved: {memory: 40%}\nfeatureGates: {QOSReserved: true}"))
+	if got := ReservedMemoryPercent(&cfg.Kubelet); got != 40 || len(cfg.Unsupported) > 0 {
+		t.Errorf("%d%%, and %v are named", got, cfg.Unsupported)
+	}
+	file := kubeletFile(t, "qosReserved: {memory: 40%}")
+	cfg = parse(t, SyncLoop, "--config", file)
+	if got, want := cfg.Unsupported, []string{file + ":3: qosReserved: needs the feature gate QOSReserved"}; ReservedMemoryPercent(&cfg.Kubelet) != 0 || !slices.Equal(got, want) {
+		t.Errorf("%d%%, and %v are named, want %v", ReservedMemoryPercent(&cfg.Kubelet), got, want)
+	}
+	_, errs := Decode("f", []byte(head+"qosReserved: {cpu: 10%, memory: 101%}\n"))
+	if got, want := Errors(errs).Error(), "f:3: qosReserved.cpu: cannot be reserved: must be memory"; len(errs) != 2 || !strings.Contains(got, want) {
+		t.Errorf("got %s", got)
 	}
 }
 

@@ -19,6 +19,8 @@ const (
 	// DefaultReadOnlyPort is the port of the read-only API when the file sets neither readOnlyPort nor an address that
 	// others can reach.
 	DefaultReadOnlyPort = 10255
+	// DefaultMaxOpenFiles is how many files syncloop may have open when the file does not set maxOpenFiles.
+	DefaultMaxOpenFiles = 1_000_000
 	// DefaultAddressIP is the address of the HTTP servers when the file does not set address.
 	DefaultAddressIP = "127.0.0.1"
 )
@@ -71,6 +73,7 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration, set index) {
 	setDefault(&cfg.CgroupDriver, "cgroupfs")
 	setDefault(&cfg.RegistryBurst, 10)
 	setDefault(&cfg.EventBurst, 100)
+	setDefault(&cfg.MaxOpenFiles, DefaultMaxOpenFiles)
 	setDefault(&cfg.KubeAPIBurst, 100)
 	setDefault(&cfg.ContentType, runtime.ContentTypeProtobuf)
 	setDefault(&cfg.ContainerLogMaxSize, "10Mi")

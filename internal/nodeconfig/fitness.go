@@ -35,6 +35,11 @@ func (c Config) FitMachine(machine fs.FS) error {
 				"or set failSwapOn: false", strings.Join(devices, ", ")))
 		}
 	}
+	if c.Kubelet.ProtectKernelDefaults {
+		for _, setting := range OtherKernelDefaults(machine) {
+			refuse("protectKernelDefaults", setting+": set it (sysctl -w, and a line in /etc/sysctl.d), or set protectKernelDefaults: false")
+		}
+	}
 	if hasCgroupV2(machine) {
 		return errs.orNil()
 	}

@@ -3,6 +3,7 @@ package nodeconfig
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -75,5 +76,32 @@ func TestAMachineIsRefusedByTheDefaults(t *testing.T) {
 	err := Config{Kubelet: kubelet}.FitMachine(fstest.MapFS{"proc/swaps": {Data: []byte("Filename\n/dev/vda3 partition\n")}})
 	if err == nil || !strings.Contains(err.Error(), "the defaults: failSwapOn: ") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestKernelDefaultsAreProtected(t *testing.T) {
+	good := fstest.MapFS{}
+	for name, value := range map[string]string{
+		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+	} {
+		good["proc/sys/"+name] = &fstest.MapFile{Data: []byte(value + "\n")}
+	}
+	cfg := Config{File: "f", Kubelet: kubeletconfigv1beta1.KubeletConfiguration{ProtectKernelDefaults: true}}
+	if err := cfg.FitMachine(good); err != nil {
+		t.Errorf("a machine with these settings: %v", err)
+	}
+	bad := maps.Clone(good)
+	bad["proc/sys/vm/overcommit_memory"] = &fstest.MapFile{Data: []byte("0\n")}
+	delete(bad, "proc/sys/kernel/keys/root_maxkeys")
+	var all Errors
+	if err := cfg.FitMachine(bad); !errors.As(err, &all) || len(all) != 2 ||
+		!strings.HasPrefix(all[0].Error(), "f: protectKernelDefaults: vm.overcommit_memory is 0, and should be 1: set it") ||
+		!strings.HasPrefix(all[1].Error(), "f: protectKernelDefaults: kernel.keys.root_maxkeys cannot be read") {
+		t.Errorf("got %v", err)
+	}
+	cfg.Kubelet.ProtectKernelDefaults = false
+	if err := cfg.FitMachine(bad); err != nil {
+		t.Errorf("settings that are not protected: %v", err)
 	}
 }

@@ -27,7 +27,7 @@ var supported = []string{
 	"authentication", "authorization", "enableDebuggingHandlers", "enableProfilingHandler", "enableServer", "enableSystemLogHandler", "port", "serverTLSBootstrap",
 	"streamingConnectionIdleTimeout", "tlsCertFile", "tlsCipherSuites", "tlsMinVersion", "tlsPrivateKeyFile",
 	"evictionMaxPodGracePeriod",
-	"failCgroupV1", "failSwapOn", "featureGates", "logging", "memorySwap",
+	"defaultPodSysctls", "failCgroupV1", "failSwapOn", "featureGates", "kubeReservedCgroup", "logging", "maxOpenFiles", "memorySwap", "protectKernelDefaults", "qosReserved", "registryBurst", "registryPullQPS", "systemReservedCgroup",
 	// nodestatus
 	"evictionHard", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
 	"nodeLeaseDurationSeconds", "nodeStatusMaxImages", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "podCIDR", "podsPerCore", "providerID", "registerNode", "registerWithTaints", "rotateCertificates",
@@ -50,10 +50,8 @@ func (d Decoded) unsupported(service Service) []string {
 	for i, name := range names {
 		names[i] = fmt.Sprintf("%s:%d: %s", d.file, d.index[name], name)
 	}
-	if field := "enforceNodeAllocatable"; d.index.has(field) {
-		for _, name := range unsupportedEnforcements(&d.Kubelet) {
-			names = append(names, fmt.Sprintf("%s:%d: %s: %s", d.file, d.index[field], field, name))
-		}
+	if field := "qosReserved"; len(d.Kubelet.QOSReserved) > 0 && !gateEnabled(&d.Kubelet, gateQOSReserved) {
+		names = append(names, fmt.Sprintf("%s:%d: %s: needs the feature gate %s", d.file, d.index[field], field, gateQOSReserved))
 	}
 	for _, name := range ignoredGates(&d.Kubelet) {
 		field := joinField("featureGates", name)

@@ -2,8 +2,10 @@ package nodeconfig
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,10 +29,12 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateReservations(cfg, errs)
 	validateEviction(cfg, errs)
 	validateSysctls(cfg, errs)
+	validateDefaultPodSysctls(cfg, errs)
 	validateContainerLogs(cfg, errs)
 	validateUserNamespaces(cfg, errs)
 	validateImageCollection(cfg, errs)
 	validateCgroups(cfg, errs)
+	validateQOSReserved(cfg, errs)
 	validateServer(cfg, errs)
 	validateShutdown(cfg, errs)
 	validateSwap(cfg, errs)
@@ -123,6 +127,15 @@ func validateNumbers(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	if cfg.EventBurst < 0 {
 		errs.add("eventBurst", fmt.Sprintf("is %d, must be 0 or more", cfg.EventBurst))
 	}
+	if qps := ptr.Deref(cfg.RegistryPullQPS, 0); qps < 0 {
+		errs.add("registryPullQPS", fmt.Sprintf("is %d, must be 0, for no limit, or more", qps))
+	}
+	if cfg.RegistryBurst < 0 {
+		errs.add("registryBurst", fmt.Sprintf("is %d, must be more than 0", cfg.RegistryBurst))
+	}
+	if cfg.MaxOpenFiles < 0 {
+		errs.add("maxOpenFiles", fmt.Sprintf("is %d, must be more than 0", cfg.MaxOpenFiles))
+	}
 	if n := ptr.Deref(cfg.MaxParallelImagePulls, 1); n < 1 {
 		errs.add("maxParallelImagePulls", fmt.Sprintf("is %d, must be 1 or more", n))
 	} else if n > 1 && *cfg.SerializeImagePulls {
@@ -161,6 +174,42 @@ func validateSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 			errs.add(field, fmt.Sprintf("%q must be the name of a sysctl, or the beginning of some with a star, for example net.core.somaxconn or kernel.msg*", allowed))
 		case namespace == sysctl.UnknownNamespace:
 			errs.add(field, fmt.Sprintf("%q is the machine's and not a pod's: must be one of net.*, kernel.shm*, kernel.msg*, kernel.sem or fs.mqueue.*", allowed))
+		}
+	}
+}
+
+// DefaultPodSysctls are those that every pod gets: none without the feature gate.
+func DefaultPodSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration) map[string]string {
+	if !gateEnabled(cfg, gateDefaultPodSysctls) {
+		return nil
+	}
+	return cfg.DefaultPodSysctls
+}
+
+// sysctlName is what a sysctl may be called, of at most maxSysctlName letters: segments with dots or slashes between them.
+var sysctlName = regexp.MustCompile(`^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)*$`)
+
+const maxSysctlName = 253
+
+// validateDefaultPodSysctls reports those that are not a pod's, and all of them without the feature gate.
+func validateDefaultPodSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	if len(cfg.DefaultPodSysctls) > 0 && !gateEnabled(cfg, gateDefaultPodSysctls) {
+		errs.add("defaultPodSysctls", fmt.Sprintf("needs the feature gate %s: set featureGates: {%[1]s: true}", gateDefaultPodSysctls))
+		return
+	}
+	seen := make(map[string]string)
+	for _, name := range slices.Sorted(maps.Keys(cfg.DefaultPodSysctls)) {
+		field, dotted := joinField("defaultPodSysctls", name), sysctl.NormalizeName(name)
+		namespace, _, _ := sysctl.GetNamespace(name)
+		other, twice := seen[dotted]
+		seen[dotted] = name
+		switch {
+		case len(name) > maxSysctlName || !sysctlName.MatchString(name):
+			errs.add(field, "is not the name of a sysctl, for example net.core.somaxconn")
+		case namespace == sysctl.UnknownNamespace:
+			errs.add(field, "is the machine's and not a pod's: must be one of net.*, kernel.shm*, kernel.msg*, kernel.sem or fs.mqueue.*")
+		case twice:
+			errs.add(field, fmt.Sprintf("is the same as %s: remove one", other))
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -25,15 +26,34 @@ func (e *engine) cgroupTree(node func(context.Context) (*v1.Node, error), logger
 		return nil
 	}
 	limits := podcgroups.Limits{CPUQuota: *kubelet.CPUCFSQuota, CPUPeriod: kubelet.CPUCFSQuotaPeriod.Duration, PIDs: *kubelet.PodPidsLimit}
+	notForPods := []v1.ResourceList{quantities(kubelet.SystemReserved), quantities(kubelet.KubeReserved)}
 	var reserved []v1.ResourceList
 	if slices.Contains(kubelet.EnforceNodeAllocatable, nodeconfig.EnforcePods) {
-		reserved = []v1.ResourceList{quantities(kubelet.SystemReserved), quantities(kubelet.KubeReserved)}
+		reserved = notForPods
 	}
 	return podcgroups.New(podcgroups.Config{
 		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}), Names: podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot),
-		Limits: limits, Reserved: reserved, Node: node, PIDs: mostProcesses, Waiting: e.health.Set, Events: e.events, Clock: clock.RealClock{}, Logger: logger, Metrics: counts,
+		Limits: limits, Reserved: reserved, NotForPods: notForPods, Existing: cgroupsOfDaemons(kubelet), MemoryPercent: nodeconfig.ReservedMemoryPercent(kubelet), Node: node, PIDs: mostProcesses, Waiting: e.health.Set, Events: e.events, Clock: clock.RealClock{}, Logger: logger, Metrics: counts,
 		Pods: func() ([]*v1.Pod, error) { return e.store.Pods() },
 	})
+}
+
+// cgroupsOfDaemons are those that enforceNodeAllocatable wants limited.
+func cgroupsOfDaemons(kubelet *kubeletconfigv1beta1.KubeletConfiguration) []podcgroups.Existing {
+	var all []podcgroups.Existing
+	for _, of := range []struct {
+		purpose, name string
+		reserved      map[string]string
+	}{{"system", kubelet.SystemReservedCgroup, kubelet.SystemReserved}, {"kube", kubelet.KubeReservedCgroup, kubelet.KubeReserved}} {
+		whole, compressible := nodeconfig.EnforcesReservation(kubelet, of.purpose)
+		if whole || compressible {
+			all = append(all, podcgroups.Existing{
+				Purpose: of.purpose, Name: podcgroups.ExistingName(kubelet.CgroupDriver, of.name),
+				Resources: podcgroups.ForReservation(quantities(of.reserved), !whole),
+			})
+		}
+	}
+	return all
 }
 
 // quantities reads amounts that the configuration was validated to have.

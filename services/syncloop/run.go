@@ -71,6 +71,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	if err := cfg.FitMachine(os.DirFS("/")); err != nil {
 		return err
 	}
+	adjustLimits(cfg.Kubelet.MaxOpenFiles, os.DirFS("/"), tel.Logger)
 	held, err := statedir.LockAs(cfg.StateDir, self)
 	if err != nil {
 		return err

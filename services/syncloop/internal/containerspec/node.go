@@ -32,6 +32,8 @@ type Node struct {
 	SwapLimit, LimitedSwap bool
 	// SwapCapacity is how many bytes of swap space the machine has.
 	SwapCapacity int64
+	// Sysctls are set in each pod that does not set them itself, by names with dots.
+	Sysctls map[string]string
 	// PodLogsDir has one folder of logs per pod.
 	PodLogsDir string
 	// SeccompDir is the folder that localhost seccomp profiles are relative to.

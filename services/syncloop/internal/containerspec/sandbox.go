@@ -3,6 +3,7 @@ package containerspec
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -58,7 +59,7 @@ func Sandbox(pod *v1.Pod, node Node, in SandboxInputs) (*runtimeapi.PodSandboxCo
 	config.Linux = &runtimeapi.LinuxPodSandboxConfig{
 		CgroupParent:    node.CgroupParent,
 		SecurityContext: security,
-		Sysctls:         sysctls(pod),
+		Sysctls:         sysctls(pod, node.Sysctls),
 		Resources:       sandboxResources(pod, node),
 		Overhead:        overhead(pod, node),
 	}
@@ -152,16 +153,42 @@ func anyPrivileged(pod *v1.Pod) bool {
 	return false
 }
 
-// sysctls are those of the pod, with dots as separators: the runtime knows the namespaced ones by that form only.
-func sysctls(pod *v1.Pod) map[string]string {
-	if pod.Spec.SecurityContext == nil {
+// sysctls are the node's and those of the pod, with dots as separators: the runtime knows the namespaced ones by that form only.
+func sysctls(pod *v1.Pod, defaults map[string]string) map[string]string {
+	if pod.Spec.SecurityContext == nil && len(defaults) == 0 {
 		return nil
 	}
-	out := make(map[string]string, len(pod.Spec.SecurityContext.Sysctls))
-	for _, s := range pod.Spec.SecurityContext.Sysctls {
-		out[dotted(s.Name)] = s.Value
+	out := make(map[string]string)
+	for name, value := range defaults {
+		if hasNamespaceOf(pod, dotted(name)) {
+			out[dotted(name)] = value
+		}
+	}
+	if pod.Spec.SecurityContext != nil {
+		for _, s := range pod.Spec.SecurityContext.Sysctls {
+			out[dotted(s.Name)] = s.Value
+		}
 	}
 	return out
+}
+
+// ipcSysctls are those of the IPC namespace, beside fs.mqueue.
+var ipcSysctls = []string{
+	"kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.sem", "kernel.shmall", "kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced",
+}
+
+// hasNamespaceOf tells whether the namespace that a sysctl is of is the pod's own, and not the machine's.
+func hasNamespaceOf(pod *v1.Pod, name string) bool {
+	switch {
+	case slices.Contains(ipcSysctls, name), strings.HasPrefix(name, "fs.mqueue."):
+		return !pod.Spec.HostIPC
+	case strings.HasPrefix(name, "user."):
+		return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers
+	case strings.HasPrefix(name, "net."), name == "kernel.domainname":
+		return !pod.Spec.HostNetwork
+	default:
+		return false
+	}
 }
 
 // dotted turns a sysctl's name with slashes as separators into one with dots; a dot within a part then becomes a slash.

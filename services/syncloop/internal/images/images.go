@@ -18,6 +18,7 @@ import (
 	"github.com/distribution/reference"
 	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/flowcontrol"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
@@ -81,6 +82,9 @@ type Config struct {
 	// Serial pulls one image after another; else MaxParallel at a time, 0 being no limit.
 	Serial      bool
 	MaxParallel int
+	// QPS is how many pulls may begin in a second, Burst how many of them at once; one more fails. A QPS of 0 is no limit.
+	QPS   float32
+	Burst int
 }
 
 // Image is an image that the runtime has.
@@ -123,7 +127,8 @@ type Request struct {
 // Puller gets images. Its methods may be called from any goroutine.
 type Puller struct {
 	cfg   Config
-	slots chan struct{} // nil is no limit
+	slots chan struct{}           // nil is no limit
+	rate  flowcontrol.RateLimiter // nil is no limit
 
 	mu      sync.Mutex
 	present map[string]*lookup
@@ -140,6 +145,9 @@ func New(cfg Config) *Puller {
 		cfg.Credentials = func(context.Context, string) []*runtimeapi.AuthConfig { return nil }
 	}
 	p := &Puller{cfg: cfg, present: map[string]*lookup{}, backoff: map[backoffKey]*backoff{}, used: map[string]time.Time{}}
+	if cfg.QPS > 0 {
+		p.rate = flowcontrol.NewTokenBucketRateLimiterWithClock(cfg.QPS, cfg.Burst, sleepless{cfg.Clock})
+	}
 	switch {
 	case cfg.Serial:
 		p.slots = make(chan struct{}, defaultConcurrency)
@@ -148,6 +156,12 @@ func New(cfg Config) *Puller {
 	}
 	return p
 }
+
+// sleepless is a clock for a limiter that nobody waits for.
+type sleepless struct{ clock.Clock }
+
+// Sleep implements flowcontrol.Clock.
+func (sleepless) Sleep(time.Duration) {}
 
 // untold is for nobody to be told.
 type untold struct{}

@@ -12,6 +12,9 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
+// errTooManyPulls is a pull that registryPullQPS and registryBurst do not permit now, in the kubelet's words.
+var errTooManyPulls = errors.New("pull QPS exceeded")
+
 // pull pulls an image, when it is its turn, and says how long that took without the wait for the turn. The pod's own credentials are
 // tried first, then those of the node's files, then what the credential providers have given.
 func (p *Puller) pull(ctx context.Context, r Request, name, repository string, given given) (image Image, took time.Duration, err error) {
@@ -27,6 +30,9 @@ func (p *Puller) pull(ctx context.Context, r Request, name, repository string, g
 		case <-ctx.Done():
 			return Image{}, 0, ctx.Err()
 		}
+	}
+	if p.rate != nil && !p.rate.TryAccept() {
+		return Image{}, 0, errTooManyPulls
 	}
 	service, err := p.cfg.Images()
 	if err != nil {

@@ -78,6 +78,18 @@ func (m *Machine) Set(name string, r Resources) error {
 	return nil
 }
 
+// Limit gives resources to a cgroup that is there, and makes none. Its errors are as those of Set.
+func (m *Machine) Limit(name string, r Resources) error {
+	manager, err := m.manager(name, r)
+	if err == nil {
+		err = manager.Set(m.resources(r))
+	}
+	if err != nil {
+		return fmt.Errorf("limit the cgroup %s: %w", name, explain(err))
+	}
+	return nil
+}
+
 // Remove kills what runs in a cgroup and in those below it, and removes them all. One that is not there is fine. It waits for
 // what it has killed, at most killPatience.
 func (m *Machine) Remove(ctx context.Context, name string) error {

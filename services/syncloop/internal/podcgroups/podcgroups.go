@@ -71,6 +71,10 @@ type Cgroups interface {
 	Has(name string) bool
 	// Set makes a cgroup and those above it unless they are there, and gives it resources.
 	Set(name string, r Resources) error
+	// Limit gives resources to a cgroup that is there.
+	Limit(name string, r Resources) error
+	// Usage reads what a cgroup uses.
+	Usage(name string) (Usage, error)
 	// Remove kills what runs in a cgroup and below it, and removes them. One that is not there is fine.
 	Remove(ctx context.Context, name string) error
 }
@@ -90,6 +94,12 @@ type Config struct {
 	PIDs func() int64
 	// Reserved is what of the machine is not for pods; empty when pods may use it all the same.
 	Reserved []v1.ResourceList
+	// NotForPods is what of the machine is reserved, whether pods may use it or not.
+	NotForPods []v1.ResourceList
+	// Existing are the cgroups of daemons that are limited to what is reserved for these.
+	Existing []Existing
+	// MemoryPercent is how much of the memory that pods request is kept from pods of lower classes; 0 sets no limits of classes.
+	MemoryPercent int64
 	// Waiting is told why the cgroups cannot be made, and nothing when they can: (*rpc.Health).Set. Nil tells nobody.
 	Waiting func(what, why string)
 	// Events is told when all pods together have their limits, and when those cannot be written; nobody is when nil.
@@ -108,6 +118,11 @@ type Tree struct {
 	classes sync.Mutex
 	// all is what all pods may use together, zero until the Node is known; guarded by classes.
 	all Resources
+	// allocatable is how many bytes of memory all pods may use together, 0 until the Node is known; guarded by classes.
+	allocatable int64
+
+	// told is what was told of the cgroups of daemons, by name. It is Run's.
+	told map[string]enforced
 
 	mu sync.Mutex // guards what follows
 	// given is what the cgroups were given that this process has made.
@@ -129,7 +144,7 @@ func New(cfg Config) *Tree {
 		cfg.PIDs = func() int64 { return 0 }
 	}
 	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
-	return &Tree{cfg: cfg, given: map[string]Resources{}}
+	return &Tree{cfg: cfg, given: map[string]Resources{}, told: map[string]enforced{}}
 }
 
 // Ensure makes the cgroup of a pod that is about to start something, or brings it up to date, and returns its name. The
@@ -171,14 +186,14 @@ func (t *Tree) Run(ctx context.Context) error {
 	for {
 		known, all, classes := t.update(ctx)
 		limits = t.tell(ctx, limits, known, all)
-		err := errors.Join(all, classes)
+		err := errors.Join(all, classes, t.enforceReservations(ctx))
 		why := ""
 		if err != nil {
 			why = err.Error()
 		}
 		t.cfg.Waiting(waitingName, why)
 		if why != "" && why != said {
-			t.cfg.Logger.ErrorContext(ctx, "the cgroups of pods cannot be kept: a pod whose cgroup cannot be made does not start; "+
+			t.cfg.Logger.ErrorContext(ctx, "the cgroups of the node cannot be kept: a pod whose cgroup cannot be made does not start; "+
 				"to run pods without, set cgroupsPerQOS: false and enforceNodeAllocatable: [none]", telemetry.KeyError, err)
 		}
 		said = why
@@ -231,6 +246,7 @@ func (t *Tree) update(ctx context.Context) (known bool, all, classes error) {
 		}
 		t.classes.Lock()
 		t.all = ForAllPods(capacity, t.cfg.Reserved...)
+		t.allocatable = ForAllPods(capacity, t.cfg.NotForPods...).Memory
 		t.classes.Unlock()
 	}
 	all, classes = t.setClasses()
@@ -241,14 +257,14 @@ func (t *Tree) update(ctx context.Context) (known bool, all, classes error) {
 func (t *Tree) setClasses() (all, classes error) {
 	t.classes.Lock() // over writes to files of the kernel's, see there
 	defer t.classes.Unlock()
-	burstable := Resources{}
+	burstable, bestEffort := Resources{}, Resources{CPUShares: minShares}
 	if pods, err := t.cfg.Pods(); err == nil {
 		burstable.CPUShares = BurstableShares(pods)
+		if t.cfg.MemoryPercent > 0 && t.allocatable > 0 {
+			burstable.Memory, bestEffort.Memory = memoryLimits(t.allocatable, t.cfg.MemoryPercent, pods)
+		}
 	}
-	return t.set(t.cfg.Names.Pods(), t.all), errors.Join(
-		t.set(t.cfg.Names.Class(v1.PodQOSBurstable), burstable),
-		t.set(t.cfg.Names.Class(v1.PodQOSBestEffort), Resources{CPUShares: minShares}),
-	)
+	return t.set(t.cfg.Names.Pods(), t.all), errors.Join(t.setClass(v1.PodQOSBurstable, burstable), t.setClass(v1.PodQOSBestEffort, bestEffort))
 }
 
 // set gives a cgroup resources, unless it has them from this process.

@@ -35,6 +35,8 @@ type memory struct {
 	sets int
 	// fails has the cgroups that cannot be written.
 	fails map[string]error
+	// uses has how much memory a cgroup uses: it cannot be limited to less.
+	uses map[string]uint64
 }
 
 func (m *memory) Has(name string) bool {
@@ -50,9 +52,20 @@ func (m *memory) Set(name string, r podcgroups.Resources) error {
 	if err := m.fails[name]; err != nil {
 		return err
 	}
+	if r.Memory > 0 && uint64(r.Memory) < m.uses[name] {
+		return errors.New("device or resource busy")
+	}
 	m.have[name] = r
 	m.sets++
 	return nil
+}
+
+func (m *memory) Limit(name string, r podcgroups.Resources) error { return m.Set(name, r) }
+
+func (m *memory) Usage(name string) (podcgroups.Usage, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return podcgroups.Usage{MemoryBytes: m.uses[name]}, nil
 }
 
 func (m *memory) Remove(_ context.Context, name string) error {
@@ -115,13 +128,13 @@ func (r *tree) told() []string {
 	return slices.Clone(r.events)
 }
 
-func newTree(t *testing.T) *tree {
+func newTree(t *testing.T, change ...func(*podcgroups.Config)) *tree {
 	t.Helper()
 	r := &tree{
 		t: t, clock: testclock.NewFakeClock(time.Unix(1, 0)),
-		cgroups: &memory{have: map[string]podcgroups.Resources{}, fails: map[string]error{}},
+		cgroups: &memory{have: map[string]podcgroups.Resources{}, fails: map[string]error{}, uses: map[string]uint64{}},
 	}
-	r.Tree = podcgroups.New(podcgroups.Config{
+	cfg := podcgroups.Config{
 		Events:  r,
 		Cgroups: r.cgroups, Names: podcgroups.NewNames("cgroupfs", "/"), Limits: podcgroups.Limits{CPUQuota: true}, Clock: r.clock,
 		Reserved: []v1.ResourceList{list("memory", "1Gi")}, PIDs: func() int64 { return 500 }, Logger: slog.New(slog.DiscardHandler),
@@ -145,7 +158,11 @@ func newTree(t *testing.T) *tree {
 				r.waiting = why
 			}
 		},
-	})
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	r.Tree = podcgroups.New(cfg)
 	return r
 }
 

@@ -77,6 +77,9 @@ func New(cfg Config) *Manager {
 		Images: cfg.Images, Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger, Metrics: cfg.Metrics, Events: cfg.Events, Credentials: cfg.Credentials, Providers: cfg.Providers,
 		Serial: kubelet.SerializeImagePulls == nil || *kubelet.SerializeImagePulls,
 	}
+	if kubelet.RegistryPullQPS != nil {
+		puller.QPS, puller.Burst = float32(*kubelet.RegistryPullQPS), int(kubelet.RegistryBurst)
+	}
 	if kubelet.MaxParallelImagePulls != nil {
 		puller.MaxParallel = int(*kubelet.MaxParallelImagePulls)
 	}

@@ -63,6 +63,7 @@ func nodeOf(cfg Config) *containerspec.Node {
 	}
 	machine := cgroupsOf(os.DirFS("/"))
 	node.CgroupV2, node.SwapLimit, node.HugePages = machine.v2, machine.swap, cgroups.HugePageSizes()
+	node.Sysctls = nodeconfig.DefaultPodSysctls(kubelet)
 	node.LimitedSwap = kubelet.MemorySwap.SwapBehavior == nodeconfig.LimitedSwap
 	node.GroupOOMKill = kubelet.SingleProcessOOMKill == nil || !*kubelet.SingleProcessOOMKill
 	if cfg.NodeIP != "" {

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestOpenFilesAreLimited in a process of its own, for a hard limit cannot be raised again.
+func TestOpenFilesAreLimited(t *testing.T) {
+	const variable = "QUARTET_TEST_OPEN_FILES"
+	if os.Getenv(variable) != "" {
+		if err := limitOpenFiles(500); err != nil {
+			t.Fatal(err)
+		}
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("limits: %d %d\n", limit.Cur, limit.Max)
+		child, err := exec.CommandContext(t.Context(), "sh", "-c", "ulimit -n").Output()
+		fmt.Printf("child: %s%v\n", child, err)
+		return
+	}
+	self := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestOpenFilesAreLimited$", "-test.v")
+	self.Env = append(os.Environ(), variable+"=yes")
+	out, err := self.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "limits: 500 500\n") || !strings.Contains(string(out), "child: 500\n<nil>\n") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestALimitThatTheKernelDoesNotPermitIsSaid(t *testing.T) {
+	if err := limitOpenFiles(1 << 40); err == nil || !strings.Contains(err.Error(), "maxOpenFiles: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOtherSettingsOfTheKernelAreSaid(t *testing.T) {
+	var out bytes.Buffer
+	var now unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil {
+		t.Fatal(err)
+	}
+	adjustLimits(int64(min(now.Max, 1<<30)), fstest.MapFS{"proc/sys/kernel/panic": {Data: []byte("0\n")}}, slog.New(slog.NewTextHandler(&out, nil)))
+	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "kernel.panic is 0, and should be 10") {
+		t.Errorf("said %s", got)
+	}
+}
