@@ -173,7 +173,7 @@ func validateSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 		case name == "" || strings.Contains(name, "*") || (some && !strings.HasSuffix(name, ".") && !strings.HasPrefix(name, "kernel.")):
 			errs.add(field, fmt.Sprintf("%q must be the name of a sysctl, or the beginning of some with a star, for example net.core.somaxconn or kernel.msg*", allowed))
 		case namespace == sysctl.UnknownNamespace:
-			errs.add(field, fmt.Sprintf("%q is the machine's and not a pod's: must be one of net.*, kernel.shm*, kernel.msg*, kernel.sem or fs.mqueue.*", allowed))
+			errs.add(field, fmt.Sprintf("%q is the machine's and not a pod's: must be one of net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.* or user.*", allowed))
 		}
 	}
 }

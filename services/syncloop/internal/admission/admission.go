@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
 	resourcehelper "k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -40,6 +41,7 @@ const (
 	ReasonPorts       = "NodePorts"
 	ReasonTaint       = "TaintToleration"
 	ReasonSysctl      = "SysctlForbidden"
+	ReasonAppArmor    = "AppArmor"
 	reasonOutOf       = "OutOf"
 	predicateMessage  = "Predicate %s failed: %s"
 	messageAffinity   = "node(s) didn't match Pod's node affinity/selector"
@@ -61,14 +63,24 @@ type Request struct {
 	Node *v1.Node
 	// Critical is true for a pod that the node cannot do without: nothing that it has run short of keeps it away.
 	Critical bool
+	// Machine is what the machine is able to do.
+	Machine Machine
 	// UnsafeSysctls are allowed beside the safe ones: allowedUnsafeSysctls of the KubeletConfiguration.
 	UnsafeSysctls []string
+}
+
+// Machine is what a machine is able to do.
+type Machine struct {
+	// Kernel is the kernel's version; nil when it is not known.
+	Kernel *version.Version
+	// AppArmor is true when the kernel enforces profiles of AppArmor.
+	AppArmor bool
 }
 
 // Check returns why a pod is refused; nil when it is let in. For a critical pod any other reason comes before a want of resources, for
 // which others may be ended.
 func Check(r Request) *Refusal {
-	checks := []func(Request) *Refusal{pressure, operatingSystem, groups, resources, placement, ports, taints, sysctls}
+	checks := []func(Request) *Refusal{pressure, operatingSystem, groups, resources, placement, ports, taints, sysctls, apparmor}
 	var short *Refusal
 	for _, check := range checks {
 		refusal := check(r)

@@ -2,11 +2,13 @@ package admission_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/admission"
@@ -121,14 +123,17 @@ func TestCheck(t *testing.T) {
 		{name: "an unsafe sysctl that is allowed", pod: pod(sysctl("net.core.somaxconn"))},
 		{name: "one of a group that is allowed", pod: pod(sysctl("kernel.msgmax"))},
 		{name: "a sysctl of the machine's network", pod: pod(sysctl("net.ipv4.tcp_syncookies"), hostNetwork),
-			want: `SysctlForbidden: forbidden sysctl: "net.ipv4.tcp_syncookies" not allowed with host net enabled`},
+			want: `SysctlForbidden: forbidden sysctl: "net.ipv4.tcp_syncookies" not allowed with host Net enabled`},
 		{name: "a sysctl of the machine's IPC", pod: pod(sysctl("kernel.shm_rmid_forced"), hostIPC),
-			want: `SysctlForbidden: forbidden sysctl: "kernel.shm_rmid_forced" not allowed with host ipc enabled`},
+			want: `SysctlForbidden: forbidden sysctl: "kernel.shm_rmid_forced" not allowed with host IPC enabled`},
+		{name: "a sysctl of the machine's users", pod: pod(sysctl("user.max_net_namespaces")),
+			want: `SysctlForbidden: forbidden sysctl: "user.max_net_namespaces" not allowed with host User enabled`},
+		{name: "a sysctl of the pod's own users", pod: pod(sysctl("user.max_net_namespaces"), func(p *v1.Pod) { p.Spec.HostUsers = new(bool) })},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := ""
 			if refusal := admission.Check(admission.Request{
-				Pod: tc.pod, Static: true, Others: tc.others, Node: node(), UnsafeSysctls: []string{"net.core.somaxconn", "kernel.msg*"},
+				Pod: tc.pod, Static: true, Others: tc.others, Node: node(), UnsafeSysctls: []string{"net.core.somaxconn", "kernel.msg*", "user.*"},
 			}); refusal != nil {
 				got = fmt.Sprintf("%s: %s", refusal.Reason, refusal.Message)
 			}
@@ -179,5 +184,77 @@ func TestWithoutANodeWhatNeedsNoneIsAsked(t *testing.T) {
 	r := admission.Request{Pod: pod(asks("cpu", "1000"), port("", "", 80)), Others: []*v1.Pod{pod(port("", "", 80))}}
 	if refusal := admission.Check(r); refusal == nil || refusal.Reason != admission.ReasonPorts {
 		t.Errorf("%v, want it refused for its port", refusal)
+	}
+}
+
+// TestSafeSysctls: those of Kubernetes 1.37, each since the kernel in which it became the namespace's own.
+func TestSafeSysctls(t *testing.T) {
+	for name, since := range map[string]string{
+		"kernel.shm_rmid_forced": "", "net.ipv4.ip_local_port_range": "", "net.ipv4.tcp_syncookies": "", "net.ipv4.ping_group_range": "",
+		"net.ipv4.ip_unprivileged_port_start": "", "net.ipv4.ip_local_reserved_ports": "3.16", "net.ipv4.tcp_keepalive_time": "4.5",
+		"net.ipv4.tcp_fin_timeout": "4.6", "net.ipv4.tcp_keepalive_intvl": "4.5", "net.ipv4.tcp_keepalive_probes": "4.5", "net.ipv4.tcp_rmem": "4.15",
+		"net.ipv4.tcp_wmem": "4.15", "net.ipv4.tcp_slow_start_after_idle": "4.15", "net.ipv4.tcp_notsent_lowat": "4.6",
+	} {
+		for _, kernel := range []string{"", "3.10.0", "4.5.1", "4.6.0", "4.14.9", "4.15.0", "6.1.0-18-amd64"} {
+			r := admission.Request{Pod: pod(sysctl(name))}
+			safe := since == ""
+			if kernel != "" {
+				r.Machine.Kernel = version.MustParseGeneric(kernel)
+				safe = safe || r.Machine.Kernel.AtLeast(version.MustParseGeneric(since))
+			}
+			if refusal := admission.Check(r); (refusal == nil) != safe {
+				t.Errorf("%s on the kernel %q: refused with %+v", name, kernel, refusal)
+			}
+		}
+	}
+}
+
+func TestAppArmor(t *testing.T) {
+	profile := func(kind v1.AppArmorProfileType, name *string) *v1.AppArmorProfile {
+		return &v1.AppArmorProfile{Type: kind, LocalhostProfile: name}
+	}
+	ofPod := func(kind v1.AppArmorProfileType) func(*v1.Pod) {
+		return func(p *v1.Pod) { p.Spec.SecurityContext = &v1.PodSecurityContext{AppArmorProfile: profile(kind, nil)} }
+	}
+	ofContainer := func(kind v1.AppArmorProfileType, name *string) func(*v1.Pod) {
+		return func(p *v1.Pod) {
+			p.Spec.Containers = []v1.Container{{Name: "a"}, {Name: "b", SecurityContext: &v1.SecurityContext{AppArmorProfile: profile(kind, name)}}}
+		}
+	}
+	annotated := func(value string) func(*v1.Pod) {
+		return func(p *v1.Pod) {
+			p.Annotations = map[string]string{"container.apparmor.security.beta.kubernetes.io/a": value}
+		}
+	}
+	const without = "AppArmor: Cannot enforce AppArmor: AppArmor is not enabled on the host"
+	for name, tc := range map[string]struct {
+		pod     *v1.Pod
+		without string
+		with    string
+	}{
+		"none":                           {pod: pod()},
+		"unconfined":                     {pod: pod(ofPod(v1.AppArmorProfileTypeUnconfined))},
+		"an unconfined container":        {pod: pod(ofContainer(v1.AppArmorProfileTypeUnconfined, nil))},
+		"the runtime's of a pod":         {pod: pod(ofPod(v1.AppArmorProfileTypeRuntimeDefault)), without: without},
+		"the runtime's of a container":   {pod: pod(ofContainer(v1.AppArmorProfileTypeRuntimeDefault, nil)), without: without},
+		"one of the node's":              {pod: pod(ofContainer(v1.AppArmorProfileTypeLocalhost, ptr.To("web"))), without: without},
+		"one of the node's with no name": {pod: pod(ofContainer(v1.AppArmorProfileTypeLocalhost, ptr.To(" "))), without: without, with: "invalid empty AppArmor profile name"},
+		"by an annotation":               {pod: pod(annotated("runtime/default")), without: without},
+		"unconfined by an annotation":    {pod: pod(annotated("unconfined"))},
+		"of an init container": {pod: pod(func(p *v1.Pod) {
+			p.Spec.InitContainers = []v1.Container{{Name: "i", SecurityContext: &v1.SecurityContext{AppArmorProfile: profile(v1.AppArmorProfileTypeRuntimeDefault, nil)}}}
+		}), without: without},
+	} {
+		for has, want := range map[bool]string{false: tc.without, true: tc.with} {
+			t.Run(fmt.Sprintf("%s, %v", name, has), func(t *testing.T) {
+				got := ""
+				if refusal := admission.Check(admission.Request{Pod: tc.pod, Machine: admission.Machine{AppArmor: has}}); refusal != nil {
+					got = refusal.Reason + ": " + refusal.Message
+				}
+				if (got == "") != (want == "") || !strings.Contains(got, want) {
+					t.Errorf("refused with %q, want %q", got, want)
+				}
+			})
+		}
 	}
 }

@@ -5,15 +5,33 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/component-helpers/node/util/sysctl"
 )
 
-// safeSysctls are those that are the pod's own and harm nobody else. From
-// https://kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster/#safe-and-unsafe-sysctls.
-var safeSysctls = []string{
-	"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range",
-	"net.ipv4.ip_unprivileged_port_start", "net.ipv4.ip_local_reserved_ports", "net.ipv4.tcp_keepalive_time",
-	"net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem",
+// safeSysctls are those that are the pod's own and harm nobody else, each with the first kernel on which that is so; nil is every kernel.
+// From https://kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster/#safe-and-unsafe-sysctls.
+var safeSysctls = map[string]*version.Version{
+	"kernel.shm_rmid_forced":              nil,
+	"net.ipv4.ip_local_port_range":        nil,
+	"net.ipv4.tcp_syncookies":             nil,
+	"net.ipv4.ping_group_range":           nil,
+	"net.ipv4.ip_unprivileged_port_start": nil,
+	"net.ipv4.ip_local_reserved_ports":    version.MajorMinor(3, 16),
+	"net.ipv4.tcp_keepalive_time":         version.MajorMinor(4, 5),
+	"net.ipv4.tcp_keepalive_intvl":        version.MajorMinor(4, 5),
+	"net.ipv4.tcp_keepalive_probes":       version.MajorMinor(4, 5),
+	"net.ipv4.tcp_fin_timeout":            version.MajorMinor(4, 6),
+	"net.ipv4.tcp_notsent_lowat":          version.MajorMinor(4, 6),
+	"net.ipv4.tcp_rmem":                   version.MajorMinor(4, 15),
+	"net.ipv4.tcp_wmem":                   version.MajorMinor(4, 15),
+	"net.ipv4.tcp_slow_start_after_idle":  version.MajorMinor(4, 15),
+}
+
+// isSafe tells whether a sysctl is safe on a kernel, nil for one that is not known.
+func isSafe(name string, kernel *version.Version) bool {
+	since, listed := safeSysctls[name]
+	return listed && (since == nil || kernel != nil && kernel.AtLeast(since))
 }
 
 // sysctls refuses a pod that sets what is not its own, or what nobody has allowed it to.
@@ -22,24 +40,25 @@ func sysctls(r Request) *Refusal {
 	if sc == nil {
 		return nil
 	}
+	hostUsers := r.Pod.Spec.HostUsers == nil || *r.Pod.Spec.HostUsers
 	for _, s := range sc.Sysctls {
 		namespace, name, _ := sysctl.GetNamespace(s.Name)
-		allowed := slices.Contains(safeSysctls, name) ||
+		allowed := isSafe(name, r.Machine.Kernel) ||
 			slices.ContainsFunc(r.UnsafeSysctls, func(allowed string) bool { return covers(allowed, name) })
 		switch {
 		case !allowed:
-			return forbidden("%q not allowlisted", s.Name)
-		case r.Pod.Spec.HostNetwork && namespace == sysctl.NetNamespace:
-			return forbidden("%q not allowed with host net enabled", s.Name)
-		case r.Pod.Spec.HostIPC && namespace == sysctl.IPCNamespace:
-			return forbidden("%q not allowed with host ipc enabled", s.Name)
+			return forbidden("%q not allowlisted", name)
+		case r.Pod.Spec.HostNetwork && namespace == sysctl.NetNamespace,
+			r.Pod.Spec.HostIPC && namespace == sysctl.IPCNamespace,
+			hostUsers && namespace == sysctl.UserNamespace:
+			return forbidden("%q not allowed with host %s enabled", name, namespace)
 		}
 	}
 	return nil
 }
 
-func forbidden(format, name string) *Refusal {
-	return &Refusal{Reason: ReasonSysctl, Message: "forbidden sysctl: " + fmt.Sprintf(format, name)}
+func forbidden(format string, args ...any) *Refusal {
+	return &Refusal{Reason: ReasonSysctl, Message: "forbidden sysctl: " + fmt.Sprintf(format, args...)}
 }
 
 // covers tells whether an entry of allowedUnsafeSysctls, a name or the beginning of some followed by a star, allows one.

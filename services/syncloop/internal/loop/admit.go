@@ -88,7 +88,8 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 		return false // so it does to one that others make room for
 	}
 	refusal := admission.Check(admission.Request{
-		Pod: d.pod, Static: metrics.IsStatic(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node, UnsafeSysctls: l.cfg.UnsafeSysctls,
+		Pod: d.pod, Static: metrics.IsStatic(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node,
+		Machine: l.cfg.Machine, UnsafeSysctls: l.cfg.UnsafeSysctls,
 	})
 	if l.shuttingDown {
 		refusal = shutdownRefusal()

@@ -33,6 +33,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/admission"
 	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
@@ -125,6 +126,8 @@ type Config struct {
 	Preempt func(ctx context.Context, uid types.UID, eviction podstore.Eviction) error
 	// Mirrors has an API server show the pods of other sources: *mirrorpods.Manager. Nil is a node that is standalone.
 	Mirrors Mirrors
+	// Machine is what the machine is able to do, which decides whether it takes a pod.
+	Machine admission.Machine
 	// UnsafeSysctls are allowedUnsafeSysctls of the KubeletConfiguration.
 	UnsafeSysctls []string
 	// PodEvents is told what becomes of pods that no worker has: *podevents.Recorder. Nil is for nobody to read.

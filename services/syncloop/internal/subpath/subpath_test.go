@@ -165,14 +165,14 @@ func TestAMissingFolderIsMadeWithTheModeOfTheVolume(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
 	r.must(os.Chown(r.volume, -1, 4711))
-	r.must(os.Chmod(r.volume, 0o777|fs.ModeSetgid))
+	r.must(os.Chmod(r.volume, 0o777|fs.ModeSetgid|fs.ModeSticky))
 	r.must(os.Mkdir(filepath.Join(r.volume, "there"), 0o700))
 	r.prepare("there/a/b")
 	for _, path := range []string{"there/a", "there/a/b"} {
 		info, err := os.Stat(filepath.Join(r.volume, path))
 		r.must(err)
 		of := info.Sys().(*syscall.Stat_t) //nolint:forcetypeassert // it is Linux
-		if info.Mode() != fs.ModeDir|fs.ModeSetgid|0o777 || of.Uid != 0 || of.Gid != 4711 {
+		if info.Mode() != fs.ModeDir|fs.ModeSetgid|fs.ModeSticky|0o777 || of.Uid != 0 || of.Gid != 4711 {
 			t.Errorf("%s: %v of %d:%d", path, info.Mode(), of.Uid, of.Gid)
 		}
 	}

@@ -1,0 +1,63 @@
+package admission
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// apparmor refuses a pod that names a profile of AppArmor on a machine without AppArmor, and one whose profile on the node has no name.
+func apparmor(r Request) *Refusal {
+	if !namesProfile(r.Pod) {
+		return nil
+	}
+	if !r.Machine.AppArmor {
+		return &Refusal{Reason: ReasonAppArmor, Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
+	}
+	for _, profile := range profiles(r.Pod) {
+		if profile.Type == v1.AppArmorProfileTypeLocalhost && (profile.LocalhostProfile == nil || strings.TrimSpace(*profile.LocalhostProfile) == "") {
+			return &Refusal{Reason: ReasonAppArmor, Message: fmt.Sprintf("Cannot enforce AppArmor: invalid empty AppArmor profile name: %q", profile)}
+		}
+	}
+	return nil
+}
+
+// namesProfile tells whether a pod asks for a profile other than none, by a field or by the annotation that was before the fields.
+func namesProfile(pod *v1.Pod) bool {
+	confines := func(p *v1.AppArmorProfile) bool { return p.Type != v1.AppArmorProfileTypeUnconfined }
+	if slices.ContainsFunc(profiles(pod), confines) {
+		return true
+	}
+	for _, key := range slices.Sorted(maps.Keys(pod.Annotations)) {
+		if strings.HasPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix) && pod.Annotations[key] != v1.DeprecatedAppArmorBetaProfileNameUnconfined {
+			return true
+		}
+	}
+	return false
+}
+
+// profiles are those that the fields of a pod and of its containers name.
+func profiles(pod *v1.Pod) []*v1.AppArmorProfile {
+	var all []*v1.AppArmorProfile
+	if sc := pod.Spec.SecurityContext; sc != nil && sc.AppArmorProfile != nil {
+		all = append(all, sc.AppArmorProfile)
+	}
+	of := func(sc *v1.SecurityContext) {
+		if sc != nil && sc.AppArmorProfile != nil {
+			all = append(all, sc.AppArmorProfile)
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		of(pod.Spec.InitContainers[i].SecurityContext)
+	}
+	for i := range pod.Spec.Containers {
+		of(pod.Spec.Containers[i].SecurityContext)
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		of(pod.Spec.EphemeralContainers[i].SecurityContext)
+	}
+	return all
+}
