@@ -232,7 +232,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	config := podruntime.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtime.Runtime(atOnce(ctx)) }, Images: images,
 		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, NodeIP: nodeIP,
-		Node:       askNode,
+		Node: askNode, NodeFile: filepath.Join(cfg.StateDir, "told-node.json"),
 		UserIDs:    userIDs(cfg).Of,
 		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: e.counts,
 		Events: e.events, Phases: starts, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For, Providers: e.credentials.For,

@@ -258,6 +258,35 @@ func TestSecurityContext(t *testing.T) {
 	}
 }
 
+// TestMaskedPaths: those of Kubernetes 1.37, and those of the machine. A container whose /proc is unmasked has none of them masked.
+func TestMaskedPaths(t *testing.T) {
+	machine := node
+	machine.MaskedPaths = []string{"/sys/devices/system/cpu/cpu0/thermal_throttle", "/sys/devices/system/cpu/cpu1/thermal_throttle"}
+	pod := testPod(v1.Container{Name: "a"})
+	masked := func() []string {
+		t.Helper()
+		config, err := containerspec.Container(pod, &pod.Spec.Containers[0], machine, containerspec.Inputs{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return config.GetLinux().GetSecurityContext().GetMaskedPaths()
+	}
+	want := []string{
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats",
+		"/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+		"/sys/devices/system/cpu/cpu0/thermal_throttle", "/sys/devices/system/cpu/cpu1/thermal_throttle",
+	}
+	for range 2 { // the second is not the first's with more
+		if diff := cmp.Diff(want, masked()); diff != "" {
+			t.Errorf("masked paths (-want +got):\n%s", diff)
+		}
+	}
+	pod.Spec.Containers[0].SecurityContext = &v1.SecurityContext{ProcMount: new(v1.UnmaskedProcMount)}
+	if got := masked(); len(got) > 0 {
+		t.Errorf("masked are %q where nothing is to be", got)
+	}
+}
+
 func TestNonRoot(t *testing.T) {
 	for _, test := range []struct {
 		name    string

@@ -40,6 +40,8 @@ type Node struct {
 	SeccompDir string
 	// SeccompDefault gives containers without a seccomp profile the runtime's default one.
 	SeccompDefault bool
+	// MaskedPaths are hidden from containers beside those that are hidden on every machine.
+	MaskedPaths []string
 	// CPUQuota turns CPU limits into CFS quotas of CPUPeriod; 0 is the kernel's 100 ms.
 	CPUQuota  bool
 	CPUPeriod time.Duration

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -90,7 +91,7 @@ func containerSecurity(pod *v1.Pod, c *v1.Container, in Inputs, node Node) (*run
 		Privileged:       isTrue(sc.Privileged),
 		ReadonlyRootfs:   isTrue(sc.ReadOnlyRootFilesystem),
 		NoNewPrivs:       sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation,
-		MaskedPaths:      maskedPaths,
+		MaskedPaths:      slices.Concat(maskedPaths, node.MaskedPaths),
 		ReadonlyPaths:    readonlyPaths,
 	}
 	if sc.ProcMount != nil && *sc.ProcMount == v1.UnmaskedProcMount {

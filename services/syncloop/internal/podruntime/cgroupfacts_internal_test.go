@@ -1,6 +1,7 @@
 package podruntime
 
 import (
+	"slices"
 	"testing"
 	"testing/fstest"
 )
@@ -26,5 +27,20 @@ func TestCgroupsOf(t *testing.T) {
 		if got := cgroupsOf(machine); got != test.want {
 			t.Errorf("%s: got %+v, want %+v", test.name, got, test.want)
 		}
+	}
+}
+
+func TestMaskedPathsOf(t *testing.T) {
+	machine := fstest.MapFS{}
+	for _, name := range []string{"cpu10/thermal_throttle/core_throttle_count", "cpu2/thermal_throttle/core_throttle_count", "cpu0/thermal_throttle/core_throttle_count",
+		"cpu1/online", "cpufreq/thermal_throttle/policy", "online"} {
+		machine["sys/devices/system/cpu/"+name] = &fstest.MapFile{}
+	}
+	want := []string{"/sys/devices/system/cpu/cpu0/thermal_throttle", "/sys/devices/system/cpu/cpu2/thermal_throttle", "/sys/devices/system/cpu/cpu10/thermal_throttle"}
+	if got := maskedPathsOf(machine); !slices.Equal(got, want) {
+		t.Errorf("masked are %q, want %q", got, want)
+	}
+	if got := maskedPathsOf(fstest.MapFS{}); len(got) > 0 {
+		t.Errorf("masked are %q on a machine without such", got)
 	}
 }

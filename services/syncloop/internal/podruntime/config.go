@@ -51,9 +51,11 @@ type Config struct {
 	Providers images.Providers
 	// NodeName and NodeIP are what spec.nodeName and status.hostIP of the downward API say.
 	NodeName, NodeIP string
-	// Node asks for the Node, which knows what of the machine is for pods; nil for a node without one. A pod is started
+	// Node asks for the Node, which knows what of the machine is for pods; nil for a node without one. Containers are started
 	// with what was known last when it fails, and it is not given long.
 	Node func(context.Context) (*v1.Node, error)
+	// NodeFile is where what was known last is kept for the process that comes after this one; empty keeps nothing.
+	NodeFile string
 	// PodLogsDir is the folder with one folder of logs per pod, for example /var/log/pods. Required.
 	PodLogsDir string
 	// RootDir holds the folders of pods (hosts files, termination messages, empty directories). Required.

@@ -40,8 +40,12 @@ const (
 // Manager makes the runtime match pods. Its methods may be called from any goroutine, for one pod from one at a time.
 type Manager struct {
 	cfg Config
-	// node is replaced when a pod is started, see learnNode.
+	// node is replaced when containers are started, see learnNode, under nodeMu.
 	node   atomic.Pointer[containerspec.Node]
+	nodeMu sync.Mutex
+	// nodeFileMu lets one write Config.NodeFile at a time.
+	nodeFileMu sync.Mutex
+
 	images *images.Puller
 
 	// starts spaces the making of sandboxes, removals the removing of pods that are gone.
@@ -88,6 +92,7 @@ func New(cfg Config) *Manager {
 		calls: cri.NewCaller(cfg.Tracer, kubelet.ContainerRuntimeEndpoint),
 	}
 	m.node.Store(nodeOf(cfg))
+	m.recallNode()
 	return m
 }
 

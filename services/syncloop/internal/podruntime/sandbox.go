@@ -31,6 +31,7 @@ type sandbox struct {
 
 // prepareSandbox has a sandbox for the pod's containers: the one in use, or a new one.
 func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
+	s.m.learnNode(ctx)
 	if !s.actions.CreateSandbox {
 		ids, err := s.m.userNamespace(s.pod)
 		if err != nil {
@@ -46,7 +47,6 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 		}
 		return nil
 	}
-	s.m.learnNode(ctx)
 	ctx, span := s.m.phase(ctx, "sandbox", s.pod, telemetry.Subject{})
 	defer func() { telemetry.End(span, err) }()
 	defer s.timePhase(metrics.PhaseSandbox, "")(&err)

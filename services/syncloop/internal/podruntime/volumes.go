@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -98,16 +100,37 @@ func (m *Manager) envFile(pod *v1.Pod, name, path string) (text string, err erro
 		return "", err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	// Not before it is known to be a file: to open a pipe would wait for whoever writes it.
-	info, err := root.Stat(path)
+	// What is no file is not opened, as far as that can be known: to open a device may do something.
+	if info, err := root.Stat(path); err != nil {
+		return "", err
+	} else if !info.Mode().IsRegular() {
+		return "", notEnvFile(path)
+	}
+	// A container may replace it by a pipe meanwhile: that neither blocks nor is read.
+	file, err := root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return "", err
 	}
-	if !info.Mode().IsRegular() || info.Size() > maxEnvFile {
-		return "", fmt.Errorf("%s: must be a file of at most %d bytes", path, maxEnvFile)
+	defer func() { err = errors.Join(err, file.Close()) }()
+	info, err := file.Stat()
+	if err != nil {
+		return "", err
 	}
-	content, err := root.ReadFile(path)
-	return string(content), err
+	if !info.Mode().IsRegular() {
+		return "", notEnvFile(path)
+	}
+	content, err := io.ReadAll(io.LimitReader(file, maxEnvFile+1))
+	if err != nil {
+		return "", err
+	}
+	if len(content) > maxEnvFile {
+		return "", notEnvFile(path)
+	}
+	return string(content), nil
+}
+
+func notEnvFile(path string) error {
+	return fmt.Errorf("%s: must be a file of at most %d bytes", path, maxEnvFile)
 }
 
 func propagation(mode *v1.MountPropagationMode) runtimeapi.MountPropagation {

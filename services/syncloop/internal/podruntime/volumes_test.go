@@ -2,11 +2,14 @@ package podruntime_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -149,6 +152,57 @@ func TestAValueComesFromAFileThatAnInitContainerHasWritten(t *testing.T) {
 	n.sync(pod)
 	if env := n.created(pod, "a").GetEnvs(); len(env) != 1 || string(env[0].GetValue()) != "x" {
 		t.Errorf("environment %v", env)
+	}
+}
+
+// TestAFileOfVariablesThatBecomesAPipeBlocksNothing: the container that writes the volume exchanges them all the time. Each try either
+// reads the file or fails.
+func TestAFileOfVariablesThatBecomesAPipeBlocksNothing(t *testing.T) {
+	n := newNode(t)
+	pod := newPod("a")
+	pod.Spec.Volumes = []v1.Volume{{Name: "env", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+	pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "env", MountPath: "/env"}}
+	n.sync(pod)
+	folder := n.created(pod, "a").GetMounts()[0].GetHostPath()
+	vars, pipe := filepath.Join(folder, "vars"), filepath.Join(folder, "pipe")
+	if err := errors.Join(os.WriteFile(vars, []byte("TOKEN='x'\n"), 0o600), unix.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	ended, exchanging := make(chan struct{}), sync.WaitGroup{}
+	exchanging.Go(func() {
+		for {
+			select {
+			case <-ended:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, vars, unix.AT_FDCWD, pipe, unix.RENAME_EXCHANGE)
+			}
+		}
+	})
+	defer exchanging.Wait()
+	defer close(ended)
+	outcomes := make(chan error, 1)
+	const tries = 3000
+	go func() {
+		for range tries {
+			text, err := n.manager.EnvFile(pod, "env", "vars")
+			if err == nil && text != "TOKEN='x'\n" {
+				err = fmt.Errorf("it has %q", text)
+			} else if err != nil && strings.Contains(err.Error(), "must be a file") {
+				err = nil
+			}
+			outcomes <- err
+		}
+	}()
+	for i := range tries {
+		select {
+		case err := <-outcomes:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-n.ctx.Done():
+			t.Fatalf("try %d blocks", i)
+		}
 	}
 }
 
