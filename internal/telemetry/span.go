@@ -96,7 +96,7 @@ func redact(text string) string {
 const minWait = 5 * time.Millisecond
 
 // Wait records that something waited, as a span named "wait" below the span in ctx. The reason says for what, in a few words:
-// "turn", "main: CrashLoopBackOff". It records nothing for a wait of less than 5 ms, nor for one that belongs to no trace.
+// "its turn", "main: CrashLoopBackOff". It records nothing for a wait of less than 5 ms, nor for one that belongs to no trace.
 func Wait(ctx context.Context, tracer trace.Tracer, about Subject, reason string, since, until time.Time) {
 	if until.Sub(since) < minWait || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return

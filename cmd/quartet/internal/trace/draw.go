@@ -22,14 +22,14 @@ type style struct {
 
 // glyphs are the characters beside letters.
 type glyphs struct {
-	bar, sliver, cut, fail, link, clock, ellipsis, slowLeft, slowRight string
+	bar, sliver, wait, cut, fail, link, clock, ellipsis, slowLeft, slowRight string
 }
 
 func (s style) glyphs() glyphs {
 	if s.ascii {
-		return glyphs{bar: "#", sliver: "|", cut: ">", fail: "!", link: "->", clock: "?", ellipsis: "..", slowLeft: "< ", slowRight: " >"}
+		return glyphs{bar: "#", sliver: "|", wait: ".", cut: ">", fail: "!", link: "->", clock: "?", ellipsis: "..", slowLeft: "< ", slowRight: " >"}
 	}
-	return glyphs{bar: "█", sliver: "▏", cut: "▶", fail: "✗", link: "↳", clock: "?", ellipsis: "…", slowLeft: "◄ ", slowRight: " ►"}
+	return glyphs{bar: "█", sliver: "▏", wait: "┄", cut: "▶", fail: "✗", link: "↳", clock: "?", ellipsis: "…", slowLeft: "◄ ", slowRight: " ►"}
 }
 
 // The colors, as sequences of a terminal.
@@ -215,15 +215,18 @@ func (d *drawing) prose(indent, text, color string) {
 // false when there is no room for it.
 func (d *drawing) bar(n *node, mark string) (bar string, held bool) {
 	columns := float64(d.columns.bar)
-	begin, end := d.position(n.start)*columns, d.position(n.end)*columns
+	begin, end := d.scale.position(n.start)*columns, d.scale.position(n.end)*columns
 	from := min(int(begin), d.columns.bar-1)
-	text := d.glyphs.sliver
+	text, fill := d.glyphs.sliver, d.glyphs.bar
+	if isWait(n.span) {
+		text, fill = d.glyphs.wait, d.glyphs.wait
+	}
 	switch {
 	case n.end.After(d.scale.to):
 		// It goes on beyond what is drawn.
-		text = strings.Repeat(d.glyphs.bar, d.columns.bar-1-from) + d.glyphs.cut
+		text = strings.Repeat(fill, d.columns.bar-1-from) + d.glyphs.cut
 	case end-begin >= 0.5:
-		text = strings.Repeat(d.glyphs.bar, max(int(end)-from, 1))
+		text = strings.Repeat(fill, max(int(end)-from, 1))
 	}
 	to := from + utf8.RuneCountInString(text)
 	right, left := " "+d.glyphs.slowLeft+mark, mark+d.glyphs.slowRight+" "
@@ -239,20 +242,18 @@ func (d *drawing) bar(n *node, mark string) (bar string, held bool) {
 	}
 }
 
-// position is how far into what is drawn a moment is, from 0 to 1.
-func (d *drawing) position(at time.Time) float64 {
-	whole := d.scale.length()
-	if whole <= 0 {
-		return 0
-	}
-	return min(max(float64(at.Sub(d.scale.from))/float64(whole), 0), 1)
-}
-
 // footer says what the lines do not show.
 func (d *drawing) footer() {
 	var notes []string
-	if whole := d.window.length(); d.idle.length > whole/10 && d.idle.length > 10*time.Millisecond {
-		notes = append(notes, fmt.Sprintf("no span covers %s from %s on: the pod waited for its turn, a back-off, an init container or a probe", length(d.idle.length), length(d.idle.at.Sub(d.window.from))))
+	if whole, idle := d.window.length(), d.idle.length(); idle > whole/10 && idle > 10*time.Millisecond {
+		why := "no span says why"
+		if len(d.idle.reasons) > 0 {
+			why = "the pod waited for " + oneLine(strings.Join(d.idle.reasons, "; "))
+		}
+		notes = append(notes, fmt.Sprintf("nothing was done for %s from %s on: %s", length(idle), length(d.idle.from.Sub(d.window.from)), why))
+	}
+	if n := len(d.scale.long); n > 0 {
+		notes = append(notes, fmt.Sprintf("the bars shorten %s in which nothing was done", count(n, "gap")))
 	}
 	if d.hidden > 0 {
 		notes = append(notes, fmt.Sprintf("%s began after Ready, and %s shown with --all", count(d.hidden, "span"), isAre(d.hidden)))

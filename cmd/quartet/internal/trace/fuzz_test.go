@@ -27,7 +27,7 @@ func FuzzDecode(f *testing.F) {
 			if got := len(s.lines(s.tree.tops())); got != len(tr.spans) {
 				t.Fatalf("%d spans are shown of %d", got, len(tr.spans))
 			}
-			if s.self < 0 || s.window.length() < 0 || s.idle.length < 0 {
+			if s.self < 0 || s.window.length() < 0 || s.idle.length() < 0 {
 				t.Fatalf("negative times: %+v", s)
 			}
 			text := draw(s, style{width: int(width)})

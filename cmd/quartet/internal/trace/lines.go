@@ -22,11 +22,12 @@ type start struct {
 
 	tree *tree
 	// window is the start, scale what the bars are drawn to: the start, or all of the trace when that is asked for.
-	window, scale window
+	window window
+	scale  scale
 	// slow is the slowest step, and self its own time; slow is nil when there is none.
 	slow *node
 	self time.Duration
-	// idle is the longest time without a span.
+	// idle is the longest time in which nothing was done.
 	idle gap
 	// hidden is how many spans of the trace are not in the tree, because they began after Ready.
 	hidden int
@@ -37,19 +38,20 @@ func newStart(pod subject, t trace, all bool) start {
 	s := start{pod: pod, traceID: t.id, tree: grow(t.spans)}
 	s.window = windowOf(s.tree, pod)
 	s.slow, s.self = slowest(s.tree, s.window)
-	s.idle = longestGap(s.tree, s.window)
-	s.scale = s.window
+	s.idle = longest(gapsOf(s.tree, s.window))
+	drawn := s.window
 	switch {
 	case s.window.ready == nil:
 	case all:
 		s.tree.each(func(n *node) {
-			if n.end.After(s.scale.to) {
-				s.scale.to = n.end
+			if n.end.After(drawn.to) {
+				drawn.to = n.end
 			}
 		})
 	default:
 		s.hidden = s.tree.prune(s.window.to)
 	}
+	s.scale = scaleOf(drawn, gapsOf(s.tree, drawn))
 	return s
 }
 
@@ -198,6 +200,9 @@ func title(s *span) string {
 	name := oneLine(s.name)
 	if service, method, isCall := strings.Cut(name, "/"); isCall {
 		return service[strings.LastIndex(service, ".")+1:] + "/" + method
+	}
+	if reason := oneLine(s.attributes[string(telemetry.AttrWait)]); isWait(s) && reason != "" {
+		return name + " for " + reason
 	}
 	if container := oneLine(s.attributes[string(semconv.K8SContainerNameKey)]); container != "" {
 		return name + " " + container

@@ -3,6 +3,8 @@ package trace
 import (
 	"slices"
 	"time"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
 // slack is by how much a child may end after its parent and still count as ended within it: Jaeger has starts and
@@ -21,12 +23,17 @@ const slack = 10 * time.Microsecond
 // the way only when it is in one of these places. Without Ready, and for each tree of orphans, the last span to end takes
 // its place.
 //
+// The span of a wait is never the slowest step: nothing was done in it.
+//
 // Returns nil when no span on the way has any time of its own.
 func slowest(t *tree, w window) (*node, time.Duration) {
 	var found *node
 	var most time.Duration
 	for _, top := range t.tops() {
 		for n := range wayTo(lastOf(top, w), w) {
+			if isWait(n.span) {
+				continue
+			}
 			self := selfTime(n, w)
 			if self > most || self == most && found != nil && byStart(n, found) < 0 {
 				found, most = n, self
@@ -112,24 +119,62 @@ func covered(nodes []*node, w window) (sum time.Duration) {
 
 // gap is a time within a start in which no span is at work: a back-off, or a turn that is waited for.
 type gap struct {
-	at     time.Time
-	length time.Duration
+	from, to time.Time
+	// reasons say what the pod waited for, each once; empty when no span of a wait says it.
+	reasons []string
 }
 
-// longestGap finds the longest time in which no span of the trace was at work.
-func longestGap(t *tree, w window) (longest gap) {
-	var nodes []*node
-	t.each(func(n *node) { nodes = append(nodes, n) })
-	slices.SortFunc(nodes, byStart)
-	at := w.from
-	for _, n := range nodes {
-		from, to := w.clip(n.span)
-		if idle := from.Sub(at); idle > longest.length && !from.After(w.to) {
-			longest = gap{at: at, length: idle}
+func (g gap) length() time.Duration { return g.to.Sub(g.from) }
+
+// isWait is true for the span of a wait, which is no work.
+func isWait(s *span) bool { return s.name == telemetry.SpanWait }
+
+// gapsOf finds the times in which no span of the trace was at work, in their order.
+func gapsOf(t *tree, w window) []gap {
+	var works, waits []*node
+	t.each(func(n *node) {
+		if isWait(n.span) {
+			waits = append(waits, n)
+		} else {
+			works = append(works, n)
 		}
+	})
+	slices.SortFunc(works, byStart)
+	slices.SortFunc(waits, byStart)
+	var gaps []gap
+	at := w.from
+	idle := func(until time.Time) {
+		if until.After(w.to) {
+			until = w.to
+		}
+		if !until.After(at) {
+			return
+		}
+		g := gap{from: at, to: until}
+		for _, n := range waits {
+			if reason := n.attributes[string(telemetry.AttrWait)]; n.start.Before(g.to) && n.end.After(g.from) && !slices.Contains(g.reasons, reason) {
+				g.reasons = append(g.reasons, reason)
+			}
+		}
+		gaps = append(gaps, g)
+	}
+	for _, n := range works {
+		from, to := w.clip(n.span)
+		idle(from)
 		if to.After(at) {
 			at = to
 		}
 	}
-	return longest
+	idle(w.to)
+	return gaps
+}
+
+// longest is the longest of some gaps; the zero gap when there are none.
+func longest(gaps []gap) (found gap) {
+	for _, g := range gaps {
+		if g.length() > found.length() {
+			found = g
+		}
+	}
+	return found
 }

@@ -26,7 +26,7 @@ func (p *Puller) pull(ctx context.Context, r Request, name, repository string, g
 		select {
 		case p.slots <- struct{}{}:
 			defer func() { <-p.slots }()
-			telemetry.Wait(ctx, p.cfg.Tracer, about, "turn", waiting, p.cfg.Clock.Now())
+			telemetry.Wait(ctx, p.cfg.Tracer, about, "its turn", waiting, p.cfg.Clock.Now())
 		case <-ctx.Done():
 			return Image{}, 0, ctx.Err()
 		}

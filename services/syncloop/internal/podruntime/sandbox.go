@@ -103,7 +103,7 @@ func (s *podSync) runSandbox(ctx context.Context, config *runtimeapi.PodSandboxC
 	err = s.m.starts.Pass(ctx, func() (err error) {
 		begun := s.m.cfg.Clock.Now()
 		s.m.cfg.Metrics.GatePassed(begun.Sub(waiting))
-		telemetry.Wait(ctx, s.m.cfg.Tracer, aboutSandbox(config), "turn", waiting, begun)
+		telemetry.Wait(ctx, s.m.cfg.Tracer, aboutSandbox(config), "its turn", waiting, begun)
 		id, err = s.rt.runPodSandbox(ctx, config, handler)
 		s.m.cfg.Metrics.SandboxCalled(handler, s.m.cfg.Clock.Since(begun), err)
 		return err
