@@ -29,6 +29,7 @@ var supported = []string{
 	"evictionMaxPodGracePeriod",
 	"defaultPodSysctls", "failCgroupV1", "failSwapOn", "featureGates", "kubeReservedCgroup", "logging", "maxOpenFiles", "memorySwap", "protectKernelDefaults", "qosReserved", "registryBurst", "registryPullQPS", "systemReservedCgroup",
 	// nodestatus
+	"healthzBindAddress", "healthzPort",
 	"evictionHard", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",
 	"nodeLeaseDurationSeconds", "nodeStatusMaxImages", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "podCIDR", "podsPerCore", "providerID", "registerNode", "registerWithTaints", "rotateCertificates",
 	"shutdownGracePeriod", "shutdownGracePeriodByPodPriority", "shutdownGracePeriodCriticalPods", "systemReserved",

@@ -147,6 +147,10 @@ func validateAddresses(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *pro
 	if net.ParseIP(cfg.Address) == nil {
 		errs.add("address", fmt.Sprintf("%q is not an IP address", cfg.Address))
 	}
+	// The kubelet takes whatever can be listened on.
+	if host := cfg.HealthzBindAddress; net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(strings.ToLower(host))) > 0 {
+		errs.add("healthzBindAddress", fmt.Sprintf("%q is neither an IP address nor the name of a host", host))
+	}
 	for i, server := range cfg.ClusterDNS {
 		if net.ParseIP(server) == nil {
 			errs.add(fmt.Sprintf("clusterDNS[%d]", i), fmt.Sprintf("%q is not an IP address", server))

@@ -77,7 +77,8 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if cfg.Output == nil {
 		cfg.Output = os.Stderr
 	}
-	handler := withTraceIDs{cfg.Handler(cfg.Output)}
+	output := &watched{to: cfg.Output}
+	handler := withTraceIDs{cfg.Handler(output), output}
 	logger := slog.New(handler).With("service", cfg.Service)
 	slog.SetDefault(logger)
 	otel.SetErrorHandler(newQuietHandler(logger, time.Now))

@@ -125,6 +125,7 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 			return nil
 		})
 	}
+	serveHealth(ctx, group, cfg, heart, health, logger)
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
 			Address: cfg.MetricsListen, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: logger,

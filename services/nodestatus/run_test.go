@@ -63,6 +63,7 @@ func config(t *testing.T, flags ...string) nodeconfig.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	*cfg.Kubelet.HealthzPort = 0
 	return cfg
 }
 

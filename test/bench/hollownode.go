@@ -32,6 +32,7 @@ cgroupsPerQOS: false
 enforceNodeAllocatable: [none]
 enableServer: false
 readOnlyPort: 0
+healthzPort: 0
 imageGCHighThresholdPercent: 100
 failSwapOn: false
 `

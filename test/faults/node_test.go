@@ -158,6 +158,7 @@ podLogsDir: %q
 cgroupRoot: %q
 address: 127.0.0.1
 readOnlyPort: %s
+healthzPort: 0
 syncFrequency: 2s
 runtimeRequestTimeout: %s
 serializeImagePulls: false

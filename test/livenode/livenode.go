@@ -50,6 +50,7 @@ type Node struct {
 
 	quartet string
 	port    string
+	healthz string
 }
 
 // Bin is the directory of the built binaries, for tests in a folder two below the repository's: QUARTET_BIN, else bin.
@@ -85,11 +86,18 @@ func New(bin, purpose string) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Node{Layout: l, quartet: filepath.Join(bin, "quartet"), port: strconv.Itoa(port)}, nil
+	healthz, err := freeport.Find()
+	if err != nil {
+		return nil, err
+	}
+	return &Node{Layout: l, quartet: filepath.Join(bin, "quartet"), port: strconv.Itoa(port), healthz: strconv.Itoa(healthz)}, nil
 }
 
 // Port is the port of its read-only API.
 func (n *Node) Port() string { return n.port }
+
+// HealthzPort is the port of the health of the node.
+func (n *Node) HealthzPort() string { return n.healthz }
 
 // Command runs the command line against the node, and returns what it printed on both streams. Its error has the
 // output too.
@@ -124,7 +132,7 @@ func (n *Node) Up(ctx context.Context, more ...string) error {
 		}
 		flags = append(flags, "--config", config)
 	}
-	_, err := n.Command(ctx, append([]string{"up", "--detach", "--read-only-port", n.port}, flags...)...)
+	_, err := n.Command(ctx, append([]string{"up", "--detach", "--read-only-port", n.port, "--healthz-port", n.healthz}, flags...)...)
 	return err
 }
 

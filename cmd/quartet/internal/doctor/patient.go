@@ -172,6 +172,9 @@ func (p *patient) checks() []check {
 	if p.kubelet.ReadOnlyPort != 0 {
 		checks = append(checks, p.readOnlyPort())
 	}
+	if *p.kubelet.HealthzPort != 0 {
+		checks = append(checks, p.healthzPort())
+	}
 	checks = append(checks,
 		p.withProcesses("kubelet", func(processes []machine.Process) machine.Finding {
 			return m.Kubelet(p.runtime.endpoint, processes)
@@ -243,6 +246,23 @@ func (p *patient) readOnlyPort() check {
 			owner, err := rpc.WhoServes(p.layout.Address(layout.SyncLoop))
 			return err == nil && owner.PID == holder.PID
 		})
+	})
+}
+
+// healthzPort looks who has the port of the health of the node. One that another program has is no fault: the node runs without it.
+func (p *patient) healthzPort() check {
+	port := int(*p.kubelet.HealthzPort)
+	return p.withProcesses(fmt.Sprintf("port %d", port), func(processes []machine.Process) machine.Finding {
+		fix := "set another healthzPort in " + orElse(p.configFile, "the configuration")
+		if p.runtime.start != "" && p.stack == nil || p.configFile == "" {
+			fix = "choose another --healthz-port of quartet up (0 is none)"
+		}
+		found := p.machine.Port(port, "the health of the node", fix, processes, func(holder machine.Process) bool {
+			owner, err := rpc.WhoServes(p.layout.Address(layout.NodeStatus))
+			return err == nil && owner.PID == holder.PID
+		})
+		found.Level = min(found.Level, machine.Warning)
+		return found
 	})
 }
 

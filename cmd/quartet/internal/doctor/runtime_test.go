@@ -185,6 +185,8 @@ func TestTheReadOnlyPortIsSyncloops(t *testing.T) {
 	p := examine(t, harness.ShortDir(t), nil)
 	p.kubelet.ReadOnlyPort = int32(listener.Addr().(*net.TCPAddr).Port)
 	expect(t, p.readOnlyPort().run(t.Context())[0], machine.Fault, "the read-only API of syncloop", "--read-only-port")
+	*p.kubelet.HealthzPort = p.kubelet.ReadOnlyPort
+	expect(t, p.healthzPort().run(t.Context())[0], machine.Warning, "the health of the node", "--healthz-port")
 
 	// This process, which has the port, now serves on syncloop's socket too.
 	syncloop, err := rpc.ListenUnix(p.layout.Address(layout.SyncLoop), nil, nil)
@@ -197,4 +199,5 @@ func TestTheReadOnlyPortIsSyncloops(t *testing.T) {
 		}
 	})
 	expect(t, p.readOnlyPort().run(t.Context())[0], machine.OK, "the read-only API of syncloop")
+	expect(t, p.healthzPort().run(t.Context())[0], machine.Warning, "the health of the node", "--healthz-port")
 }

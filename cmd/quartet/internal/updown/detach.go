@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -88,12 +89,16 @@ func (n *node) launch(ctx context.Context) error {
 
 // foregroundArgs are the arguments of the same command in the foreground.
 func (n *node) foregroundArgs() []string {
-	return append([]string{
+	args := []string{
 		"up", "--state-dir=" + n.layout.StateDir(), "--manifests=" + n.opts.manifests, "--kubeconfig=" + n.opts.kubeconfig,
 		"--bootstrap-kubeconfig=" + n.opts.bootstrapKubeconfig,
 		"--config=" + n.opts.config, "--pod-cidr=" + n.opts.podCIDR, "--hostname-override=" + n.opts.hostnameOverride,
 		"--read-only-port=" + strconv.Itoa(int(n.opts.readOnlyPort)), "--v=" + strconv.Itoa(n.opts.verbosity),
-	}, append(n.opts.hostPrivileges.Args(), n.opts.credentialProviders.Args()...)...)
+	}
+	if n.opts.healthzPortGiven {
+		args = append(args, "--"+healthzPortFlag+"="+strconv.Itoa(int(n.opts.healthzPort)))
+	}
+	return slices.Concat(args, n.opts.hostPrivileges.Args(), n.opts.credentialProviders.Args())
 }
 
 // tail is the end of what a log has got since an offset.

@@ -31,22 +31,33 @@ func defaults() map[string]any {
 	return map[string]any{"fileCheckFrequency": "20s", "failSwapOn": false}
 }
 
-// own are the fields that the node and its runtime depend on, whatever a file says.
-func own(l layout.Layout, manifests string, readOnlyPort int32) map[string]any {
-	return map[string]any{
+// ownFields is what the flags say of a configuration.
+type ownFields struct {
+	manifests    string
+	readOnlyPort int32
+	// healthzPort is nil when it is the file's.
+	healthzPort *int32
+}
+
+// over puts the fields that the node and its runtime depend on, and those that flags set, over what a file says.
+func (o ownFields) over(config map[string]any, l layout.Layout) {
+	maps.Copy(config, map[string]any{
 		"apiVersion":               kubeletconfigv1beta1.SchemeGroupVersion.String(),
 		"kind":                     "KubeletConfiguration",
-		"staticPodPath":            manifests,
+		"staticPodPath":            o.manifests,
 		"containerRuntimeEndpoint": l.RuntimeEndpoint(),
 		"podLogsDir":               l.PodLogs(),
 		"cgroupRoot":               l.CgroupRoot(),
-		"readOnlyPort":             readOnlyPort,
+		"readOnlyPort":             o.readOnlyPort,
+	})
+	if o.healthzPort != nil {
+		config["healthzPort"] = *o.healthzPort
 	}
 }
 
 // kubeletConfig is the configuration of a node with the bundled runtime: the defaults, over them the given KubeletConfiguration
 // (YAML; it may be empty), over all what is the node's own.
-func kubeletConfig(l layout.Layout, given []byte, manifests string, readOnlyPort int32) (string, error) {
+func kubeletConfig(l layout.Layout, given []byte, own ownFields) (string, error) {
 	config := defaults()
 	if err := yaml.Unmarshal(given, &config); err != nil {
 		return "", fmt.Errorf("reading the file of --config: %w", err)
@@ -54,7 +65,7 @@ func kubeletConfig(l layout.Layout, given []byte, manifests string, readOnlyPort
 	if kind, ok := config["kind"]; ok && kind != "KubeletConfiguration" {
 		return "", fmt.Errorf("the file of --config is a %v: it must be a KubeletConfiguration (kubelet.config.k8s.io/v1beta1)", kind)
 	}
-	maps.Copy(config, own(l, manifests, readOnlyPort))
+	own.over(config, l)
 	body, err := yaml.Marshal(config)
 	if err != nil {
 		return "", fmt.Errorf("writing the node's configuration: %w", err)
@@ -63,7 +74,7 @@ func kubeletConfig(l layout.Layout, given []byte, manifests string, readOnlyPort
 }
 
 // writeConfig makes the manifests directory and writes the configuration, which begins with the file of --config if there is one.
-func writeConfig(l layout.Layout, file, manifests string, readOnlyPort int32) error {
+func writeConfig(l layout.Layout, file string, own ownFields) error {
 	var given []byte
 	if file != "" {
 		var err error
@@ -71,12 +82,12 @@ func writeConfig(l layout.Layout, file, manifests string, readOnlyPort int32) er
 			return fmt.Errorf("reading the file of --config: %w", err)
 		}
 	}
-	config, err := kubeletConfig(l, given, manifests, readOnlyPort)
+	config, err := kubeletConfig(l, given, own)
 	if err != nil {
 		return err
 	}
 	for dir, mode := range map[string]os.FileMode{
-		l.StateDir(): dirMode, l.Root(): dirMode, l.PodLogs(): dirMode, manifests: manifestsMode,
+		l.StateDir(): dirMode, l.Root(): dirMode, l.PodLogs(): dirMode, own.manifests: manifestsMode,
 	} {
 		if err := os.MkdirAll(dir, mode); err != nil {
 			return fmt.Errorf("making the node's directories: %w", err)

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
@@ -29,6 +30,9 @@ import (
 const (
 	// defaultReadOnlyPort is the kubelet's read-only port.
 	defaultReadOnlyPort = 10255
+	// defaultHealthzPort is the kubelet's, too.
+	defaultHealthzPort = 10248
+	healthzPortFlag    = "healthz-port"
 	// readOnlyAddress keeps the read-only API, which asks nobody who they are, on this machine.
 	readOnlyAddress = "127.0.0.1"
 )
@@ -38,11 +42,13 @@ type upOptions struct {
 	bootstrapKubeconfig             string
 	config, hostnameOverride        string
 	podCIDR                         string
-	readOnlyPort                    int32
-	detach                          bool
-	verbosity                       int
-	hostPrivileges                  nodeconfig.PrivilegeFlags
-	credentialProviders             nodeconfig.CredentialProviderFlags
+	readOnlyPort, healthzPort       int32
+	// healthzPortGiven is true when --healthz-port was.
+	healthzPortGiven    bool
+	detach              bool
+	verbosity           int
+	hostPrivileges      nodeconfig.PrivilegeFlags
+	credentialProviders nodeconfig.CredentialProviderFlags
 	// systemd is told when the node serves. It is no flag.
 	systemd systemd.Notifier
 }
@@ -60,25 +66,34 @@ Ctrl-C and SIGTERM stop the four services; containerd and the pods run on, and t
 stops everything.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts.healthzPortGiven = cmd.Flags().Changed(healthzPortFlag)
 			opts.systemd = systemd.Take() // before anything is started, containerd too, which would inherit it
 			return up(cmd.Context(), opts, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	flags := cmd.Flags()
-	flags.SortFlags = false
-	flags.BoolVar(&opts.detach, "detach", false, "return when all is healthy, and leave the node running in the background")
-	target.AddFlag(flags, &opts.stateDir)
-	flags.StringVar(&opts.manifests, "manifests", "", "`directory` to read pods from; manifests in the state directory when empty")
-	flags.StringVar(&opts.kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server; without it the node is standalone")
-	flags.StringVar(&opts.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`file` to reach the API server with until the node has a certificate of its own; --kubeconfig is written then")
-	flags.StringVar(&opts.config, "config", "", "`file` with a KubeletConfiguration to begin with; what the node's own runtime and --read-only-port need is set over it")
-	flags.StringVar(&opts.hostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")
-	flags.Int32Var(&opts.readOnlyPort, "read-only-port", defaultReadOnlyPort, "`port` of /pods and /healthz on 127.0.0.1; another node on this machine needs another")
-	flags.StringVar(&opts.podCIDR, "pod-cidr", "", "`network` that pods get their IPv4 addresses from, instead of podCIDR of the file; a free private one is chosen when both are empty")
-	opts.hostPrivileges.Add(flags)
-	opts.credentialProviders.Add(flags)
-	flags.IntVarP(&opts.verbosity, "v", "v", 0, "how much the services log: 0 is what an operator needs, 4 is for debugging")
+	cmd.Flags().SortFlags = false
+	cmd.Flags().AddFlagSet(opts.flagSet())
 	return cmd
+}
+
+// flagSet has the flags.
+func (o *upOptions) flagSet() *pflag.FlagSet {
+	flags := pflag.NewFlagSet("up", pflag.ContinueOnError)
+	flags.SortFlags = false
+	flags.BoolVar(&o.detach, "detach", false, "return when all is healthy, and leave the node running in the background")
+	target.AddFlag(flags, &o.stateDir)
+	flags.StringVar(&o.manifests, "manifests", "", "`directory` to read pods from; manifests in the state directory when empty")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server; without it the node is standalone")
+	flags.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`file` to reach the API server with until the node has a certificate of its own; --kubeconfig is written then")
+	flags.StringVar(&o.config, "config", "", "`file` with a KubeletConfiguration to begin with; what the node's own runtime and --read-only-port need is set over it")
+	flags.StringVar(&o.hostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")
+	flags.Int32Var(&o.readOnlyPort, "read-only-port", defaultReadOnlyPort, "`port` of /pods and /healthz on 127.0.0.1; another node on this machine needs another")
+	flags.Int32Var(&o.healthzPort, healthzPortFlag, defaultHealthzPort, "`port` of the health of the node on 127.0.0.1, instead of the healthzPort of --config; 0 is none, and another node on this machine needs another")
+	flags.StringVar(&o.podCIDR, "pod-cidr", "", "`network` that pods get their IPv4 addresses from, instead of podCIDR of the file; a free private one is chosen when both are empty")
+	o.hostPrivileges.Add(flags)
+	o.credentialProviders.Add(flags)
+	flags.IntVarP(&o.verbosity, "v", "v", 0, "how much the services log: 0 is what an operator needs, 4 is for debugging")
+	return flags
 }
 
 // node is what the steps of a start share.
@@ -157,7 +172,7 @@ func (n *node) prepare(ctx context.Context) (err error) {
 			return checkPort(n.opts.readOnlyPort)
 		}},
 		{"configuration", func() (string, error) {
-			return n.layout.ConfigFile(), writeConfig(n.layout, n.opts.config, n.opts.manifests, n.opts.readOnlyPort)
+			return n.layout.ConfigFile(), writeConfig(n.layout, n.opts.config, n.opts.ownFields())
 		}},
 		{"runtime's files", func() (string, error) {
 			return n.layout.Runtime(), n.bundle.Prepare()
@@ -197,6 +212,15 @@ func (n *node) checkMachine() (string, error) {
 	return strings.Join(have, "; "), nil
 }
 
+// ownFields are what the flags say of the node's configuration.
+func (o upOptions) ownFields() ownFields {
+	own := ownFields{manifests: o.manifests, readOnlyPort: o.readOnlyPort}
+	if o.healthzPortGiven {
+		own.healthzPort = &o.healthzPort
+	}
+	return own
+}
+
 // checkPort fails when the read-only API could not listen: better here, in one line, than in a log over and over.
 func checkPort(port int32) (string, error) {
 	if port == 0 {
@@ -215,7 +239,7 @@ func (n *node) foreground(ctx context.Context, errOut io.Writer) error {
 	err := n.prepare(ctx)
 	var held *statedir.HeldError
 	if errors.As(err, &held) {
-		return fmt.Errorf("the node of %s already runs, pid %d: 'quartet get node%s' shows it, 'quartet down%s' stops it; another node on this machine needs another --state-dir and --read-only-port",
+		return fmt.Errorf("the node of %s already runs, pid %d: 'quartet get node%s' shows it, 'quartet down%s' stops it; another node on this machine needs another --state-dir, --read-only-port and --healthz-port",
 			n.layout.StateDir(), held.Holder.PID, stateDirFlag(n.layout), stateDirFlag(n.layout))
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -96,7 +97,7 @@ readOnlyPort: 10255
 	if err := os.WriteFile(file, []byte(given), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeConfig(l, file, l.Manifests(), 11255); err != nil {
+	if err := writeConfig(l, file, ownFields{manifests: l.Manifests(), readOnlyPort: 11255}); err != nil {
 		t.Fatal(err)
 	}
 	content, err := os.ReadFile(l.ConfigFile())
@@ -116,6 +117,40 @@ readOnlyPort: 10255
 	}
 }
 
+func TestUpLeavesTheHealthPortToTheFileUnlessItsFlagIsGiven(t *testing.T) {
+	l, err := layout.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		given string
+		args  []string
+		want  string
+	}{
+		{"healthzPort: 12248\n", nil, "healthzPort: 12248\n"},
+		{"healthzPort: 12248\n", []string{"--healthz-port=0"}, "healthzPort: 0\n"},
+		{"", []string{"--healthz-port=13248"}, "healthzPort: 13248\n"},
+		{"", nil, ""},
+	} {
+		var opts upOptions
+		flags := opts.flagSet()
+		if err := flags.Parse(test.args); err != nil {
+			t.Fatal(err)
+		}
+		opts.healthzPortGiven = flags.Changed(healthzPortFlag)
+		config, err := kubeletConfig(l, []byte(test.given), opts.ownFields())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if has := strings.Contains(config, "healthzPort"); has != (test.want != "") || !strings.Contains(config, test.want) {
+			t.Errorf("%q with %q: want %q in\n%s", test.given, test.args, test.want, config)
+		}
+		if again := slices.Contains((&node{opts: opts, layout: l}).foregroundArgs(), "--healthz-port="+strconv.Itoa(int(opts.healthzPort))); again != opts.healthzPortGiven {
+			t.Errorf("%q: the node in the background is given the port: %v", test.args, again)
+		}
+	}
+}
+
 func TestUpRefusesAFileThatIsNoConfiguration(t *testing.T) {
 	l, err := layout.New(t.TempDir())
 	if err != nil {
@@ -125,11 +160,11 @@ func TestUpRefusesAFileThatIsNoConfiguration(t *testing.T) {
 		"kind: Pod\n": "the file of --config is a Pod: it must be a KubeletConfiguration (kubelet.config.k8s.io/v1beta1)",
 		"- a\n":       "reading the file of --config: ",
 	} {
-		if _, err := kubeletConfig(l, []byte(given), l.Manifests(), 0); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if _, err := kubeletConfig(l, []byte(given), ownFields{manifests: l.Manifests()}); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", given, err, want)
 		}
 	}
-	if err := writeConfig(l, "/no/such/file", l.Manifests(), 0); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
+	if err := writeConfig(l, "/no/such/file", ownFields{manifests: l.Manifests()}); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }

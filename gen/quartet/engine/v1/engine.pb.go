@@ -1719,7 +1719,9 @@ type GetHealthResponse struct {
 	Pods int32 `protobuf:"varint,4,opt,name=pods,proto3" json:"pods,omitempty"`
 	// How much is left of what nodestatus has no access to; nodestatus compares it with the thresholds of evictions. A signal that
 	// could not be read is not among them.
-	Readings      []*SignalReading `protobuf:"bytes,5,rep,name=readings,proto3" json:"readings,omitempty"`
+	Readings []*SignalReading `protobuf:"bytes,5,rep,name=readings,proto3" json:"readings,omitempty"`
+	// Why syncloop does not follow configmux, a sentence with what to do; empty while it does. nodestatus has no access to configmux.
+	ConfigmuxAway string `protobuf:"bytes,6,opt,name=configmux_away,json=configmuxAway,proto3" json:"configmux_away,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1787,6 +1789,13 @@ func (x *GetHealthResponse) GetReadings() []*SignalReading {
 		return x.Readings
 	}
 	return nil
+}
+
+func (x *GetHealthResponse) GetConfigmuxAway() string {
+	if x != nil {
+		return x.ConfigmuxAway
+	}
+	return ""
 }
 
 // SignalReading is how much is left of a resource of the node.
@@ -1964,14 +1973,15 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\x14ShutDownPodsResponse\"\x16\n" +
 	"\x14AwaitStatusesRequest\"\x17\n" +
 	"\x15AwaitStatusesResponse\"\x12\n" +
-	"\x10GetHealthRequest\"\xd7\x01\n" +
+	"\x10GetHealthRequest\"\xfe\x01\n" +
 	"\x11GetHealthResponse\x12\x18\n" +
 	"\ahealthy\x18\x01 \x01(\bR\ahealthy\x12\x18\n" +
 	"\areasons\x18\x02 \x03(\tR\areasons\x12<\n" +
 	"\flast_turn_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastTurnAt\x12\x12\n" +
 	"\x04pods\x18\x04 \x01(\x05R\x04pods\x12<\n" +
-	"\breadings\x18\x05 \x03(\v2 .quartet.engine.v1.SignalReadingR\breadings\"\x96\x01\n" +
+	"\breadings\x18\x05 \x03(\v2 .quartet.engine.v1.SignalReadingR\breadings\x12%\n" +
+	"\x0econfigmux_away\x18\x06 \x01(\tR\rconfigmuxAway\"\x96\x01\n" +
 	"\rSignalReading\x12\x16\n" +
 	"\x06signal\x18\x01 \x01(\tR\x06signal\x12\x1c\n" +
 	"\tavailable\x18\x02 \x01(\x03R\tavailable\x12\x1a\n" +

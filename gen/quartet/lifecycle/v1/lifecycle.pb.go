@@ -1238,7 +1238,9 @@ type GetHealthResponse struct {
 	// How changes are noticed now.
 	Mode RelistMode `protobuf:"varint,4,opt,name=mode,proto3,enum=quartet.lifecycle.v1.RelistMode" json:"mode,omitempty"`
 	// What the runtime says of itself; unset when it has not answered yet.
-	Runtime       *Runtime `protobuf:"bytes,5,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	Runtime *Runtime `protobuf:"bytes,5,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	// True when no full relist has finished within the limit, whatever the runtime says of itself: pleg does not do its work.
+	RelistOverdue bool `protobuf:"varint,6,opt,name=relist_overdue,json=relistOverdue,proto3" json:"relist_overdue,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1306,6 +1308,13 @@ func (x *GetHealthResponse) GetRuntime() *Runtime {
 		return x.Runtime
 	}
 	return nil
+}
+
+func (x *GetHealthResponse) GetRelistOverdue() bool {
+	if x != nil {
+		return x.RelistOverdue
+	}
+	return false
 }
 
 // Runtime is what the container runtime says of itself.
@@ -1587,13 +1596,14 @@ const file_quartet_lifecycle_v1_lifecycle_proto_rawDesc = "" +
 	"\x15RequestRelistResponse\x12;\n" +
 	"\vrelisted_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"relistedAt\"\x12\n" +
-	"\x10GetHealthRequest\"\xf8\x01\n" +
+	"\x10GetHealthRequest\"\x9f\x02\n" +
 	"\x11GetHealthResponse\x12\x18\n" +
 	"\ahealthy\x18\x01 \x01(\bR\ahealthy\x12\x18\n" +
 	"\areasons\x18\x02 \x03(\tR\areasons\x12@\n" +
 	"\x0elast_relist_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\flastRelistAt\x124\n" +
 	"\x04mode\x18\x04 \x01(\x0e2 .quartet.lifecycle.v1.RelistModeR\x04mode\x127\n" +
-	"\aruntime\x18\x05 \x01(\v2\x1d.quartet.lifecycle.v1.RuntimeR\aruntime\"\x9a\x03\n" +
+	"\aruntime\x18\x05 \x01(\v2\x1d.quartet.lifecycle.v1.RuntimeR\aruntime\x12%\n" +
+	"\x0erelist_overdue\x18\x06 \x01(\bR\rrelistOverdue\"\x9a\x03\n" +
 	"\aRuntime\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +

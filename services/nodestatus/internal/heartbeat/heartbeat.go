@@ -24,6 +24,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodehealth"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
@@ -173,6 +174,11 @@ func (h *Heart) beat(ctx context.Context) {
 	if changed := h.save(state); !changed && err == nil {
 		telemetry.Idle(span)
 	}
+}
+
+// Parts returns what is known of the other processes: those that are asked, and configmux, of which syncloop tells.
+func (h *Heart) Parts() []nodehealth.Part {
+	return append(h.pleg.known(), h.syncloop.known()...)
 }
 
 // Look has the Node computed anew now. It does not wait.

@@ -60,6 +60,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 const (
 	peerPLEG     = "pleg"
 	peerSyncLoop = "syncloop"
+	// partConfigMux is no peer: syncloop tells how configmux is.
+	partConfigMux = "configmux"
 )
 
 // beat notes a Node that was computed now.

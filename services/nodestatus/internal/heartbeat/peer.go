@@ -3,7 +3,10 @@ package heartbeat
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodehealth"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
@@ -29,17 +33,30 @@ const (
 )
 
 // Ask asks a peer how it is. It never fails: a peer that does not answer is away.
-type Ask func(ctx context.Context) nodeobject.Peer
+type Ask func(ctx context.Context) Answer
+
+// Answer is what comes of asking a peer.
+type Answer struct {
+	nodeobject.Peer
+	// Troubles says, of each process of which the peer's answer or silence tells something, why that process does not do its work;
+	// empty when it does. It is less than the Peer: a runtime that is away is no trouble of pleg's.
+	Troubles map[string]string
+}
 
 // AskPLEG returns the question to pleg.
 func AskPLEG(conn grpc.ClientConnInterface, address string) Ask {
 	client := lifecyclev1.NewLifecycleServiceClient(conn)
-	return func(ctx context.Context) nodeobject.Peer {
+	return func(ctx context.Context) Answer {
 		response, err := client.GetHealth(ctx, &lifecyclev1.GetHealthRequest{})
 		if err != nil {
-			return away("pleg", address, err)
+			return away(peerPLEG, address, err)
 		}
-		peer := answered("pleg", response.GetHealthy(), response.GetLastRelistAt() != nil, response.GetReasons())
+		begun := response.GetLastRelistAt() != nil
+		peer := answered(peerPLEG, response.GetHealthy(), begun, response.GetReasons())
+		trouble := ""
+		if !begun || response.GetRelistOverdue() {
+			trouble = strings.Join(peer.Reasons, "; ")
+		}
 		if r := response.GetRuntime(); r != nil {
 			peer.Runtime = &nodeobject.Runtime{
 				Name: r.GetName(), Version: r.GetVersion(), Ready: r.GetReady(), Handlers: handlersOf(r), SupplementalGroupsPolicy: r.SupplementalGroupsPolicy,
@@ -50,7 +67,7 @@ func AskPLEG(conn grpc.ClientConnInterface, address string) Ask {
 				peer.Reasons = append(peer.Reasons, "the network of the container runtime is not ready: "+r.GetNetworkReadyMessage())
 			}
 		}
-		return peer
+		return Answer{Peer: peer, Troubles: map[string]string{peerPLEG: trouble}}
 	}
 }
 
@@ -65,19 +82,21 @@ func handlersOf(r *lifecyclev1.Runtime) []nodeobject.Handler {
 // AskSyncLoop returns the question to syncloop.
 func AskSyncLoop(conn grpc.ClientConnInterface, address string) Ask {
 	client := enginev1.NewEngineServiceClient(conn)
-	return func(ctx context.Context) nodeobject.Peer {
+	return func(ctx context.Context) Answer {
 		response, err := client.GetHealth(ctx, &enginev1.GetHealthRequest{})
 		if err != nil {
-			return away("syncloop", address, err)
+			return away(peerSyncLoop, address, err)
 		}
-		peer := answered("syncloop", response.GetHealthy(), response.GetLastTurnAt() != nil, response.GetReasons())
+		peer := answered(peerSyncLoop, response.GetHealthy(), response.GetLastTurnAt() != nil, response.GetReasons())
 		for _, r := range response.GetReadings() {
 			if peer.Readings == nil {
 				peer.Readings = map[string]eviction.Reading{}
 			}
 			peer.Readings[r.GetSignal()] = eviction.Reading{Available: r.GetAvailable(), Capacity: r.GetCapacity(), At: r.GetReadAt().AsTime()}
 		}
-		return peer
+		return Answer{Peer: peer, Troubles: map[string]string{
+			peerSyncLoop: strings.Join(peer.Reasons, "; "), partConfigMux: response.GetConfigmuxAway(),
+		}}
 	}
 }
 
@@ -97,7 +116,7 @@ func answered(name string, healthy, begun bool, reasons []string) nodeobject.Pee
 	return peer
 }
 
-func away(name, address string, err error) nodeobject.Peer {
+func away(name, address string, err error) Answer {
 	var reason string
 	switch status.Code(err) { //nolint:exhaustive // every other code says the same: see the text
 	case codes.DeadlineExceeded:
@@ -107,7 +126,7 @@ func away(name, address string, err error) nodeobject.Peer {
 	default:
 		reason = fmt.Sprintf("%s cannot be asked on %s (%s): see its log", name, address, status.Convert(err).Message())
 	}
-	return nodeobject.Peer{State: nodeobject.PeerAway, Reasons: []string{reason}}
+	return Answer{Peer: nodeobject.Peer{State: nodeobject.PeerAway, Reasons: []string{reason}}, Troubles: map[string]string{name: reason}}
 }
 
 // watcher asks one peer again and again, and keeps the last answer.
@@ -121,6 +140,7 @@ type watcher struct {
 	mu    sync.Mutex
 	last  nodeobject.Peer
 	asked bool
+	parts map[string]nodehealth.Part
 }
 
 // run asks until ctx ends. First is called after the first answer.
@@ -146,7 +166,8 @@ func (w *watcher) run(ctx context.Context, first func()) {
 func (w *watcher) once(ctx context.Context) {
 	askCtx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
-	peer := w.ask(askCtx)
+	answer := w.ask(askCtx)
+	peer := answer.Peer
 	if ctx.Err() != nil {
 		return
 	}
@@ -157,6 +178,7 @@ func (w *watcher) once(ctx context.Context) {
 		peer.LastGood = w.clock.Now()
 	}
 	w.last, w.asked = peer, true
+	w.note(answer.Troubles)
 	w.mu.Unlock()
 	before.LastGood, before.Readings = peer.LastGood, peer.Readings // these change all the time, and are looked at when it is time
 	if !asked || !reflect.DeepEqual(before, peer) {
@@ -165,6 +187,27 @@ func (w *watcher) once(ctx context.Context) {
 		default: // the loop has not taken the last one yet, and will see this one too
 		}
 	}
+}
+
+// note keeps what an answer says of processes. What it says nothing of stays as it was. The caller holds mu.
+func (w *watcher) note(troubles map[string]string) {
+	if w.parts == nil {
+		w.parts = map[string]nodehealth.Part{}
+	}
+	for name, trouble := range troubles {
+		part := nodehealth.Part{Name: name, Trouble: trouble, LastGood: w.parts[name].LastGood}
+		if trouble == "" {
+			part.LastGood = w.clock.Now()
+		}
+		w.parts[name] = part
+	}
+}
+
+// known returns what is known of processes.
+func (w *watcher) known() []nodehealth.Part {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Values(w.parts))
 }
 
 func (w *watcher) peer() nodeobject.Peer {

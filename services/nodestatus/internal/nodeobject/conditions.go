@@ -15,9 +15,9 @@ import (
 // How long a node that was ready stays so while a part of it is away. A process that is killed and started again, or a
 // runtime that is, is not a node that cannot run pods: its pods go on running meanwhile.
 const (
-	// awayPatience is for a peer that does not answer or has just begun: the time of a node lease, for which a control
+	// AwayPatience is for a peer that does not answer or has just begun: the time of a node lease, for which a control
 	// plane bears with a kubelet that is silent.
-	awayPatience = 40 * time.Second
+	AwayPatience = 40 * time.Second
 	// runtimePatience is for a runtime that does not answer: for so long the kubelet bears with it.
 	runtimePatience = 30 * time.Second
 )
@@ -58,7 +58,7 @@ type Peer struct {
 func (p Peer) patience() time.Duration {
 	switch p.State {
 	case PeerAway, PeerStarting:
-		return awayPatience
+		return AwayPatience
 	case PeerUnhealthy:
 		if p.Runtime == nil || !p.Runtime.Ready {
 			return runtimePatience

@@ -110,6 +110,7 @@ func (s *Server) GetHealth(context.Context, *lifecyclev1.GetHealthRequest) (*lif
 	} else {
 		resp.LastRelistAt = timestamppb.New(progress.FinishedAt)
 		if s.clock.Since(progress.Since) > limit {
+			resp.RelistOverdue = true
 			resp.Reasons = append(resp.Reasons, fmt.Sprintf("no relist has finished for %v, the limit is %v%s: look at the container runtime's log",
 				s.clock.Since(progress.FinishedAt).Round(time.Second), limit, because(progress.Err)))
 		}

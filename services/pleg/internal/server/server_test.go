@@ -45,12 +45,12 @@ func TestHealthFailsWhenRelistsStop(t *testing.T) {
 			// From here on no relist can end.
 			defer fake.Hang("ListPodSandbox", "").Open()
 			clock.Step(tt.limit)
-			if health := healthOf(t, srv); !health.GetHealthy() {
+			if health := healthOf(t, srv); !health.GetHealthy() || health.GetRelistOverdue() {
 				t.Errorf("within the limit it is not healthy: %v", health.GetReasons())
 			}
 			clock.Step(time.Second)
 			health := healthOf(t, srv)
-			if health.GetHealthy() || len(health.GetReasons()) != 1 || !strings.Contains(health.GetReasons()[0], "no relist has finished") {
+			if health.GetHealthy() || !health.GetRelistOverdue() || len(health.GetReasons()) != 1 || !strings.Contains(health.GetReasons()[0], "no relist has finished") {
 				t.Errorf("past the limit of %v the health is %v", tt.limit, health)
 			}
 		})

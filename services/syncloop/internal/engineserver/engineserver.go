@@ -148,6 +148,7 @@ func (s *Server) GetHealth(context.Context, *enginev1.GetHealthRequest) (*engine
 	health := s.cfg.Health()
 	answer := &enginev1.GetHealthResponse{
 		Healthy: health.Healthy, Reasons: health.Reasons, Pods: int32(s.cfg.Store.Len()), //nolint:gosec // a node's pods fit
+		ConfigmuxAway: health.ConfigMux,
 	}
 	if !health.LastTurn.IsZero() {
 		answer.LastTurnAt = timestamppb.New(health.LastTurn)

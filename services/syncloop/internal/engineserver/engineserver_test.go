@@ -288,9 +288,9 @@ func TestImagesAreTheRuntimesLargestFirst(t *testing.T) {
 func TestHealthIsTheLoops(t *testing.T) {
 	r := start(t)
 	at := time.Unix(1_700_000_000, 0)
-	r.health = loop.Health{Healthy: true, Reasons: []string{"waiting for pleg"}, LastTurn: at}
+	r.health = loop.Health{Healthy: true, Reasons: []string{"waiting for pleg"}, LastTurn: at, ConfigMux: "configmux is away"}
 	got, err := r.client.GetHealth(t.Context(), &enginev1.GetHealthRequest{})
-	if err != nil || !got.GetHealthy() || !slices.Equal(got.GetReasons(), r.health.Reasons) || !got.GetLastTurnAt().AsTime().Equal(at) {
+	if err != nil || !got.GetHealthy() || !slices.Equal(got.GetReasons(), r.health.Reasons) || !got.GetLastTurnAt().AsTime().Equal(at) || got.GetConfigmuxAway() != "configmux is away" {
 		t.Errorf("got %v, %v", got, err)
 	}
 }

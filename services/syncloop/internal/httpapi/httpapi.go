@@ -2,7 +2,7 @@
 // is authenticated has everything, and each path lets in who may do to the Node what the package apiauth asks an API server about:
 //
 //	/pods, /runningpods/             v1.PodList in JSON: of the pods that a source names, with full status; of what the runtime runs
-//	/healthz, /healthz/ping, log, syncloop   "ok", or 500 and a line for each reason
+//	/healthz, /healthz/ping, log, syncloop   "ok", or 500 and a line for each check; ?verbose has the lines always
 //	/metrics, /metrics/probes        the metrics of syncloop and of its probes, in Prometheus' formats
 //	/stats/summary, /metrics/resource, /metrics/cadvisor   what the node, its pods and their containers use, in JSON and as metrics
 //	/configz                         the configuration, without what may be secret in it
@@ -36,6 +36,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/internal/healthz"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstats"
@@ -117,10 +118,10 @@ func common(cfg Config) []route {
 	return []route{
 		{pattern: "GET /pods", path: "pods", subresources: pods, handler: h.pods},
 		{pattern: "GET /pods/{$}", path: "pods", subresources: pods, handler: h.pods},
-		{pattern: "GET /healthz", path: "healthz", subresources: health, handler: h.syncloop},
-		{pattern: "GET /healthz/syncloop", path: "healthz", subresources: health, handler: h.syncloop},
-		{pattern: "GET /healthz/ping", path: "healthz", subresources: health, handler: h.ping},
-		{pattern: "GET /healthz/log", path: "healthz", subresources: health, handler: h.ping},
+		{pattern: "GET /healthz", path: "healthz", subresources: health, handler: healthz.All(healthz.Ping(), h.logCheck(), h.loopCheck())},
+		{pattern: "GET /healthz/syncloop", path: "healthz", subresources: health, handler: healthz.One(h.loopCheck())},
+		{pattern: "GET /healthz/ping", path: "healthz", subresources: health, handler: healthz.One(healthz.Ping())},
+		{pattern: "GET /healthz/log", path: "healthz", subresources: health, handler: healthz.One(h.logCheck())},
 		{pattern: "GET /metrics", path: "metrics", subresources: figures, handler: promhttp.HandlerFor(cfg.Gatherer, options).ServeHTTP},
 		{pattern: "GET /metrics/probes", path: "metrics/probes", subresources: figures, handler: promhttp.HandlerFor(cfg.Metrics.Probes(), options).ServeHTTP},
 		{pattern: "GET /metrics/resource", path: "metrics/resource", subresources: figures, handler: promhttp.HandlerFor(used, options).ServeHTTP},

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/quartet-node/quartet/internal/healthz"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 )
@@ -60,15 +61,17 @@ func (h reads) writeText(w http.ResponseWriter, code int, text string) {
 	}
 }
 
-// ping answers that there is somebody who answers.
-func (h reads) ping(w http.ResponseWriter, _ *http.Request) { h.writeText(w, http.StatusOK, "ok") }
+// logCheck fails while the log cannot be written.
+func (h reads) logCheck() healthz.Check {
+	return healthz.Check{Name: "log", Do: func() error { return telemetry.LogBlocked(h.Logger) }}
+}
 
-// syncloop answers whether the sync loop does its work.
-func (h reads) syncloop(w http.ResponseWriter, _ *http.Request) {
-	health := h.Health()
-	if health.Healthy {
-		h.writeText(w, http.StatusOK, "ok")
-		return
-	}
-	h.writeText(w, http.StatusInternalServerError, "unhealthy:\n"+strings.Join(health.Reasons, "\n")+"\n")
+// loopCheck fails while the sync loop does not do its work.
+func (h reads) loopCheck() healthz.Check {
+	return healthz.Check{Name: "syncloop", Do: func() error {
+		if health := h.Health(); !health.Healthy {
+			return errors.New(strings.Join(health.Reasons, "; "))
+		}
+		return nil
+	}}
 }

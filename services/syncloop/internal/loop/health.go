@@ -17,6 +17,8 @@ const shortestSilence = 5 * housekeepingPeriod
 type waiting struct {
 	mu      sync.Mutex
 	reasons []string
+	// configmux is why configmux is not followed.
+	configmux string
 	// closed is true when syncs have been held back since they were last released. It is the loop's own.
 	closed bool
 }
@@ -29,12 +31,14 @@ type Health struct {
 	Reasons []string
 	// LastTurn is when it last turned; zero before the first turn.
 	LastTurn time.Time
+	// ConfigMux says why configmux is not followed; empty while it is.
+	ConfigMux string
 }
 
 // Health returns how the loop is. It may be called at any time, from anywhere.
 func (l *Loop) Health() Health {
 	l.waiting.mu.Lock()
-	h := Health{Healthy: true, Reasons: slices.Clone(l.waiting.reasons)}
+	h := Health{Healthy: true, Reasons: slices.Clone(l.waiting.reasons), ConfigMux: l.waiting.configmux}
 	l.waiting.mu.Unlock()
 	stamp := l.lastTurn.Load()
 	if stamp == 0 {
@@ -83,7 +87,7 @@ func (l *Loop) tellWaiting() {
 	}
 	l.waiting.mu.Lock()
 	defer l.waiting.mu.Unlock()
-	l.waiting.reasons = reasons
+	l.waiting.reasons, l.waiting.configmux = reasons, config
 }
 
 func (l *Loop) sourcesWaiting() string {

@@ -272,6 +272,27 @@ func TestARemovalThatFailsIsTriedAgainWhilePlegIsUnhealthy(t *testing.T) {
 	})
 }
 
+func TestHealthSaysWhetherConfigMuxIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigLater(t, fakenode.New(), t.TempDir(), 0)
+		says := func(what string) func() bool {
+			return func() bool { return strings.Contains(r.loop.Health().ConfigMux, what) }
+		}
+		if !says("has not told all pods yet")() {
+			t.Errorf("before it is followed: %q", r.loop.Health().ConfigMux)
+		}
+		r.source("file", true)
+		r.configPeer.set(r.config)
+		r.eventually("it is followed", func() bool { return r.loop.Health().ConfigMux == "" })
+		r.configPeer.set(nil)
+		r.config.Close()
+		r.eventually("it is away", says("configmux is away"))
+		if !r.loop.Health().Healthy {
+			t.Error("syncloop is not healthy because configmux is away")
+		}
+	})
+}
+
 func TestPlegThatIsAwayHoldsSyncsBackUntilItIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/heartbeat"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodehealth"
+)
+
+// serveHealth serves the health of the node on healthzPort, if that is not 0.
+func serveHealth(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, heart *heartbeat.Heart, health *rpc.Health, logger *slog.Logger) {
+	if *cfg.Kubelet.HealthzPort == 0 {
+		return
+	}
+	judge := nodehealth.Judge{
+		Parts: heart.Parts, Self: heart.Overdue, Log: func() error { return telemetry.LogBlocked(logger) }, Now: time.Now,
+	}
+	group.Go(func() error {
+		nodehealth.Serve(ctx, nodehealth.ServeConfig{
+			Address: net.JoinHostPort(cfg.Kubelet.HealthzBindAddress, strconv.Itoa(int(*cfg.Kubelet.HealthzPort))),
+			Checks:  judge.Checks(string(nodeconfig.SyncLoop), string(nodeconfig.PLEG), string(nodeconfig.ConfigMux)),
+			Health:  health, Clock: clock.RealClock{}, Logger: logger,
+		})
+		return nil
+	})
+}

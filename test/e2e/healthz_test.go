@@ -1,0 +1,119 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quartet-node/quartet/internal/layout"
+)
+
+// health asks for the health of the node as kubeadm does. It fails when nobody answers.
+func health(t *testing.T, path string) (code int, body string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+node.HealthzPort()+path, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close() //nolint:errcheck // the body was only read
+	data, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(data), err
+}
+
+func awaitHealth(t *testing.T) {
+	t.Helper()
+	awaitThat(t, "the node is healthy", func() bool {
+		code, body, err := health(t, "/healthz")
+		return err == nil && code == http.StatusOK && body == "ok"
+	})
+}
+
+// TestHealthBearsWithAProcessThatIsKilled: none of its answers is a failure, but that nodestatus does not answer for a moment when it is
+// the one that was killed.
+func TestHealthBearsWithAProcessThatIsKilled(t *testing.T) {
+	awaitHealth(t)
+	for _, service := range layout.Services() {
+		name := string(service)
+		old := pid(t, name)
+		kill(t, name)
+		for end := time.Now().Add(patience); ; <-time.After(interval) {
+			code, body, err := health(t, "/healthz")
+			switch {
+			case err != nil && service != layout.NodeStatus:
+				t.Errorf("%s was killed: %v", name, err)
+			case err == nil && code != http.StatusOK && service != layout.NodeStatus:
+				t.Errorf("%s was killed: %d %s", name, code, body)
+			}
+			if err == nil && code == http.StatusOK && pidNow(name) != old && answers(t, name) {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s is not back: %d %s %v", name, code, body, err)
+			}
+		}
+	}
+}
+
+// pidNow is the id of a process, 0 while it is not there.
+func pidNow(name string) int {
+	id, err := node.PID(name)
+	if err != nil {
+		return 0
+	}
+	return id
+}
+
+// TestHealthFailsWhenAProcessIsStuck, and not before a Ready node would not bear with it any more.
+func TestHealthFailsWhenAProcessIsStuck(t *testing.T) {
+	awaitHealth(t)
+	signal := func(sig syscall.Signal, names ...string) {
+		t.Helper()
+		for _, name := range names {
+			if err := syscall.Kill(pid(t, name), sig); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	stuck := []string{"configmux", "pleg"}
+	begun := time.Now()
+	signal(syscall.SIGSTOP, stuck...)
+	t.Cleanup(func() {
+		for _, name := range append(stuck, "nodestatus") {
+			_ = syscall.Kill(pid(t, name), syscall.SIGCONT)
+		}
+		awaitHealth(t)
+	})
+	for _, name := range stuck {
+		awaitThat(t, "the health of "+name+" fails", func() bool {
+			code, body, err := health(t, "/healthz/"+name)
+			return err == nil && code == http.StatusInternalServerError && strings.Contains(body, name)
+		})
+		if took := time.Since(begun); took < 35*time.Second {
+			t.Errorf("the health of %s failed after %s", name, took)
+		}
+	}
+	code, body, err := health(t, "/healthz")
+	if err != nil || code != http.StatusInternalServerError || !strings.Contains(body, "[-]pleg failed: pleg does not answer in time") ||
+		!strings.Contains(body, "[-]configmux failed: configmux is away") || !strings.Contains(body, "[+]syncloop ok") || !strings.Contains(body, "[+]nodestatus ok") {
+		t.Errorf("the health of the node is %d %q, %v", code, body, err)
+	}
+	signal(syscall.SIGCONT, stuck...)
+	awaitHealth(t)
+	signal(syscall.SIGSTOP, "nodestatus")
+	if code, body, err := health(t, "/healthz"); !errors.Is(err, context.DeadlineExceeded) && !os.IsTimeout(err) {
+		t.Errorf("a nodestatus that is stuck answers %d %q, %v", code, body, err)
+	}
+}
