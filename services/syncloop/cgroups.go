@@ -7,16 +7,38 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podcgroups"
 )
+
+// driverTimeout is how long the start waits for the runtime to say its cgroup driver.
+const driverTimeout = time.Second
+
+// cgroupDriver is the runtime's, whatever the configuration says, because pods are put by the runtime where this process makes their
+// cgroups. A runtime that does not answer in time is asked again by watchRuntime; until then it is taken to be configured.
+func cgroupDriver(ctx context.Context, runtime *cri.Client, configured string, logger *slog.Logger) string {
+	ctx, cancel := context.WithTimeout(ctx, driverTimeout)
+	defer cancel()
+	service, err := runtime.Runtime(ctx)
+	if err != nil {
+		return configured
+	}
+	driver, err := cri.CgroupDriver(cri.Quiet(ctx), service)
+	if err != nil || driver == "" || driver == configured {
+		return configured
+	}
+	logger.Info("the container runtime's cgroup driver is taken, and not the configuration's", "runtime", driver, "configuration", configured)
+	return driver
+}
 
 // cgroupTree makes the cgroups of the pods; nil when the configuration wants none for pods. The store is asked when the tree
 // is used: it is made after it.

@@ -95,6 +95,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 		return err
 	}
 	defer func() { err = errors.Join(err, runtime.Close()) }()
+	cfg.Kubelet.CgroupDriver = cgroupDriver(ctx, runtime, cfg.Kubelet.CgroupDriver, tel.Logger)
 	to, err := dial(cfg.Peers)
 	if err != nil {
 		return err
@@ -354,7 +355,7 @@ func (e *engine) serve(ctx context.Context) error {
 func (e *engine) watchRuntime(ctx context.Context) error {
 	return runtimewatch.Run(ctx, runtimewatch.Config{
 		Endpoint: e.cfg.Kubelet.ContainerRuntimeEndpoint, Runtime: e.runtime.Runtime, Images: e.runtime.Images,
-		Named: e.store.SetRuntimeName, Waiting: e.health.Set, Clock: clock.RealClock{},
+		Named: e.store.SetRuntimeName, CgroupDriver: e.cfg.Kubelet.CgroupDriver, Waiting: e.health.Set, Clock: clock.RealClock{},
 	})
 }
 

@@ -33,7 +33,9 @@ func (s *Server) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi
 
 // RuntimeConfig implements the CRI.
 func (s *Server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
-	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}}, nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: s.driver}}, nil
 }
 
 // UpdateRuntimeConfig implements the CRI.

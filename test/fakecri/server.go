@@ -51,6 +51,7 @@ type Server struct {
 	// onTerm has the exit code after SIGTERM by container name; that of the signal when there is none.
 	onTerm    map[string]int32
 	muted     bool
+	driver    runtimeapi.CgroupDriver
 	lastNanos int64
 }
 
@@ -93,6 +94,7 @@ func Serve(socket string, options ...Option) (*Server, error) {
 		images:     map[string]*runtimeapi.Image{},
 		protected:  map[string]*runtimeapi.AuthConfig{},
 		ignoreTerm: map[string]bool{}, onTerm: map[string]int32{},
+		driver: runtimeapi.CgroupDriver_CGROUPFS,
 	}
 	for _, option := range options {
 		option(s)
@@ -157,6 +159,13 @@ func (s *Server) SetConditions(runtimeReady, networkReady bool) {
 	s.conditions = []*runtimeapi.RuntimeCondition{
 		condition(runtimeapi.RuntimeReady, runtimeReady), condition(runtimeapi.NetworkReady, networkReady),
 	}
+}
+
+// SetCgroupDriver makes the runtime say that it has a cgroup driver; it is cgroupfs at first.
+func (s *Server) SetCgroupDriver(driver runtimeapi.CgroupDriver) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.driver = driver
 }
 
 // OnStart decides what a container does when it has been started: it runs on, or exits at once with a code. A test's init

@@ -180,15 +180,13 @@ func condition(name, kind string, response *runtimeapi.StatusResponse, fix strin
 	return f.With(machine.Fault, "the runtime has no such condition", fix)
 }
 
-// cgroupDriver compares what the runtime uses with what the node puts its pods under.
+// cgroupDriver says what the runtime uses, which the node uses too.
 func (p *patient) cgroupDriver(driver runtimeapi.CgroupDriver) machine.Finding {
 	theirs := strings.ToLower(driver.String())
-	f := machine.Ok("cgroup driver", "%s", theirs)
 	if theirs != p.kubelet.CgroupDriver {
-		return f.With(machine.Fault, fmt.Sprintf("the runtime has %s and the configuration %s: no container starts, or its limits are lost", theirs, p.kubelet.CgroupDriver),
-			"set cgroupDriver: "+theirs+" in "+orElse(p.configFile, "the configuration")+"; for containerd the other way is SystemdCgroup in its configuration")
+		return machine.Ok("cgroup driver", "%s, the runtime's; %s in the configuration does not count", theirs, p.kubelet.CgroupDriver)
 	}
-	return f
+	return machine.Ok("cgroup driver", "%s", theirs)
 }
 
 // networkFacts is where CNI's files are.

@@ -4,6 +4,8 @@ package runtimewatch
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	internalapi "k8s.io/cri-api/pkg/apis"
@@ -34,19 +36,35 @@ type Config struct {
 	Images  func(context.Context) (internalapi.ImageManagerService, error)
 	// Named gets the runtime's name at each answer.
 	Named func(string)
+	// CgroupDriver is what this process was started with, and says of its pods' cgroups. Empty when it does not matter.
+	CgroupDriver string
 	// Waiting gets why the runtime cannot be used, empty when it can: (*rpc.Health).Set.
 	Waiting func(what, reason string)
 	// Clock times the questions.
 	Clock clock.Clock
 }
 
-// Run asks the runtime for its version until ctx ends; it returns nil then.
+// DriverError says that the process has been started with another cgroup driver than the runtime has. The next start has the right one.
+type DriverError struct{ Own, Runtime string }
+
+func (e *DriverError) Error() string {
+	return fmt.Sprintf("the container runtime has the cgroup driver %s, and this process was started with %s before the runtime answered: it ends, and its next start has %[1]s", e.Runtime, e.Own)
+}
+
+// Run asks the runtime for its version until ctx ends; it returns nil then. It fails with a *DriverError when the first answer
+// shows another cgroup driver than cfg's.
 func Run(ctx context.Context, cfg Config) error {
 	cfg.Waiting(Name, (&cri.NotConnectedError{Endpoint: cfg.Endpoint}).Error())
 	for {
 		pause, reason := period, ""
-		if err := ask(ctx, cfg); err != nil {
+		err := ask(ctx, cfg)
+		if driver := (*DriverError)(nil); errors.As(err, &driver) {
+			return driver
+		}
+		if err != nil {
 			pause, reason = impatience, cri.Away(cfg.Endpoint, err).Error()
+		} else {
+			cfg.CgroupDriver = "" // a runtime that changes it is not followed, because there are pods
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -77,5 +95,15 @@ func ask(ctx context.Context, cfg Config) error {
 		return err
 	}
 	cfg.Named(version.GetRuntimeName())
+	if cfg.CgroupDriver == "" {
+		return nil
+	}
+	driver, err := cri.CgroupDriver(ctx, runtime)
+	if err != nil {
+		return err
+	}
+	if driver != "" && driver != cfg.CgroupDriver {
+		return &DriverError{Own: cfg.CgroupDriver, Runtime: driver}
+	}
 	return nil
 }
