@@ -5,6 +5,7 @@
 //	             [-dir DIR] [-after 0s] …     and -tcp also these; what the files of DIR say, see health, and fails before;
 //	                                          with -page and -password what is in a file, to who knows what is in the other
 //	hello check  [-dir DIR] NAME              answers one of the checks that serve answers, by its exit code
+//	hello get    [-after 10s] URL             prints what is answered to a GET of a URL; fails when nothing is within that time
 //	hello init   [-after 0s]                  prints a line and exits 0
 //	hello crash  [-after 1s] [-code 1]        prints a line and exits with a code
 //	hello sleep                               waits for SIGTERM
@@ -61,7 +62,7 @@ type options struct {
 // run is main without the process's globals: it returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
-		fmt.Fprintln(stderr, "hello: name a mode: serve, check, init, crash, sleep, env or grow")
+		fmt.Fprintln(stderr, "hello: name a mode: serve, check, get, init, crash, sleep, env or grow")
 		return usageCode
 	}
 	mode := args[0]
@@ -76,6 +77,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return serve(ctx, opts, stdout, stderr)
 	case "check":
 		return checkOnce(ctx, health{dir: opts.dir}, opts.rest, stdout, stderr)
+	case "get":
+		return getURL(ctx, opts.after, opts.rest, stdout, stderr)
 	case "init":
 		return finish(ctx, opts.after, 0, opts.message, stdout)
 	case "crash":
@@ -96,7 +99,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		grow(ctx, opts.mib, opts.message, stdout)
 		return 0
 	default:
-		fmt.Fprintf(stderr, "hello: there is no mode %q: use serve, check, init, crash, sleep, env or grow\n", mode)
+		fmt.Fprintf(stderr, "hello: there is no mode %q: use serve, check, get, init, crash, sleep, env or grow\n", mode)
 		return usageCode
 	}
 }
@@ -106,8 +109,11 @@ func parse(mode string, args []string, stderr io.Writer) (options, error) {
 	flags := flag.NewFlagSet("hello "+mode, flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	after := time.Duration(0)
-	if mode == "crash" {
+	switch mode {
+	case "crash":
 		after = time.Second
+	case "get":
+		after = 10 * time.Second
 	}
 	flags.StringVar(&opts.addr, "addr", ":8080", "address to answer HTTP on")
 	flags.StringVar(&opts.https, "https", "", "address to answer HTTPS on, with a certificate that nobody signed")
@@ -117,7 +123,7 @@ func parse(mode string, args []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&opts.page, "page", "", "file whose text serve answers at /, read anew each time; without it the message is the answer")
 	flags.StringVar(&opts.password, "password", "", "file with the password that the page is given for, to any user; without it to everybody")
 	flags.DurationVar(&opts.every, "every", 10*time.Second, "time between two lines of serve")
-	flags.DurationVar(&opts.after, "after", after, "time before init and crash exit, and before the checks of serve pass")
+	flags.DurationVar(&opts.after, "after", after, "time before init and crash exit, before the checks of serve pass, and before get gives up")
 	flags.IntVar(&opts.code, "code", 1, "exit code of crash")
 	flags.StringVar(&opts.message, "message", "hello from "+mode, "line to print")
 	flags.IntVar(&opts.mib, "mib", 256, "MiB of memory that grow takes")
