@@ -5,12 +5,14 @@ import (
 	"bytes"
 	"compress/gzip"
 	"debug/elf"
-	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -64,7 +66,7 @@ func (s *imageSpec) layer() ([]byte, error) {
 		}
 	}
 	for _, f := range s.files {
-		if err := addFile(w, f); err != nil {
+		if err := s.addFile(w, f); err != nil {
 			return nil, err
 		}
 	}
@@ -80,12 +82,12 @@ func (s *imageSpec) layer() ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-func addFile(w *tar.Writer, f file) error {
+func (s *imageSpec) addFile(w *tar.Writer, f file) error {
 	content, err := os.ReadFile(filepath.Clean(f.source))
 	if err != nil {
 		return err
 	}
-	if err := checkStatic(content); err != nil {
+	if err := s.checkLinked(content); err != nil {
 		return fmt.Errorf("%s: %w", f.source, err)
 	}
 	info, err := os.Stat(f.source)
@@ -104,19 +106,45 @@ func addFile(w *tar.Writer, f file) error {
 	return err
 }
 
-// checkStatic refuses a program that needs a loader and libraries, which are not in the image: starting it would fail there
-// with "no such file or directory". What is no program of this kind, such as an image's archive, passes.
-func checkStatic(content []byte) error {
+// checkLinked refuses a program that needs a loader and libraries which are not in the image: starting it would fail there with "no
+// such file or directory". What is no program of this kind, such as a library or an image's archive, passes.
+func (s *imageSpec) checkLinked(content []byte) error {
 	program, err := elf.NewFile(bytes.NewReader(content))
 	if err != nil {
 		return nil // it is not a program in ELF
 	}
-	for _, p := range program.Progs {
-		if p.Type == elf.PT_INTERP {
-			return errors.New("it is linked dynamically and cannot run in an image of its own: remove it and build it again with make")
+	loader, err := loaderOf(program)
+	if err != nil || loader == "" {
+		return err
+	}
+	if !slices.ContainsFunc(s.files, func(f file) bool { return "/"+f.place == loader }) {
+		return fmt.Errorf("it is linked dynamically, and the image does not have its loader %s: remove it and build it again with make, or name the loader and its libraries with -file", loader)
+	}
+	libraries, err := program.ImportedLibraries()
+	if err != nil {
+		return fmt.Errorf("reading which libraries it needs: %w", err)
+	}
+	for _, library := range libraries {
+		if !slices.ContainsFunc(s.files, func(f file) bool { return path.Base(f.place) == library }) {
+			return fmt.Errorf("it is linked dynamically, and the image does not have its library %s: name it with -file", library)
 		}
 	}
 	return nil
+}
+
+// loaderOf is the program that loads another one with its libraries; empty for one that needs none.
+func loaderOf(program *elf.File) (string, error) {
+	for _, p := range program.Progs {
+		if p.Type != elf.PT_INTERP {
+			continue
+		}
+		name, err := io.ReadAll(p.Open())
+		if err != nil {
+			return "", fmt.Errorf("reading its loader: %w", err)
+		}
+		return strings.TrimRight(string(name), "\x00"), nil
+	}
+	return "", nil
 }
 
 // write puts the archive beside its place and renames it, so that an archive is never there in half.

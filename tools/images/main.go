@@ -1,5 +1,5 @@
-// Command images makes an image archive from static programs: a single layer with them and with the directories that they
-// need, and a configuration that runs one of them. The archive is in docker's format, which `docker load` and
+// Command images makes an image archive from static programs, or from others whose loader and libraries are named as well: a single
+// layer with them and with the directories that they need, and a configuration that runs one of them. The archive is in docker's format, which `docker load` and
 // `ctr images import` read; no engine and no registry takes part. The same files give the same archive, byte for byte.
 //
 //	images -file bin/pleg -user 0:10240 -label org.opencontainers.image.title=pleg \

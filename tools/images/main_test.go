@@ -160,8 +160,10 @@ func TestTheSameFilesGiveTheSameArchive(t *testing.T) {
 	}
 }
 
-func TestADynamicProgramIsRefused(t *testing.T) {
+// A program that needs a loader and libraries runs only where these are.
+func TestADynamicProgramNeedsItsLibraries(t *testing.T) {
 	dir := t.TempDir()
+	var libraries []string
 	for linked, flags := range map[string]string{"dynamic": "-linkmode=external", "static": "-linkmode=external -extldflags=-static"} {
 		source := filepath.Join(dir, linked+".go")
 		text := "package main\n\nimport \"C\"\n\nfunc main() {}\n"
@@ -173,9 +175,29 @@ func TestADynamicProgramIsRefused(t *testing.T) {
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		err := run([]string{"-name", ref, "-out", filepath.Join(dir, "a.tar"), "-file", filepath.Join(dir, linked)}, t.Output())
-		if refused := err != nil && strings.Contains(err.Error(), "linked dynamically"); refused != (linked == "dynamic") {
+		args := []string{"-name", ref, "-out", filepath.Join(dir, "a.tar"), "-file", filepath.Join(dir, linked)}
+		err := run(args, t.Output())
+		if refused := err != nil && strings.Contains(err.Error(), "does not have its loader /"); refused != (linked == "dynamic") {
 			t.Errorf("%s: %v", linked, err)
+		}
+		if linked == "static" {
+			continue
+		}
+		out, err := exec.Command("ldd", filepath.Join(dir, linked)).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, word := range strings.Fields(string(out)) {
+			if strings.HasPrefix(word, "/") {
+				libraries = append(libraries, "-file", word+"="+word)
+			}
+		}
+		if err := run(append(args, libraries...), t.Output()); err != nil {
+			t.Errorf("with %q: %v", libraries, err)
+		}
+		loader := slices.IndexFunc(libraries, func(arg string) bool { return strings.Contains(arg, "/ld-") })
+		if err := run(append(args, "-file", libraries[loader]), t.Output()); err == nil || !strings.Contains(err.Error(), "does not have its library libc.so") {
+			t.Errorf("with its loader alone: %v", err)
 		}
 	}
 }
