@@ -1,12 +1,18 @@
-# Run by enter.sh as the first process of its namespaces; becomes systemd. Its root is the machine's, read-only, with /run,
+# Run by enter.sh as the first process of its namespaces; become.sh follows. Its root is the machine's, read-only, with /run,
 # /dev, /proc, /sys and /etc/machine-id of its own. Of the machine's cgroups it has those that were made for it.
 name=$1 share=$2
 shift 2
+# As the machine counts, whose /proc this still is.
+read -r leader rest </proc/self/stat
+echo "$leader" >"$share/leader"
 root=$share/root
 mount --bind / "$root"
 mount -o remount,bind,ro "$root"
 # What the test is made of may be on other file systems than the root.
 for path in /usr "$PWD" "$QUARTET_SYSTEMD_PROGRAM"; do
+  if [ -z "$path" ]; then
+    continue
+  fi
   at=$(stat --format %m "$path")
   if [ "$at" != / ]; then
     mount --bind "$at" "$root$at"
@@ -40,7 +46,3 @@ echo 0123456789abcdef0123456789abcdef >"$root/run/machine-id"
 if [ -e /etc/machine-id ]; then
   mount --bind "$root/run/machine-id" "$root/etc/machine-id"
 fi
-cd "$root"
-pivot_root . run/old
-umount -l /run/old
-exec /lib/systemd/systemd --unit=test.service

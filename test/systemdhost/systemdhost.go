@@ -11,6 +11,9 @@
 // those that were made for it alone, of the version that the machine has. There is no network, no unit of the machine, no
 // journal, and no message bus and no logind but those of StartLogind. A test that is ended by force takes it all along, but for these cgroups, then empty.
 //
+// Boot starts a Machine instead: a systemd that a test drives from outside, with files that can be written and a network. Connect
+// joins two of them.
+//
 // What a test needs and the machine lacks makes the test skip with the reason; with CI=true it fails instead.
 package systemdhost
 
@@ -49,6 +52,8 @@ const (
 	timeout = 6 * time.Minute
 	// logTail is how much of systemd's log a failed test shows, in bytes.
 	logTail = 8 << 10
+	// unitLogTail is the same of a unit's log.
+	unitLogTail = 64 << 10
 	// cgroupRoot is where the machine's cgroups are.
 	cgroupRoot = "/sys/fs/cgroup"
 )
@@ -58,6 +63,10 @@ var (
 	enter string
 	//go:embed inside.sh
 	inside string
+	//go:embed machine.sh
+	machine string
+	//go:embed become.sh
+	become string
 )
 
 // Inside tells whether the test runs in what Run has started.
@@ -72,14 +81,11 @@ func Run(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &host{dir: shared(t), name: fmt.Sprintf("quartet-systemd-%d-%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "_"))}
+	h := &host{dir: t.TempDir(), name: fmt.Sprintf("quartet-systemd-%d-%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "_"))}
+	h.fill(t)
 	units := targets()
 	units["test.service"] = unit(self, t.Name(), os.Environ())
-	for name, content := range units {
-		if err := os.WriteFile(filepath.Join(h.dir, "units", name), []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	h.writeUnits(t, units)
 	defer h.removeCgroups(t)
 	h.makeCgroups(t)
 
@@ -111,19 +117,27 @@ func missing() error {
 	return nil
 }
 
-// shared makes the directory that the machine and the inside both have, with what the scripts expect.
-func shared(t testing.TB) string {
+// fill fills the directory that the machine and the inside both have with what the scripts expect.
+func (h *host) fill(t testing.TB) {
 	t.Helper()
-	dir := t.TempDir()
 	if err := errors.Join(
-		os.Mkdir(filepath.Join(dir, "root"), 0o755),
-		os.Mkdir(filepath.Join(dir, "units"), 0o755),
-		os.WriteFile(filepath.Join(dir, "log"), nil, 0o600),
-		os.WriteFile(filepath.Join(dir, "output"), nil, 0o600),
+		os.Mkdir(filepath.Join(h.dir, "root"), 0o755),
+		os.Mkdir(filepath.Join(h.dir, "units"), 0o755),
+		os.WriteFile(filepath.Join(h.dir, "log"), nil, 0o600),
+		os.WriteFile(filepath.Join(h.dir, "output"), nil, 0o600),
 	); err != nil {
 		t.Fatal(err)
 	}
-	return dir
+}
+
+// writeUnits puts units into place.
+func (h *host) writeUnits(t testing.TB, units map[string]string) {
+	t.Helper()
+	for name, content := range units {
+		if err := os.WriteFile(filepath.Join(h.dir, "units", name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // targets are those that every unit is ordered by unless it says otherwise. There is nothing in them.
@@ -218,7 +232,7 @@ func (h *host) removeCgroups(t testing.TB) {
 func (h *host) start(self string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	args := append([]string{"-euc", enter, "enter", h.name, h.dir, inside}, h.hierarchies...)
+	args := append([]string{"-euc", enter, "enter", h.name, h.dir, "unit=test.service\n" + inside + become}, h.hierarchies...)
 	cmd := exec.CommandContext(ctx, "sh", args...)
 	cmd.Env = append(os.Environ(), variable+"="+self, "container=quartet",
 		"SYSTEMD_UNIT_PATH="+unitPath, "SYSTEMD_GENERATOR_PATH=/run/systemd/none", "SYSTEMD_LOG_TARGET=kmsg", "SYSTEMD_LOG_LEVEL=info")
