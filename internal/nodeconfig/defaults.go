@@ -80,6 +80,7 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration, set index) {
 
 	setServerDefaults(cfg)
 	setLoggingDefaults(cfg)
+	setVerificationDefaults(cfg)
 	setPointer(&cfg.HealthzPort, 10248)
 	setPointer(&cfg.ResolverConfig, "/etc/resolv.conf")
 	setPointer(&cfg.SerializeImagePulls, ptr.Deref(cfg.MaxParallelImagePulls, 1) < 2)

@@ -38,9 +38,9 @@ func merge(t *testing.T, sources nodeconfig.Sources) nodeconfig.Merged {
 
 func TestDropInsAreMergedAsTheKubeletMergesThem(t *testing.T) {
 	base := file("/etc/base.yaml", "maxPods: 50\nstaticPodPath: manifests\nclusterDNS: [10.0.0.1, 10.0.0.2]\nevictionHard: {memory.available: 1Gi, nodefs.available: 5%}\n"+
-		"featureGates: {A: true, B: true}\nauthentication: {webhook: {enabled: false}}\nauthorization: {mode: AlwaysAllow}\n")
+		"featureGates: {EnvFiles: true, ContainerCheckpoint: true}\nauthentication: {webhook: {enabled: false}}\nauthorization: {mode: AlwaysAllow}\n")
 	merged := merge(t, nodeconfig.Sources{File: &base, DropIns: []nodeconfig.File{
-		file("/etc/d/10.conf", "maxPods: 60\nclusterDNS: [10.0.0.3]\nevictionHard: {memory.available: 2Gi}\nfeatureGates: {B: false}\n"),
+		file("/etc/d/10.conf", "maxPods: 60\nclusterDNS: [10.0.0.3]\nevictionHard: {memory.available: 2Gi}\nfeatureGates: {ContainerCheckpoint: false}\n"),
 		file("/etc/d/20.conf", "maxPods: 70\nauthentication: {anonymous: {enabled: false}}\nauthorization: null\nsyncFrequency: 7s\n"),
 	}})
 	k := merged.Kubelet
@@ -53,7 +53,7 @@ func TestDropInsAreMergedAsTheKubeletMergesThem(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"memory.available": "2Gi", "nodefs.available": "5%"}, k.EvictionHard); diff != "" {
 		t.Errorf("a mapping is not merged: %s", diff)
 	}
-	if diff := cmp.Diff(map[string]bool{"A": true, "B": false}, k.FeatureGates); diff != "" {
+	if diff := cmp.Diff(map[string]bool{"EnvFiles": true, "ContainerCheckpoint": false}, k.FeatureGates); diff != "" {
 		t.Errorf("feature gates are not merged: %s", diff)
 	}
 	if *k.Authentication.Webhook.Enabled || *k.Authentication.Anonymous.Enabled {
@@ -90,11 +90,11 @@ func TestDropInsAreMergedIntoTheDefaultsOfTheFile(t *testing.T) {
 }
 
 func TestSettingsAreStrongerThanFiles(t *testing.T) {
-	base := file("/etc/base.yaml", "maxPods: 50\nfeatureGates: {A: true, B: true}\nkubeReserved: {cpu: 100m}\nclusterDNS: [10.0.0.1]\n")
+	base := file("/etc/base.yaml", "maxPods: 50\nfeatureGates: {EnvFiles: true, ContainerCheckpoint: true}\nkubeReserved: {cpu: 100m}\nclusterDNS: [10.0.0.1]\n")
 	merged := merge(t, nodeconfig.Sources{
 		File: &base, DropIns: []nodeconfig.File{file("/etc/d/10.conf", "maxPods: 60\n")},
 		Settings: []nodeconfig.Setting{
-			{Origin: "--feature-gates", Field: "featureGates", Value: map[string]any{"B": false, "C": true}, Add: true},
+			{Origin: "--feature-gates", Field: "featureGates", Value: map[string]any{"ContainerCheckpoint": false, "EventedPLEG": true}, Add: true},
 			{Origin: "--kube-reserved", Field: "kubeReserved", Value: map[string]any{"memory": "1Gi"}},
 			{Origin: "--max-pods", Field: "maxPods", Value: 70},
 			{Origin: "--eviction-hard", Field: "evictionHard", Value: map[string]any{}},
@@ -104,7 +104,7 @@ func TestSettingsAreStrongerThanFiles(t *testing.T) {
 		},
 	})
 	k := merged.Kubelet
-	if diff := cmp.Diff(map[string]bool{"A": true, "B": false, "C": true}, k.FeatureGates); diff != "" {
+	if diff := cmp.Diff(map[string]bool{"EnvFiles": true, "ContainerCheckpoint": false, "EventedPLEG": true}, k.FeatureGates); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(map[string]string{"memory": "1Gi"}, k.KubeReserved); diff != "" {

@@ -41,6 +41,7 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateTracing(cfg, errs)
 	validateGates(cfg, errs)
 	validateLogging(cfg, errs)
+	validateVerification(cfg, errs)
 	if known := []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON}; !slices.Contains(known, cfg.ContentType) {
 		errs.add("contentType", fmt.Sprintf("is %q, must be %s", cfg.ContentType, strings.Join(known, " or ")))
 	}

@@ -27,7 +27,7 @@ func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.C
 			MinAge: cfg.Kubelet.ImageMinimumGCAge.Duration, MaxAge: cfg.Kubelet.ImageMaximumGCAge.Duration,
 		},
 		Clock: clock.RealClock{}, Tracer: tel.Tracer, Calls: cri.NewCaller(tel.Tracer, cfg.Kubelet.ImageServiceEndpoint), Logger: tel.Logger, Metrics: counts,
-		Events: events,
+		Events: events, Left: manager.Images().Left,
 	})
 }
 

@@ -322,6 +322,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return ended(ctx, e.stats.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.evictor.Run(ctx)) })
 	group.Go(func() error { return e.garbage.Run(ctx) })
+	group.Go(func() error { return ended(ctx, e.manager.Images().Recover(ctx, e.runtime.Images)) })
 	e.logs.run(ctx, group.Go)
 	group.Go(func() error { return ended(ctx, e.dead.Run(ctx)) })
 	group.Go(func() error {

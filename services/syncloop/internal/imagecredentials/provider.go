@@ -48,6 +48,8 @@ type identity struct {
 	annotations map[string]string
 	// key tells identities apart whose answers are kept apart; empty without a service account.
 	key string
+	// account is that service account; nil without one.
+	account *credentialprovider.ServiceAccountCoordinates
 }
 
 // identity gets what the plugin is told of a pod's service account. It is not asked at all when ask is false: the pod has no service
@@ -74,6 +76,7 @@ func (p *provider) identity(ctx context.Context, pod *v1.Pod) (who identity, ask
 	if who.token, err = p.all.cfg.Accounts.Token(ctx, pod, account, wants.ServiceAccountTokenAudience); err != nil {
 		return identity{}, false, fmt.Errorf("getting a token of the service account %s/%s for the audience %q: %w", pod.Namespace, name, wants.ServiceAccountTokenAudience, err)
 	}
+	who.account = &credentialprovider.ServiceAccountCoordinates{UID: string(account.UID), Namespace: pod.Namespace, Name: name}
 	who.key = fmt.Sprintf("%q %q %q %s", pod.Namespace, name, account.UID, written(who.annotations))
 	if wants.CacheType == kubeletconfigv1.TokenServiceAccountTokenCacheType {
 		who.key += " " + digest(who.token)
@@ -112,11 +115,16 @@ func written(annotations map[string]string) string {
 func digest(secret string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(secret))) }
 
 // provide gives what the plugin has for a repository on behalf of a pod, as it is kept or as it answers now.
-func (p *provider) provide(ctx context.Context, pod *v1.Pod, repository string) (credentialprovider.DockerConfig, error) {
+func (p *provider) provide(ctx context.Context, pod *v1.Pod, repository string) (Given, error) {
 	who, ask, err := p.identity(ctx, pod)
 	if err != nil || !ask {
-		return nil, err
+		return Given{}, err
 	}
+	config, err := p.provideFor(ctx, repository, who)
+	return Given{Config: config, Account: who.account}, err
+}
+
+func (p *provider) provideFor(ctx context.Context, repository string, who identity) (credentialprovider.DockerConfig, error) {
 	if config, ok := p.kept(repository, who); ok {
 		return config, nil
 	}

@@ -124,23 +124,31 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Cause }
 
+// Given is what one provider has.
+type Given struct {
+	// Config has the credentials by registry or path.
+	Config credentialprovider.DockerConfig
+	// Account is the service account on whose behalf the provider was asked; nil when it has them for everybody.
+	Account *credentialprovider.ServiceAccountCoordinates
+}
+
 // For gives what the providers have for a repository of images, for example "registry.example.com/shop/web", that is wanted for a pod:
 // by registry or path, of one provider after the other in the order of the file. All that match the repository are asked side by side, but
 // for those whose last answer still holds. Failures has
 // a *Failure for each that has given nothing, also since ctx has ended.
-func (p *Providers) For(ctx context.Context, pod *v1.Pod, repository string) (found []credentialprovider.DockerConfig, failures []error) {
-	configs, errs := make([]credentialprovider.DockerConfig, len(p.all)), make([]error, len(p.all))
+func (p *Providers) For(ctx context.Context, pod *v1.Pod, repository string) (found []Given, failures []error) {
+	given, errs := make([]Given, len(p.all)), make([]error, len(p.all))
 	var asked sync.WaitGroup
 	for i, one := range p.all {
 		if one.matches(repository) {
-			asked.Go(func() { configs[i], errs[i] = one.provide(ctx, pod, repository) })
+			asked.Go(func() { given[i], errs[i] = one.provide(ctx, pod, repository) })
 		}
 	}
 	asked.Wait()
 	for i, one := range p.all {
 		switch {
-		case errs[i] == nil && len(configs[i]) > 0:
-			found = append(found, configs[i])
+		case errs[i] == nil && len(given[i].Config) > 0:
+			found = append(found, given[i])
 		case errs[i] != nil && ctx.Err() == nil:
 			p.tell(ctx, pod, repository, one.Name, errs[i])
 			fallthrough

@@ -189,9 +189,9 @@ func (r *rig) want(pod *v1.Pod, repository, registries, failures string) {
 	defer cancel()
 	found, wrong := r.For(ctx, pod, repository)
 	var got []string
-	for _, config := range found {
-		got = append(got, strings.Join(slices.Sorted(maps.Keys(config)), " "))
-		for registry, entry := range config {
+	for _, given := range found {
+		got = append(got, strings.Join(slices.Sorted(maps.Keys(given.Config)), " "))
+		for registry, entry := range given.Config {
 			if entry.Username != "puller" || entry.Password != hidden+"-password" {
 				r.t.Errorf("the credentials for %s are %+v", registry, entry)
 			}

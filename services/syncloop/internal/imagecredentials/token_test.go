@@ -127,7 +127,10 @@ func TestTheTokenIsAPasswordOnlyWhereAnswersAreKeptByToken(t *testing.T) {
 	r = newRig(t, withToken(byToken, true))
 	r.answer = echo
 	found, failures := r.For(t.Context(), newPod("u1", "robot"), "a.test/web")
-	if len(failures) > 0 || len(found) != 1 || found[0]["a.test"].Password != hidden+"-u1-sa-1-registry" {
+	if len(failures) > 0 || len(found) != 1 || found[0].Config["a.test"].Password != hidden+"-u1-sa-1-registry" {
 		t.Errorf("found %d, failures %v", len(found), failures)
+	}
+	if account := found[0].Account; account == nil || account.Namespace != "shop" || account.Name != "robot" || account.UID == "" {
+		t.Errorf("they are those of the service account %+v", account)
 	}
 }

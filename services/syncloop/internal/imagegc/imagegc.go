@@ -60,6 +60,8 @@ type Config struct {
 	Metrics *metrics.Metrics
 	// Events is told of failures. Required.
 	Events Events
+	// Left is told after each round which images the runtime has left, by ID, and when it was asked; nil tells nobody.
+	Left func(ctx context.Context, ids []string, asked time.Time)
 }
 
 // Events is told what is wrong with the node; *podevents.Recorder keeps it.
@@ -193,7 +195,17 @@ func (c *Collector) collect(ctx context.Context) error {
 	if expired := c.cfg.Policy.Expired(images, now, c.began); len(expired) > 0 {
 		errs = append(errs, r.all(ctx, metrics.CollectedForAge, "unused for longer than imageMaximumGCAge", expired))
 	}
-	return errors.Join(append(errs, c.freeSpace(ctx, r, images))...)
+	errs = append(errs, c.freeSpace(ctx, r, images))
+	if c.cfg.Left != nil {
+		var left []string
+		for _, image := range images {
+			if !r.gone[image.ID] {
+				left = append(left, image.ID)
+			}
+		}
+		c.cfg.Left(ctx, left, now)
+	}
+	return errors.Join(errs...)
 }
 
 // freeSpace removes images while the file system is too full.

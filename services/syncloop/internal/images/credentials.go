@@ -80,7 +80,11 @@ func (d *DockerConfigs) lookUp(ctx context.Context, path string, config credenti
 	}
 	keyring := &credentialprovider.BasicDockerKeyring{}
 	keyring.Add(nil, usable)
-	return authsOf(keyring, repository)
+	var auths []*runtimeapi.AuthConfig
+	for _, c := range credentialsOf(keyring, repository) {
+		auths = append(auths, c.auth)
+	}
+	return auths
 }
 
 // withAddress is a configuration without the entries whose registry is no address.
@@ -96,14 +100,31 @@ func withAddress(config credentialprovider.DockerConfig) credentialprovider.Dock
 	return usable
 }
 
-// authsOf are the credentials that a keyring has for a repository, the most specific first.
-func authsOf(keyring credentialprovider.DockerKeyring, repository string) []*runtimeapi.AuthConfig {
-	found, _ := keyring.Lookup(repository)
-	auths := make([]*runtimeapi.AuthConfig, 0, len(found))
-	for _, c := range found {
-		auths = append(auths, &runtimeapi.AuthConfig{
-			Username: c.Username, Password: c.Password, Auth: c.Auth, ServerAddress: c.ServerAddress, IdentityToken: c.IdentityToken, RegistryToken: c.RegistryToken,
-		})
+// credential is what a pull is tried with, and whose it is.
+type credential struct {
+	auth *runtimeapi.AuthConfig
+	// source is nil for one of the node, which all its pods may use. Hash stands for its content then.
+	source *credentialprovider.CredentialSource
+	hash   string
+}
+
+// ofNode are credentials that all pods of the node may use.
+func ofNode(auths []*runtimeapi.AuthConfig) []credential {
+	all := make([]credential, 0, len(auths))
+	for _, auth := range auths {
+		all = append(all, credential{auth: auth})
 	}
-	return auths
+	return all
+}
+
+// credentialsOf are the credentials that a keyring has for a repository, the most specific first.
+func credentialsOf(keyring credentialprovider.DockerKeyring, repository string) []credential {
+	found, _ := keyring.Lookup(repository)
+	all := make([]credential, 0, len(found))
+	for _, c := range found {
+		all = append(all, credential{source: c.Source, hash: c.AuthConfigHash, auth: &runtimeapi.AuthConfig{
+			Username: c.Username, Password: c.Password, Auth: c.Auth, ServerAddress: c.ServerAddress, IdentityToken: c.IdentityToken, RegistryToken: c.RegistryToken,
+		}})
+	}
+	return all
 }

@@ -25,8 +25,10 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pullrecords"
 )
 
 // Reasons of a waiting container, as the kubelet shows them.
@@ -82,6 +84,8 @@ type Config struct {
 	// Serial pulls one image after another; else MaxParallel at a time, 0 being no limit.
 	Serial      bool
 	MaxParallel int
+	// Records knows with whose credentials images were pulled, and so who may have them; nil lets every pod have every image.
+	Records *pullrecords.Book
 	// QPS is how many pulls may begin in a second, Burst how many of them at once; one more fails. A QPS of 0 is no limit.
 	QPS   float32
 	Burst int
@@ -188,8 +192,10 @@ func (p *Puller) ensure(ctx context.Context, r Request) (Image, error) {
 		return Image{}, p.refused(ctx, r, eventInspectFailed,
 			&Error{Reason: ReasonInvalidName, Message: fmt.Sprintf("Failed to apply default image tag %q: %v", r.Image, err)})
 	}
+	// The providers are asked once, and only for a pull or when whose credentials they have decides.
+	ask := sync.OnceValue(func() given { return p.askProviders(ctx, r, repository) })
 	if r.Policy == v1.PullAlways {
-		return p.pullUnlessHeldBack(ctx, r, name, repository)
+		return p.pullUnlessHeldBack(ctx, r, name, repository, ask)
 	}
 	image, found, err := p.lookUp(ctx, name)
 	switch {
@@ -198,14 +204,53 @@ func (p *Puller) ensure(ctx context.Context, r Request) (Image, error) {
 	case err != nil:
 		return Image{}, p.refused(ctx, r, eventInspectFailed, &Error{Reason: ReasonInspect, Message: fmt.Sprintf("Failed to inspect image %q: %v", name, err)})
 	case found:
-		p.cfg.Events.Normal(ctx, r.Pod, r.Container, eventPulled,
-			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", r.Image))
-		return image, nil
-	case r.Policy == v1.PullNever:
+		may, err := p.mayHave(ctx, r, repository, image, ask)
+		if err != nil || may {
+			return image, err
+		}
+	}
+	if r.Policy == v1.PullNever {
 		return Image{}, p.refused(ctx, r, ReasonNeverPull,
 			&Error{Reason: ReasonNeverPull, Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", r.Image)})
 	}
-	return p.pullUnlessHeldBack(ctx, r, name, repository)
+	return p.pullUnlessHeldBack(ctx, r, name, repository, ask)
+}
+
+// mayHave tells whether a pod may have an image that is there without pulling it itself.
+func (p *Puller) mayHave(ctx context.Context, r Request, repository string, image Image, ask func() given) (bool, error) {
+	message := fmt.Sprintf("Container image %q already present on machine", r.Image)
+	if p.cfg.Records != nil {
+		message += " and can be accessed by the pod"
+		must, err := p.cfg.Records.MustPull(ctx, r.Image, image.Ref, func() (pullrecords.Credentials, error) { return ownCredentials(r, repository, ask) })
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		if err != nil {
+			return false, &Error{Reason: ReasonPull, Message: fmt.Sprintf("whether the pod may have image %q that is there cannot be told: %v", r.Image, err)}
+		}
+		if must {
+			return false, nil
+		}
+	}
+	p.cfg.Events.Normal(ctx, r.Pod, r.Container, eventPulled, message)
+	return true, nil
+}
+
+// ownCredentials are those of a pod that are not the node's.
+func ownCredentials(r Request, repository string, ask func() given) (pullrecords.Credentials, error) {
+	all, err := podCredentials(r.Secrets, repository)
+	if err != nil {
+		return pullrecords.Credentials{}, err
+	}
+	var own pullrecords.Credentials
+	for _, c := range append(all, ask().credentials...) {
+		with := c.record()
+		own.Secrets = append(own.Secrets, with.KubernetesSecrets...)
+		if own.Account == nil && len(with.KubernetesServiceAccounts) > 0 {
+			own.Account = &with.KubernetesServiceAccounts[0]
+		}
+	}
+	return own, nil
 }
 
 // refused tells why an image is not even pulled.
@@ -215,14 +260,14 @@ func (p *Puller) refused(ctx context.Context, r Request, event string, failure *
 }
 
 // pullUnlessHeldBack pulls an image of a complete name, unless the last pull of it for the pod failed too short a while ago.
-func (p *Puller) pullUnlessHeldBack(ctx context.Context, r Request, name, repository string) (Image, error) {
+func (p *Puller) pullUnlessHeldBack(ctx context.Context, r Request, name, repository string, ask func() given) (Image, error) {
 	key := backoffKey{pod: r.Pod.UID, image: name}
 	if wait, last := p.waiting(key); wait > 0 {
 		message := fmt.Sprintf("Back-off pulling image %q", r.Image)
 		p.cfg.Events.Normal(ctx, r.Pod, r.Container, eventBackOff, message)
 		return Image{}, &Error{Reason: ReasonPullBackOff, Message: message + ": " + last, RetryAfter: wait}
 	}
-	given := p.askProviders(ctx, r, repository)
+	given := ask()
 	if ctx.Err() != nil {
 		return Image{}, ctx.Err()
 	}
@@ -273,4 +318,29 @@ func complete(image string) (name, repository string, err error) {
 		image += ":latest"
 	}
 	return image, named.Name(), nil
+}
+
+// Left is told which images the runtime has, by ID, and when it was asked: of the others the records are removed.
+func (p *Puller) Left(ctx context.Context, ids []string, asked time.Time) {
+	if p.cfg.Records != nil {
+		p.cfg.Records.Prune(ctx, ids, asked)
+	}
+}
+
+// Recover takes up what a process before this one was pulling, once the runtime says which images it has. It waits for that until ctx ends.
+func (p *Puller) Recover(ctx context.Context, images func(context.Context) (internalapi.ImageManagerService, error)) error {
+	if p.cfg.Records == nil {
+		return nil
+	}
+	service, err := images(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := service.ListImages(cri.Quiet(ctx), nil)
+	if err != nil {
+		p.cfg.Logger.WarnContext(ctx, "the images whose pull was interrupted are not known: pods that use them pull them again", telemetry.KeyError, err)
+		return nil
+	}
+	p.cfg.Records.Recover(ctx, all)
+	return nil
 }

@@ -109,7 +109,7 @@ func TestAnImageIsPulledByItsPolicy(t *testing.T) {
 		}},
 	} {
 		t.Run(fmt.Sprintf("%s %s", c.policy, c.image), func(t *testing.T) {
-			r := newRig(t, serial)
+			r := newRig(t, serial, recording(t.TempDir(), ""))
 			r.cri.AddImage(present, 5)
 			image, err := r.ensure("web", c.image, c.policy)
 			if failure := (*images.Error)(nil); errors.As(err, &failure) != (c.reason != "") || (failure != nil && failure.Reason != c.reason) {
@@ -127,14 +127,14 @@ func TestAnImageIsPulledByItsPolicy(t *testing.T) {
 }
 
 func TestAnImageWithoutATagIsTheLatest(t *testing.T) {
-	r := newRig(t, serial)
+	r := newRig(t, serial, recording(t.TempDir(), ""))
 	if image, err := r.ensure("web", "registry.test/app", v1.PullIfNotPresent); err != nil || image.Ref != "sha256:registry.test/app:latest" {
 		t.Errorf("%q, %v", image.Ref, err)
 	}
 }
 
 func TestANameThatIsNoneIsRefusedBeforeAnybodyIsAsked(t *testing.T) {
-	r := newRig(t, serial)
+	r := newRig(t, serial, recording(t.TempDir(), ""))
 	const message = `Failed to apply default image tag "not a name": invalid reference format`
 	r.want("web", "not a name", v1.PullAlways, images.ReasonInvalidName, message)
 	r.wantEvents("Warning InspectFailed web/main: "+message, "Warning Failed web/main: Error: InvalidImageName")
@@ -144,7 +144,7 @@ func TestANameThatIsNoneIsRefusedBeforeAnybodyIsAsked(t *testing.T) {
 }
 
 func TestAFailedInspectionIsTold(t *testing.T) {
-	r := newRig(t, serial)
+	r := newRig(t, serial, recording(t.TempDir(), ""))
 	r.cri.Fail("ImageStatus", "", -1, status.Error(codes.Internal, "the disk is gone"))
 	const message = `Failed to inspect image "registry.test/app:1": rpc error: code = Internal desc = the disk is gone`
 	r.want("web", "registry.test/app:1", v1.PullIfNotPresent, images.ReasonInspect, message)
@@ -153,7 +153,7 @@ func TestAFailedInspectionIsTold(t *testing.T) {
 
 // TestAFailedPullIsHeldBack: 10 s first, twice as long after each failure, 5 min at most; by pod and image.
 func TestAFailedPullIsHeldBack(t *testing.T) {
-	r := newRig(t, serial)
+	r := newRig(t, serial, recording(t.TempDir(), ""))
 	const name = "registry.test/app:1"
 	mend := r.cri.Fail("PullImage", name, -1, status.Error(codes.NotFound, "no such image"))
 	const why = `failed to pull image "registry.test/app:1": rpc error: code = NotFound desc = no such image`
@@ -197,7 +197,7 @@ func (r *rig) wantEventsOf(work func(), want ...string) {
 
 // TestASuccessEndsTheBackOff: the next failure, of an image that is pulled always, begins with 10 s again.
 func TestASuccessEndsTheBackOff(t *testing.T) {
-	r := newRig(t, serial)
+	r := newRig(t, serial, recording(t.TempDir(), ""))
 	const name = "registry.test/app:1"
 	r.cri.Fail("PullImage", name, 2, status.Error(codes.NotFound, "no such image"))
 	for _, wait := range []time.Duration{10 * time.Second, 20 * time.Second} {
@@ -220,7 +220,7 @@ func TestTheRuntimesOwnWordsForAFailure(t *testing.T) {
 		"RegistryUnavailable":       "image pull failed for registry.test/app:1 because the registry is unavailable: connection refused",
 		"SignatureValidationFailed": "image pull failed for registry.test/app:1 because the signature validation failed: connection refused",
 	} {
-		r := newRig(t, serial)
+		r := newRig(t, serial, recording(t.TempDir(), ""))
 		r.cri.Fail("PullImage", "", -1, status.Error(codes.Unknown, reason+": connection refused"))
 		r.want("web", "registry.test/app:1", v1.PullAlways, reason, want)
 	}
@@ -269,7 +269,7 @@ func TestAsManyPullsAtOnceAsAreAllowed(t *testing.T) {
 
 // TestAPullThatHangsHoldsUpNoImageThatIsThere, also when pulls are serial; and its pod can be stopped.
 func TestAPullThatHangsHoldsUpNoImageThatIsThere(t *testing.T) {
-	r := newRig(t, serial)
+	r := newRig(t, serial, recording(t.TempDir(), ""))
 	r.cri.AddImage("registry.test/present:1", 1)
 	gate := r.cri.Hang("PullImage", "registry.test/hangs:1")
 	ctx, stop := context.WithCancel(r.ctx)
@@ -295,7 +295,7 @@ func TestAPullThatHangsHoldsUpNoImageThatIsThere(t *testing.T) {
 
 // TestAWaitForTheTurnIsInTheEvent: the time of the pull itself, and with the wait.
 func TestAWaitForTheTurnIsInTheEvent(t *testing.T) {
-	r := newRig(t, serial)
+	r := newRig(t, serial, recording(t.TempDir(), ""))
 	first := r.cri.Hang("PullImage", "registry.test/a:1")
 	waitA := r.pullAll("registry.test/a:1")
 	eventually(t, "the first pull is under way", func() bool { return first.Waiting() == 1 })
@@ -322,7 +322,7 @@ func TestAWaitForTheTurnIsInTheEvent(t *testing.T) {
 }
 
 func TestWhoIsGivenAnImageUsesIt(t *testing.T) {
-	r := newRig(t, serial)
+	r := newRig(t, serial, recording(t.TempDir(), ""))
 	const name, ref = "registry.test/app:1", "sha256:registry.test/app:1"
 	before := r.clock.Now()
 	if !r.UsedAt(ref).IsZero() || !r.Retire(ref, before) {

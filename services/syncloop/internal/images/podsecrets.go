@@ -5,14 +5,13 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/kubernetes/pkg/credentialprovider"
 )
 
 // podCredentials gives what a pod's pull secrets have for a repository, the most specific first, whichever secret it is of. Secrets of
 // other types are left out, and so are entries whose registry is no address. It fails, as the kubelet does, for one that cannot be
 // read, and says nothing of what is in it.
-func podCredentials(secrets []*v1.Secret, repository string) ([]*runtimeapi.AuthConfig, error) {
+func podCredentials(secrets []*v1.Secret, repository string) ([]credential, error) {
 	keyring := &credentialprovider.BasicDockerKeyring{}
 	for _, secret := range secrets {
 		var config credentialprovider.DockerConfig
@@ -35,7 +34,8 @@ func podCredentials(secrets []*v1.Secret, repository string) ([]*runtimeapi.Auth
 		if err != nil { // whose text has some of it
 			return nil, fmt.Errorf("pull secret %s/%s: its %s cannot be read: see that it is docker's JSON", secret.Namespace, secret.Name, key)
 		}
-		keyring.Add(nil, withAddress(config))
+		source := &credentialprovider.SecretCoordinates{UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name}
+		keyring.Add(&credentialprovider.CredentialSource{Secret: source}, withAddress(config))
 	}
-	return authsOf(keyring, repository), nil
+	return credentialsOf(keyring, repository), nil
 }

@@ -7,10 +7,10 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/kubernetes/pkg/credentialprovider"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/imagecredentials"
 )
 
 // eventProvider is the reason of an event that no kubelet has: there a credential provider that fails is in the log only.
@@ -18,12 +18,12 @@ const eventProvider = "FailedToRetrieveImageCredentials"
 
 // Providers asks the credential providers of the node what they have for a repository on behalf of a pod: by registry or path, of one
 // after the other. Each of failures says which provider has given nothing, why, and no secret. It returns soon after ctx has ended.
-type Providers func(ctx context.Context, pod *v1.Pod, repository string) (found []credentialprovider.DockerConfig, failures []error)
+type Providers func(ctx context.Context, pod *v1.Pod, repository string) (found []imagecredentials.Given, failures []error)
 
 // given is what credential providers have given for a pull.
 type given struct {
-	auths    []*runtimeapi.AuthConfig
-	failures []error
+	credentials []credential
+	failures    []error
 }
 
 // askProviders asks the credential providers for a pull, before it waits for its turn: one that hangs holds up no other pull. It tells
@@ -42,10 +42,14 @@ func (p *Puller) askProviders(ctx context.Context, r Request, repository string)
 		}
 	}
 	keyring := &credentialprovider.BasicDockerKeyring{}
-	for _, config := range found {
-		keyring.Add(nil, withAddress(config))
+	for _, one := range found {
+		var source *credentialprovider.CredentialSource
+		if one.Account != nil {
+			source = &credentialprovider.CredentialSource{ServiceAccount: one.Account}
+		}
+		keyring.Add(source, withAddress(one.Config))
 	}
-	return given{auths: authsOf(keyring, repository), failures: failures}
+	return given{credentials: credentialsOf(keyring, repository), failures: failures}
 }
 
 // without adds to the error of a pull which credential providers have given nothing for it: that may be why.

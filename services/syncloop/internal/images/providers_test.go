@@ -10,22 +10,23 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/kubernetes/pkg/credentialprovider"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/imagecredentials"
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
 )
 
 // provided is what credential providers give: for each the entries of registries, as registry=user; users have the password USER-secret.
 func provided(failures []error, providers ...[]string) func(*images.Config) {
-	var found []credentialprovider.DockerConfig
+	var found []imagecredentials.Given
 	for _, entries := range providers {
 		config := credentialprovider.DockerConfig{}
 		for _, entry := range entries {
 			registry, user, _ := strings.Cut(entry, "=")
 			config[registry] = credentialprovider.DockerConfigEntry{Username: user, Password: user + "-secret"}
 		}
-		found = append(found, config)
+		found = append(found, imagecredentials.Given{Config: config})
 	}
 	return func(cfg *images.Config) {
-		cfg.Providers = func(_ context.Context, pod *v1.Pod, repository string) ([]credentialprovider.DockerConfig, []error) {
+		cfg.Providers = func(_ context.Context, pod *v1.Pod, repository string) ([]imagecredentials.Given, []error) {
 			if pod.Name != "web" || repository != "registry.test/shop/web" {
 				return nil, []error{errors.New("asked for " + pod.Name + " and " + repository)}
 			}
@@ -83,7 +84,7 @@ func TestAProviderThatFailsIsToldOf(t *testing.T) {
 func TestAProviderThatHangsHoldsUpNoOtherPull(t *testing.T) {
 	asked := make(chan struct{})
 	r := newRig(t, serial, func(cfg *images.Config) {
-		cfg.Providers = func(ctx context.Context, _ *v1.Pod, repository string) ([]credentialprovider.DockerConfig, []error) {
+		cfg.Providers = func(ctx context.Context, _ *v1.Pod, repository string) ([]imagecredentials.Given, []error) {
 			if repository != "slow.test/web" {
 				return nil, nil
 			}

@@ -8,6 +8,7 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
@@ -31,6 +32,19 @@ func (p *Puller) pull(ctx context.Context, r Request, name, repository string, g
 			return Image{}, 0, ctx.Err()
 		}
 	}
+	var with credential
+	if p.cfg.Records != nil {
+		if err := p.cfg.Records.Begin(r.Image); err != nil {
+			return Image{}, 0, err
+		}
+		defer func() {
+			if err != nil {
+				p.cfg.Records.Failed(ctx, r.Image)
+			} else {
+				p.cfg.Records.Pulled(ctx, r.Image, image.Ref, with.record())
+			}
+		}()
+	}
 	if p.rate != nil && !p.rate.TryAccept() {
 		return Image{}, 0, errTooManyPulls
 	}
@@ -42,8 +56,9 @@ func (p *Puller) pull(ctx context.Context, r Request, name, repository string, g
 	p.cfg.Logger.InfoContext(ctx, "pulling an image", telemetry.KeyImage, name, telemetry.KeyPodUID, string(r.Pod.UID))
 	credentials, err := podCredentials(r.Secrets, repository)
 	if err == nil {
-		credentials = append(append(credentials, p.cfg.Credentials(ctx, repository)...), given.auths...)
-		err = given.without(p.pullWith(ctx, service, r, name, credentials))
+		credentials = append(append(credentials, ofNode(p.cfg.Credentials(ctx, repository))...), given.credentials...)
+		with, err = p.pullWith(ctx, service, r, name, credentials)
+		err = given.without(err)
 	}
 	if err != nil {
 		p.cfg.Logger.WarnContext(ctx, "an image could not be pulled", telemetry.KeyImage, name, telemetry.KeyError, err)
@@ -62,24 +77,43 @@ func (p *Puller) pull(ctx context.Context, r Request, name, repository string, g
 }
 
 // pullWith pulls with each of the credentials until one is taken, and without any when there are none. The error has what
-// each try came to, without the credentials.
-func (p *Puller) pullWith(ctx context.Context, service internalapi.ImageManagerService, r Request, name string, credentials []*runtimeapi.AuthConfig) error {
+// each try came to, without the credentials. It returns those that were taken, the zero value for none.
+func (p *Puller) pullWith(ctx context.Context, service internalapi.ImageManagerService, r Request, name string, credentials []credential) (credential, error) {
 	if len(credentials) == 0 {
-		credentials = []*runtimeapi.AuthConfig{nil}
+		credentials = []credential{{}}
 	}
 	var errs []error
-	for _, auth := range credentials {
+	for _, c := range credentials {
+		auth := c.auth
 		err := p.cfg.Calls.Call(ctx, runtimeapi.ImageService_PullImage_FullMethodName, telemetry.Subject{Image: name}, nil, func(ctx context.Context) error {
 			_, err := service.PullImage(ctx, &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}, auth, r.Sandbox)
 			return withoutSecrets(err, auth) // before anybody notes it
 		})
 		if err == nil {
-			return nil
+			return c, nil
 		}
 		errs = append(errs, err)
 	}
 	if len(errs) == 1 {
-		return errs[0]
+		return credential{}, errs[0]
 	}
-	return utilerrors.NewAggregate(errs)
+	return credential{}, utilerrors.NewAggregate(errs)
+}
+
+// record is whose the credentials are, as the records of pulled images have it.
+func (c credential) record() *kubeletconfigv1beta1.ImagePullCredentials {
+	switch {
+	case c.source != nil && c.source.Secret != nil:
+		of := c.source.Secret
+		return &kubeletconfigv1beta1.ImagePullCredentials{KubernetesSecrets: []kubeletconfigv1beta1.ImagePullSecret{
+			{UID: of.UID, Namespace: of.Namespace, Name: of.Name, CredentialHash: c.hash},
+		}}
+	case c.source != nil && c.source.ServiceAccount != nil:
+		of := c.source.ServiceAccount
+		return &kubeletconfigv1beta1.ImagePullCredentials{KubernetesServiceAccounts: []kubeletconfigv1beta1.ImagePullServiceAccount{
+			{UID: of.UID, Namespace: of.Namespace, Name: of.Name},
+		}}
+	default:
+		return &kubeletconfigv1beta1.ImagePullCredentials{NodePodsAccessible: true}
+	}
 }

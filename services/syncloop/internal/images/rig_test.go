@@ -40,6 +40,8 @@ type rig struct {
 	clock *clocktesting.FakeClock
 	spans *tracetest.SpanRecorder
 
+	services func() (internalapi.ImageManagerService, error)
+
 	mu     sync.Mutex
 	log    bytes.Buffer
 	events []string
@@ -71,7 +73,7 @@ func onRuntime(t testing.TB, endpoint string, change ...func(*images.Config)) *r
 	for _, f := range change {
 		f(&cfg)
 	}
-	r.Puller = images.New(cfg)
+	r.Puller, r.services = images.New(cfg), cfg.Images
 	return r
 }
 

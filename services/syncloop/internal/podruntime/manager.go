@@ -16,6 +16,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
@@ -23,6 +24,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/objects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pullrecords"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtimeclasses"
 	"github.com/quartet-node/quartet/services/syncloop/internal/servicelinks"
 	"github.com/quartet-node/quartet/services/syncloop/internal/startgate"
@@ -80,6 +82,12 @@ func New(cfg Config) *Manager {
 		Calls:  cri.NewCaller(cfg.Tracer, cmp.Or(kubelet.ImageServiceEndpoint, kubelet.ContainerRuntimeEndpoint)),
 		Images: cfg.Images, Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger, Metrics: cfg.Metrics, Events: cfg.Events, Credentials: cfg.Credentials, Providers: cfg.Providers,
 		Serial: kubelet.SerializeImagePulls == nil || *kubelet.SerializeImagePulls,
+	}
+	if nodeconfig.RecordsPulls(kubelet) {
+		puller.Records = pullrecords.New(pullrecords.Config{
+			RootDir: cfg.RootDir, Clock: cfg.Clock, Logger: cfg.Logger,
+			Policy: pullrecords.Policy{Verification: kubelet.ImagePullCredentialsVerificationPolicy, Allowlist: kubelet.PreloadedImagesVerificationAllowlist},
+		})
 	}
 	if kubelet.RegistryPullQPS != nil {
 		puller.QPS, puller.Burst = float32(*kubelet.RegistryPullQPS), int(kubelet.RegistryBurst)

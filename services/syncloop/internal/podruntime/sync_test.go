@@ -142,7 +142,7 @@ func TestImages(t *testing.T) {
 	}{
 		{"present", "image:1", v1.PullIfNotPresent, false, "", 0},
 		{"absent", "other:1", v1.PullIfNotPresent, false, "", 1},
-		{"always", "image:1", v1.PullAlways, false, "", 1},
+		{"always", "image:2", v1.PullAlways, false, "", 1},
 		{"never, present", "image:1", v1.PullNever, false, "", 0},
 		{"never, absent", "other:1", v1.PullNever, false, "ErrImageNeverPull", 0},
 		{"fails", "other:1", v1.PullIfNotPresent, true, "ErrImagePull", 1},
@@ -150,6 +150,7 @@ func TestImages(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := newNode(t)
+			n.cri.AddImage("image:2", 1)
 			if test.pullFails {
 				n.cri.Fail("PullImage", "", -1, status.Error(codes.Unknown, "no such host"))
 			}

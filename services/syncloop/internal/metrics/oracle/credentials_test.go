@@ -180,8 +180,8 @@ func TestPluginsAreAskedAndUsedAsByTheKubelet(t *testing.T) {
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: step.pod, UID: types.UID("uid-" + step.pod)}, Spec: v1.PodSpec{ServiceAccountName: step.account}}
 		found, _ := mine.For(ctx, pod, step.image)
 		keyring := &credentialprovider.BasicDockerKeyring{}
-		for _, config := range found {
-			keyring.Add(nil, config)
+		for _, given := range found {
+			keyring.Add(nil, given.Config)
 		}
 		want, _ := plugin.NewExternalCredentialProviderDockerKeyring("shop", step.pod, "uid-"+step.pod, step.account).Lookup(step.image)
 		got, _ := keyring.Lookup(step.image)

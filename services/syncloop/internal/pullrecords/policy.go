@@ -1,0 +1,64 @@
+package pullrecords
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/distribution/reference"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// Policy says of which images it is verified that a pod may use them.
+type Policy struct {
+	// Verification is imagePullCredentialsVerificationPolicy; NeverVerifyPreloadedImages when it is empty.
+	Verification kubeletconfigv1beta1.ImagePullCredentialsVerificationPolicy
+	// Allowlist has the images that are not verified with NeverVerifyAllowlistedImages: names without tag and digest, or beginnings that
+	// end with /*.
+	Allowlist []string
+}
+
+// mayVerify is false when nothing is verified.
+func (p Policy) mayVerify() bool { return p.Verification != kubeletconfigv1beta1.NeverVerify }
+
+// verifies tells whether an image is verified, which this node has pulled, or found.
+func (p Policy) verifies(image string, pulled bool) bool {
+	switch p.Verification {
+	case kubeletconfigv1beta1.NeverVerify:
+		return false
+	case kubeletconfigv1beta1.NeverVerifyPreloadedImages, "":
+		return pulled
+	case kubeletconfigv1beta1.NeverVerifyAllowlistedImages:
+		return !p.allows(image)
+	case kubeletconfigv1beta1.AlwaysVerify:
+	}
+	return true
+}
+
+func (p Policy) allows(image string) bool {
+	name, err := withoutTag(image)
+	if err != nil {
+		name = image
+	}
+	return slices.ContainsFunc(p.Allowlist, func(pattern string) bool {
+		if beginning, ok := strings.CutSuffix(pattern, "*"); ok {
+			return strings.HasPrefix(name, beginning)
+		}
+		return name == pattern
+	})
+}
+
+// withoutTag is the name of an image as a pod has it without its tag and digest.
+func withoutTag(image string) (string, error) {
+	named, err := reference.Parse(image)
+	if err != nil {
+		return "", fmt.Errorf("%q is no name of an image: %w", image, err)
+	}
+	if digested, ok := named.(reference.Digested); ok {
+		image = strings.TrimSuffix(image, "@"+digested.Digest().String())
+	}
+	if tagged, ok := named.(reference.Tagged); ok {
+		image = strings.TrimSuffix(image, ":"+tagged.Tag())
+	}
+	return image, nil
+}
