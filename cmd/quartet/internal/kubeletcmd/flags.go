@@ -25,7 +25,6 @@ type options struct {
 	kubeconfig, bootstrapKubeconfig string
 	hostnameOverride, nodeIP        string
 	nodeLabels                      labels
-	cloudProvider                   string
 	rootDir, certDir, stateDir      string
 	allowedUIDs                     string
 	credentialProviders             nodeconfig.CredentialProviderFlags

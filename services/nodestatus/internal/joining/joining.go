@@ -13,11 +13,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/apiclient"
@@ -74,11 +76,20 @@ type Joiner struct {
 // fails when the directory of the certificate cannot be made.
 func New(cfg Config) (*Joiner, error) {
 	store := certificates.Store{Dir: cfg.Dir, Name: fileName, Mode: fileMode}
+	if cfg.Bootstrap != "" && hasJoined(cfg, store) {
+		cfg.Bootstrap = ""
+	}
 	if cfg.Bootstrap == "" {
 		if !cfg.Rotate {
 			return nil, nil
 		}
 		kept, file := storeOf(cfg.Kubeconfig)
+		if kept == nil && file == "" {
+			var err error
+			if kept, err = adopt(cfg, store); err != nil {
+				return nil, err
+			}
+		}
 		if kept == nil {
 			cfg.Logger.Warn("rotateCertificates: the certificate of the kubeconfig is not renewed: client-certificate and client-key must both name one file NAME-current.pem that nodestatus may replace",
 				telemetry.KeyFile, cfg.Kubeconfig, "client-certificate", file)
@@ -108,6 +119,74 @@ func storeOf(kubeconfig string) (*certificates.Store, string) {
 		return nil, way.CertFile
 	}
 	return &store, way.CertFile
+}
+
+// hasJoined says whether a node needs no certificate of the bootstrap kubeconfig: it has a kubeconfig that leads elsewhere than to
+// the certificate that would be requested, and that is valid or cannot be replaced because the bootstrap kubeconfig is not there.
+func hasJoined(cfg Config, store certificates.Store) bool {
+	if _, err := os.Stat(cfg.Kubeconfig); err != nil {
+		return false
+	}
+	if kept, _ := storeOf(cfg.Kubeconfig); kept != nil && kept.Current() == store.Current() {
+		return false
+	}
+	if _, err := os.Stat(cfg.Bootstrap); errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	way, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: cfg.Kubeconfig})
+	if err != nil {
+		return false
+	}
+	certificate, _, err := keyPair(way)
+	return err == nil && isValid(certificate, cfg.Clock.Now())
+}
+
+// keyPair returns the client certificate and the key of a way to an API server, in PEM.
+func keyPair(way *rest.Config) (certificate, key []byte, err error) {
+	certificate, key = way.CertData, way.KeyData
+	if len(certificate) == 0 && way.CertFile != "" {
+		if certificate, err = os.ReadFile(way.CertFile); err != nil {
+			return nil, nil, err
+		}
+	}
+	if len(key) == 0 && way.KeyFile != "" {
+		if key, err = os.ReadFile(way.KeyFile); err != nil {
+			return nil, nil, err
+		}
+	}
+	return certificate, key, nil
+}
+
+// isValid says whether there are certificates in PEM and none of them has expired.
+func isValid(pem []byte, now time.Time) bool {
+	all, err := cert.ParseCertsPEM(pem)
+	return err == nil && !slices.ContainsFunc(all, func(one *x509.Certificate) bool { return now.After(one.NotAfter) })
+}
+
+// adopt puts the certificate that a kubeconfig has within itself, as kubeadm writes it for a control plane, into a store, where it
+// is renewed; kubeadm makes the kubeconfig name the store then. A valid certificate that is in the store already stays. It returns
+// nil when the kubeconfig has none.
+func adopt(cfg Config, store certificates.Store) (*certificates.Store, error) {
+	way, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: cfg.Kubeconfig})
+	if err != nil || len(way.CertData) == 0 || len(way.KeyData) == 0 {
+		return nil, nil //nolint:nilerr // what is wrong with the kubeconfig is said by who connects with it
+	}
+	now := cfg.Clock.Now()
+	if there, err := store.Load(); err == nil && now.Before(there.Leaf.NotAfter) {
+		return &store, nil
+	}
+	if !isValid(way.CertData, now) {
+		return nil, nil
+	}
+	if err := os.MkdirAll(cfg.Dir, dirMode); err != nil {
+		return nil, fmt.Errorf("making the directory of the node's certificate: %w", err)
+	}
+	if err := store.Save(way.CertData, way.KeyData, now); err != nil {
+		return nil, err
+	}
+	cfg.Logger.Info("the certificate within the kubeconfig is renewed in a file of its own, which the kubeconfig may name as client-certificate and client-key",
+		telemetry.KeyFile, store.Current())
+	return &store, nil
 }
 
 // Manager has the certificate.

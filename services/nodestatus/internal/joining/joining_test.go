@@ -175,10 +175,12 @@ func TestANodeThatMayNotJoinSaysWhy(t *testing.T) {
 
 // TestWhatCannotBeRenewedIsTold: the certificate of a kubeconfig that is not in a file that nodestatus may replace.
 func TestWhatCannotBeRenewedIsTold(t *testing.T) {
-	c := shared.Cluster(t)
 	var log bytes.Buffer
-	cfg := node(t.TempDir(), "", true)
-	cfg.Kubeconfig = c.Kubeconfig(t, cluster.NodeUser("node-1"), cluster.Nodes)
+	dir := t.TempDir()
+	cfg := node(dir, "", true)
+	certificate, key := pair(t)
+	writeFiles(t, map[string][]byte{filepath.Join(dir, "client.crt"): certificate, filepath.Join(dir, "client.key"): key})
+	writeKubeconfig(t, cfg.Kubeconfig, &clientcmdapi.AuthInfo{ClientCertificate: filepath.Join(dir, "client.crt"), ClientKey: filepath.Join(dir, "client.key")})
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	j, err := joining.New(cfg)
 	if err != nil || j != nil {
