@@ -291,3 +291,15 @@ func expectFailure(t *testing.T, dir string, args ...string) string {
 	}
 	return logOf(t, dir)[before:]
 }
+
+func TestNodeEndsWhenAServiceRefusesItsConfiguration(t *testing.T) {
+	dir := install(t, obedient)
+	refusing := "#!/bin/sh\necho 'syncloop: /etc/kubelet.conf: is no kubeconfig' >&2\nexit 78\n"
+	if err := os.WriteFile(filepath.Join(dir, "syncloop"), []byte(refusing), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out := expectFailure(t, dir, "node", "--state-dir", filepath.Join(dir, "state"))
+	if !strings.Contains(out, "\nquartet: syncloop: /etc/kubelet.conf: is no kubeconfig\n") {
+		t.Errorf("got %s", out)
+	}
+}

@@ -34,6 +34,42 @@ spec:
 
 var containerID = regexp.MustCompile(`containerd://[0-9a-f]{64}`)
 
+// TestUpEndsWhenItsConfigurationIsWrong, before it starts a runtime.
+func TestUpEndsWhenItsConfigurationIsWrong(t *testing.T) {
+	bin := harness.BinDir(t)
+	harness.Require(t, bundle.Preflight(bin).Err())
+	state := harness.ShortDir(t)
+	config := write(t, t.TempDir(), "config.yaml", configHeader+"maxPods: -1\n")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "quartet"), "up", "--state-dir", state, "--read-only-port", "0", "--config", config)
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "maxPods: is -1, must be more than 0") {
+		t.Errorf("got %v: %s", err, out)
+	}
+	if _, err := os.Stat(filepath.Join(state, "run", "containerd.pid")); err == nil {
+		t.Error("it has started containerd")
+	}
+}
+
+// TestNodeEndsWhenItsKubeconfigIsWrong: what only the services can know of the configuration ends the node too.
+func TestNodeEndsWhenItsKubeconfigIsWrong(t *testing.T) {
+	bin := harness.BinDir(t)
+	for _, name := range append([]string{"quartet"}, services...) {
+		_, err := os.Stat(filepath.Join(bin, name))
+		harness.Require(t, err)
+	}
+	way := write(t, t.TempDir(), "kubeconfig", "this is no kubeconfig")
+	for _, args := range [][]string{{"node", "--state-dir", harness.ShortDir(t)}, {"kubelet", "--root-dir", harness.ShortDir(t), "--cert-dir", t.TempDir()}} {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, filepath.Join(bin, "quartet"), append(args, "--kubeconfig", way)...)
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !regexp.MustCompile(`(?m)^quartet: .*`+regexp.QuoteMeta(way)).Match(out) {
+			t.Errorf("%v ended with %v: %s", args, err, out)
+		}
+	}
+}
+
 // TestUpAndDown goes through the life of a node: up, a pod, down with its pods kept, up again on the same containers, down.
 func TestUpAndDown(t *testing.T) {
 	bin := harness.BinDir(t)

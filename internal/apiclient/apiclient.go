@@ -172,11 +172,11 @@ func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.connections.Transpo
 func RESTConfig(cfg Config) (*rest.Config, error) {
 	content, err := load(cfg.Kubeconfig)
 	if err != nil {
-		return nil, err
+		return nil, &nodeconfig.WrongError{Err: err}
 	}
 	way, err := clientcmd.NewDefaultClientConfig(*content, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", cfg.Kubeconfig, err)
+		return nil, &nodeconfig.WrongError{Err: fmt.Errorf("%s: %w", cfg.Kubeconfig, err)}
 	}
 	return asking(way, cfg), nil
 }

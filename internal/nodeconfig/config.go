@@ -47,7 +47,8 @@ type Config struct {
 	// BootstrapKubeconfig is nodestatus's: the absolute path of the file that leads to the API server until the node has a
 	// certificate of its own; empty for a node that does not join by itself.
 	BootstrapKubeconfig string
-	// CertDir is nodestatus's: the absolute path of the directory for that certificate.
+	// CertDir is nodestatus's and syncloop's: the absolute path of the directory for that certificate, and for the one that the HTTP
+	// API is served with.
 	CertDir string
 	// APIAddress is syncloop's: the IP address that the authenticated API is served on.
 	APIAddress string
@@ -210,6 +211,28 @@ func (e Errors) Error() string {
 
 // Unwrap lets errors.Is and errors.As look at each.
 func (e Errors) Unwrap() []error { return e }
+
+// ExitWrong is the exit code of a process whose configuration is wrong: EX_CONFIG of sysexits.h. Who starts it again without a change to
+// the configuration does so in vain.
+const ExitWrong = 78
+
+// WrongError is the error of a process that cannot work with its configuration, which it has noticed after Parse: a file that the
+// configuration names is wrong, for example. To start the process again does not help.
+type WrongError struct {
+	Err error
+}
+
+func (e *WrongError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what is wrong.
+func (e *WrongError) Unwrap() error { return e.Err }
+
+// IsWrong says whether an error is that of a wrong configuration: of Parse, or a [WrongError].
+func IsWrong(err error) bool {
+	var errs Errors
+	var wrong *WrongError
+	return errors.As(err, &errs) || errors.As(err, &wrong)
+}
 
 // FieldError is one thing that is wrong with a file.
 type FieldError struct {

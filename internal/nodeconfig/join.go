@@ -21,6 +21,9 @@ func (f *joinFlags) add(service Service, set *pflag.FlagSet) {
 	switch service {
 	case ConfigMux, SyncLoop:
 		set.BoolVar(&f.awaitKubeconfig, "await-kubeconfig", false, "the file of --kubeconfig need not be there yet: nodestatus writes it when the node joins its cluster")
+		if service == SyncLoop {
+			set.StringVar(&f.certDir, "cert-dir", "", "`DIR` for the certificate that the HTTP API is served with, unless the file names one (default: \"pki\" in the state directory)")
+		}
 	case NodeStatus:
 		set.StringVar(&f.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`FILE` that says how to reach an API server until the node has a certificate of its own; --kubeconfig is written then")
 		set.StringVar(&f.certDir, "cert-dir", "", "`DIR` for the certificate that the node has from joining (default: \"pki\" in the state directory)")
@@ -31,7 +34,7 @@ func (f *joinFlags) add(service Service, set *pflag.FlagSet) {
 // join says what the flags of joinFlags say. It runs before the kubeconfig is looked for.
 func (f *flags) joining(service Service, cfg *Config, fail failure) {
 	cfg.AwaitKubeconfig = f.join.awaitKubeconfig
-	if service == NodeStatus {
+	if service == NodeStatus || service == SyncLoop {
 		cfg.CertDir = filepath.Join(cfg.StateDir, certDirName)
 		if f.join.certDir != "" {
 			cfg.CertDir = f.join.certDir

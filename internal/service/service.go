@@ -27,8 +27,9 @@ const flushTimeout = 2 * time.Second
 // Run is the work of a process, until ctx ends.
 type Run func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error
 
-// Main runs a process until SIGINT or SIGTERM, tells the systemd that has started it when it serves and when it ends, and exits: with 0 when it was told to stop or printed its help, with 1
-// and the reason on the standard error stream when it could not start or had to give up.
+// Main runs a process until SIGINT or SIGTERM, tells the systemd that has started it when it serves and when it ends, and exits: with 0 when it was told to stop or printed its help, with
+// nodeconfig.ExitWrong when its configuration is wrong, and with 1 when it could not start or had to give up for another reason. The
+// reason is on the standard error stream.
 func Main(name nodeconfig.Service, run Run) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	notifier := systemd.Take() // before any process is started that would inherit it
@@ -51,6 +52,9 @@ func Start(ctx context.Context, name nodeconfig.Service, args []string, stdout, 
 	err := start(ctx, name, args, stdout, run)
 	if err != nil && !errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprintf(stderr, "%s: %v\n", name, err)
+		if nodeconfig.IsWrong(err) {
+			return nodeconfig.ExitWrong
+		}
 		return 1
 	}
 	return 0

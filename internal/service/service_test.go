@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,7 +29,11 @@ func TestExitCodesAndWhatIsSaid(t *testing.T) {
 		"told to stop":      {nil, nil, 0, "", ""},
 		"help":              {[]string{"--help"}, nil, 0, "--config", ""},
 		"cannot go on":      {nil, errors.New("the disk is gone"), 1, "", "pleg: the disk is gone"},
-		"bad configuration": {[]string{"--config", bad}, nil, 1, "", "staticPodPaht"},
+		"bad configuration": {[]string{"--config", bad}, nil, nodeconfig.ExitWrong, "", "staticPodPaht"},
+		"bad flag":          {[]string{"--frobnicate"}, nil, nodeconfig.ExitWrong, "", "frobnicate"},
+		"bad file that the configuration names": {
+			nil, fmt.Errorf("connecting: %w", &nodeconfig.WrongError{Err: errors.New("no kubeconfig")}), nodeconfig.ExitWrong, "", "connecting: no kubeconfig",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer

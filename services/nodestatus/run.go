@@ -36,7 +36,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger, tracer
 	defer func() { err = errors.Join(err, held.Release()) }()
 	settings, err := nodeobject.SettingsOf(cfg, buildinfo.Kubernetes())
 	if err != nil {
-		return err
+		return &nodeconfig.WrongError{Err: err}
 	}
 	var to clients
 	if cfg.Kubeconfig != "" {

@@ -157,7 +157,7 @@ func (a *nodeAPI) clientCAs(k *kubeletconfigv1beta1.KubeletConfiguration) func()
 
 // certificate returns what gives the certificate that is shown: that of the files, one that the cluster signs, or one of its own.
 func (a *nodeAPI) certificate(process context.Context, e *engine, askNode func(context.Context) (*v1.Node, error)) (func() (*tls.Certificate, error), error) {
-	k, pki := &e.cfg.Kubelet, filepath.Join(e.cfg.StateDir, "pki")
+	k, pki := &e.cfg.Kubelet, e.cfg.CertDir
 	a.keep = func(context.Context) {}
 	if k.ServerTLSBootstrap && k.TLSCertFile == "" {
 		if err := statedir.MakeDir(pki); err != nil {

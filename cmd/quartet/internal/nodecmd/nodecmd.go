@@ -48,7 +48,7 @@ type Options struct {
 	// Config is written to ConfigFile, which is in the state directory then, as soon as no other command runs the node; nil for a
 	// file that is there already. It is no flag.
 	Config []byte
-	// CertDir is passed to nodestatus when it is given. It is no flag.
+	// CertDir is passed to nodestatus and syncloop when it is given. It is no flag.
 	CertDir string
 	// Kubeconfig is passed to the services that talk to the API server; empty for a node without one.
 	Kubeconfig string
@@ -187,6 +187,16 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	return err
 }
 
+// Check fails when a service would refuse its flags or the file.
+func (o Options) Check() error {
+	l, err := layout.New(o.StateDir)
+	if err != nil {
+		return err
+	}
+	_, err = o.check(l)
+	return err
+}
+
 // check fails when a service would refuse its flags or the file, so that what is wrong is said once, before anything starts. It returns
 // what they say of log lines.
 func (o Options) check(l layout.Layout) (logging telemetry.Logging, err error) {
@@ -220,6 +230,8 @@ func (o Options) processes(l layout.Layout, output *supervisor.Output) ([]superv
 			Output:  output,
 			PIDFile: l.PIDFile(string(service)),
 			Grace:   grace,
+
+			FinalExit: nodeconfig.ExitWrong,
 		})
 	}
 	return out, errors.Join(errs...)
@@ -249,7 +261,7 @@ func (o Options) args(l layout.Layout, service layout.Service) []string {
 			args = append(args, "--"+flag+"="+value)
 		}
 	}
-	if o.CertDir != "" && service == layout.NodeStatus {
+	if o.CertDir != "" && (service == layout.NodeStatus || service == layout.SyncLoop) {
 		args = append(args, "--cert-dir="+o.CertDir)
 	}
 	if o.BootstrapKubeconfig != "" {

@@ -26,10 +26,11 @@ func Whole(w io.Writer) *Output { return &Output{w: w, whole: true} }
 // Prefixed returns a writer for one process. Its writes never fail, so that a closed terminal does not end the process
 // that logs to it.
 func (o *Output) Prefixed(name string) *Lines {
-	if o.whole {
-		return &Lines{out: o}
+	lines := &Lines{out: o, begin: []byte(name + ": ")}
+	if !o.whole {
+		lines.prefix = fmt.Appendf(nil, "%-*s | ", o.width, name)
 	}
-	return &Lines{out: o, prefix: fmt.Appendf(nil, "%-*s | ", o.width, name)}
+	return lines
 }
 
 func (o *Output) write(line []byte) {
@@ -43,7 +44,13 @@ type Lines struct {
 	out    *Output
 	prefix []byte
 	rest   []byte
+	// begin is what the reason begins with that a process gives for its end, and reason has what came from there on.
+	begin, reason []byte
 }
+
+// Reason is what the process has said last, if it looks like the reason of its end: a line that begins with the name of the process,
+// and the lines below it that are indented.
+func (l *Lines) Reason() string { return string(bytes.TrimSpace(l.reason)) }
 
 // Write passes on the lines that are complete and keeps the rest.
 func (l *Lines) Write(p []byte) (int, error) {
@@ -72,6 +79,14 @@ func (l *Lines) Flush() {
 }
 
 func (l *Lines) emit(line []byte) {
+	switch text, begins := bytes.CutPrefix(line, l.begin); {
+	case begins:
+		l.reason = append(bytes.Clone(text), '\n')
+	case len(l.reason) > 0 && len(l.reason) < maxLine && bytes.HasPrefix(line, []byte("  ")):
+		l.reason = append(append(l.reason, line...), '\n')
+	default:
+		l.reason = nil
+	}
 	whole := make([]byte, 0, len(l.prefix)+len(line)+1)
 	whole = append(whole, l.prefix...)
 	whole = append(whole, line...)

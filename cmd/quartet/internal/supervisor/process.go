@@ -30,6 +30,23 @@ type Process struct {
 	PIDFile string
 	// Grace is how long it may take from SIGTERM until it is killed.
 	Grace time.Duration
+	// FinalExit is the exit code by which the process says that another start is in vain: Serve fails with a FinalError then. 0 is none.
+	FinalExit int
+}
+
+// FinalError is the end of a process that is not to be started again.
+type FinalError struct {
+	// Name is the name of the process.
+	Name string
+	// Reason is what the process has said at its end; empty when it said nothing.
+	Reason string
+}
+
+func (e *FinalError) Error() string {
+	if e.Reason == "" {
+		return e.Name + ": it cannot work with its configuration, and does not say why"
+	}
+	return e.Name + ": " + e.Reason
 }
 
 // String is the process's name.
@@ -59,6 +76,9 @@ func (p *Process) Serve(ctx context.Context) error {
 	writeErr := p.writePID(cmd.Process.Pid)
 	err := cmd.Wait()
 	out.Flush()
+	if p.FinalExit != 0 && cmd.ProcessState.ExitCode() == p.FinalExit {
+		return errors.Join(&FinalError{Name: p.Name, Reason: out.Reason()}, p.removePID())
+	}
 	return errors.Join(ended(cmd, err), writeErr, p.removePID())
 }
 

@@ -43,8 +43,11 @@ type Config struct {
 	Backoff time.Duration
 }
 
-// Run runs the services until the context ends and all of them have ended. Its error names what would not end.
+// Run runs the services until the context ends and all of them have ended. A FinalError of one ends the others too, and is what Run
+// returns. Otherwise its error names what would not end.
 func Run(ctx context.Context, cfg Config) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	if cfg.Backoff == 0 {
 		cfg.Backoff = backoff
 	}
@@ -60,7 +63,7 @@ func Run(ctx context.Context, cfg Config) error {
 			FailureBackoff:   cfg.Backoff,
 			Timeout:          cfg.StopTimeout,
 		})
-		each.Add(service)
+		each.Add(final{Service: service, end: end})
 		root.Add(each)
 	}
 	if err := root.Serve(ctx); err != nil && !errors.Is(err, context.Canceled) {
@@ -71,10 +74,29 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("asking what has not ended: %w", err)
 	}
 	var errs []error
+	if reason := (*FinalError)(nil); errors.As(context.Cause(ctx), &reason) {
+		errs = append(errs, reason)
+	}
 	for _, unstopped := range report {
 		errs = append(errs, fmt.Errorf("%s has not ended within %v", unstopped.Name, cfg.StopTimeout))
 	}
 	return errors.Join(errs...)
+}
+
+// final is a service whose FinalError ends all.
+type final struct {
+	Service
+	end context.CancelCauseFunc
+}
+
+// Serve serves, and has nothing started again after a FinalError.
+func (f final) Serve(ctx context.Context) error {
+	err := f.Service.Serve(ctx)
+	if reason := (*FinalError)(nil); errors.As(err, &reason) {
+		f.end(err)
+		return errors.Join(suture.ErrDoNotRestart, err)
+	}
+	return err
 }
 
 // hook logs what an operator must know: that a service has ended, why, and when it comes back.
@@ -82,6 +104,10 @@ func hook(logger *slog.Logger, backoff time.Duration) suture.EventHook {
 	return func(event suture.Event) {
 		switch e := event.(type) {
 		case suture.EventServiceTerminate:
+			if reason := (*FinalError)(nil); errors.As(asError(e.Err), &reason) {
+				logger.Error("a process of the node cannot work with its configuration; the node ends", "process", e.ServiceName)
+				return
+			}
 			next := "at once"
 			if !e.Restarting {
 				next = fmt.Sprintf("in about %v, because it keeps ending", backoff)
@@ -94,4 +120,12 @@ func hook(logger *slog.Logger, backoff time.Duration) suture.EventHook {
 			logger.Error("a process of the node has not ended in time", "process", e.ServiceName)
 		}
 	}
+}
+
+func asError(reason any) error {
+	err, ok := reason.(error)
+	if !ok {
+		return nil
+	}
+	return err
 }

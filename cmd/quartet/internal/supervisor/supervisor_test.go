@@ -53,7 +53,7 @@ func start(t *testing.T, backoff, grace time.Duration, scripts map[string]string
 	for name, script := range scripts {
 		services = append(services, &supervisor.Process{
 			Name: name, Path: "/bin/sh", Args: []string{"-c", script}, Output: output,
-			PIDFile: filepath.Join(n.pids, name+".pid"), Grace: grace,
+			PIDFile: filepath.Join(n.pids, name+".pid"), Grace: grace, FinalExit: 78,
 		})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -201,5 +201,34 @@ func TestLongLinesAreBroken(t *testing.T) {
 	}
 	if got := strings.Count(out.String(), "x"); got != 200<<10 {
 		t.Errorf("%d bytes of %d arrived", got, 200<<10)
+	}
+}
+
+// TestAProcessThatCannotWorkWithItsConfigurationEndsTheNode, and its reason is the node's.
+func TestAProcessThatCannotWorkWithItsConfigurationEndsTheNode(t *testing.T) {
+	var out, events log
+	output := supervisor.NewOutput(&out, "steady", "wrong")
+	pids := t.TempDir()
+	process := func(name, script string) supervisor.Service {
+		return &supervisor.Process{
+			Name: name, Path: "/bin/sh", Args: []string{"-c", script}, Output: output, PIDFile: filepath.Join(pids, name+".pid"), Grace: time.Minute, FinalExit: 78,
+		}
+	}
+	err := supervisor.Run(t.Context(), supervisor.Config{
+		Services: []supervisor.Service{
+			process("steady", steady),
+			process("wrong", `until test -e `+filepath.Join(pids, "steady.pid")+`; do sleep 0.02; done; echo starting; printf 'wrong: two mistakes:\n  one\n  two\n' >&2; exit 78`),
+		},
+		Logger: slog.New(slog.NewTextHandler(&events, nil)), StopTimeout: time.Minute, Backoff: time.Hour,
+	})
+	if err == nil || err.Error() != "wrong: two mistakes:\n  one\n  two" {
+		t.Errorf("got %v", err)
+	}
+	if strings.Contains(events.String(), "started again") {
+		t.Errorf("it was started again: %s", events.String())
+	}
+	left, err := filepath.Glob(filepath.Join(pids, "*.pid"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("%v are left, %v", left, err)
 	}
 }

@@ -172,7 +172,10 @@ func (n *node) prepare(ctx context.Context) (err error) {
 			return checkPort(n.opts.readOnlyPort)
 		}},
 		{"configuration", func() (string, error) {
-			return n.layout.ConfigFile(), writeConfig(n.layout, n.opts.config, n.opts.ownFields())
+			if err := writeConfig(n.layout, n.opts.config, n.opts.ownFields()); err != nil {
+				return "", err
+			}
+			return n.layout.ConfigFile(), n.nodeOptions().Check()
 		}},
 		{"runtime's files", func() (string, error) {
 			return n.layout.Runtime(), n.bundle.Prepare()
