@@ -12,8 +12,7 @@ import (
 
 // restartFields are the fields of a container's spec that a running container cannot take on: when one changes, the
 // container is restarted. Left out are those that act without a restart (probes, hooks, pull policy, restart policy and
-// rules). Every field is left out of the hash when it is empty, so that a field that a later version adds to the API
-// changes no hash until it is used.
+// rules). What of them is hashed is in hashedContainer. Every field is left out of the hash when it is empty.
 type restartFields struct {
 	Name                     string                      `json:"n"`
 	Image                    string                      `json:"i,omitempty"`
@@ -36,7 +35,7 @@ type restartFields struct {
 }
 
 // SpecHash is a hash over the fields of a container's spec whose change needs a restart, in hexadecimal. It is the same
-// in every process and after every restart.
+// in every process, after every restart, and in later versions of this program.
 func SpecHash(c *v1.Container) string {
 	fields := restartFields{
 		Name: c.Name, Image: c.Image, Command: c.Command, Args: c.Args, WorkingDir: c.WorkingDir, Ports: c.Ports,
@@ -45,11 +44,28 @@ func SpecHash(c *v1.Container) string {
 		TerminationMessagePath: c.TerminationMessagePath, TerminationMessagePolicy: c.TerminationMessagePolicy,
 		SecurityContext: c.SecurityContext, Stdin: c.Stdin, StdinOnce: c.StdinOnce, TTY: c.TTY,
 	}
-	text, err := json.Marshal(fields)
+	text, err := hashed(fields)
 	if err != nil {
 		// Plain data marshals always; were it not so, the text form still is the same for the same spec.
 		text = []byte(dump.ForHash(fields))
 	}
+	return sum(text)
+}
+
+// hashed is the text that a hash is of: the fields that hashedContainer has, and none that only the API has.
+func hashed(fields any) ([]byte, error) {
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return nil, err
+	}
+	var known hashedContainer
+	if err := json.Unmarshal(text, &known); err != nil {
+		return nil, err
+	}
+	return json.Marshal(known)
+}
+
+func sum(text []byte) string {
 	sum := fnv.New64a()
 	_, _ = sum.Write(text) // a hash takes everything
 	return strconv.FormatUint(sum.Sum64(), 16)
