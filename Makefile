@@ -33,6 +33,11 @@ CLUSTER := $(TOOLS)/etcd $(KUBERNETES_PROGRAMS)
 # The same as images, for a control plane of static pods: examples/controlplane.
 CONTROL_PLANE_IMAGES := $(BIN)/images/kubernetes.tar $(BIN)/images/etcd.tar
 ETCD_VERSION = $(shell sed -n 's|.*go.etcd.io/etcd/server/v3 \(v[^ ]*\).*|\1|p' tools/kube/go.mod)
+# Upstream's node suite, ginkgo, which runs it, and what its images are made of.
+CONFORMANCE := $(BIN)/conformance
+KUBERNETES_TESTS := $(KUBERNETES)/test
+SUITE_PROGRAMS := $(addprefix $(CONFORMANCE)/bin/,ginkgo agnhost nonewprivs)
+SUITE := $(CONFORMANCE)/bin/e2e_node.test $(SUITE_PROGRAMS) $(CONFORMANCE)/images/made
 # Without the pages of gRPC's that nobody serves the linker can leave out what is never called: see test/linked.
 PRODUCT_FLAGS = -tags grpcnotrace -trimpath -ldflags "-s -w -X github.com/quartet-node/quartet/internal/buildinfo.version=$(VERSION)"
 # What pods are made of; the bundled runtime imports them.
@@ -156,6 +161,30 @@ $(TOOLS)/kube: tools/kube/main.go tools/kube/go.mod tools/kube/go.sum
 $(KUBERNETES_PROGRAMS): $(TOOLS)/kube
 	@ln -sf kube $@
 
+$(CONFORMANCE)/bin/ginkgo: PACKAGE := github.com/onsi/ginkgo/v2/ginkgo
+$(CONFORMANCE)/bin/agnhost $(CONFORMANCE)/bin/nonewprivs: PACKAGE = $(KUBERNETES_TESTS)/images/$(@F)
+$(CONFORMANCE)/bin/kubelet: PACKAGE := $(KUBERNETES)/cmd/kubelet
+$(SUITE_PROGRAMS) $(CONFORMANCE)/bin/kubelet: tools/kube/go.mod tools/kube/go.sum
+	@CGO_ENABLED=0 $(PART) $(@F) go -C tools/kube build $(KUBERNETES_FLAGS) -o $@ $(PACKAGE)
+	@touch $@
+
+$(CONFORMANCE)/bin/e2e_node.test: tools/kube/go.mod tools/kube/go.sum
+	@CGO_ENABLED=0 $(PART) "e2e_node (suite)" go -C tools/kube test -c -vet=off $(KUBERNETES_FLAGS) -o $@ $(KUBERNETES_TESTS)/e2e_node
+	@touch $@
+
+$(CONFORMANCE)/images/made: $(SUITE_PROGRAMS) tools/scripts/conformance-images $(wildcard tools/kube/testimages/*.go tools/images/*.go test/conformance/image/* test/conformance/netclient/*.go images/pause/*.go)
+	@tools/scripts/packages busybox-static bash-static
+	@CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(CONFORMANCE)/bin/ ./test/conformance/netclient ./images/pause
+	@$(PART) "conformance (images)" tools/scripts/conformance-images $(CONFORMANCE)/bin $(@D)
+	@touch $@
+
+# RUNS, LABELS, FOCUS and PROCS choose what is run, and how much of it at once: see test/conformance.
+.PHONY: conformance
+conformance: packages build $(SUITE) $(CONFORMANCE)/bin/kubelet ## Run upstream's [Conformance] node specs with the kubelet and with Quartet and compare; needs root
+	@CGO_ENABLED=0 go build -o $(CONFORMANCE)/bin/ ./test/conformance
+	@$(CONFORMANCE)/bin/conformance $(if $(RUNS),-runs "$(RUNS)") $(if $(PROCS),-procs $(PROCS)) \
+	  $(if $(filter undefined,$(flavor LABELS)),,-labels "$(LABELS)") $(if $(FOCUS),-focus "$(FOCUS)")
+
 $(TOOLS)/etcd: tools/kube/go.mod tools/kube/go.sum
 	@CGO_ENABLED=0 $(PART) etcd go -C tools/kube build -trimpath -ldflags "-s -w" -o $@ go.etcd.io/etcd/server/v3
 	@touch $@
@@ -205,7 +234,7 @@ UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))
 
 .PHONY: test-unit
 test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests of every package, with the race detector
-	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/nodecluster -e /test/faults -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
+	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/nodecluster -e /test/faults -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
 	@for module in $(TESTED_MODULES); do go -C $$module test $(TEST_FLAGS) -count 1 ./...; done # what they read may be outside of them
 
 # The first two look at all that the machine has, so nothing runs beside them. Chaos and the node of a cluster wait more than they work.

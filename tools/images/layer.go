@@ -46,6 +46,7 @@ func (s *imageSpec) image() (v1.Image, error) {
 	config.OS = "linux"
 	config.Architecture = runtime.GOARCH
 	config.Config.Entrypoint = s.entrypoint
+	config.Config.Cmd = s.cmd
 	config.Config.WorkingDir = "/"
 	config.Config.User = s.user
 	config.Config.Env = s.env
@@ -95,7 +96,10 @@ func (s *imageSpec) addFile(w *tar.Writer, f file) error {
 		return err
 	}
 	mode := int64(dataMode)
-	if info.Mode()&0o100 != 0 {
+	switch {
+	case f.mode != 0:
+		mode = f.mode
+	case info.Mode()&0o100 != 0:
 		mode = programMode
 	}
 	header := &tar.Header{Typeflag: tar.TypeReg, Name: f.place, Mode: mode, Size: int64(len(content))}

@@ -46,7 +46,7 @@ func parse(args []string, stderr io.Writer) (imageSpec, string, error) {
 	out := flags.String("out", "", "archive to write")
 	flags.StringVar(&spec.name, "name", "", "name of the image with its tag")
 	flags.StringVar(&spec.user, "user", "", "user and group that it runs as, in numbers: 10241:10240 (empty is root)")
-	flags.Func("file", "file to put in, as PATH (then it is at the root) or PATH=/PLACE; may be given again", func(v string) error {
+	flags.Func("file", "file to put in, as PATH (then it is at the root), PATH=/PLACE or PATH=/PLACE=MODE; may be given again", func(v string) error {
 		file, err := parseFile(v)
 		spec.files = append(spec.files, file)
 		return err
@@ -61,8 +61,13 @@ func parse(args []string, stderr io.Writer) (imageSpec, string, error) {
 		spec.dirs = append(spec.dirs, dir)
 		return err
 	})
-	flags.Func("entrypoint", "program that it runs with its first arguments, separated by blanks (default: the first file)", func(v string) error {
+	flags.Func("entrypoint", "program that it runs with its first arguments, separated by blanks (default: the first file; empty: none, -cmd has the program)", func(v string) error {
 		spec.entrypoint = strings.Fields(v)
+		spec.noEntrypoint = len(spec.entrypoint) == 0
+		return nil
+	})
+	flags.Func("cmd", "arguments that follow the entry point unless a container names its own, separated by blanks", func(v string) error {
+		spec.cmd = strings.Fields(v)
 		return nil
 	})
 	flags.Func("env", "environment variable, as NAME=VALUE; may be given again", func(v string) error {

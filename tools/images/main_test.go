@@ -141,6 +141,31 @@ func TestEverythingThatIsAskedForIsInTheImage(t *testing.T) {
 	}
 }
 
+// A container that names arguments replaces the command and keeps the entry point.
+func TestACommandIsApartFromTheEntryPoint(t *testing.T) {
+	dir := t.TempDir()
+	img := makeImage(t, filepath.Join(dir, "a.tar"), "-file", program(t, dir, "prog", 0o755), "-cmd", "serve --port=80")
+	got := config(t, img)
+	if !slices.Equal(got.Entrypoint, []string{"/prog"}) || !slices.Equal(got.Cmd, []string{"serve", "--port=80"}) {
+		t.Errorf("it runs %q with %q", got.Entrypoint, got.Cmd)
+	}
+	img = makeImage(t, filepath.Join(dir, "b.tar"), "-file", program(t, dir, "sh", 0o755), "-entrypoint", "", "-cmd", "sh")
+	if got := config(t, img); len(got.Entrypoint) != 0 || !slices.Equal(got.Cmd, []string{"sh"}) {
+		t.Errorf("without an entry point it runs %q with %q", got.Entrypoint, got.Cmd)
+	}
+}
+
+// The mode of a file can be given, the set-user-ID bit included.
+func TestAFileWithAMode(t *testing.T) {
+	dir := t.TempDir()
+	img := makeImage(t, filepath.Join(dir, "a.tar"), "-file", program(t, dir, "prog", 0o755)+"=/bin/prog=4755",
+		"-file", program(t, dir, "data", 0o600)+"=/data=640")
+	want := []string{"0755 0:0 bin 0", "1777 0:0 tmp 0", "4755 0:0 bin/prog 15", "0640 0:0 data 15"}
+	if got := listing(t, img); !slices.Equal(got, want) {
+		t.Errorf("it has %q, want %q", got, want)
+	}
+}
+
 // The umask and the time of the build are not in the archive, nor is the order of a map.
 func TestTheSameFilesGiveTheSameArchive(t *testing.T) {
 	var archives [][]byte
@@ -216,6 +241,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		"a user by name":        {[]string{"-file", prog, "-user", "nobody"}, `-user "nobody" is not UID:GID`},
 		"a relative place":      {[]string{"-file", prog + "=bin/prog"}, `"bin/prog" is not an absolute path`},
 		"a place outside":       {[]string{"-file", prog + "=/../prog"}, `"/../prog" is not an absolute path`},
+		"a file's mode":         {[]string{"-file", prog + "=/prog=rwx"}, `the mode "rwx" is not octal`},
 		"a place taken":         {[]string{"-file", prog, "-file", prog}, "two files have the place /prog"},
 		"a link's place taken":  {[]string{"-file", prog, "-link", "/prog=other"}, "/prog is named twice"},
 		"a link to nothing":     {[]string{"-file", prog, "-link", "/other"}, "as in /bin/kubectl=kube"},

@@ -39,6 +39,10 @@ type imageSpec struct {
 	dirs []dir
 	// entrypoint is the program and its first arguments.
 	entrypoint []string
+	// noEntrypoint is an image whose program is in cmd, as a shell's is.
+	noEntrypoint bool
+	// cmd are the arguments behind them, which a container replaces by its own.
+	cmd []string
 	// user is UID:GID, or empty for root.
 	user string
 	// env is NAME=VALUE.
@@ -47,8 +51,12 @@ type imageSpec struct {
 	labels map[string]string
 }
 
-// file is a program on this machine and its place in the image, without the leading slash.
-type file struct{ source, place string }
+// file is a program on this machine, its place in the image without the leading slash, and its mode there; 0 is programMode for
+// what its maker may run and dataMode for the rest.
+type file struct {
+	source, place string
+	mode          int64
+}
 
 // link is a symbolic link of the image, its place without the leading slash, and what it points to.
 type link struct{ place, target string }
@@ -60,9 +68,10 @@ type dir struct {
 	uid, gid int
 }
 
-// parseFile reads PATH or PATH=/PLACE.
+// parseFile reads PATH, PATH=/PLACE or PATH=/PLACE=MODE, the mode in octal.
 func parseFile(value string) (file, error) {
-	source, place, found := strings.Cut(value, "=")
+	source, rest, found := strings.Cut(value, "=")
+	place, octal, hasMode := strings.Cut(rest, "=")
 	if !found {
 		place = "/" + filepath.Base(source)
 	}
@@ -70,7 +79,20 @@ func parseFile(value string) (file, error) {
 	if err != nil {
 		return file{}, err
 	}
-	return file{source: source, place: inside}, nil
+	f := file{source: source, place: inside}
+	if hasMode {
+		f.mode, err = parseMode(octal)
+	}
+	return f, err
+}
+
+// parseMode reads a mode in octal.
+func parseMode(octal string) (int64, error) {
+	mode, err := strconv.ParseInt(octal, 8, 64)
+	if err != nil || mode&^modeBits != 0 {
+		return 0, fmt.Errorf("the mode %q is not octal, as 1771 is", octal)
+	}
+	return mode, nil
 }
 
 // parseLink reads /PLACE=TARGET.
@@ -94,9 +116,9 @@ func parseDir(value string) (dir, error) {
 	if len(parts) != 3 {
 		return dir{}, fmt.Errorf("it is not /PLACE=MODE:UID:GID, as in /run/quartet=1771:0:10240")
 	}
-	mode, err := strconv.ParseInt(parts[0], 8, 64)
-	if err != nil || mode&^modeBits != 0 {
-		return dir{}, fmt.Errorf("the mode %q is not octal, as 1771 is", parts[0])
+	mode, err := parseMode(parts[0])
+	if err != nil {
+		return dir{}, err
 	}
 	uid, err := strconv.ParseUint(parts[1], 10, 31)
 	if err != nil {
@@ -158,6 +180,9 @@ func (s *imageSpec) check() error {
 			return fmt.Errorf("/%s is named twice", d.place)
 		}
 		places[d.place] = true
+	}
+	if s.noEntrypoint {
+		return nil
 	}
 	if len(s.entrypoint) == 0 {
 		s.entrypoint = []string{"/" + s.files[0].place}

@@ -1,0 +1,32 @@
+# Run by enter.sh as the first process of its namespaces: it makes a machine of them that has no node yet, and runs the command.
+name=$1 dir=$2
+shift 2
+mount -t proc proc /proc
+for at in $HIERARCHIES; do
+  mount --bind "$at/$name" "$at"
+done
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+  # A cgroup of version 2 whose children have controllers has no processes of its own.
+  mkdir /sys/fs/cgroup/init
+  while read -r pid; do echo "$pid" >/sys/fs/cgroup/init/cgroup.procs || true; done </sys/fs/cgroup/cgroup.procs
+  for controller in $(cat /sys/fs/cgroup/cgroup.controllers); do
+    echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control
+  done
+fi
+for path in $DIRECTORIES; do
+  mkdir -p "$dir/root$path"
+  mount --bind "$dir/root$path" "$path"
+done
+# The suite would start the kubelet as a unit of the machine, and read the machine's journal.
+for command in systemd-run journalctl; do
+  if path=$(command -v $command); then
+    mount --bind /dev/null "$(realpath "$path")"
+  fi
+done
+# The interface of a machine with a default route, behind which nothing is.
+busybox ip link set lo up
+busybox brctl addbr eth0
+busybox ip address add 192.0.2.2/24 dev eth0
+busybox ip link set eth0 up
+busybox ip route add default via 192.0.2.1
+"$@" # as a child: the first process of a namespace has to wait for what others have left

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/opencontainers/cgroups"
+)
+
+const (
+	// cgroupRoot is where the machine's cgroups are.
+	cgroupRoot = "/sys/fs/cgroup"
+	// goodbye is how long a run that has been interrupted may take to write down what it knows.
+	goodbye = 30 * time.Second
+)
+
+// directories are those of a machine that a run has of its own. The suite gives the kubelet the first, whatever is asked.
+var directories = []string{"/var/lib/kubelet", "/var/log/pods", "/var/log/containers", "/var/lib/quartet", "/run/quartet"}
+
+var (
+	//go:embed enter.sh
+	enterScript string
+	//go:embed inside.sh
+	insideScript string
+)
+
+// isolated runs a command as on a machine that has no node yet: with process ids, mounts, a network, cgroups and directories of
+// its own, so that a run needs no free port, meets no node of the machine, and leaves nothing behind, however it ends.
+func isolated(ctx context.Context, dir string, command ...string) (err error) {
+	hierarchies, err := cgroupHierarchies()
+	if err != nil {
+		return err
+	}
+	name := filepath.Base(dir)
+	defer func() {
+		for _, hierarchy := range hierarchies {
+			err = errors.Join(err, cgroups.RemovePath(filepath.Join(hierarchy, name)))
+		}
+	}()
+	for _, hierarchy := range hierarchies {
+		if err := makeCgroup(hierarchy, name); err != nil {
+			return err
+		}
+	}
+	made, err := makeDirectories(directories)
+	defer func() { err = errors.Join(err, removeEmpty(made)) }()
+	if err != nil {
+		return err
+	}
+
+	args := append([]string{"-euc", enterScript, "enter", name, dir, insideScript}, command...)
+	cmd := exec.CommandContext(ctx, "sh", args...)
+	cmd.Env = append(os.Environ(), "HIERARCHIES="+strings.Join(hierarchies, " "), "DIRECTORIES="+strings.Join(directories, " "))
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	// The interrupt of a terminal reaches the command without help; one that does not end is killed with its namespaces.
+	cmd.Cancel = func() error { return nil }
+	cmd.WaitDelay = goodbye
+	// The kernel looks at the thread that has started it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd.Run()
+}
+
+// cgroupHierarchies are the mount points of the machine's cgroups.
+func cgroupHierarchies() ([]string, error) {
+	table, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, mount := range table {
+		if mount.Mountpoint == cgroupRoot || filepath.Dir(mount.Mountpoint) == cgroupRoot {
+			all = append(all, mount.Mountpoint)
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no cgroups are mounted at %s", cgroupRoot)
+	}
+	return all, nil
+}
+
+// makeCgroup makes a cgroup at the root of a hierarchy. One of version 1 takes no process until it has processors and memory.
+func makeCgroup(hierarchy, name string) error {
+	if err := os.Mkdir(filepath.Join(hierarchy, name), 0o755); err != nil {
+		return err
+	}
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		all, err := os.ReadFile(filepath.Join(hierarchy, file))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err := errors.Join(err, os.WriteFile(filepath.Join(hierarchy, name, file), all, 0)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeDirectories makes those that are missing and returns all that it has made, with their parents.
+func makeDirectories(paths []string) ([]string, error) {
+	var made []string
+	for _, path := range paths {
+		for at := path; ; at = filepath.Dir(at) {
+			if _, err := os.Stat(at); err == nil {
+				break
+			}
+			made = append(made, at)
+		}
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return made, err
+		}
+	}
+	return made, nil
+}
+
+// removeEmpty removes what makeDirectories has made, unless somebody else has put something there since.
+func removeEmpty(made []string) error {
+	var errs []error
+	for _, path := range made {
+		if err := os.Remove(path); err != nil && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,164 @@
+// Command netclient is curl or nc, by the name that it is called by, as far as upstream's specs use them in their containers.
+// The shell of the images has neither.
+//
+//	curl -g -q -s --max-time 15 --connect-timeout 1 'http://10.0.0.1:8080/hostName'
+//	echo hostName | nc -w 1 -u 10.0.0.1 8081
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	// cannotConnect is curl's exit code when nobody answers, which specs look at.
+	cannotConnect = 7
+	// misused is the exit code after an argument that is not known.
+	misused = 2
+	// datagram is more than the answer of any server of the specs.
+	datagram = 64 << 10
+)
+
+func main() {
+	command := curl
+	if filepath.Base(os.Args[0]) == "nc" {
+		command = nc
+	}
+	code, err := command(os.Args[1:], os.Stdin, os.Stdout)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
+	}
+	os.Exit(code)
+}
+
+// curl gets one URL and prints what is answered.
+func curl(args []string, _ io.Reader, stdout io.Writer) (int, error) {
+	flags := flag.NewFlagSet("curl", flag.ContinueOnError)
+	for _, quiet := range []string{"g", "q", "s"} { // it neither globs, nor reads a configuration, nor shows progress
+		flags.Bool(quiet, false, "has no effect")
+	}
+	headers := flags.Bool("i", false, "print the status and the headers, too")
+	output := flags.String("o", "", "file for the body")
+	format := flags.String("w", "", "what to print at the end; %{http_code} is the status")
+	all := flags.Float64("max-time", 0, "seconds that it may take")
+	connect := flags.Float64("connect-timeout", 0, "seconds that connecting may take")
+	urls, err := parse(flags, args)
+	if err == nil && len(urls) != 1 {
+		err = fmt.Errorf("want one URL, got %q", urls)
+	}
+	if err != nil {
+		return misused, err
+	}
+	dialer := net.Dialer{Timeout: seconds(*connect)}
+	client := http.Client{Timeout: seconds(*all), Transport: &http.Transport{DialContext: dialer.DialContext}}
+	if !strings.Contains(urls[0], "://") {
+		urls[0] = "http://" + urls[0]
+	}
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, urls[0], http.NoBody)
+	if err != nil {
+		return misused, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		if *format != "" {
+			fmt.Fprint(stdout, strings.ReplaceAll(*format, "%{http_code}", "000"))
+		}
+		return cannotConnect, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // the body was only read
+	var body io.Writer = stdout
+	if *output != "" {
+		file, err := os.Create(*output)
+		if err != nil {
+			return 1, err
+		}
+		defer file.Close() //nolint:errcheck // what is in it is nobody's
+		body = file
+	}
+	if *headers {
+		fmt.Fprintf(body, "%s %s\r\n", resp.Proto, resp.Status)
+		err = errors.Join(resp.Header.Write(body), line(body))
+	}
+	_, copyErr := io.Copy(body, resp.Body)
+	if err := errors.Join(err, copyErr); err != nil {
+		return 1, err
+	}
+	fmt.Fprint(stdout, strings.ReplaceAll(*format, "%{http_code}", fmt.Sprint(resp.StatusCode)))
+	return 0, nil
+}
+
+func line(w io.Writer) error {
+	_, err := io.WriteString(w, "\r\n")
+	return err
+}
+
+// nc sends what it reads and prints what is answered until the wait is over or the other end closes.
+func nc(args []string, stdin io.Reader, stdout io.Writer) (int, error) {
+	flags := flag.NewFlagSet("nc", flag.ContinueOnError)
+	udp := flags.Bool("u", false, "UDP")
+	wait := flags.Float64("w", 0, "seconds to wait for a connection and for an answer")
+	rest, err := parse(flags, args)
+	if err == nil && len(rest) != 2 {
+		err = fmt.Errorf("want a host and a port, got %q", rest)
+	}
+	if err != nil {
+		return misused, err
+	}
+	network := "tcp"
+	if *udp {
+		network = "udp"
+	}
+	dialer := net.Dialer{Timeout: seconds(*wait)}
+	conn, err := dialer.DialContext(context.Background(), network, net.JoinHostPort(rest[0], rest[1]))
+	if err != nil {
+		return 1, err
+	}
+	defer conn.Close() //nolint:errcheck // nothing is left to send
+	if _, err := io.Copy(conn, stdin); err != nil {
+		return 1, err
+	}
+	buf := make([]byte, datagram)
+	for {
+		if *wait > 0 {
+			if err := conn.SetReadDeadline(time.Now().Add(seconds(*wait))); err != nil {
+				return 1, err
+			}
+		}
+		n, err := conn.Read(buf)
+		if _, err := stdout.Write(buf[:n]); err != nil {
+			return 1, err
+		}
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, os.ErrDeadlineExceeded):
+			return 0, nil
+		case err != nil:
+			return 1, err
+		}
+	}
+}
+
+// parse takes flags before and behind the other arguments, as curl and nc do, and returns those.
+func parse(flags *flag.FlagSet, args []string) ([]string, error) {
+	var rest []string
+	for {
+		if err := flags.Parse(args); err != nil {
+			return nil, err
+		}
+		if flags.NArg() == 0 {
+			return rest, nil
+		}
+		rest = append(rest, flags.Arg(0))
+		args = flags.Args()[1:]
+	}
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

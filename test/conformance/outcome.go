@@ -1,0 +1,111 @@
+package main
+
+import (
+	"encoding/xml"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// outcome is what came of one spec.
+type outcome struct {
+	// Passed is false for one that failed, was interrupted or panicked.
+	Passed bool `json:"passed"`
+	// Seconds is how long it took.
+	Seconds float64 `json:"seconds"`
+	// Why is the first line of the failure.
+	Why string `json:"why,omitempty"`
+}
+
+// outcomes are those of a run, by the name of the spec; those that were skipped are not there.
+type outcomes map[string]outcome
+
+// readJUnit reads the report of a run. What is no spec, the set-up of the suite for instance, is there when it failed.
+func readJUnit(path string) (outcomes, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var report struct {
+		Suites []struct {
+			Cases []struct {
+				Name    string  `xml:"name,attr"`
+				Status  string  `xml:"status,attr"`
+				Seconds float64 `xml:"time,attr"`
+				Failure *struct {
+					Message string `xml:"message,attr"`
+				} `xml:"failure"`
+				Error *struct {
+					Message string `xml:"message,attr"`
+				} `xml:"error"`
+			} `xml:"testcase"`
+		} `xml:"testsuite"`
+	}
+	if err := xml.Unmarshal(content, &report); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	all := outcomes{}
+	for _, suite := range report.Suites {
+		for _, c := range suite.Cases {
+			name, isSpec := strings.CutPrefix(c.Name, "[It] ")
+			o := outcome{Passed: c.Status == "passed", Seconds: c.Seconds}
+			switch {
+			case c.Status == "skipped" || c.Status == "pending", o.Passed && !isSpec:
+				continue
+			case c.Failure != nil:
+				o.Why = firstLine(c.Failure.Message)
+			case c.Error != nil:
+				o.Why = firstLine(c.Error.Message)
+			}
+			all[withoutLabels(name)] = o
+		}
+	}
+	return all, nil
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	return line
+}
+
+// labels are what ginkgo writes behind the name of a spec that has some.
+var labels = regexp.MustCompile(` \[[\w:, -]+,[\w:, -]+\]$`)
+
+// withoutLabels is the name as it is written in the source.
+func withoutLabels(name string) string { return labels.ReplaceAllString(name, "") }
+
+// passed counts.
+func (o outcomes) passed() int {
+	n := 0
+	for _, one := range o {
+		if one.Passed {
+			n++
+		}
+	}
+	return n
+}
+
+// onlyIn are the specs that pass here and not there, sorted. One that did not run there did not pass.
+func (o outcomes) onlyIn(there outcomes) []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(o)) {
+		if o[name].Passed && !there[name].Passed {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// failed are the specs that did not pass, sorted.
+func (o outcomes) failed() []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(o)) {
+		if !o[name].Passed {
+			names = append(names, name)
+		}
+	}
+	return names
+}
