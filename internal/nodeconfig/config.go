@@ -52,6 +52,8 @@ type Config struct {
 	CertDir string
 	// APIAddress is syncloop's: the IP address that the authenticated API is served on.
 	APIAddress string
+	// AllowUnauthenticatedAPI is syncloop's: the authenticated API may let everybody who reaches it do everything.
+	AllowUnauthenticatedAPI bool
 	// Listen is the address that this service serves on.
 	Listen string
 	// MetricsListen is where the service serves its metrics: unix:///ABSOLUTE/PATH, or a loopback HOST:PORT. Empty is nowhere.
@@ -178,8 +180,10 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 		setDefaults(&cfg.Kubelet, index{})
 		cfg.APIAddress = apiAddress(&cfg, index{})
 	}
-	if service == SyncLoop && len(errs) == 0 {
-		errs = append(errs, exposed(&cfg)...)
+	if service == SyncLoop && len(errs) == 0 && !cfg.AllowUnauthenticatedAPI {
+		if at := cfg.UnauthenticatedAPI(); at != "" {
+			errs = append(errs, exposed(&cfg, at))
+		}
 	}
 	if len(errs) > 0 {
 		return Config{}, errs

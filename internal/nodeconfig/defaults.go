@@ -1,7 +1,6 @@
 package nodeconfig
 
 import (
-	"net"
 	"path/filepath"
 	"time"
 
@@ -11,14 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// The read-only API is what `curl` and the tests look at, and until the authenticated one exists it is the only one. So
-// unlike the kubelet's it is on, on this machine only, unless the file turns it off with `readOnlyPort: 0`. A file whose
-// `address` is for the network, as many existing nodes have it for the API on 10250, leaves it off, as the kubelet does:
-// it has no authentication.
 const (
-	// DefaultReadOnlyPort is the port of the read-only API when the file sets neither readOnlyPort nor an address that
-	// others can reach.
-	DefaultReadOnlyPort = 10255
 	// DefaultMaxOpenFiles is how many files syncloop may have open when the file does not set maxOpenFiles.
 	DefaultMaxOpenFiles = 1_000_000
 	// DefaultAddressIP is the address of the HTTP servers when the file does not set address.
@@ -60,9 +52,6 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration, set index) {
 	}
 	setDefault(&cfg.ConfigMapAndSecretChangeDetectionStrategy, kubeletconfigv1beta1.WatchChangeDetectionStrategy)
 	setDefault(&cfg.Address, DefaultAddressIP)
-	if !set.has("readOnlyPort") && net.ParseIP(cfg.Address).IsLoopback() {
-		cfg.ReadOnlyPort = DefaultReadOnlyPort
-	}
 	setDefault(&cfg.Port, 10250)
 	setDefault(&cfg.HealthzBindAddress, "127.0.0.1")
 	setDefault(&cfg.NodeLeaseDurationSeconds, 40)

@@ -6,6 +6,6 @@
 // Quartet does not act on is named in one warning at the start, by the service that would act on it, see
 // [Config.LogUnsupported]. All errors, of flags and of the file, are reported at once.
 //
-// The defaults are the kubelet's, with one exception: the read-only API listens on 127.0.0.1:10255 unless the file says
-// otherwise, see [DefaultReadOnlyPort].
+// The defaults are the kubelet's, with one exception: without address in the file, a node without a cluster serves its HTTP APIs on the
+// loopback interface only.
 package nodeconfig

@@ -24,6 +24,7 @@ type flags struct {
 	nodeLabels                 string
 	verbosity                  int
 	standby, readOnly          bool
+	openAPI                    bool
 	hostRoot                   string
 	podManifestPath            string
 	podLogsDir, cgroupRoot     string

@@ -84,7 +84,7 @@ func TestDefaults(t *testing.T) {
 		"update": 10 * time.Second, "report": 5 * time.Minute, "lease": int32(40),
 		"request": 2 * time.Minute, "runtime": "unix:///run/containerd/containerd.sock", "images": "unix:///run/containerd/containerd.sock",
 		"logs": "/var/log/pods", "serial": true, "pods": int32(110), "cgroups": "cgroupfs", "resolv": "/etc/resolv.conf",
-		"port": int32(10255), "address": "127.0.0.1", "evict": "100Mi",
+		"port": int32(0), "address": "127.0.0.1", "evict": "100Mi",
 		"restart":    5 * time.Minute,
 		"kubeconfig": "", "qps": int32(50), "burst": int32(100), "content": "application/vnd.kubernetes.protobuf", "register": true,
 	}
@@ -114,17 +114,15 @@ func TestFileOverridesDefaults(t *testing.T) {
 	}
 }
 
-// TestAFileForTheNetworkLeavesTheReadOnlyAPIOff: a file that serves the authenticated API on every address starts, and
-// what has no authentication stays off.
-func TestAFileForTheNetworkLeavesTheReadOnlyAPIOff(t *testing.T) {
-	for address, want := range map[string]int32{"0.0.0.0": 0, "192.0.2.1": 0, "127.0.0.1": DefaultReadOnlyPort, "::1": DefaultReadOnlyPort} {
-		file := filepath.Join(t.TempDir(), "kubelet.yaml")
-		content := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\naddress: '" + address + "'\n"
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+// TestTheReadOnlyAPIIsOffUnlessTheFileNamesItsPort, as the kubelet's is: it asks nobody who they are.
+func TestTheReadOnlyAPIIsOffUnlessTheFileNamesItsPort(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubelet.yaml")
+	for rest, want := range map[string]int32{"": 0, "address: 127.0.0.1": 0, "readOnlyPort: 0": 0, "readOnlyPort: 10255": 10255, "address: 0.0.0.0\nreadOnlyPort: 10255": 10255} {
+		if err := os.WriteFile(file, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+rest), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if got := parse(t, SyncLoop, "--config", file).Kubelet.ReadOnlyPort; got != want {
-			t.Errorf("address %s: readOnlyPort is %d, want %d", address, got, want)
+			t.Errorf("%q: readOnlyPort is %d, want %d", rest, got, want)
 		}
 	}
 }

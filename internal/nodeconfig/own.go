@@ -37,6 +37,7 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 		set.StringVar(&f.cgroupRoot, "cgroup-root", "", "`PATH` of the cgroup that the cgroups of pods are made in, instead of the file's cgroupRoot")
 		set.StringVar(&f.hostRoot, "host-root", "/", "`DIR` where the root of the machine is visible, for a syncloop in a container: it changes its root to it, so that all paths but that of --config are the machine's")
 		f.credentials.Add(set)
+		AddAllowUnauthenticatedAPI(set, &f.openAPI)
 	case NodeStatus:
 	}
 }
@@ -69,7 +70,7 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 		if !filepath.IsAbs(f.hostRoot) {
 			fail("host-root", "%q must be an absolute path, for example /host", f.hostRoot)
 		}
-		cfg.HostRoot = filepath.Clean(f.hostRoot)
+		cfg.HostRoot, cfg.AllowUnauthenticatedAPI = filepath.Clean(f.hostRoot), f.openAPI
 		f.credentialProviders(cfg, fail)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
@@ -126,14 +127,29 @@ func cipherSuite(name string) (uint16, bool) {
 	return 0, false
 }
 
-// exposed reports a configuration that lets whoever reaches this machine by the network do everything.
-func exposed(cfg *Config) []error {
-	k := &cfg.Kubelet
+// allowFlag lets a node serve everybody.
+const allowFlag = "allow-unauthenticated-api"
+
+// AddAllowUnauthenticatedAPI adds the flag to syncloop's, and to those of commands that pass it on.
+func AddAllowUnauthenticatedAPI(flags *pflag.FlagSet, into *bool) {
+	flags.BoolVar(into, allowFlag, false, "start although the configuration lets everybody who reaches the HTTP API run what they like in containers: anonymous requests, mode AlwaysAllow, and an address that others reach; each start warns of it")
+}
+
+// AllowUnauthenticatedAPIArg is the flag as an argument.
+const AllowUnauthenticatedAPIArg = "--" + allowFlag
+
+// UnauthenticatedAPI returns the address at which whoever reaches this machine by the network may do everything; empty when there is none.
+func (c *Config) UnauthenticatedAPI() string {
+	k := &c.Kubelet
 	if !*k.EnableServer || !*k.Authentication.Anonymous.Enabled || k.Authorization.Mode != kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow ||
-		net.ParseIP(cfg.APIAddress).IsLoopback() {
-		return nil
+		net.ParseIP(c.APIAddress).IsLoopback() {
+		return ""
 	}
-	at := net.JoinHostPort(cfg.APIAddress, strconv.Itoa(int(k.Port)))
-	return []error{fmt.Errorf("%s: authentication.anonymous.enabled with authorization.mode AlwaysAllow lets everybody who reaches %s run what they like in the "+
-		"containers of this node: leave one of the two out, or set address to 127.0.0.1", cfg.File, at)}
+	return net.JoinHostPort(c.APIAddress, strconv.Itoa(int(k.Port)))
+}
+
+// exposed reports a configuration that lets whoever reaches this machine by the network do everything.
+func exposed(cfg *Config, at string) error {
+	return fmt.Errorf("%s: authentication.anonymous.enabled with authorization.mode AlwaysAllow lets everybody who reaches %s run what they like in the "+
+		"containers of this node: leave one of the two out, set address to 127.0.0.1, or allow it with %s", cfg.File, at, AllowUnauthenticatedAPIArg)
 }

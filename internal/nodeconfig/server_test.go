@@ -67,8 +67,11 @@ func TestNobodyIsGivenEverythingByTheNetwork(t *testing.T) {
 		if (err == nil) != fine {
 			t.Errorf("%q: got %v", rest, err)
 		}
-		if err != nil && !strings.Contains(err.Error(), "address to 127.0.0.1") {
+		if err != nil && (!strings.Contains(err.Error(), "address to 127.0.0.1") || !strings.Contains(err.Error(), "--allow-unauthenticated-api")) {
 			t.Errorf("%q: %v does not say what to do", rest, err)
+		}
+		if cfg, err := Parse(SyncLoop, []string{"--hostname-override=node-1", "--config", file, "--allow-unauthenticated-api"}, io.Discard); err != nil || (cfg.UnauthenticatedAPI() == "") != fine {
+			t.Errorf("%q: it is allowed: %v; everybody is served on %q", rest, err, cfg.UnauthenticatedAPI())
 		}
 		if _, err := Parse(PLEG, []string{"--hostname-override=node-1", "--config", file}, io.Discard); err != nil {
 			t.Errorf("%q: pleg does not serve it, and says %v", rest, err)

@@ -82,6 +82,10 @@ func nodeAPIOf(process context.Context, e *engine, askNode func(context.Context)
 		e.logger.Info("the authenticated HTTP API is not served", "port", e.cfg.Kubelet.Port, telemetry.KeyReason, why)
 		return nil, nil
 	}
+	if at := e.cfg.UnauthenticatedAPI(); at != "" {
+		e.logger.Warn("everybody who reaches the HTTP API may run what they like in the containers of this node; leave out "+nodeconfig.AllowUnauthenticatedAPIArg+
+			" and set authorization.mode Webhook, or authentication.anonymous.enabled false", "address", at)
+	}
 	k := &e.cfg.Kubelet
 	a := &nodeAPI{logger: e.logger, started: time.Now()}
 	a.roots = a.clientCAs(k)

@@ -342,7 +342,9 @@ func (e *engine) serve(ctx context.Context) error {
 	})
 	told := httpapi.Config{Pods: e.store, Health: e.loop.Health, Report: e.stats.Report, Gatherer: e.metrics.Registry, Metrics: e.counts, Logger: e.logger}
 	if e.readOnly != nil {
-		group.Go(func() error { return httpserve.Until(ctx, e.readOnly, httpapi.ReadOnly(told), e.logger) })
+		group.Go(func() error {
+			return httpserve.Until(ctx, e.readOnly, httpapi.ReadOnly(e.cfg.NodeName, told), e.logger)
+		})
 	}
 	group.Go(func() error { return e.api.run(ctx, e, told) })
 	group.Go(func() error { return e.tellPodResources(ctx) })

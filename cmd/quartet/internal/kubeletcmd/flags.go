@@ -29,6 +29,7 @@ type options struct {
 	allowedUIDs                     string
 	credentialProviders             nodeconfig.CredentialProviderFlags
 	hostPrivileges                  nodeconfig.PrivilegeFlags
+	allowUnauthenticatedAPI         bool
 	verbosity                       int
 	version                         versionFlag
 	help                            bool
@@ -83,6 +84,7 @@ func newOptions() *options {
 	o.group("Quartet's own", func(flags *pflag.FlagSet) {
 		flags.StringVar(&o.stateDir, "state-dir", "", "`directory` of the state and the sockets of the four processes (default: quartet in --root-dir)")
 		flags.StringVar(&o.allowedUIDs, "allowed-uids", "", "`uids` of users, besides root, that may connect to the sockets, separated by commas")
+		nodeconfig.AddAllowUnauthenticatedAPI(flags, &o.allowUnauthenticatedAPI)
 		o.hostPrivileges.Add(flags)
 	})
 	o.group("Fields of the configuration file; a flag is stronger than the file and its drop-ins", func(flags *pflag.FlagSet) {

@@ -119,20 +119,21 @@ func (o *options) node(merged nodeconfig.Merged) (nodecmd.Options, error) {
 		return nodecmd.Options{}, err
 	}
 	return nodecmd.Options{
-		ConfigFile:          l.ConfigFile(),
-		Config:              merged.YAML,
-		Kubeconfig:          o.kubeconfig,
-		BootstrapKubeconfig: o.bootstrapKubeconfig,
-		CertDir:             certDir,
-		AllowedUIDs:         o.allowedUIDs,
-		HostnameOverride:    strings.TrimSpace(o.hostnameOverride),
-		RootDir:             rootDir,
-		NodeIP:              o.nodeIP,
-		NodeLabels:          o.nodeLabels.String(),
-		HostPrivileges:      o.hostPrivileges,
-		CredentialProviders: o.credentialProviders,
-		StateDir:            stateDir,
-		Verbosity:           o.verbosity,
+		ConfigFile:              l.ConfigFile(),
+		Config:                  merged.YAML,
+		Kubeconfig:              o.kubeconfig,
+		BootstrapKubeconfig:     o.bootstrapKubeconfig,
+		CertDir:                 certDir,
+		AllowedUIDs:             o.allowedUIDs,
+		HostnameOverride:        strings.TrimSpace(o.hostnameOverride),
+		RootDir:                 rootDir,
+		NodeIP:                  o.nodeIP,
+		NodeLabels:              o.nodeLabels.String(),
+		HostPrivileges:          o.hostPrivileges,
+		CredentialProviders:     o.credentialProviders,
+		AllowUnauthenticatedAPI: o.allowUnauthenticatedAPI,
+		StateDir:                stateDir,
+		Verbosity:               o.verbosity,
 	}, nil
 }
 

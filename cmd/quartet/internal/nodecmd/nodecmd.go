@@ -59,6 +59,8 @@ type Options struct {
 	RuntimeEndpoint, AllowedUIDs, HostnameOverride, RootDir, NodeIP, NodeLabels string
 	// HostPrivileges is passed to configmux.
 	HostPrivileges nodeconfig.PrivilegeFlags
+	// AllowUnauthenticatedAPI is passed to syncloop.
+	AllowUnauthenticatedAPI bool
 	// CredentialProviders is passed to syncloop.
 	CredentialProviders nodeconfig.CredentialProviderFlags
 	// StateDir is the directory of the node's state.
@@ -81,6 +83,7 @@ func (o *Options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.NodeLabels, "node-labels", "", "`labels` for the node, key=value, separated by commas")
 	o.HostPrivileges.Add(flags)
 	o.CredentialProviders.Add(flags)
+	nodeconfig.AddAllowUnauthenticatedAPI(flags, &o.AllowUnauthenticatedAPI)
 	flags.IntVarP(&o.Verbosity, "v", "v", 0, "how much to log: 0 is what an operator needs, 4 is for debugging")
 	target.AddFlag(flags, &o.StateDir)
 }
@@ -278,6 +281,9 @@ func (o Options) args(l layout.Layout, service layout.Service) []string {
 	}
 	if service == layout.SyncLoop {
 		args = append(args, o.CredentialProviders.Args()...)
+		if o.AllowUnauthenticatedAPI {
+			args = append(args, nodeconfig.AllowUnauthenticatedAPIArg)
+		}
 	}
 	if o.Verbosity != 0 {
 		args = append(args, "--v="+strconv.Itoa(o.Verbosity))

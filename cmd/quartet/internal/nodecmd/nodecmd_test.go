@@ -26,7 +26,7 @@ func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 	opts := Options{
 		Kubeconfig: kubeconfig, RuntimeEndpoint: "unix:///run/containerd.sock", AllowedUIDs: "10241", HostnameOverride: "node-1",
 		RootDir: filepath.Join(dir, "pods"), NodeIP: "198.51.100.7", NodeLabels: "a=b", StateDir: dir, Verbosity: 4,
-		CredentialProviders: nodeconfig.CredentialProviderFlags{Config: filepath.Join(dir, "providers.yaml"), BinDir: dir},
+		CredentialProviders: nodeconfig.CredentialProviderFlags{Config: filepath.Join(dir, "providers.yaml"), BinDir: dir}, AllowUnauthenticatedAPI: true,
 	}
 	for _, service := range layout.Services() {
 		cfg, err := nodeconfig.Parse(service, opts.args(l, service), io.Discard)
@@ -43,6 +43,9 @@ func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 		}
 		if has := cfg.CredentialProviders == opts.CredentialProviders; has != (service == layout.SyncLoop) {
 			t.Errorf("%s has the credential providers %+v", service, cfg.CredentialProviders)
+		}
+		if cfg.AllowUnauthenticatedAPI != (service == layout.SyncLoop) {
+			t.Errorf("%s may serve everybody: %v", service, cfg.AllowUnauthenticatedAPI)
 		}
 	}
 }

@@ -15,7 +15,8 @@
 //	/debug/pprof/                    profiles of syncloop
 //
 // The read-only one has of these what changes nothing and tells of no container what it has inside: /pods, /healthz, /metrics and /stats. It
-// has neither TLS nor authentication, so it is served on the loopback interface and nowhere else.
+// has neither TLS nor authentication, so it is served on the loopback interface and nowhere else, and to who
+// asks for this node and for no other host.
 //
 // What a path is allowed by, counted as and bounded by stands beside it in one table, and not in what reads paths: there is no path
 // that is one thing to the check and another to the handler.
@@ -130,9 +131,10 @@ func common(cfg Config) []route {
 	}
 }
 
-// ReadOnly returns the read-only API.
-func ReadOnly(cfg Config) http.Handler {
-	return serve(cfg.Metrics, metrics.ReadOnly, common(cfg), func(next http.Handler, _ ...string) http.Handler { return next })
+// ReadOnly returns the read-only API of the node of a name.
+func ReadOnly(nodeName string, cfg Config) http.Handler {
+	api := serve(cfg.Metrics, metrics.ReadOnly, common(cfg), func(next http.Handler, _ ...string) http.Handler { return next })
+	return ownHost(nodeName, net.InterfaceAddrs, api)
 }
 
 // Guard lets those ask next who may do to one of the Node's subresources what the method says.

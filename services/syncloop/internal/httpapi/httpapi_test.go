@@ -89,7 +89,7 @@ func serve(t *testing.T, p httpapi.Pods, health loop.Health) string {
 	logger := slog.New(slog.DiscardHandler)
 	go func() {
 		registry := prometheus.NewRegistry()
-		done <- httpserve.Until(ctx, listener, httpapi.ReadOnly(httpapi.Config{
+		done <- httpserve.Until(ctx, listener, httpapi.ReadOnly("node-1", httpapi.Config{
 			Pods: p, Health: func() loop.Health { return health }, Report: used, Gatherer: registry, Metrics: metrics.New(registry), Logger: logger,
 		}), logger)
 	}()
@@ -216,6 +216,45 @@ func TestItIsReadOnlyAndHasNothingElse(t *testing.T) {
 	}
 	if resp.StatusCode != http.StatusMethodNotAllowed {
 		t.Errorf("got %d", resp.StatusCode)
+	}
+}
+
+// TestTheReadOnlyAPIAnswersForThisNodeOnly, so that no page of another site reads it in a browser of this machine.
+func TestTheReadOnlyAPIAnswersForThisNodeOnly(t *testing.T) {
+	url := serve(t, pods{}, loop.Health{Healthy: true})
+	port := url[strings.LastIndex(url, ":"):]
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosts := map[string]int{
+		"127.0.0.1" + port: 200, "127.0.0.1": 200, "127.1.2.3" + port: 200, "localhost" + port: 200, "LocalHost": 200, "localhost.:80": 200, "[::1]" + port: 200, "[::1]": 200,
+		"node-1" + port: 200, "Node-1": 200,
+		"evil.example" + port: 403, "evil.example": 403, "localhost.evil.example": 403, "127.0.0.1.evil.example": 403, "192.0.2.1" + port: 403, "[2001:db8::1]" + port: 403, "node-2": 403,
+	}
+	for _, address := range all {
+		if network, ok := address.(*net.IPNet); ok {
+			hosts[net.JoinHostPort(network.IP.String(), "80")] = 200
+		}
+	}
+	for host, want := range hosts {
+		for _, path := range []string{"/pods", "/metrics", "/nothing"} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Host = host
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := resp.Body.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if refused := resp.StatusCode == http.StatusForbidden; refused != (want == http.StatusForbidden) {
+				t.Errorf("%s of the host %q: %d", path, host, resp.StatusCode)
+			}
+		}
 	}
 }
 
