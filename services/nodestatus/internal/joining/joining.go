@@ -73,7 +73,7 @@ type Joiner struct {
 }
 
 // New returns a joiner, and nil when there is nothing for it to do: the node has a kubeconfig, and nothing is to be renewed. It
-// fails when the directory of the certificate cannot be made.
+// fails when the directory of the certificate cannot be written.
 func New(cfg Config) (*Joiner, error) {
 	store := certificates.Store{Dir: cfg.Dir, Name: fileName, Mode: fileMode}
 	if cfg.Bootstrap != "" && hasJoined(cfg, store) {
@@ -98,6 +98,14 @@ func New(cfg Config) (*Joiner, error) {
 		store = *kept
 	} else if err := os.MkdirAll(cfg.Dir, dirMode); err != nil {
 		return nil, fmt.Errorf("making the directory of the node's certificate: %w", err)
+	} else if own := given(cfg.Kubeconfig, cfg.Clock.Now()); own.laterThan(store) {
+		if !cfg.Rotate {
+			return nil, nil
+		}
+		if err := store.Save(own.certificate, own.key, cfg.Clock.Now()); err != nil {
+			return nil, err
+		}
+		cfg.Logger.Info("the certificate of the kubeconfig is valid, so the node does not join; the certificate is kept to be renewed", telemetry.KeyFile, cfg.Kubeconfig, "certificate", store.Current())
 	}
 	j := &Joiner{cfg: cfg, store: store, clients: map[string]*apiclient.Client{}}
 	j.manager = certificates.New(certificates.Config{
@@ -241,7 +249,7 @@ func (j *Joiner) api() (rest.Interface, error) {
 	return client.Certificates, nil
 }
 
-// renewed writes the kubeconfig, unless it leads to the certificate already. The way to the API server in it is that of the bootstrap.
+// renewed writes the kubeconfig, unless it leads to the certificate already, or has it.
 func (j *Joiner) renewed() error {
 	if j.cfg.Bootstrap == "" {
 		return nil
@@ -249,19 +257,15 @@ func (j *Joiner) renewed() error {
 	if store, _ := storeOf(j.cfg.Kubeconfig); store != nil && store.Current() == j.store.Current() {
 		return nil
 	}
-	from, err := clientcmd.LoadFromFile(j.cfg.Bootstrap)
+	if own := given(j.cfg.Kubeconfig, j.cfg.Clock.Now()); own != nil && own.in(j.store) {
+		return nil
+	}
+	server, err := j.server()
 	if err != nil {
-		return fmt.Errorf("%s: is no kubeconfig", j.cfg.Bootstrap)
-	}
-	if err := clientcmd.ResolveLocalPaths(from); err != nil {
-		return fmt.Errorf("%s: %w", j.cfg.Bootstrap, err)
-	}
-	context := from.Contexts[from.CurrentContext]
-	if context == nil || from.Clusters[context.Cluster] == nil {
-		return fmt.Errorf("%s: current-context: leads to no cluster", j.cfg.Bootstrap)
+		return err
 	}
 	data, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{cluster: from.Clusters[context.Cluster]},
+		Clusters:       map[string]*clientcmdapi.Cluster{cluster: server},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{user: {ClientCertificate: j.store.Current(), ClientKey: j.store.Current()}},
 		Contexts:       map[string]*clientcmdapi.Context{entry: {Cluster: cluster, AuthInfo: user, Namespace: "default"}},
 		CurrentContext: entry,
@@ -277,6 +281,27 @@ func (j *Joiner) renewed() error {
 	}
 	j.cfg.Logger.Info("wrote the kubeconfig of the node", telemetry.KeyFile, j.cfg.Kubeconfig)
 	return nil
+}
+
+// server is the way to the API server: that of the bootstrap, and without such a file, as after kubeadm has removed it, that of
+// the kubeconfig.
+func (j *Joiner) server() (*clientcmdapi.Cluster, error) {
+	file := j.cfg.Bootstrap
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		file = j.cfg.Kubeconfig
+	}
+	from, err := clientcmd.LoadFromFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: is no kubeconfig", file)
+	}
+	if err := clientcmd.ResolveLocalPaths(from); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	context := from.Contexts[from.CurrentContext]
+	if context == nil || from.Clusters[context.Cluster] == nil {
+		return nil, fmt.Errorf("%s: current-context: leads to no cluster", file)
+	}
+	return from.Clusters[context.Cluster], nil
 }
 
 // tellEach tells the health how it stands, now and then.

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -159,6 +160,60 @@ func TestAnExpiredCertificateIsReplacedByTheBootstrap(t *testing.T) {
 	eventually(t, "there is a valid one", func() bool { return second.Manager().Current() != nil })
 	if again, err := os.ReadFile(cfg.Kubeconfig); err != nil || !bytes.Equal(again, written) {
 		t.Errorf("the kubeconfig was written again, %v", err)
+	}
+}
+
+// TestAValidKubeconfigIsKeptAndRenewed: kubeadm gives the node of a control plane a kubeconfig with a certificate in it, names a bootstrap
+// that is not there, and looks for the certificate in the store. It is renewed from there.
+func TestAValidKubeconfigIsKeptAndRenewed(t *testing.T) {
+	c := shared.Cluster(t)
+	before := node(t.TempDir(), c.Kubeconfig(t, "another-new-node", cluster.Bootstrappers), false)
+	signed := run(t, before)
+	eventually(t, "there is a kubeconfig with a certificate", func() bool { return signed.Manager().Current() != nil })
+	admin, err := clientcmd.LoadFromFile(before.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := clientcmdapi.FlattenConfig(admin); err != nil { // its certificate is in it then, and not in a store
+		t.Fatal(err)
+	}
+	cfg := node(t.TempDir(), filepath.Join(t.TempDir(), "not-there"), true)
+	if err := clientcmd.WriteToFile(*admin, cfg.Kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	given, err := os.ReadFile(cfg.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	unrotated := cfg
+	unrotated.Rotate = false
+	if j, err := joining.New(unrotated); j != nil || err != nil {
+		t.Errorf("without rotation there is something to do: %v, %v", j, err)
+	}
+	j := run(t, cfg)
+	first := j.Manager().Current()
+	if first == nil || !first.Leaf.Equal(signed.Manager().Current().Leaf) {
+		t.Fatalf("it does not have the certificate of the kubeconfig: %v", first)
+	}
+	if _, err := os.Stat(filepath.Join(cfg.Dir, "kubelet-client-current.pem")); err != nil {
+		t.Error(err)
+	}
+	if now, err := os.ReadFile(cfg.Kubeconfig); err != nil || !bytes.Equal(now, given) {
+		t.Errorf("the kubeconfig was changed: %v", err)
+	}
+	eventually(t, "it is renewed", func() bool {
+		current := j.Manager().Current()
+		return current != nil && !current.Leaf.Equal(first.Leaf)
+	})
+	eventually(t, "the first one has expired", func() bool { return time.Now().After(first.Leaf.NotAfter) })
+	client, err := connect(cfg.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.Core.Get().Resource("nodes").Name("node-1").Do(t.Context()).Error(); apierrors.IsUnauthorized(err) {
+		t.Errorf("the kubeconfig does not lead to the second one: %v", err)
 	}
 }
 

@@ -1,0 +1,55 @@
+package joining
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/quartet-node/quartet/internal/apiclient"
+	"github.com/quartet-node/quartet/internal/certificates"
+)
+
+// pair is a certificate with its key, in PEM.
+type pair struct {
+	certificate, key []byte
+	leaf             *x509.Certificate
+}
+
+// given returns the certificate of a kubeconfig, in it or in files that it names; nil when there is none that is valid now. kubeadm
+// writes the one of a control plane's node into the kubeconfig, and expects to find it in the store.
+func given(kubeconfig string, now time.Time) *pair {
+	way, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: kubeconfig})
+	if err != nil {
+		return nil
+	}
+	if err := rest.LoadTLSFiles(way); err != nil {
+		return nil
+	}
+	loaded, err := tls.X509KeyPair(way.CertData, way.KeyData)
+	if err != nil {
+		return nil
+	}
+	leaf, err := x509.ParseCertificate(loaded.Certificate[0])
+	if err != nil || now.After(leaf.NotAfter) {
+		return nil
+	}
+	return &pair{certificate: way.CertData, key: way.KeyData, leaf: leaf}
+}
+
+// laterThan reports whether it is of a later time than what a store has. One of another cluster that the node was in is not used
+// instead of it, and one that it was renewed by is.
+func (p *pair) laterThan(store certificates.Store) bool {
+	if p == nil {
+		return false
+	}
+	kept, err := store.Load()
+	return err != nil || p.leaf.NotBefore.After(kept.Leaf.NotBefore)
+}
+
+// in reports whether a store has it.
+func (p *pair) in(store certificates.Store) bool {
+	kept, err := store.Load()
+	return err == nil && p.leaf.Equal(kept.Leaf)
+}
