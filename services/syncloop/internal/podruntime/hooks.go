@@ -24,14 +24,31 @@ const (
 	hookHTTPTimeout = 30 * time.Second
 	// hookBodyLimit is how much of a hook's answer is read, in bytes, so that the connection can be reused.
 	hookBodyLimit = 10 << 10
+	// mostRedirects is how many redirects of a hook are followed, as the kubelet does.
+	mostRedirects = 10
 )
 
 // hookClient makes the calls of HTTP hooks. Pods serve with certificates of their own and are asked by address, so there is
 // no name to check a certificate against; connections are not kept, since each pod is asked once.
-var hookClient = &http.Client{Transport: &http.Transport{
-	TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
-	DisableKeepAlives: true,
-}}
+var hookClient = &http.Client{
+	Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+		DisableKeepAlives: true,
+	},
+	CheckRedirect: sameHost,
+}
+
+// sameHost follows a redirect on the same host only: a pod must not have the node call others. The redirect to another host is
+// the hook's answer, and any answer is success.
+func sameHost(next *http.Request, before []*http.Request) error {
+	if next.URL.Hostname() != before[0].URL.Hostname() {
+		return http.ErrUseLastResponse
+	}
+	if len(before) >= mostRedirects {
+		return fmt.Errorf("stopped after %d redirects", mostRedirects)
+	}
+	return nil
+}
 
 // hook is one lifecycle hook to run.
 type hook struct {
@@ -66,10 +83,10 @@ func (m *Manager) runHook(ctx context.Context, rt *tracedRuntime, h hook) (err e
 		}
 	case h.handler.HTTPGet != nil:
 		return m.httpHook(ctx, h)
-	case h.handler.TCPSocket != nil:
-		return nil // accepted by the API for old manifests, and never did anything
+	case h.handler.TCPSocket != nil: // the API server accepts it for old manifests
+		return errors.New("tcpSocket is no action of a hook: give exec, httpGet or sleep")
 	}
-	return fmt.Errorf("the hook names no action: give exec, httpGet or sleep")
+	return errors.New("the hook names no action: give exec, httpGet or sleep")
 }
 
 // httpHook asks for the hook's address. Any answer is success, whatever its code: the kubelet's hooks are so. A server that

@@ -270,6 +270,57 @@ func TestAnHTTPHookSucceedsWithAnyAnswerAlsoInPlainText(t *testing.T) {
 	}
 }
 
+// A redirect is followed on the host that was asked, and nowhere else; either way the hook has been answered.
+func TestAnHTTPHookFollowsARedirectOnItsOwnHostOnly(t *testing.T) {
+	var elsewhere, here atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	defer other.Close()
+	// The same address under another name: a pod must not choose whom the node calls.
+	otherHost := strings.Replace(other.URL, "127.0.0.1", "localhost", 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/away":
+			http.Redirect(w, r, otherHost, http.StatusFound)
+		case "/on":
+			http.Redirect(w, r, "/end", http.StatusFound)
+		case "/round":
+			http.Redirect(w, r, "/round", http.StatusFound)
+		default:
+			here.Add(1)
+		}
+	}))
+	defer server.Close()
+	address, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, failure := range map[string]string{"/away": "", "/on": "", "/round": "PostStartHookError"} {
+		pod := newPod("a")
+		pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{
+			Host: address.Hostname(), Port: intstr.FromString(address.Port()), Path: path,
+		}}}
+		n := newNode(t)
+		result, err := n.manager.SyncPod(n.ctx, pod, nil)
+		if result.Reasons["a"].Reason != failure || (err != nil) != (failure != "") {
+			t.Errorf("%s: reasons %v, error %v", path, result.Reasons, err)
+		}
+	}
+	if elsewhere.Load() != 0 || here.Load() != 1 {
+		t.Errorf("another host was asked %d times, and where the redirect on the host leads %d times", elsewhere.Load(), here.Load())
+	}
+}
+
+// The API server accepts a hook with a tcpSocket, which nothing has ever run.
+func TestATCPSocketHookIsInvalid(t *testing.T) {
+	n := newNode(t)
+	pod := newPod("a")
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(80)}}}
+	result, err := n.manager.SyncPod(n.ctx, pod, nil)
+	if err == nil || result.Reasons["a"].Reason != "PostStartHookError" || !strings.Contains(err.Error(), "tcpSocket") {
+		t.Errorf("reasons %v, error %v", result.Reasons, err)
+	}
+}
+
 func TestFailedPostStartKillsTheContainerAndHoldsBackNoOther(t *testing.T) {
 	n := newNode(t)
 	n.cri.OnExec(func(string, []string) ([]byte, []byte, int32) { return nil, []byte("no"), 7 })
