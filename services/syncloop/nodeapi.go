@@ -214,8 +214,10 @@ func (a *nodeAPI) certificate(process context.Context, e *engine, askNode func(c
 // addressesOf are those of a node that are known without a cluster.
 func addressesOf(cfg nodeconfig.Config) []net.IP {
 	addresses := []net.IP{net.IPv4(127, 0, 0, 1)}
-	if ip := net.ParseIP(addressOf(cfg)); ip != nil {
-		addresses = append(addresses, ip)
+	for _, text := range guessedAddresses(cfg) {
+		if ip := net.ParseIP(text); ip != nil {
+			addresses = append(addresses, ip)
+		}
 	}
 	return addresses
 }

@@ -41,6 +41,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
 	"github.com/quartet-node/quartet/services/syncloop/internal/eviction"
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
+	"github.com/quartet-node/quartet/services/syncloop/internal/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/imagecredentials"
 	"github.com/quartet-node/quartet/services/syncloop/internal/imagegc"
@@ -159,8 +160,10 @@ type engine struct {
 	runtime *cri.Client
 	health  *rpc.Health
 	manager *podruntime.Manager
-	store   *podstore.Store
-	events  *podevents.Recorder
+	// addresses are those of the node.
+	addresses *hostips.Addresses
+	store     *podstore.Store
+	events    *podevents.Recorder
 	// eventsWay is nil for a node that is standalone.
 	eventsWay *apievents.Way
 	pool      *worker.Pool
@@ -213,7 +216,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	e.counts = enginemetrics.New(e.metrics.Registry)
 	realClock := clock.RealClock{}
 	images := func() (internalapi.ImageManagerService, error) { return runtime.Images(atOnce(ctx)) }
-	nodeIP := addressOf(cfg)
+	e.addresses = hostips.New(func() []string { return guessedAddresses(cfg) })
 	if err := e.tellEvents(tel); err != nil {
 		return nil, err
 	}
@@ -232,7 +235,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	}
 	config := podruntime.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtime.Runtime(atOnce(ctx)) }, Images: images,
-		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, NodeIP: nodeIP,
+		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, HostIPs: e.addresses,
 		Node: askNode, NodeFile: filepath.Join(cfg.StateDir, "told-node.json"),
 		UserIDs:    userIDs(cfg).Of,
 		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: e.counts,
@@ -252,9 +255,10 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		return nil, err
 	}
 	e.store = podstore.New(podstore.Config{
-		API: e.statuses.store(), Generate: podstatus.Generate, Probes: e.probes, Messages: messagesOf(manager), HostIPs: hostIPs(nodeIP), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
+		API: e.statuses.store(), Generate: podstatus.Generate, Probes: e.probes, Messages: messagesOf(manager), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
 		Phases: starts, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
 	})
+	e.addresses.Tell(e.store.SetHostIPs)
 	pleg := peers.NewPLEG(lifecyclev1.NewLifecycleServiceClient(to.pleg))
 	resync := cfg.Kubelet.SyncFrequency.Duration
 	e.pool = worker.NewPool(ctx, worker.Config{
@@ -272,6 +276,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		NodeMetrics:    stream.NewFollowedMetrics(e.metrics.Registry, stream.NameNode),
 		DesiredMetrics: stream.NewFollowedMetrics(e.metrics.Registry, stream.NamePodUpdates),
 		EventsMetrics:  stream.NewFollowedMetrics(e.metrics.Registry, stream.NameLifecycleEvents),
+		Learned:        e.addresses.Learn,
 		Pressing:       func(signals []*nodev1.EvictionSignal) { e.evictor.Pressing(signals) },
 		Preempt:        evicter.Preempt,
 	})
@@ -307,6 +312,7 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return e.watchRuntime(ctx) })
 	group.Go(func() error { return e.sendEvents(ctx) })
 	group.Go(func() error { return e.watchKills(ctx) })
+	group.Go(func() error { return ended(ctx, e.addresses.Run(ctx, clock.RealClock{})) })
 	group.Go(func() error { return ended(ctx, e.loop.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.probes.Run(ctx)) })
 	group.Go(func() error { return ended(ctx, e.objects.Run(ctx)) })
@@ -402,22 +408,14 @@ func atOnce(ctx context.Context) context.Context {
 	return ctx
 }
 
-// addressOf returns the address of the node: the one that was given, else that of the default route; empty when there is
-// neither, as on a machine without a network.
-func addressOf(cfg nodeconfig.Config) string {
+// guessedAddresses returns the addresses of the node as long as nodestatus has not said them: those that were given, else that of the
+// default route; none when there is neither, as on a machine without a network.
+func guessedAddresses(cfg nodeconfig.Config) []string {
 	if cfg.NodeIP != "" {
-		first, _, _ := strings.Cut(cfg.NodeIP, ",")
-		return first
+		return strings.Split(cfg.NodeIP, ",")
 	}
 	if ip, err := utilnet.ChooseHostInterface(); err == nil {
-		return ip.String()
+		return []string{ip.String()}
 	}
-	return ""
-}
-
-func hostIPs(nodeIP string) []string {
-	if nodeIP == "" {
-		return nil
-	}
-	return []string{nodeIP}
+	return nil
 }

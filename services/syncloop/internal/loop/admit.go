@@ -51,6 +51,9 @@ func (l *Loop) followNode(ctx context.Context) error {
 				l.cfg.Logger.Error("the Node stays as it was told before", telemetry.KeyError, err)
 				return
 			}
+			if l.cfg.Learned != nil {
+				l.cfg.Learned(node)
+			}
 			select {
 			case l.nodes <- nodeWord{node: node, shuttingDown: c.New.GetShuttingDown()}:
 			case <-ctx.Done():

@@ -119,6 +119,8 @@ type Config struct {
 	Store   *podstore.Store
 	// Node is nodestatus's stream of the Node; nil for a node whose Node nobody tells, and then admission does without.
 	Node stream.Source[*nodev1.Node]
+	// Learned is told the Node, each time that it is said, by another goroutine. Nil tells nobody.
+	Learned func(*v1.Node)
 	// Pressing is told what presses on the node, each time that it is said, by another goroutine: (*eviction.Evictor).Pressing. Nil tells
 	// nobody.
 	Pressing func([]*nodev1.EvictionSignal)

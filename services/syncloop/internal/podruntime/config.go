@@ -19,6 +19,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/decide"
+	"github.com/quartet-node/quartet/services/syncloop/internal/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/objects"
@@ -49,8 +50,10 @@ type Config struct {
 	Credentials func(ctx context.Context, repository string) []*runtimeapi.AuthConfig
 	// Providers asks the credential providers of the node before each pull; nil has none.
 	Providers images.Providers
-	// NodeName and NodeIP are what spec.nodeName and status.hostIP of the downward API say.
-	NodeName, NodeIP string
+	// NodeName is what spec.nodeName of the downward API says.
+	NodeName string
+	// HostIPs are what status.hostIP and status.hostIPs of it say, and the addresses of pods of the machine's network. Required.
+	HostIPs *hostips.Addresses
 	// Node asks for the Node, which knows what of the machine is for pods; nil for a node without one. Containers are started
 	// with what was known last when it fails, and it is not given long.
 	Node func(context.Context) (*v1.Node, error)

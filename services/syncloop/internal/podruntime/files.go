@@ -66,7 +66,7 @@ func (m *Manager) writeHosts(pod *v1.Pod, ips []string) (string, error) {
 		}
 	}
 	path := filepath.Join(m.podDir(string(pod.UID)), "etc-hosts")
-	content := containerspec.Hosts(pod, ips, m.node.Load().ClusterDomain, base)
+	content := containerspec.Hosts(pod, ips, m.nodeNow().ClusterDomain, base)
 	if now, err := os.ReadFile(path); err == nil && string(now) == string(content) {
 		return path, nil
 	}

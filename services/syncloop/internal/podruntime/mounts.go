@@ -31,7 +31,7 @@ type mountInputs struct {
 
 // mounts makes all that a container mounts, and says where. The environment that in makes is that of sub-paths.
 func (s *podSync) mounts(ctx context.Context, c *v1.Container, in containerspec.Inputs, images map[string]*runtimeapi.ImageSpec) ([]*runtimeapi.Mount, error) {
-	subPaths, err := containerspec.SubPaths(s.pod, c, *s.m.node.Load(), in)
+	subPaths, err := containerspec.SubPaths(s.pod, c, *s.m.nodeNow(), in)
 	if err != nil {
 		return nil, err
 	}

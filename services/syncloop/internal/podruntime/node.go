@@ -24,6 +24,7 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/hostips"
 )
 
 // nodeFileMode lets only the owner read the file.
@@ -53,12 +54,7 @@ func (m *Manager) learnNode(ctx context.Context) {
 		m.cfg.Logger.DebugContext(ctx, "the Node is not known, a pod starts with what was known last", telemetry.KeyError, err)
 		return
 	}
-	told := toldNode{Name: m.cfg.NodeName, Allocatable: object.Status.Allocatable}
-	for _, address := range object.Status.Addresses {
-		if address.Type == v1.NodeInternalIP {
-			told.IPs = append(told.IPs, address.Address)
-		}
-	}
+	told := toldNode{Name: m.cfg.NodeName, Allocatable: object.Status.Allocatable, IPs: hostips.Of(object)}
 	if m.takeNode(told) {
 		m.keepNode(ctx, told)
 	}
@@ -66,6 +62,7 @@ func (m *Manager) learnNode(ctx context.Context) {
 
 // takeNode makes the Manager know what was told, and tells whether it knew anything else before.
 func (m *Manager) takeNode(told toldNode) (changed bool) {
+	m.cfg.HostIPs.Take(told.IPs)
 	m.nodeMu.Lock()
 	defer m.nodeMu.Unlock()
 	node := *m.node.Load()
@@ -119,6 +116,13 @@ func (m *Manager) recallNode() {
 	}
 }
 
+// nodeNow is what is known of the node, with the addresses that it has now.
+func (m *Manager) nodeNow() *containerspec.Node {
+	node := *m.node.Load()
+	node.IPs = m.cfg.HostIPs.Get()
+	return &node
+}
+
 // nodeOf gathers what the specs of all pods have in common.
 func nodeOf(cfg Config) *containerspec.Node {
 	kubelet := cfg.Kubelet
@@ -136,9 +140,6 @@ func nodeOf(cfg Config) *containerspec.Node {
 	node.Sysctls = nodeconfig.DefaultPodSysctls(kubelet)
 	node.LimitedSwap = kubelet.MemorySwap.SwapBehavior == nodeconfig.LimitedSwap
 	node.GroupOOMKill = kubelet.SingleProcessOOMKill == nil || !*kubelet.SingleProcessOOMKill
-	if cfg.NodeIP != "" {
-		node.IPs = strings.Split(cfg.NodeIP, ",")
-	}
 	if kubelet.CPUCFSQuotaPeriod != nil {
 		node.CPUPeriod = kubelet.CPUCFSQuotaPeriod.Duration
 	}

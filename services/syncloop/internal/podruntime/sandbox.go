@@ -116,7 +116,7 @@ func (s *podSync) ips(id string, known []string) func(context.Context) ([]string
 	var mu sync.Mutex
 	switch {
 	case s.pod.Spec.HostNetwork:
-		known = s.m.node.Load().IPs
+		known = s.m.nodeNow().IPs
 		fallthrough
 	case len(known) > 0:
 		return func(context.Context) ([]string, error) { return known, nil }
@@ -148,8 +148,8 @@ func (m *Manager) sandboxConfig(pod *v1.Pod, in containerspec.SandboxInputs) (co
 	if err != nil {
 		return nil, nil, err
 	}
-	in.DNS, cut = containerspec.DNS(pod, *m.node.Load(), host)
-	config, err = containerspec.Sandbox(pod, *m.node.Load(), in)
+	in.DNS, cut = containerspec.DNS(pod, *m.nodeNow(), host)
+	config, err = containerspec.Sandbox(pod, *m.nodeNow(), in)
 	return config, cut, err
 }
 

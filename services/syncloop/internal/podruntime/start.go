@@ -167,7 +167,7 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	if inputs.Mounts, err = s.mounts(ctx, c, inputs, volumes); err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
-	config, err := containerspec.Container(s.pod, c, *s.m.node.Load(), inputs)
+	config, err := containerspec.Container(s.pod, c, *s.m.nodeNow(), inputs)
 	if err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
+	"github.com/quartet-node/quartet/services/syncloop/internal/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
 	"github.com/quartet-node/quartet/services/syncloop/internal/subpath"
 	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
@@ -81,7 +82,7 @@ func connect(t testing.TB, endpoint string, change ...func(*podruntime.Config)) 
 	config := podruntime.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtime, nil },
 		Images:  func() (internalapi.ImageManagerService, error) { return images, nil },
-		Clock:   clock.RealClock{}, Endings: endings.InMemory(boottime.Now), Logger: slog.New(slog.DiscardHandler), NodeName: "node-1", NodeIP: "192.0.2.1",
+		Clock:   clock.RealClock{}, Endings: endings.InMemory(boottime.Now), Logger: slog.New(slog.DiscardHandler), NodeName: "node-1", HostIPs: hostips.New(func() []string { return []string{"192.0.2.1"} }),
 		PodLogsDir: filepath.Join(dir, "logs"), RootDir: filepath.Join(dir, "root"),
 		Kubelet: &kubeletconfigv1beta1.KubeletConfiguration{ResolverConfig: &resolvConf},
 	}

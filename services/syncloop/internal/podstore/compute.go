@@ -30,7 +30,7 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 		e.whole, e.wholeIn = podstatus.Reason{}, ""
 	}
 	in := podstatus.Inputs{
-		Now: s.cfg.Clock.Now(), Reasons: e.reasons, Previous: e.previous(), RuntimeName: s.runtimeName, HostIPs: s.cfg.HostIPs,
+		Now: s.cfg.Clock.Now(), Reasons: e.reasons, Previous: e.previous(), RuntimeName: s.runtimeName, HostIPs: s.hostIPs,
 		Messages: e.messages, Terminal: e.state >= worker.Terminated, Reason: e.whole.Reason, Message: e.whole.Message,
 		Resize: e.resize,
 	}

@@ -40,11 +40,9 @@ type Config struct {
 	Messages func(pod *v1.Pod, ended []*lifecyclev1.Container) map[string]string
 	// Probes has the results of probes, and is told which containers run; nil is a node without a prober.
 	Probes Probes
-	// HostIPs are the addresses of the node, the primary one first.
-	HostIPs []string
-	Clock   clock.WithTicker
-	Tracer  trace.Tracer
-	Logger  *slog.Logger
+	Clock  clock.WithTicker
+	Tracer trace.Tracer
+	Logger *slog.Logger
 	// Metrics is told how far pods have come; nil is for nobody to read.
 	Metrics *metrics.Metrics
 	// Phases is told the last parts of a pod's start; nil keeps nothing.
@@ -93,7 +91,9 @@ type Store struct {
 	waiting string
 	// runtimeName is the scheme of container IDs; empty until the runtime has told it.
 	runtimeName string
-	entries     map[types.UID]*entry
+	// hostIPs are the addresses of the node, the primary one first.
+	hostIPs []string
+	entries map[types.UID]*entry
 	// observed has the newest observation of every pod in the runtime, also of those without an entry.
 	observed map[types.UID]*lifecyclev1.PodStatus
 }
@@ -164,6 +164,19 @@ func (s *Store) SetRuntimeName(name string) {
 		return
 	}
 	s.runtimeName = name
+	for uid := range s.entries {
+		s.compute(uid, false)
+	}
+}
+
+// SetHostIPs says the addresses of the node, the primary one first.
+func (s *Store) SetHostIPs(ips []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Equal(s.hostIPs, ips) {
+		return
+	}
+	s.hostIPs = ips
 	for uid := range s.entries {
 		s.compute(uid, false)
 	}

@@ -29,10 +29,48 @@ func newStore(t *testing.T, messages func(*v1.Pod, []*lifecyclev1.Container) map
 	t.Helper()
 	s := podstore.New(podstore.Config{
 		Generate: podstatus.Generate, Messages: messages, Clock: clocktesting.NewFakeClock(time.Now()),
-		Tracer: noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler), HostIPs: []string{"192.0.2.1"},
+		Tracer: noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler),
 	})
 	t.Cleanup(s.Close)
+	s.SetHostIPs([]string{"192.0.2.1"})
 	return s
+}
+
+// Addresses that the node has got since are those of its pods at once: a pod of the machine's network that had none gets both, and
+// keeps its own when the node's change.
+func TestAddressesOfTheNodeAreNeverOutOfDate(t *testing.T) {
+	node := fakenode.New()
+	s := newStore(t, nil)
+	s.SetHostIPs(nil)
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	pod.Spec.HostNetwork = true
+	node.Run(pod)
+	s.SetPod(pod, "file", "")
+	s.Observe("u1", running(t, node, "u1"))
+	s.Open()
+	s.SetWaiting("")
+	for _, tc := range []struct{ host, pod []string }{
+		{host: nil},
+		{host: []string{"192.0.2.1", "2001:db8::1"}, pod: []string{"192.0.2.1", "2001:db8::1"}},
+		{host: []string{"192.0.2.2", "2001:db8::1"}, pod: []string{"192.0.2.1", "2001:db8::1"}},
+	} {
+		s.SetHostIPs(tc.host)
+		pods, err := s.Pods()
+		if err != nil || len(pods) != 1 {
+			t.Fatalf("got %v, %v", pods, err)
+		}
+		status := pods[0].Status
+		var hosts, ips []string
+		for _, ip := range status.HostIPs {
+			hosts = append(hosts, ip.IP)
+		}
+		for _, ip := range status.PodIPs {
+			ips = append(ips, ip.IP)
+		}
+		if !slices.Equal(hosts, tc.host) || !slices.Equal(ips, tc.pod) || (len(hosts) > 0 && status.HostIP != hosts[0]) {
+			t.Errorf("the node has %q: hostIPs %q (%s), podIPs %q, want %q", tc.host, hosts, status.HostIP, ips, tc.pod)
+		}
+	}
 }
 
 func running(t *testing.T, node *fakenode.Node, uid types.UID) *lifecyclev1.PodStatus {

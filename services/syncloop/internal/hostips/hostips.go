@@ -1,0 +1,115 @@
+// Package hostips knows the addresses of the node, as nodestatus says in the Node: for the status of pods, for pods of the
+// machine's network and for the downward API. Until nodestatus has been heard, and only until then, the addresses are those of
+// --node-ip or of the default route. When nodestatus goes away, the last known addresses stay.
+package hostips
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/net"
+)
+
+// retry is how often the default route is looked for while no address is known.
+const retry = 2 * time.Second
+
+// Of returns the addresses of a Node, the primary one first and at most one of each family. Internal addresses come before
+// external ones.
+func Of(node *v1.Node) []string {
+	var all []string
+	for _, kind := range []v1.NodeAddressType{v1.NodeInternalIP, v1.NodeExternalIP} {
+		for _, address := range node.Status.Addresses {
+			if address.Type == kind && net.ParseIPSloppy(address.Address) != nil {
+				all = append(all, address.Address)
+			}
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	primary := net.IPFamilyOfString(all[0])
+	for _, other := range all[1:] {
+		if net.IPFamilyOfString(other) != primary {
+			return []string{all[0], other}
+		}
+	}
+	return all[:1]
+}
+
+// Addresses are those of the node now. Make them with New.
+type Addresses struct {
+	guess func() []string
+	mu    sync.Mutex
+	known atomic.Pointer[addresses]
+	// changed is told of addresses that are new, with the lock held.
+	changed func([]string)
+}
+
+// addresses were said by the Node, or else guessed.
+type addresses struct {
+	ips  []string
+	said bool
+}
+
+// New makes Addresses. guess looks at the machine, and is asked by New and by Run only.
+func New(guess func() []string) *Addresses {
+	a := &Addresses{guess: guess}
+	a.known.Store(&addresses{ips: guess()})
+	return a
+}
+
+// Get returns the addresses, the primary one first; none when none is known.
+func (a *Addresses) Get() []string { return a.known.Load().ips }
+
+// Tell sets who is told of the addresses, at once and at each change. It is to be called once. tell may not call back.
+func (a *Addresses) Tell(tell func([]string)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.changed = tell
+	tell(a.Get())
+}
+
+// Learn takes the addresses of the Node. A Node without any leaves them as they are.
+func (a *Addresses) Learn(node *v1.Node) { a.Take(Of(node)) }
+
+// Take takes addresses that a Node has, or had last. None leaves them as they are.
+func (a *Addresses) Take(ips []string) {
+	if len(ips) > 0 {
+		a.set(addresses{ips: ips, said: true})
+	}
+}
+
+func (a *Addresses) set(next addresses) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := a.known.Load()
+	if before.said && !next.said {
+		return
+	}
+	a.known.Store(&next)
+	if a.changed != nil && !slices.Equal(before.ips, next.ips) {
+		a.changed(next.ips)
+	}
+}
+
+// Run looks for the default route until an address is known or ctx ends.
+func (a *Addresses) Run(ctx context.Context, clk clock.WithTicker) error {
+	ticker := clk.NewTicker(retry)
+	defer ticker.Stop()
+	for len(a.Get()) == 0 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C():
+		}
+		if ips := a.guess(); len(ips) > 0 {
+			a.set(addresses{ips: ips})
+		}
+	}
+	return nil
+}
