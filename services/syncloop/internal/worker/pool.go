@@ -149,8 +149,8 @@ func (p *Pool) Due() *Due { return p.due }
 func (p *Pool) Wait() { p.running.Wait() }
 
 // Want makes pod what is wanted. It starts at once, unless another of its full name, or an earlier life of its own UID,
-// is not gone yet: then it starts when that is. An end may be asked for with it, and a pod that is to end is not started:
-// one that is removed ends at once, whoever holds its full name.
+// is not gone yet: then it starts when that is. An end may be asked for with it, and a pod that is to end is not started: it ends
+// at once, whoever holds its full name, also when it has waited for that.
 func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
 	u := Update{Pod: pod, Cause: cause, End: end, told: p.cfg.Clock.Now()}
 	name := nameOf(pod)
@@ -162,10 +162,13 @@ func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
 	}
 	_, taken := p.names[name]
 	again := p.workers[pod.UID] != nil
-	if again || (taken && (end == nil || !end.Removed)) {
+	if again || (taken && end == nil) {
 		u.behind = p.names[name]
 		p.queue(name, waiter{uid: pod.UID, update: u, again: again})
 		return
+	}
+	if waited, was := p.unqueue(pod.UID); was {
+		u = Fold(waited, u)
 	}
 	p.start(name, pod.UID, u)
 }
@@ -206,7 +209,7 @@ func (p *Pool) End(uid types.UID, cause Cause, end End) bool {
 // endWaiting ends a pod that has not been started: one that is removed just stops to wait, one that is evicted is told
 // when its turn comes. It tells whether the pod waited, and returns the one that does not any more. Called with mu held.
 func (p *Pool) endWaiting(uid types.UID, end End) (waited bool, removed *v1.Pod) {
-	for name, queue := range p.waiting {
+	for _, queue := range p.waiting {
 		i := slices.IndexFunc(queue, func(w waiter) bool { return w.uid == uid })
 		if i < 0 {
 			continue
@@ -215,16 +218,11 @@ func (p *Pool) endWaiting(uid types.UID, end End) (waited bool, removed *v1.Pod)
 			queue[i].update = Fold(queue[i].update, Update{End: &end})
 			return true, nil
 		}
-		removed = queue[i].update.Pod
-		for _, c := range slices.Concat(end.Stopped, stoppedOf(queue[i].update)) {
+		told, _ := p.unqueue(uid)
+		for _, c := range slices.Concat(end.Stopped, stoppedOf(told)) {
 			close(c)
 		}
-		if queue = slices.Delete(queue, i, i+1); len(queue) == 0 {
-			delete(p.waiting, name)
-		} else {
-			p.waiting[name] = queue
-		}
-		return true, removed
+		return true, told.Pod
 	}
 	return false, nil
 }
@@ -298,6 +296,24 @@ func (p *Pool) worker(uid types.UID) *worker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.workers[uid]
+}
+
+// unqueue lets a pod wait no longer, and returns what it was told while it did. Called with mu held.
+func (p *Pool) unqueue(uid types.UID) (told Update, waited bool) {
+	for name, queue := range p.waiting {
+		i := slices.IndexFunc(queue, func(w waiter) bool { return w.uid == uid })
+		if i < 0 {
+			continue
+		}
+		told = queue[i].update
+		if queue = slices.Delete(queue, i, i+1); len(queue) == 0 {
+			delete(p.waiting, name)
+		} else {
+			p.waiting[name] = queue
+		}
+		return told, true
+	}
+	return Update{}, false
 }
 
 // queue makes a pod wait for its full name. Called with mu held.

@@ -273,6 +273,40 @@ func TestRemovedPodEndsWhoeverHoldsItsName(t *testing.T) {
 	eventually(t, "u3 runs alone", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u3"}) })
 }
 
+// TestAPodThatIsDeletedWhileItWaitsForItsNameEndsAtOnce: it has nothing that could take time to end, and has failed.
+func TestAPodThatIsDeletedWhileItWaitsForItsNameEndsAtOnce(t *testing.T) {
+	r := start(t)
+	mayStop := make(chan struct{})
+	stop := sync.OnceFunc(func() { close(mayStop) })
+	defer stop()
+	r.node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
+		<-mayStop
+		return nil
+	}})
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	eventually(t, "the first runs", r.running("web"))
+	r.remove("u1", worker.End{})
+	second := fakenode.Pod("u2", "web", v1.RestartPolicyAlways)
+	r.want(second)
+	if !r.pool.Has("u2") || r.state("u2") != enginev1.WorkerState_WORKER_STATE_SYNCING {
+		t.Fatalf("the second is %v", r.state("u2"))
+	}
+	r.pool.Want(second, worker.Cause{Kind: worker.CauseConfig}, &worker.End{})
+	eventually(t, "the second has ended", func() bool { return r.state("u2") == enginev1.WorkerState_WORKER_STATE_TERMINATED })
+	if phase := r.store.Phase("u2"); phase != v1.PodFailed {
+		t.Errorf("its phase is %s", phase)
+	}
+	if got := r.node.Running(); !slices.Equal(got, []string{"web"}) {
+		t.Errorf("%v run", got)
+	}
+	r.remove("u2", worker.End{})
+	eventually(t, "the second is gone", func() bool { return !r.pool.Has("u2") })
+	// The name is still the first one's.
+	r.want(fakenode.Pod("u3", "web", v1.RestartPolicyAlways))
+	stop()
+	eventually(t, "the third runs alone", func() bool { return slices.Equal(r.node.UIDs(), []types.UID{"u3"}) })
+}
+
 func TestPodStartsWhenAllOfItsNameAreGone(t *testing.T) {
 	node := fakenode.New()
 	mayStop := map[types.UID]chan struct{}{"u1": make(chan struct{}), "u2": make(chan struct{})}
