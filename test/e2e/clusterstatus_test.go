@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/ptr"
 
@@ -76,11 +78,20 @@ func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 
 	wantPodsEndedForAShutdown(t, pods, name)
 
-	// What has happened while the API server was away it has when it is back.
-	if err := pods.Delete(t.Context(), "refused", metav1.DeleteOptions{}); err != nil {
+	// Of a pod of which nothing has run controllers are told that it has failed, before it is gone.
+	wantFailedBeforeGone(t, pods, "refused", 0) // there is nothing to say of its containers
+	never := newPod(name, "never-ran", nil)
+	never.Spec.Containers[0].Image, never.Spec.Containers[0].ImagePullPolicy = "quartet.test/no-such-image:1", v1.PullNever
+	if _, err := pods.Create(t.Context(), never, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	awaitObject(t, pods, "refused", "gone", func(p *v1.Pod) bool { return p == nil })
+	awaitObject(t, pods, "never-ran", "waiting for its image", func(p *v1.Pod) bool {
+		return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil &&
+			p.Status.ContainerStatuses[0].State.Waiting.Reason == "ErrImageNeverPull"
+	})
+	wantFailedBeforeGone(t, pods, "never-ran", 1)
+
+	// What has happened while the API server was away it has when it is back.
 	c.APIServer.Kill(t)
 	takeAway(t, "mirrored.yaml")
 	awaitGone(t, "mirrored")
@@ -97,15 +108,56 @@ func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 // create makes a pod that is bound to the node, for nodes with labels.
 func create(t *testing.T, pods corev1.PodInterface, node, name string, labels map[string]string) {
 	t.Helper()
-	_, err := pods.Create(t.Context(), &v1.Pod{
+	if _, err := pods.Create(t.Context(), newPod(node, name, labels), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newPod is a pod that is bound to the node, for nodes with labels.
+func newPod(node, name string, labels map[string]string) *v1.Pod {
+	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1.PodSpec{
 			NodeName: node, NodeSelector: labels, TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false),
 			Containers: []v1.Container{{Name: "main", Image: image, Args: []string{"sleep"}, ImagePullPolicy: v1.PullIfNotPresent}},
 		},
-	}, metav1.CreateOptions{})
+	}
+}
+
+// wantFailedBeforeGone deletes a pod of which nothing has run, and compares what the API server had of it last: it has failed, and
+// so have as many containers.
+func wantFailedBeforeGone(t *testing.T, pods corev1.PodInterface, name string, containers int) {
+	t.Helper()
+	changes, err := pods.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
 		t.Fatal(err)
+	}
+	defer changes.Stop()
+	if err := pods.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	over := time.After(time.Minute)
+	for {
+		select {
+		case <-over:
+			t.Fatalf("%s is not gone from the API server", name)
+		case change := <-changes.ResultChan():
+			pod, isPod := change.Object.(*v1.Pod)
+			if !isPod {
+				t.Fatalf("the watch of %s has ended: %+v", name, change)
+			}
+			if change.Type != watch.Deleted {
+				continue
+			}
+			s := pod.Status
+			failed := func(c v1.ContainerStatus) bool {
+				return c.State.Terminated != nil && c.State.Terminated.ExitCode == 137
+			}
+			if s.Phase != v1.PodFailed || len(slices.DeleteFunc(slices.Clone(s.ContainerStatuses), failed)) > 0 || len(s.ContainerStatuses) != containers {
+				t.Errorf("what the API server had last of %s is %+v", name, s)
+			}
+			return
+		}
 	}
 }
 

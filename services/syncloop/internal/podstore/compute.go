@@ -44,6 +44,11 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	if e.eviction != nil {
 		e.eviction.apply(e.pod, &status, e.worked || !isEmpty(observed))
 	}
+	if before := &e.pod.Status; !e.worked && isEmpty(observed) && (before.Phase == v1.PodFailed || before.Phase == v1.PodSucceeded) {
+		// It had ended before this process began, and its worker will say what else there is to say. Nothing of it waits.
+		status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses =
+			before.InitContainerStatuses, before.ContainerStatuses, before.EphemeralContainerStatuses
+	}
 	if !changed && equality.Semantic.DeepEqual(&e.status, &status) {
 		return false
 	}

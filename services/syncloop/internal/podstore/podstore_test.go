@@ -326,6 +326,31 @@ func TestTheContainersOfAnEndedPodHaveEnded(t *testing.T) {
 	}
 }
 
+// TestAPodThatHadEndedBeforeIsToldAsItWas, as long as it has no worker: a restart does not let its containers wait again.
+func TestAPodThatHadEndedBeforeIsToldAsItWas(t *testing.T) {
+	s := newStore(t, nil)
+	s.Open()
+	s.SetWaiting("")
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyNever)
+	pod.Status = v1.PodStatus{Phase: v1.PodFailed, Reason: "OutOfcpu", Message: "Pod was rejected: m"}
+	s.SetPod(pod, "api", "")
+	containers := func() []v1.ContainerStatus {
+		t.Helper()
+		pods, err := s.Pods()
+		if err != nil || len(pods) != 1 || pods[0].Status.Phase != v1.PodFailed || pods[0].Status.Reason != "OutOfcpu" {
+			t.Fatalf("%+v, %v", pods, err)
+		}
+		return pods[0].Status.ContainerStatuses
+	}
+	if got := containers(); len(got) > 0 {
+		t.Errorf("a pod that was refused has %+v", got)
+	}
+	s.SetState("u1", worker.Terminated)
+	if got := containers(); len(got) != 1 || got[0].State.Terminated == nil {
+		t.Errorf("a pod that was ended has %+v", got)
+	}
+}
+
 func TestEvictedPodIsFailedWhateverItsContainersDo(t *testing.T) {
 	node := fakenode.New()
 	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
