@@ -47,7 +47,9 @@ func Sandbox(pod *v1.Pod, node Node, in SandboxInputs) (*runtimeapi.PodSandboxCo
 		if pod.Spec.SetHostnameAsFQDN != nil && *pod.Spec.SetHostnameAsFQDN && domain != "" {
 			host = host + "." + domain
 			if len(host) > maxKernelHostname {
-				return nil, fmt.Errorf("spec.setHostnameAsFQDN: %q is longer than the %d characters that the kernel takes", host, maxKernelHostname)
+				// The kubelet's words, which people and tests look for.
+				return nil, fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)",
+					host, maxKernelHostname, len(host))
 			}
 		}
 		config.Hostname = host

@@ -70,7 +70,7 @@ func TestNameOfTheHost(t *testing.T) {
 		{"without its domain", v1.PodSpec{Hostname: "h", Subdomain: "s"}, "h", ""},
 		{"with its domain", v1.PodSpec{Hostname: "h", Subdomain: "s", SetHostnameAsFQDN: new(true)}, "h.s.shop.svc.cluster.local", ""},
 		{"no domain to put there", v1.PodSpec{SetHostnameAsFQDN: new(true)}, "web", ""},
-		{"too long with its domain", v1.PodSpec{Hostname: long, Subdomain: "s", SetHostnameAsFQDN: new(true)}, "", "longer than the 64"},
+		{"too long with its domain", v1.PodSpec{Hostname: long, Subdomain: "s", SetHostnameAsFQDN: new(true)}, "", "is too long (64 characters is the max, 85 characters requested)"},
 		{"overridden", v1.PodSpec{HostnameOverride: new("other.test"), Subdomain: "s"}, "other.test", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

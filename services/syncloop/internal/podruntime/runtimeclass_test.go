@@ -140,3 +140,20 @@ func TestAPodThatRunsNeedsNobodyForItsClass(t *testing.T) {
 		t.Errorf("the class is gone, and the error is %v", err)
 	}
 }
+
+// TestAHostsNameThatIsTooLong for the kernel with its domain: the pod stays Pending, with an event at each try.
+func TestAHostsNameThatIsTooLong(t *testing.T) {
+	events := &told{}
+	n := newNode(t, func(cfg *podruntime.Config) { cfg.Events, cfg.Kubelet.ClusterDomain = events, "cluster.local" })
+	pod := newPod("a")
+	pod.Spec.Hostname, pod.Spec.Subdomain, pod.Spec.SetHostnameAsFQDN = strings.Repeat("a", 60), "t", new(true)
+	for range 2 {
+		result, err := n.manager.SyncPod(n.ctx, pod, n.observe(pod))
+		if err == nil || result.SandboxError == nil || errors.As(err, new(*podruntime.UnsupportedError)) {
+			t.Errorf("result %+v, error %v", result, err)
+		}
+		events.want(t, "Warning FailedCreatePodSandBox [] Failed to create pod sandbox: failed to construct FQDN from pod hostname and cluster domain, FQDN "+
+			pod.Spec.Hostname+".t.shop.svc.cluster.local is too long (64 characters is the max, 85 characters requested)")
+		n.want(pod, "")
+	}
+}
