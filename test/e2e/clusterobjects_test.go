@@ -54,7 +54,7 @@ func TestAPodHasItsEnvironmentFromAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	running := fmt.Sprint(containerIDs(await(t, "asks", "Ready", ready)))
-	api, err := admin.Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	api, err := admin.Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{}) // the API server has made it long ago
 	if err != nil {
 		t.Fatal(err)
 	}

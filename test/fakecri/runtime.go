@@ -27,8 +27,23 @@ func (s *Server) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi
 	return &runtimeapi.StatusResponse{
 		Status:          &runtimeapi.RuntimeStatus{Conditions: slices.Clone(s.conditions)},
 		RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Name: ""}, {Name: "runc", Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}}},
-		Features:        &runtimeapi.RuntimeFeatures{},
+		Features:        &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: s.strictGroups},
 	}, nil
+}
+
+// SupportStrictGroups makes the runtime say that it supports the policy Strict for supplemental groups.
+func (s *Server) SupportStrictGroups() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.strictGroups = true
+}
+
+// userOf is who a container's process is started as. Its image has root.
+func userOf(config *runtimeapi.ContainerConfig) *runtimeapi.ContainerUser {
+	security := config.GetLinux().GetSecurityContext()
+	return &runtimeapi.ContainerUser{Linux: &runtimeapi.LinuxContainerUser{
+		Uid: security.GetRunAsUser().GetValue(), Gid: security.GetRunAsGroup().GetValue(), SupplementalGroups: security.GetSupplementalGroups(),
+	}}
 }
 
 // RuntimeConfig implements the CRI.
@@ -265,6 +280,7 @@ func (s *Server) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatu
 		Id: c.id, Metadata: c.config.GetMetadata(), State: c.state, CreatedAt: c.createdAt, StartedAt: c.startedAt, FinishedAt: c.finishedAt,
 		ExitCode: c.exitCode, Reason: c.reason, Image: c.config.GetImage(), ImageRef: c.imageRef, ImageId: c.imageRef,
 		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(), LogPath: c.logPath,
+		User: userOf(c.config),
 	}}, nil
 }
 

@@ -45,6 +45,8 @@ type Server struct {
 	protected  map[string]*runtimeapi.AuthConfig
 	serial     int
 	conditions []*runtimeapi.RuntimeCondition
+	// strictGroups is true for a runtime that supports the policy Strict for supplemental groups.
+	strictGroups bool
 	onStart    func(Container) (exitCode int32, exits bool)
 	onExec     func(containerID string, command []string) (stdout, stderr []byte, exitCode int32)
 	ignoreTerm map[string]bool

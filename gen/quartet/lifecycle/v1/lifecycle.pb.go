@@ -537,7 +537,9 @@ type Container struct {
 	// Its annotations in the runtime.
 	Annotations map[string]string `protobuf:"bytes,16,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The file that its output is logged to.
-	LogPath       string `protobuf:"bytes,17,opt,name=log_path,json=logPath,proto3" json:"log_path,omitempty"`
+	LogPath string `protobuf:"bytes,17,opt,name=log_path,json=logPath,proto3" json:"log_path,omitempty"`
+	// The user and groups that its first process was started with; unset when the runtime does not say.
+	User          *LinuxUser `protobuf:"bytes,18,opt,name=user,proto3" json:"user,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -691,6 +693,77 @@ func (x *Container) GetLogPath() string {
 	return ""
 }
 
+func (x *Container) GetUser() *LinuxUser {
+	if x != nil {
+		return x.User
+	}
+	return nil
+}
+
+// LinuxUser is the identity of a process on Linux.
+type LinuxUser struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its user ID.
+	Uid int64 `protobuf:"varint,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Its primary group ID.
+	Gid int64 `protobuf:"varint,2,opt,name=gid,proto3" json:"gid,omitempty"`
+	// Its supplemental group IDs.
+	SupplementalGroups []int64 `protobuf:"varint,3,rep,packed,name=supplemental_groups,json=supplementalGroups,proto3" json:"supplemental_groups,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *LinuxUser) Reset() {
+	*x = LinuxUser{}
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinuxUser) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinuxUser) ProtoMessage() {}
+
+func (x *LinuxUser) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinuxUser.ProtoReflect.Descriptor instead.
+func (*LinuxUser) Descriptor() ([]byte, []int) {
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *LinuxUser) GetUid() int64 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *LinuxUser) GetGid() int64 {
+	if x != nil {
+		return x.Gid
+	}
+	return 0
+}
+
+func (x *LinuxUser) GetSupplementalGroups() []int64 {
+	if x != nil {
+		return x.SupplementalGroups
+	}
+	return nil
+}
+
 // Event is one thing that has happened to a pod in the runtime.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -722,7 +795,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[3]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +807,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[3]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +820,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{3}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Event) GetType() EventType {
@@ -831,7 +904,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[4]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +916,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[4]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +929,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{4}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *WatchEventsRequest) GetResumeToken() []byte {
@@ -879,7 +952,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[5]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -891,7 +964,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[5]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -904,7 +977,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{5}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WatchEventsResponse) GetFrame() *v1.Frame {
@@ -935,7 +1008,7 @@ type GetPodStatusRequest struct {
 
 func (x *GetPodStatusRequest) Reset() {
 	*x = GetPodStatusRequest{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[6]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +1020,7 @@ func (x *GetPodStatusRequest) String() string {
 func (*GetPodStatusRequest) ProtoMessage() {}
 
 func (x *GetPodStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[6]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +1033,7 @@ func (x *GetPodStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPodStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetPodStatusRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{6}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetPodStatusRequest) GetUid() string {
@@ -988,7 +1061,7 @@ type GetPodStatusResponse struct {
 
 func (x *GetPodStatusResponse) Reset() {
 	*x = GetPodStatusResponse{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[7]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1000,7 +1073,7 @@ func (x *GetPodStatusResponse) String() string {
 func (*GetPodStatusResponse) ProtoMessage() {}
 
 func (x *GetPodStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[7]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1013,7 +1086,7 @@ func (x *GetPodStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPodStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetPodStatusResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{7}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetPodStatusResponse) GetStatus() *PodStatus {
@@ -1032,7 +1105,7 @@ type ListPodStatusesRequest struct {
 
 func (x *ListPodStatusesRequest) Reset() {
 	*x = ListPodStatusesRequest{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[8]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1117,7 @@ func (x *ListPodStatusesRequest) String() string {
 func (*ListPodStatusesRequest) ProtoMessage() {}
 
 func (x *ListPodStatusesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[8]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1130,7 @@ func (x *ListPodStatusesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodStatusesRequest.ProtoReflect.Descriptor instead.
 func (*ListPodStatusesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{8}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{9}
 }
 
 // ListPodStatusesResponse has the whole record.
@@ -1071,7 +1144,7 @@ type ListPodStatusesResponse struct {
 
 func (x *ListPodStatusesResponse) Reset() {
 	*x = ListPodStatusesResponse{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[9]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1156,7 @@ func (x *ListPodStatusesResponse) String() string {
 func (*ListPodStatusesResponse) ProtoMessage() {}
 
 func (x *ListPodStatusesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[9]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1169,7 @@ func (x *ListPodStatusesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodStatusesResponse.ProtoReflect.Descriptor instead.
 func (*ListPodStatusesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{9}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListPodStatusesResponse) GetStatuses() []*PodStatus {
@@ -1115,7 +1188,7 @@ type RequestRelistRequest struct {
 
 func (x *RequestRelistRequest) Reset() {
 	*x = RequestRelistRequest{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[10]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1200,7 @@ func (x *RequestRelistRequest) String() string {
 func (*RequestRelistRequest) ProtoMessage() {}
 
 func (x *RequestRelistRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[10]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1213,7 @@ func (x *RequestRelistRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRelistRequest.ProtoReflect.Descriptor instead.
 func (*RequestRelistRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{10}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{11}
 }
 
 // RequestRelistResponse says when the relist finished.
@@ -1154,7 +1227,7 @@ type RequestRelistResponse struct {
 
 func (x *RequestRelistResponse) Reset() {
 	*x = RequestRelistResponse{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[11]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1166,7 +1239,7 @@ func (x *RequestRelistResponse) String() string {
 func (*RequestRelistResponse) ProtoMessage() {}
 
 func (x *RequestRelistResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[11]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1179,7 +1252,7 @@ func (x *RequestRelistResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRelistResponse.ProtoReflect.Descriptor instead.
 func (*RequestRelistResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{11}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RequestRelistResponse) GetRelistedAt() *timestamppb.Timestamp {
@@ -1198,7 +1271,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[12]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1210,7 +1283,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[12]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1223,7 +1296,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{12}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{13}
 }
 
 // GetHealthResponse says how pleg is.
@@ -1247,7 +1320,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[13]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1332,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[13]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1345,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{13}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -1344,7 +1417,7 @@ type Runtime struct {
 
 func (x *Runtime) Reset() {
 	*x = Runtime{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[14]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1429,7 @@ func (x *Runtime) String() string {
 func (*Runtime) ProtoMessage() {}
 
 func (x *Runtime) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[14]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1442,7 @@ func (x *Runtime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runtime.ProtoReflect.Descriptor instead.
 func (*Runtime) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{14}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Runtime) GetName() string {
@@ -1450,7 +1523,7 @@ type RuntimeHandler struct {
 
 func (x *RuntimeHandler) Reset() {
 	*x = RuntimeHandler{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[15]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1535,7 @@ func (x *RuntimeHandler) String() string {
 func (*RuntimeHandler) ProtoMessage() {}
 
 func (x *RuntimeHandler) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[15]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1548,7 @@ func (x *RuntimeHandler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RuntimeHandler.ProtoReflect.Descriptor instead.
 func (*RuntimeHandler) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{15}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RuntimeHandler) GetName() string {
@@ -1535,7 +1608,7 @@ const file_quartet_lifecycle_v1_lifecycle_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa3\x06\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd8\x06\n" +
 	"\tContainer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -1558,13 +1631,18 @@ const file_quartet_lifecycle_v1_lifecycle_proto_rawDesc = "" +
 	"\bimage_id\x18\x0e \x01(\tR\aimageId\x12C\n" +
 	"\x06labels\x18\x0f \x03(\v2+.quartet.lifecycle.v1.Container.LabelsEntryR\x06labels\x12R\n" +
 	"\vannotations\x18\x10 \x03(\v20.quartet.lifecycle.v1.Container.AnnotationsEntryR\vannotations\x12\x19\n" +
-	"\blog_path\x18\x11 \x01(\tR\alogPath\x1a9\n" +
+	"\blog_path\x18\x11 \x01(\tR\alogPath\x123\n" +
+	"\x04user\x18\x12 \x01(\v2\x1f.quartet.lifecycle.v1.LinuxUserR\x04user\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa9\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"`\n" +
+	"\tLinuxUser\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\x03R\x03uid\x12\x10\n" +
+	"\x03gid\x18\x02 \x01(\x03R\x03gid\x12/\n" +
+	"\x13supplemental_groups\x18\x03 \x03(\x03R\x12supplementalGroups\"\xa9\x03\n" +
 	"\x05Event\x123\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1f.quartet.lifecycle.v1.EventTypeR\x04type\x12\x17\n" +
 	"\apod_uid\x18\x02 \x01(\tR\x06podUid\x12!\n" +
@@ -1661,7 +1739,7 @@ func file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_lifecycle_v1_lifecycle_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_quartet_lifecycle_v1_lifecycle_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_quartet_lifecycle_v1_lifecycle_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_quartet_lifecycle_v1_lifecycle_proto_goTypes = []any{
 	(EventType)(0),                  // 0: quartet.lifecycle.v1.EventType
 	(ContainerState)(0),             // 1: quartet.lifecycle.v1.ContainerState
@@ -1670,69 +1748,71 @@ var file_quartet_lifecycle_v1_lifecycle_proto_goTypes = []any{
 	(*PodStatus)(nil),               // 4: quartet.lifecycle.v1.PodStatus
 	(*Sandbox)(nil),                 // 5: quartet.lifecycle.v1.Sandbox
 	(*Container)(nil),               // 6: quartet.lifecycle.v1.Container
-	(*Event)(nil),                   // 7: quartet.lifecycle.v1.Event
-	(*WatchEventsRequest)(nil),      // 8: quartet.lifecycle.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),     // 9: quartet.lifecycle.v1.WatchEventsResponse
-	(*GetPodStatusRequest)(nil),     // 10: quartet.lifecycle.v1.GetPodStatusRequest
-	(*GetPodStatusResponse)(nil),    // 11: quartet.lifecycle.v1.GetPodStatusResponse
-	(*ListPodStatusesRequest)(nil),  // 12: quartet.lifecycle.v1.ListPodStatusesRequest
-	(*ListPodStatusesResponse)(nil), // 13: quartet.lifecycle.v1.ListPodStatusesResponse
-	(*RequestRelistRequest)(nil),    // 14: quartet.lifecycle.v1.RequestRelistRequest
-	(*RequestRelistResponse)(nil),   // 15: quartet.lifecycle.v1.RequestRelistResponse
-	(*GetHealthRequest)(nil),        // 16: quartet.lifecycle.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),       // 17: quartet.lifecycle.v1.GetHealthResponse
-	(*Runtime)(nil),                 // 18: quartet.lifecycle.v1.Runtime
-	(*RuntimeHandler)(nil),          // 19: quartet.lifecycle.v1.RuntimeHandler
-	nil,                             // 20: quartet.lifecycle.v1.Sandbox.LabelsEntry
-	nil,                             // 21: quartet.lifecycle.v1.Sandbox.AnnotationsEntry
-	nil,                             // 22: quartet.lifecycle.v1.Container.LabelsEntry
-	nil,                             // 23: quartet.lifecycle.v1.Container.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),   // 24: google.protobuf.Timestamp
-	(*v1.Frame)(nil),                // 25: quartet.stream.v1.Frame
+	(*LinuxUser)(nil),               // 7: quartet.lifecycle.v1.LinuxUser
+	(*Event)(nil),                   // 8: quartet.lifecycle.v1.Event
+	(*WatchEventsRequest)(nil),      // 9: quartet.lifecycle.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),     // 10: quartet.lifecycle.v1.WatchEventsResponse
+	(*GetPodStatusRequest)(nil),     // 11: quartet.lifecycle.v1.GetPodStatusRequest
+	(*GetPodStatusResponse)(nil),    // 12: quartet.lifecycle.v1.GetPodStatusResponse
+	(*ListPodStatusesRequest)(nil),  // 13: quartet.lifecycle.v1.ListPodStatusesRequest
+	(*ListPodStatusesResponse)(nil), // 14: quartet.lifecycle.v1.ListPodStatusesResponse
+	(*RequestRelistRequest)(nil),    // 15: quartet.lifecycle.v1.RequestRelistRequest
+	(*RequestRelistResponse)(nil),   // 16: quartet.lifecycle.v1.RequestRelistResponse
+	(*GetHealthRequest)(nil),        // 17: quartet.lifecycle.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),       // 18: quartet.lifecycle.v1.GetHealthResponse
+	(*Runtime)(nil),                 // 19: quartet.lifecycle.v1.Runtime
+	(*RuntimeHandler)(nil),          // 20: quartet.lifecycle.v1.RuntimeHandler
+	nil,                             // 21: quartet.lifecycle.v1.Sandbox.LabelsEntry
+	nil,                             // 22: quartet.lifecycle.v1.Sandbox.AnnotationsEntry
+	nil,                             // 23: quartet.lifecycle.v1.Container.LabelsEntry
+	nil,                             // 24: quartet.lifecycle.v1.Container.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
+	(*v1.Frame)(nil),                // 26: quartet.stream.v1.Frame
 }
 var file_quartet_lifecycle_v1_lifecycle_proto_depIdxs = []int32{
 	5,  // 0: quartet.lifecycle.v1.PodStatus.sandboxes:type_name -> quartet.lifecycle.v1.Sandbox
 	6,  // 1: quartet.lifecycle.v1.PodStatus.containers:type_name -> quartet.lifecycle.v1.Container
-	24, // 2: quartet.lifecycle.v1.PodStatus.observed_at:type_name -> google.protobuf.Timestamp
-	24, // 3: quartet.lifecycle.v1.PodStatus.unknown_since:type_name -> google.protobuf.Timestamp
+	25, // 2: quartet.lifecycle.v1.PodStatus.observed_at:type_name -> google.protobuf.Timestamp
+	25, // 3: quartet.lifecycle.v1.PodStatus.unknown_since:type_name -> google.protobuf.Timestamp
 	2,  // 4: quartet.lifecycle.v1.Sandbox.state:type_name -> quartet.lifecycle.v1.SandboxState
-	24, // 5: quartet.lifecycle.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	20, // 6: quartet.lifecycle.v1.Sandbox.labels:type_name -> quartet.lifecycle.v1.Sandbox.LabelsEntry
-	21, // 7: quartet.lifecycle.v1.Sandbox.annotations:type_name -> quartet.lifecycle.v1.Sandbox.AnnotationsEntry
+	25, // 5: quartet.lifecycle.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	21, // 6: quartet.lifecycle.v1.Sandbox.labels:type_name -> quartet.lifecycle.v1.Sandbox.LabelsEntry
+	22, // 7: quartet.lifecycle.v1.Sandbox.annotations:type_name -> quartet.lifecycle.v1.Sandbox.AnnotationsEntry
 	1,  // 8: quartet.lifecycle.v1.Container.state:type_name -> quartet.lifecycle.v1.ContainerState
-	24, // 9: quartet.lifecycle.v1.Container.created_at:type_name -> google.protobuf.Timestamp
-	24, // 10: quartet.lifecycle.v1.Container.started_at:type_name -> google.protobuf.Timestamp
-	24, // 11: quartet.lifecycle.v1.Container.finished_at:type_name -> google.protobuf.Timestamp
-	22, // 12: quartet.lifecycle.v1.Container.labels:type_name -> quartet.lifecycle.v1.Container.LabelsEntry
-	23, // 13: quartet.lifecycle.v1.Container.annotations:type_name -> quartet.lifecycle.v1.Container.AnnotationsEntry
-	0,  // 14: quartet.lifecycle.v1.Event.type:type_name -> quartet.lifecycle.v1.EventType
-	24, // 15: quartet.lifecycle.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	24, // 16: quartet.lifecycle.v1.Event.observed_at:type_name -> google.protobuf.Timestamp
-	4,  // 17: quartet.lifecycle.v1.Event.status:type_name -> quartet.lifecycle.v1.PodStatus
-	25, // 18: quartet.lifecycle.v1.WatchEventsResponse.frame:type_name -> quartet.stream.v1.Frame
-	7,  // 19: quartet.lifecycle.v1.WatchEventsResponse.event:type_name -> quartet.lifecycle.v1.Event
-	4,  // 20: quartet.lifecycle.v1.GetPodStatusResponse.status:type_name -> quartet.lifecycle.v1.PodStatus
-	4,  // 21: quartet.lifecycle.v1.ListPodStatusesResponse.statuses:type_name -> quartet.lifecycle.v1.PodStatus
-	24, // 22: quartet.lifecycle.v1.RequestRelistResponse.relisted_at:type_name -> google.protobuf.Timestamp
-	24, // 23: quartet.lifecycle.v1.GetHealthResponse.last_relist_at:type_name -> google.protobuf.Timestamp
-	3,  // 24: quartet.lifecycle.v1.GetHealthResponse.mode:type_name -> quartet.lifecycle.v1.RelistMode
-	18, // 25: quartet.lifecycle.v1.GetHealthResponse.runtime:type_name -> quartet.lifecycle.v1.Runtime
-	19, // 26: quartet.lifecycle.v1.Runtime.runtime_handlers:type_name -> quartet.lifecycle.v1.RuntimeHandler
-	8,  // 27: quartet.lifecycle.v1.LifecycleService.WatchEvents:input_type -> quartet.lifecycle.v1.WatchEventsRequest
-	10, // 28: quartet.lifecycle.v1.LifecycleService.GetPodStatus:input_type -> quartet.lifecycle.v1.GetPodStatusRequest
-	12, // 29: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:input_type -> quartet.lifecycle.v1.ListPodStatusesRequest
-	14, // 30: quartet.lifecycle.v1.LifecycleService.RequestRelist:input_type -> quartet.lifecycle.v1.RequestRelistRequest
-	16, // 31: quartet.lifecycle.v1.LifecycleService.GetHealth:input_type -> quartet.lifecycle.v1.GetHealthRequest
-	9,  // 32: quartet.lifecycle.v1.LifecycleService.WatchEvents:output_type -> quartet.lifecycle.v1.WatchEventsResponse
-	11, // 33: quartet.lifecycle.v1.LifecycleService.GetPodStatus:output_type -> quartet.lifecycle.v1.GetPodStatusResponse
-	13, // 34: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:output_type -> quartet.lifecycle.v1.ListPodStatusesResponse
-	15, // 35: quartet.lifecycle.v1.LifecycleService.RequestRelist:output_type -> quartet.lifecycle.v1.RequestRelistResponse
-	17, // 36: quartet.lifecycle.v1.LifecycleService.GetHealth:output_type -> quartet.lifecycle.v1.GetHealthResponse
-	32, // [32:37] is the sub-list for method output_type
-	27, // [27:32] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	25, // 9: quartet.lifecycle.v1.Container.created_at:type_name -> google.protobuf.Timestamp
+	25, // 10: quartet.lifecycle.v1.Container.started_at:type_name -> google.protobuf.Timestamp
+	25, // 11: quartet.lifecycle.v1.Container.finished_at:type_name -> google.protobuf.Timestamp
+	23, // 12: quartet.lifecycle.v1.Container.labels:type_name -> quartet.lifecycle.v1.Container.LabelsEntry
+	24, // 13: quartet.lifecycle.v1.Container.annotations:type_name -> quartet.lifecycle.v1.Container.AnnotationsEntry
+	7,  // 14: quartet.lifecycle.v1.Container.user:type_name -> quartet.lifecycle.v1.LinuxUser
+	0,  // 15: quartet.lifecycle.v1.Event.type:type_name -> quartet.lifecycle.v1.EventType
+	25, // 16: quartet.lifecycle.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	25, // 17: quartet.lifecycle.v1.Event.observed_at:type_name -> google.protobuf.Timestamp
+	4,  // 18: quartet.lifecycle.v1.Event.status:type_name -> quartet.lifecycle.v1.PodStatus
+	26, // 19: quartet.lifecycle.v1.WatchEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	8,  // 20: quartet.lifecycle.v1.WatchEventsResponse.event:type_name -> quartet.lifecycle.v1.Event
+	4,  // 21: quartet.lifecycle.v1.GetPodStatusResponse.status:type_name -> quartet.lifecycle.v1.PodStatus
+	4,  // 22: quartet.lifecycle.v1.ListPodStatusesResponse.statuses:type_name -> quartet.lifecycle.v1.PodStatus
+	25, // 23: quartet.lifecycle.v1.RequestRelistResponse.relisted_at:type_name -> google.protobuf.Timestamp
+	25, // 24: quartet.lifecycle.v1.GetHealthResponse.last_relist_at:type_name -> google.protobuf.Timestamp
+	3,  // 25: quartet.lifecycle.v1.GetHealthResponse.mode:type_name -> quartet.lifecycle.v1.RelistMode
+	19, // 26: quartet.lifecycle.v1.GetHealthResponse.runtime:type_name -> quartet.lifecycle.v1.Runtime
+	20, // 27: quartet.lifecycle.v1.Runtime.runtime_handlers:type_name -> quartet.lifecycle.v1.RuntimeHandler
+	9,  // 28: quartet.lifecycle.v1.LifecycleService.WatchEvents:input_type -> quartet.lifecycle.v1.WatchEventsRequest
+	11, // 29: quartet.lifecycle.v1.LifecycleService.GetPodStatus:input_type -> quartet.lifecycle.v1.GetPodStatusRequest
+	13, // 30: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:input_type -> quartet.lifecycle.v1.ListPodStatusesRequest
+	15, // 31: quartet.lifecycle.v1.LifecycleService.RequestRelist:input_type -> quartet.lifecycle.v1.RequestRelistRequest
+	17, // 32: quartet.lifecycle.v1.LifecycleService.GetHealth:input_type -> quartet.lifecycle.v1.GetHealthRequest
+	10, // 33: quartet.lifecycle.v1.LifecycleService.WatchEvents:output_type -> quartet.lifecycle.v1.WatchEventsResponse
+	12, // 34: quartet.lifecycle.v1.LifecycleService.GetPodStatus:output_type -> quartet.lifecycle.v1.GetPodStatusResponse
+	14, // 35: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:output_type -> quartet.lifecycle.v1.ListPodStatusesResponse
+	16, // 36: quartet.lifecycle.v1.LifecycleService.RequestRelist:output_type -> quartet.lifecycle.v1.RequestRelistResponse
+	18, // 37: quartet.lifecycle.v1.LifecycleService.GetHealth:output_type -> quartet.lifecycle.v1.GetHealthResponse
+	33, // [33:38] is the sub-list for method output_type
+	28, // [28:33] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_quartet_lifecycle_v1_lifecycle_proto_init() }
@@ -1740,14 +1820,14 @@ func file_quartet_lifecycle_v1_lifecycle_proto_init() {
 	if File_quartet_lifecycle_v1_lifecycle_proto != nil {
 		return
 	}
-	file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[14].OneofWrappers = []any{}
+	file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_lifecycle_v1_lifecycle_proto_rawDesc), len(file_quartet_lifecycle_v1_lifecycle_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

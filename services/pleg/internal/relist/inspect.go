@@ -158,7 +158,16 @@ func inspectContainer(ctx context.Context, runtime internalapi.RuntimeService, i
 		ExitCode: st.GetExitCode(), Reason: st.GetReason(), Message: st.GetMessage(),
 		Image: st.GetImage().GetImage(), ImageRef: st.GetImageRef(), ImageId: st.GetImageId(),
 		Labels: st.GetLabels(), Annotations: st.GetAnnotations(), LogPath: st.GetLogPath(),
+		User: userOf(st.GetUser().GetLinux()),
 	}, nil
+}
+
+// userOf is who a container's first process was started as; nil when the runtime does not say.
+func userOf(user *runtimeapi.LinuxContainerUser) *lifecyclev1.LinuxUser {
+	if user == nil {
+		return nil
+	}
+	return &lifecyclev1.LinuxUser{Uid: user.GetUid(), Gid: user.GetGid(), SupplementalGroups: user.GetSupplementalGroups()}
 }
 
 func sandboxFromList(item *runtimeapi.PodSandbox) *lifecyclev1.Sandbox {

@@ -114,17 +114,27 @@ func operatingSystem(r Request) *Refusal {
 	return nil
 }
 
-// groups refuses a pod that asks for strict supplemental groups of a runtime that says that it has none.
+// AsksForStrictGroups tells whether a pod's supplemental groups are to be only those that it names. Then the runtime has to be known.
+func AsksForStrictGroups(pod *v1.Pod) bool {
+	sc := pod.Spec.SecurityContext
+	return sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict
+}
+
+// groups refuses a pod that asks for strict supplemental groups of a runtime that does not say that it has them. While the Node says
+// nothing of the runtime, nothing is refused: a sandbox of such a pod is made only when the runtime says it itself.
 func groups(r Request) *Refusal {
-	sc := r.Pod.Spec.SecurityContext
-	if sc == nil || sc.SupplementalGroupsPolicy == nil || *sc.SupplementalGroupsPolicy != v1.SupplementalGroupsPolicyStrict || r.Node == nil {
+	if !AsksForStrictGroups(r.Pod) || !KnowsRuntime(r.Node) {
 		return nil
 	}
-	features := r.Node.Status.Features
-	if features == nil || features.SupplementalGroupsPolicy == nil || *features.SupplementalGroupsPolicy {
+	if features := r.Node.Status.Features; features != nil && features.SupplementalGroupsPolicy != nil && *features.SupplementalGroupsPolicy {
 		return nil
 	}
 	return &Refusal{Reason: ReasonGroups, Message: fmt.Sprintf("SupplementalGroupsPolicy=%s is not supported in this node", v1.SupplementalGroupsPolicyStrict)}
+}
+
+// KnowsRuntime tells whether a Node, which may be nil, says what the container runtime can do.
+func KnowsRuntime(node *v1.Node) bool {
+	return node != nil && node.Status.NodeInfo.ContainerRuntimeVersion != ""
 }
 
 // resources refuses a pod that asks for more than is left of what the node has for pods. Of a resource that the node does not

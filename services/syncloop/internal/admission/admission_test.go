@@ -171,14 +171,36 @@ func TestStrictGroupsNeedARuntimeThatHasThem(t *testing.T) {
 	strict := pod(func(p *v1.Pod) {
 		p.Spec.SecurityContext = &v1.PodSecurityContext{SupplementalGroupsPolicy: ptr.To(v1.SupplementalGroupsPolicyStrict)}
 	})
-	for _, has := range []bool{true, false} {
+	const runtime = "containerd://2.4.2"
+	for name, tc := range map[string]struct {
+		version  string
+		features *v1.NodeFeatures
+		want     string
+	}{
+		"it has them":                  {runtime, &v1.NodeFeatures{SupplementalGroupsPolicy: ptr.To(true)}, ""},
+		"it says that it has not":      {runtime, &v1.NodeFeatures{SupplementalGroupsPolicy: ptr.To(false)}, strictRefused},
+		"it says nothing of groups":    {runtime, &v1.NodeFeatures{}, strictRefused},
+		"it says nothing":              {runtime, nil, strictRefused},
+		"nobody knows yet which it is": {"", nil, ""},
+	} {
 		n := node()
-		n.Status.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: &has}
-		if refusal := admission.Check(admission.Request{Pod: strict, Static: true, Node: n}); (refusal == nil) != has {
-			t.Errorf("a runtime that has them: %v; refused: %v", has, refusal)
+		n.Status.Features, n.Status.NodeInfo.ContainerRuntimeVersion = tc.features, tc.version
+		got := ""
+		if refusal := admission.Check(admission.Request{Pod: strict, Static: true, Node: n}); refusal != nil {
+			got = refusal.Reason + ": " + refusal.Message
+		}
+		if got != tc.want {
+			t.Errorf("%s: refused with %q", name, got)
+		}
+		merged := strict.DeepCopy()
+		*merged.Spec.SecurityContext.SupplementalGroupsPolicy = v1.SupplementalGroupsPolicyMerge
+		if refusal := admission.Check(admission.Request{Pod: merged, Static: true, Node: n}); refusal != nil {
+			t.Errorf("%s: a pod with the policy Merge is refused with %+v", name, refusal)
 		}
 	}
 }
+
+const strictRefused = "SupplementalGroupsPolicyNotSupported: SupplementalGroupsPolicy=Strict is not supported in this node"
 
 func TestWithoutANodeWhatNeedsNoneIsAsked(t *testing.T) {
 	r := admission.Request{Pod: pod(asks("cpu", "1000"), port("", "", 80)), Others: []*v1.Pod{pod(port("", "", 80))}}

@@ -87,6 +87,8 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 		return true
 	case l.cfg.Node != nil && l.node == nil && l.cfg.Clock.Since(l.opened) < nodeGrace:
 		return false // housekeeping, or the Node, comes back to it
+	case l.cfg.Node != nil && admission.AsksForStrictGroups(d.pod) && !admission.KnowsRuntime(l.node) && l.cfg.Clock.Since(l.opened) < nodeGrace:
+		return false // the same
 	case !l.areGone(d.behind):
 		return false // so it does to one that others make room for
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/admission"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtimeclasses"
 )
@@ -36,12 +37,19 @@ func (s *podSync) handler(ctx context.Context) (handler string, ids containerspe
 		}
 		handler = had[0].GetRuntimeHandler() // a pod that ran here goes on while the API server is away, also after a reboot
 	}
-	if handler == "" && !ownUsers(s.pod) {
+	strict := admission.AsksForStrictGroups(s.pod)
+	if handler == "" && !ownUsers(s.pod) && !strict {
 		return "", ids, nil
 	}
 	status, err := s.rt.status(ctx)
 	if err != nil {
 		return "", ids, fmt.Errorf("handlers of the runtime: %w", err)
+	}
+	if strict && !status.GetFeatures().GetSupplementalGroupsPolicy() {
+		return "", ids, &UnsupportedError{
+			Field:   "spec.securityContext.supplementalGroupsPolicy",
+			Message: "the runtime does not say that it supports Strict: leave the field out, or give the node a runtime that does",
+		}
 	}
 	features, err := featuresOf(status.GetRuntimeHandlers(), handler, runtimeclasses.ClassOf(s.pod))
 	if err != nil {

@@ -157,3 +157,17 @@ func TestAHostsNameThatIsTooLong(t *testing.T) {
 		n.want(pod, "")
 	}
 }
+
+// TestStrictGroupsNeedARuntimeThatSaysSo: one that does not know the policy would give a process the groups of its image, too.
+func TestStrictGroupsNeedARuntimeThatSaysSo(t *testing.T) {
+	n := newNode(t)
+	pod, strict := newPod("a"), v1.SupplementalGroupsPolicyStrict
+	pod.Spec.SecurityContext = &v1.PodSecurityContext{SupplementalGroupsPolicy: &strict}
+	if result, err := n.manager.SyncPod(n.ctx, pod, nil); !errors.As(result.SandboxError, new(*podruntime.UnsupportedError)) || !strings.Contains(err.Error(), "supplementalGroupsPolicy") {
+		t.Errorf("result %+v, error %v", result, err)
+	}
+	n.want(pod, "")
+	n.cri.SupportStrictGroups()
+	n.sync(pod)
+	n.want(pod, "sandbox-0:ready a-0:running")
+}

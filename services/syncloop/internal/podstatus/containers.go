@@ -1,6 +1,7 @@
 package podstatus
 
 import (
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -73,6 +74,7 @@ func (g *generation) fromRecord(c *v1.Container, old *v1.ContainerStatus) *v1.Co
 	}
 	status.ImageID = latest.GetImageRef()
 	status.ContainerID = g.id(latest)
+	status.User = userOf(latest)
 	status.RestartCount = int32(podlabels.RestartOf(latest.GetAnnotations(), latest.GetAttempt()).Attempt()) //nolint:gosec // Attempt bounds it
 	status.State = g.state(latest, old)
 	for _, other := range g.status.GetContainers() {
@@ -85,6 +87,15 @@ func (g *generation) fromRecord(c *v1.Container, old *v1.ContainerStatus) *v1.Co
 		status.LastTerminationState = lastOf(old, status.ContainerID)
 	}
 	return status
+}
+
+// userOf is who a container's first process was started as; nil when the runtime does not say.
+func userOf(c *lifecyclev1.Container) *v1.ContainerUser {
+	user := c.GetUser()
+	if user == nil {
+		return nil
+	}
+	return &v1.ContainerUser{Linux: &v1.LinuxContainerUser{UID: user.GetUid(), GID: user.GetGid(), SupplementalGroups: slices.Clone(user.GetSupplementalGroups())}}
 }
 
 // lastOf is what an earlier status knew of the end before the container with this ID: the runtime's record of it may

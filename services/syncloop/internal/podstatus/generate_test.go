@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observedtest"
@@ -533,4 +534,23 @@ func TestPhaseNeverLeavesAnEnd(t *testing.T) {
 			previous = next
 		}
 	})
+}
+
+// TestTheUserOfAContainer is who its process was started as, by the runtime's word; a container that was not made has none.
+func TestTheUserOfAContainer(t *testing.T) {
+	pod := observedtest.Pod(v1.RestartPolicyAlways, "a b c")
+	status := observedtest.Status(pod, "s0:ready a@s0:running b@s0:running")
+	for _, c := range status.GetContainers() {
+		if c.GetName() == "a" {
+			c.User = &lifecyclev1.LinuxUser{Uid: 1000, Gid: 3000, SupplementalGroups: []int64{3000, 4000}}
+		}
+	}
+	want := []*v1.ContainerUser{{Linux: &v1.LinuxContainerUser{UID: 1000, GID: 3000, SupplementalGroups: []int64{3000, 4000}}}, nil, nil}
+	var got []*v1.ContainerUser
+	for _, c := range podstatus.Generate(pod, status, podstatus.Inputs{Now: now}).ContainerStatuses {
+		got = append(got, c.User)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("users (-want +got):\n%s", diff)
+	}
 }

@@ -93,9 +93,14 @@ func TestServicesOfAnAPIServer(t *testing.T) {
 	}
 	r := start(t, c.Kubeconfig(t, cluster.NodeUser("linked"), cluster.Nodes), clock.RealClock{})
 	pod := podOf("u-1", "api")
-	api, err := core.Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
+	var api *v1.Service // which the API server makes itself, soon
+	for deadline := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
+		if api, err = core.Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{}); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
 	r.comesTo(pod, "KUBERNETES_SERVICE_HOST", api.Spec.ClusterIP)
 	r.comesTo(pod, "KUBERNETES_SERVICE_PORT", "443")
