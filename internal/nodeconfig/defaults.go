@@ -11,6 +11,8 @@ import (
 )
 
 const (
+	// DefaultOOMScoreAdj is how late the kernel kills the four when memory runs out, when the file does not set oomScoreAdj.
+	DefaultOOMScoreAdj = -999
 	// DefaultMaxOpenFiles is how many files syncloop may have open when the file does not set maxOpenFiles.
 	DefaultMaxOpenFiles = 1_000_000
 	// DefaultAddressIP is the address of the HTTP servers when the file does not set address.
@@ -68,6 +70,9 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration, set index) {
 	setDefault(&cfg.ContainerLogMaxSize, "10Mi")
 
 	setServerDefaults(cfg)
+	setPointer(&cfg.MakeIPTablesUtilChains, true)
+	setPointer(&cfg.EnableSystemLogQuery, false)
+	setPointer(&cfg.OOMScoreAdj, DefaultOOMScoreAdj)
 	setLoggingDefaults(cfg)
 	setVerificationDefaults(cfg)
 	setPointer(&cfg.HealthzPort, 10248)

@@ -3,6 +3,7 @@ package nodeconfig
 import (
 	"crypto/tls"
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"strconv"
@@ -79,6 +80,14 @@ func validateServer(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *proble
 	if !slices.Contains(modes, cfg.Authorization.Mode) {
 		errs.add("authorization.mode", fmt.Sprintf("is %q, must be Webhook or AlwaysAllow", cfg.Authorization.Mode))
 	}
+	if *cfg.EnableSystemLogQuery && !*cfg.EnableSystemLogHandler {
+		errs.add("enableSystemLogQuery", "needs enableSystemLogHandler: leave one of the two out")
+	}
+	for i, curve := range cfg.TLSCurvePreferences {
+		if _, err := Curves([]int32{curve}); err != nil {
+			errs.add(fmt.Sprintf("tlsCurvePreferences[%d]", i), err.Error())
+		}
+	}
 	if cfg.ReadOnlyPort != 0 && cfg.ReadOnlyPort == cfg.Port && *cfg.EnableServer {
 		errs.add("readOnlyPort", fmt.Sprintf("is %d, as port: must be another, or 0", cfg.ReadOnlyPort))
 	}
@@ -112,6 +121,22 @@ func CipherSuites(names []string) ([]uint16, error) {
 		suites = append(suites, id)
 	}
 	return suites, nil
+}
+
+// Curves returns the mechanisms of key exchange that have numbers, as crypto/tls numbers them; nil for none, which is the choice of
+// crypto/tls.
+func Curves(numbers []int32) ([]tls.CurveID, error) {
+	known := []tls.CurveID{
+		tls.CurveP256, tls.CurveP384, tls.CurveP521, tls.X25519, tls.X25519MLKEM768, tls.SecP256r1MLKEM768, tls.SecP384r1MLKEM1024,
+	}
+	var curves []tls.CurveID
+	for _, number := range numbers {
+		if number < 0 || number > math.MaxUint16 || !slices.Contains(known, tls.CurveID(number)) {
+			return nil, fmt.Errorf("there is no mechanism of key exchange %d: name one of https://pkg.go.dev/crypto/tls#CurveID, as 29", number)
+		}
+		curves = append(curves, tls.CurveID(number))
+	}
+	return curves, nil
 }
 
 // cipherSuite returns a cipher suite by its name, or by the one that two of them had before.

@@ -98,3 +98,20 @@ func noError(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+func TestCurvesAndQueriesOfLogs(t *testing.T) {
+	decoded, errs := Decode("f", []byte(head+"tlsCurvePreferences: [29, 4588]\nenableSystemLogQuery: true\noomScoreAdj: 5\n"))
+	curves, err := Curves(decoded.Kubelet.TLSCurvePreferences)
+	if len(errs) > 0 || err != nil || !slices.Equal(curves, []tls.CurveID{tls.X25519, tls.X25519MLKEM768}) || len(decoded.unsupported(SyncLoop)) > 0 {
+		t.Errorf("got %v, %v, %v", curves, errs, err)
+	}
+	for fields, want := range map[string]string{
+		"tlsCurvePreferences: [29, 1]":                              "f:3: tlsCurvePreferences[1]: there is no mechanism of key exchange 1",
+		"enableSystemLogQuery: true\nenableSystemLogHandler: false": "f:3: enableSystemLogQuery: needs enableSystemLogHandler",
+		"oomScoreAdj: -1001":                                        "f:3: oomScoreAdj: is -1001",
+	} {
+		if _, errs := Decode("f", []byte(head+fields)); len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), want) {
+			t.Errorf("%s: got %v", fields, errs)
+		}
+	}
+}

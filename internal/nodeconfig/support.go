@@ -27,7 +27,7 @@ var supported = []string{
 	"authentication", "authorization", "enableDebuggingHandlers", "enableProfilingHandler", "enableServer", "enableSystemLogHandler", "port", "serverTLSBootstrap",
 	"streamingConnectionIdleTimeout", "tlsCertFile", "tlsCipherSuites", "tlsMinVersion", "tlsPrivateKeyFile",
 	"evictionMaxPodGracePeriod",
-	"defaultPodSysctls", "failCgroupV1", "failSwapOn", "featureGates", "imagePullCredentialsVerificationPolicy", "kubeReservedCgroup", "logging", "maxOpenFiles", "memorySwap", "preloadedImagesVerificationAllowlist", "protectKernelDefaults", "qosReserved", "registryBurst", "registryPullQPS", "systemReservedCgroup",
+	"defaultPodSysctls", "enableContentionProfiling", "enableSystemLogQuery", "failCgroupV1", "makeIPTablesUtilChains", "oomScoreAdj", "tlsCurvePreferences", "failSwapOn", "featureGates", "imagePullCredentialsVerificationPolicy", "kubeReservedCgroup", "logging", "maxOpenFiles", "memorySwap", "preloadedImagesVerificationAllowlist", "protectKernelDefaults", "qosReserved", "registryBurst", "registryPullQPS", "systemReservedCgroup",
 	// nodestatus
 	"healthzBindAddress", "healthzPort",
 	"evictionHard", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "kubeReserved", "maxPods", "mergeDefaultEvictionSettings",

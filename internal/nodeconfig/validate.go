@@ -134,6 +134,9 @@ func validateNumbers(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	if cfg.RegistryBurst < 0 {
 		errs.add("registryBurst", fmt.Sprintf("is %d, must be more than 0", cfg.RegistryBurst))
 	}
+	if score := *cfg.OOMScoreAdj; score < -1000 || score > 1000 {
+		errs.add("oomScoreAdj", fmt.Sprintf("is %d, must be from -1000 to 1000", score))
+	}
 	if cfg.MaxOpenFiles < 0 {
 		errs.add("maxOpenFiles", fmt.Sprintf("is %d, must be more than 0", cfg.MaxOpenFiles))
 	}

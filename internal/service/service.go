@@ -35,6 +35,7 @@ func Main(name nodeconfig.Service, run Run) {
 	notifier := systemd.Take() // before any process is started that would inherit it
 	code := Start(ctx, name, os.Args[1:], os.Stdout, os.Stderr, func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error {
 		tel.RouteLibraryLogs()
+		adjustOOMScore(oomScoreFile, *cfg.Kubelet.OOMScoreAdj, tel.Logger)
 		cfg.Systemd = notifier
 		defer context.AfterFunc(ctx, func() { notifier.Stopping(tel.Logger) })()
 		return run(ctx, cfg, tel)

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -53,4 +55,12 @@ func wrapLimit(most uint64, err error) error {
 		return nil
 	}
 	return fmt.Errorf("maxOpenFiles: limit the open files to %d: %w: set what fs.nr_open of the kernel permits", most, err)
+}
+
+// profileContention has the profile of what waits for others made, which costs processor time, where the configuration wants it and the
+// profiles can be read.
+func profileContention(kubelet *kubeletconfigv1beta1.KubeletConfiguration) {
+	if kubelet.EnableContentionProfiling && *kubelet.EnableDebuggingHandlers && *kubelet.EnableProfilingHandler {
+		runtime.SetBlockProfileRate(1)
+	}
 }

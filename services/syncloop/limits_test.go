@@ -6,11 +6,15 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"runtime"
+	"runtime/pprof"
 	"strings"
 	"testing"
 	"testing/fstest"
 
 	"golang.org/x/sys/unix"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/ptr"
 )
 
 // TestOpenFilesAreLimited in a process of its own, for a hard limit cannot be raised again.
@@ -53,4 +57,34 @@ func TestOtherSettingsOfTheKernelAreSaid(t *testing.T) {
 	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "kernel.panic is 0, and should be 10") {
 		t.Errorf("said %s", got)
 	}
+}
+
+func TestContentionIsProfiledOnRequest(t *testing.T) {
+	defer runtime.SetBlockProfileRate(0)
+	kubelet := &kubeletconfigv1beta1.KubeletConfiguration{EnableDebuggingHandlers: ptr.To(true), EnableProfilingHandler: ptr.To(false), EnableContentionProfiling: true}
+	wait := func() (profiled bool) {
+		done := make(chan struct{})
+		go func() {
+			runtime.Gosched()
+			close(done)
+		}()
+		<-done
+		var text bytes.Buffer
+		if err := pprof.Lookup("block").WriteTo(&text, 1); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(text.String(), "TestContentionIsProfiledOnRequest")
+	}
+	profileContention(kubelet)
+	if wait() {
+		t.Error("it is profiled although nobody can read the profile")
+	}
+	*kubelet.EnableProfilingHandler = true
+	profileContention(kubelet)
+	for range 100 { // one wait may be none
+		if wait() {
+			return
+		}
+	}
+	t.Error("it is not profiled")
 }

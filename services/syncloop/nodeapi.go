@@ -87,6 +87,7 @@ func nodeAPIOf(process context.Context, e *engine, askNode func(context.Context)
 			" and set authorization.mode Webhook, or authentication.anonymous.enabled false", "address", at)
 	}
 	k := &e.cfg.Kubelet
+	profileContention(k)
 	a := &nodeAPI{logger: e.logger, started: time.Now()}
 	a.roots = a.clientCAs(k)
 	minVersion, err := nodeconfig.TLSVersion(k.TLSMinVersion)
@@ -105,6 +106,9 @@ func nodeAPIOf(process context.Context, e *engine, askNode func(context.Context)
 		return nil, a.closed(err)
 	}
 	a.tls = servingcert.Config(minVersion, suites, current, a.roots)
+	if a.tls.CurvePreferences, err = nodeconfig.Curves(k.TLSCurvePreferences); err != nil {
+		return nil, a.closed(err)
+	}
 	if a.listener, err = httpapi.Listen(process, "port", e.cfg.APIAddress, k.Port); err != nil {
 		return nil, a.closed(err)
 	}

@@ -46,6 +46,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/imagecredentials"
 	"github.com/quartet-node/quartet/services/syncloop/internal/imagegc"
 	imagepull "github.com/quartet-node/quartet/services/syncloop/internal/images"
+	"github.com/quartet-node/quartet/services/syncloop/internal/iptableschains"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/peers"
@@ -331,6 +332,11 @@ func (e *engine) serve(ctx context.Context) error {
 	group.Go(func() error { return ended(ctx, e.manager.Images().Recover(ctx, e.runtime.Images)) })
 	e.logs.run(ctx, group.Go)
 	group.Go(func() error { return ended(ctx, e.dead.Run(ctx)) })
+	if *e.cfg.Kubelet.MakeIPTablesUtilChains {
+		group.Go(func() error {
+			return ended(ctx, iptableschains.New(iptableschains.Exec, clock.RealClock{}, e.logger).Run(ctx))
+		})
+	}
 	group.Go(func() error {
 		defer e.store.Close()
 		defer e.events.Close()

@@ -74,7 +74,7 @@ func newMachine(t *testing.T) *machine {
 	})
 	file := filepath.Join(dir, "kubelet.yaml")
 	text := fmt.Sprintf("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: %s\n"+
-		"cgroupsPerQOS: false\nfailSwapOn: false\nreadOnlyPort: %d\npodLogsDir: %s\nsyncFrequency: 1s\n", m.cri.Endpoint(), freePort(t), filepath.Join(dir, "logs"))
+		"cgroupsPerQOS: false\nfailSwapOn: false\nmakeIPTablesUtilChains: false\nreadOnlyPort: %d\npodLogsDir: %s\nsyncFrequency: 1s\n", m.cri.Endpoint(), freePort(t), filepath.Join(dir, "logs"))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

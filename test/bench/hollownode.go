@@ -35,6 +35,7 @@ readOnlyPort: 0
 healthzPort: 0
 imageGCHighThresholdPercent: 100
 failSwapOn: false
+makeIPTablesUtilChains: false
 `
 
 // hollowNode is a whole node, its four processes, on a runtime that has no containers but remembers them.

@@ -27,8 +27,10 @@ const Image = "quartet.local/hello:1"
 
 // NoEviction are the fields of a KubeletConfiguration by which a node refuses and evicts no pod, and removes no image, because the
 // memory or the disk of the machine is short: how much of them others take is not the business of a test. Where it is, the test
-// has a file system of its own. Nor is it whether the machine has swap.
+// has a file system of its own. Nor is it whether the machine has swap. What
+// stays on the machine, chains of iptables, is not made.
 const NoEviction = `failSwapOn: false
+makeIPTablesUtilChains: false
 evictionHard:
   memory.available: 0%
   nodefs.available: 0%

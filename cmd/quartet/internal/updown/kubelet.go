@@ -26,9 +26,9 @@ const (
 
 // defaults are what the file of --config may say otherwise. No address is among them: without one the read-only API is served on this
 // machine only, and the authenticated one of a node of a cluster wherever the API server may call it. A machine with swap is fine: its
-// containers do not swap.
+// containers do not swap. Nobody of such a node needs chains of iptables, which would stay on the machine.
 func defaults() map[string]any {
-	return map[string]any{"fileCheckFrequency": "20s", "failSwapOn": false}
+	return map[string]any{"fileCheckFrequency": "20s", "failSwapOn": false, "makeIPTablesUtilChains": false}
 }
 
 // ownFields is what the flags say of a configuration.

@@ -8,6 +8,7 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
@@ -104,6 +105,9 @@ func (n *node) routes() []route {
 // optional are the routes that the configuration can turn off one by one.
 func (n *node) optional() []route {
 	files, profiles := n.nodeLogs, n.profiles
+	if ptr.Deref(n.Kubelet.EnableSystemLogQuery, false) {
+		files = n.queriedLogs
+	}
 	if !*n.Kubelet.EnableSystemLogHandler {
 		files = off("enableSystemLogHandler")
 	}

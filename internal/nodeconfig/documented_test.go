@@ -1,0 +1,61 @@
+package nodeconfig
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestEveryFieldIsInTheDocuments: docs/operating.md has each field of a KubeletConfiguration in one of two tables, what it is used by or why
+// it is not acted on, and support.go agrees.
+func TestEveryFieldIsInTheDocuments(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Configuration\n")
+	section, _, _ = strings.Cut(section, "\n### ")
+	used, ignored, found := strings.Cut(section, "| field | why it is not acted on |")
+	if !found {
+		t.Fatal("there is no table of the fields that are not acted on")
+	}
+	usedFields, ignoredFields := fieldsOfTable(used), fieldsOfTable(ignored)
+	for _, name := range fieldNames() {
+		isSupported, isUsed, isIgnored := slices.Contains(supported, name), slices.Contains(usedFields, name), slices.Contains(ignoredFields, name)
+		if name == "apiVersion" || name == "kind" {
+			continue
+		}
+		if isUsed != isSupported || isIgnored == isSupported {
+			t.Errorf("%s: some service acts on it: %t; in the table of what fields are used by: %t; in that of fields that are not acted on: %t", name, isSupported, isUsed, isIgnored)
+		}
+	}
+	for _, name := range append(usedFields, ignoredFields...) {
+		if !slices.Contains(fieldNames(), name) {
+			t.Errorf("%s is in a table and no field", name)
+		}
+	}
+	for _, name := range supported {
+		if name != "apiVersion" && name != "kind" && !slices.Contains(fieldNames(), name) {
+			t.Errorf("%s is in support.go and no field", name)
+		}
+	}
+}
+
+var code = regexp.MustCompile("`([a-zA-Z0-9]+)`")
+
+// fieldsOfTable are the names in the first column.
+func fieldsOfTable(text string) []string {
+	var names []string
+	for line := range strings.Lines(text) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		for _, match := range code.FindAllStringSubmatch(cells[1], -1) {
+			names = append(names, match[1])
+		}
+	}
+	return names
+}

@@ -1,0 +1,45 @@
+package service
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+)
+
+// TestTheOOMScoreIsSet in a process of its own, of which it is raised: everybody may do that.
+func TestTheOOMScoreIsSet(t *testing.T) {
+	const variable = "QUARTET_TEST_OOM_SCORE"
+	if os.Getenv(variable) != "" {
+		adjustOOMScore(oomScoreFile, 777, slog.New(slog.NewTextHandler(os.Stdout, nil)))
+		got, err := os.ReadFile(oomScoreFile)
+		if err != nil || strings.TrimSpace(string(got)) != "777" {
+			t.Errorf("got %s, %v", got, err)
+		}
+		return
+	}
+	self := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTheOOMScoreIsSet$", "-test.v")
+	self.Env = append(os.Environ(), variable+"=yes")
+	if out, err := self.CombinedOutput(); err != nil || strings.Contains(string(out), "level=") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestAnOOMScoreThatCannotBeSetIsSaidIfItWasAskedFor(t *testing.T) {
+	var out bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&out, nil))
+	nowhere := filepath.Join(t.TempDir(), "none", "file")
+	adjustOOMScore(nowhere, nodeconfig.DefaultOOMScoreAdj, logger)
+	if out.Len() > 0 {
+		t.Errorf("the default: said %s", out.String())
+	}
+	adjustOOMScore(nowhere, -500, logger)
+	if !strings.Contains(out.String(), "oomScoreAdj: ") || !strings.Contains(out.String(), "level=WARN") {
+		t.Errorf("said %s", out.String())
+	}
+}
