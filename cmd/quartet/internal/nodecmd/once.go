@@ -14,7 +14,7 @@ import (
 )
 
 // runOnce runs the four services until the pods run that are desired at the start, or cannot be run, and prints what has
-// become of each. It fails when one does not run, and as Run does.
+// become of each. It fails when one does not run, when a source has not answered, and as Run does.
 func runOnce(ctx context.Context, opts Options, out, logs io.Writer) (err error) {
 	l, err := layout.New(opts.StateDir)
 	if err != nil {
@@ -34,11 +34,12 @@ func runOnce(ctx context.Context, opts Options, out, logs io.Writer) (err error)
 	cfg.ConfigMux, cfg.SyncLoop = configmux, syncloop
 
 	var results []runonce.Result
+	var silent *runonce.UnansweredError
 	done := errors.New("done")
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return Run(groupCtx, opts, logs) })
 	group.Go(func() (err error) {
-		if results, err = runonce.Run(groupCtx, cfg); err != nil {
+		if results, err = runonce.Run(groupCtx, cfg); err != nil && !errors.As(err, &silent) {
 			return err
 		}
 		return done // which ends the services
@@ -46,5 +47,9 @@ func runOnce(ctx context.Context, opts Options, out, logs io.Writer) (err error)
 	if err := group.Wait(); !errors.Is(err, done) {
 		return err
 	}
-	return errors.Join(runonce.Print(out, results), runonce.Failed(results))
+	err = errors.Join(runonce.Print(out, results), runonce.Failed(results))
+	if silent != nil {
+		err = errors.Join(err, silent)
+	}
+	return err
 }

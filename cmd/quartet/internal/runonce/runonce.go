@@ -50,13 +50,25 @@ type Result struct {
 	State string
 }
 
+// UnansweredError names the sources that had not answered when the pods were taken. What pods they have is not known.
+type UnansweredError struct {
+	Sources []string
+}
+
+// Error implements error.
+func (e *UnansweredError) Error() string {
+	return fmt.Sprintf("sources that did not answer: %s: which pods they have is not known, and none of them was waited for; see that they can be reached, "+
+		"and 'quartet get sources' while the node runs", strings.Join(e.Sources, ", "))
+}
+
 // Run takes the pods that are desired once each source was read, or after the second that configmux gives them, and returns
 // what each has come to, in the order of namespace and name: all that run, have ended, or do not run after the last try. It
-// fails when ctx ends, or when configmux gives something that cannot be read.
+// fails when ctx ends, or when configmux gives something that cannot be read. When a source has not answered, it returns the
+// results of the others with an *UnansweredError.
 func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	pods, err := desired(ctx, cfg.ConfigMux)
+	pods, silent, err := desired(ctx, cfg.ConfigMux)
 	if err != nil {
 		return nil, err
 	}
@@ -72,34 +84,42 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	err = ctx.Err()
 	cancel()
 	following.Wait()
+	if err == nil && len(silent) > 0 {
+		err = &UnansweredError{Sources: silent}
+	}
 	return results, err
 }
 
-// desired takes one update of configmux.
-func desired(ctx context.Context, conn grpc.ClientConnInterface) ([]*v1.Pod, error) {
+// desired takes one update of configmux: the pods, and the sources that have not answered.
+func desired(ctx context.Context, conn grpc.ClientConnInterface) (pods []*v1.Pod, silent []string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watch, err := configv1.NewConfigServiceClient(conn).WatchPodUpdates(ctx,
 		&configv1.WatchPodUpdatesRequest{Mode: configv1.Mode_MODE_SNAPSHOT}, grpc.WaitForReady(true))
 	if err != nil {
-		return nil, fmt.Errorf("asking configmux for the pods: %w", err)
+		return nil, nil, fmt.Errorf("asking configmux for the pods: %w", err)
 	}
 	for {
 		m, err := watch.Recv()
 		if err != nil {
-			return nil, fmt.Errorf("asking configmux for the pods: %w", err)
+			return nil, nil, fmt.Errorf("asking configmux for the pods: %w", err)
 		}
 		if m.GetFrame().GetKind() != streamv1.Kind_KIND_SNAPSHOT {
 			continue
 		}
-		pods := make([]*v1.Pod, len(m.GetSet().GetPods()))
+		pods = make([]*v1.Pod, len(m.GetSet().GetPods()))
 		for i, update := range m.GetSet().GetPods() {
 			pods[i] = &v1.Pod{}
 			if err := pods[i].Unmarshal(update.GetPod()); err != nil {
-				return nil, fmt.Errorf("reading a pod that configmux sent: %w: run the same version of both", err)
+				return nil, nil, fmt.Errorf("reading a pod that configmux sent: %w: run the same version of both", err)
 			}
 		}
-		return pods, nil
+		for _, source := range m.GetSet().GetSources() {
+			if !source.GetReady() {
+				silent = append(silent, source.GetName())
+			}
+		}
+		return pods, silent, nil
 	}
 }
 

@@ -3,9 +3,11 @@ package runonce_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -190,6 +192,21 @@ func TestItEndsWhenEachPodRunsOrHasEnded(t *testing.T) {
 	}
 	if err := runonce.Failed(results); err == nil || !strings.Contains(err.Error(), "1 of 3 pods do not run: default/failed") {
 		t.Errorf("error %v, want it to name the pod", err)
+	}
+}
+
+// A source that never answered may have any pods: that the pods of the others run is no success.
+func TestASourceThatDoesNotAnswerIsAFailure(t *testing.T) {
+	n, _ := newNode(t, "runs")
+	n.set.Sources = []*configv1.SourceState{{Name: "api"}, {Name: "file", Ready: true}, {Name: "http"}}
+	n.tell(with("runs", v1.PodRunning, running))
+	results, err := runonce.Run(t.Context(), n.cfg)
+	var silent *runonce.UnansweredError
+	if !errors.As(err, &silent) || !slices.Equal(silent.Sources, []string{"api", "http"}) {
+		t.Errorf("error %v, want the sources that did not answer", err)
+	}
+	if got, want := said(results), "default/runs Running <nil>"; got != want {
+		t.Errorf("results\n%s\nwant\n%s", got, want)
 	}
 }
 
