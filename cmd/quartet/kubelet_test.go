@@ -56,12 +56,12 @@ func TestAProgramCalledKubeletTakesTheKubeletsCommandLine(t *testing.T) {
 	cmd := asKubelet(t, dir,
 		"--bootstrap-kubeconfig="+filepath.Join(dir, "not-there.conf"), "--kubeconfig="+way, "--config="+config, "--config-dir", filepath.Join(dir, "conf.d"),
 		"--root-dir="+root, "--cert-dir="+filepath.Join(root, "pki"), "--container-runtime-endpoint=unix:///run/nobody/containerd.sock",
-		"--pod-infra-container-image=registry.k8s.io/pause:3.10", "--hostname_override=N1", "--node-labels=a=b,c", "-v=2", "--lock-file=/x",
+		"--pod-infra-container-image=registry.k8s.io/pause:3.10", "--hostname_override=N1", "--node-labels=a=b,c", "-v=2", "--lock-file=/x", "--cloud-provider=external",
 		"--eviction-hard=memory.available<1Gi", "--register-with-taints=k=v:NoSchedule", "--anonymous-auth=false")
 	run(t, dir, cmd)
 	log := logOf(t, dir)
 	for _, want := range []string{
-		"--state-dir=" + filepath.Join(root, "quartet"), "--root-dir=" + root, "--hostname-override=N1", "--node-labels=a=b,c=", "--v=2",
+		"--state-dir=" + filepath.Join(root, "quartet"), "--root-dir=" + root, "--hostname-override=N1", "--node-labels=a=b,c=", "--cloud-provider=external",
 		"--cert-dir=" + filepath.Join(root, "pki"), "--kubeconfig=" + way, "no effect in Quartet\" flags=--lock-file",
 	} {
 		if !strings.Contains(log, want) {
@@ -74,7 +74,7 @@ func TestAProgramCalledKubeletTakesTheKubeletsCommandLine(t *testing.T) {
 	}
 	for _, want := range []string{
 		"maxPods: 70\n", "syncFrequency: 9s\n", "clusterDNS:\n- 10.0.0.1\n", "containerRuntimeEndpoint: unix:///run/nobody/containerd.sock\n",
-		"evictionHard:\n  memory.available: 1Gi\n", "registerWithTaints:\n- effect: NoSchedule\n  key: k\n  value: v\n", "address: 0.0.0.0\n",
+		"evictionHard:\n  memory.available: 1Gi\n", "registerWithTaints:\n- effect: NoSchedule\n  key: k\n  value: v\n", "address: 0.0.0.0\n", "  verbosity: 2\n",
 	} {
 		if !strings.Contains(string(effective), want) {
 			t.Errorf("the configuration lacks %q:\n%s", want, effective)
@@ -103,7 +103,8 @@ func TestKubeletEndsWhenItsConfigurationIsWrong(t *testing.T) {
 		"no bootstrap": {
 			[]string{"--kubeconfig=" + filepath.Join(dir, "none.conf"), "--bootstrap-kubeconfig=" + filepath.Join(dir, "boot.conf")}, "boot.conf: no such file",
 		},
-		"wrong labels": {[]string{"--node-labels=node-role.kubernetes.io/x="}, "labels of kubernetes.io and k8s.io are reserved"},
+		"unknown cloud": {[]string{"--cloud-provider=aws"}, `--cloud-provider: "aws" is not known: must be external`},
+		"wrong labels":  {[]string{"--node-labels=node-role.kubernetes.io/x="}, "labels of kubernetes.io and k8s.io are reserved"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := expectFailure(t, dir, append([]string{"kubelet", "--root-dir", filepath.Join(dir, "root")}, test.args...)...)

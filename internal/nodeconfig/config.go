@@ -50,6 +50,8 @@ type Config struct {
 	// CertDir is nodestatus's and syncloop's: the absolute path of the directory for that certificate, and for the one that the HTTP
 	// API is served with.
 	CertDir string
+	// ExternalCloud is nodestatus's: the Node is initialised, and given its addresses, by a cloud provider outside of the node.
+	ExternalCloud bool
 	// APIAddress is syncloop's: the IP address that the authenticated API is served on.
 	APIAddress string
 	// AllowUnauthenticatedAPI is syncloop's: the authenticated API may let everybody who reaches it do everything.

@@ -8,12 +8,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
+// externalCloud is the only cloud provider that there is.
+const externalCloud = "external"
+
 // certDirName is the default of --cert-dir, in the state directory.
 const certDirName = "pki"
 
 // joinFlags are for a node that joins its cluster by itself: nodestatus does that, the others wait for it.
 type joinFlags struct {
 	bootstrapKubeconfig, certDir string
+	cloudProvider                string
 	awaitKubeconfig              bool
 }
 
@@ -27,6 +31,7 @@ func (f *joinFlags) add(service Service, set *pflag.FlagSet) {
 	case NodeStatus:
 		set.StringVar(&f.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`FILE` that says how to reach an API server until the node has a certificate of its own; --kubeconfig is written then")
 		set.StringVar(&f.certDir, "cert-dir", "", "`DIR` for the certificate that the node has from joining (default: \"pki\" in the state directory)")
+		set.StringVar(&f.cloudProvider, "cloud-provider", "", "external when a `PROVIDER` outside of the node initialises the Node and gives it its addresses; empty for none")
 	case PLEG:
 	}
 }
@@ -34,6 +39,13 @@ func (f *joinFlags) add(service Service, set *pflag.FlagSet) {
 // join says what the flags of joinFlags say. It runs before the kubeconfig is looked for.
 func (f *flags) joining(service Service, cfg *Config, fail failure) {
 	cfg.AwaitKubeconfig = f.join.awaitKubeconfig
+	switch f.join.cloudProvider {
+	case "":
+	case externalCloud:
+		cfg.ExternalCloud = true
+	default:
+		fail("cloud-provider", "%q is not known: must be %s, or empty for none", f.join.cloudProvider, externalCloud)
+	}
 	if service == NodeStatus || service == SyncLoop {
 		cfg.CertDir = filepath.Join(cfg.StateDir, certDirName)
 		if f.join.certDir != "" {

@@ -126,6 +126,14 @@ func TestSettingsAreStrongerThanFiles(t *testing.T) {
 	}
 }
 
+// TestRunOnceIsRefused, as the kubelet does since its mode was removed.
+func TestRunOnceIsRefused(t *testing.T) {
+	_, errs := nodeconfig.Merge(nodeconfig.Sources{WorkDir: "/", Settings: []nodeconfig.Setting{{Origin: "--runonce", Field: "runOnce", Value: true}}})
+	if len(errs) != 1 || !strings.Contains(errs[0].Error(), "--runonce: runOnce: is refused") {
+		t.Errorf("got %q", errs)
+	}
+}
+
 func TestDefaultsGiveWayToTheFile(t *testing.T) {
 	defaults := []nodeconfig.Setting{{Origin: "a default", Field: "address", Value: "0.0.0.0"}}
 	if got := merge(t, nodeconfig.Sources{Defaults: defaults}).Kubelet.Address; got != "0.0.0.0" {

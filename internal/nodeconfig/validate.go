@@ -37,6 +37,9 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateQOSReserved(cfg, errs)
 	validateServer(cfg, errs)
 	validateShutdown(cfg, errs)
+	if cfg.RunOnce {
+		errs.add("runOnce", "is refused, as by the kubelet: leave it out; 'quartet node --run-once' starts the pods that are desired and ends")
+	}
 	validateSwap(cfg, errs)
 	validateTracing(cfg, errs)
 	validateGates(cfg, errs)

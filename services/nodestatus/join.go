@@ -55,7 +55,8 @@ func join(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, to 
 	node.reporter = report.New(report.Config{
 		Client: to.heartbeat.Core, Name: cfg.NodeName, Timeout: heartbeatTimeout(cfg), Broken: broken, Ready: started.Ready,
 		Period: cfg.Kubelet.NodeStatusUpdateFrequency.Duration, Frequency: cfg.Kubelet.NodeStatusReportFrequency.Duration,
-		Health: health, Clock: real, Logger: node.logger, Metrics: report.NewMetrics(registry), Tracer: node.tracer,
+		ExternalCloud: cfg.ExternalCloud,
+		Health:        health, Clock: real, Logger: node.logger, Metrics: report.NewMetrics(registry), Tracer: node.tracer,
 	})
 	node.lease = lease.New(lease.Config{
 		Client: to.heartbeat.Coordination, Name: cfg.NodeName, Duration: leaseDuration(cfg), Broken: broken,

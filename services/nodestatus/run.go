@@ -105,7 +105,7 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry), Tracer: tracer,
 	})
 	node.server = server.New(server.Config{
-		NodeName: settings.Name, Standalone: to.cluster == nil, Health: health, Overdue: heart.Overdue,
+		NodeName: settings.Name, Standalone: to.cluster == nil, ExternalCloud: cfg.ExternalCloud, Health: health, Overdue: heart.Overdue,
 		Served: stream.NewServedMetrics(registry, stream.NameNode), Events: node.events.Stream(),
 	})
 	group, ctx := errgroup.WithContext(ctx)

@@ -2,8 +2,8 @@ package kubeletcmd
 
 // fieldFlag is a flag of the kubelet that sets a field of the configuration file.
 type fieldFlag struct {
-	name, field string
-	value       func() *fieldValue
+	name, shorthand, field string
+	value                  func() *fieldValue
 	// adds is for a mapping whose entries are put beside those of the file.
 	adds bool
 }

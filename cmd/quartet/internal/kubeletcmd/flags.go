@@ -25,12 +25,12 @@ type options struct {
 	kubeconfig, bootstrapKubeconfig string
 	hostnameOverride, nodeIP        string
 	nodeLabels                      labels
+	cloudProvider                   string
 	rootDir, certDir, stateDir      string
 	allowedUIDs                     string
 	credentialProviders             nodeconfig.CredentialProviderFlags
 	hostPrivileges                  nodeconfig.PrivilegeFlags
 	allowUnauthenticatedAPI         bool
-	verbosity                       int
 	version                         versionFlag
 	help                            bool
 	// fields are the flags that set fields, by their names.
@@ -67,6 +67,7 @@ func newOptions() *options {
 		flags.StringVar(&o.hostnameOverride, "hostname-override", "", "`name` of the node; the name of this machine when empty")
 		flags.StringVar(&o.nodeIP, "node-ip", "", "`address` that the node reports, or one of IPv4 and one of IPv6, separated by a comma; chosen when empty")
 		flags.Var(o.nodeLabels, "node-labels", "`labels` for the node, KEY=VALUE, separated by commas")
+		flags.StringVar(&o.cloudProvider, "cloud-provider", "", "external when a `provider` outside of the node initialises the Node and gives it its addresses")
 		o.addFields(flags, nodeFields())
 	})
 	o.group("Directories and container runtime", func(flags *pflag.FlagSet) {
@@ -76,7 +77,7 @@ func newOptions() *options {
 		flags.String("pod-infra-container-image", "", "accepted, because existing command lines have it; the container runtime's configuration names the `image` of sandboxes")
 	})
 	o.group("Logs and help", func(flags *pflag.FlagSet) {
-		flags.IntVarP(&o.verbosity, "v", "v", 0, "how much to log: 0 is what an operator needs, 4 and more is for debugging")
+		o.addFields(flags, []fieldFlag{{name: "v", shorthand: "v", field: "logging.verbosity", value: uint32Number}})
 		flags.Var(&o.version, "version", "print the version of Kubernetes and end; raw prints the version of Quartet too")
 		flags.Lookup("version").NoOptDefVal = "true"
 		flags.BoolVarP(&o.help, "help", "h", false, "print this")
@@ -117,7 +118,7 @@ func (o *options) addFields(flags *pflag.FlagSet, fields []fieldFlag) {
 	for _, flag := range fields {
 		value := flag.value()
 		o.fields[flag.name] = givenField{fieldFlag: flag, given: value}
-		added := flags.VarPF(value, flag.name, "", flag.field)
+		added := flags.VarPF(value, flag.name, flag.shorthand, flag.field)
 		if value.kind == "bool" {
 			added.NoOptDefVal = "true"
 		}

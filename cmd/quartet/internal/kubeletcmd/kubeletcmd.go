@@ -124,6 +124,7 @@ func (o *options) node(merged nodeconfig.Merged) (nodecmd.Options, error) {
 		Kubeconfig:              o.kubeconfig,
 		BootstrapKubeconfig:     o.bootstrapKubeconfig,
 		CertDir:                 certDir,
+		CloudProvider:           o.cloudProvider,
 		AllowedUIDs:             o.allowedUIDs,
 		HostnameOverride:        strings.TrimSpace(o.hostnameOverride),
 		RootDir:                 rootDir,
@@ -133,7 +134,6 @@ func (o *options) node(merged nodeconfig.Merged) (nodecmd.Options, error) {
 		CredentialProviders:     o.credentialProviders,
 		AllowUnauthenticatedAPI: o.allowUnauthenticatedAPI,
 		StateDir:                stateDir,
-		Verbosity:               o.verbosity,
 	}, nil
 }
 

@@ -54,6 +54,10 @@ var (
 		value, err := strconv.ParseInt(text, 0, 32)
 		return value, shown(err)
 	})
+	uint32Number = single("uint32", func(text string) (any, error) {
+		value, err := strconv.ParseUint(text, 0, 32)
+		return value, shown(err)
+	})
 	int64Number = single("int64", func(text string) (any, error) {
 		value, err := strconv.ParseInt(text, 0, 64)
 		return value, shown(err)

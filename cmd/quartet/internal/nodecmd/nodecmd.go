@@ -45,6 +45,8 @@ const (
 type Options struct {
 	// ConfigFile is a KubeletConfiguration; empty for the defaults.
 	ConfigFile string
+	// CloudProvider is passed to nodestatus. It is no flag.
+	CloudProvider string
 	// Config is written to ConfigFile, which is in the state directory then, as soon as no other command runs the node; nil for a
 	// file that is there already. It is no flag.
 	Config []byte
@@ -266,6 +268,9 @@ func (o Options) args(l layout.Layout, service layout.Service) []string {
 	}
 	if o.CertDir != "" && (service == layout.NodeStatus || service == layout.SyncLoop) {
 		args = append(args, "--cert-dir="+o.CertDir)
+	}
+	if o.CloudProvider != "" && service == layout.NodeStatus {
+		args = append(args, "--cloud-provider="+o.CloudProvider)
 	}
 	if o.BootstrapKubeconfig != "" {
 		switch service {

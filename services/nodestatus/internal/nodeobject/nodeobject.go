@@ -31,6 +31,8 @@ type Settings struct {
 	Name string
 	// IPs are the addresses to report, two at most; none to report the one of the default route.
 	IPs []net.IP
+	// ExternalCloud says that a cloud provider outside of the node initialises the Node and gives it its addresses.
+	ExternalCloud bool
 	// Labels are set besides those that every node has.
 	Labels map[string]string
 	// Taints are put into the spec.
@@ -57,8 +59,8 @@ type Settings struct {
 func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, error) {
 	k := cfg.Kubelet
 	s := Settings{
-		Name: cfg.NodeName, IPs: ipsOf(cfg.NodeIP), Labels: cfg.NodeLabels,
-		Taints: k.RegisterWithTaints, ProviderID: k.ProviderID, PodCIDR: k.PodCIDR,
+		Name: cfg.NodeName, IPs: ipsOf(cfg.NodeIP), ExternalCloud: cfg.ExternalCloud, Labels: cfg.NodeLabels,
+		Taints: taintsOf(cfg), ProviderID: k.ProviderID, PodCIDR: k.PodCIDR,
 		MaxPods: int64(k.MaxPods), PodsPerCore: int64(k.PodsPerCore), MaxImages: *k.NodeStatusMaxImages, Reserved: v1.ResourceList{},
 		PressureTransition: k.EvictionPressureTransitionPeriod.Duration, KubernetesVersion: kubernetesVersion,
 	}
@@ -131,6 +133,7 @@ func Build(in Input) State {
 	if in.Previous.Node != nil {
 		node.CreationTimestamp = in.Previous.Node.CreationTimestamp
 	}
+	node.Annotations = providedIPs(in.Settings)
 	node.Status.Conditions = conditions(in, state.Eviction)
 	state.Node = node
 	return state
@@ -162,6 +165,9 @@ func labels(in Input) map[string]string {
 func addresses(in Input) []v1.NodeAddress {
 	var all []v1.NodeAddress
 	ips := in.Settings.IPs
+	if in.Settings.ExternalCloud && len(ips) == 0 {
+		return []v1.NodeAddress{{Type: v1.NodeHostName, Address: in.Settings.Name}}
+	}
 	if len(ips) == 0 && in.Readings.IP != nil {
 		ips = []net.IP{in.Readings.IP}
 	}

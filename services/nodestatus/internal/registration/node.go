@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
 // ownLabels are those that say what the machine is or, where --node-labels has them, where it stands: a kubelet's own. They are
@@ -23,37 +24,54 @@ var ownLabels = []string{
 func toRegister(computed *v1.Node) *v1.Node {
 	computed = computed.DeepCopy()
 	return &v1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: computed.Name, Labels: computed.Labels},
+		ObjectMeta: metav1.ObjectMeta{Name: computed.Name, Labels: computed.Labels, Annotations: computed.Annotations},
 		Spec:       v1.NodeSpec{ProviderID: computed.Spec.ProviderID, Taints: computed.Spec.Taints},
 		Status:     computed.Status,
 	}
 }
 
-// mendLabels puts the own labels of a Node right that was there already, and returns the Node as it is then. When that
-// fails the Node is there nevertheless: it is logged, and tried again with the next look.
-func (r *Registrar) mendLabels(ctx context.Context, node *v1.Node) *v1.Node {
-	wrong := make(map[string]string)
-	computed := r.latest().Labels
-	for _, label := range ownLabels {
-		should, ours := computed[label]
-		if is, there := node.Labels[label]; ours && (!there || is != should) {
-			wrong[label] = should
-		}
+// mend puts the own labels and the own annotation of a Node right that was there already, and returns the Node as it is then. When
+// that fails the Node is there nevertheless: it is logged, and tried again with the next look.
+func (r *Registrar) mend(ctx context.Context, node *v1.Node) *v1.Node {
+	wrong := make(map[string]any)
+	computed := r.latest()
+	if labels := wrongLabels(node.Labels, computed.Labels); len(labels) > 0 {
+		wrong["labels"] = labels
+	}
+	should, ours := computed.Annotations[nodeobject.AnnotationProvidedIPs]
+	switch is, there := node.Annotations[nodeobject.AnnotationProvidedIPs]; {
+	case ours && is != should:
+		wrong["annotations"] = map[string]any{nodeobject.AnnotationProvidedIPs: should}
+	case !ours && there:
+		wrong["annotations"] = map[string]any{nodeobject.AnnotationProvidedIPs: nil}
 	}
 	if len(wrong) == 0 {
 		return node
 	}
-	mended, err := r.patchLabels(ctx, wrong)
+	mended, err := r.patch(ctx, wrong)
 	if err != nil {
-		r.cfg.Logger.Warn("labels of the Node in the API server are wrong and cannot be mended", "labels", wrong, telemetry.KeyError, err)
+		r.cfg.Logger.Warn("labels or annotations of the Node in the API server are wrong and cannot be mended", "metadata", wrong, telemetry.KeyError, err)
 		return node
 	}
-	r.cfg.Logger.Info("mended labels of the Node in the API server", "labels", wrong)
+	r.cfg.Logger.Info("mended labels or annotations of the Node in the API server", "metadata", wrong)
 	return mended
 }
 
-func (r *Registrar) patchLabels(ctx context.Context, labels map[string]string) (*v1.Node, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+// wrongLabels returns the own labels that are not as they should be, as they should be.
+func wrongLabels(there, computed map[string]string) map[string]string {
+	wrong := make(map[string]string)
+	for _, label := range ownLabels {
+		should, ours := computed[label]
+		if is, ok := there[label]; ours && (!ok || is != should) {
+			wrong[label] = should
+		}
+	}
+	return wrong
+}
+
+// patch changes the metadata of the Node.
+func (r *Registrar) patch(ctx context.Context, metadata map[string]any) (*v1.Node, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -169,7 +170,7 @@ func (r *Registrar) ensure(ctx context.Context) (node *v1.Node, err error) {
 	if err != nil {
 		return nil, r.explain(err)
 	}
-	return r.mendLabels(ctx, node), nil
+	return r.mend(ctx, node), nil
 }
 
 // follow watches the Node. It returns when the Node is deleted or the watch has ended, as each does after some minutes,
@@ -217,7 +218,7 @@ func (r *Registrar) tell(node *v1.Node) {
 		// Who wrote which field when changes with every status, and is of interest to nobody here.
 		node = &v1.Node{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: *node.ObjectMeta.DeepCopy(), Spec: *node.Spec.DeepCopy(),
-			Status: v1.NodeStatus{Capacity: node.Status.Capacity.DeepCopy()},
+			Status: v1.NodeStatus{Capacity: node.Status.Capacity.DeepCopy(), Addresses: slices.Clone(node.Status.Addresses)},
 		}
 		node.ManagedFields, node.ResourceVersion = nil, ""
 	}

@@ -178,6 +178,16 @@ func TestANodeThatIsThereIsTakenAsItIs(t *testing.T) {
 	}
 }
 
+// TestAnAnnotationThatNoFlagGivesAnyMoreIsRemoved; others stay.
+func TestAnAnnotationThatNoFlagGivesAnyMoreIsRemoved(t *testing.T) {
+	r := newRig(t, nil, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u", Annotations: map[string]string{
+		"alpha.kubernetes.io/provided-node-ip": "192.0.2.1", "another": "one",
+	}}})
+	if node := r.tells(t); len(node.Annotations) != 1 || node.Annotations["another"] != "one" {
+		t.Errorf("the annotations are %v", node.Annotations)
+	}
+}
+
 func TestLabelsThatCannotBeMendedKeepNothingFromWorking(t *testing.T) {
 	forbid := func(r *rig, _ *registration.Config) {
 		r.fail = func(verb string) error {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
@@ -137,9 +138,23 @@ func (a *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	return a.refuse(apierrors.NewBadRequest("not what a node asks for: " + request.Method + " " + request.URL.String()).Status())
 }
 
-// changed puts into a Node what a request has, which is how both a merge patch and a creation go.
+// changed puts into a Node what a request has, which is how both a merge patch of metadata and a creation go.
 func (a *apiServer) changed(request *http.Request, node *v1.Node, code int) (*http.Response, error) {
-	if err := json.NewDecoder(request.Body).Decode(node); err != nil {
+	patch, err := io.ReadAll(request.Body)
+	if err != nil {
+		return nil, err
+	}
+	before, err := json.Marshal(node)
+	if err != nil {
+		return nil, err
+	}
+	// Of labels and annotations it is the same as a merge patch.
+	after, err := strategicpatch.StrategicMergePatch(before, patch, v1.Node{})
+	if err != nil {
+		return nil, err
+	}
+	node = &v1.Node{}
+	if err := json.Unmarshal(after, node); err != nil {
 		return nil, err
 	}
 	return a.answer(code, a.put(node))

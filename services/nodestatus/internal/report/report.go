@@ -26,6 +26,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
 const (
@@ -49,6 +50,8 @@ type Config struct {
 	Frequency time.Duration
 	// Timeout bounds each request.
 	Timeout time.Duration
+	// ExternalCloud says that the addresses that the API server has are a cloud provider's, and stay.
+	ExternalCloud bool
 	// Ready is told whenever the API server was sent that the Node is ready, and has it so; nil for nobody.
 	Ready func()
 	// Broken is called when tries fail in a row: the connection may be one on which nothing arrives any more.
@@ -214,6 +217,9 @@ func (r *Reporter) try(ctx context.Context, afresh bool) (err error) {
 		}
 	}
 	want := wanted(there.Status, computed.Status, now)
+	if r.cfg.ExternalCloud {
+		nodeobject.TakeAddresses(&want, there.Status)
+	}
 	names := differing(there.Status, want, r.refused)
 	if len(names) == 0 && !old {
 		r.recovered()

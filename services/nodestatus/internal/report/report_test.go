@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
@@ -224,6 +225,32 @@ func TestAConditionIsSentAtOnce(t *testing.T) {
 	r.asks(http.MethodPatch)
 	if images := r.api.has().Status.Images; len(images) != 1 {
 		t.Errorf("the API server has the images %v", images)
+	}
+}
+
+// TestAddressesOfACloudProviderStay, while the rest of the status is this node's.
+func TestAddressesOfACloudProviderStay(t *testing.T) {
+	r := newRig(t, nil)
+	r.reporter.cfg.ExternalCloud = true
+	given := []v1.NodeAddress{{Type: v1.NodeExternalIP, Address: "203.0.113.9"}}
+	r.api.node.Status.Addresses = given
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.reporter.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	r.offer(func(status *v1.NodeStatus) { status.NodeInfo.BootID = "another" })
+	r.reporter.Seen(r.api.has())
+	r.until("a status", func() bool { return len(r.api.asked) == 2 })
+	r.asks(http.MethodGet, http.MethodPatch)
+	got := r.api.has().Status
+	if diff := cmp.Diff(given, got.Addresses); diff != "" || got.NodeInfo.BootID != "another" {
+		t.Errorf("it has the boot %s and the addresses (-want +got):\n%s", got.NodeInfo.BootID, diff)
 	}
 }
 

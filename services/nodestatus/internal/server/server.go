@@ -34,6 +34,7 @@ type Server struct {
 	// mu makes one Node after the other, of what was published last and what the API server had last.
 	mu         sync.Mutex
 	standalone bool
+	cloud      bool
 	state      nodeobject.State
 	registered *v1.Node
 }
@@ -44,6 +45,8 @@ type Config struct {
 	NodeName string
 	// Standalone says that this node belongs to no cluster.
 	Standalone bool
+	// ExternalCloud says that the addresses are those that a cloud provider has given the Node in the API server.
+	ExternalCloud bool
 	// Health says what is waited for, and Overdue why the Node is not up to date, or nothing.
 	Health  *rpc.Health
 	Overdue func() error
@@ -57,7 +60,7 @@ type Config struct {
 func New(cfg Config) *Server {
 	return &Server{
 		name: cfg.NodeName, nodes: stream.NewLevel[*nodev1.Node](stream.Config{Metrics: cfg.Served}), events: cfg.Events,
-		health: cfg.Health, overdue: cfg.Overdue, standalone: cfg.Standalone,
+		health: cfg.Health, overdue: cfg.Overdue, standalone: cfg.Standalone, cloud: cfg.ExternalCloud,
 	}
 }
 
@@ -91,6 +94,9 @@ func (s *Server) put() error {
 	if s.registered != nil {
 		whole = &v1.Node{TypeMeta: whole.TypeMeta, ObjectMeta: s.registered.ObjectMeta, Spec: s.registered.Spec, Status: *whole.Status.DeepCopy()}
 		nodeobject.AddForeign(&whole.Status, s.registered.Status)
+		if s.cloud {
+			nodeobject.TakeAddresses(&whole.Status, s.registered.Status)
+		}
 	}
 	data, err := whole.Marshal()
 	if err != nil {
