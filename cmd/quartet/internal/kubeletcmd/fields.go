@@ -4,6 +4,8 @@ package kubeletcmd
 type fieldFlag struct {
 	name, shorthand, field string
 	value                  func() *fieldValue
+	// usage is what the help says besides the name of the field; empty for nothing.
+	usage string
 	// adds is for a mapping whose entries are put beside those of the file.
 	adds bool
 }
@@ -119,16 +121,16 @@ func fieldFlags() []fieldFlag {
 // nodeFields are the flags of fields that the first groups of the help have, because a node is often started with them.
 func nodeFields() []fieldFlag {
 	return []fieldFlag{
-		{name: "register-node", field: "registerNode", value: boolean},
-		{name: "register-with-taints", field: "registerWithTaints", value: taints},
-		{name: "provider-id", field: "providerID", value: word},
+		{name: "register-node", field: "registerNode", value: boolean, usage: "register the Node with the API server; --register-node=false leaves that to somebody else"},
+		{name: "register-with-taints", field: "registerWithTaints", value: taints, usage: "`taints` to register the Node with, KEY=VALUE:EFFECT, separated by commas"},
+		{name: "provider-id", field: "providerID", value: word, usage: "`id` of the machine at its provider"},
 	}
 }
 
 // runtimeFields are those of the container runtime.
 func runtimeFields() []fieldFlag {
 	return []fieldFlag{
-		{name: "container-runtime-endpoint", field: "containerRuntimeEndpoint", value: word},
-		{name: "image-service-endpoint", field: "imageServiceEndpoint", value: word},
+		{name: "container-runtime-endpoint", field: "containerRuntimeEndpoint", value: word, usage: "`address` of the container runtime, unix:///PATH"},
+		{name: "image-service-endpoint", field: "imageServiceEndpoint", value: word, usage: "`address` that images are pulled at; that of the container runtime when empty"},
 	}
 }

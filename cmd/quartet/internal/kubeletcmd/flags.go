@@ -77,7 +77,10 @@ func newOptions() *options {
 		flags.String("pod-infra-container-image", "", "accepted, because existing command lines have it; the container runtime's configuration names the `image` of sandboxes")
 	})
 	o.group("Logs and help", func(flags *pflag.FlagSet) {
-		o.addFields(flags, []fieldFlag{{name: "v", shorthand: "v", field: "logging.verbosity", value: uint32Number}})
+		o.addFields(flags, []fieldFlag{{
+			name: "v", shorthand: "v", field: "logging.verbosity", value: uint32Number,
+			usage: "how `much` to log: 0 is what an operator needs, 4 and more is for debugging",
+		}})
 		flags.Var(&o.version, "version", "print the version of Kubernetes and end; raw prints the version of Quartet too")
 		flags.Lookup("version").NoOptDefVal = "true"
 		flags.BoolVarP(&o.help, "help", "h", false, "print this")
@@ -118,7 +121,11 @@ func (o *options) addFields(flags *pflag.FlagSet, fields []fieldFlag) {
 	for _, flag := range fields {
 		value := flag.value()
 		o.fields[flag.name] = givenField{fieldFlag: flag, given: value}
-		added := flags.VarPF(value, flag.name, flag.shorthand, flag.field)
+		usage := flag.field
+		if flag.usage != "" {
+			usage = flag.usage + " (" + flag.field + ")"
+		}
+		added := flags.VarPF(value, flag.name, flag.shorthand, usage)
 		if value.kind == "bool" {
 			added.NoOptDefVal = "true"
 		}
