@@ -47,9 +47,9 @@ type Server struct {
 	conditions []*runtimeapi.RuntimeCondition
 	// strictGroups is true for a runtime that supports the policy Strict for supplemental groups.
 	strictGroups bool
-	onStart    func(Container) (exitCode int32, exits bool)
-	onExec     func(containerID string, command []string) (stdout, stderr []byte, exitCode int32)
-	ignoreTerm map[string]bool
+	onStart      func(Container) (exitCode int32, exits bool)
+	onExec       func(containerID string, command []string) (stdout, stderr []byte, exitCode int32)
+	ignoreTerm   map[string]bool
 	// onTerm has the exit code after SIGTERM by container name; that of the signal when there is none.
 	onTerm    map[string]int32
 	muted     bool

@@ -35,13 +35,10 @@ func TestTheUserOfAContainerIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, status := range statuses {
-		for _, c := range status.GetContainers() {
-			if u := c.GetUser(); u.GetUid() != 1000 || u.GetGid() != 3000 || !slices.Equal(u.GetSupplementalGroups(), []int64{4000}) {
-				t.Errorf("the user is %v", u)
-			}
-			return
-		}
+	if len(statuses) != 1 || len(statuses[0].GetContainers()) != 1 {
+		t.Fatalf("the record has %v", statuses)
 	}
-	t.Error("there is no container")
+	if u := statuses[0].GetContainers()[0].GetUser(); u.GetUid() != 1000 || u.GetGid() != 3000 || !slices.Equal(u.GetSupplementalGroups(), []int64{4000}) {
+		t.Errorf("the user is %v", u)
+	}
 }
