@@ -5,6 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/admission"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
@@ -20,7 +21,7 @@ func (e *engine) newEvictor(inCluster bool, evicter *engineserver.Evictions) *ev
 		Pods: e.evictable, Spared: func(pod *v1.Pod) bool { return isSpared(pod, inCluster) }, Evict: evicter.EvictAnnotated,
 		Gone:             func(uid types.UID) bool { return !observed.AnyAlive(e.store.Observed(uid)) },
 		RemoveContainers: e.dead.Look, RemoveImages: e.garbage.RemoveUnused, Events: e.events,
-		MaxGrace: int64(e.cfg.Kubelet.EvictionMaxPodGracePeriod), Clock: clock.RealClock{}, Logger: e.logger, Metrics: e.counts,
+		MaxGrace: int64(e.cfg.Kubelet.EvictionMaxPodGracePeriod), Clock: clock.RealClock{}, BootTime: boottime.Now, Logger: e.logger, Metrics: e.counts,
 	})
 }
 

@@ -164,6 +164,18 @@ type State struct {
 	pressed map[key]bool
 }
 
+// Recalled is a state that an earlier process has left, as it counts now. What it saw later than now, it saw before the clock was set
+// back: then that counts as seen now, or a condition would last until the clock is there again.
+func (s State) Recalled(now time.Time) State {
+	s.Seen = maps.Clone(s.Seen)
+	for kind, seen := range s.Seen {
+		if seen.After(now) {
+			s.Seen[kind] = now
+		}
+	}
+	return s
+}
+
 // key is a threshold.
 type key struct {
 	signal string

@@ -196,3 +196,16 @@ func TestWhatPressesIsCrossed(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatWasSeenBeforeTheClockWasSetBack counts as seen at the start of the next process.
+func TestWhatWasSeenBeforeTheClockWasSetBack(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+	left := eviction.State{Seen: map[v1.NodeConditionType]time.Time{v1.NodeMemoryPressure: now.Add(time.Hour), v1.NodeDiskPressure: now.Add(-time.Minute)}}
+	got := left.Recalled(now).Seen
+	if len(got) != 2 || !got[v1.NodeMemoryPressure].Equal(now) || !got[v1.NodeDiskPressure].Equal(now.Add(-time.Minute)) {
+		t.Errorf("seen are %v", got)
+	}
+	if !left.Seen[v1.NodeMemoryPressure].Equal(now.Add(time.Hour)) {
+		t.Error("what was left has changed")
+	}
+}

@@ -85,6 +85,7 @@ func New(cfg Config) *Heart {
 		cfg: cfg, previous: cfg.Previous, startedAt: cfg.Clock.Now(),
 		changed: make(chan struct{}, 1), // one "something has changed" says as much as many
 	}
+	h.previous.Eviction = h.previous.Eviction.Recalled(h.startedAt)
 	watch := func(ask Ask) *watcher {
 		return &watcher{ask: ask, timeout: cfg.AskTimeout, clock: cfg.Clock, changed: h.changed}
 	}

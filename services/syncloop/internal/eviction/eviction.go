@@ -72,9 +72,11 @@ type Config struct {
 	// MaxGrace is how many seconds containers have at most when a soft threshold is crossed: evictionMaxPodGracePeriod of the
 	// KubeletConfiguration.
 	MaxGrace int64
-	// Clock is the time. Required.
-	Clock  clock.WithTicker
-	Logger *slog.Logger
+	// Clock is the time, and BootTime how long the machine runs, which nobody sets: what was read is told by the clock, and the clock
+	// may have been set since. Required.
+	Clock    clock.WithTicker
+	BootTime func() time.Duration
+	Logger   *slog.Logger
 	// Metrics counts; nil is for nobody to read.
 	Metrics *metrics.Metrics
 }
@@ -85,9 +87,11 @@ type Evictor struct {
 	// pressing has the latest word on what presses and no other.
 	pressing chan []*nodev1.EvictionSignal
 
-	// Of Run alone: since when what was read counts, when what nobody needs was removed last, and what was told.
-	since, reclaimed time.Time
-	told             string
+	// Of Run alone: whether something was done, when that was by BootTime, when what nobody needs was removed last, and what was told.
+	acted     bool
+	actedAt   time.Duration
+	reclaimed time.Time
+	told      string
 }
 
 // New makes an Evictor. It does nothing before Run.
@@ -125,11 +129,24 @@ func (e *Evictor) Run(ctx context.Context) error {
 	}
 }
 
+// act notes that something was done now, so that what was read before says nothing any more.
+func (e *Evictor) act() { e.acted, e.actedAt = true, e.cfg.BootTime() }
+
+// isFresh tells whether something was read after something was done about it. A time that is still to come is one by the clock before it
+// was set back.
+func (e *Evictor) isFresh(readAt time.Time) bool {
+	if !e.acted {
+		return true
+	}
+	now := e.cfg.Clock.Now()
+	return readAt.After(now.Add(e.actedAt-e.cfg.BootTime())) && !readAt.After(now)
+}
+
 // freshOf are the signals that pods can be ended for, memory before anything else and the others in their order. What was read before
 // something was done about it says nothing of now.
-func freshOf(signals []*nodev1.EvictionSignal, since time.Time) []*nodev1.EvictionSignal {
+func (e *Evictor) freshOf(signals []*nodev1.EvictionSignal) []*nodev1.EvictionSignal {
 	fresh := slices.DeleteFunc(slices.Clone(signals), func(s *nodev1.EvictionSignal) bool {
-		return resourceOf(s.GetSignal()) == "" || !s.GetReadAt().AsTime().After(since)
+		return resourceOf(s.GetSignal()) == "" || !e.isFresh(s.GetReadAt().AsTime())
 	})
 	isMemory := func(s *nodev1.EvictionSignal) bool { return resourceOf(s.GetSignal()) == v1.ResourceMemory }
 	slices.SortStableFunc(fresh, func(a, b *nodev1.EvictionSignal) int { return trueFirst(isMemory(a), isMemory(b)) })
@@ -142,12 +159,12 @@ func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
 		e.told = ""
 		return
 	}
-	fresh := freshOf(signals, e.since)
+	fresh := e.freshOf(signals)
 	if len(fresh) == 0 {
 		return
 	}
 	if e.cfg.Limits && e.holdToLimits(ctx) {
-		e.since = e.cfg.Clock.Now()
+		e.act()
 		return // nodestatus says whether that was enough
 	}
 	signal := fresh[0]
@@ -158,12 +175,12 @@ func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
 		e.cfg.Events.NodeWarning(ctx, eventThreshold, fmt.Sprintf("Attempting to reclaim %s", name))
 	}
 	if e.reclaim(ctx, signal.GetSignal()) {
-		e.since = e.cfg.Clock.Now()
+		e.act()
 		return // as above
 	}
 	if uid, ended := e.evict(ctx, fresh); ended {
 		e.untilGone(ctx, uid)
-		e.since = e.cfg.Clock.Now()
+		e.act()
 	}
 }
 
@@ -213,7 +230,7 @@ func (e *Evictor) evict(ctx context.Context, signals []*nodev1.EvictionSignal) (
 	}
 	Rank(signal.GetSignal(), e.cfg.Stats.DedicatedImageFS(), candidates)
 	for _, met := range signals {
-		e.cfg.Metrics.EvictionStatsAge(met.GetSignal(), e.cfg.Clock.Since(met.GetReadAt().AsTime()))
+		e.cfg.Metrics.EvictionStatsAge(met.GetSignal(), max(e.cfg.Clock.Since(met.GetReadAt().AsTime()), 0))
 	}
 	for _, candidate := range candidates {
 		pod := candidate.Pod

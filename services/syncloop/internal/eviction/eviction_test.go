@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,7 +107,20 @@ type rig struct {
 	fails       map[types.UID]bool
 	did         []string
 	annotations map[string]string
+	// clock is the machine's, which the test sets.
+	clock *settable
 }
+
+// settable is a clock that can be set back and forth.
+type settable struct {
+	clock.RealClock
+
+	by atomic.Int64
+}
+
+func (c *settable) Now() time.Time { return c.RealClock.Now().Add(time.Duration(c.by.Load())).Round(0) }
+
+func (c *settable) set(by time.Duration) { c.by.Add(int64(by)) }
 
 // using is a pod whose container uses so many MiB of memory.
 func using(mib uint64) statsv1alpha1.PodStats {
@@ -136,9 +150,11 @@ func newRig(t *testing.T, change func(*rig)) *rig {
 		"guaranteed": using(50), "big": using(40), "small": using(4), "critical": using(90),
 	}}
 	r.pods = []*v1.Pod{pod("guaranteed", 0, 100), pod("small", 0, 0), pod("big", 0, 0), pod("critical", -1, 0)}
+	r.clock = &settable{}
 	if change != nil {
 		change(r)
 	}
+	booted := time.Now()
 	r.Evictor = eviction.New(eviction.Config{
 		Stats: r, Limits: true, Pods: func() ([]*v1.Pod, error) { return r.pods, nil }, Spared: func(p *v1.Pod) bool { return p.Name == "critical" },
 		Evict: func(_ context.Context, uid types.UID, e podstore.Eviction, grace int64, annotations map[string]string) error {
@@ -152,7 +168,7 @@ func newRig(t *testing.T, change func(*rig)) *rig {
 		Gone:             func(uid types.UID) bool { return !r.alive[uid] },
 		RemoveContainers: func(context.Context) { r.did = append(r.did, "containers") },
 		RemoveImages:     func(context.Context) error { r.did = append(r.did, "images"); return nil },
-		Events:           r, MaxGrace: 30, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Metrics: metrics.New(r.registry),
+		Events:           r, MaxGrace: 30, Clock: r.clock, BootTime: func() time.Duration { return time.Since(booted) }, Logger: slog.New(slog.DiscardHandler), Metrics: metrics.New(r.registry),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -170,7 +186,7 @@ func newRig(t *testing.T, change func(*rig)) *rig {
 func (r *rig) say(signal string, hard bool) []string {
 	r.did = nil
 	<-time.After(time.Second)
-	r.Pressing([]*nodev1.EvictionSignal{{Signal: signal, Available: 10 * mebi, Threshold: 100 * mebi, Hard: hard, ReadAt: timestamppb.Now()}})
+	r.Pressing([]*nodev1.EvictionSignal{{Signal: signal, Available: 10 * mebi, Threshold: 100 * mebi, Hard: hard, ReadAt: timestamppb.New(r.clock.Now())}})
 	synctest.Wait()
 	return r.did
 }
@@ -204,6 +220,30 @@ func TestOnePodIsEvictedForEachReading(t *testing.T) {
 		want(t, r.say("memory.available", true), attempt+"memory", "Evicted guaranteed in 1 s: The node was low on resource: memory. Threshold quantity: 100Mi, available: 10Mi. ")
 		want(t, r.say("memory.available", true), attempt+"memory")
 	})
+}
+
+// TestAClockThatIsSet back or forth neither keeps pods from being evicted nor makes an old reading a new one.
+func TestAClockThatIsSet(t *testing.T) {
+	for _, by := range []time.Duration{-time.Hour, time.Hour} {
+		t.Run(by.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil)
+				if did := r.say("memory.available", true); len(did) != 2 || !strings.HasPrefix(did[1], "Evicted big") {
+					t.Errorf("before the clock is set: %q", did)
+				}
+				before := timestamppb.New(r.clock.Now())
+				<-time.After(time.Second)
+				r.clock.set(by)
+				r.did = nil
+				r.Pressing([]*nodev1.EvictionSignal{{Signal: "memory.available", Hard: true, ReadAt: before}})
+				synctest.Wait()
+				want(t, r.did)
+				if did := r.say("memory.available", true); len(did) != 2 || !strings.HasPrefix(did[1], "Evicted small") {
+					t.Errorf("after the clock was set: %q", did)
+				}
+			})
+		})
+	}
 }
 
 func TestTheNextOneWaitsForTheEndOfTheLast(t *testing.T) {
