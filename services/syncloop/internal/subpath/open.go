@@ -14,8 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// modeBits are those of a volume's root that a folder which is made below it gets. The kernel hands on the bit of the group by itself.
-const modeBits = 0o777 | unix.S_ISVTX
+const (
+	// modeBits are those of a volume's root that a folder which is made below it gets.
+	modeBits = 0o777 | unix.S_ISVTX | unix.S_ISGID | unix.S_ISUID
+	// mkdirBits are those of them that mkdir(2) sets. That of the group the kernel hands on from the folder above.
+	mkdirBits = 0o777 | unix.S_ISVTX
+)
 
 // openBefore is open, but for its waiting: that ends with ctx.
 func openBefore(ctx context.Context, volume, path string) (*os.File, error) {
@@ -116,10 +120,32 @@ func openBelow(at int, path string, flags uint64) (int, error) {
 // makeBelow makes a folder in one that is open, and opens it. One that somebody else has made meanwhile, for another container of the
 // pod for example, is as good; a link is not.
 func makeBelow(at int, name string, mode uint32) (int, error) {
-	if err := mkdirat(at, name, mode); err != nil && !errors.Is(err, unix.EEXIST) {
+	err := mkdirat(at, name, mode&mkdirBits)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return -1, err
 	}
-	return openBelow(at, name, unix.O_DIRECTORY)
+	made, openErr := openBelow(at, name, unix.O_DIRECTORY)
+	if err != nil || openErr != nil {
+		return made, openErr
+	}
+	if err := setMode(made, mode); err != nil {
+		_ = unix.Close(made)
+		return -1, err
+	}
+	return made, nil
+}
+
+// setMode gives a folder that was just made the bits of its mode that mkdir(2) could not, if any: those of the volume differ from what
+// the kernel hands on only where the folder above has others than the volume. Whoever is killed before leaves a folder without them.
+func setMode(folder int, mode uint32) error {
+	var info unix.Stat_t
+	if err := unix.Fstat(folder, &info); err != nil {
+		return err
+	}
+	if info.Mode&modeBits == mode {
+		return nil
+	}
+	return unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", folder), mode) // which is only a place
 }
 
 // mkdirat makes a folder with exactly this mode, at once: to change it afterwards would leave a wrong one when the process is killed in

@@ -2,6 +2,7 @@ package subpath_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -182,6 +183,28 @@ func TestAMissingFolderIsMadeWithTheModeOfTheVolume(t *testing.T) {
 	r.clean()
 	if unix.Umask(0o077) != 0o077 {
 		t.Error("the umask of the process is another")
+	}
+}
+
+// TestTheModeOfTheVolumeCounts, and not that of the folder above, as in a kubelet: the sticky bit and those of user and group, too.
+func TestTheModeOfTheVolumeCounts(t *testing.T) {
+	for _, mode := range []fs.FileMode{0o755, 0o777, 0o777 | fs.ModeSticky, 0o770 | fs.ModeSetgid, 0o777 | fs.ModeSticky | fs.ModeSetgid, 0o700 | fs.ModeSetuid} {
+		for _, above := range []fs.FileMode{0o700, 0o777 | fs.ModeSetgid, 0o777 | fs.ModeSticky} {
+			t.Run(fmt.Sprintf("%v in %v", mode, above), func(t *testing.T) {
+				r := newRig(t)
+				r.must(os.Chmod(r.volume, mode))
+				r.must(os.Mkdir(filepath.Join(r.volume, "there"), 0o700))
+				r.must(os.Chmod(filepath.Join(r.volume, "there"), above))
+				r.prepare("there/a/b")
+				for path, want := range map[string]fs.FileMode{"there": above, "there/a": mode, "there/a/b": mode} {
+					info, err := os.Stat(filepath.Join(r.volume, path))
+					r.must(err)
+					if info.Mode() != fs.ModeDir|want {
+						t.Errorf("%s: %v, want %v", path, info.Mode(), fs.ModeDir|want)
+					}
+				}
+			})
+		}
 	}
 }
 
