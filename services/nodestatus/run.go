@@ -99,7 +99,7 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 		AskTimeout:  heartbeat.DefaultAskTimeout,
 		ListImages:  heartbeat.AskImages(to.syncloop),
 		ReadMachine: facts.ReadMachine,
-		ReadNow:     func() (facts.Readings, error) { return facts.ReadNow(cfg.RootDir) },
+		ReadNow:     func() (facts.Readings, error) { return facts.ReadNow(cfg.RootDir, cfg.StateDir) },
 		Previous:    previous, Publish: node.computed, ShuttingDown: shutdowns.ShuttingDown,
 		Save:   func(state nodeobject.State) error { return checkpoint.Save(cfg.StateDir, state) },
 		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry), Tracer: tracer,

@@ -3,10 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -16,6 +13,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/pidlimit"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podcgroups"
 )
@@ -55,7 +53,7 @@ func (e *engine) cgroupTree(node func(context.Context) (*v1.Node, error), logger
 	}
 	return podcgroups.New(podcgroups.Config{
 		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}), Names: podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot),
-		Limits: limits, Reserved: reserved, NotForPods: notForPods, Existing: cgroupsOfDaemons(kubelet), MemoryPercent: nodeconfig.ReservedMemoryPercent(kubelet), Node: node, PIDs: mostProcesses, Waiting: e.health.Set, Events: e.events, Clock: clock.RealClock{}, Logger: logger, Metrics: counts,
+		Limits: limits, Reserved: reserved, NotForPods: notForPods, Existing: cgroupsOfDaemons(kubelet), MemoryPercent: nodeconfig.ReservedMemoryPercent(kubelet), Node: node, PIDs: func() int64 { return mostProcesses(e.cfg.StateDir) }, Waiting: e.health.Set, Events: e.events, Clock: clock.RealClock{}, Logger: logger, Metrics: counts,
 		Pods: func() ([]*v1.Pod, error) { return e.store.Pods() },
 	})
 }
@@ -89,17 +87,11 @@ func quantities(amounts map[string]string) v1.ResourceList {
 	return list
 }
 
-// mostProcesses is how many processes and threads the kernel allows, the least of its two limits; 0 when it does not say.
-func mostProcesses() int64 {
-	var least int64
-	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && (least == 0 || n < least) {
-			least = n
-		}
+// mostProcesses is how many processes and threads the machine allows; 0 when that cannot be read.
+func mostProcesses(stateDir string) int64 {
+	n, err := pidlimit.Read("/proc", stateDir)
+	if err != nil {
+		return 0
 	}
-	return least
+	return n
 }

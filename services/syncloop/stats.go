@@ -13,7 +13,7 @@ func (e *engine) newStats() *podstats.Stats {
 	cfg := podstats.Config{
 		NodeName: e.cfg.NodeName, Observed: e.store.AllObserved, Pod: e.store.Pod, Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}),
 		Runtime: e.runtime.Runtime, Images: e.runtime.Images, VolumePath: e.volumes.Path, VolumePeriod: kubelet.VolumeStatsAggPeriod.Duration,
-		RootDir: e.cfg.RootDir, Machine: podstats.ReadMachine, Clock: clock.RealClock{}, Logger: e.logger,
+		RootDir: e.cfg.RootDir, Machine: func() podstats.Machine { return podstats.ReadMachine(e.cfg.StateDir) }, Clock: clock.RealClock{}, Logger: e.logger,
 	}
 	if *kubelet.CgroupsPerQOS {
 		names := podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot)

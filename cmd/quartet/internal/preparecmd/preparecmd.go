@@ -16,6 +16,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/pidlimit"
 )
 
 // The users of the images. pleg and syncloop are root: the container runtime's socket is root's.
@@ -78,6 +79,12 @@ func run(l layout.Layout, opts options, out io.Writer) error {
 	}
 	for _, d := range directories(l) {
 		if err := d.make(); err != nil {
+			return err
+		}
+	}
+	// Those that ask how many processes the machine allows, which a container with a PID namespace of its own cannot see.
+	for _, service := range []layout.Service{layout.SyncLoop, layout.NodeStatus} {
+		if err := pidlimit.Save("/proc", filepath.Join(l.StateDir(), string(service))); err != nil {
 			return err
 		}
 	}

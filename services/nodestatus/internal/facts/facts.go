@@ -136,7 +136,7 @@ func firstOf(files []string) string {
 
 // ReadNow reads how the machine is doing. The directory is that of the pods; while it does not exist, the nearest one
 // above it that does stands for it. What could be read is returned also beside an error, which names what could not.
-func ReadNow(rootDir string) (Readings, error) {
+func ReadNow(rootDir, stateDir string) (Readings, error) {
 	var (
 		r    Readings
 		errs []error
@@ -148,7 +148,7 @@ func ReadNow(rootDir string) (Readings, error) {
 	if r.NodeFS, err = filesystem(rootDir); err != nil {
 		errs = append(errs, err)
 	}
-	if r.MaxPIDs, r.RunningPIDs, err = processes("/proc"); err != nil {
+	if r.MaxPIDs, r.RunningPIDs, err = processes("/proc", stateDir); err != nil {
 		errs = append(errs, err)
 	}
 	// A machine without a default route is no error: it may be cut off on purpose, and --node-ip names its address.

@@ -22,7 +22,7 @@ func TestThisMachine(t *testing.T) {
 	if m.OperatingSystem != "linux" || m.Architecture != runtime.GOARCH {
 		t.Errorf("platform is %s/%s", m.OperatingSystem, m.Architecture)
 	}
-	r, err := ReadNow(t.TempDir())
+	r, err := ReadNow(t.TempDir(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestWhatCouldBeReadIsReturnedBesideTheError(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r, err := ReadNow(filepath.Join(file, "below"))
+	r, err := ReadNow(filepath.Join(file, "below"), t.TempDir())
 	if err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("got %v, want an error that names %s", err, file)
 	}
@@ -148,7 +148,7 @@ func TestTheLeastLimitOfProcessesCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	limit, running, err := processes(proc)
+	limit, running, err := processes(proc, t.TempDir())
 	if err != nil || limit != 1000 || running != 20 {
 		t.Errorf("got %d, %d, %v, want 1000, 20", limit, running, err)
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/internal/pidlimit"
 )
 
 // memoryAvailable is all memory less the working set of everything: what is of no file and what is, less the files' part that was not
@@ -86,20 +88,10 @@ func filesystem(dir string) (Filesystem, error) {
 }
 
 // processes returns how many processes and threads the kernel allows, the least of its two limits, and how many there
-// are.
-func processes(proc string) (limit, running int64, err error) {
-	for _, name := range []string{"sys/kernel/pid_max", "sys/kernel/threads-max"} {
-		data, err := os.ReadFile(filepath.Join(proc, name))
-		if err != nil {
-			return 0, 0, fmt.Errorf("reading how many processes the kernel allows: %w", err)
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
-		if err != nil {
-			return 0, 0, fmt.Errorf("reading how many processes the kernel allows from %s: %w", name, err)
-		}
-		if limit == 0 || n < limit {
-			limit = n
-		}
+// are. stateDir is where `quartet prepare` has left the machine's limit.
+func processes(proc, stateDir string) (limit, running int64, err error) {
+	if limit, err = pidlimit.Read(proc, stateDir); err != nil {
+		return 0, 0, err
 	}
 	data, err := os.ReadFile(filepath.Join(proc, "loadavg"))
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/pidlimit"
 )
 
 // Machine is what is read of the machine beside its cgroups. What could not be read is zero or nil.
@@ -37,8 +38,8 @@ type Machine struct {
 // defaultInterface is the one whose numbers stand for the machine's, where there is one of that name, as for the kubelet.
 const defaultInterface = "eth0"
 
-// ReadMachine reads this machine, from /proc and /sys.
-func ReadMachine() Machine {
+// ReadMachine reads this machine, from /proc and /sys. stateDir is where `quartet prepare` has left how many processes it allows.
+func ReadMachine(stateDir string) Machine {
 	m := Machine{
 		BootedAt: time.Now().Add(-boottime.Now()), CPUs: runtime.NumCPU(),
 		ID: textIn("/etc/machine-id"), SystemUUID: textIn("/sys/class/dmi/id/product_uuid"), BootID: textIn("/proc/sys/kernel/random/boot_id"),
@@ -65,9 +66,9 @@ func ReadMachine() Machine {
 		}
 		slices.SortFunc(m.Interfaces, func(a, b statsv1alpha1.InterfaceStats) int { return strings.Compare(a.Name, b.Name) })
 	}
-	m.MaxProcesses, m.Processes = numberIn("/proc/sys/kernel/pid_max", 0, ""), numberIn("/proc/loadavg", 3, "/")
-	if threads := numberIn("/proc/sys/kernel/threads-max", 0, ""); m.MaxProcesses == nil || threads != nil && *threads < *m.MaxProcesses {
-		m.MaxProcesses = threads
+	m.Processes = numberIn("/proc/loadavg", 3, "/")
+	if limit, err := pidlimit.Read("/proc", stateDir); err == nil {
+		m.MaxProcesses = &limit
 	}
 	return m
 }

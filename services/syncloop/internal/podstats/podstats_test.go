@@ -330,7 +330,7 @@ func TestBeforeThePodsAreKnownItFails(t *testing.T) {
 }
 
 func TestThisMachineIsRead(t *testing.T) {
-	m := podstats.ReadMachine()
+	m := podstats.ReadMachine(t.TempDir())
 	if m.MemoryBytes == 0 || m.Processes == nil || *m.Processes < 1 || m.MaxProcesses == nil || *m.MaxProcesses < *m.Processes || m.BootedAt.After(time.Now()) {
 		t.Errorf("%+v", m)
 	}

@@ -1,0 +1,81 @@
+// Package pidlimit tells how many processes and threads the machine allows. Since Linux 6.14 each PID namespace has a pid_max of its
+// own, which says nothing of the machine's: a process in such a namespace, as of a container, cannot read that. `quartet prepare`,
+// which runs in the machine's namespace, leaves it in a file for the services.
+package pidlimit
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/quartet-node/quartet/internal/statedir"
+)
+
+const (
+	// file is the name of the file in the state directory of a service.
+	file = "machine-pid-max"
+	// fileMode lets every service read it, whoever its user is.
+	fileMode = 0o644
+	// machineNamespace is the PID namespace that the kernel begins with.
+	machineNamespace = "pid:[4026531836]"
+
+	pidMax     = "sys/kernel/pid_max"
+	threadsMax = "sys/kernel/threads-max"
+)
+
+// Save writes the machine's pid_max for a service with this state directory. proc is /proc. In a namespace of its own, where the
+// machine's is not known, it writes nothing.
+func Save(proc, stateDir string) error {
+	if !inMachineNamespace(proc) {
+		return nil
+	}
+	n, err := read(filepath.Join(proc, pidMax))
+	if err != nil {
+		return err
+	}
+	return statedir.WriteFileAtomic(filepath.Join(stateDir, file), fmt.Appendf(nil, "%d\n", n), fileMode)
+}
+
+// Read returns the limit: the least of pid_max and threads-max, and of the machine's pid_max that Save has left when this process has
+// a namespace of its own.
+func Read(proc, stateDir string) (int64, error) {
+	files := []string{filepath.Join(proc, pidMax), filepath.Join(proc, threadsMax)}
+	if !inMachineNamespace(proc) {
+		files = append(files, filepath.Join(stateDir, file))
+	}
+	var least int64
+	for i, name := range files {
+		n, err := read(name)
+		if i == 2 && errors.Is(err, fs.ErrNotExist) {
+			continue // nobody has prepared the machine
+		}
+		if err != nil {
+			return 0, err
+		}
+		if least == 0 || n < least {
+			least = n
+		}
+	}
+	return least, nil
+}
+
+func inMachineNamespace(proc string) bool {
+	name, err := os.Readlink(filepath.Join(proc, "self/ns/pid"))
+	return err == nil && name == machineNamespace
+}
+
+func read(name string) (int64, error) {
+	text, err := os.ReadFile(filepath.Clean(name))
+	if err != nil {
+		return 0, fmt.Errorf("reading how many processes the machine allows: %w", err)
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil || n <= 0 {
+		return 0, fmt.Errorf("reading how many processes the machine allows: %s has %q", name, strings.TrimSpace(string(text)))
+	}
+	return n, nil
+}
