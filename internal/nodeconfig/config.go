@@ -179,7 +179,7 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 		cfg.File, cfg.Kubelet, cfg.Unsupported = path, decoded.Kubelet, decoded.unsupported(service)
 		cfg.APIAddress = apiAddress(&cfg, decoded.index)
 	} else {
-		setDefaults(&cfg.Kubelet, index{})
+		setDefaults(&cfg.Kubelet)
 		cfg.APIAddress = apiAddress(&cfg, index{})
 	}
 	if service == SyncLoop && len(errs) == 0 && !cfg.AllowUnauthenticatedAPI {

@@ -59,7 +59,7 @@ func Decode(path string, data []byte) (Decoded, []error) {
 	checkKind(&decoded.Kubelet, errs)
 	// A field that could not be read has no value to judge.
 	if len(errs.list) == 0 {
-		setDefaults(&decoded.Kubelet, decoded.index)
+		setDefaults(&decoded.Kubelet)
 		resolvePaths(path, &decoded.Kubelet)
 		validate(&decoded.Kubelet, errs)
 	}

@@ -30,7 +30,7 @@ var defaultEvictionHard = map[string]string{
 
 // setDefaults gives each field that Quartet acts on the value that the kubelet gives it. As there, a duration or number
 // of 0 counts as not set.
-func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration, set index) {
+func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	// As for the kubelet, who sets how often the status is computed sets how often it is reported, too.
 	setDefault(&cfg.NodeStatusReportFrequency, cfg.NodeStatusUpdateFrequency)
 	for _, d := range []struct {

@@ -72,7 +72,7 @@ func TestAMachineThatTheConfigurationDoesNotPermitIsRefused(t *testing.T) {
 
 func TestAMachineIsRefusedByTheDefaults(t *testing.T) {
 	var kubelet kubeletconfigv1beta1.KubeletConfiguration
-	setDefaults(&kubelet, index{})
+	setDefaults(&kubelet)
 	err := Config{Kubelet: kubelet}.FitMachine(fstest.MapFS{"proc/swaps": {Data: []byte("Filename\n/dev/vda3 partition\n")}})
 	if err == nil || !strings.Contains(err.Error(), "the defaults: failSwapOn: ") {
 		t.Errorf("got %v", err)

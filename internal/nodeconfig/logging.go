@@ -67,7 +67,7 @@ func (c Config) Logging() telemetry.Logging {
 	file := &c.Kubelet.Logging
 	logging := telemetry.Logging{JSON: file.Format == LogJSON, Verbosity: c.Verbosity}
 	for _, item := range file.VModule {
-		logging.Parts = append(logging.Parts, telemetry.Part{Pattern: item.FilePattern, Verbosity: int(item.Verbosity)}) //nolint:gosec // it was validated
+		logging.Parts = append(logging.Parts, telemetry.Part{Pattern: item.FilePattern, Verbosity: int(item.Verbosity)})
 	}
 	return logging
 }

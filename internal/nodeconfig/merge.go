@@ -117,7 +117,7 @@ func (m *merger) base(sources Sources) {
 	}
 	cfg.APIVersion, cfg.Kind = wantAPIVersion, wantKind
 	withDefaults := cfg
-	setDefaults(&withDefaults, set)
+	setDefaults(&withDefaults)
 	if sources.File != nil {
 		resolvePaths(sources.File.Path, &withDefaults)
 	}
@@ -249,7 +249,7 @@ func (m *merger) finish(workDir string) (Merged, error) {
 	if err != nil {
 		return Merged{}, err
 	}
-	setDefaults(&want, m.isSet())
+	setDefaults(&want)
 	resolvePaths(filepath.Join(workDir, "settings"), &want)
 	doc := map[string]any{}
 	full := m.mapping(&want)
@@ -269,7 +269,7 @@ func (m *merger) finish(workDir string) (Merged, error) {
 	if err != nil {
 		return Merged{}, err
 	}
-	setDefaults(&got, m.isSet())
+	setDefaults(&got)
 	small := m.mapping(&got)
 	for field, value := range full {
 		if !sameJSON(value, small[field]) {
@@ -278,15 +278,6 @@ func (m *merger) finish(workDir string) (Merged, error) {
 	}
 	text, err := m.render(doc)
 	return Merged{Kubelet: want, YAML: text}, err
-}
-
-// isSet has the fields that some source has set.
-func (m *merger) isSet() index {
-	set := index{}
-	for field := range m.origins {
-		set[field] = 1
-	}
-	return set
 }
 
 // pathFields are the top-level fields that hold paths, which resolvePaths may have made absolute.

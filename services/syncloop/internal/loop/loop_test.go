@@ -278,7 +278,8 @@ func TestHealthSaysWhetherConfigMuxIsFollowed(t *testing.T) {
 		says := func(what string) func() bool {
 			return func() bool { return strings.Contains(r.loop.Health().ConfigMux, what) }
 		}
-		if !says("has not told all pods yet")() {
+		// Whether the first try to reach it has ended already is left to the scheduler.
+		if !says("has not told all pods yet")() && !says("configmux is away")() {
 			t.Errorf("before it is followed: %q", r.loop.Health().ConfigMux)
 		}
 		r.source("file", true)

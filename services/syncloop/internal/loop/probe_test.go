@@ -166,9 +166,10 @@ func TestTheTraceOfAStartEndsWithTheProbeThatMakesThePodReady(t *testing.T) {
 				}
 			}
 		}
-		r.eventually("the spans are there", func() bool { look(); return len(ids) == 4 })
+		r.eventually("the spans are there", func() bool { look(); return len(ids) == 5 })
 		want := map[string]string{
 			"dispatch": "b7ad6b7169203331", "pod.sync": ids["dispatch"], "probe": ids["pod.sync"], "status.update": ids["probe"],
+			"wait": ids["pod.sync"], // for the probe
 		}
 		if diff := cmp.Diff(want, parents); diff != "" {
 			t.Errorf("parents (-want +got):\n%s", diff)
