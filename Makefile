@@ -227,7 +227,7 @@ TEST_FLAGS := -vet=off
 
 # What tests talk to. A unit test that needs one skips without it, except with CI=true.
 .PHONY: test-tools
-test-tools: $(TOOLS)/jaeger $(CLUSTER) $(CONTROL_PLANE_IMAGES) $(DOCKER_TOOLS) ## Build what only tests need
+test-tools: $(TOOLS)/jaeger $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(DOCKER_TOOLS) ## Build what only tests need
 
 # Many wait for servers of their own, or for a clock, so more packages than processors are tested at once.
 UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))
@@ -241,7 +241,7 @@ test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests
 .PHONY: test-e2e
 test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
 	@go test $(TEST_FLAGS) -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/...
-	@go test $(TEST_FLAGS) -count 1 -p 3 -timeout 20m ./test/chaos/... ./test/nodecluster/... ./test/e2e/... ./test/faults/...
+	@go test $(TEST_FLAGS) -count 1 -p 3 -timeout 20m ./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/e2e/... ./test/faults/...
 
 .PHONY: bench
 bench: packages build $(CLUSTER) ## Measure against bare CRI calls, prints a table and writes bench.json; then 50 nodes of one API server; then configmux, its merge beside the kubelet's too, pleg, probes, volumes, and the status of pods

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -206,35 +210,63 @@ func TestDescriptionOfARunSurvives(t *testing.T) {
 	}
 }
 
+func TestImagesCanBePulled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "image.tar")
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for name, content := range map[string]string{
+		"manifest.json": `[{"Config":"sha256:c","RepoTags":["registry.k8s.io/e2e-test-images/kitten:1.8"],"Layers":["l.tar.gz"]}]`,
+		"sha256:c":      "config", "l.tar.gz": "layer",
+	} {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(content))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), os.WriteFile(path, archive.Bytes(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	r := registry{manifests: map[string][]byte{}, blobs: map[string][]byte{}}
+	if err := r.add(path); err != nil {
+		t.Fatal(err)
+	}
+	get := func(path string) (int, string, http.Header) {
+		answer := httptest.NewRecorder()
+		r.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, http.NoBody))
+		return answer.Code, answer.Body.String(), answer.Header()
+	}
+	_, manifest, header := get("/v2/e2e-test-images/kitten/manifests/1.8")
+	if header.Get("Content-Type") != manifestType || header.Get("Docker-Content-Digest") != digest([]byte(manifest)) {
+		t.Errorf("the manifest has the headers %v", header)
+	}
+	if _, again, _ := get("/v2/e2e-test-images/kitten/manifests/" + digest([]byte(manifest))); again != manifest {
+		t.Errorf("by its digest the manifest is %q", again)
+	}
+	for _, content := range []string{"config", "layer"} {
+		if !strings.Contains(manifest, digest([]byte(content))) {
+			t.Errorf("the manifest does not name the %s: %s", content, manifest)
+		}
+		if _, blob, _ := get("/v2/e2e-test-images/kitten/blobs/" + digest([]byte(content))); blob != content {
+			t.Errorf("the blob of the %s is %q", content, blob)
+		}
+	}
+	for _, path := range []string{"/v2/e2e-test-images/kitten/manifests/2", "/v2/e2e-test-images/kitten/blobs/sha256:0", "/v1/"} {
+		if code, _, _ := get(path); code != http.StatusNotFound {
+			t.Errorf("%s: %d", path, code)
+		}
+	}
+	if code, _, _ := get("/v2/"); code != http.StatusOK {
+		t.Errorf("/v2/: %d", code)
+	}
+}
+
 func TestOwnProcessIsFoundByItsProgram(t *testing.T) {
 	if !slices.Contains(processesOf(filepath.Base(os.Args[0])), os.Getpid()) {
 		t.Errorf("%s is not found", os.Args[0])
 	}
 	if pids := processesOf("no-such-program"); len(pids) > 0 {
 		t.Errorf("processes %v of a program that is not there", pids)
-	}
-}
-
-func TestOnlyEmptyDirectoriesGo(t *testing.T) {
-	root := t.TempDir()
-	used := filepath.Join(root, "a", "b", "used")
-	made, err := makeDirectories([]string{filepath.Join(root, "a", "b", "c"), filepath.Join(root, "d"), root})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(used, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := removeEmpty(made); err != nil {
-		t.Fatal(err)
-	}
-	var left []string
-	for _, path := range []string{"a/b/c", "a/b", "d", "."} {
-		if _, err := os.Stat(filepath.Join(root, path)); err == nil {
-			left = append(left, path)
-		}
-	}
-	if !slices.Equal(left, []string{"a/b", "."}) {
-		t.Errorf("left are %q", left)
 	}
 }

@@ -17,6 +17,9 @@ for path in $DIRECTORIES; do
   mkdir -p "$dir/root$path"
   mount --bind "$dir/root$path" "$path"
 done
+# The registry that the images are named after.
+{ cat /etc/hosts; echo 127.0.0.1 registry.k8s.io; } >"$dir/hosts"
+mount --bind "$dir/hosts" /etc/hosts
 # The suite would start the kubelet as a unit of the machine, and read the machine's journal.
 for command in systemd-run journalctl; do
   if path=$(command -v $command); then

@@ -35,7 +35,7 @@ var (
 )
 
 // isolated runs a command as on a machine that has no node yet: with process ids, mounts, a network, cgroups and directories of
-// its own, so that a run needs no free port, meets no node of the machine, and leaves nothing behind, however it ends.
+// its own, so that a run needs no free port, meets no node of the machine, and leaves nothing behind but empty directories, however it ends.
 func isolated(ctx context.Context, dir string, command ...string) (err error) {
 	hierarchies, err := cgroupHierarchies()
 	if err != nil {
@@ -52,10 +52,11 @@ func isolated(ctx context.Context, dir string, command ...string) (err error) {
 			return err
 		}
 	}
-	made, err := makeDirectories(directories)
-	defer func() { err = errors.Join(err, removeEmpty(made)) }()
-	if err != nil {
-		return err
+	// They stay: with the removal of one, the kernel would remove what another run has mounted there.
+	for _, path := range directories {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return err
+		}
 	}
 
 	args := append([]string{"-euc", enterScript, "enter", name, dir, insideScript}, command...)
@@ -105,32 +106,4 @@ func makeCgroup(hierarchy, name string) error {
 		}
 	}
 	return nil
-}
-
-// makeDirectories makes those that are missing and returns all that it has made, with their parents.
-func makeDirectories(paths []string) ([]string, error) {
-	var made []string
-	for _, path := range paths {
-		for at := path; ; at = filepath.Dir(at) {
-			if _, err := os.Stat(at); err == nil {
-				break
-			}
-			made = append(made, at)
-		}
-		if err := os.MkdirAll(path, 0o755); err != nil {
-			return made, err
-		}
-	}
-	return made, nil
-}
-
-// removeEmpty removes what makeDirectories has made, unless somebody else has put something there since.
-func removeEmpty(made []string) error {
-	var errs []error
-	for _, path := range made {
-		if err := os.Remove(path); err != nil && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -59,6 +59,18 @@ func (s suite) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	archives, err := filepath.Glob(filepath.Join(s.Parts, "images", "*.tar"))
+	if err != nil {
+		return err
+	}
+	trust, err := serveImages(ctx, s.Dir, archives)
+	if err != nil {
+		return err
+	}
+	// containerd has this environment. It pulls from no other registry, for the network ends at this one.
+	if err := os.Setenv("SSL_CERT_FILE", trust); err != nil {
+		return err
+	}
 	runtime := bundle.New(bundle.Config{
 		Layout: l, BinDir: s.Bin, Logger: slog.New(slog.DiscardHandler),
 		Note: func(note string) { fmt.Println("  " + note) },
@@ -66,7 +78,7 @@ func (s suite) run(ctx context.Context) (err error) {
 	if err := errors.Join(runtime.Prepare(), runtime.Start(ctx), runtime.ImportImages(ctx)); err != nil {
 		return err
 	}
-	if err := s.importImages(ctx, l); err != nil {
+	if err := s.importImages(ctx, l, archives); err != nil {
 		return err
 	}
 	cmd, err := s.command(ctx, l)
@@ -77,11 +89,7 @@ func (s suite) run(ctx context.Context) (err error) {
 }
 
 // importImages brings the images that the specs name. Pinned, because a kubelet removes images that nobody uses.
-func (s suite) importImages(ctx context.Context, l layout.Layout) error {
-	archives, err := filepath.Glob(filepath.Join(s.Parts, "images", "*.tar"))
-	if err != nil {
-		return err
-	}
+func (s suite) importImages(ctx context.Context, l layout.Layout, archives []string) error {
 	for _, archive := range archives {
 		cmd := exec.CommandContext(ctx, filepath.Join(l.Runtime(), "bin", "ctr"), "--address", l.RuntimeSocket(),
 			"--namespace", "k8s.io", "images", "import", "--label", "io.cri-containerd.pinned=pinned", archive)

@@ -15,6 +15,7 @@ func main() {
 		{"agnhost", image.Agnhost},
 		{"agnhost", image.AgnhostPrev},
 		{"busybox", image.BusyBox},
+		{"kitten", image.Kitten},
 		{"nginx", image.Nginx},
 		{"nginx", image.NginxNew},
 		{"nonewprivs", image.Nonewprivs},
