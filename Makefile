@@ -28,10 +28,11 @@ KUBERNETES := k8s.io/kubernetes
 KUBERNETES_VERSION = $(shell sed -n 's|.*$(KUBERNETES) \(v[^ ]*\).*|\1|p' tools/kube/go.mod)
 KUBERNETES_FLAGS = -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)"
 # What a cluster for tests consists of. All but etcd are one program, which does what it is called.
-KUBERNETES_PROGRAMS := $(addprefix $(TOOLS)/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubeadm metrics-server)
+KUBERNETES_PROGRAMS := $(addprefix $(TOOLS)/,kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubectl kubeadm metrics-server)
 CLUSTER := $(TOOLS)/etcd $(KUBERNETES_PROGRAMS)
 # The same as images, for a control plane of static pods: examples/controlplane.
 CONTROL_PLANE_IMAGES := $(BIN)/images/kubernetes.tar $(BIN)/images/etcd.tar
+COREDNS_VERSION = $(shell sed -n 's|.*github.com/coredns/coredns \(v[^ ]*\).*|\1|p' tools/coredns/go.mod)
 ETCD_VERSION = $(shell sed -n 's|.*go.etcd.io/etcd/server/v3 \(v[^ ]*\).*|\1|p' tools/kube/go.mod)
 # Upstream's node suite, ginkgo, which runs it, and what its images are made of.
 CONFORMANCE := $(BIN)/conformance
@@ -192,9 +193,11 @@ $(TOOLS)/etcd: tools/kube/go.mod tools/kube/go.sum
 .PHONY: control-plane
 control-plane: $(CLUSTER) $(CONTROL_PLANE_IMAGES) ## Build etcd and Kubernetes' own programs and images of them, for examples/controlplane
 
-$(BIN)/images/kubernetes.tar: $(TOOLS)/kube $(wildcard tools/images/*.go) tools/images/go.mod
+# kube-proxy runs this machine's iptables.
+$(BIN)/images/kubernetes.tar: $(TOOLS)/kube $(wildcard tools/images/*.go) tools/images/go.mod tools/scripts/iptables-files
 	@mkdir -p $(@D)
 	@$(PART) "kubernetes (image)" $(MAKE_IMAGE) -file $(TOOLS)/kube=/usr/local/bin/kube -env PATH=/usr/local/bin \
+	  $$(tools/scripts/iptables-files) \
 	  $(foreach program,$(notdir $(KUBERNETES_PROGRAMS)),-link /usr/local/bin/$(program)=kube) \
 	  -name quartet.local/kubernetes:$(KUBERNETES_VERSION) -out $@
 
@@ -202,6 +205,14 @@ $(BIN)/images/etcd.tar: $(TOOLS)/etcd $(wildcard tools/images/*.go) tools/images
 	@mkdir -p $(@D)
 	@$(PART) "etcd (image)" $(MAKE_IMAGE) -file $(TOOLS)/etcd=/usr/local/bin/etcd -env PATH=/usr/local/bin \
 	  -name quartet.local/etcd:$(ETCD_VERSION) -out $@
+
+$(TOOLS)/coredns: tools/coredns/main.go tools/coredns/go.mod tools/coredns/go.sum
+	@CGO_ENABLED=0 $(PART) coredns go -C tools/coredns build -trimpath -ldflags "-s -w" -o $@ .
+	@touch $@
+
+$(BIN)/images/coredns.tar: $(TOOLS)/coredns $(wildcard tools/images/*.go) tools/images/go.mod
+	@mkdir -p $(@D)
+	@$(PART) "coredns (image)" $(MAKE_IMAGE) -file $(TOOLS)/coredns -name quartet.local/coredns:$(COREDNS_VERSION) -out $@
 
 $(TOOLS)/docker-compose: tools/compose/go.mod tools/compose/go.sum
 	@CGO_ENABLED=0 $(PART) docker-compose go -C tools/compose build -trimpath -ldflags "-s -w" -o $@ github.com/docker/compose/v5/cmd
@@ -227,21 +238,21 @@ TEST_FLAGS := -vet=off
 
 # What tests talk to. A unit test that needs one skips without it, except with CI=true.
 .PHONY: test-tools
-test-tools: $(TOOLS)/jaeger $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(DOCKER_TOOLS) ## Build what only tests need
+test-tools: $(TOOLS)/jaeger $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(DOCKER_TOOLS) ## Build what only tests need
 
 # Many wait for servers of their own, or for a clock, so more packages than processors are tested at once.
 UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))
 
 .PHONY: test-unit
 test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests of every package, with the race detector
-	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/nodecluster -e /test/faults -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
+	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/kubeadm -e /test/nodecluster -e /test/faults -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
 	@for module in $(TESTED_MODULES); do go -C $$module test $(TEST_FLAGS) -count 1 ./...; done # what they read may be outside of them
 
 # The first two look at all that the machine has, so nothing runs beside them. Chaos and the node of a cluster wait more than they work.
 .PHONY: test-e2e
 test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
 	@go test $(TEST_FLAGS) -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/...
-	@go test $(TEST_FLAGS) -count 1 -p 3 -timeout 20m ./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/e2e/... ./test/faults/...
+	@go test $(TEST_FLAGS) -count 1 -p 3 -timeout 20m ./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/kubeadm/... ./test/e2e/... ./test/faults/...
 
 .PHONY: bench
 bench: packages build $(CLUSTER) ## Measure against bare CRI calls, prints a table and writes bench.json; then 50 nodes of one API server; then configmux, its merge beside the kubelet's too, pleg, probes, volumes, and the status of pods

@@ -1,5 +1,5 @@
-// Command kube is the programs of a Kubernetes cluster in one: kube-apiserver, kube-controller-manager, kube-scheduler, kubectl,
-// kubeadm and metrics-server. It is the one whose name it is called by, or whose name is its first argument:
+// Command kube is the programs of a Kubernetes cluster in one: kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy,
+// kubectl, kubeadm and metrics-server. It is the one whose name it is called by, or whose name is its first argument:
 //
 //	ln -s kube kubectl && ./kubectl version
 //	./kube kube-scheduler --help
@@ -28,6 +28,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
 	kubeadmerrors "k8s.io/kubernetes/cmd/kubeadm/app/util/errors"
@@ -42,6 +43,7 @@ func run() int {
 		"kube-apiserver":          server(apiserver.NewAPIServerCommand),
 		"kube-controller-manager": server(controllermanager.NewControllerManagerCommand),
 		"kube-scheduler":          server(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
+		"kube-proxy":              server(proxy.NewProxyCommand),
 		"metrics-server": server(func() *cobra.Command {
 			return metricsserver.NewMetricsServerCommand(genericapiserver.SetupSignalHandler())
 		}),
