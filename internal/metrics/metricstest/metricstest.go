@@ -113,6 +113,8 @@ func valueOf(metric *dto.Metric) float64 {
 // `quartet metrics` adds.
 const (
 	WholeNode       = "The whole node at once"
+	NodeAPI         = "The whole node at the HTTP API"
+	HealthChecks    = "Health checks"
 	EveryService    = "Every service"
 	ServedStreams   = "Streams that are served"
 	FollowedStreams = "Streams that are followed"
@@ -193,7 +195,7 @@ var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes|prober|storag
 // compared with.
 func rowsOf(t testing.TB, document string) map[string]map[string]string {
 	t.Helper()
-	known := []string{WholeNode, EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, Probes, NodeStatus, NodeInCluster, EventsInCluster}
+	known := []string{WholeNode, NodeAPI, HealthChecks, EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, Probes, NodeStatus, NodeInCluster, EventsInCluster}
 	rows, section := map[string]map[string]string{}, ""
 	for line := range strings.Lines(document) {
 		line = strings.TrimSuffix(line, "\n")

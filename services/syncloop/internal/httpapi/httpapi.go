@@ -3,7 +3,8 @@
 //
 //	/pods, /runningpods/             v1.PodList in JSON: of the pods that a source names, with full status; of what the runtime runs
 //	/healthz, /healthz/ping, log, syncloop   "ok", or 500 and a line for each check; ?verbose has the lines always
-//	/metrics, /metrics/probes        the metrics of syncloop and of its probes, in Prometheus' formats
+//	/metrics, /metrics/probes        the metrics of the four processes, and of the probes, in Prometheus' formats
+//	/metrics/slis                    what the checks of /healthz have come to
 //	/stats/summary, /metrics/resource, /metrics/cadvisor   what the node, its pods and their containers use, in JSON and as metrics
 //	/configz                         the configuration, without what may be secret in it
 //	/flagz, /statusz                 the flags of the process; its version, and since when it runs
@@ -77,7 +78,7 @@ type Config struct {
 	Health func() loop.Health
 	// Report reads what the node and its pods use.
 	Report func(ctx context.Context) (*podstats.Report, error)
-	// Gatherer has the metrics of the process. Metrics counts the requests.
+	// Gatherer has the metrics of the process and of the others of the node. Metrics counts the requests.
 	Gatherer prometheus.Gatherer
 	Metrics  *metrics.Metrics
 	Logger   *slog.Logger
@@ -113,13 +114,15 @@ func common(cfg Config) []route {
 	}
 	used := prometheus.NewRegistry()
 	used.MustRegister(newResourceMetrics(h))
+	slis := prometheus.NewRegistry()
+	levels := newSLIs(slis)
 	shown := prometheus.NewRegistry()
 	shown.MustRegister(newCadvisorMetrics(h))
 	health, pods, figures := []string{"healthz", "proxy"}, []string{"pods", "proxy"}, []string{"metrics"}
 	return []route{
 		{pattern: "GET /pods", path: "pods", subresources: pods, handler: h.pods},
 		{pattern: "GET /pods/{$}", path: "pods", subresources: pods, handler: h.pods},
-		{pattern: "GET /healthz", path: "healthz", subresources: health, handler: healthz.All(healthz.Ping(), h.logCheck(), h.loopCheck())},
+		{pattern: "GET /healthz", path: "healthz", subresources: health, handler: healthz.All(levels.counted(healthz.Ping(), h.logCheck(), h.loopCheck())...)},
 		{pattern: "GET /healthz/syncloop", path: "healthz", subresources: health, handler: healthz.One(h.loopCheck())},
 		{pattern: "GET /healthz/ping", path: "healthz", subresources: health, handler: healthz.One(healthz.Ping())},
 		{pattern: "GET /healthz/log", path: "healthz", subresources: health, handler: healthz.One(h.logCheck())},
@@ -127,6 +130,7 @@ func common(cfg Config) []route {
 		{pattern: "GET /metrics/probes", path: "metrics/probes", subresources: figures, handler: promhttp.HandlerFor(cfg.Metrics.Probes(), options).ServeHTTP},
 		{pattern: "GET /metrics/resource", path: "metrics/resource", subresources: figures, handler: promhttp.HandlerFor(used, options).ServeHTTP},
 		{pattern: "GET /metrics/cadvisor", path: "metrics/cadvisor", subresources: figures, handler: promhttp.HandlerFor(shown, options).ServeHTTP},
+		{pattern: "GET /metrics/slis", path: "metrics/slis", subresources: figures, handler: promhttp.HandlerFor(slis, options).ServeHTTP},
 		{pattern: "GET /stats/summary", path: "stats", subresources: []string{"stats"}, handler: h.summary},
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/httpserve"
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
@@ -89,7 +90,7 @@ func serve(t *testing.T, p httpapi.Pods, health loop.Health) string {
 	logger := slog.New(slog.DiscardHandler)
 	go func() {
 		registry := prometheus.NewRegistry()
-		done <- httpserve.Until(ctx, listener, httpapi.ReadOnly("node-1", httpapi.Config{
+		done <- httpserve.Until(ctx, listener, httpapi.ReadOnly("node", httpapi.Config{
 			Pods: p, Health: func() loop.Health { return health }, Report: used, Gatherer: registry, Metrics: metrics.New(registry), Logger: logger,
 		}), logger)
 	}()
@@ -172,6 +173,17 @@ func TestHealthz(t *testing.T) {
 	}
 }
 
+func TestHealthChecksAreCounted(t *testing.T) {
+	url := serve(t, pods{}, loop.Health{Reasons: []string{"the sync loop has not turned for 3m0s"}})
+	get(t, url+"/healthz/syncloop") // is not counted
+	get(t, url+"/healthz")
+	served := metricstest.ScrapeAt(strings.TrimPrefix(url, "http://"), "/metrics/slis")
+	metricstest.Documented(t, served, metricstest.HealthChecks)
+	metricstest.Want(t, served, 1, "kubernetes_healthcheck", "name", "ping", "type", "healthz")
+	metricstest.Want(t, served, 0, "kubernetes_healthcheck", "name", "syncloop", "type", "healthz")
+	metricstest.Want(t, served, 1, "kubernetes_healthchecks_total", "name", "syncloop", "type", "healthz", "status", "error")
+}
+
 func TestMetricsAreServedAndCountTheRequests(t *testing.T) {
 	url := serve(t, pods{}, loop.Health{Healthy: true})
 	for _, path := range []string{"/pods", "/pods/", "/nothing/of/the/kind", "/made-up"} {
@@ -229,7 +241,7 @@ func TestTheReadOnlyAPIAnswersForThisNodeOnly(t *testing.T) {
 	}
 	hosts := map[string]int{
 		"127.0.0.1" + port: 200, "127.0.0.1": 200, "127.1.2.3" + port: 200, "localhost" + port: 200, "LocalHost": 200, "localhost.:80": 200, "[::1]" + port: 200, "[::1]": 200,
-		"node-1" + port: 200, "Node-1": 200,
+		"node" + port: 200, "Node": 200,
 		"evil.example" + port: 403, "evil.example": 403, "localhost.evil.example": 403, "127.0.0.1.evil.example": 403, "192.0.2.1" + port: 403, "[2001:db8::1]" + port: 403, "node-2": 403,
 	}
 	for _, address := range all {

@@ -1,0 +1,62 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+)
+
+const (
+	// maxScrape bounds the answer of one process, in bytes. A full node's is some hundred kilobytes.
+	maxScrape = 32 << 20
+	// acceptProto asks for the exact values rather than for their text.
+	acceptProto = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,text/plain;q=0.5"
+)
+
+// Scrape asks a process of this machine for what it serves at a path of its metrics address, a unix socket. What it answers is
+// bounded.
+func Scrape(ctx context.Context, address, path string) (families []*dto.MetricFamily, err error) {
+	socket, isSocket := strings.CutPrefix(address, "unix://")
+	if !isSocket {
+		return nil, fmt.Errorf("%q is not the address of a unix socket", address)
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", acceptProto)
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answered %s", response.Status)
+	}
+	return decode(http.MaxBytesReader(nil, response.Body, maxScrape), expfmt.ResponseFormat(response.Header))
+}
+
+func decode(body io.Reader, format expfmt.Format) ([]*dto.MetricFamily, error) {
+	var families []*dto.MetricFamily
+	for decoder := expfmt.NewDecoder(body, format); ; {
+		family := &dto.MetricFamily{}
+		switch err := decoder.Decode(family); {
+		case errors.Is(err, io.EOF):
+			return families, nil
+		case err != nil:
+			return nil, fmt.Errorf("its answer cannot be read: %w", err)
+		}
+		families = append(families, family)
+	}
+}
