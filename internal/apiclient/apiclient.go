@@ -79,6 +79,7 @@ type Client struct {
 	connections *http.Client
 	dialer      *connrotation.Dialer
 	told        atomic.Pointer[func(Exchange)]
+	counts      atomic.Pointer[Metrics]
 }
 
 // New returns a client. Nothing is asked of the API server yet, so it need not be there; what fails is [RESTConfig].
@@ -88,7 +89,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.connections.Transport = dated{next: newTraced(c.connections.Transport), told: &c.told}
+	c.connections.Transport = counted{next: dated{next: newTraced(c.connections.Transport), told: &c.told}, client: c}
 	way.RateLimiter = limiter(way)
 	c.Core, err = c.group(way, v1.SchemeGroupVersion, v1.AddToScheme, authenticationv1.AddToScheme)
 	if err == nil {

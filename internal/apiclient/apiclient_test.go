@@ -20,11 +20,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/quartet-node/quartet/internal/apiclient"
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
@@ -133,6 +135,30 @@ func TestTheAPIServerIsToldWhoAsksAndHow(t *testing.T) {
 			t.Errorf("sends %q, want %q", got, content)
 		}
 	}
+}
+
+func TestRequestsAreCounted(t *testing.T) {
+	url, dir, _ := server(t)
+	registry := prometheus.NewRegistry()
+	counts := apiclient.NewMetrics(registry)
+	for kubeconfig, code := range map[string]string{
+		write(t, "server: '"+url+"', certificate-authority: "+dir+"/ca.crt", "token: "+secret): "200", write(t, "server: 'http://127.0.0.1:1'", "token: "+secret): "<error>",
+	} {
+		client, err := apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.ConfigMux, QPS: -1, ContentType: "application/json"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Close)
+		client.CountIn(counts)
+		for range 2 {
+			if err := client.Core.Get().MaxRetries(0).Resource("nodes").Name("node-1").Do(t.Context()).Error(); (err == nil) != (code == "200") {
+				t.Errorf("want the code %s: %v", code, err)
+			}
+		}
+		metricstest.Want(t, registry, 2, "rest_client_requests_total", "code", code, "method", "GET")
+	}
+	metricstest.Documented(t, registry, metricstest.APIRequests)
+	metricstest.Want(t, registry, 2, "rest_client_request_duration_seconds", "verb", "GET", "host", strings.TrimPrefix(url, "https://"))
 }
 
 func TestAClosedClientLeavesNoConnection(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
@@ -58,6 +59,9 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	defer func() { err = errors.Join(err, member.leave()) }()
 
 	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.ConfigMux).Registry
+	if member != nil {
+		member.client.CountIn(apiclient.NewMetrics(registry))
+	}
 	var desired *mux.Mux
 	given := sourcesOf(cfg, tel, registry, member, health, func() localsource.Others { return desired })
 	sources := given.all

@@ -132,7 +132,7 @@ func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 	another := reported(t, admin, name, "is another and ready", func(other *v1.Node) bool { return other.UID != node.UID && ready(other) })
 	renewed(t, admin, name, "is owned by the new Node", func(lease *coordinationv1.Lease) bool { return lease.OwnerReferences[0].UID == another.UID })
 	from := metricstest.Scrape(cfg.MetricsListen)
-	metricstest.Within(t, from, metricstest.EveryService, metricstest.ServedStreams, metricstest.NodeStatus, metricstest.NodeInCluster, metricstest.EventsInCluster)
+	metricstest.Within(t, from, metricstest.EveryService, metricstest.ServedStreams, metricstest.NodeStatus, metricstest.APIRequests, metricstest.NodeInCluster, metricstest.EventsInCluster)
 	metricstest.Want(t, from, 0, "quartet_nodestatus_lease_contended")
 	if took := metricstest.Value(t, from, "kubelet_node_startup_post_registration_duration_seconds"); took <= 0 {
 		t.Errorf("the node was ready %v s after it was registered", took)

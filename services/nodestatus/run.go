@@ -80,6 +80,11 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 	}
 	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.NodeStatus).Registry
 	registry.MustRegister(nodeInfo(settings.Name)...)
+	if to.cluster != nil {
+		requests := apiclient.NewMetrics(registry)
+		to.cluster.CountIn(requests)
+		to.heartbeat.CountIn(requests)
+	}
 	node := &published{logger: logger, tracer: tracer}
 	if node.events, err = nodeEventsOf(cfg, previous.Node, logger, registry); err != nil {
 		return err

@@ -136,6 +136,7 @@ func (a *nodeAPI) guarded(process context.Context, e *engine) (err error) {
 		if a.reviews, err = apiclient.New(apiclient.ConfigOf(nodeconfig.SyncLoop, e.cfg)); err != nil {
 			return err
 		}
+		a.reviews.CountIn(e.requests)
 		if *k.Authentication.Webhook.Enabled {
 			cfg.Tokens = a.reviews.Authentication
 		}

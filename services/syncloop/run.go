@@ -192,6 +192,8 @@ type engine struct {
 	dead    *containergc.Collector
 	metrics *metrics.Metrics
 	counts  *enginemetrics.Metrics
+	// requests counts those to the API server; nil for a node that is standalone.
+	requests *apiclient.Metrics
 	// readOnly is nil when the read-only API is off, and api when the authenticated one is.
 	readOnly net.Listener
 	api      *nodeAPI
@@ -215,6 +217,10 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	}
 	e := &engine{boot: boot, cfg: cfg, logger: tel.Logger, tracer: tel.Tracer, runtime: runtime, health: rpc.NewHealth(), metrics: counted}
 	e.counts = enginemetrics.New(e.metrics.Registry)
+	if cfg.Kubeconfig != "" {
+		e.requests = apiclient.NewMetrics(e.metrics.Registry)
+		to.cluster.CountIn(e.requests)
+	}
 	realClock := clock.RealClock{}
 	images := func() (internalapi.ImageManagerService, error) { return runtime.Images(atOnce(ctx)) }
 	e.addresses = hostips.New(func() []string { return guessedAddresses(cfg) })

@@ -34,6 +34,7 @@ func statusesOf(e *engine, tel *telemetry.Telemetry) (*statuses, error) {
 	if err != nil {
 		return nil, err
 	}
+	client.CountIn(e.requests)
 	manager := apistatus.New(apistatus.Config{
 		API: apistatus.FromAPIServer(client.Core), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
 	})

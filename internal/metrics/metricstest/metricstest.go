@@ -124,6 +124,7 @@ const (
 	SyncLoop        = "syncloop"
 	Probes          = "Probes"
 	NodeStatus      = "nodestatus"
+	APIRequests     = "Requests to an API server"
 	NodeInCluster   = "nodestatus of a cluster"
 	EventsInCluster = "Events of a cluster"
 )
@@ -189,13 +190,13 @@ func documented(t testing.TB, sections []string) map[string]string {
 }
 
 // row is a row of a table of docs/metrics.md: | `NAME` | TYPE | LABELS | ...
-var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes|prober|storage|volume)_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\|")
+var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes|prober|storage|volume|rest)_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\|")
 
 // rowsOf returns type and labels of each metric, by section and name. It fails for rows in a section that no service is
 // compared with.
 func rowsOf(t testing.TB, document string) map[string]map[string]string {
 	t.Helper()
-	known := []string{WholeNode, NodeAPI, HealthChecks, EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, Probes, NodeStatus, NodeInCluster, EventsInCluster}
+	known := []string{WholeNode, NodeAPI, HealthChecks, EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, Probes, NodeStatus, APIRequests, NodeInCluster, EventsInCluster}
 	rows, section := map[string]map[string]string{}, ""
 	for line := range strings.Lines(document) {
 		line = strings.TrimSuffix(line, "\n")
