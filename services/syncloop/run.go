@@ -358,7 +358,7 @@ func (e *engine) serve(ctx context.Context) error {
 			More: map[string]prometheus.Gatherer{metrics.ProbesPath: e.counts.Probes()},
 		})
 	})
-	told := httpapi.Config{Pods: e.store, Health: e.loop.Health, Report: e.stats.Report, Gatherer: e.together(), Metrics: e.counts, Logger: e.logger}
+	told := httpapi.Config{Pods: e.store, Health: e.loop.Health, Report: e.stats.Report, Details: podstats.DetailsOf(podcgroups.NewMachine(e.cfg.Kubelet.CgroupDriver, clock.RealClock{})), Gatherer: e.together(), Metrics: e.counts, Logger: e.logger}
 	if e.readOnly != nil {
 		group.Go(func() error {
 			return httpserve.Until(ctx, e.readOnly, httpapi.ReadOnly(e.cfg.NodeName, told), e.logger)

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,10 +24,13 @@ type family struct {
 // are read when somebody asks.
 type cadvisorMetrics struct {
 	reads
-	cpu, memory, workingSet, rss, swap, faults, processes, start        family
-	received, receiveErrors, sent, sendErrors                           family
-	fsUsed, fsLimit, fsInodesFree, fsInodes                             family
-	failed, machineFailed, machineCPUs, machineMemory, machineSwapBytes family
+	cpu, memory, workingSet, rss, swap, faults, processes, start         family
+	received, receiveErrors, sent, sendErrors                            family
+	fsUsed, fsLimit, fsInodesFree, fsInodes                              family
+	cfsPeriods, cfsThrottled, cfsThrottledTime                           family
+	readBytes, writtenBytes, diskReads, diskWrites                       family
+	receivedPackets, receivedDropped, sentPackets, sentDropped, oomKills family
+	failed, machineFailed, machineCPUs, machineMemory, machineSwapBytes  family
 }
 
 func newCadvisorMetrics(h reads) *cadvisorMetrics {
@@ -56,6 +60,21 @@ func newCadvisorMetrics(h reads) *cadvisorMetrics {
 		sent:          of(counter, "container_network_transmit_bytes_total", "Bytes that were sent.", "interface"),
 		sendErrors:    of(counter, "container_network_transmit_errors_total", "Errors of what was sent.", "interface"),
 
+		receivedPackets: of(counter, "container_network_receive_packets_total", "Packets that were received.", "interface"),
+		receivedDropped: of(counter, "container_network_receive_packets_dropped_total", "Received packets that were dropped.", "interface"),
+		sentPackets:     of(counter, "container_network_transmit_packets_total", "Packets that were sent.", "interface"),
+		sentDropped:     of(counter, "container_network_transmit_packets_dropped_total", "Packets that were to be sent and were dropped.", "interface"),
+
+		cfsPeriods:       of(counter, "container_cpu_cfs_periods_total", "Periods for which a limit of processor time was looked at."),
+		cfsThrottled:     of(counter, "container_cpu_cfs_throttled_periods_total", "Those of them in which processes had to wait because of the limit."),
+		cfsThrottledTime: of(counter, "container_cpu_cfs_throttled_seconds_total", "How long processes have waited because of the limit."),
+		oomKills:         of(counter, "container_oom_events_total", "Processes that the kernel has killed because memory had run out."),
+
+		readBytes:    of(counter, "container_fs_reads_bytes_total", "Bytes that were read from the disk.", "device"),
+		writtenBytes: of(counter, "container_fs_writes_bytes_total", "Bytes that were written to the disk.", "device"),
+		diskReads:    of(counter, "container_fs_reads_total", "Reads of the disk.", "device"),
+		diskWrites:   of(counter, "container_fs_writes_total", "Writes to the disk.", "device"),
+
 		fsUsed:       of(gauge, "container_fs_usage_bytes", "Bytes that are used of the file system: by a container, those of the layer that it writes.", "device"),
 		fsLimit:      of(gauge, "container_fs_limit_bytes", "Bytes that the file system has.", "device"),
 		fsInodesFree: of(gauge, "container_fs_inodes_free", "Inodes of the file system that are free.", "device"),
@@ -73,6 +92,8 @@ func newCadvisorMetrics(h reads) *cadvisorMetrics {
 func (m *cadvisorMetrics) Describe(to chan<- *prometheus.Desc) {
 	for _, f := range []family{
 		m.cpu, m.memory, m.workingSet, m.rss, m.swap, m.faults, m.processes, m.start, m.received, m.receiveErrors, m.sent, m.sendErrors,
+		m.cfsPeriods, m.cfsThrottled, m.cfsThrottledTime, m.readBytes, m.writtenBytes, m.diskReads, m.diskWrites,
+		m.receivedPackets, m.receivedDropped, m.sentPackets, m.sentDropped, m.oomKills,
 		m.fsUsed, m.fsLimit, m.fsInodesFree, m.fsInodes, m.failed, m.machineFailed, m.machineCPUs, m.machineMemory, m.machineSwapBytes,
 	} {
 		to <- f.Desc
@@ -116,6 +137,7 @@ func (m *cadvisorMetrics) node(to chan<- prometheus.Metric, report *podstats.Rep
 	whole := m.of(to, "", "/", "", "", "", "")
 	whole.cpuAndMemory(node.CPU, node.Memory, node.Swap)
 	whole.network(node.Network)
+	whole.details("/", node.Network)
 	whole.disk(node.Fs)
 	whole.started(node.StartTime)
 	for i := range node.SystemContainers {
@@ -130,6 +152,7 @@ func (m *cadvisorMetrics) pod(to chan<- prometheus.Metric, pod *statsv1alpha1.Po
 	whole := m.of(to, "", named(place.Cgroup, place.Sandbox), "", "", pod.PodRef.Namespace, pod.PodRef.Name)
 	whole.cpuAndMemory(pod.CPU, pod.Memory, pod.Swap)
 	whole.network(pod.Network)
+	whole.details(place.Cgroup, pod.Network)
 	whole.started(pod.StartTime)
 	if pod.ProcessStats != nil {
 		whole.tell(m.processes, pod.StartTime, false, pod.ProcessStats.ProcessCount, 1)
@@ -139,6 +162,7 @@ func (m *cadvisorMetrics) pod(to chan<- prometheus.Metric, pod *statsv1alpha1.Po
 		at := place.Containers[c.Name]
 		one := m.of(to, c.Name, named(at.Cgroup, at.ID), at.Image, at.ID, pod.PodRef.Namespace, pod.PodRef.Name)
 		one.cpuAndMemory(c.CPU, c.Memory, c.Swap)
+		one.details(at.Cgroup, nil)
 		one.disk(c.Rootfs)
 		one.started(c.StartTime)
 	}
@@ -201,6 +225,40 @@ func (s subject) network(network *statsv1alpha1.NetworkStats) {
 		s.tell(s.receiveErrors, network.Time, true, one.RxErrors, 1, one.Name)
 		s.tell(s.sent, network.Time, true, one.TxBytes, 1, one.Name)
 		s.tell(s.sendErrors, network.Time, true, one.TxErrors, 1, one.Name)
+	}
+}
+
+// details tells what only dashboards ask for, which is read now. Packets are told of the interfaces of a network whose bytes are known: a pod
+// in the machine's network has none of its own.
+func (s subject) details(cgroup string, network *statsv1alpha1.NetworkStats) {
+	if s.Details == nil || cgroup == "" {
+		return
+	}
+	d := s.Details(cgroup, network != nil)
+	now := metav1.Time{}
+	if cfs := d.CFS; cfs != nil {
+		waited := uint64(max(cfs.Time, 0))
+		s.tell(s.cfsPeriods, now, false, &cfs.Periods, 1)
+		s.tell(s.cfsThrottled, now, false, &cfs.Throttled, 1)
+		s.tell(s.cfsThrottledTime, now, false, &waited, float64(time.Second))
+	}
+	s.tell(s.oomKills, now, false, d.OOMKills, 1)
+	for i := range d.Disks {
+		one := &d.Disks[i]
+		s.tell(s.readBytes, now, false, &one.ReadBytes, 1, one.Device)
+		s.tell(s.writtenBytes, now, false, &one.WrittenBytes, 1, one.Device)
+		s.tell(s.diskReads, now, false, &one.Reads, 1, one.Device)
+		s.tell(s.diskWrites, now, false, &one.Writes, 1, one.Device)
+	}
+	for i := range d.Packets {
+		one := &d.Packets[i]
+		if !slices.ContainsFunc(network.Interfaces, func(known statsv1alpha1.InterfaceStats) bool { return known.Name == one.Interface }) {
+			continue
+		}
+		s.tell(s.receivedPackets, now, false, &one.Received, 1, one.Interface)
+		s.tell(s.receivedDropped, now, false, &one.ReceivedDropped, 1, one.Interface)
+		s.tell(s.sentPackets, now, false, &one.Sent, 1, one.Interface)
+		s.tell(s.sentDropped, now, false, &one.SentDropped, 1, one.Interface)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/ptr"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/podcgroups"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podstats"
 )
 
@@ -70,10 +71,27 @@ func report() *podstats.Report {
 	}
 }
 
+// details are those of the cgroups of report.
+func details(cgroup string, packets bool) podstats.Details {
+	var d podstats.Details
+	if packets {
+		d.Packets = []podstats.Packets{{Interface: "lo", Received: 1000}, {Interface: "eth0", Received: 44, ReceivedDropped: 1, Sent: 45, SentDropped: 2}}
+	}
+	d.Disks = []podcgroups.DiskIO{{Device: "/dev/sda", ReadBytes: 8192, WrittenBytes: 4096, Reads: 2, Writes: 1}}
+	if cgroup != "/" {
+		d.OOMKills = ptr.To[uint64](1)
+	}
+	if cgroup == "/kubepods/podu1/c1" {
+		d.CFS = &podcgroups.CFS{Periods: 10, Throttled: 4, Time: 1500 * time.Millisecond}
+	}
+	return d
+}
+
 // TestDashboardsFindWhatPodsUse by cAdvisor's names and labels, in testdata/cadvisor.txt.
 func TestDashboardsFindWhatPodsUse(t *testing.T) {
 	r := newRig(t)
 	r.cfg.Report = func(context.Context) (*podstats.Report, error) { return report(), nil }
+	r.cfg.Details = details
 	answer := r.ask("GET", "/metrics/cadvisor")
 	if answer.Code != 200 {
 		t.Fatalf("got %d %s", answer.Code, answer.Body)

@@ -78,6 +78,8 @@ type Config struct {
 	Health func() loop.Health
 	// Report reads what the node and its pods use.
 	Report func(ctx context.Context) (*podstats.Report, error)
+	// Details reads more of a cgroup, for dashboards: podstats.DetailsOf. Without it they are not known.
+	Details func(cgroup string, packets bool) podstats.Details
 	// Gatherer has the metrics of the process and of the others of the node. Metrics counts the requests.
 	Gatherer prometheus.Gatherer
 	Metrics  *metrics.Metrics
