@@ -1,8 +1,9 @@
-// Command netclient is curl or nc, by the name that it is called by, as far as upstream's specs use them in their containers.
-// The shell of the images has neither.
+// Command netclient is curl, nc or nmeter, by the name that it is called by, as far as upstream's specs use them in their containers.
+// Debian's busybox has none of them as the specs use them.
 //
 //	curl -g -q -s --max-time 15 --connect-timeout 1 'http://10.0.0.1:8080/hostName'
 //	echo hostName | nc -w 1 -u 10.0.0.1 8081
+//	nmeter -d0 '%3t' | head -n1
 package main
 
 import (
@@ -30,8 +31,11 @@ const (
 
 func main() {
 	command := curl
-	if filepath.Base(os.Args[0]) == "nc" {
+	switch filepath.Base(os.Args[0]) {
+	case "nc":
 		command = nc
+	case "nmeter":
+		command = nmeter
 	}
 	code, err := command(os.Args[1:], os.Stdin, os.Stdout)
 	if err != nil {
@@ -144,6 +148,17 @@ func nc(args []string, stdin io.Reader, stdout io.Writer) (int, error) {
 			return 1, err
 		}
 	}
+}
+
+// nmeter prints the time of the day once, with milliseconds, which is all that it is asked for.
+func nmeter(args []string, _ io.Reader, stdout io.Writer) (int, error) {
+	if len(args) != 2 || args[0] != "-d0" || args[1] != "%3t" {
+		return misused, fmt.Errorf("want the arguments -d0 %%3t, got %q", args)
+	}
+	if _, err := fmt.Fprintln(stdout, time.Now().UTC().Format("15:04:05.000")); err != nil {
+		return 1, err
+	}
+	return 0, nil
 }
 
 // parse takes flags before and behind the other arguments, as curl and nc do, and returns those.

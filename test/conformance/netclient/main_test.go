@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestCurlPrintsTheBodyOrTheStatus(t *testing.T) {
@@ -57,5 +58,18 @@ func TestNcAsksByUDP(t *testing.T) {
 	var out strings.Builder
 	if code, err := nc([]string{"-w", "1", "-u", host, port}, strings.NewReader("hostName\n"), &out); code != 0 || err != nil || out.String() != "pod-1" {
 		t.Errorf("%d, %v, %q", code, err, out.String())
+	}
+}
+
+func TestNmeterPrintsTheTime(t *testing.T) {
+	var out strings.Builder
+	if code, err := nmeter([]string{"-d0", "%3t"}, nil, &out); code != 0 || err != nil {
+		t.Fatalf("%d, %v", code, err)
+	}
+	if _, err := time.Parse("15:04:05.000\n", out.String()); err != nil {
+		t.Error(err)
+	}
+	if code, err := nmeter([]string{"%c"}, nil, &out); code != misused || err == nil {
+		t.Errorf("with another argument: %d, %v", code, err)
 	}
 }
