@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -175,6 +176,44 @@ func TestWithARealContainerd(t *testing.T) {
 	if got := r.metric("quartet_pleg_unannounced_changes_total"); got != 0 {
 		t.Errorf("%v changes were held against containerd's stream", got)
 	}
+}
+
+// TestAnInterruptedStartIsNoEnd: when the caller of StartContainer goes away, containerd undoes the start and says that the container
+// has exited. pleg tells that it was never started.
+func TestAnInterruptedStartIsNoEnd(t *testing.T) {
+	t.Parallel()
+	containerd := harness.StartContainerd(t)
+	h := newHand(t, containerd.Endpoint)
+	r := startPLEG(t, containerd.Endpoint)
+	r.synced()
+	sandbox, config := h.sandbox("uid-3")
+	for i := range 20 {
+		id := h.container(sandbox, config, fmt.Sprint("app-", i), "sleep")
+		ctx, cancel := context.WithCancel(t.Context())
+		stop := time.AfterFunc(10*time.Millisecond, cancel)
+		err := h.runtime.StartContainer(ctx, id)
+		stop.Stop()
+		cancel()
+		if err == nil {
+			continue // it was faster
+		}
+		var said *runtimeapi.ContainerStatus
+		r.eventually("containerd has undone the start", func() bool {
+			answer, err := h.runtime.ContainerStatus(t.Context(), id, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			said = answer.GetStatus()
+			return said.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
+		})
+		for _, c := range r.status("uid-3", boottime.Now()).GetContainers() {
+			if c.GetId() == id && (c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_CREATED || c.GetFinishedAt() != nil) {
+				t.Errorf("containerd says %v, and pleg tells %v, want a container that was never started", said, c)
+			}
+		}
+		return
+	}
+	t.Fatal("no start was interrupted")
 }
 
 // startLatency measures how long after the start of a container pleg has told of it.

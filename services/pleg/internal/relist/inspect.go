@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -151,6 +152,14 @@ func inspectContainer(ctx context.Context, runtime internalapi.RuntimeService, i
 		return nil, err
 	}
 	st := resp.GetStatus()
+	if startInterrupted(st) {
+		return &lifecyclev1.Container{
+			Id: st.GetId(), SandboxId: item.GetPodSandboxId(), Name: containerName(st.GetMetadata(), st.GetLabels()),
+			Attempt: st.GetMetadata().GetAttempt(), State: lifecyclev1.ContainerState_CONTAINER_STATE_CREATED,
+			CreatedAt: timestamp(st.GetCreatedAt()), Image: st.GetImage().GetImage(), ImageRef: st.GetImageRef(), ImageId: st.GetImageId(),
+			Labels: st.GetLabels(), Annotations: st.GetAnnotations(), LogPath: st.GetLogPath(),
+		}, nil
+	}
 	return &lifecyclev1.Container{
 		Id: st.GetId(), SandboxId: item.GetPodSandboxId(), Name: containerName(st.GetMetadata(), st.GetLabels()),
 		Attempt: st.GetMetadata().GetAttempt(), State: containerState(st.GetState()),
@@ -160,6 +169,17 @@ func inspectContainer(ctx context.Context, runtime internalapi.RuntimeService, i
 		Labels: st.GetLabels(), Annotations: st.GetAnnotations(), LogPath: st.GetLogPath(),
 		User: userOf(st.GetUser().GetLinux()),
 	}, nil
+}
+
+// reasonStartError is containerd's reason for a container that it could not start.
+const reasonStartError = "StartError"
+
+// startInterrupted is true for a container whose start was cut off because its caller went away: syncloop was killed in the middle of
+// StartContainer. containerd undoes such a start and says that the container has exited. It has never run, so it counts as created.
+// A restart policy of Never must not end the pod for it.
+func startInterrupted(st *runtimeapi.ContainerStatus) bool {
+	return st.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && st.GetReason() == reasonStartError && st.GetStartedAt() == 0 &&
+		strings.Contains(st.GetMessage(), context.Canceled.Error())
 }
 
 // userOf is who a container's first process was started as; nil when the runtime does not say.
