@@ -17,7 +17,8 @@ import (
 // health asks for the health of the node as kubeadm does. It fails when nobody answers.
 func health(t *testing.T, path string) (code int, body string, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	// The context of the test has ended when it cleans up.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+node.HealthzPort()+path, http.NoBody)
 	if err != nil {
