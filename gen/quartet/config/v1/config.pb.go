@@ -31,7 +31,7 @@ type Op int32
 const (
 	// Nothing: only ApplyPod says so, of a pod that was there already as it was asked for.
 	Op_OP_UNSPECIFIED Op = 0
-	// The pod is new in its source.
+	// The pod is new in its source, or was gone from it and is back.
 	Op_OP_ADD Op = 1
 	// Its spec, labels, annotations, deletion time or grace period has changed.
 	Op_OP_UPDATE Op = 2
@@ -399,7 +399,11 @@ type PodUpdate struct {
 	// The v1.Pod, defaulted and validated, as the bytes of its Marshal method.
 	Pod []byte `protobuf:"bytes,3,opt,name=pod,proto3" json:"pod,omitempty"`
 	// The W3C trace context of the change, empty when it is not traced.
-	Traceparent   string `protobuf:"bytes,4,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	Traceparent string `protobuf:"bytes,4,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	// The life of the pod. A subscriber that has the pod with another life than this one ends it and runs it again: the
+	// pod was gone from its source and came back, and both changes may have been folded into this one. Empty when the
+	// source had the pod when configmux read it for the first time; that says nothing about an earlier life.
+	Life          string `protobuf:"bytes,5,opt,name=life,proto3" json:"life,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -458,6 +462,13 @@ func (x *PodUpdate) GetPod() []byte {
 func (x *PodUpdate) GetTraceparent() string {
 	if x != nil {
 		return x.Traceparent
+	}
+	return ""
+}
+
+func (x *PodUpdate) GetLife() string {
+	if x != nil {
+		return x.Life
 	}
 	return ""
 }
@@ -1939,12 +1950,13 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\x06PodSet\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x120\n" +
 	"\x04pods\x18\x02 \x03(\v2\x1c.quartet.config.v1.PodUpdateR\x04pods\x128\n" +
-	"\asources\x18\x03 \x03(\v2\x1e.quartet.config.v1.SourceStateR\asources\"~\n" +
+	"\asources\x18\x03 \x03(\v2\x1e.quartet.config.v1.SourceStateR\asources\"\x92\x01\n" +
 	"\tPodUpdate\x12%\n" +
 	"\x02op\x18\x01 \x01(\x0e2\x15.quartet.config.v1.OpR\x02op\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x10\n" +
 	"\x03pod\x18\x03 \x01(\fR\x03pod\x12 \n" +
-	"\vtraceparent\x18\x04 \x01(\tR\vtraceparent\"7\n" +
+	"\vtraceparent\x18\x04 \x01(\tR\vtraceparent\x12\x12\n" +
+	"\x04life\x18\x05 \x01(\tR\x04life\"7\n" +
 	"\vSourceState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\bR\x05ready\"\x11\n" +

@@ -21,6 +21,8 @@ type file struct {
 	print fingerprint
 	// sum is that of the content that was last decoded.
 	sum [sha256.Size]byte
+	// life is another one when the file was removed and made again.
+	life uint64
 	// held is what the manifest stands for: what is good in its content, and of what is broken now the last good version.
 	held staticpod.Held
 	errs []source.Error
@@ -79,7 +81,7 @@ func (s *Source) look(ctx context.Context, path string, how howToLook, began tim
 		return
 	}
 	known := s.known(path)
-	if how == lookIfChanged && known != nil && known.print == fingerprintOf(info) {
+	if how == lookIfChanged && known != nil && known.print == fingerprintOf(info) && !s.removed[path] {
 		return
 	}
 	data, print, err := read(path)
@@ -105,6 +107,12 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 		for i := range known.ignored {
 			known.ignored[i].SeenAt = began
 		}
+		if s.removed[path] && len(known.errs) == 0 {
+			span, ctx := s.beginRead(ctx, path, began)
+			span.AddEvent("removed and made again")
+			span.End()
+			known.life, s.causes[path], s.changed = s.newLife(path), ctx, true
+		}
 		return
 	}
 	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Standalone: s.cfg.Standalone, Path: path})
@@ -114,6 +122,13 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 	}
 	span, ctx := s.beginRead(ctx, path, began)
 	next := &file{print: print, sum: sum, lookedAt: began}
+	switch {
+	case known == nil || s.removed[path] && len(result.Problems) == 0:
+		next.life = s.newLife(path)
+	default:
+		// The last good version of a file that is bad runs on. Its new life begins when the file is good.
+		next.life = known.life
+	}
 	var lastGood staticpod.Held
 	if known != nil {
 		lastGood = known.held
@@ -142,7 +157,7 @@ func (s *Source) broken(ctx context.Context, path string, began time.Time, known
 	next := &file{lookedAt: began}
 	message := "cannot read it: " + err.Error()
 	if known != nil {
-		next.held = known.held
+		next.held, next.life = known.held, known.life
 	}
 	if !next.held.Empty() {
 		message += "; the last good version is kept"
@@ -152,6 +167,7 @@ func (s *Source) broken(ctx context.Context, path string, began time.Time, known
 
 // unusable reports that something is in the place of a manifest which is none. What the manifest held is gone.
 func (s *Source) unusable(ctx context.Context, path string, began time.Time, err error) {
+	delete(s.removed, path)
 	s.fail(ctx, path, began, &file{lookedAt: began}, "it is skipped: "+err.Error())
 }
 
@@ -174,6 +190,7 @@ func (s *Source) fail(ctx context.Context, path string, began time.Time, next *f
 func (s *Source) forget(ctx context.Context, path string, began time.Time) {
 	delete(s.unsettled, path)
 	delete(s.restored, path)
+	delete(s.removed, path)
 	if s.files[path] == nil {
 		return
 	}
@@ -182,6 +199,13 @@ func (s *Source) forget(ctx context.Context, path string, began time.Time) {
 	span.End()
 	delete(s.files, path)
 	s.causes[path], s.changed = ctx, true
+}
+
+// newLife returns the life of a file that is made, or made again.
+func (s *Source) newLife(path string) uint64 {
+	delete(s.removed, path)
+	s.lives++
+	return s.lives
 }
 
 // beginRead begins the trace of a change.

@@ -13,6 +13,8 @@
 // A file that is renamed into place is whole and is read at once. One that is written in place may be half written, and
 // one that is gone may be an editor's between two renames: those are looked at when they have been still for a moment.
 // A file that cannot be read or decoded keeps the pods that it last had, through a restart too.
+//
+// A file that was removed and made again in that moment has not gone in any reading. Its pods have another life then.
 package filesource
 
 import (
@@ -98,6 +100,10 @@ type Source struct {
 	dirty map[string]bool
 	// unsettled has the files that may be between two states, and when to look at them.
 	unsettled map[string]settling
+	// removed has the manifests whose names were removed, until they are seen again or known to be gone.
+	removed map[string]bool
+	// lives counts the lives of manifests.
+	lives uint64
 	// relook asks to look at the path and everything in it.
 	relook bool
 	// causes has the traces of this turn's changes, by path.
@@ -116,7 +122,7 @@ func New(cfg Config) *Source {
 	cfg.Path = filepath.Clean(cfg.Path)
 	return &Source{
 		cfg: cfg, newWatcher: fsnotify.NewWatcher, keeper: newKeeper(),
-		files: map[string]*file{}, dirty: map[string]bool{}, unsettled: map[string]settling{},
+		files: map[string]*file{}, dirty: map[string]bool{}, unsettled: map[string]settling{}, removed: map[string]bool{},
 	}
 }
 
@@ -179,9 +185,13 @@ func (s *Source) note(event fsnotify.Event, ok bool) {
 	}
 	if s.watch.concerns(event.Name) {
 		s.relook = true
+		if event.Name == s.cfg.Path {
+			s.noteRemoval(event)
+		}
 		if !event.Has(fsnotify.Write) {
-			// What is watched may be gone or another: a new one can have the inode of the old one.
-			s.watch.stale = true
+			// What is watched may be gone or another: a new one can have the inode of the old one. A file is watched by its
+			// directory, which stays; another watch would lose the events that nobody has taken, a removal among them.
+			s.watch.stale = s.watch.stale || event.Name != s.cfg.Path || s.watch.leadsThrough(s.cfg.Path)
 		} else if !s.isDir {
 			s.putOff(s.cfg.Path)
 		}
@@ -199,7 +209,16 @@ func (s *Source) noteEntry(event fsnotify.Event) {
 		s.putOff(event.Name)
 		return
 	}
+	s.noteRemoval(event)
 	s.dirty[event.Name] = true
+}
+
+// noteRemoval takes in that the name of a manifest was removed, by a deletion or by a rename to another name. The file that has the
+// name next is a new manifest, also when it has the same content. A rename onto the name removes nothing.
+func (s *Source) noteRemoval(event fsnotify.Event) {
+	if s.files[event.Name] != nil && (event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename)) {
+		s.removed[event.Name] = true
+	}
 }
 
 // putOff leaves a file for when it has been still for a moment.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -46,7 +47,8 @@ func (s *Source) give() {
 		pathOf[pod] = from[i]
 	}
 	for _, pod := range kept {
-		reading.Pods = append(reading.Pods, source.Pod{Pod: pod, Path: pathOf[pod]})
+		path := pathOf[pod]
+		reading.Pods = append(reading.Pods, source.Pod{Pod: pod, Path: path, Life: strconv.FormatUint(s.files[path].life, 10)})
 	}
 	for _, r := range rejected {
 		path := from[r.Index]

@@ -74,6 +74,11 @@ func (w *watch) concerns(path string) bool {
 // follows reports whether the target of a link is watched.
 func (w *watch) follows(link string) bool { return w != nil && w.targets.followed[link] }
 
+// leadsThrough reports whether a path is a directory that is watched, or a link whose target is.
+func (w *watch) leadsThrough(path string) bool {
+	return w.follows(path) || slices.ContainsFunc(w.targets.dirs, func(d directory) bool { return d.path == path })
+}
+
 // rewatch makes the watches what they should be. It has to come before looking at the files, so that no change falls
 // between the two. Without inotify it says so once, and tries again only when everything is read.
 func (s *Source) rewatch(tryAgain bool) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -26,7 +27,8 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []
 	if full {
 		clear(state.refused)
 	}
-	pods, paths := m.admit(name, state, reading, began)
+	pods, found := m.admit(name, state, reading, began)
+	back := state.back(reading)
 	var merged podset.Changes
 	if full {
 		merged = podset.Merge(state.set, pods)
@@ -34,8 +36,9 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []
 		merged = podset.MergePart(state.set, reading.Op, pods)
 	}
 	state.set = merged.Set
+	merged.List = withLives(merged.List, back)
 	m.merges++
-	p := publication{m: m, source: name, state: state, reading: reading, paths: paths, began: began, merges: map[string]merge{}}
+	p := publication{m: m, source: name, state: state, reading: reading, found: found, began: began, merges: map[string]merge{}}
 	if full {
 		// Before the pods: who has seen a pod finds what it names.
 		p.mergeObjects()
@@ -53,8 +56,8 @@ func (s *sourceState) refusals() []source.Error { return slices.Collect(maps.Val
 
 // admit leaves out of a reading the pods whose UID is that of another source's pod, and returns the others, and where those
 // of them were found that are not published yet. The mux is locked.
-func (m *Mux) admit(name string, state *sourceState, reading *source.Reading, now time.Time) ([]*v1.Pod, map[types.UID]string) {
-	paths := map[types.UID]string{}
+func (m *Mux) admit(name string, state *sourceState, reading *source.Reading, now time.Time) ([]*v1.Pod, map[types.UID]source.Pod) {
+	found := map[types.UID]source.Pod{}
 	pods := make([]*v1.Pod, 0, len(reading.Pods))
 	for _, p := range reading.Pods {
 		if reading.Op == podset.Remove {
@@ -62,11 +65,11 @@ func (m *Mux) admit(name string, state *sourceState, reading *source.Reading, no
 			pods = append(pods, p.Pod)
 			continue
 		}
-		known, ours := state.published[p.UID]
+		_, ours := state.published[p.UID]
 		owner, taken := name, ours
 		if !ours {
 			owner, taken = m.owners[p.UID]
-			paths[p.UID] = p.Path
+			found[p.UID] = p
 		}
 		if taken && owner != name {
 			state.refused[p.UID] = source.Error{
@@ -76,14 +79,41 @@ func (m *Mux) admit(name string, state *sourceState, reading *source.Reading, no
 			continue
 		}
 		delete(state.refused, p.UID)
-		if ours && known.path != p.Path {
-			// A pod that stays the same may have moved to another file.
-			known.path = p.Path
-			state.published[p.UID] = known
-		}
 		pods = append(pods, p.Pod)
 	}
-	return pods, paths
+	return pods, found
+}
+
+// back returns the pods of a reading that are published and were gone from their file in between: their source says that they
+// have another life. It notes where each pod is now, and its life there. A pod that stays the same may have moved to another
+// file; it has not been gone. The mux is locked.
+func (s *sourceState) back(reading *source.Reading) []podset.Change {
+	var changes []podset.Change
+	for _, p := range reading.Pods {
+		known, ours := s.published[p.UID]
+		if !ours || reading.Op == podset.Remove || (known.sourceLife == p.Life && known.path == p.Path) {
+			continue
+		}
+		if known.path == p.Path && p.Life != "" {
+			changes = append(changes, podset.Change{Op: podset.Add, Old: s.set[p.UID], New: p.Pod})
+		}
+		known.sourceLife, known.path = p.Life, p.Path
+		s.published[p.UID] = known
+	}
+	return changes
+}
+
+// withLives returns the changes of a merge with the pods that are back. Whatever else has changed of such a pod is part of its
+// addition.
+func withLives(changes, back []podset.Change) []podset.Change {
+	if len(back) == 0 {
+		return changes
+	}
+	added := make(map[types.UID]bool, len(back))
+	for _, change := range back {
+		added[change.UID()] = true
+	}
+	return append(slices.DeleteFunc(changes, func(c podset.Change) bool { return added[c.UID()] }), back...)
 }
 
 // publication publishes the changes of one merge.
@@ -92,8 +122,8 @@ type publication struct {
 	source  string
 	state   *sourceState
 	reading *source.Reading
-	// paths has where each pod of the reading was found that is not published yet.
-	paths  map[types.UID]string
+	// found has the pods of the reading that are not published yet.
+	found  map[types.UID]source.Pod
 	began  time.Time
 	merges map[string]merge
 }
@@ -112,7 +142,8 @@ func (p *publication) publish(change podset.Change) {
 	if change.Op == podset.Remove {
 		pod = change.Old
 	} else if !known {
-		path = p.paths[uid]
+		path = p.found[uid].Path
+		before.sourceLife = p.found[uid].Life
 	}
 	ctx, span := telemetry.Start(p.mergeOf(path).ctx, p.m.cfg.Tracer, "publish",
 		telemetry.Subject{Namespace: pod.Namespace, Pod: pod.Name, UID: string(uid)})
@@ -132,9 +163,13 @@ func (p *publication) publish(change podset.Change) {
 		p.m.level.DeleteWith(string(uid), gone)
 		return
 	}
-	seen := before.seen
-	if seen == "" {
+	seen, life := before.seen, before.Pod.GetLife()
+	if seen == "" || change.Op == podset.Add {
 		seen = p.began.Format(time.RFC3339Nano)
+	}
+	if change.Op == podset.Add && p.state.ready {
+		// A life of what the source had at the start would restart what has run since before this process.
+		life = p.m.epoch + "/" + strconv.FormatUint(p.m.merges, 10)
 	}
 	data, err := annotated(pod, p.source, seen).Marshal()
 	if err != nil {
@@ -144,7 +179,7 @@ func (p *publication) publish(change podset.Change) {
 		return
 	}
 	entry := Entry{
-		Pod:  &configv1.PodUpdate{Op: wireOp(change.Op), Source: p.source, Pod: data, Traceparent: telemetry.Traceparent(ctx)},
+		Pod:  &configv1.PodUpdate{Op: wireOp(change.Op), Source: p.source, Pod: data, Traceparent: telemetry.Traceparent(ctx), Life: life},
 		name: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name},
 		// Of a pod that only its status has changed.
 		desire: before.desire, ends: pod.DeletionTimestamp != nil, restored: before.restored,
@@ -152,7 +187,7 @@ func (p *publication) publish(change podset.Change) {
 	if change.Op != podset.Reconcile {
 		entry.desire, entry.restored = p.m.merges, change.Op == podset.Restore
 	}
-	p.state.published[uid] = published{Entry: entry, path: path, seen: seen}
+	p.state.published[uid] = published{Entry: entry, path: path, seen: seen, sourceLife: before.sourceLife}
 	p.m.owners[uid] = p.source
 	p.m.level.Put(string(uid), entry)
 }

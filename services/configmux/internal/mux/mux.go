@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,7 +39,7 @@ type Entry struct {
 	Set *configv1.PodSet
 
 	// Of a pod: its name, the number of the merge that last changed more of it than its status, whether that change was that
-	// it is to end, and whether it is out of a checkpoint.
+	// it is to end, and whether it is out of a checkpoint. Its life is in Pod.
 	name     types.NamespacedName
 	desire   uint64
 	ends     bool
@@ -77,6 +78,8 @@ type Mux struct {
 	effective map[apiobject.Key]publishedObject
 	// merges counts the merges.
 	merges uint64
+	// epoch is unique to this mux: a life that it names is not one that an earlier process named.
+	epoch string
 	// notes are what is to be logged once the lock is given back.
 	notes []note
 }
@@ -114,6 +117,8 @@ type published struct {
 	Entry
 	path string
 	seen string
+	// sourceLife is the life that the source gave last.
+	sourceLife string
 }
 
 // New returns a mux whose sources have not spoken yet, and says so in the stream and in the health.
@@ -123,6 +128,7 @@ func New(cfg Config) *Mux {
 		level:   stream.NewLevel[Entry](stream.Config{Clock: cfg.Clock, Metrics: cfg.Metrics.served}),
 		objects: stream.NewLevel[ObjectEntry](stream.Config{Clock: cfg.Clock, Metrics: cfg.Metrics.servedObjects}),
 		sources: map[string]*sourceState{}, owners: map[types.UID]string{}, effective: map[apiobject.Key]publishedObject{},
+		epoch: uuid.NewString(),
 	}
 	for _, s := range cfg.Sources {
 		m.sources[s.Name()] = &sourceState{
@@ -261,5 +267,5 @@ func listed(pods []Entry, ready func(source string) bool) []*configv1.PodUpdate 
 // withOp returns the update with another operation, for who has seen more or less of the pod than its last change. The
 // pod's bytes are shared.
 func withOp(u *configv1.PodUpdate, op configv1.Op) *configv1.PodUpdate {
-	return &configv1.PodUpdate{Op: op, Source: u.GetSource(), Pod: u.GetPod(), Traceparent: u.GetTraceparent()}
+	return &configv1.PodUpdate{Op: op, Source: u.GetSource(), Pod: u.GetPod(), Traceparent: u.GetTraceparent(), Life: u.GetLife()}
 }

@@ -125,8 +125,12 @@ func (c *collector) merged(state *configv1.SourceState, token []byte) {
 			whole = true
 			continue
 		}
-		op := m.Value.opAfter(before.desire)
+		op := m.Value.opAfter(before.stand())
 		if op == configv1.Op_OP_RECONCILE {
+			continue
+		}
+		if op == configv1.Op_OP_ADD { // it was gone in between
+			whole = true
 			continue
 		}
 		m.Value.Pod = withOp(m.Value.Pod, op)

@@ -27,10 +27,21 @@ func (e Entry) opOfNew(ready func(source string) bool) configv1.Op {
 	return configv1.Op_OP_ADD
 }
 
-// opAfter says what a pod is to a subscriber that has it as of the merge with this number.
-func (e Entry) opAfter(desire uint64) configv1.Op {
+// stand is how a subscriber has a pod: as of the merge with the number desire, in this life.
+type stand struct {
+	desire uint64
+	life   string
+}
+
+// stand returns what a subscriber has that has been told this.
+func (e Entry) stand() stand { return stand{desire: e.desire, life: e.Pod.GetLife()} }
+
+// opAfter says what a pod is to a subscriber that has it. One in another life was gone in between, and is new.
+func (e Entry) opAfter(had stand) configv1.Op {
 	switch {
-	case e.desire == desire:
+	case e.Pod.GetLife() != had.life:
+		return configv1.Op_OP_ADD
+	case e.desire == had.desire:
 		return configv1.Op_OP_RECONCILE
 	case e.ends:
 		return configv1.Op_OP_DELETE
@@ -52,7 +63,7 @@ func (u updates) Subscribe(ctx context.Context, token []byte) (stream.Subscripti
 	if err != nil {
 		return nil, err
 	}
-	return &told{Subscription: sub, ready: u.ready, known: map[string]uint64{}}, nil
+	return &told{Subscription: sub, ready: u.ready, known: map[string]stand{}}, nil
 }
 
 // told is one subscriber, and what it was told last of each pod. Memory goes by the number of pods.
@@ -61,8 +72,7 @@ type told struct {
 	ready func(source string) bool
 	// resumed is true when the subscriber holds pods of an earlier subscription, which are not in known.
 	resumed bool
-	// known has the desire of each pod, see Entry.
-	known map[string]uint64
+	known   map[string]stand
 }
 
 // Next implements stream.Subscription.
@@ -84,14 +94,14 @@ func (t *told) op(m stream.Message[Entry]) configv1.Op {
 		delete(t.known, m.Key)
 		return configv1.Op_OP_REMOVE
 	}
-	desire, had := t.known[m.Key]
-	t.known[m.Key] = m.Value.desire
+	known, had := t.known[m.Key]
+	t.known[m.Key] = m.Value.stand()
 	switch {
 	case had:
-		return m.Value.opAfter(desire)
+		return m.Value.opAfter(known)
 	case t.resumed && m.Value.Pod.GetOp() == configv1.Op_OP_RECONCILE:
 		// What was missed may be more than the last change.
-		return m.Value.opAfter(0)
+		return m.Value.opAfter(stand{life: m.Value.Pod.GetLife()})
 	case t.resumed:
 		return m.Value.Pod.GetOp()
 	default:

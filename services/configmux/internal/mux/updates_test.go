@@ -82,12 +82,13 @@ func TestTheOperationIsThatOfTheSubscriber(t *testing.T) {
 		before, unread []source.Pod
 		want           string
 	}{
-		"an addition and an update":                {nil, []source.Pod{pod("a", "1"), pod("a", "2")}, "ADD a"},
-		"an addition and a status":                 {nil, []source.Pod{pod("a", "2"), running}, "ADD a"},
-		"an update and a status":                   {[]source.Pod{pod("a", "1")}, []source.Pod{pod("a", "2"), running}, "UPDATE a"},
-		"an end with grace and a status":           {[]source.Pod{running}, []source.Pod{ending(pod("a", "2")), ending(running)}, "DELETE a"},
-		"two statuses":                             {[]source.Pod{pod("a", "2")}, []source.Pod{phase(pod("a", "2"), v1.PodPending), running}, "RECONCILE a"},
-		"a removal and an addition of another one": {[]source.Pod{pod("a", "1")}, []source.Pod{{}, pod("a", "2")}, "UPDATE a"},
+		"an addition and an update":                 {nil, []source.Pod{pod("a", "1"), pod("a", "2")}, "ADD a"},
+		"an addition and a status":                  {nil, []source.Pod{pod("a", "2"), running}, "ADD a"},
+		"an update and a status":                    {[]source.Pod{pod("a", "1")}, []source.Pod{pod("a", "2"), running}, "UPDATE a"},
+		"an end with grace and a status":            {[]source.Pod{running}, []source.Pod{ending(pod("a", "2")), ending(running)}, "DELETE a"},
+		"two statuses":                              {[]source.Pod{pod("a", "2")}, []source.Pod{phase(pod("a", "2"), v1.PodPending), running}, "RECONCILE a"},
+		"a removal and an addition of another one":  {[]source.Pod{pod("a", "1")}, []source.Pod{{}, pod("a", "2")}, "ADD a"},
+		"a removal and an addition of the same one": {[]source.Pod{pod("a", "1")}, []source.Pod{{}, pod("a", "1")}, "ADD a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)

@@ -64,6 +64,9 @@ type Pod struct {
 	*v1.Pod
 	// Path is the file or URL.
 	Path string
+	// Life is another one than before when the pod was gone from that path and came back between two readings. Empty where the
+	// source does not know that; it then tells by two readings.
+	Life string
 }
 
 // Object is a config map or a secret and where it was found.

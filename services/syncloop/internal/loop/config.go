@@ -130,17 +130,22 @@ func (l *Loop) want(d *Desired) {
 		return
 	}
 	known := l.desired[uid]
+	if known != nil && d.Life != "" && d.Life != known.life {
+		// Its removal was folded into this. A configmux that was restarted names no life of what it found: that runs on.
+		l.remove(uid, d.Traceparent)
+		known = nil
+	}
 	var op podset.Op
 	if known == nil {
 		op = podset.Compare(nil, d.Pod)
 	} else {
 		op = podset.Compare(known.wanted, d.Pod)
-		known.missing = false
+		known.missing, known.life = false, d.Life
 	}
 	if op == podset.None && known.source == d.Source {
 		return
 	}
-	next := &desiredPod{pod: d.Pod, wanted: d.Pod, source: d.Source, traceparent: d.Traceparent}
+	next := &desiredPod{pod: d.Pod, wanted: d.Pod, source: d.Source, life: d.Life, traceparent: d.Traceparent}
 	if known != nil {
 		next.admitted, next.refused, next.behind = known.admitted, known.refused, known.behind
 		next.allocated, next.resize = known.allocated, known.resize

@@ -73,6 +73,8 @@ type Desired struct {
 	Ready bool
 	// Traceparent is the trace of the change.
 	Traceparent string
+	// Life is another one when the pod was gone from its source and came back. Empty says nothing.
+	Life string
 }
 
 // Pleg is what the loop asks of pleg, besides its events.
@@ -199,6 +201,8 @@ type desiredPod struct {
 	// pod is the pod as it is worked on, and wanted as its source names it: it may ask for resources that the node has no room for.
 	pod, wanted *v1.Pod
 	source      string
+	// life is the pod's life, as configmux has named it.
+	life string
 	// missing is true when a fresh snapshot of configmux does not have the pod. It is removed when its source has spoken.
 	missing     bool
 	traceparent string

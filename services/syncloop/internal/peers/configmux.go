@@ -49,5 +49,5 @@ func decode(m *configv1.WatchPodUpdatesResponse) (*loop.Desired, error) {
 		slog.Error("configmux sent a pod that cannot be read: run the same version of both", "key", m.GetFrame().GetKey(), "error", err)
 		return nil, fmt.Errorf("read the pod %s that configmux sent: %w", m.GetFrame().GetKey(), err)
 	}
-	return &loop.Desired{Op: update.GetOp(), Pod: pod, Source: update.GetSource(), Traceparent: update.GetTraceparent()}, nil
+	return &loop.Desired{Op: update.GetOp(), Pod: pod, Source: update.GetSource(), Traceparent: update.GetTraceparent(), Life: update.GetLife()}, nil
 }
