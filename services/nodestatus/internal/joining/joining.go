@@ -70,13 +70,16 @@ type Joiner struct {
 	manager *certificates.Manager
 	// clients are those that were made, of a kubeconfig each.
 	clients map[string]*apiclient.Client
+	// writes says that the kubeconfig is the joiner's to write: a bootstrap kubeconfig was named, be it there or not.
+	writes bool
 }
 
 // New returns a joiner, and nil when there is nothing for it to do: the node has a kubeconfig, and nothing is to be renewed. It
 // fails when the directory of the certificate cannot be written.
 func New(cfg Config) (*Joiner, error) {
 	store := certificates.Store{Dir: cfg.Dir, Name: fileName, Mode: fileMode}
-	if cfg.Bootstrap != "" && hasJoined(cfg, store) {
+	named := cfg.Bootstrap != ""
+	if named && hasJoined(cfg, store) {
 		cfg.Bootstrap = ""
 	}
 	if cfg.Bootstrap == "" {
@@ -107,7 +110,7 @@ func New(cfg Config) (*Joiner, error) {
 		}
 		cfg.Logger.Info("the certificate of the kubeconfig is valid, so the node does not join; the certificate is kept to be renewed", telemetry.KeyFile, cfg.Kubeconfig, "certificate", store.Current())
 	}
-	j := &Joiner{cfg: cfg, store: store, clients: map[string]*apiclient.Client{}}
+	j := &Joiner{cfg: cfg, store: store, writes: named, clients: map[string]*apiclient.Client{}}
 	j.manager = certificates.New(certificates.Config{
 		Requester: certificates.Requester{API: j.api, Kind: certificates.Client(), Store: store, Clock: cfg.Clock},
 		Template:  j.template, Renewed: j.renewed, Random: cfg.Random, Logger: cfg.Logger,
@@ -249,9 +252,10 @@ func (j *Joiner) api() (rest.Interface, error) {
 	return client.Certificates, nil
 }
 
-// renewed writes the kubeconfig, unless it leads to the certificate already, or has it.
+// renewed writes the kubeconfig, unless it leads to the certificate already, or has it. A kubeconfig with a certificate within
+// itself leads to the renewed one then, for all processes of the node.
 func (j *Joiner) renewed() error {
-	if j.cfg.Bootstrap == "" {
+	if !j.writes {
 		return nil
 	}
 	if store, _ := storeOf(j.cfg.Kubeconfig); store != nil && store.Current() == j.store.Current() {
