@@ -2,7 +2,6 @@ package main
 
 import (
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/boottime"
@@ -19,8 +18,8 @@ func (e *engine) newEvictor(inCluster bool, evicter *engineserver.Evictions) *ev
 	return eviction.New(eviction.Config{
 		Stats: e.stats, Limits: *e.cfg.Kubelet.LocalStorageCapacityIsolation,
 		Pods: e.evictable, Spared: func(pod *v1.Pod) bool { return isSpared(pod, inCluster) }, Evict: evicter.EvictAnnotated,
-		Gone:             func(uid types.UID) bool { return !observed.AnyAlive(e.store.Observed(uid)) },
-		RemoveContainers: e.dead.Look, RemoveImages: e.garbage.RemoveUnused, Events: e.events,
+		Gone:             e.store.IsGone,
+		RemoveContainers: e.dead.Reclaim, RemoveEvicted: e.dead.Look, RemoveImages: e.garbage.RemoveUnused, Events: e.events,
 		MaxGrace: int64(e.cfg.Kubelet.EvictionMaxPodGracePeriod), Clock: clock.RealClock{}, BootTime: boottime.Now, Logger: e.logger, Metrics: e.counts,
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
@@ -11,6 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/containergc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
 	"github.com/quartet-node/quartet/services/syncloop/internal/imagegc"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
@@ -33,11 +35,34 @@ func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.C
 
 // deadCollector makes what removes the containers and sandboxes that nobody needs of pods that are there. The manager and the store
 // are asked for when they are used: the manager puts in what is removed by it.
-func deadCollector(manager func() *podruntime.Manager, store func() *podstore.Store, counts *enginemetrics.Metrics, events *podevents.Recorder, logger *slog.Logger) *containergc.Collector {
+func deadCollector(manager func() *podruntime.Manager, store func() *podstore.Store, book *evictions.Book, counts *enginemetrics.Metrics, events *podevents.Recorder, logger *slog.Logger) *containergc.Collector {
 	return containergc.New(containergc.Config{
 		Observed: func() ([]*lifecyclev1.PodStatus, bool) { return store().AllObserved() },
-		Remove:   func(ctx context.Context, item containergc.Item) error { return manager().RemoveGarbage(ctx, item) },
-		Busy:     func() bool { return manager().Starting() },
-		Clock:    clock.RealClock{}, Logger: logger, Metrics: counts, Events: events,
+		Disposable: func(uid types.UID, pressed bool) bool {
+			return isDisposable(store(), book, uid, pressed, logger)
+		},
+		Remove: func(ctx context.Context, item containergc.Item) error { return manager().RemoveGarbage(ctx, item) },
+		Busy:   func() bool { return manager().Starting() },
+		Clock:  clock.RealClock{}, Logger: logger, Metrics: counts, Events: events,
 	})
+}
+
+// isDisposable tells whether the ended containers of a pod are of no use: those of one that was evicted, and, with pressed, of each that has
+// ended for good. The book has the last status of the pod before its containers go: it is how a restarted syncloop knows that the pod
+// ran and how its containers ended. A static pod that ran to its end keeps them: it may be named anew under its UID at any moment.
+func isDisposable(store *podstore.Store, book *evictions.Book, uid types.UID, pressed bool, logger *slog.Logger) bool {
+	last, evicted, static, ok := store.Ended(uid)
+	if !ok || (!evicted && !pressed) {
+		return false
+	}
+	kept, err := book.SetLast(uid, last, !static)
+	if err != nil {
+		logger.Warn("the last status of a pod cannot be kept, so its ended containers stay; it is tried again: mend the disk of the state directory",
+			telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+		return false
+	}
+	if kept {
+		store.SetLast(uid, last)
+	}
+	return kept
 }

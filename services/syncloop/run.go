@@ -254,7 +254,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
 		config.Cgroups = e.cgroups
 	}
-	e.dead = deadCollector(func() *podruntime.Manager { return e.manager }, func() *podstore.Store { return e.store }, e.counts, e.events, tel.Logger)
+	e.dead = deadCollector(func() *podruntime.Manager { return e.manager }, func() *podstore.Store { return e.store }, book, e.counts, e.events, tel.Logger)
 	config.Garbage = e.dead
 	manager := podruntime.New(config)
 	e.manager = manager

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -183,6 +184,30 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 	}
 	awaitThat(t, "its volume to be gone", func() bool { _, err := os.Stat(full); return os.IsNotExist(err) })
 
+	if events, err := own.Command(t.Context(), "events"); err != nil || !strings.Contains(events, "Evicted") || !strings.Contains(events, "Preempting") {
+		t.Errorf("the events are %s, %v", events, err)
+	}
+	// Its layer and its log make room, too. How its container ended stays in its status, also after a restart.
+	awaitThat(t, "its container to be removed", func() bool { return own.containersOf(greedy) == 1 }) // its sandbox
+	logs, err := filepath.Glob(filepath.Join(own.Layout.PodLogs(), "*_"+string(greedy.UID), "main", "*"))
+	if err != nil || len(logs) != 0 {
+		t.Errorf("there are the logs %v, %v", logs, err)
+	}
+	pid, err := own.PID("syncloop")
+	if err == nil {
+		err = unix.Kill(pid, unix.SIGKILL)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitThat(t, "syncloop to be back", func() bool { now, err := own.PID("syncloop"); return err == nil && now != pid })
+	own.awaitReady("modest", "vital")
+	after := own.awaitFailed("greedy")
+	if ended := after.Status.ContainerStatuses; len(ended) != 1 || ended[0].State.Terminated == nil || ended[0].ContainerID == "" ||
+		ended[0].ContainerID != greedy.Status.ContainerStatuses[0].ContainerID || after.Status.Reason != "Evicted" {
+		t.Errorf("after a restart it is %s: %+v", after.Status.Reason, ended)
+	}
+
 	own.apply("hungry", "", "{}", `grow, "-mib", "180"`)
 	memorySince := own.awaitCondition(v1.NodeMemoryPressure, v1.ConditionTrue)
 	hungry := own.awaitFailed("hungry")
@@ -201,9 +226,6 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 			t.Errorf("%s: %s", name, describe(p))
 		}
 	}
-	if events, err := own.Command(t.Context(), "events"); err != nil || !strings.Contains(events, "Evicted") || !strings.Contains(events, "Preempting") {
-		t.Errorf("the events are %s, %v", events, err)
-	}
 }
 
 // fill makes a file that takes so many bytes.
@@ -216,4 +238,15 @@ func fill(t *testing.T, path string, size int64) {
 	if err := errors.Join(unix.Fallocate(int(file.Fd()), 0, 0, size), file.Close()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// containersOf is how many containers the runtime has of a pod, its sandbox among them; -1 when it does not say.
+func (s *small) containersOf(pod *v1.Pod) int {
+	cmd := exec.CommandContext(s.t.Context(), filepath.Join(s.Layout.Runtime(), "bin", "ctr"), "--address", s.Layout.RuntimeSocket(), "--namespace", "k8s.io",
+		"containers", "ls", "--quiet", fmt.Sprintf("labels.%q==%s", "io.kubernetes.pod.uid", pod.UID))
+	out, err := cmd.Output()
+	if err != nil {
+		return -1
+	}
+	return len(strings.Fields(string(out)))
 }

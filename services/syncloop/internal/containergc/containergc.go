@@ -8,7 +8,8 @@
 // seconds, and delays no other; nor does it its own pod, whose worker does not wait.
 //
 // The kubelet's defaults hold: one ended container is kept for each of a pod's, of whatever age, and there is no limit on how many that
-// are on the node.
+// are on the node. As in the kubelet none is kept of a pod that was evicted, and on a node that is short of disk none of a pod that ran
+// to its end.
 package containergc
 
 import (
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
@@ -44,6 +46,9 @@ const (
 type Config struct {
 	// Observed lists what pleg has observed of all pods. With false not all are known yet, and the look is put off.
 	Observed func() ([]*lifecyclev1.PodStatus, bool)
+	// Disposable tells whether all ended containers of a pod are of no use, because it has ended for good and its last status is kept
+	// elsewhere. With pressed the node is short of disk, and they need only not be needed. It may write to the disk. Nil is for never.
+	Disposable func(uid types.UID, pressed bool) bool
 	// Remove removes one thing; to remove what is gone is no error.
 	Remove func(ctx context.Context, item Item) error
 	// Busy tells whether sandboxes are being made.
@@ -135,8 +140,14 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// Look puts in what is not needed of all pods. Run does it every minute; somebody who needs room does it at once.
-func (c *Collector) Look(ctx context.Context) {
+// Look puts in what is not needed of all pods: of those that were evicted all ended containers, and of others all but the newest of each
+// name. Run does it every minute.
+func (c *Collector) Look(ctx context.Context) { c.look(ctx, false) }
+
+// Reclaim is Look for a node that is short of disk: the ended containers of pods that ran to their end go, too, where they are not needed.
+func (c *Collector) Reclaim(ctx context.Context) { c.look(ctx, true) }
+
+func (c *Collector) look(ctx context.Context, pressed bool) {
 	pods, known := c.cfg.Observed()
 	if !known {
 		return
@@ -144,6 +155,9 @@ func (c *Collector) Look(ctx context.Context) {
 	there := map[string]bool{}
 	for _, pod := range pods {
 		items := Of(pod, keep)
+		if c.cfg.Disposable != nil && hasEnded(pod) && c.cfg.Disposable(types.UID(pod.GetUid()), pressed) {
+			items = AllOf(pod)
+		}
 		for _, item := range items {
 			there[item.id()] = true
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
@@ -83,6 +84,29 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// TestAllOf holds that nothing that may run is removed of a pod that has ended for good, and that the newest container of a name is never
+// the first to go.
+func TestAllOf(t *testing.T) {
+	for _, test := range []struct{ name, pod, want string }{
+		{"all that has ended, the oldest first", "s1:dead a2@s1:exited b1@s1:exited a1@s1:exited", "a1 b1 a2"},
+		{"one that was never started", "s1:dead a1@s1:created", "a1"},
+		{"not what may run", "s2:ready s1:dead a3@s2:running a2@s1:unknown a1@s2:exited", "a1"},
+		{"older sandboxes", "s2:dead s1:dead a2@s2:exited a1@s1:exited", "a1 a2 s1"},
+		{"the newest sandbox stays", "s1:dead", ""},
+		{"nothing", "", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var ids []string
+			for _, item := range containergc.AllOf(pod(test.pod)) {
+				ids = append(ids, id(item))
+			}
+			if got := strings.Join(ids, " "); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 // rig is a collector and what it does.
 type rig struct {
 	t     *testing.T
@@ -99,13 +123,15 @@ type rig struct {
 	events  []string
 	// hang makes the removal of an ID wait for the end of its context, fail makes it fail.
 	hang, fail map[string]bool
+	// disposable is true for pods whose ended containers are of no use: always by their UID, under pressure by their UID with a "!".
+	disposable map[string]bool
 	atOnce     int
 	most       int
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Now()), hang: map[string]bool{}, fail: map[string]bool{}}
+	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Now()), hang: map[string]bool{}, fail: map[string]bool{}, disposable: map[string]bool{}}
 	r.known.Store(true)
 	r.c = containergc.New(containergc.Config{
 		Observed: func() ([]*lifecyclev1.PodStatus, bool) {
@@ -113,6 +139,11 @@ func newRig(t *testing.T) *rig {
 			defer r.mu.Unlock()
 			defer r.looks.Add(1)
 			return slices.Clone(r.pods), r.known.Load()
+		},
+		Disposable: func(uid types.UID, pressed bool) bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.disposable[string(uid)] || (pressed && r.disposable[string(uid)+"!"])
 		},
 		Remove: r.remove, Busy: r.busy.Load, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(&r.log, nil)), Events: r,
 	})
@@ -206,6 +237,25 @@ func TestAllPodsAreLookedAtEveryMinute(t *testing.T) {
 	}
 	r.clock.Step(time.Minute)
 	r.want("a1")
+}
+
+// TestEndedContainersOfEvictedPods go with the regular look, those of pods that ran to their end only when the node is short of disk.
+func TestEndedContainersOfEvictedPods(t *testing.T) {
+	r := newRig(t)
+	completed := pod("s2:dead b1@s2:exited")
+	completed.Uid = "u2"
+	running := pod("s3:ready c2@s3:running c1@s3:exited")
+	running.Uid = "u3"
+	r.pods = []*lifecyclev1.PodStatus{pod("s1:dead a2@s1:exited a1@s1:exited"), completed, running}
+	r.disposable["u1"], r.disposable["u2!"] = true, true
+	r.clock.Step(time.Minute)
+	r.want("a1 a2")
+	r.mu.Lock()
+	r.pods = r.pods[1:]
+	r.mu.Unlock()
+	r.c.Look(t.Context())
+	r.c.Reclaim(t.Context())
+	r.want("a1 a2 b1")
 }
 
 func TestARemovalThatHangsDelaysNoOther(t *testing.T) {

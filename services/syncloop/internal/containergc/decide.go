@@ -2,6 +2,7 @@ package containergc
 
 import (
 	"fmt"
+	"slices"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
@@ -54,10 +55,37 @@ func Of(pod *lifecyclev1.PodStatus, keep int) []Item {
 		seen[name] = true
 		inUse[c.GetSandboxId()] = true
 	}
+	return append(items, sandboxesOf(pod, inUse)...)
+}
+
+// sandboxesOf are the sandboxes of a pod that are not ready, not the newest, and not in use.
+func sandboxesOf(pod *lifecyclev1.PodStatus, inUse map[string]bool) []Item {
+	var items []Item
 	for i, s := range pod.GetSandboxes() { // newest first: it holds the attempt, and the pod's last addresses
 		if i > 0 && !observed.Ready(s) && !inUse[s.GetId()] {
 			items = append(items, Item{Pod: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName(), Sandbox: s.GetId()})
 		}
 	}
 	return items
+}
+
+// AllOf is Of for a pod that has ended for good: none of its ended containers is needed, nor one that was never started. The newest
+// sandbox stays: it takes next to no room, and says that the pod was here, since when, and with which addresses. The oldest container is
+// the first, so that the newest one of a name is never the one that is gone while an older one is there.
+func AllOf(pod *lifecyclev1.PodStatus) []Item {
+	var items []Item
+	inUse := map[string]bool{}
+	for _, c := range slices.Backward(pod.GetContainers()) {
+		if observed.Exited(c) || c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_CREATED {
+			items = append(items, Item{Pod: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName(), Container: c})
+			continue
+		}
+		inUse[c.GetSandboxId()] = true
+	}
+	return append(items, sandboxesOf(pod, inUse)...)
+}
+
+// hasEnded tells whether a pod has an ended container.
+func hasEnded(pod *lifecyclev1.PodStatus) bool {
+	return slices.ContainsFunc(pod.GetContainers(), observed.Exited)
 }

@@ -204,6 +204,7 @@ func (e *Evictions) EvictAnnotated(ctx context.Context, uid types.UID, eviction 
 	if pod == nil {
 		return fmt.Errorf("pod %s: %w", uid, podstore.ErrNotFound)
 	}
+	eviction.Discard = true
 	if err := e.Book.Put(uid, eviction); err != nil {
 		return err
 	}

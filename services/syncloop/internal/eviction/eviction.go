@@ -60,11 +60,12 @@ type Config struct {
 	Spared func(pod *v1.Pod) bool
 	// Evict ends a pod for good; grace is in seconds, and the annotations are the event's. Required.
 	Evict func(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64, annotations map[string]string) error
-	// Gone tells whether nothing of a pod runs any more. Required.
+	// Gone tells whether nothing of a pod runs any more, and it holds nothing of the machine. Required.
 	Gone func(uid types.UID) bool
-	// RemoveContainers and RemoveImages remove what nobody needs. Required.
-	RemoveContainers func(ctx context.Context)
-	RemoveImages     func(ctx context.Context) error
+	// RemoveContainers and RemoveImages remove what nobody needs on a node that is short of disk, and RemoveEvicted removes the ended
+	// containers of pods that were evicted. Required.
+	RemoveContainers, RemoveEvicted func(ctx context.Context)
+	RemoveImages                    func(ctx context.Context) error
 	// Events tells of the node: *podevents.Recorder. Nil is for nobody to read.
 	Events interface {
 		NodeWarning(ctx context.Context, reason, message string)
@@ -180,6 +181,7 @@ func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
 	}
 	if uid, ended := e.evict(ctx, fresh); ended {
 		e.untilGone(ctx, uid)
+		e.cfg.RemoveEvicted(ctx)
 		e.act()
 	}
 }

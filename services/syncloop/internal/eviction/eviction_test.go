@@ -99,13 +99,15 @@ type rig struct {
 	*eviction.Evictor
 	registry *prometheus.Registry
 	// stats is what pods use, and asked how often that was asked for.
-	stats       map[types.UID]statsv1alpha1.PodStats
-	asked       int
-	pods        []*v1.Pod
-	alive       map[types.UID]bool
-	dedicated   bool
-	fails       map[types.UID]bool
-	did         []string
+	stats     map[types.UID]statsv1alpha1.PodStats
+	asked     int
+	pods      []*v1.Pod
+	alive     map[types.UID]bool
+	dedicated bool
+	fails     map[types.UID]bool
+	did       []string
+	// swept is how often the containers of evicted pods were removed.
+	swept       atomic.Int32
 	annotations map[string]string
 	// clock is the machine's, which the test sets.
 	clock *settable
@@ -167,6 +169,7 @@ func newRig(t *testing.T, change func(*rig)) *rig {
 		},
 		Gone:             func(uid types.UID) bool { return !r.alive[uid] },
 		RemoveContainers: func(context.Context) { r.did = append(r.did, "containers") },
+		RemoveEvicted:    func(context.Context) { r.swept.Add(1) },
 		RemoveImages:     func(context.Context) error { r.did = append(r.did, "images"); return nil },
 		Events:           r, MaxGrace: 30, Clock: r.clock, BootTime: func() time.Duration { return time.Since(booted) }, Logger: slog.New(slog.DiscardHandler), Metrics: metrics.New(r.registry),
 	})
@@ -219,6 +222,9 @@ func TestOnePodIsEvictedForEachReading(t *testing.T) {
 		// What asks for what it uses goes last, and what the node cannot do without never.
 		want(t, r.say("memory.available", true), attempt+"memory", "Evicted guaranteed in 1 s: The node was low on resource: memory. Threshold quantity: 100Mi, available: 10Mi. ")
 		want(t, r.say("memory.available", true), attempt+"memory")
+		if r.swept.Load() != 3 {
+			t.Errorf("the ended containers of evicted pods were removed %d times, want 3", r.swept.Load())
+		}
 	})
 }
 
@@ -253,9 +259,15 @@ func TestTheNextOneWaitsForTheEndOfTheLast(t *testing.T) {
 		want(t, r.say("memory.available", true))
 		<-time.After(20 * time.Second)
 		want(t, r.say("memory.available", true))
+		if r.swept.Load() != 0 {
+			t.Error("the containers of the evicted pod were removed while it was ending")
+		}
 		<-time.After(10 * time.Second) // it has had 30 s, and what was read before they were over says nothing
 		synctest.Wait()
 		want(t, r.did)
+		if r.swept.Load() != 1 {
+			t.Errorf("the ended containers of evicted pods were removed %d times, want 1", r.swept.Load())
+		}
 		if did := r.say("memory.available", true); len(did) != 2 || !strings.HasPrefix(did[1], "Evicted small") {
 			t.Errorf("after 30 s: %q", did)
 		}

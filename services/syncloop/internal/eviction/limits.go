@@ -60,6 +60,7 @@ func (e *Evictor) holdToLimits(ctx context.Context) bool {
 		return false
 	}
 	e.untilGone(ctx, ended...)
+	e.cfg.RemoveEvicted(ctx)
 	return true
 }
 

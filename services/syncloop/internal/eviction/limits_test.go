@@ -120,6 +120,9 @@ func TestEvictionsForLimitsAreCountedBySignal(t *testing.T) {
 		if len(r.did) != 3 {
 			t.Errorf("did %q, want the three that nothing spares", r.did)
 		}
+		if r.swept.Load() != 1 {
+			t.Errorf("the ended containers of evicted pods were removed %d times, want 1", r.swept.Load())
+		}
 		for _, signal := range []string{"emptydirfs.limit", "ephemeralpodfs.limit", "ephemeralcontainerfs.limit"} {
 			metricstest.Want(t, r.registry, 1, "kubelet_evictions", "eviction_signal", signal)
 		}

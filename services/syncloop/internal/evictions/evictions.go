@@ -1,5 +1,6 @@
 // Package evictions keeps on disk which pods were evicted and are still named by their source, so that a restarted
-// syncloop does not start them again: neither the source nor the runtime knows of it.
+// syncloop does not start them again: neither the source nor the runtime knows of it. It also has the pods of the API server that ran to
+// their end and whose ended containers were removed on a node that was short of disk: nothing else says that they ran.
 package evictions
 
 import (
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"sync"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/statedir"
@@ -74,6 +76,25 @@ func (b *Book) Put(uid types.UID, e podstore.Eviction) error {
 		entries[uid] = e
 		return true
 	})
+}
+
+// SetLast keeps the last status of a pod, so that it is known after its ended containers are removed. A pod that is not in the book is
+// put into it when add is true. It returns whether the book has the status then.
+func (b *Book) SetLast(uid types.UID, last *v1.PodStatus, add bool) (bool, error) {
+	err := b.change(func(entries map[types.UID]podstore.Eviction) bool {
+		e, known := entries[uid]
+		if e.Last != nil || (!known && !add) {
+			return false
+		}
+		e.Last = last
+		entries[uid] = e
+		return true
+	})
+	if err != nil {
+		return false, err
+	}
+	e, known := b.Get(uid)
+	return known && e.Last != nil, nil
 }
 
 // PutAll is Put for many at once.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
@@ -36,6 +37,35 @@ func TestEvictionsAreKeptOverARestart(t *testing.T) {
 		t.Errorf("got %v, %v", got, ok)
 	}
 	if got := again.UIDs(); !slices.Equal(got, []types.UID{"u1"}) {
+		t.Errorf("got %v", got)
+	}
+}
+
+// TestTheLastStatusIsKeptOverARestart with the reason of the eviction, and the first one counts. A pod that is not in the book gets there
+// only when that is wanted.
+func TestTheLastStatusIsKeptOverARestart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "evictions.json")
+	book := open(t, path)
+	if err := book.Put("evicted", podstore.Eviction{Reason: "Evicted", Discard: true}); err != nil {
+		t.Fatal(err)
+	}
+	ended := func(message string) *v1.PodStatus { return &v1.PodStatus{Phase: v1.PodFailed, Message: message} }
+	for _, test := range []struct {
+		uid       types.UID
+		last      string
+		add, kept bool
+	}{{"evicted", "first", false, true}, {"evicted", "second", true, true}, {"completed", "first", true, true}, {"static", "first", false, false}} {
+		if kept, err := book.SetLast(test.uid, ended(test.last), test.add); err != nil || kept != test.kept {
+			t.Errorf("%s: kept is %v, %v, want %v", test.uid, kept, err, test.kept)
+		}
+	}
+	again := open(t, path)
+	for uid, reason := range map[types.UID]string{"evicted": "Evicted", "completed": ""} {
+		if got, ok := again.Get(uid); !ok || got.Reason != reason || got.Last == nil || got.Last.Message != "first" {
+			t.Errorf("%s: got %+v, %v", uid, got, ok)
+		}
+	}
+	if got := again.UIDs(); !slices.Equal(got, []types.UID{"completed", "evicted"}) {
 		t.Errorf("got %v", got)
 	}
 }

@@ -49,6 +49,7 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 		status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses =
 			before.InitContainerStatuses, before.ContainerStatuses, before.EphemeralContainerStatuses
 	}
+	e.keepLast(&status)
 	if !changed && equality.Semantic.DeepEqual(&e.status, &status) {
 		return false
 	}

@@ -118,7 +118,9 @@ type entry struct {
 	// resize is why the pod does not have the resources that its source names; empty when it has.
 	resize   podstatus.Reason
 	eviction *Eviction
-	status   v1.PodStatus
+	// last is the last status of a pod whose ended containers are removed; nil for every other one.
+	last   *v1.PodStatus
+	status v1.PodStatus
 	// readyTold is true when the trace of the container's start has been told that the pod is ready.
 	readyTold bool
 	start     start
@@ -223,7 +225,7 @@ func (s *Store) Evict(uid types.UID, eviction Eviction) error {
 		return fmt.Errorf("pod %s: %w", uid, ErrNotFound)
 	}
 	if e.eviction == nil {
-		e.eviction = &eviction
+		e.eviction, e.last = &eviction, eviction.Last
 	}
 	s.compute(uid, false)
 	return nil

@@ -40,6 +40,9 @@ func (s *Store) unreport(uid types.UID) {
 // previous is the status before the one that is to be computed. The first one of a pod that the API server has follows on what that
 // has: a restart of this process changes nothing of what it says.
 func (e *entry) previous() v1.PodStatus {
+	if e.last != nil && !e.worked {
+		return *e.last
+	}
 	if e.status.Phase == "" && !metrics.IsStatic(e.source) {
 		return e.pod.Status
 	}

@@ -15,7 +15,7 @@
 //	                                    sees nothing running            may still name it
 //
 // A pod that ended by itself, or was evicted, stays terminated for as long as its source names it: its ended
-// containers are how a restarted process knows that it must not run again. It is cleaned up when it is removed. What it held of the
+// containers, or its entry in package evictions, are how a restarted process knows that it must not run again. It is cleaned up when it is removed. What it held of the
 // machine, its cgroup and its volumes, it gives back as soon as it is terminated.
 // The table of transitions is that of [Next].
 //

@@ -201,7 +201,7 @@ func (w *worker) graceLeft(ctx context.Context) int64 {
 }
 
 // cleanUp removes what a pod left that no source names any more. A pod that is still named keeps its ended containers:
-// they say that it must not be started again. Only what it held of the machine is given back.
+// they say that it must not be started again, until package containergc finds that they need not. Only what it held of the machine is given back.
 func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 	cfg := w.pool.cfg
 	if w.end == nil || !w.end.Removed {

@@ -155,7 +155,7 @@ func (s *shortage) byQuartet(t *testing.T, end func(ending)) {
 			end(ending{Pod: uid, Grace: grace, Reason: e.Reason, Message: e.Message, Disruption: e.Disruption, Annotations: annotations})
 			return nil
 		},
-		Gone: func(types.UID) bool { return true }, RemoveContainers: func(context.Context) {}, RemoveImages: func(context.Context) error { return nil },
+		Gone: func(types.UID) bool { return true }, RemoveContainers: func(context.Context) {}, RemoveEvicted: func(context.Context) {}, RemoveImages: func(context.Context) error { return nil },
 		MaxGrace: maxGrace, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
