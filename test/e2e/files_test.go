@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	v1 "k8s.io/api/core/v1"
 )
 
 // TestTheExampleOfFilesDoesWhatItSays follows the comment in examples/files.yaml: the page is there for the password, and a change of
@@ -62,5 +64,30 @@ func TestTheExampleOfFilesDoesWhatItSays(t *testing.T) {
 	})
 	if again := await(t, "files", "Ready", ready); again.Status.ContainerStatuses[0].ContainerID != p.Status.ContainerStatuses[0].ContainerID {
 		t.Error("the container was restarted")
+	}
+}
+
+// TestAManifestThatIsRemovedAndCreatedAgainRunsItsPodAgain although its content is the same. One that is replaced by the same content
+// restarts nothing.
+func TestAManifestThatIsRemovedAndCreatedAgainRunsItsPodAgain(t *testing.T) {
+	text := manifest("recreated", 1, "sleep")
+	place(t, "recreated.yaml", text)
+	first := bare(await(t, "recreated", "Ready", ready))
+	if err := node.Prepare("recreated.yaml", text); err != nil {
+		t.Fatal(err)
+	}
+	takeAway(t, "recreated.yaml")
+	if err := node.Rename("recreated.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	again := await(t, "recreated", "Ready in another life", func(p *v1.Pod) bool { return ready(p) && bare(p) != first })
+	if n := again.Status.ContainerStatuses[0].RestartCount; n != 0 {
+		t.Errorf("restart count %d of a pod that was run again", n)
+	}
+	place(t, "recreated.yaml", text)
+	place(t, "recreatedlater.yaml", manifest("recreatedlater", 1, "sleep"))
+	await(t, "recreatedlater", "Ready", ready)
+	if p := await(t, "recreated", "Ready", ready); bare(p) != bare(again) {
+		t.Error("a manifest that was replaced by the same content restarted its pod")
 	}
 }
