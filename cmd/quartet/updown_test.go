@@ -109,7 +109,7 @@ func TestUpAndDown(t *testing.T) {
 	})
 
 	config := filepath.Join(parent, "kubelet.yaml")
-	if err := os.WriteFile(config, []byte("healthzPort: 0\n"+livenode.NoEviction), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte("healthzPort: 0\n"+livenode.AnyMachine), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	out := run("up", "--detach", "--read-only-port", port, "--config", config)

@@ -76,7 +76,7 @@ func (s *stack) join(c *cluster.Cluster) string {
 	s.must(err)
 	// As it is delivered, with this stack's directory and ports.
 	content := strings.NewReplacer("/var/lib/quartet-compose", s.node.Layout.StateDir(), "10255", s.node.Port()).Replace(string(example))
-	s.must(os.WriteFile(config, []byte(content+"port: "+freePort(s.t)+"\nhealthzPort: 0\n"+livenode.NoEviction), 0o644))
+	s.must(os.WriteFile(config, []byte(content+"port: "+freePort(s.t)+"\nhealthzPort: 0\nmakeIPTablesUtilChains: false\n"+livenode.NoEviction), 0o644))
 	kubeconfig, token := c.Bootstrap(s.t)
 	// As docs/deploy.md says: for the group of the services.
 	s.must(os.Chown(kubeconfig, -1, 10240))

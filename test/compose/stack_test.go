@@ -54,7 +54,7 @@ func newStack(t *testing.T) *stack {
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")
 	s.must(os.WriteFile(config, fmt.Appendf(nil,
 		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: cgroupfs\naddress: 127.0.0.1\nreadOnlyPort: %s\nhealthzPort: %s\n%s",
-		node.Port(), node.HealthzPort(), livenode.NoEviction), 0o644))
+		node.Port(), node.HealthzPort(), livenode.AnyMachine), 0o644))
 	query, otlp := freePort(t), freePort(t)
 	s.jaeger = "http://127.0.0.1:" + query
 	s.env = []string{

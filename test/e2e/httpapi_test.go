@@ -80,7 +80,7 @@ func newRemote(t *testing.T, more string, options ...cluster.Option) *remote {
 		t.Fatal(err)
 	}
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")
-	text := "address: 0.0.0.0\nport: " + r.port + "\nauthentication: {x509: {clientCAFile: " + r.authority() + "}}\n" + livenode.NoEviction + more
+	text := "address: 0.0.0.0\nport: " + r.port + "\nauthentication: {x509: {clientCAFile: " + r.authority() + "}}\n" + livenode.AnyMachine + more
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

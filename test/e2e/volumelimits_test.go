@@ -16,7 +16,7 @@ import (
 // volumes: with the status of a kubelet's, its volumes are given back, and no other pod notices.
 func TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")
-	if err := os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nvolumeStatsAggPeriod: 1s\n"+livenode.NoEviction), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nvolumeStatsAggPeriod: 1s\n"+livenode.AnyMachine), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	restartServices(t, "--config", config)

@@ -162,7 +162,7 @@ healthzPort: 0
 syncFrequency: 2s
 runtimeRequestTimeout: %s
 serializeImagePulls: false
-%s`, n.Layout.Manifests(), n.proxy.Endpoint(), n.Layout.PodLogs(), n.Layout.CgroupRoot(), n.Port(), requestTimeout, livenode.NoEviction)
+%s`, n.Layout.Manifests(), n.proxy.Endpoint(), n.Layout.PodLogs(), n.Layout.CgroupRoot(), n.Port(), requestTimeout, livenode.AnyMachine)
 	if err := os.WriteFile(n.Layout.ConfigFile(), []byte(config), 0o600); err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ cgroupRoot: %q
 address: 127.0.0.1
 readOnlyPort: %d
 healthzPort: 0
-%s`, n.Manifests, c.Endpoint, l.PodLogs(), c.Layout.CgroupRoot(), port, livenode.NoEviction)
+%s`, n.Manifests, c.Endpoint, l.PodLogs(), c.Layout.CgroupRoot(), port, livenode.AnyMachine)
 	if err := os.WriteFile(l.ConfigFile(), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}

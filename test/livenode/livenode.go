@@ -27,11 +27,8 @@ const Image = "quartet.local/hello:1"
 
 // NoEviction are the fields of a KubeletConfiguration by which a node refuses and evicts no pod, and removes no image, because the
 // memory or the disk of the machine is short: how much of them others take is not the business of a test. Where it is, the test
-// has a file system of its own. Nor is it whether the machine has swap. What
-// stays on the machine, chains of iptables, is not made.
-const NoEviction = `failSwapOn: false
-makeIPTablesUtilChains: false
-evictionHard:
+// has a file system of its own.
+const NoEviction = `evictionHard:
   memory.available: 0%
   nodefs.available: 0%
   nodefs.inodesFree: 0%
@@ -40,6 +37,11 @@ evictionHard:
 imageGCHighThresholdPercent: 100
 `
 
+// AnyMachine is NoEviction with the fields by which a node takes a machine that has swap, and leaves no chains of iptables on it.
+const AnyMachine = `failSwapOn: false
+makeIPTablesUtilChains: false
+` + NoEviction
+
 // Node is a node in a state directory of its own.
 type Node struct {
 	// Layout says where its files are.
@@ -47,7 +49,7 @@ type Node struct {
 	// Env is what its processes get beside this process's environment.
 	Env []string
 	// Flags are given to "quartet up" by Up, beside those that keep the node apart from others: --kubeconfig for example. Without a
-	// --config among them the node has a configuration of NoEviction.
+	// --config among them the node has a configuration of AnyMachine.
 	Flags []string
 
 	quartet string
@@ -129,7 +131,7 @@ func (n *Node) Up(ctx context.Context, more ...string) error {
 	if !slices.Contains(flags, "--config") {
 		config := filepath.Join(n.Layout.StateDir(), "begin.yaml")
 		const header = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
-		if err := os.WriteFile(config, []byte(header+NoEviction), 0o600); err != nil {
+		if err := os.WriteFile(config, []byte(header+AnyMachine), 0o600); err != nil {
 			return fmt.Errorf("write a configuration: %w", err)
 		}
 		flags = append(flags, "--config", config)

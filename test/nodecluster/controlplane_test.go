@@ -218,7 +218,7 @@ func controlPlane(t *testing.T, dir string) *livenode.Node {
 	config := filepath.Join(dir, "kubelet.yaml")
 	content, err := os.ReadFile(config)
 	if err == nil {
-		err = os.WriteFile(config, fmt.Appendf(content, "port: %d\n%s", port, livenode.NoEviction), 0o600)
+		err = os.WriteFile(config, fmt.Appendf(content, "port: %d\n%s", port, livenode.AnyMachine), 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -125,7 +125,7 @@ authorization: {mode: Webhook}
 clusterDomain: cluster.local
 clusterDNS: [10.96.0.10]
 fileCheckFrequency: 2s
-%s`, port, whole.CAFile(), livenode.NoEviction)
+%s`, port, whole.CAFile(), livenode.AnyMachine)
 	if err := os.WriteFile(config, []byte(content), 0o644); err != nil {
 		return nil, err
 	}

@@ -210,7 +210,7 @@ func TestPodsEndBeforeTheMachineGoesDown(t *testing.T) {
 		}
 	})
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
-	if err := os.WriteFile(file, []byte(config+livenode.NoEviction), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(config+livenode.AnyMachine), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	node.Flags = []string{"--config", file}
