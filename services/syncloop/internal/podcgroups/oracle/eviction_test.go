@@ -144,7 +144,7 @@ func (s *shortage) byKubelet(t *testing.T, end func(ending)) {
 
 // byQuartet runs ours, told every ten seconds what has run short.
 func (s *shortage) byQuartet(t *testing.T, end func(ending)) {
-	ended := map[types.UID]bool{}
+	ended, booted := map[types.UID]bool{}, time.Now()
 	evictor := eviction.New(eviction.Config{
 		Stats: ours{s}, Limits: s.limits, Pods: func() ([]*v1.Pod, error) { return s.left(ended), nil },
 		Spared: func(pod *v1.Pod) bool {
@@ -156,7 +156,7 @@ func (s *shortage) byQuartet(t *testing.T, end func(ending)) {
 			return nil
 		},
 		Gone: func(types.UID) bool { return true }, RemoveContainers: func(context.Context) {}, RemoveEvicted: func(context.Context) {}, RemoveImages: func(context.Context) error { return nil },
-		MaxGrace: maxGrace, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
+		MaxGrace: maxGrace, Clock: clock.RealClock{}, BootTime: func() time.Duration { return time.Since(booted) }, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { _ = evictor.Run(ctx) }() // it returns the error of ctx
