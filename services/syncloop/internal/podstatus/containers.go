@@ -139,7 +139,18 @@ func (g *generation) state(c *lifecyclev1.Container, old *v1.ContainerStatus) v1
 		// It ran and the runtime has lost sight of it. Waiting would make the pod Pending, as if it had never run.
 		return v1.ContainerState{Terminated: unknownEnd(g.id(c))}
 	}
+	if c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_CREATED {
+		return v1.ContainerState{Waiting: g.notStarted()} // also when its start was interrupted
+	}
 	return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
+}
+
+// notStarted is what a container waits for that has not been started, as far as the spec of its pod says.
+func (g *generation) notStarted() *v1.ContainerStateWaiting {
+	if len(g.pod.Spec.InitContainers) > 0 {
+		return &v1.ContainerStateWaiting{Reason: reasonPodInitializing}
+	}
+	return &v1.ContainerStateWaiting{Reason: reasonContainerCreating}
 }
 
 // maxMessages is how much of the last words of all containers of a pod its status holds, in bytes, each having an equal part.
@@ -180,11 +191,7 @@ func resourcesOf(c *v1.Container, made *lifecyclev1.Container) *v1.ResourceRequi
 // gone.
 func (g *generation) withoutRecord(c *v1.Container, old *v1.ContainerStatus, init bool) *v1.ContainerStatus {
 	status := g.blank(c)
-	reason := reasonContainerCreating
-	if len(g.pod.Spec.InitContainers) > 0 {
-		reason = reasonPodInitializing
-	}
-	status.State.Waiting = &v1.ContainerStateWaiting{Reason: reason}
+	status.State.Waiting = g.notStarted()
 	switch {
 	case old != nil && old.State.Terminated != nil:
 		return old.DeepCopy() // it has ended, and the record was cleaned up
