@@ -46,7 +46,7 @@ func PodNetwork(flag, file string) (netip.Prefix, error) {
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("reading the file of --config: %w", err)
 	}
-	// Only this field: whoever runs the services judges the others.
+	// Only this field is checked here. The other fields are checked when the services start.
 	var config struct {
 		PodCIDR string `json:"podCIDR"`
 	}

@@ -31,7 +31,7 @@ const (
 
 // Together gathers the metrics of this process and of others of the node, as one kubelet has them. Samples of this process are as they
 // are; those of another have the label process, so that two processes that count the same do not have one sample of two values, and a
-// sample is called the same whoever answers.
+// sample has the same name for each process that answers.
 type Together struct {
 	// Own has the metrics of this process.
 	Own prometheus.Gatherer

@@ -127,7 +127,7 @@ func (m *merger) base(sources Sources) {
 		delete(m.fields, "evictionHard")
 	}
 	if cfg.ImageServiceEndpoint == "" {
-		// It follows containerRuntimeEndpoint, whoever sets that.
+		// It follows containerRuntimeEndpoint, wherever that is set.
 		delete(m.fields, "imageServiceEndpoint")
 	}
 	for _, setting := range sources.Defaults {

@@ -163,7 +163,7 @@ func AddAllowUnauthenticatedAPI(flags *pflag.FlagSet, into *bool) {
 // AllowUnauthenticatedAPIArg is the flag as an argument.
 const AllowUnauthenticatedAPIArg = "--" + allowFlag
 
-// UnauthenticatedAPI returns the address at which whoever reaches this machine by the network may do everything; empty when there is none.
+// UnauthenticatedAPI returns the address at which everyone on the network may do everything; empty when there is none.
 func (c *Config) UnauthenticatedAPI() string {
 	k := &c.Kubelet
 	if !*k.EnableServer || !*k.Authentication.Anonymous.Enabled || k.Authorization.Mode != kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow ||
@@ -173,7 +173,7 @@ func (c *Config) UnauthenticatedAPI() string {
 	return net.JoinHostPort(c.APIAddress, strconv.Itoa(int(k.Port)))
 }
 
-// exposed reports a configuration that lets whoever reaches this machine by the network do everything.
+// exposed reports a configuration that lets everyone on the network do everything.
 func exposed(cfg *Config, at string) error {
 	return fmt.Errorf("%s: authentication.anonymous.enabled with authorization.mode AlwaysAllow lets everybody who reaches %s run what they like in the "+
 		"containers of this node: leave one of the two out, set address to 127.0.0.1, or allow it with %s", cfg.File, at, AllowUnauthenticatedAPIArg)

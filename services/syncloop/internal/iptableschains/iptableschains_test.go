@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"os"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -21,6 +21,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/iptableschains"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -178,9 +179,9 @@ func TestAFailureIsSaidOnceAndTriedAgain(t *testing.T) {
 
 // TestTheChainsOfThisMachine in a network namespace of their own.
 func TestTheChainsOfThisMachine(t *testing.T) {
-	if _, err := exec.LookPath("iptables"); err != nil || os.Geteuid() != 0 {
-		t.Skip("it needs iptables and root")
-	}
+	require.Root(t, "a network namespace")
+	_, err := exec.LookPath("iptables")
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	made := make(chan string, 1)
@@ -209,7 +210,7 @@ func TestTheChainsOfThisMachine(t *testing.T) {
 		}
 	case err := <-done:
 		cancel()
-		t.Skipf("this machine has no network namespaces: %v", err)
+		require.NoError(t, fmt.Errorf("making a network namespace: %w", err))
 	case <-time.After(time.Minute):
 		t.Error("nothing was made")
 	}

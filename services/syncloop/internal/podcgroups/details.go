@@ -44,16 +44,7 @@ type DiskIO struct {
 // Details reads the details of a cgroup. What the kernel does not count is left out. It fails with fs.ErrNotExist when there is no such
 // cgroup.
 func (m *Machine) Details(name string) (Details, error) {
-	dirs, err := m.dirs(name)
-	if err != nil {
-		return Details{}, fmt.Errorf("read the details of the cgroup %s: %w", name, err)
-	}
-	var details Details
-	if dir, ok := dirs[unified]; ok && len(dirs) == 1 {
-		details, err = detailsOfV2(dir)
-	} else {
-		details, err = detailsOfV1(dirs)
-	}
+	details, err := readCgroup(m, name, detailsOfV1, detailsOfV2)
 	if err != nil {
 		return Details{}, fmt.Errorf("read the details of the cgroup %s: %w", name, err)
 	}

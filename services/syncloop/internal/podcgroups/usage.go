@@ -36,21 +36,25 @@ type Usage struct {
 // Usage reads what a cgroup uses, from some small files of the kernel's. It fails with fs.ErrNotExist when there is no such cgroup, and
 // with an error that names the file when one cannot be read.
 func (m *Machine) Usage(name string) (Usage, error) {
-	dirs, err := m.dirs(name)
-	if err != nil {
-		return Usage{}, fmt.Errorf("read the usage of the cgroup %s: %w", name, err)
-	}
-	var usage Usage
-	if dir, ok := dirs[unified]; ok && len(dirs) == 1 {
-		usage, err = usageOfV2(dir)
-	} else {
-		usage, err = usageOfV1(dirs)
-	}
+	usage, err := readCgroup(m, name, usageOfV1, usageOfV2)
 	if err != nil {
 		return Usage{}, fmt.Errorf("read the usage of the cgroup %s: %w", name, err)
 	}
 	usage.At = m.clock.Now()
 	return usage, nil
+}
+
+// readCgroup reads a cgroup by the function for the version of cgroups that the machine has. That of version 1 gets the directory of
+// each controller, by its name.
+func readCgroup[T any](m *Machine, name string, v1 func(dirs map[string]string) (T, error), v2 func(dir string) (T, error)) (T, error) {
+	dirs, err := m.dirs(name)
+	if err != nil {
+		return *new(T), err
+	}
+	if dir, ok := dirs[unified]; ok && len(dirs) == 1 {
+		return v2(dir)
+	}
+	return v1(dirs)
 }
 
 // Below lists the names of the cgroups directly below one, without the path to it; none when it is not there.
