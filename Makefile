@@ -47,7 +47,7 @@ POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
 SERVICE_IMAGES := $(SERVICES) quartet containerd
 IMAGE_TAG ?= dev
 # Modules of their own that have code of this repository, besides the product.
-TESTED_MODULES := tools/images test/dashboard services/syncloop/internal/metrics/oracle services/syncloop/internal/podcgroups/oracle services/configmux/internal/mux/oracle
+TESTED_MODULES := tools/images test/dashboard services/syncloop/internal/metrics/oracle services/syncloop/internal/runtime/podcgroups/oracle services/configmux/internal/mux/oracle
 MAKE_IMAGE := go -C tools/images run .
 # A machine that cannot start a Docker engine skips the tests that need one, and builds nothing for them.
 DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar)
@@ -261,6 +261,6 @@ bench: packages build $(CLUSTER) ## Measure against bare CRI calls, prints a tab
 	@go test ./services/configmux ./services/configmux/internal/mux ./services/configmux/internal/server -run '^$$' -bench . -timeout 20m
 	@go -C services/configmux/internal/mux/oracle test -run '^$$' -bench .
 	@go test ./services/pleg -run '^$$' -bench . -timeout 20m
-	@go test ./services/syncloop/internal/probes ./services/syncloop/internal/probecalls -run '^$$' -bench .
-	@go test ./services/syncloop/internal/volumeprojected -run '^$$' -bench .
-	@go test ./services/syncloop/internal/apistatus -run '^$$' -bench .
+	@go test ./services/syncloop/internal/probe/prober ./services/syncloop/internal/probe/probecalls -run '^$$' -bench .
+	@go test ./services/syncloop/internal/storage/volumeprojected -run '^$$' -bench .
+	@go test ./services/syncloop/internal/cluster/statusmanager -run '^$$' -bench .

@@ -17,7 +17,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/stream"
-	"github.com/quartet-node/quartet/services/pleg/internal/told"
+	"github.com/quartet-node/quartet/services/pleg/internal/journal"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
@@ -116,7 +116,7 @@ func (r *rig) restart(meanwhile func()) {
 	r.run()
 }
 
-func (r *rig) toldFile() string { return filepath.Join(r.cfg.StateDir, told.FileName) }
+func (r *rig) toldFile() string { return filepath.Join(r.cfg.StateDir, journal.FileName) }
 
 func TestWhatHappenedWhilePLEGWasAwayIsToldOnceWhenItReturns(t *testing.T) {
 	fake := fakecri.New(t)

@@ -19,11 +19,11 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/pleg/internal/hints"
+	"github.com/quartet-node/quartet/services/pleg/internal/journal"
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
+	"github.com/quartet-node/quartet/services/pleg/internal/runtimeevents"
 	"github.com/quartet-node/quartet/services/pleg/internal/runtimestate"
 	"github.com/quartet-node/quartet/services/pleg/internal/server"
-	"github.com/quartet-node/quartet/services/pleg/internal/told"
 )
 
 // What pleg waits for, as grpc.health.v1 names it.
@@ -97,8 +97,8 @@ func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 	group.Go(func() error { return book.Run(ctx) })
 	group.Go(func() error { return runtime.Run(ctx) })
 	group.Go(func() error {
-		return hints.Run(ctx, hints.Config{
-			Events: client.Events, Relister: relister, Clock: clock.RealClock{}, Logger: logger, Metrics: hints.NewMetrics(registry),
+		return runtimeevents.Run(ctx, runtimeevents.Config{
+			Events: client.Events, Relister: relister, Clock: clock.RealClock{}, Logger: logger, Metrics: runtimeevents.NewMetrics(registry),
 		})
 	})
 	group.Go(func() error {
@@ -129,13 +129,13 @@ func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 
 // openTold opens what the node's pleg has told before this process; nil for one that only reads beside it, which has its own
 // followers and leaves the file alone.
-func openTold(cfg nodeconfig.Config, logger *slog.Logger, registry *prometheus.Registry) *told.Book {
+func openTold(cfg nodeconfig.Config, logger *slog.Logger, registry *prometheus.Registry) *journal.Book {
 	if cfg.ReadOnly {
 		return nil
 	}
-	path := filepath.Join(cfg.StateDir, told.FileName)
-	return told.Open(told.Config{
-		File: told.OnDisk(path), Path: path, Clock: clock.RealClock{}, Logger: logger, Metrics: told.NewMetrics(registry),
+	path := filepath.Join(cfg.StateDir, journal.FileName)
+	return journal.Open(journal.Config{
+		File: journal.OnDisk(path), Path: path, Clock: clock.RealClock{}, Logger: logger, Metrics: journal.NewMetrics(registry),
 	})
 }
 

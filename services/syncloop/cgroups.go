@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/pidlimit"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podcgroups"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
 
 // driverTimeout is how long the start waits for the runtime to say its cgroup driver.

@@ -10,7 +10,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/runtimewatch"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/runtimewatch"
 )
 
 // TestTheRuntimesCgroupDriverIsTaken: a configuration with the default, or with that of kubeadm, works with a runtime of either kind.

@@ -10,9 +10,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/imagecredentials"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/tokens"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/satokens"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
 )
 
 // accountTimeout bounds the question for a service account.
@@ -38,7 +38,7 @@ func credentialProviders(process context.Context, e *engine, tel *telemetry.Tele
 // serviceAccounts are those of an API server.
 type serviceAccounts struct {
 	core   rest.Interface
-	tokens *satokens.Tokens
+	tokens *tokens.Tokens
 }
 
 // Account implements imagecredentials.Accounts. The API server lets a node ask for those of the pods that are bound to it.

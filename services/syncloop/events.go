@@ -9,7 +9,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 )
 
 // tellEvents makes what keeps the events, and in a cluster sends them to the API server too.

@@ -6,15 +6,15 @@ import (
 
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/services/syncloop/internal/admission"
-	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
-	"github.com/quartet-node/quartet/services/syncloop/internal/eviction"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/observed"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
 // newEvictor makes what makes room when the node has run short of something, and holds pods to their limits of the disk.
-func (e *engine) newEvictor(inCluster bool, evicter *engineserver.Evictions) *eviction.Evictor {
+func (e *engine) newEvictor(inCluster bool, evicter *engineapi.Evictions) *eviction.Evictor {
 	return eviction.New(eviction.Config{
 		Stats: e.stats, Limits: *e.cfg.Kubelet.LocalStorageCapacityIsolation,
 		Pods: e.evictable, Spared: func(pod *v1.Pod) bool { return isSpared(pod, inCluster) }, Evict: evicter.EvictAnnotated,
@@ -32,7 +32,7 @@ func (e *engine) evictable() ([]*v1.Pod, error) {
 	}
 	var running []*v1.Pod
 	for _, pod := range pods {
-		if ended := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed; !ended && observed.AnyAlive(e.store.Observed(pod.UID)) {
+		if ended := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed; !ended && podview.AnyAlive(e.store.Observed(pod.UID)) {
 			running = append(running, pod)
 		}
 	}

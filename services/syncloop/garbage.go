@@ -11,17 +11,17 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/containergc"
-	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
-	"github.com/quartet-node/quartet/services/syncloop/internal/imagegc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagegc"
 )
 
 // collectorOf makes what removes images that nobody uses.
-func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, manager *podruntime.Manager, counts *enginemetrics.Metrics, events *podevents.Recorder) *imagegc.Collector {
+func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, manager *executor.Manager, counts *enginemetrics.Metrics, events *podevents.Recorder) *imagegc.Collector {
 	return imagegc.New(imagegc.Config{
 		Runtime: runtime.Runtime, Images: runtime.Images, Usage: imagegc.DiskUsage, Uses: manager.Images(),
 		Policy: imagegc.Policy{
@@ -35,7 +35,7 @@ func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.C
 
 // deadCollector makes what removes the containers and sandboxes that nobody needs of pods that are there. The manager and the store
 // are asked for when they are used: the manager puts in what is removed by it.
-func deadCollector(manager func() *podruntime.Manager, store func() *podstore.Store, book *evictions.Book, counts *enginemetrics.Metrics, events *podevents.Recorder, logger *slog.Logger) *containergc.Collector {
+func deadCollector(manager func() *executor.Manager, store func() *podstore.Store, book *evictionbook.Book, counts *enginemetrics.Metrics, events *podevents.Recorder, logger *slog.Logger) *containergc.Collector {
 	return containergc.New(containergc.Config{
 		Observed: func() ([]*lifecyclev1.PodStatus, bool) { return store().AllObserved() },
 		Disposable: func(uid types.UID, pressed bool) bool {
@@ -50,7 +50,7 @@ func deadCollector(manager func() *podruntime.Manager, store func() *podstore.St
 // isDisposable tells whether the ended containers of a pod are of no use: those of one that was evicted, and, with pressed, of each that has
 // ended for good. The book has the last status of the pod before its containers go: it is how a restarted syncloop knows that the pod
 // ran and how its containers ended. A static pod that ran to its end keeps them: it may be named anew under its UID at any moment.
-func isDisposable(store *podstore.Store, book *evictions.Book, uid types.UID, pressed bool, logger *slog.Logger) bool {
+func isDisposable(store *podstore.Store, book *evictionbook.Book, uid types.UID, pressed bool, logger *slog.Logger) bool {
 	last, evicted, static, ok := store.Ended(uid)
 	if !ok || (!evicted && !pressed) {
 		return false

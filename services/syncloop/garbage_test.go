@@ -10,11 +10,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
-	"github.com/quartet-node/quartet/services/syncloop/internal/fakenode"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
-	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
 // TestWhoseEndedContainersAreOfNoUse: those of an evicted pod always, those of others that have ended only on a node that is short of disk,
@@ -25,7 +25,7 @@ func TestWhoseEndedContainersAreOfNoUse(t *testing.T) {
 	for name, test := range map[string]struct {
 		source   string
 		eviction *podstore.Eviction
-		state    worker.State
+		state    podworkers.State
 		running  bool
 		holding  bool
 		fullDisk bool
@@ -33,7 +33,7 @@ func TestWhoseEndedContainersAreOfNoUse(t *testing.T) {
 	}{
 		"an evicted pod":                         {source: "api", eviction: evicted, want: always},
 		"a static pod that was evicted":          {source: "file", eviction: evicted, want: always},
-		"an evicted pod that is ending":          {source: "api", eviction: evicted, state: worker.Terminating, want: never},
+		"an evicted pod that is ending":          {source: "api", eviction: evicted, state: podworkers.Terminating, want: never},
 		"an evicted pod that holds its volumes":  {source: "api", eviction: evicted, holding: true, want: never},
 		"an evicted pod of which something runs": {source: "api", eviction: evicted, running: true, want: never},
 		"a disk that cannot be written":          {source: "api", eviction: evicted, fullDisk: true, want: never},
@@ -42,11 +42,11 @@ func TestWhoseEndedContainersAreOfNoUse(t *testing.T) {
 		"a static pod that a shutdown has ended": {source: "file", eviction: &podstore.Eviction{Reason: "Terminated", Boot: "this"}, want: never},
 		"a pod that ran to its end":              {source: "api", want: pressed},
 		"a static pod that ran to its end":       {source: "file", want: never},
-		"a pod that runs":                        {source: "api", state: worker.Syncing, running: true, want: never},
+		"a pod that runs":                        {source: "api", state: podworkers.Syncing, running: true, want: never},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			book, err := evictions.Open(filepath.Join(dir, "evictions.json"))
+			book, err := evictionbook.Open(filepath.Join(dir, "evictions.json"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,7 +78,7 @@ func TestWhoseEndedContainersAreOfNoUse(t *testing.T) {
 				}
 			}
 			if test.state == 0 {
-				test.state = worker.Terminated
+				test.state = podworkers.Terminated
 			}
 			store.SetState(pod.UID, test.state)
 			if !test.holding {

@@ -11,12 +11,12 @@ import (
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/clustertrustbundles"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podcertificates"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/tokens"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podcertificates"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
-	"github.com/quartet-node/quartet/services/syncloop/internal/satokens"
-	"github.com/quartet-node/quartet/services/syncloop/internal/trustbundles"
-	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // clusterOf makes the client of the API server, which need not be there; nil for a node that is standalone. The root of this process
@@ -30,8 +30,8 @@ func clusterOf(cfg nodeconfig.Config) (*apiclient.Client, error) {
 
 // identities are what an API server gives the pods of its cluster: by what they are known, and by what they know others.
 type identities struct {
-	tokens       *satokens.Tokens
-	bundles      *trustbundles.Bundles
+	tokens       *tokens.Tokens
+	bundles      *clustertrustbundles.Bundles
 	certificates *podcertificates.Certificates
 }
 
@@ -44,8 +44,8 @@ func identitiesOf(e *engine, tel *telemetry.Telemetry, to connections, node func
 	realClock := clock.RealClock{}
 	changed := func(uid types.UID) { e.volumes.Refresh(uid) }
 	i := &identities{
-		tokens:  satokens.New(satokens.Config{Issue: satokens.FromAPIServer(to.cluster.Core), Clock: realClock, Logger: tel.Logger, Changed: changed}),
-		bundles: trustbundles.New(trustbundles.Config{Client: to.cluster.Certificates, Clock: realClock, Changed: changed}),
+		tokens:  tokens.New(tokens.Config{Issue: tokens.FromAPIServer(to.cluster.Core), Clock: realClock, Logger: tel.Logger, Changed: changed}),
+		bundles: clustertrustbundles.New(clustertrustbundles.Config{Client: to.cluster.Certificates, Clock: realClock, Changed: changed}),
 		certificates: podcertificates.New(podcertificates.Config{
 			API:  podcertificates.APIServer{Core: to.cluster.Core, Certificates: to.cluster.Certificates, NodeName: e.cfg.NodeName, Clock: realClock},
 			Node: node, Changed: changed, Events: e.events, Clock: realClock, Logger: tel.Logger,
@@ -84,7 +84,7 @@ func (i *identities) run(ctx context.Context) error {
 }
 
 // podVolumes has the volumes of pods in place for the pods' runtime.
-func (e *engine) podVolumes() podruntime.Volumes {
+func (e *engine) podVolumes() executor.Volumes {
 	if e.identities == nil {
 		return e.volumes
 	}
@@ -97,7 +97,7 @@ type withIdentities struct {
 	identities *identities
 }
 
-// Release implements podruntime.Volumes. The identities of a pod are forgotten with its volumes.
+// Release implements executor.Volumes. The identities of a pod are forgotten with its volumes.
 func (w withIdentities) Release(ctx context.Context, uid types.UID) error {
 	if err := w.Manager.Release(ctx, uid); err != nil {
 		return err

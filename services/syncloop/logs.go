@@ -10,10 +10,10 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
-	"github.com/quartet-node/quartet/services/syncloop/internal/loglinks"
-	"github.com/quartet-node/quartet/services/syncloop/internal/logrotate"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/loglinks"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/logrotate"
 )
 
 // containerLogs is what is done about the logs of containers while they are there.

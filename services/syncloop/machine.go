@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/admission"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
 // machineOf looks up what a machine is able to do, once: it is that for as long as it runs. Root has its files by their paths without

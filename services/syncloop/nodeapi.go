@@ -27,10 +27,10 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/apiauth"
-	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/apiauth"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/kubeletapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/servingcert"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/servingcert"
 )
 
 const (
@@ -109,7 +109,7 @@ func nodeAPIOf(process context.Context, e *engine, askNode func(context.Context)
 	if a.tls.CurvePreferences, err = nodeconfig.Curves(k.TLSCurvePreferences); err != nil {
 		return nil, a.closed(err)
 	}
-	if a.listener, err = httpapi.Listen(process, "port", e.cfg.APIAddress, k.Port); err != nil {
+	if a.listener, err = kubeletapi.Listen(process, "port", e.cfg.APIAddress, k.Port); err != nil {
 		return nil, a.closed(err)
 	}
 	return a, nil
@@ -260,16 +260,16 @@ func requestOf(name string, addresses []v1.NodeAddress) *x509.CertificateRequest
 }
 
 // run serves the API of e until ctx ends.
-func (a *nodeAPI) run(ctx context.Context, e *engine, common httpapi.Config) error {
+func (a *nodeAPI) run(ctx context.Context, e *engine, common kubeletapi.Config) error {
 	if a == nil {
 		return nil
 	}
-	api := httpapi.Node(httpapi.NodeConfig{
+	api := kubeletapi.Node(kubeletapi.NodeConfig{
 		Config: common, Guard: a.guard.Protect, Kubelet: &e.cfg.Kubelet, LogDir: machineLogs, Checkpoints: filepath.Join(e.cfg.RootDir, "checkpoints"),
 		Runtime: func() (internalapi.RuntimeService, error) { return e.runtime.Runtime(atOnce(ctx)) }, Clock: clock.RealClock{},
 		Who:     func(r *http.Request) string { return apiauth.UserOf(r.Context()).Name },
 		Tracer:  e.tracer,
-		Process: httpapi.Process{Flags: e.cfg.Flags, Started: a.started, Version: buildinfo.Version(), Kubernetes: buildinfo.Kubernetes()},
+		Process: kubeletapi.Process{Flags: e.cfg.Flags, Started: a.started, Version: buildinfo.Version(), Kubernetes: buildinfo.Kubernetes()},
 	})
 	defer api.Close()
 	group, ctx := errgroup.WithContext(ctx)

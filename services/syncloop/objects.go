@@ -9,14 +9,14 @@ import (
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/objects"
-	"github.com/quartet-node/quartet/services/syncloop/internal/peers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 )
 
 // podObjects are the config maps and secrets of pods, known while Run has not returned.
 type podObjects interface {
-	objects.Source
+	configobjects.Source
 	Run(ctx context.Context) error
 }
 
@@ -25,15 +25,15 @@ type podObjects interface {
 func objectsOf(process context.Context, e *engine, tel *telemetry.Telemetry, to connections) podObjects {
 	changed := func(uid types.UID) {
 		e.volumes.Refresh(uid)
-		e.pool.Poke(uid, worker.Cause{Kind: worker.CauseConfig})
+		e.pool.Poke(uid, podworkers.Cause{Kind: podworkers.CauseConfig})
 	}
 	if to.cluster != nil {
-		return objects.NewCluster(process, objects.ClusterConfig{
+		return configobjects.NewCluster(process, configobjects.ClusterConfig{
 			Client: to.cluster.Core, Strategy: e.cfg.Kubelet.ConfigMapAndSecretChangeDetectionStrategy, Changed: changed, Clock: clock.RealClock{},
 		})
 	}
-	return objects.NewConfigmux(objects.ConfigmuxConfig{
-		Stream: peers.Objects(configv1.NewConfigServiceClient(to.configmux)), Logger: tel.Logger,
+	return configobjects.NewConfigmux(configobjects.ConfigmuxConfig{
+		Stream: clients.Objects(configv1.NewConfigServiceClient(to.configmux)), Logger: tel.Logger,
 		Metrics: stream.NewFollowedMetrics(e.metrics.Registry, stream.NameObjects), Changed: changed,
 	})
 }

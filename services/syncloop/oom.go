@@ -7,14 +7,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/kernellog"
-	"github.com/quartet-node/quartet/services/syncloop/internal/oomkills"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/kernellog"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/oom"
 )
 
 // watchKills tells which processes the kernel kills for want of memory, until ctx ends or its log cannot be read.
 func (e *engine) watchKills(ctx context.Context) error {
-	oomkills.Run(ctx, oomkills.Config{
-		Open: func() (oomkills.Log, error) { return kernellog.Open(kernellog.Device) },
+	oom.Run(ctx, oom.Config{
+		Open: func() (oom.Log, error) { return kernellog.Open(kernellog.Device) },
 		File: filepath.Join(e.cfg.StateDir, "oom-told.json"), Boot: e.boot, Now: awake,
 		Events: e.events, Logger: e.logger, Registerer: e.metrics.Registry,
 	})

@@ -23,8 +23,8 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
-	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // denies is an API server whose signer denies every request for a certificate of a pod.

@@ -6,7 +6,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podresources"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
 )
 
 // tellPodResources serves the pod-resources API until ctx ends. Pods do not need it: a node that cannot serve it runs them all the same.

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/podresources"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
 )
 
 // TestPodsAreToldOnTheKubeletsSocket below the root directory, by each syncloop in its turn.

@@ -10,15 +10,15 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
-	"github.com/quartet-node/quartet/services/syncloop/internal/probecalls"
-	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 )
 
 // newProbes makes what runs the probes of containers, with the results that the process before this one kept.
-func newProbes(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, events *podevents.Recorder, counts *enginemetrics.Metrics) (*probes.Manager, error) {
-	book, err := probes.OpenBook(filepath.Join(cfg.StateDir, "probes"), tel.Logger)
+func newProbes(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, events *podevents.Recorder, counts *enginemetrics.Metrics) (*prober.Manager, error) {
+	book, err := prober.OpenBook(filepath.Join(cfg.StateDir, "probes"), tel.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +26,7 @@ func newProbes(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Runtime: func() (internalapi.RuntimeService, error) { return runtime.Runtime(atOnce(ctx)) },
 		Clock:   clock.RealClock{}, Events: events, Metrics: counts,
 	})
-	return probes.New(probes.Config{
+	return prober.New(prober.Config{
 		Probe: calls.Probe, Forget: calls.Forget, Book: book, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
 	}), nil
 }

@@ -36,31 +36,31 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/containergc"
-	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
-	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
-	"github.com/quartet-node/quartet/services/syncloop/internal/eviction"
-	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
-	"github.com/quartet-node/quartet/services/syncloop/internal/hostips"
-	"github.com/quartet-node/quartet/services/syncloop/internal/httpapi"
-	"github.com/quartet-node/quartet/services/syncloop/internal/imagecredentials"
-	"github.com/quartet-node/quartet/services/syncloop/internal/imagegc"
-	imagepull "github.com/quartet-node/quartet/services/syncloop/internal/images"
-	"github.com/quartet-node/quartet/services/syncloop/internal/iptableschains"
-	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/kubeletapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/peers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/phases"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podcgroups"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podevents"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podstats"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
-	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
-	"github.com/quartet-node/quartet/services/syncloop/internal/runtimewatch"
-	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
-	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/iptableschains"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagegc"
+	imagepull "github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/runtimewatch"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // run serves until ctx, the process's context, ends. Its end stops no pod.
@@ -160,16 +160,16 @@ type engine struct {
 	tracer  trace.Tracer
 	runtime *cri.Client
 	health  *rpc.Health
-	manager *podruntime.Manager
+	manager *executor.Manager
 	// addresses are those of the node.
 	addresses *hostips.Addresses
 	store     *podstore.Store
 	events    *podevents.Recorder
 	// eventsWay is nil for a node that is standalone.
 	eventsWay *apievents.Way
-	pool      *worker.Pool
+	pool      *podworkers.Pool
 	loop      *loop.Loop
-	probes    *probes.Manager
+	probes    *prober.Manager
 	objects   podObjects
 	volumes   *volumes.Manager
 	// identities is nil for a node that is standalone.
@@ -184,9 +184,9 @@ type engine struct {
 	statuses *statuses
 	// cgroups is nil when pods have none of their own.
 	cgroups *podcgroups.Tree
-	stats   *podstats.Stats
+	stats   *stats.Stats
 	evictor *eviction.Evictor
-	server  *engineserver.Server
+	server  *engineapi.Server
 	garbage *imagegc.Collector
 	logs    containerLogs
 	dead    *containergc.Collector
@@ -200,7 +200,7 @@ type engine struct {
 }
 
 func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, to connections, counted *metrics.Metrics) (*engine, error) {
-	book, err := evictions.Open(filepath.Join(cfg.StateDir, "evictions.json"))
+	book, err := evictionbook.Open(filepath.Join(cfg.StateDir, "evictions.json"))
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if err := book.Booted(boot); err != nil {
 		return nil, err
 	}
-	ends, err := endings.Open(endings.Config{Dir: filepath.Join(cfg.StateDir, "endings"), Boot: boot, Now: boottime.Now})
+	ends, err := gracebook.Open(gracebook.Config{Dir: filepath.Join(cfg.StateDir, "endings"), Boot: boot, Now: boottime.Now})
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +231,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		return nil, err
 	}
 	starts := phases.New()
-	askNode := peers.Node(nodev1.NewNodeServiceClient(to.nodestatus))
+	askNode := clients.Node(nodev1.NewNodeServiceClient(to.nodestatus))
 	e.objects = objectsOf(ctx, e, tel, to)
 	e.identities = identitiesOf(e, tel, to, askNode)
 	if e.credentials, err = credentialProviders(ctx, e, tel, to); err != nil {
@@ -240,7 +240,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if e.volumes, err = newVolumes(cfg, tel, askNode, e); err != nil {
 		return nil, err
 	}
-	config := podruntime.Config{
+	config := executor.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtime.Runtime(atOnce(ctx)) }, Images: images,
 		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, HostIPs: e.addresses,
 		Node: askNode, NodeFile: filepath.Join(cfg.StateDir, "told-node.json"),
@@ -254,9 +254,9 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
 		config.Cgroups = e.cgroups
 	}
-	e.dead = deadCollector(func() *podruntime.Manager { return e.manager }, func() *podstore.Store { return e.store }, book, e.counts, e.events, tel.Logger)
+	e.dead = deadCollector(func() *executor.Manager { return e.manager }, func() *podstore.Store { return e.store }, book, e.counts, e.events, tel.Logger)
 	config.Garbage = e.dead
-	manager := podruntime.New(config)
+	manager := executor.New(config)
 	e.manager = manager
 	if e.statuses, err = statusesOf(e, tel); err != nil {
 		return nil, err
@@ -266,17 +266,17 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Phases: starts, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
 	})
 	e.addresses.Tell(e.store.SetHostIPs)
-	pleg := peers.NewPLEG(lifecyclev1.NewLifecycleServiceClient(to.pleg))
+	pleg := clients.NewPLEG(lifecyclev1.NewLifecycleServiceClient(to.pleg))
 	resync := cfg.Kubelet.SyncFrequency.Duration
-	e.pool = worker.NewPool(ctx, worker.Config{
+	e.pool = podworkers.NewPool(ctx, podworkers.Config{
 		Runtime: manager, Observer: pleg, Statuses: e.store, Endings: ends, Clock: realClock, BootTime: boottime.Now,
 		Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts, Events: e.events, Phases: starts,
 	})
-	evicter := &engineserver.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts, Events: e.events}
+	evicter := &engineapi.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts, Events: e.events}
 	e.loop = loop.New(loop.Config{
-		Desired: peers.ConfigMux(configv1.NewConfigServiceClient(to.configmux)), Events: pleg.Events(),
+		Desired: clients.ConfigMux(configv1.NewConfigServiceClient(to.configmux)), Events: pleg.Events(),
 		Pleg: connectedPLEG{PLEG: pleg, runtime: runtime}, Probes: e.probes,
-		Workers: e.pool, Store: e.store, Evictions: book, Endings: ends, PodFromObserved: podruntime.PodFromObserved, Leftovers: manager.Leftovers,
+		Workers: e.pool, Store: e.store, Evictions: book, Endings: ends, PodFromObserved: executor.PodFromObserved, Leftovers: manager.Leftovers,
 		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,
 		Node: nodewatch.Source(nodev1.NewNodeServiceClient(to.nodestatus)), Mirrors: e.statuses.loop(),
 		Machine: machineOf(os.DirFS("/"), tel.Logger), UnsafeSysctls: cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: e.events,
@@ -288,7 +288,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Preempt:        evicter.Preempt,
 	})
 	e.stats = e.newStats()
-	e.server = engineserver.New(engineserver.Config{
+	e.server = engineapi.New(engineapi.Config{
 		Store: e.store, Workers: e.pool, Probes: e.probes.Describe, Volumes: e.volumes.Describe, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
 		Evicter: evicter, Shutdown: shutdownOf(e, book, boot), Readings: e.stats.Readings,
 	})
@@ -303,7 +303,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Pods: e.store.Census, Workers: e.pool.Census, LastTurn: func() time.Time { return e.loop.Health().LastTurn },
 	})
 	if cfg.Kubelet.ReadOnlyPort != 0 {
-		if e.readOnly, err = httpapi.ListenReadOnly(ctx, nodeconfig.ReadOnlyAddress(&cfg.Kubelet), cfg.Kubelet.ReadOnlyPort); err != nil {
+		if e.readOnly, err = kubeletapi.ListenReadOnly(ctx, nodeconfig.ReadOnlyAddress(&cfg.Kubelet), cfg.Kubelet.ReadOnlyPort); err != nil {
 			return nil, err
 		}
 	}
@@ -358,10 +358,10 @@ func (e *engine) serve(ctx context.Context) error {
 			More: map[string]prometheus.Gatherer{metrics.ProbesPath: e.counts.Probes()},
 		})
 	})
-	told := httpapi.Config{Pods: e.store, Health: e.loop.Health, Report: e.stats.Report, Details: podstats.DetailsOf(podcgroups.NewMachine(e.cfg.Kubelet.CgroupDriver, clock.RealClock{})), Gatherer: e.together(), Metrics: e.counts, Logger: e.logger}
+	told := kubeletapi.Config{Pods: e.store, Health: e.loop.Health, Report: e.stats.Report, Details: stats.DetailsOf(podcgroups.NewMachine(e.cfg.Kubelet.CgroupDriver, clock.RealClock{})), Gatherer: e.together(), Metrics: e.counts, Logger: e.logger}
 	if e.readOnly != nil {
 		group.Go(func() error {
-			return httpserve.Until(ctx, e.readOnly, httpapi.ReadOnly(e.cfg.NodeName, told), e.logger)
+			return httpserve.Until(ctx, e.readOnly, kubeletapi.ReadOnly(e.cfg.NodeName, told), e.logger)
 		})
 	}
 	group.Go(func() error { return e.api.run(ctx, e, told) })
@@ -383,7 +383,7 @@ func (e *engine) watchRuntime(ctx context.Context) error {
 // connectedPLEG is healthy when pleg is and this process, too, has reached the runtime: a worker that came before would
 // fail and have to wait for its next try.
 type connectedPLEG struct {
-	*peers.PLEG
+	*clients.PLEG
 	runtime *cri.Client
 }
 
@@ -398,8 +398,8 @@ func (p connectedPLEG) Health(ctx context.Context) (reasons []string, network st
 	return p.PLEG.Health(ctx)
 }
 
-// messagesOf reads termination messages where podruntime has put them.
-func messagesOf(manager *podruntime.Manager) func(*v1.Pod, []*lifecyclev1.Container) map[string]string {
+// messagesOf reads termination messages where executor has put them.
+func messagesOf(manager *executor.Manager) func(*v1.Pod, []*lifecyclev1.Container) map[string]string {
 	return func(pod *v1.Pod, ended []*lifecyclev1.Container) map[string]string {
 		return manager.TerminationMessages(&lifecyclev1.PodStatus{Uid: string(pod.UID), Containers: ended})
 	}

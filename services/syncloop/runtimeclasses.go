@@ -6,19 +6,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
-	"github.com/quartet-node/quartet/services/syncloop/internal/runtimeclasses"
-	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
 // runtimeClassesOf has the runtime classes that pods name from the API server; on a node that is standalone their names are those of
 // handlers, and run has nothing to do. A pod that waits for its class is looked at when that comes.
-func runtimeClassesOf(e *engine, to connections) (classes podruntime.RuntimeClasses, run func(context.Context) error) {
+func runtimeClassesOf(e *engine, to connections) (classes executor.RuntimeClasses, run func(context.Context) error) {
 	if to.cluster == nil {
 		return runtimeclasses.ByName{}, func(context.Context) error { return nil }
 	}
 	known := runtimeclasses.New(runtimeclasses.Config{
-		Client: to.cluster.Node, Changed: func(uid types.UID) { e.pool.Poke(uid, worker.Cause{Kind: worker.CauseConfig}) }, Clock: clock.RealClock{},
+		Client: to.cluster.Node, Changed: func(uid types.UID) { e.pool.Poke(uid, podworkers.Cause{Kind: podworkers.CauseConfig}) }, Clock: clock.RealClock{},
 	})
 	return known, known.Run
 }

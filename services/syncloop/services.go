@@ -6,19 +6,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
-	"github.com/quartet-node/quartet/services/syncloop/internal/servicelinks"
-	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/servicelinks"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
 // servicesOf gives containers the variables of the API server's services; on a node that is standalone there are none, and run has
 // nothing to do. A pod that waits for the services is looked at when they are known.
-func servicesOf(e *engine, to connections) (known podruntime.Services, run func(context.Context) error) {
+func servicesOf(e *engine, to connections) (known executor.Services, run func(context.Context) error) {
 	if to.cluster == nil {
 		return servicelinks.None{}, func(context.Context) error { return nil }
 	}
 	links := servicelinks.New(servicelinks.Config{
-		Client: to.cluster.Core, Changed: func(uid types.UID) { e.pool.Poke(uid, worker.Cause{Kind: worker.CauseConfig}) }, Clock: clock.RealClock{},
+		Client: to.cluster.Core, Changed: func(uid types.UID) { e.pool.Poke(uid, podworkers.Cause{Kind: podworkers.CauseConfig}) }, Clock: clock.RealClock{},
 	})
 	return links, links.Run
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/apistatus"
-	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/mirrorpods"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/mirrorpods"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
 )
 
 // statuses has the API server know how the node's pods are, those of other sources by mirror pods. It has a client of its own, with the limits that the configuration gives
 // each: the tokens, config maps and secrets that pods wait for do not hold up what is said of those that run.
 type statuses struct {
 	client  *apiclient.Client
-	manager *apistatus.Manager
+	manager *statusmanager.Manager
 	mirrors *mirrorpods.Manager
 }
 
@@ -35,8 +35,8 @@ func statusesOf(e *engine, tel *telemetry.Telemetry) (*statuses, error) {
 		return nil, err
 	}
 	client.CountIn(e.requests)
-	manager := apistatus.New(apistatus.Config{
-		API: apistatus.FromAPIServer(client.Core), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
+	manager := statusmanager.New(statusmanager.Config{
+		API: statusmanager.FromAPIServer(client.Core), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
 	})
 	mirrors := mirrorpods.New(mirrorpods.Config{
 		NodeName: e.cfg.NodeName, API: mirrorpods.FromAPIServer(client.Core), Statuses: manager, Events: e.events,

@@ -4,10 +4,10 @@ import (
 	"path/filepath"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
-	"github.com/quartet-node/quartet/services/syncloop/internal/userns"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/userns"
 )
 
-// userIDs gives pods with a user namespace their IDs; where the podruntime keeps pods' own files it finds those of earlier
+// userIDs gives pods with a user namespace their IDs; where the executor keeps pods' own files it finds those of earlier
 // processes.
 func userIDs(cfg nodeconfig.Config) *userns.Allocator {
 	perPod := uint32(userns.DefaultPerPod)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/volumeprojected"
-	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumeprojected"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // nodeTimeout bounds the question for what memory pods may use: a volume can do with less than the exact answer.

@@ -20,7 +20,7 @@
 //
 // Not done to the node is a step of the clock: nobody can set the clock of single processes (a time namespace has no clock of the
 // day, and a library that is loaded before a static Go program changes nothing), and the machine's is everybody's. It is tried on
-// fake clocks where a time of the day comes from elsewhere than this process: crash back-off in services/syncloop/internal/decide, first
+// fake clocks where a time of the day comes from elsewhere than this process: crash back-off in services/syncloop/internal/pod/decide, first
 // calls in probes, the start of a pod in metrics, the order of containers, their ends and events in services/pleg/internal/relist. When
 // work is due, pulls are tried again and images are old are differences of times that one process has read, which a step does not
 // change (worker has a test of that); deadlines of ends, which outlive a process, are by the boot clock (endings).

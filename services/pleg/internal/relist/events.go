@@ -6,7 +6,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/pleg/internal/trust"
+	"github.com/quartet-node/quartet/services/pleg/internal/streamhealth"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 
 // events is how far the runtime's event stream can be relied on.
 type events struct {
-	trust.Stream
+	streamhealth.Stream
 	// since is the boot clock from when on every change is told by an event; 0 while there is no stream.
 	since time.Duration
 	// heard is when the runtime made the last event, as far as it is known: the stream was alive then.
@@ -98,7 +98,7 @@ func (r *Relister) Unreliable() <-chan struct{} { return r.events.unreliable }
 // compare notes whether what was seen of a pod was announced, before it is put on record. Called with mu held.
 func (r *Relister) compare(uid string, p *pod, seen *lifecyclev1.PodStatus) {
 	e, known := &r.events, r.known(p)
-	if e.since == 0 || known.boot < e.since || !trust.Announceable(p.record.Status, seen) {
+	if e.since == 0 || known.boot < e.since || !streamhealth.Announceable(p.record.Status, seen) {
 		return
 	}
 	switch {

@@ -11,7 +11,7 @@ import (
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
-	"github.com/quartet-node/quartet/services/pleg/internal/trust"
+	"github.com/quartet-node/quartet/services/pleg/internal/streamhealth"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -235,7 +235,7 @@ func TestEventsAreReliedOnAgainWhenTheyHaveProvedRight(t *testing.T) {
 		return l.Progress().Evented
 	})
 	// It has been counting since the change that was not announced, which was some ticks before.
-	if took := l.clock.Since(began); took < trust.Probation/2 {
+	if took := l.clock.Since(began); took < streamhealth.Probation/2 {
 		t.Errorf("events were relied on again after %v", took)
 	}
 	l.request()

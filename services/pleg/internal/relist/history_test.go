@@ -21,8 +21,8 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/pleg/internal/journal"
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
-	"github.com/quartet-node/quartet/services/pleg/internal/told"
 )
 
 // process is one run of pleg.
@@ -40,7 +40,7 @@ const callTimeout = 20 * time.Second
 func startProcess(w *world, disk *storage, tracer trace.Tracer) *process {
 	p := &process{disk: &handle{disk: disk, killed: make(chan struct{})}}
 	logger, registry := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
-	book := told.Open(told.Config{File: p.disk, Clock: clock.RealClock{}, Logger: logger, Metrics: told.NewMetrics(registry)})
+	book := journal.Open(journal.Config{File: p.disk, Clock: clock.RealClock{}, Logger: logger, Metrics: journal.NewMetrics(registry)})
 	p.events = stream.NewEdge[*lifecyclev1.Event](stream.Config{LogSize: 32, Continues: book.Continues()})
 	p.Relister = relist.New(relist.Config{
 		Runtime: func(context.Context) (internalapi.RuntimeService, error) { return w, nil },
@@ -316,7 +316,7 @@ func (h *history) equal() {
 		h.t.Fatalf("the record is not what the runtime has (-runtime +record):\n%s", diff)
 	}
 	kept := map[string]*lifecyclev1.PodStatus{}
-	before, known := told.Open(told.Config{File: &handle{disk: h.disk, killed: make(chan struct{})}, Logger: slog.New(slog.DiscardHandler)}).Before()
+	before, known := journal.Open(journal.Config{File: &handle{disk: h.disk, killed: make(chan struct{})}, Logger: slog.New(slog.DiscardHandler)}).Before()
 	for uid, pod := range before {
 		kept[uid] = pod.Status
 	}

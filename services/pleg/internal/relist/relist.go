@@ -1,6 +1,6 @@
 // Package relist observes the runtime: it lists everything, inspects the pods whose list state has changed, keeps the
 // record and publishes what has happened. It is the only writer of the record, and the only publisher of events. Package
-// record decides what has happened, package hints says which pods are worth a look before the next relist, package told keeps
+// record decides what has happened, package runtimeevents says which pods are worth a look before the next relist, package journal keeps
 // what was told over a restart, and package server answers from here.
 //
 //	tick, Request ──► list all ──► pods that differ ─┐
@@ -27,7 +27,7 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/pleg/internal/told"
+	"github.com/quartet-node/quartet/services/pleg/internal/journal"
 )
 
 const (
@@ -65,7 +65,7 @@ type Config struct {
 	// Events gets what happens. It continues what Told was told of.
 	Events *stream.Edge[*lifecyclev1.Event]
 	// Told keeps what was told over a restart; nothing is kept, and nothing was told before, when nil.
-	Told *told.Book
+	Told *journal.Book
 	// Tracer makes the span of each event.
 	Tracer trace.Tracer
 	// Timeout is runtimeRequestTimeout; lists and inspections take at most this, and at most 30 s.

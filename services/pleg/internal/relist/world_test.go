@@ -250,7 +250,7 @@ func (d *storage) set(full, stalled bool) {
 	}
 }
 
-// handle is a process' way to the disk, as a told.File. After killed is closed nothing that the process writes gets there, but
+// handle is a process' way to the disk, as a journal.File. After killed is closed nothing that the process writes gets there, but
 // perhaps the first half of what it was just writing.
 type handle struct {
 	disk   *storage

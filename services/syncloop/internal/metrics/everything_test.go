@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/oomkills"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/oom"
 )
 
 // everything makes a sample of every metric.
@@ -51,8 +51,8 @@ func everything() *prometheus.Registry {
 	metrics.CollectServingCertificate(registry, func() time.Time { return time.Time{} }, func() int64 { return 0 })
 	m.WebSocket("exec")
 	m.HTTP(metrics.ReadWrite, "pods", false, http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
-	oomkills.Run(context.Background(), oomkills.Config{ // which has a metric of its own
-		Open: func() (oomkills.Log, error) { return nil, http.ErrServerClosed }, Registerer: registry, Logger: slog.New(slog.DiscardHandler),
+	oom.Run(context.Background(), oom.Config{ // which has a metric of its own
+		Open: func() (oom.Log, error) { return nil, http.ErrServerClosed }, Registerer: registry, Logger: slog.New(slog.DiscardHandler),
 	})
 	metrics.CollectLogs(registry, func() []metrics.LogUsage { return []metrics.LogUsage{{Container: "web", Bytes: 1}} })
 	metrics.Collect(registry, metrics.Sources{

@@ -2,7 +2,7 @@
 // same figure, so that dashboards and alerts made for kubelets work; the others begin with quartet_. docs/metrics.md lists
 // all of them and says where they differ from the kubelet's.
 //
-// [Metrics] has what is counted as it happens; the loop, the workers, podruntime and the store tell it. [Collect] adds what
+// [Metrics] has what is counted as it happens; the loop, the workers, executor and the store tell it. [Collect] adds what
 // is counted when somebody asks: pods, containers and workers as they are at that moment.
 package metrics
 

@@ -116,7 +116,7 @@ func (m *machine) sandbox(id string) string {
 	return answer.GetStatus().GetMetadata().GetUid()
 }
 
-// runtimeService is the machine as podruntime sees it. Calls that no story needs end the test.
+// runtimeService is the machine as executor sees it. Calls that no story needs end the test.
 type runtimeService struct {
 	internalapi.RuntimeService
 	m *machine

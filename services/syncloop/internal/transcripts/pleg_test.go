@@ -213,7 +213,7 @@ func containerOf(sandboxID string, s *runtimeapi.ContainerStatus) *lifecyclev1.C
 	}
 }
 
-// GetPodStatus implements worker.Observer.
+// GetPodStatus implements podworkers.Observer.
 func (p *pleg) GetPodStatus(ctx context.Context, uid types.UID, newerThan time.Duration) (*lifecyclev1.PodStatus, error) {
 	known, unwell := p.known(uid)
 	if known != nil && time.Duration(known.GetObservedBoottimeNs()) > newerThan {

@@ -14,20 +14,20 @@ import (
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/probecalls"
-	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 )
 
 // takesProbe is how long the call of a probe takes.
 const takesProbe = 2 * time.Millisecond
 
 // newProbes makes what runs probes. The calls are the story's.
-func newProbes(s *story, logger *slog.Logger) (*probes.Manager, error) {
-	book, err := probes.OpenBook(filepath.Join(s.stateDir, "probes"), slog.New(slog.DiscardHandler))
+func newProbes(s *story, logger *slog.Logger) (*prober.Manager, error) {
+	book, err := prober.OpenBook(filepath.Join(s.stateDir, "probes"), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	return probes.New(probes.Config{
+	return prober.New(prober.Config{
 		Probe: s.probe, Book: book, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: logger,
 		Spread: func() float64 { return 0.5 },
 	}), nil

@@ -20,25 +20,25 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/endings"
-	"github.com/quartet-node/quartet/services/syncloop/internal/engineserver"
-	"github.com/quartet-node/quartet/services/syncloop/internal/evictions"
-	"github.com/quartet-node/quartet/services/syncloop/internal/hostips"
-	"github.com/quartet-node/quartet/services/syncloop/internal/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podruntime"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podstatus"
-	"github.com/quartet-node/quartet/services/syncloop/internal/podstore"
-	"github.com/quartet-node/quartet/services/syncloop/internal/probes"
-	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
-	"github.com/quartet-node/quartet/services/syncloop/internal/worker"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // syncloop is one process of it.
 type syncloop struct {
 	store   *podstore.Store
-	pool    *worker.Pool
-	evicter *engineserver.Evictions
+	pool    *podworkers.Pool
+	evicter *engineapi.Evictions
 	// changed has room for one signal: readers are told something new.
 	changed chan struct{}
 	kill    func()
@@ -51,12 +51,12 @@ func newSyncloop(s *story) (*syncloop, error) {
 	log := func(in lane, who string) *slog.Logger {
 		return slog.New(logged{Handler: slog.DiscardHandler, story: s, lane: in, who: who, ctx: ctx})
 	}
-	book, err := evictions.Open(filepath.Join(s.stateDir, "evictions.json"))
+	book, err := evictionbook.Open(filepath.Join(s.stateDir, "evictions.json"))
 	if err != nil {
 		end()
 		return nil, err
 	}
-	ends, err := endings.Open(endings.Config{Dir: filepath.Join(s.stateDir, "endings"), Boot: "boot", Now: s.sinceBoot})
+	ends, err := gracebook.Open(gracebook.Config{Dir: filepath.Join(s.stateDir, "endings"), Boot: "boot", Now: s.sinceBoot})
 	if err != nil {
 		end()
 		return nil, err
@@ -80,19 +80,19 @@ func newSyncloop(s *story) (*syncloop, error) {
 	}
 	out := &syncloop{changed: make(chan struct{}, 1)}
 	out.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Probes: asking, Clock: realClock, Tracer: tracer, Logger: slog.New(slog.DiscardHandler)})
-	out.pool = worker.NewPool(ctx, worker.Config{
+	out.pool = podworkers.NewPool(ctx, podworkers.Config{
 		Runtime: acting{manager, s, ctx}, Observer: s.pleg, Statuses: states{out.store, s, ctx, &sync.Map{}}, Endings: ends, Clock: realClock, BootTime: s.sinceBoot,
 		Tracer: tracer, Logger: log(laneWork, "worker"), Events: told, Resync: time.Minute,
 		Jitter: func(d time.Duration) time.Duration { return d },
 	})
 	cfg := loop.Config{
 		Desired: s.config, Events: s.pleg.events, Pleg: s.pleg, Probes: asking, Workers: out.pool, Store: out.store, PodEvents: told, Evictions: book, Endings: ends,
-		PodFromObserved: podruntime.PodFromObserved, Clock: realClock, Tracer: tracer, Logger: log(laneLoop, "loop"), Resync: time.Minute,
+		PodFromObserved: executor.PodFromObserved, Clock: realClock, Tracer: tracer, Logger: log(laneLoop, "loop"), Resync: time.Minute,
 	}
 	if len(s.nodes.List()) > 0 {
 		cfg.Node = s.nodes
 	}
-	out.evicter = &engineserver.Evictions{Book: book, Store: out.store, Workers: out.pool, Metrics: metrics.OrDiscard(nil), Events: told}
+	out.evicter = &engineapi.Evictions{Book: book, Store: out.store, Workers: out.pool, Metrics: metrics.OrDiscard(nil), Events: told}
 	turning := loop.New(cfg)
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -130,12 +130,12 @@ func newVolumes(s *story, told events) (*volumes.Manager, error) {
 	})
 }
 
-func newManager(s *story, ends *endings.Book, told events, asking *probes.Manager, mounts *volumes.Manager) (*podruntime.Manager, error) {
+func newManager(s *story, ends *gracebook.Book, told events, asking *prober.Manager, mounts *volumes.Manager) (*executor.Manager, error) {
 	resolvConf := filepath.Join(s.stateDir, "resolv.conf")
 	if err := os.WriteFile(resolvConf, []byte("nameserver 198.51.100.53\n"), 0o600); err != nil {
 		return nil, err
 	}
-	return podruntime.New(podruntime.Config{
+	return executor.New(executor.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtimeService{m: s.machine}, nil },
 		Images:  func() (internalapi.ImageManagerService, error) { return imageService{m: s.machine}, nil },
 		Clock:   clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Events: told, Endings: ends, NodeName: "node", HostIPs: hostips.New(func() []string { return []string{"198.51.100.1"} }),
@@ -236,19 +236,19 @@ type states struct {
 	*podstore.Store
 	story *story
 	ctx   context.Context //nolint:containedctx // it ends with the process
-	// last has the state of each pod that was written down last, as a worker.State by types.UID.
+	// last has the state of each pod that was written down last, as a podworkers.State by types.UID.
 	last *sync.Map
 }
 
-// SetState implements worker.Statuses.
-func (s states) SetState(uid types.UID, state worker.State) {
+// SetState implements podworkers.Statuses.
+func (s states) SetState(uid types.UID, state podworkers.State) {
 	if was, _ := s.last.Swap(uid, state); was != state && s.ctx.Err() == nil {
 		s.story.line(workOf(uid), "worker", fmt.Sprintf("%s: %v", uid, state))
 	}
 	s.Store.SetState(uid, state)
 }
 
-// Forget implements worker.Statuses.
+// Forget implements podworkers.Statuses.
 func (s states) Forget(uid types.UID) {
 	s.last.Delete(uid)
 	s.story.line(workOf(uid), "worker", fmt.Sprintf("%s: gone", uid))
@@ -257,13 +257,13 @@ func (s states) Forget(uid types.UID) {
 
 // acting is the manager as the workers see it, with a line for what the calls alone do not say.
 type acting struct {
-	*podruntime.Manager
+	*executor.Manager
 	story *story
 	ctx   context.Context //nolint:containedctx // it ends with the process
 }
 
-// SyncPod implements worker.Runtime.
-func (a acting) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (podruntime.Result, error) {
+// SyncPod implements podworkers.Runtime.
+func (a acting) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (executor.Result, error) {
 	result, err := a.Manager.SyncPod(ctx, pod, observed)
 	if result.RetryAfter > 0 && a.ctx.Err() == nil {
 		a.story.line(workOf(pod.UID), "worker", fmt.Sprintf("%s: comes back in %v", pod.UID, result.RetryAfter.Round(time.Millisecond)))
@@ -271,7 +271,7 @@ func (a acting) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.
 	return result, err
 }
 
-// KillPod implements worker.Runtime.
+// KillPod implements podworkers.Runtime.
 func (a acting) KillPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus, grace int64) error {
 	a.story.line(workOf(pod.UID), "worker", fmt.Sprintf("%s: ends the pod, %d s are left for it", pod.UID, grace))
 	return a.Manager.KillPod(ctx, pod, observed, grace)
@@ -285,7 +285,7 @@ type events struct {
 	warned *sync.Map
 }
 
-// Normal implements podruntime.Events. What is plain from the reason is not written down.
+// Normal implements executor.Events. What is plain from the reason is not written down.
 func (e events) Normal(_ context.Context, pod *v1.Pod, container, reason, message string) {
 	if !strings.Contains(message, "probe") {
 		message = ""
@@ -293,14 +293,14 @@ func (e events) Normal(_ context.Context, pod *v1.Pod, container, reason, messag
 	e.tell(pod, container, reason, message)
 }
 
-// Warning implements podruntime.Events. One that was told before is not told again, as podevents only counts it.
+// Warning implements executor.Events. One that was told before is not told again, as podevents only counts it.
 func (e events) Warning(_ context.Context, pod *v1.Pod, container, reason, message string) {
 	if _, before := e.warned.LoadOrStore(reason+message, true); !before {
 		e.tell(pod, container, "Warning "+reason, message)
 	}
 }
 
-// AnnotatedWarning implements the events of engineserver.Evictions. Annotations are for programs.
+// AnnotatedWarning implements the events of engineapi.Evictions. Annotations are for programs.
 func (e events) AnnotatedWarning(ctx context.Context, pod *v1.Pod, container, reason, message string, _ map[string]string) {
 	e.Warning(ctx, pod, container, reason, message)
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
-	"github.com/quartet-node/quartet/services/syncloop/internal/volumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // How long it takes to have a volume in place, and to remove it.

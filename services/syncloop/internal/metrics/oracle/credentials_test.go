@@ -21,8 +21,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
-	"github.com/quartet-node/quartet/services/syncloop/internal/imagecredentials"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
 )
 
 // provider is a credential provider, and what its plugin answers: the auths, and how they are kept.

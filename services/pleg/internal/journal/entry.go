@@ -1,0 +1,140 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strconv"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/pleg/internal/record"
+)
+
+// version is that of the file's format.
+const version = 1
+
+// entry is one line of the file: "CRC JSON", the checksum (CRC-32C) of the rest of the line in 8 hexadecimal digits.
+type entry struct {
+	// Version is the format's.
+	Version int `json:"version"`
+	// Tokens are those that followers hold who have been told what is in the file up to this line.
+	Tokens [][]byte `json:"tokens"`
+	// Pods are those of which something was told since the line before; all of them in the first line.
+	Pods []json.RawMessage `json:"pods,omitempty"`
+	// Gone are the UIDs of those that the runtime does not have any more.
+	Gone []string `json:"gone,omitempty"`
+}
+
+// pod is a pod in an entry.
+type pod struct {
+	// Status is the PodStatus of a record.Told.
+	Status json.RawMessage `json:"status"`
+	// Phases are those of a record.Told; null when the pod was never inspected.
+	Phases map[string]string `json:"phases"`
+}
+
+// cut is what a file has.
+type cut struct {
+	tokens [][]byte
+	told   map[string]record.Told
+	// pods has the same as it is written.
+	pods map[string]json.RawMessage
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (e entry) encode() ([]byte, error) {
+	data, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("encoding what was told: %w", err)
+	}
+	return append(fmt.Appendf(nil, "%08x %s", crc32.Checksum(data, castagnoli), data), '\n'), nil
+}
+
+func encodePod(told record.Told) (json.RawMessage, error) {
+	status, err := protojson.Marshal(told.Status)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(pod{Status: status, Phases: told.Phases})
+}
+
+func decodePod(data json.RawMessage) (record.Told, error) {
+	var p pod
+	if err := json.Unmarshal(data, &p); err != nil {
+		return record.Told{}, err
+	}
+	status := &lifecyclev1.PodStatus{}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(p.Status, status); err != nil {
+		return record.Told{}, err
+	}
+	if status.GetUid() == "" {
+		return record.Told{}, errors.New("a pod has no UID")
+	}
+	return record.Told{Status: status, Phases: p.Phases}, nil
+}
+
+// decode reads a file. A last line that is not whole is left out; any other that is damaged is an error.
+func decode(data []byte) (*cut, error) {
+	c := &cut{told: map[string]record.Told{}, pods: map[string]json.RawMessage{}}
+	for number := 1; len(data) > 0; number++ {
+		line, rest, whole := bytes.Cut(data, []byte("\n"))
+		e, err := decodeLine(line)
+		cutOff := !whole || len(rest) == 0 && errors.Is(err, errChecksum)
+		switch {
+		case number > 1 && cutOff:
+			return c, nil
+		case !whole:
+			return nil, errors.New("line 1 is cut off")
+		case err == nil:
+			err = c.take(e)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", number, err)
+		}
+		data = rest
+	}
+	if len(c.tokens) == 0 {
+		return nil, errors.New("the file is empty")
+	}
+	return c, nil
+}
+
+// errChecksum says that a line is not what was written.
+var errChecksum = errors.New("the checksum is not that of the line")
+
+func decodeLine(line []byte) (e entry, err error) {
+	sum, data, _ := bytes.Cut(line, []byte(" "))
+	want, err := strconv.ParseUint(string(sum), 16, 32)
+	if err != nil || uint32(want) != crc32.Checksum(data, castagnoli) {
+		return e, errChecksum
+	}
+	if err := json.Unmarshal(data, &e); err != nil {
+		return e, err
+	}
+	if e.Version != version {
+		return e, fmt.Errorf("it is of version %d, and this pleg reads version %d", e.Version, version)
+	}
+	return e, nil
+}
+
+// take adds what a line says.
+func (c *cut) take(e entry) error {
+	for _, data := range e.Pods {
+		told, err := decodePod(data)
+		if err != nil {
+			return err
+		}
+		c.told[told.Status.GetUid()], c.pods[told.Status.GetUid()] = told, data
+	}
+	for _, uid := range e.Gone {
+		delete(c.told, uid)
+		delete(c.pods, uid)
+	}
+	c.tokens = e.Tokens
+	return nil
+}

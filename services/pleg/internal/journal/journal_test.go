@@ -1,0 +1,391 @@
+package journal_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/pleg/internal/journal"
+	"github.com/quartet-node/quartet/services/pleg/internal/record"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a Book that runs, in a directory of its own.
+type rig struct {
+	*journal.Book
+	t        *testing.T
+	path     string
+	log      *lockedBuffer
+	clock    *clocktesting.FakeClock
+	registry *prometheus.Registry
+	stop     func()
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// open opens the book in a path as a new process does, whose stream has the token begin before its first event.
+func open(t *testing.T, path, begin string) *rig {
+	return openFile(t, path, begin, journal.OnDisk(path))
+}
+
+func openFile(t *testing.T, path, begin string, file journal.File) *rig {
+	t.Helper()
+	r := &rig{t: t, path: path, log: &lockedBuffer{}, clock: clocktesting.NewFakeClock(time.Now()), registry: prometheus.NewRegistry()}
+	r.Book = journal.Open(journal.Config{
+		File: file, Path: path, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(r.log, nil)), Metrics: journal.NewMetrics(r.registry),
+	})
+	r.Begin([]byte(begin))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(r.stop)
+	return r
+}
+
+func (r *rig) eventually(what string, condition func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(60 * time.Second)
+	for !condition() {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("waited a minute for: %s", what)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+func (r *rig) has() string {
+	data, err := os.ReadFile(r.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.t.Fatal(err)
+	}
+	return string(data)
+}
+
+// seen is a pod with one container in a state, and one that is only created.
+func seen(uid string, state lifecyclev1.ContainerState) record.Pod {
+	pod, _ := record.Pod{}.Observe(&lifecyclev1.PodStatus{
+		Uid: uid, Name: "web", Namespace: "default", Ips: []string{"10.88.0.5"},
+		Sandboxes: []*lifecyclev1.Sandbox{{
+			Id: "s-" + uid, State: lifecyclev1.SandboxState_SANDBOX_STATE_READY, CreatedAt: timestamppb.New(time.Unix(7, 8)),
+			Labels: map[string]string{"left": "out"},
+		}},
+		Containers: []*lifecyclev1.Container{
+			{Id: "c-" + uid, Name: "app", State: state, ExitCode: 3, Annotations: map[string]string{telemetry.AnnotationTraceparent: "00-a", "left": "out"}},
+			{Id: "d-" + uid, Name: "next", State: lifecyclev1.ContainerState_CONTAINER_STATE_CREATED},
+		},
+	})
+	return pod
+}
+
+func gone() record.Pod {
+	pod, _ := record.Pod{}.Observe(&lifecyclev1.PodStatus{Uid: "any"})
+	return pod
+}
+
+const (
+	running = lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING
+	exited  = lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
+)
+
+func tokens(all [][]byte) []string {
+	said := make([]string, len(all))
+	for i, token := range all {
+		said[i] = string(token)
+	}
+	return said
+}
+
+func TestWhatWasToldIsKnownToTheNextProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), journal.FileName)
+	first := open(t, path, "one/0")
+	if _, known := first.Before(); known {
+		t.Error("the first process knows what was told before it")
+	}
+	first.Note("a", seen("a", running), []byte("one/1"))
+	first.Note("b", seen("b", running), []byte("one/2"))
+	if first.has() != "" {
+		t.Error("the file has some pods and not the others")
+	}
+	first.Complete()
+	first.eventually("the file is there", func() bool { return first.has() != "" })
+	first.Note("a", seen("a", exited), []byte("one/3"))
+	first.Note("b", gone(), []byte("one/4"))
+	first.stop()
+
+	second := open(t, path, "two/0")
+	before, known := second.Before()
+	want := map[string]record.Told{"a": seen("a", exited).Told()}
+	if diff := cmp.Diff(want, before, protocmp.Transform()); diff != "" || !known {
+		t.Errorf("the next process knows (-want +got):\n%s", diff)
+	}
+	if got := tokens(second.Continues()); !slices.Equal(got, []string{"one/4"}) {
+		t.Errorf("it goes on from %q", got)
+	}
+	if strings.Contains(second.has(), "left") {
+		t.Errorf("the file has more than it needs:\n%s", second.has())
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file has the mode %v (%v)", info.Mode(), err)
+	}
+}
+
+func TestFollowersOfProcessesWithoutAnEventAreAllResumed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), journal.FileName)
+	var want []string
+	for run := range 20 {
+		begin := fmt.Sprintf("run-%d/0", run)
+		r := open(t, path, begin)
+		if got := tokens(r.Continues()); !slices.Equal(got, want) {
+			t.Errorf("run %d goes on from %q, want %q", run, got, want)
+		}
+		r.Complete()
+		r.stop()
+		want = append(want, begin)
+		want = want[max(0, len(want)-16):]
+	}
+	r := open(t, path, "last/0")
+	r.Note("a", seen("a", running), []byte("last/1"))
+	r.stop()
+	if got := tokens(open(t, path, "after/0").Continues()); !slices.Equal(got, []string{"last/1"}) {
+		t.Errorf("after an event it goes on from %q", got)
+	}
+}
+
+// TestAFileThatWasCutOffHasWhatWasToldBefore, wherever a kill or a crash has cut it.
+func TestAFileThatWasCutOffHasWhatWasToldBefore(t *testing.T) {
+	file := &memory{}
+	r := openFile(t, "memory", "one/0", file)
+	r.Complete()
+	r.eventually("the first line is there", func() bool { return file.attempts() > 0 })
+	first := file.largest
+	r.Note("a", seen("a", running), []byte("one/1"))
+	r.stop()
+	whole := file.data
+	for cut := first; cut < len(whole); cut++ {
+		next := openFile(t, "memory", "two/0", &memory{data: whole[:cut:cut]})
+		before, known := next.Before()
+		if got := tokens(next.Continues()); !known || len(before) != 0 || !slices.Equal(got, []string{"one/0"}) {
+			t.Fatalf("cut off after %d bytes it has %v and goes on from %q", cut, before, got)
+		}
+		next.stop()
+	}
+}
+
+// line is a line of the file, with the checksum that it must have.
+func line(json string) string {
+	return fmt.Sprintf("%08x %s\n", crc32.Checksum([]byte(json), crc32.MakeTable(crc32.Castagnoli)), json)
+}
+
+func TestAFileThatCannotBeUnderstoodIsPutAside(t *testing.T) {
+	path := filepath.Join(t.TempDir(), journal.FileName)
+	r := open(t, path, "one/0")
+	r.Complete()
+	r.eventually("the first line is there", func() bool { return r.has() != "" })
+	r.Note("a", seen("a", running), []byte("one/1"))
+	r.stop()
+	whole := r.has()
+	for name, data := range map[string]string{
+		"empty":               "",
+		"other":               "what is this\n",
+		"cut off":             whole[:10],
+		"damaged":             strings.Replace(whole, `"version":1`, `"version":2`, 1),
+		"of a newer version":  line(`{"version":9,"tokens":["YQ=="]}`),
+		"a pod without a UID": line(`{"version":1,"tokens":["YQ=="],"pods":[{"status":{}}]}`),
+		"of no follower":      line(`{"version":1}`),
+	} {
+		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		next := open(t, path, "two/0")
+		if _, known := next.Before(); known || len(next.Continues()) != 0 {
+			t.Errorf("%s: it is taken for what was told", name)
+		}
+		if !strings.Contains(next.log.String(), "level=WARN") || !strings.Contains(next.log.String(), path+".corrupt") {
+			t.Errorf("%s: the log does not say where the file is:\n%s", name, next.log)
+		}
+		if kept, err := os.ReadFile(path + ".corrupt"); err != nil || string(kept) != data {
+			t.Errorf("%s: what was put aside is %q (%v)", name, kept, err)
+		}
+		next.stop()
+	}
+}
+
+// memory is a File that can be full, and that says what was written to it.
+type memory struct {
+	mu      sync.Mutex
+	data    []byte
+	largest int
+	full    bool
+	tried   int
+}
+
+var errFull = errors.New("no space left on device")
+
+func (m *memory) Read() ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.data == nil {
+		return nil, fs.ErrNotExist
+	}
+	return bytes.Clone(m.data), nil
+}
+
+func (m *memory) write(data []byte) error {
+	m.tried++
+	if m.full {
+		return errFull
+	}
+	m.data = data
+	m.largest = max(m.largest, len(data))
+	return nil
+}
+
+func (m *memory) Replace(data []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.write(bytes.Clone(data))
+}
+
+// Append leaves a part of data when there is no space for all of it, as a disk does.
+func (m *memory) Append(data []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.full {
+		m.data = append(m.data, data[:len(data)/2]...)
+	}
+	return m.write(slices.Concat(m.data, data))
+}
+
+func (m *memory) PutAside() (string, error) { return "aside", nil }
+func (m *memory) Close() error              { return nil }
+
+func (m *memory) set(full bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.full = full
+}
+
+func (m *memory) attempts() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.tried
+}
+
+// has tells whether the last that was written has a token.
+func (m *memory) has(token string) bool {
+	data, err := m.Read()
+	if err != nil {
+		return false
+	}
+	again := &memory{data: data}
+	book := journal.Open(journal.Config{File: again, Logger: slog.New(slog.DiscardHandler), Clock: clocktesting.NewFakeClock(time.Now())})
+	return slices.Contains(tokens(book.Continues()), token)
+}
+
+// TestTheFileIsBoundedByThePods, however many events there are.
+func TestTheFileIsBoundedByThePods(t *testing.T) {
+	file := &memory{}
+	r := openFile(t, "memory", "one/0", file)
+	r.Complete()
+	r.eventually("the first line is there", func() bool { return file.attempts() > 0 })
+	for i := range 1000 {
+		uid, before := fmt.Sprint("uid-", i%3), file.attempts()
+		r.Note(uid, seen(uid, []lifecyclev1.ContainerState{running, exited}[i%2]), fmt.Appendf(nil, "one/%d", i+1))
+		r.eventually("each is written", func() bool { return file.attempts() > before })
+	}
+	r.stop()
+	if file.largest < 100<<10 || file.largest > 300<<10 {
+		t.Errorf("with three pods the file grew to %d bytes", file.largest)
+	}
+	if before, _ := openFile(t, "memory", "two/0", file).Before(); len(before) != 3 {
+		t.Errorf("it has %d pods", len(before))
+	}
+}
+
+// TestADiskThatIsFullIsSaidOnceAndTriedAgain, and a half of a line that it took does not matter.
+func TestADiskThatIsFullIsSaidOnceAndTriedAgain(t *testing.T) {
+	file := &memory{}
+	r := openFile(t, "memory", "one/0", file)
+	r.Note("a", seen("a", running), []byte("one/1"))
+	r.Complete()
+	r.eventually("the file is there", func() bool { return file.has("one/1") })
+	file.set(true)
+	for i := range 50 {
+		r.Note("a", seen("a", []lifecyclev1.ContainerState{exited, running}[i%2]), fmt.Appendf(nil, "one/%d", i+2))
+		r.eventually("the first is tried", func() bool { return file.attempts() >= 2 })
+	}
+	r.eventually("it waits", r.clock.HasWaiters)
+	if !file.has("one/1") {
+		t.Error("what was there before the disk was full is lost")
+	}
+	r.clock.Step(10 * time.Second)
+	r.eventually("it is tried again", func() bool { return file.attempts() == 3 })
+	file.set(false)
+	r.eventually("it waits again", r.clock.HasWaiters)
+	r.clock.Step(10 * time.Second)
+	r.eventually("all is kept again", func() bool { return file.has("one/51") })
+	r.stop()
+	if log := r.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "no space left") || strings.Count(log, "is kept again") != 1 {
+		t.Errorf("the log says\n%s", log)
+	}
+	if err := testutil.GatherAndCompare(r.registry, strings.NewReader(`
+# HELP quartet_pleg_told_errors_total Writes of what pleg has told that failed.
+# TYPE quartet_pleg_told_errors_total counter
+quartet_pleg_told_errors_total 2
+`), "quartet_pleg_told_errors_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoBookRemembersNothing(t *testing.T) {
+	var book *journal.Book
+	book.Begin(nil)
+	book.Note("a", gone(), nil)
+	book.Complete()
+	if _, known := book.Before(); known || book.Continues() != nil || book.Run(t.Context()) != nil {
+		t.Error("it does")
+	}
+}

@@ -1,0 +1,320 @@
+package runtimeevents_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/services/pleg/internal/runtimeevents"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// heard notes what a relister is told.
+type heard struct {
+	unreliable chan struct{}
+
+	mu    sync.Mutex
+	said  []string
+	alive int
+}
+
+func (h *heard) say(what string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.said = append(h.said, what)
+}
+
+func (h *heard) Hint(uid string, at time.Time) {
+	h.say("pod " + uid + " " + at.UTC().Format(time.TimeOnly))
+}
+func (h *heard) HintAny(id string, at time.Time) {
+	h.say("id " + id + " " + at.UTC().Format(time.TimeOnly))
+}
+func (h *heard) HintCreated(uid string, at time.Time) {
+	h.say("made for " + uid + " " + at.UTC().Format(time.TimeOnly))
+}
+func (h *heard) HintRemoved(uid, id string, at time.Time) {
+	h.say("removed " + id + " of " + uid + " " + at.UTC().Format(time.TimeOnly))
+}
+func (h *heard) Heard(time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.alive++
+}
+func (h *heard) Unreliable() <-chan struct{} { return h.unreliable }
+func (h *heard) SetEvented(evented bool) {
+	h.say(map[bool]string{true: "evented", false: "generic"}[evented])
+}
+
+func (h *heard) all() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.said)
+}
+
+// streams is a runtime's side: each stream waits for what the test does with it.
+type streams struct {
+	begun chan *eventStream
+}
+
+type eventStream struct {
+	opened func()
+	handle func(*runtimeapi.ContainerEventResponse)
+	end    chan error
+}
+
+func (s *streams) events(ctx context.Context, opened func(), handle func(*runtimeapi.ContainerEventResponse)) error {
+	one := &eventStream{opened: opened, handle: handle, end: make(chan error)}
+	select {
+	case s.begun <- one:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-one.end:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+type rig struct {
+	t        *testing.T
+	clock    *clocktesting.FakeClock
+	heard    *heard
+	registry *prometheus.Registry
+	streams
+}
+
+func start(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Unix(0, 0)), heard: &heard{unreliable: make(chan struct{}, 1)}, registry: prometheus.NewRegistry(), streams: streams{begun: make(chan *eventStream)}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- runtimeevents.Run(ctx, runtimeevents.Config{Events: r.events, Relister: r.heard, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Metrics: runtimeevents.NewMetrics(r.registry)})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// pass waits until somebody waits for the clock, then lets time pass.
+func (r *rig) pass(d time.Duration) {
+	r.t.Helper()
+	r.eventually("somebody waits for the clock", r.clock.HasWaiters)
+	r.clock.Step(d)
+}
+
+// ends ends a stream, and waits until that has been taken.
+func (r *rig) ends(s *eventStream, err error) {
+	r.t.Helper()
+	ended := func() float64 {
+		return metricstest.Value(r.t, r.registry, "kubelet_evented_pleg_connection_error_count")
+	}
+	before := ended()
+	s.end <- err
+	r.eventually("the end of the stream is taken", func() bool { return ended() > before })
+}
+
+// next lets time pass until the next stream is begun, and returns it and how much has passed at most.
+func (r *rig) next() (*eventStream, time.Duration) {
+	r.t.Helper()
+	began := r.clock.Now()
+	var s *eventStream
+	r.eventually("the next stream", func() bool {
+		select {
+		case s = <-r.begun:
+			return true
+		default:
+			if r.clock.HasWaiters() {
+				r.clock.Step(time.Second)
+			}
+			return false
+		}
+	})
+	return s, r.clock.Since(began)
+}
+
+func (r *rig) eventually(what string, condition func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(60 * time.Second)
+	for !condition() {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("waited a minute for: %s; heard %v", what, r.heard.all())
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+func (r *rig) hears(want ...string) {
+	r.t.Helper()
+	r.eventually("hearing "+want[len(want)-1], func() bool { return slices.Equal(r.heard.all(), want) })
+}
+
+func (r *rig) notBegun() {
+	r.t.Helper()
+	select {
+	case <-r.begun:
+		r.t.Fatal("a stream was begun too early")
+	default:
+	}
+}
+
+// event is one of a container of the pod with a UID; "none" leaves the status out, "empty" gives an empty one.
+func event(uid, containerID string, at int64, kind runtimeapi.ContainerEventType) *runtimeapi.ContainerEventResponse {
+	e := &runtimeapi.ContainerEventResponse{ContainerId: containerID, CreatedAt: at * int64(time.Second), ContainerEventType: kind}
+	switch uid {
+	case "none":
+	case "empty":
+		e.PodSandboxStatus = &runtimeapi.PodSandboxStatus{}
+	default:
+		e.PodSandboxStatus = &runtimeapi.PodSandboxStatus{Labels: map[string]string{podlabels.PodUID: uid}}
+	}
+	return e
+}
+
+const (
+	created = runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT
+	started = runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT
+	deleted = runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
+)
+
+func TestEventsBecomeHints(t *testing.T) {
+	r := start(t)
+	s := <-r.begun
+	s.opened()
+	for _, e := range []*runtimeapi.ContainerEventResponse{
+		event("a", "c1", 1, started), event("none", "c2", 2, started), event("empty", "c3", 3, created), event("", "foreign", 4, started),
+		event("a", "c4", 5, created), event("a", "c1", 6, deleted), event("none", "c2", 7, deleted),
+	} {
+		s.handle(e)
+	}
+	want := []string{
+		"evented", "pod a 00:00:01", "id c2 00:00:02", "id c3 00:00:03", "made for a 00:00:05", "removed c1 of a 00:00:06", "removed c2 of  00:00:07",
+	}
+	r.hears(want...)
+	if r.heard.alive != 7 {
+		t.Errorf("%d of 7 events were a sign of life", r.heard.alive)
+	}
+	r.ends(s, errors.New("broken"))
+	r.hears(append(want, "generic")...)
+	r.next()
+}
+
+func TestASilentStreamIsReliedOnAfterAWhile(t *testing.T) {
+	r := start(t)
+	s := <-r.begun
+	s.opened()
+	r.eventually("the stream is being tried", r.clock.HasWaiters)
+	r.clock.Step(900 * time.Millisecond)
+	if said := r.heard.all(); len(said) != 0 {
+		t.Errorf("before a second has passed %v was said", said)
+	}
+	r.clock.Step(100 * time.Millisecond)
+	r.hears("evented")
+}
+
+func TestARuntimeWithoutEventsIsAskedRarely(t *testing.T) {
+	r := start(t)
+	s := <-r.begun
+	r.ends(s, status.Error(codes.Unimplemented, "no"))
+	r.eventually("it waits", r.clock.HasWaiters)
+	r.clock.Step(4 * time.Minute)
+	r.notBegun()
+	r.clock.Step(time.Minute)
+	<-r.begun
+	if said := r.heard.all(); len(said) != 0 {
+		t.Errorf("of a runtime without events %v was said", said)
+	}
+}
+
+func TestAfterFiveFailedStreamsEventsAreGivenUpForAWhile(t *testing.T) {
+	r := start(t)
+	s := <-r.begun
+	for range 4 {
+		r.ends(s, errors.New("broken"))
+		s, _ = r.next()
+	}
+	r.ends(s, errors.New("broken"))
+	s, after := r.next()
+	if after < 5*time.Minute {
+		t.Errorf("after five failures the next stream was tried within %v", after)
+	}
+	s.opened()
+	s.handle(event("a", "c1", 1, started))
+	r.hears("evented", "pod a 00:00:01")
+}
+
+// TestARuntimeThatClosesTheStreamEachSecondIsGivenUp after five, without being relied on in turn with relisting every second.
+func TestARuntimeThatClosesTheStreamEachSecondIsGivenUp(t *testing.T) {
+	r := start(t)
+	s := <-r.begun
+	s.opened()
+	r.pass(time.Second)
+	r.hears("evented")
+	want := []string{"evented", "generic"}
+	for range 4 {
+		r.ends(s, errors.New("closed"))
+		s, _ = r.next()
+		s.opened()
+		s.handle(event("a", "c1", 1, started))
+		r.pass(time.Second)
+		want = append(want, "pod a 00:00:01")
+	}
+	r.ends(s, errors.New("closed"))
+	s, after := r.next()
+	if after < 5*time.Minute {
+		t.Errorf("after five failures the next stream was tried within %v", after)
+	}
+	r.hears(want...)
+	s.opened()
+	r.pass(time.Second)
+	r.hears(append(want, "evented")...)
+}
+
+func TestAStreamThatWasThereForAMinuteDoesNotCountAsFailed(t *testing.T) {
+	r := start(t)
+	s := <-r.begun
+	for range 7 {
+		s.opened()
+		r.clock.Step(time.Minute)
+		s.handle(event("a", "c1", 1, started))
+		r.ends(s, errors.New("closed"))
+		var after time.Duration
+		if s, after = r.next(); after > 4*time.Minute {
+			t.Errorf("the next stream was tried after %v", after)
+		}
+	}
+}
+
+func TestAStreamThatDoesNotTellOfAChangeIsMadeAnew(t *testing.T) {
+	r := start(t)
+	s := <-r.begun
+	s.opened()
+	s.handle(event("a", "c1", 1, started))
+	r.heard.unreliable <- struct{}{}
+	r.hears("evented", "pod a 00:00:01", "generic")
+	s, _ = r.next()
+	s.opened()
+	r.pass(2 * time.Second)
+	r.hears("evented", "pod a 00:00:01", "generic", "evented")
+}

@@ -1,0 +1,233 @@
+// Package engineapi serves EngineService, syncloop's side of the node, from what the store, the pool and the loop
+// know. It decides nothing.
+package engineapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+// Evicter ends pods for good; Evictions does it.
+type Evicter interface {
+	// Evict begins to end a pod. Grace is in seconds; negative takes the pod's own. It fails with podstore.ErrNotFound.
+	Evict(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64) error
+}
+
+// Config is what a Server needs.
+type Config struct {
+	Store   *podstore.Store
+	Workers interface{ List() []*enginev1.Worker }
+	// Probes says what the probes of a pod have come to: (*prober.Manager).Describe. Nil is a node without a prober.
+	Probes func(types.UID) []*enginev1.Probe
+	// Volumes says how the volumes of a pod are: (*volumes.Manager).Describe. Nil tells of none.
+	Volumes func(types.UID) []*enginev1.Volume
+	Health  func() loop.Health
+	Evicter Evicter
+	// Shutdown ends pods before the machine goes down.
+	Shutdown Shutdown
+	// Readings says what is left of the node: (*stats.Stats).Readings. Nil tells of nothing.
+	Readings func() []*enginev1.SignalReading
+	// Events are those of the pods: (*podevents.Recorder).Stream.
+	Events stream.Source[*enginev1.PodEvent]
+	// Images hands out the connected image service, or says why there is none yet.
+	Images func() (internalapi.ImageManagerService, error)
+}
+
+// Server implements EngineService.
+type Server struct {
+	enginev1.UnimplementedEngineServiceServer
+	cfg Config
+}
+
+// New returns a server.
+func New(cfg Config) *Server { return &Server{cfg: cfg} }
+
+// ListPods implements EngineService.
+func (s *Server) ListPods(context.Context, *enginev1.ListPodsRequest) (*enginev1.ListPodsResponse, error) {
+	pods, err := s.cfg.Store.List()
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &enginev1.ListPodsResponse{Pods: pods}, nil
+}
+
+// WatchPods implements EngineService.
+func (s *Server) WatchPods(req *enginev1.WatchPodsRequest, ss grpc.ServerStreamingServer[enginev1.WatchPodsResponse]) error {
+	source, err := s.cfg.Store.Source()
+	if err != nil {
+		return toStatus(err)
+	}
+	return streamrpc.Serve(ss.Context(), source, req.GetResumeToken(), func(frame *streamv1.Frame, pod *enginev1.Pod) error {
+		return ss.Send(&enginev1.WatchPodsResponse{Frame: frame, Pod: pod})
+	})
+}
+
+// WatchPodEvents implements EngineService.
+func (s *Server) WatchPodEvents(req *enginev1.WatchPodEventsRequest, ss grpc.ServerStreamingServer[enginev1.WatchPodEventsResponse]) error {
+	return streamrpc.Serve(ss.Context(), s.cfg.Events, req.GetResumeToken(), func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
+		return ss.Send(&enginev1.WatchPodEventsResponse{Frame: frame, Event: event})
+	})
+}
+
+// ListWorkers implements EngineService.
+func (s *Server) ListWorkers(context.Context, *enginev1.ListWorkersRequest) (*enginev1.ListWorkersResponse, error) {
+	workers := s.cfg.Workers.List()
+	for _, w := range workers {
+		if s.cfg.Probes != nil {
+			w.Probes = s.cfg.Probes(types.UID(w.GetPodUid()))
+		}
+		if s.cfg.Volumes != nil {
+			w.Volumes = s.cfg.Volumes(types.UID(w.GetPodUid()))
+		}
+	}
+	return &enginev1.ListWorkersResponse{Workers: workers}, nil
+}
+
+// ListImages implements EngineService.
+func (s *Server) ListImages(ctx context.Context, _ *enginev1.ListImagesRequest) (*enginev1.ListImagesResponse, error) {
+	images, err := s.cfg.Images()
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	list, err := images.ListImages(ctx, nil)
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "list the runtime's images: %v", err)
+	}
+	answer := &enginev1.ListImagesResponse{Images: make([]*enginev1.Image, 0, len(list))}
+	for _, image := range list {
+		answer.Images = append(answer.Images, describe(image))
+	}
+	slices.SortFunc(answer.Images, func(a, b *enginev1.Image) int {
+		return cmp.Or(cmp.Compare(b.GetSizeBytes(), a.GetSizeBytes()), cmp.Compare(a.GetId(), b.GetId()))
+	})
+	return answer, nil
+}
+
+func describe(image *runtimeapi.Image) *enginev1.Image {
+	return &enginev1.Image{
+		Id: image.GetId(), Names: slices.Concat(image.GetRepoTags(), image.GetRepoDigests()),
+		SizeBytes: image.GetSize(), Pinned: image.GetPinned(),
+	}
+}
+
+// EvictPod implements EngineService.
+func (s *Server) EvictPod(ctx context.Context, req *enginev1.EvictPodRequest) (*enginev1.EvictPodResponse, error) {
+	if req.GetReason() == "" {
+		return nil, status.Error(codes.InvalidArgument, "reason: give one word, for example Evicted")
+	}
+	eviction := podstore.Eviction{Reason: req.GetReason(), Message: req.GetMessage()}
+	if err := s.cfg.Evicter.Evict(ctx, types.UID(req.GetPodUid()), eviction, req.GetGracePeriodSeconds()); err != nil {
+		return nil, toStatus(err)
+	}
+	return &enginev1.EvictPodResponse{}, nil
+}
+
+// GetHealth implements EngineService.
+func (s *Server) GetHealth(context.Context, *enginev1.GetHealthRequest) (*enginev1.GetHealthResponse, error) {
+	health := s.cfg.Health()
+	answer := &enginev1.GetHealthResponse{
+		Healthy: health.Healthy, Reasons: health.Reasons, Pods: int32(s.cfg.Store.Len()), //nolint:gosec // a node's pods fit
+		ConfigmuxAway: health.ConfigMux,
+	}
+	if !health.LastTurn.IsZero() {
+		answer.LastTurnAt = timestamppb.New(health.LastTurn)
+	}
+	if s.cfg.Readings != nil {
+		answer.Readings = s.cfg.Readings()
+	}
+	return answer, nil
+}
+
+// toStatus gives an error its code.
+func toStatus(err error) error {
+	var notReady *podstore.NotReadyError
+	switch {
+	case errors.As(err, &notReady):
+		return status.Error(codes.Unavailable, err.Error())
+	case errors.Is(err, podstore.ErrNotFound):
+		return status.Error(codes.NotFound, err.Error())
+	default:
+		return status.Error(codes.Internal, err.Error())
+	}
+}
+
+// Evictions is the Evicter of a node: what it does is kept, shown and done, in this order, so that a crash in between
+// leaves a pod that is evicted by the next process.
+type Evictions struct {
+	// Book keeps evictions over restarts.
+	Book interface {
+		Put(uid types.UID, e podstore.Eviction) error
+	}
+	// Store shows them.
+	Store *podstore.Store
+	// Metrics counts them.
+	Metrics *metrics.Metrics
+	// Events tells of them: *podevents.Recorder. Nil is for nobody to read.
+	Events interface {
+		AnnotatedWarning(ctx context.Context, pod *v1.Pod, container, reason, message string, annotations map[string]string)
+	}
+	// Workers ends the pods.
+	Workers interface {
+		End(uid types.UID, cause podworkers.Cause, end podworkers.End) bool
+	}
+}
+
+// Evict implements Evicter.
+func (e *Evictions) Evict(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64) error {
+	return e.EvictAnnotated(ctx, uid, eviction, grace, nil)
+}
+
+// EvictAnnotated is Evict with annotations of the event, for programs that read it. It fails as Evict does.
+func (e *Evictions) EvictAnnotated(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64, annotations map[string]string) error {
+	pod := e.Store.Pod(uid)
+	if pod == nil {
+		return fmt.Errorf("pod %s: %w", uid, podstore.ErrNotFound)
+	}
+	eviction.Discard = true
+	if err := e.Book.Put(uid, eviction); err != nil {
+		return err
+	}
+	if err := e.Store.Evict(uid, eviction); err != nil {
+		return err
+	}
+	e.Metrics.Evicted()
+	if e.Events != nil {
+		e.Events.AnnotatedWarning(ctx, pod, "", eviction.Reason, eviction.Message, annotations)
+	}
+	end := podworkers.End{}
+	if grace >= 0 {
+		end.Grace = &grace
+	}
+	// A pod that has no worker yet gets one that ends it: the loop reads the book.
+	e.Workers.End(uid, podworkers.Cause{Kind: podworkers.CauseConfig}, end)
+	return nil
+}
+
+// ownGrace is the grace of a pod that has the time to end that it asks for.
+const ownGrace = -1
+
+// Preempt ends a pod that has to make room for another one, in the time that it asks for. It fails as Evict does.
+func (e *Evictions) Preempt(ctx context.Context, uid types.UID, eviction podstore.Eviction) error {
+	return e.Evict(ctx, uid, eviction, ownGrace)
+}

@@ -1,0 +1,296 @@
+package engineapi_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/trace/noop"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/shutdown"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// images is an image service that has a list, or does not answer.
+type images struct {
+	internalapi.ImageManagerService
+	list []*runtimeapi.Image
+	err  error
+}
+
+func (i *images) ListImages(context.Context, *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
+	return i.list, i.err
+}
+
+type rig struct {
+	node   *fakenode.Node
+	store  *podstore.Store
+	pool   *podworkers.Pool
+	book   *evictionbook.Book
+	images *images
+	health loop.Health
+	// unsent is how many pods have a status that the API server does not have.
+	unsent atomic.Int64
+	client enginev1.EngineServiceClient
+}
+
+// start serves over a real socket.
+func start(t *testing.T) *rig {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	logger, tracer := slog.New(slog.DiscardHandler), noop.NewTracerProvider().Tracer("")
+	dir := t.TempDir()
+	r := &rig{node: fakenode.New(), images: &images{}}
+	var err error
+	if r.book, err = evictionbook.Open(filepath.Join(dir, "evictions.json")); err != nil {
+		t.Fatal(err)
+	}
+	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger})
+	r.pool = podworkers.NewPool(ctx, podworkers.Config{
+		Runtime: r.node, Observer: r.node, Statuses: r.store, Endings: gracebook.InMemory(boottime.Now), Clock: clock.RealClock{}, BootTime: boottime.Now,
+		Tracer: tracer, Logger: logger, Resync: time.Minute,
+	})
+	events := podevents.New(podevents.Config{NodeName: "node-1", Clock: clock.RealClock{}, Logger: logger})
+	t.Cleanup(events.Close)
+	server := engineapi.New(engineapi.Config{
+		Store: r.store, Workers: r.pool, Probes: func(uid types.UID) []*enginev1.Probe { return []*enginev1.Probe{{Container: "of " + string(uid)}} }, Health: func() loop.Health { return r.health }, Events: events.Stream(),
+		Evicter: &engineapi.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: metrics.New(nil), Events: events},
+		Shutdown: shutdown.New(shutdown.Config{
+			Store: r.store, Book: r.book, Workers: r.pool, Boot: "this one", Unsent: func() int { return int(r.unsent.Load()) }, Clock: clock.RealClock{},
+		}),
+		Images: func() (internalapi.ImageManagerService, error) { return r.images, nil },
+	})
+	address := "unix://" + filepath.Join(dir, "s.sock")
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- rpc.Serve(ctx, rpc.Config{
+			Address: address, Health: rpc.NewHealth(), Ready: func() { close(ready) },
+			Register: func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, server) },
+		})
+	}()
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	conn, err := rpc.Dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.client = enginev1.NewEngineServiceClient(conn)
+	t.Cleanup(func() {
+		cancel()
+		r.store.Close()
+		r.pool.Wait()
+		if err := errors.Join(conn.Close(), <-done); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// run has a pod that runs and is known.
+func (r *rig) run(t *testing.T, uid, name string) {
+	t.Helper()
+	pod := fakenode.Pod(uid, name, v1.RestartPolicyAlways)
+	r.store.SetPod(pod, "file", "")
+	r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)
+	eventually(t, name+" runs", func() bool { return slices.Contains(r.node.Running(), name) })
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(60 * time.Second)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not in time", what)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+func wantCode(t *testing.T, err error, want codes.Code) {
+	t.Helper()
+	if got := status.Code(err); got != want {
+		t.Errorf("got %v (%v), want %v", got, err, want)
+	}
+}
+
+func TestPodsAreUnavailableBeforeTheyAreKnown(t *testing.T) {
+	r := start(t)
+	_, err := r.client.ListPods(t.Context(), &enginev1.ListPodsRequest{})
+	wantCode(t, err, codes.Unavailable)
+	watch, err := r.client.WatchPods(t.Context(), &enginev1.WatchPodsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = watch.Recv()
+	wantCode(t, err, codes.Unavailable)
+}
+
+func TestPodsAndWorkersAreListedInOrder(t *testing.T) {
+	r := start(t)
+	r.store.Open()
+	r.store.SetWaiting("")
+	r.run(t, "u2", "b")
+	r.run(t, "u1", "a")
+	pods, err := r.client.ListPods(t.Context(), &enginev1.ListPodsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range pods.GetPods() {
+		var pod v1.Pod
+		if err := pod.Unmarshal(p.GetPod()); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, pod.Name)
+	}
+	workers, err := r.client.ListWorkers(t.Context(), &enginev1.ListWorkersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range workers.GetWorkers() {
+		names = append(names, w.GetName())
+		if probes := w.GetProbes(); len(probes) != 1 || probes[0].GetContainer() != "of "+w.GetPodUid() {
+			t.Errorf("%s has the probes %v", w.GetName(), probes)
+		}
+		if w.GetState() != enginev1.WorkerState_WORKER_STATE_SYNCING {
+			t.Errorf("%s is %v", w.GetName(), w.GetState())
+		}
+	}
+	if want := []string{"a", "b", "a", "b"}; !slices.Equal(names, want) {
+		t.Errorf("got %v, want %v", names, want)
+	}
+}
+
+func TestWatchTellsTheSnapshotItsEndAndChanges(t *testing.T) {
+	r := start(t)
+	r.store.Open()
+	r.store.SetWaiting("")
+	r.run(t, "u1", "a")
+	watch, err := r.client.WatchPods(t.Context(), &enginev1.WatchPodsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []streamv1.Kind{streamv1.Kind_KIND_OPENED, streamv1.Kind_KIND_SNAPSHOT, streamv1.Kind_KIND_SYNCED} {
+		m, err := watch.Recv()
+		if err != nil || m.GetFrame().GetKind() != want {
+			t.Fatalf("got %v, %v; want %v", m.GetFrame().GetKind(), err, want)
+		}
+	}
+	r.store.Unwant("u1")
+	r.pool.End("u1", podworkers.Cause{}, podworkers.End{Removed: true})
+	for {
+		m, err := watch.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.GetFrame().GetRemoved() {
+			break
+		}
+	}
+}
+
+func TestEvictedPodIsStoppedFailedAndKept(t *testing.T) {
+	r := start(t)
+	r.store.Open()
+	r.store.SetWaiting("")
+	r.run(t, "u1", "a")
+	_, err := r.client.EvictPod(t.Context(), &enginev1.EvictPodRequest{PodUid: "u1", Message: "memory"})
+	wantCode(t, err, codes.InvalidArgument)
+	_, err = r.client.EvictPod(t.Context(), &enginev1.EvictPodRequest{PodUid: "u9", Reason: "Evicted"})
+	wantCode(t, err, codes.NotFound)
+	if _, err := r.client.EvictPod(t.Context(), &enginev1.EvictPodRequest{PodUid: "u1", Reason: "Evicted", Message: "memory", GracePeriodSeconds: 4}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a is stopped", func() bool { return len(r.node.Running()) == 0 })
+	if !slices.Contains(r.node.Calls(), "kill a 4") {
+		t.Errorf("calls: %v", r.node.Calls())
+	}
+	pods, err := r.store.Pods()
+	if err != nil || len(pods) != 1 || pods[0].Status.Phase != v1.PodFailed || pods[0].Status.Reason != "Evicted" || pods[0].Status.Message != "memory" {
+		t.Errorf("got %v, %v", pods, err)
+	}
+	if _, ok := r.book.Get("u1"); !ok {
+		t.Error("a restart would start it again")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	watch, err := r.client.WatchPodEvents(ctx, &enginev1.WatchPodEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		m, err := watch.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.GetFrame().GetKind() != streamv1.Kind_KIND_SNAPSHOT {
+			continue
+		}
+		event := &v1.Event{}
+		if err := event.Unmarshal(m.GetEvent().GetEvent()); err != nil || event.Type != v1.EventTypeWarning || event.Reason != "Evicted" || event.Message != "memory" {
+			t.Errorf("event %v, error %v", event, err)
+		}
+		break
+	}
+}
+
+func TestImagesAreTheRuntimesLargestFirst(t *testing.T) {
+	r := start(t)
+	r.images.list = []*runtimeapi.Image{
+		{Id: "small", Size: 1, RepoTags: []string{"t"}, RepoDigests: []string{"d"}},
+		{Id: "large", Size: 2, Pinned: true},
+	}
+	got, err := r.client.ListImages(t.Context(), &enginev1.ListImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := got.GetImages()
+	if len(list) != 2 || list[0].GetId() != "large" || !list[0].GetPinned() || !slices.Equal(list[1].GetNames(), []string{"t", "d"}) {
+		t.Errorf("got %v", list)
+	}
+	r.images.err = errors.New("the runtime is away")
+	_, err = r.client.ListImages(t.Context(), &enginev1.ListImagesRequest{})
+	wantCode(t, err, codes.Unavailable)
+}
+
+func TestHealthIsTheLoops(t *testing.T) {
+	r := start(t)
+	at := time.Unix(1_700_000_000, 0)
+	r.health = loop.Health{Healthy: true, Reasons: []string{"waiting for pleg"}, LastTurn: at, ConfigMux: "configmux is away"}
+	got, err := r.client.GetHealth(t.Context(), &enginev1.GetHealthRequest{})
+	if err != nil || !got.GetHealthy() || !slices.Equal(got.GetReasons(), r.health.Reasons) || !got.GetLastTurnAt().AsTime().Equal(at) || got.GetConfigmuxAway() != "configmux is away" {
+		t.Errorf("got %v, %v", got, err)
+	}
+}

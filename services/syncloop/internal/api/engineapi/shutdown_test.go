@@ -1,0 +1,144 @@
+package engineapi_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	v1 "k8s.io/api/core/v1"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+)
+
+// runFrom has a pod of a source that runs and is known.
+func (r *rig) runFrom(t *testing.T, source, name string, policy v1.RestartPolicy) {
+	t.Helper()
+	pod := fakenode.Pod(name, name, policy)
+	pod.Annotations = map[string]string{podset.AnnotationSource: source}
+	r.store.SetPod(pod, source, "")
+	r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)
+	eventually(t, name+" runs", func() bool { return slices.Contains(r.node.Running(), name) })
+}
+
+func TestPodsAreEndedBeforeAShutdown(t *testing.T) {
+	r := start(t)
+	request := &enginev1.ShutDownPodsRequest{Pods: []*enginev1.PodEnd{{PodUid: "web", GracePeriodSeconds: 20}, {PodUid: "static", GracePeriodSeconds: -3}, {PodUid: "unknown"}}}
+	_, err := r.client.ShutDownPods(t.Context(), request)
+	wantCode(t, err, codes.Unavailable)
+	r.store.Open()
+	r.store.SetWaiting("")
+	r.runFrom(t, "api", "web", v1.RestartPolicyAlways)
+	r.runFrom(t, "file", "static", v1.RestartPolicyAlways)
+	r.runFrom(t, "api", "stays", v1.RestartPolicyAlways)
+	if _, err := r.client.ShutDownPods(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.node.Running(); !slices.Equal(got, []string{"stays"}) {
+		t.Errorf("when the call returns %v run", got)
+	}
+	for _, call := range []string{"kill web 20", "kill static 1"} {
+		if !slices.Contains(r.node.Calls(), call) {
+			t.Errorf("calls %v, want %s", r.node.Calls(), call)
+		}
+	}
+	pods, err := r.store.Pods()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range pods {
+		if pod.Name == "stays" {
+			continue
+		}
+		const message = "Pod was terminated in response to imminent node shutdown."
+		if s := pod.Status; s.Phase != v1.PodFailed || s.Reason != "Terminated" || s.Message != message {
+			t.Errorf("%s is %s, %s, %s", pod.Name, s.Phase, s.Reason, s.Message)
+		}
+		i := slices.IndexFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.DisruptionTarget })
+		if i < 0 || pod.Status.Conditions[i].Status != v1.ConditionTrue || pod.Status.Conditions[i].Reason != v1.PodReasonTerminationByKubelet || pod.Status.Conditions[i].Message != message {
+			t.Errorf("%s has the conditions %v", pod.Name, pod.Status.Conditions)
+		}
+	}
+	// Asked again it says the same; a static pod is ended for this boot only.
+	if _, err := r.client.ShutDownPods(t.Context(), request); err != nil {
+		t.Error(err)
+	}
+	if err := r.book.Booted("this one"); err != nil || len(r.book.UIDs()) != 2 {
+		t.Errorf("in this boot %v stay ended, %v", r.book.UIDs(), err)
+	}
+	if err := r.book.Booted("the next one"); err != nil || !slices.Contains(r.book.UIDs(), "web") || len(r.book.UIDs()) != 1 {
+		t.Errorf("in the next boot %v stay ended, %v", r.book.UIDs(), err)
+	}
+}
+
+func TestWhoDoesNotWaitForPodsToEndIsToldSo(t *testing.T) {
+	r := start(t)
+	r.store.Open()
+	r.store.SetWaiting("")
+	r.runFrom(t, "file", "a", v1.RestartPolicyAlways)
+	r.node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, _ int64) error { <-ctx.Done(); return ctx.Err() }})
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := r.client.ShutDownPods(ctx, &enginev1.ShutDownPodsRequest{Pods: []*enginev1.PodEnd{{PodUid: "a", GracePeriodSeconds: 5}}})
+		failed <- err
+	}()
+	eventually(t, "a is being killed", func() bool { return slices.Contains(r.node.Calls(), "kill a 5") })
+	cancel()
+	wantCode(t, <-failed, codes.Canceled)
+}
+
+// A pod that no worker has yet, for the runtime was away, has the time that it was given when it has one.
+func TestAPodThatNobodyWorksOnYetIsEndedInItsTime(t *testing.T) {
+	r := start(t)
+	r.store.Open()
+	r.store.SetWaiting("")
+	pod := fakenode.Pod("a", "a", v1.RestartPolicyAlways)
+	r.node.Run(pod)
+	r.node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, grace int64) error {
+		if grace == 5 {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	observed, err := r.node.GetPodStatus(t.Context(), "a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.store.SetPod(pod, "file", "")
+	r.store.Observe("a", observed)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := r.client.ShutDownPods(t.Context(), &enginev1.ShutDownPodsRequest{Pods: []*enginev1.PodEnd{{PodUid: "a", GracePeriodSeconds: 5}}})
+		failed <- err
+	}()
+	eventually(t, "it is to end", func() bool { _, ended := r.book.Get("a"); return ended })
+	r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &podworkers.End{}) // as the loop does, which knows of no time
+	if err := <-failed; err != nil || !slices.Contains(r.node.Calls(), "kill a 5") {
+		t.Errorf("got %v, calls %v", err, r.node.Calls())
+	}
+}
+
+func TestStatusesAreWaitedFor(t *testing.T) {
+	r := start(t)
+	r.unsent.Store(1)
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.client.AwaitStatuses(t.Context(), &enginev1.AwaitStatusesRequest{})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		t.Fatalf("the API server lacks a status, and the answer is %v", err)
+	case <-time.After(300 * time.Millisecond): // as long as it takes to look some times
+	}
+	r.unsent.Store(0)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,283 @@
+package kubeletapi
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
+)
+
+// family is one of cAdvisor's metrics, with its labels.
+type family struct {
+	*prometheus.Desc
+	kind prometheus.ValueType
+}
+
+// cadvisorMetrics are the metrics of cAdvisor's by which dashboards show what pods use, from the same reading as /stats/summary. They
+// are read when somebody asks.
+type cadvisorMetrics struct {
+	reads
+	cpu, memory, workingSet, rss, swap, faults, processes, start         family
+	received, receiveErrors, sent, sendErrors                            family
+	fsUsed, fsLimit, fsInodesFree, fsInodes                              family
+	cfsPeriods, cfsThrottled, cfsThrottledTime                           family
+	readBytes, writtenBytes, diskReads, diskWrites                       family
+	receivedPackets, receivedDropped, sentPackets, sentDropped, oomKills family
+	failed, machineFailed, machineCPUs, machineMemory, machineSwapBytes  family
+}
+
+func newCadvisorMetrics(h reads) *cadvisorMetrics {
+	of := func(kind prometheus.ValueType, name, help string, more ...string) family {
+		return family{prometheus.NewDesc(name, help, append([]string{"container", "id", "image", "name", "namespace", "pod"}, more...), nil), kind}
+	}
+	machine := func(name, help string) family {
+		return family{prometheus.NewDesc(name, help, []string{"boot_id", "machine_id", "system_uuid"}, nil), prometheus.GaugeValue}
+	}
+	plain := func(name, help string) family {
+		return family{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue}
+	}
+	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+	return &cadvisorMetrics{
+		reads:      h,
+		cpu:        of(counter, "container_cpu_usage_seconds_total", "Time of the processors that was used, in seconds of one.", "cpu"),
+		memory:     of(gauge, "container_memory_usage_bytes", "Memory that is used, all file cache included."),
+		workingSet: of(gauge, "container_memory_working_set_bytes", "Memory that cannot be given back at once."),
+		rss:        of(gauge, "container_memory_rss", "Memory that is of no file, in bytes."),
+		swap:       of(gauge, "container_memory_swap", "Memory on the swap device, in bytes."),
+		faults:     of(counter, "container_memory_failures_total", "Page faults, and those that had to read the disk.", "failure_type", "scope"),
+		processes:  of(gauge, "container_processes", "Processes and threads."),
+		start:      of(gauge, "container_start_time_seconds", "When it was started, in seconds since 1970."),
+
+		received:      of(counter, "container_network_receive_bytes_total", "Bytes that were received.", "interface"),
+		receiveErrors: of(counter, "container_network_receive_errors_total", "Errors of what was received.", "interface"),
+		sent:          of(counter, "container_network_transmit_bytes_total", "Bytes that were sent.", "interface"),
+		sendErrors:    of(counter, "container_network_transmit_errors_total", "Errors of what was sent.", "interface"),
+
+		receivedPackets: of(counter, "container_network_receive_packets_total", "Packets that were received.", "interface"),
+		receivedDropped: of(counter, "container_network_receive_packets_dropped_total", "Received packets that were dropped.", "interface"),
+		sentPackets:     of(counter, "container_network_transmit_packets_total", "Packets that were sent.", "interface"),
+		sentDropped:     of(counter, "container_network_transmit_packets_dropped_total", "Packets that were to be sent and were dropped.", "interface"),
+
+		cfsPeriods:       of(counter, "container_cpu_cfs_periods_total", "Periods for which a limit of processor time was looked at."),
+		cfsThrottled:     of(counter, "container_cpu_cfs_throttled_periods_total", "Those of them in which processes had to wait because of the limit."),
+		cfsThrottledTime: of(counter, "container_cpu_cfs_throttled_seconds_total", "How long processes have waited because of the limit."),
+		oomKills:         of(counter, "container_oom_events_total", "Processes that the kernel has killed because memory had run out."),
+
+		readBytes:    of(counter, "container_fs_reads_bytes_total", "Bytes that were read from the disk.", "device"),
+		writtenBytes: of(counter, "container_fs_writes_bytes_total", "Bytes that were written to the disk.", "device"),
+		diskReads:    of(counter, "container_fs_reads_total", "Reads of the disk.", "device"),
+		diskWrites:   of(counter, "container_fs_writes_total", "Writes to the disk.", "device"),
+
+		fsUsed:       of(gauge, "container_fs_usage_bytes", "Bytes that are used of the file system: by a container, those of the layer that it writes.", "device"),
+		fsLimit:      of(gauge, "container_fs_limit_bytes", "Bytes that the file system has.", "device"),
+		fsInodesFree: of(gauge, "container_fs_inodes_free", "Inodes of the file system that are free.", "device"),
+		fsInodes:     of(gauge, "container_fs_inodes_total", "Inodes that the file system has.", "device"),
+
+		failed:           plain("container_scrape_error", "1 when what is used could not be read, else 0."),
+		machineFailed:    plain("machine_scrape_error", "1 when the machine could not be read, else 0."),
+		machineCPUs:      machine("machine_cpu_cores", "Processors of the machine."),
+		machineMemory:    machine("machine_memory_bytes", "Memory of the machine."),
+		machineSwapBytes: machine("machine_swap_bytes", "Memory of the machine that can be swapped out."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *cadvisorMetrics) Describe(to chan<- *prometheus.Desc) {
+	for _, f := range []family{
+		m.cpu, m.memory, m.workingSet, m.rss, m.swap, m.faults, m.processes, m.start, m.received, m.receiveErrors, m.sent, m.sendErrors,
+		m.cfsPeriods, m.cfsThrottled, m.cfsThrottledTime, m.readBytes, m.writtenBytes, m.diskReads, m.diskWrites,
+		m.receivedPackets, m.receivedDropped, m.sentPackets, m.sentDropped, m.oomKills,
+		m.fsUsed, m.fsLimit, m.fsInodesFree, m.fsInodes, m.failed, m.machineFailed, m.machineCPUs, m.machineMemory, m.machineSwapBytes,
+	} {
+		to <- f.Desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *cadvisorMetrics) Collect(to chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), resourceTimeout)
+	defer cancel()
+	report, err := m.Report(ctx)
+	bad := 0.0
+	if err != nil {
+		m.Logger.Debug("what pods use could not be read", telemetry.KeyError, err)
+		bad = 1
+	}
+	to <- prometheus.MustNewConstMetric(m.failed.Desc, m.failed.kind, bad)
+	to <- prometheus.MustNewConstMetric(m.machineFailed.Desc, m.machineFailed.kind, bad)
+	if err != nil {
+		return
+	}
+	m.machine(to, &report.Machine)
+	m.node(to, report)
+	for i := range report.Pods {
+		pod := &report.Pods[i]
+		m.pod(to, pod, report.Places[types.UID(pod.PodRef.UID)])
+	}
+}
+
+func (m *cadvisorMetrics) machine(to chan<- prometheus.Metric, machine *stats.Machine) {
+	for f, value := range map[family]float64{
+		m.machineCPUs: float64(machine.CPUs), m.machineMemory: float64(machine.MemoryBytes), m.machineSwapBytes: float64(machine.SwapBytes),
+	} {
+		to <- prometheus.MustNewConstMetric(f.Desc, f.kind, value, machine.BootID, machine.ID, machine.SystemUUID)
+	}
+}
+
+// node tells of the machine as a whole, and of all pods together.
+func (m *cadvisorMetrics) node(to chan<- prometheus.Metric, report *stats.Report) {
+	node := &report.Node
+	whole := m.of(to, "", "/", "", "", "", "")
+	whole.cpuAndMemory(node.CPU, node.Memory, node.Swap)
+	whole.network(node.Network)
+	whole.details("/", node.Network)
+	whole.disk(node.Fs)
+	whole.started(node.StartTime)
+	for i := range node.SystemContainers {
+		if c := &node.SystemContainers[i]; c.Name == statsv1alpha1.SystemContainerPods {
+			m.of(to, "", report.PodsCgroup, "", "", "", "").cpuAndMemory(c.CPU, c.Memory, c.Swap)
+		}
+	}
+}
+
+// pod tells of a pod, which has the network, and of its containers. What has no cgroup of its own is known by the runtime's ID of it.
+func (m *cadvisorMetrics) pod(to chan<- prometheus.Metric, pod *statsv1alpha1.PodStats, place stats.Place) {
+	whole := m.of(to, "", named(place.Cgroup, place.Sandbox), "", "", pod.PodRef.Namespace, pod.PodRef.Name)
+	whole.cpuAndMemory(pod.CPU, pod.Memory, pod.Swap)
+	whole.network(pod.Network)
+	whole.details(place.Cgroup, pod.Network)
+	whole.started(pod.StartTime)
+	if pod.ProcessStats != nil {
+		whole.tell(m.processes, pod.StartTime, false, pod.ProcessStats.ProcessCount, 1)
+	}
+	for i := range pod.Containers {
+		c := &pod.Containers[i]
+		at := place.Containers[c.Name]
+		one := m.of(to, c.Name, named(at.Cgroup, at.ID), at.Image, at.ID, pod.PodRef.Namespace, pod.PodRef.Name)
+		one.cpuAndMemory(c.CPU, c.Memory, c.Swap)
+		one.details(at.Cgroup, nil)
+		one.disk(c.Rootfs)
+		one.started(c.StartTime)
+	}
+}
+
+func named(cgroup, id string) string {
+	if cgroup != "" || id == "" {
+		return cgroup
+	}
+	return "/" + id
+}
+
+// subject is what metrics are of, by its labels.
+type subject struct {
+	*cadvisorMetrics
+	to     chan<- prometheus.Metric
+	labels []string
+}
+
+// of makes a subject, by its labels in the order of their names.
+func (m *cadvisorMetrics) of(to chan<- prometheus.Metric, container, id, image, name, namespace, pod string) subject {
+	return subject{m, to, []string{container, id, image, name, namespace, pod}}
+}
+
+// tell tells a value, if it is known: in parts of a unit, of a moment when that is to be told.
+func (s subject) tell(f family, at metav1.Time, timed bool, value *uint64, unit float64, more ...string) {
+	if value == nil {
+		return
+	}
+	metric := prometheus.MustNewConstMetric(f.Desc, f.kind, float64(*value)/unit, append(s.labels[:len(s.labels):len(s.labels)], more...)...)
+	if timed && !at.IsZero() {
+		metric = prometheus.NewMetricWithTimestamp(at.Time, metric)
+	}
+	s.to <- metric
+}
+
+func (s subject) cpuAndMemory(cpu *statsv1alpha1.CPUStats, memory *statsv1alpha1.MemoryStats, swap *statsv1alpha1.SwapStats) {
+	if cpu != nil {
+		s.tell(s.cpu, cpu.Time, true, cpu.UsageCoreNanoSeconds, float64(time.Second), "total")
+	}
+	if memory != nil {
+		s.tell(s.memory, memory.Time, true, memory.UsageBytes, 1)
+		s.tell(s.workingSet, memory.Time, true, memory.WorkingSetBytes, 1)
+		s.tell(s.rss, memory.Time, true, memory.RSSBytes, 1)
+		s.tell(s.faults, memory.Time, true, memory.PageFaults, 1, "pgfault", "hierarchy")
+		s.tell(s.faults, memory.Time, true, memory.MajorPageFaults, 1, "pgmajfault", "hierarchy")
+	}
+	if swap != nil {
+		s.tell(s.swap, swap.Time, true, swap.SwapUsageBytes, 1)
+	}
+}
+
+func (s subject) network(network *statsv1alpha1.NetworkStats) {
+	if network == nil {
+		return
+	}
+	for i := range network.Interfaces {
+		one := &network.Interfaces[i]
+		s.tell(s.received, network.Time, true, one.RxBytes, 1, one.Name)
+		s.tell(s.receiveErrors, network.Time, true, one.RxErrors, 1, one.Name)
+		s.tell(s.sent, network.Time, true, one.TxBytes, 1, one.Name)
+		s.tell(s.sendErrors, network.Time, true, one.TxErrors, 1, one.Name)
+	}
+}
+
+// details tells what only dashboards ask for, which is read now. Packets are told of the interfaces of a network whose bytes are known: a pod
+// in the machine's network has none of its own.
+func (s subject) details(cgroup string, network *statsv1alpha1.NetworkStats) {
+	if s.Details == nil || cgroup == "" {
+		return
+	}
+	d := s.Details(cgroup, network != nil)
+	now := metav1.Time{}
+	if cfs := d.CFS; cfs != nil {
+		waited := uint64(max(cfs.Time, 0))
+		s.tell(s.cfsPeriods, now, false, &cfs.Periods, 1)
+		s.tell(s.cfsThrottled, now, false, &cfs.Throttled, 1)
+		s.tell(s.cfsThrottledTime, now, false, &waited, float64(time.Second))
+	}
+	s.tell(s.oomKills, now, false, d.OOMKills, 1)
+	for i := range d.Disks {
+		one := &d.Disks[i]
+		s.tell(s.readBytes, now, false, &one.ReadBytes, 1, one.Device)
+		s.tell(s.writtenBytes, now, false, &one.WrittenBytes, 1, one.Device)
+		s.tell(s.diskReads, now, false, &one.Reads, 1, one.Device)
+		s.tell(s.diskWrites, now, false, &one.Writes, 1, one.Device)
+	}
+	for i := range d.Packets {
+		one := &d.Packets[i]
+		if !slices.ContainsFunc(network.Interfaces, func(known statsv1alpha1.InterfaceStats) bool { return known.Name == one.Interface }) {
+			continue
+		}
+		s.tell(s.receivedPackets, now, false, &one.Received, 1, one.Interface)
+		s.tell(s.receivedDropped, now, false, &one.ReceivedDropped, 1, one.Interface)
+		s.tell(s.sentPackets, now, false, &one.Sent, 1, one.Interface)
+		s.tell(s.sentDropped, now, false, &one.SentDropped, 1, one.Interface)
+	}
+}
+
+// disk tells of a file system. Which device has it is not known.
+func (s subject) disk(fs *statsv1alpha1.FsStats) {
+	if fs == nil {
+		return
+	}
+	s.tell(s.fsUsed, fs.Time, true, fs.UsedBytes, 1, "")
+	s.tell(s.fsLimit, fs.Time, true, fs.CapacityBytes, 1, "")
+	s.tell(s.fsInodesFree, fs.Time, true, fs.InodesFree, 1, "")
+	s.tell(s.fsInodes, fs.Time, true, fs.Inodes, 1, "")
+}
+
+// started tells when something was started, which is the same whenever it is asked.
+func (s subject) started(at metav1.Time) {
+	if at.IsZero() {
+		return
+	}
+	seconds := uint64(max(at.Unix(), 0))
+	s.tell(s.start, at, false, &seconds, 1)
+}

@@ -1,0 +1,121 @@
+package kubeletapi
+
+import (
+	"context"
+	"errors"
+	flags "flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	"k8s.io/utils/ptr"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+)
+
+var update = flags.Bool("update", false, "write testdata anew")
+
+// report is what a node with one pod of one container uses, and with a second pod that has no cgroup.
+func report() *stats.Report {
+	read := metav1.NewTime(time.Unix(1_700_000_100, 0))
+	started := metav1.NewTime(time.Unix(1_700_000_000, 0))
+	n := ptr.To[uint64]
+	cpu := func(seconds uint64) *statsv1alpha1.CPUStats {
+		return &statsv1alpha1.CPUStats{Time: read, UsageCoreNanoSeconds: n(seconds * uint64(time.Second))}
+	}
+	memory := func(bytes uint64) *statsv1alpha1.MemoryStats {
+		return &statsv1alpha1.MemoryStats{
+			Time: read, UsageBytes: n(bytes), WorkingSetBytes: n(bytes - 1), RSSBytes: n(bytes - 2), PageFaults: n(bytes + 1), MajorPageFaults: n(3),
+		}
+	}
+	network := func(name string, bytes uint64) *statsv1alpha1.NetworkStats {
+		one := statsv1alpha1.InterfaceStats{Name: name, RxBytes: n(bytes), RxErrors: n(0), TxBytes: n(bytes + 1), TxErrors: n(1)}
+		return &statsv1alpha1.NetworkStats{Time: read, InterfaceStats: one, Interfaces: []statsv1alpha1.InterfaceStats{one}}
+	}
+	disk := func(used uint64) *statsv1alpha1.FsStats {
+		return &statsv1alpha1.FsStats{Time: read, UsedBytes: n(used), CapacityBytes: n(1000), Inodes: n(50), InodesFree: n(20)}
+	}
+	return &stats.Report{
+		Summary: &statsv1alpha1.Summary{
+			Node: statsv1alpha1.NodeStats{
+				NodeName: "node-1", StartTime: started, CPU: cpu(4000), Memory: memory(4096), Network: network("eth0", 400), Fs: disk(700),
+				SystemContainers: []statsv1alpha1.ContainerStats{{Name: statsv1alpha1.SystemContainerPods, CPU: cpu(90), Memory: memory(900)}},
+			},
+			Pods: []statsv1alpha1.PodStats{{
+				PodRef: statsv1alpha1.PodReference{Name: "web", Namespace: "default", UID: "u1"}, StartTime: started,
+				CPU: cpu(60), Memory: memory(600), Network: network("eth0", 40), Swap: &statsv1alpha1.SwapStats{Time: read, SwapUsageBytes: n(5)},
+				ProcessStats: &statsv1alpha1.ProcessStats{ProcessCount: n(7)},
+				Containers: []statsv1alpha1.ContainerStats{{
+					Name: "main", StartTime: started, CPU: cpu(50), Memory: memory(500), Rootfs: disk(70), Swap: &statsv1alpha1.SwapStats{Time: read, SwapUsageBytes: n(5)},
+				}},
+			}, {
+				PodRef: statsv1alpha1.PodReference{Name: "bare", Namespace: "default", UID: "u2"}, StartTime: started,
+				Containers: []statsv1alpha1.ContainerStats{{Name: "main", CPU: &statsv1alpha1.CPUStats{Time: read}}},
+			}},
+		},
+		Machine:    stats.Machine{ID: "m1", SystemUUID: "s1", BootID: "b1", CPUs: 4, MemoryBytes: 8192, SwapBytes: 1024},
+		PodsCgroup: "/kubepods",
+		Places: map[types.UID]stats.Place{
+			"u1": {Cgroup: "/kubepods/podu1", Sandbox: "s1", Containers: map[string]stats.ContainerPlace{
+				"main": {Cgroup: "/kubepods/podu1/c1", ID: "c1", Image: "shop.example/web:1"},
+			}},
+			"u2": {Sandbox: "s2", Containers: map[string]stats.ContainerPlace{"main": {ID: "c2", Image: "shop.example/bare:1"}}},
+		},
+	}
+}
+
+// details are those of the cgroups of report.
+func details(cgroup string, packets bool) stats.Details {
+	var d stats.Details
+	if packets {
+		d.Packets = []stats.Packets{{Interface: "lo", Received: 1000}, {Interface: "eth0", Received: 44, ReceivedDropped: 1, Sent: 45, SentDropped: 2}}
+	}
+	d.Disks = []podcgroups.DiskIO{{Device: "/dev/sda", ReadBytes: 8192, WrittenBytes: 4096, Reads: 2, Writes: 1}}
+	if cgroup != "/" {
+		d.OOMKills = ptr.To[uint64](1)
+	}
+	if cgroup == "/kubepods/podu1/c1" {
+		d.CFS = &podcgroups.CFS{Periods: 10, Throttled: 4, Time: 1500 * time.Millisecond}
+	}
+	return d
+}
+
+// TestDashboardsFindWhatPodsUse by cAdvisor's names and labels, in testdata/cadvisor.txt.
+func TestDashboardsFindWhatPodsUse(t *testing.T) {
+	r := newRig(t)
+	r.cfg.Report = func(context.Context) (*stats.Report, error) { return report(), nil }
+	r.cfg.Details = details
+	answer := r.ask("GET", "/metrics/cadvisor")
+	if answer.Code != 200 {
+		t.Fatalf("got %d %s", answer.Code, answer.Body)
+	}
+	golden := filepath.Join("testdata", "cadvisor.txt")
+	if *update {
+		if err := os.WriteFile(golden, answer.Body.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), answer.Body.String()); diff != "" {
+		t.Errorf("(-want +got), go test -update writes it anew:\n%s", diff)
+	}
+}
+
+func TestDashboardsFindThatNothingIsKnown(t *testing.T) {
+	r := newRig(t)
+	r.cfg.Report = func(context.Context) (*stats.Report, error) { return nil, errors.New("the pods are not known yet") }
+	body := r.ask("GET", "/metrics/cadvisor").Body.String()
+	if !strings.Contains(body, "container_scrape_error 1\n") || !strings.Contains(body, "machine_scrape_error 1\n") || strings.Contains(body, "container_cpu") {
+		t.Errorf("got %s", body)
+	}
+}

@@ -1,0 +1,181 @@
+// Package kubeletapi serves the kubelet's HTTP API, so that what asks a kubelet may ask Quartet. There are two servers. The one that
+// is authenticated has everything, and each path lets in who may do to the Node what the package apiauth asks an API server about:
+//
+//	/pods, /runningpods/             v1.PodList in JSON: of the pods that a source names, with full status; of what the runtime runs
+//	/healthz, /healthz/ping, log, syncloop   "ok", or 500 and a line for each check; ?verbose has the lines always
+//	/metrics, /metrics/probes        the metrics of the four processes, and of the probes, in Prometheus' formats
+//	/metrics/slis                    what the checks of /healthz have come to
+//	/stats/summary, /metrics/resource, /metrics/cadvisor   what the node, its pods and their containers use, in JSON and as metrics
+//	/configz                         the configuration, without what may be secret in it
+//	/flagz, /statusz                 the flags of the process; its version, and since when it runs
+//	/containerLogs/NAMESPACE/POD/CONTAINER   what a container has written
+//	/exec, /attach, /portForward     streams to containers, over SPDY and WebSocket
+//	/run                             runs a command and answers what it prints
+//	/checkpoint                      has the runtime save a container
+//	/logs/                           the files below /var/log
+//	/debug/pprof/                    profiles of syncloop
+//
+// The read-only one has of these what changes nothing and tells of no container what it has inside: /pods, /healthz, /metrics and /stats. It
+// has neither TLS nor authentication, so it is served on the loopback interface and nowhere else, and to who
+// asks for this node and for no other host.
+//
+// What a path is allowed by, counted as and bounded by stands beside it in one table, and not in what reads paths: there is no path
+// that is one thing to the check and another to the handler.
+package kubeletapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/healthz"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
+)
+
+// Pods tells the pods that a source names, with their status; it fails with podstore.NotReadyError.
+type Pods interface {
+	Pods() ([]*v1.Pod, error)
+}
+
+// Listen listens on address and port, fields of the KubeletConfiguration, for the server that field is the port of. It names who to
+// look for when the port is taken.
+func Listen(ctx context.Context, field, address string, port int32) (net.Listener, error) {
+	at := net.JoinHostPort(address, strconv.Itoa(int(port)))
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%s: %s is taken by another process (a kubelet, or another node of Quartet? \"ss -ltnp sport = :%d\" names it): "+
+			"stop that, set %s to another port, or leave this API off by readOnlyPort: 0 or enableServer: false: %w", field, at, port, field, err)
+	case err != nil:
+		return nil, fmt.Errorf("%s: listen on %s: %w", field, at, err)
+	}
+	return listener, nil
+}
+
+// ListenReadOnly is Listen for the read-only API. It fails when the address is not the loopback interface's.
+func ListenReadOnly(ctx context.Context, address string, port int32) (net.Listener, error) {
+	if ip := net.ParseIP(address); ip == nil || !ip.IsLoopback() {
+		return nil, fmt.Errorf("readOnlyPort %d on address %q: the read-only API has no TLS and is served on the loopback interface only", port, address)
+	}
+	return Listen(ctx, "readOnlyPort", address, port)
+}
+
+// Config is what both servers tell.
+type Config struct {
+	Pods   Pods
+	Health func() loop.Health
+	// Report reads what the node and its pods use.
+	Report func(ctx context.Context) (*stats.Report, error)
+	// Details reads more of a cgroup, for dashboards: stats.DetailsOf. Without it they are not known.
+	Details func(cgroup string, packets bool) stats.Details
+	// Gatherer has the metrics of the process and of the others of the node. Metrics counts the requests.
+	Gatherer prometheus.Gatherer
+	Metrics  *metrics.Metrics
+	Logger   *slog.Logger
+}
+
+const (
+	// maxScrapes is how many scrapes may run at once, so that those that pile up cost no memory.
+	maxScrapes = 4
+	// answerTimeout bounds the writing of an answer: long enough for a slow reader of the pods of a full node.
+	answerTimeout = 30 * time.Second
+	// maxBody bounds what is read of the body of a request, of which nothing is used.
+	maxBody = 64 << 10
+)
+
+// route is a path of a server.
+type route struct {
+	// pattern is http.ServeMux's.
+	pattern string
+	// path is what requests are counted as.
+	path string
+	// subresources are those of the Node: who may do to one of them what the method says may ask.
+	subresources []string
+	// long is true for answers that take as long as the client wants. They have no deadline but the handler's own.
+	long    bool
+	handler http.HandlerFunc
+}
+
+// common has the routes of both servers.
+func common(cfg Config) []route {
+	h := reads{cfg}
+	options := promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
+	}
+	used := prometheus.NewRegistry()
+	used.MustRegister(newResourceMetrics(h))
+	slis := prometheus.NewRegistry()
+	levels := newSLIs(slis)
+	shown := prometheus.NewRegistry()
+	shown.MustRegister(newCadvisorMetrics(h))
+	health, pods, figures := []string{"healthz", "proxy"}, []string{"pods", "proxy"}, []string{"metrics"}
+	return []route{
+		{pattern: "GET /pods", path: "pods", subresources: pods, handler: h.pods},
+		{pattern: "GET /pods/{$}", path: "pods", subresources: pods, handler: h.pods},
+		{pattern: "GET /healthz", path: "healthz", subresources: health, handler: healthz.All(levels.counted(healthz.Ping(), h.logCheck(), h.loopCheck())...)},
+		{pattern: "GET /healthz/syncloop", path: "healthz", subresources: health, handler: healthz.One(h.loopCheck())},
+		{pattern: "GET /healthz/ping", path: "healthz", subresources: health, handler: healthz.One(healthz.Ping())},
+		{pattern: "GET /healthz/log", path: "healthz", subresources: health, handler: healthz.One(h.logCheck())},
+		{pattern: "GET /metrics", path: "metrics", subresources: figures, handler: promhttp.HandlerFor(cfg.Gatherer, options).ServeHTTP},
+		{pattern: "GET /metrics/probes", path: "metrics/probes", subresources: figures, handler: promhttp.HandlerFor(cfg.Metrics.Probes(), options).ServeHTTP},
+		{pattern: "GET /metrics/resource", path: "metrics/resource", subresources: figures, handler: promhttp.HandlerFor(used, options).ServeHTTP},
+		{pattern: "GET /metrics/cadvisor", path: "metrics/cadvisor", subresources: figures, handler: promhttp.HandlerFor(shown, options).ServeHTTP},
+		{pattern: "GET /metrics/slis", path: "metrics/slis", subresources: figures, handler: promhttp.HandlerFor(slis, options).ServeHTTP},
+		{pattern: "GET /stats/summary", path: "stats", subresources: []string{"stats"}, handler: h.summary},
+	}
+}
+
+// ReadOnly returns the read-only API of the node of a name.
+func ReadOnly(nodeName string, cfg Config) http.Handler {
+	api := serve(cfg.Metrics, metrics.ReadOnly, common(cfg), func(next http.Handler, _ ...string) http.Handler { return next })
+	return ownHost(nodeName, net.InterfaceAddrs, api)
+}
+
+// Guard lets those ask next who may do to one of the Node's subresources what the method says.
+type Guard func(next http.Handler, subresources ...string) http.Handler
+
+// serve makes one handler of routes. What none of them has is answered only to who may do everything with the Node.
+func serve(counts *metrics.Metrics, server metrics.Server, routes []route, guard Guard) http.Handler {
+	mux := http.NewServeMux()
+	for _, r := range routes {
+		handler := guard(r.handler, r.subresources...)
+		if !r.long {
+			handler = bounded(handler)
+		}
+		mux.Handle(r.pattern, counts.HTTP(server, r.path, r.long, handler))
+	}
+	// The mux answers that there is no such path, or no such method.
+	others := counts.HTTP(server, metrics.OtherPath, false, bounded(guard(mux, "proxy")))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if _, pattern := mux.Handler(r); pattern == "" {
+			others.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// bounded gives an answer so much time and no more.
+func bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		deadline := time.Now().Add(answerTimeout)
+		rc := http.NewResponseController(w)
+		// A writer without deadlines is a test's.
+		_, _ = rc.SetReadDeadline(deadline), rc.SetWriteDeadline(deadline)
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,128 @@
+package kubeletapi
+
+import (
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+// NodeConfig is what the authenticated API tells and does.
+type NodeConfig struct {
+	Config
+	// Guard lets in who may.
+	Guard Guard
+	// Runtime returns the container runtime; it fails at once when that is away.
+	Runtime func() (internalapi.RuntimeService, error)
+	// Kubelet is the configuration, with its defaults: what of the API is on, and what /configz tells.
+	Kubelet *kubeletconfigv1beta1.KubeletConfiguration
+	// LogDir is what /logs/ serves, of a node /var/log.
+	LogDir string
+	// Checkpoints is the directory of what /checkpoint saves.
+	Checkpoints string
+	// Process is what /flagz and /statusz tell.
+	Process Process
+	// Clock says what "since" is since, and for how long the process has run.
+	Clock clock.PassiveClock
+	// Who returns the name of the user who asks, for the log.
+	Who func(r *http.Request) string
+	// Tracer makes a span of each request for a stream, a command or a log of a pod.
+	Tracer trace.Tracer
+}
+
+// API is the authenticated API.
+type API struct {
+	http.Handler
+	streams *http.Transport
+}
+
+// Close closes connections that nobody uses any more.
+func (a *API) Close() { a.streams.CloseIdleConnections() }
+
+// node answers what the authenticated API has beside the other one.
+type node struct {
+	NodeConfig
+	read    reads
+	streams *http.Transport
+	// roots are the first parts of all paths.
+	roots []string
+}
+
+// Node returns the authenticated API.
+func Node(cfg NodeConfig) *API {
+	n := &node{NodeConfig: cfg, read: reads{cfg.Config}, streams: streamTransport()}
+	routes := append(common(cfg.Config), n.routes()...)
+	n.roots = rootsOf(routes)
+	return &API{Handler: serve(cfg.Metrics, metrics.ReadWrite, routes, cfg.Guard), streams: n.streams}
+}
+
+// idle is how long a stream may be without anything said on it.
+func (n *node) idle() time.Duration { return n.Kubelet.StreamingConnectionIdleTimeout.Duration }
+
+// all is the subresource of who may do everything with a Node.
+const all = "proxy"
+
+func (n *node) routes() []route {
+	proxy := []string{all}
+	routes := []route{}
+	if !*n.Kubelet.EnableDebuggingHandlers {
+		for path, pattern := range map[string]string{
+			"run": "/run/", "exec": "/exec/", "attach": "/attach/", "portForward": "/portForward/", "containerLogs": "/containerLogs/",
+			"runningpods": "/runningpods/", "debug": "/debug/pprof/", "logs": "/logs/",
+		} {
+			routes = append(routes, route{pattern: pattern, path: path, subresources: proxy, handler: off("enableDebuggingHandlers")})
+		}
+		return routes
+	}
+	for path, handler := range map[string]http.HandlerFunc{"exec": n.exec, "attach": n.attach} {
+		for _, pattern := range []string{"GET /%/{namespace}/{pod}/{container}", "POST /%/{namespace}/{pod}/{container}",
+			"GET /%/{namespace}/{pod}/{uid}/{container}", "POST /%/{namespace}/{pod}/{uid}/{container}"} {
+			routes = append(routes, route{pattern: at(path, pattern), path: path, subresources: proxy, long: true, handler: n.traced(path, handler)})
+		}
+	}
+	for _, pattern := range []string{"GET /%/{namespace}/{pod}", "POST /%/{namespace}/{pod}", "GET /%/{namespace}/{pod}/{uid}", "POST /%/{namespace}/{pod}/{uid}"} {
+		routes = append(routes, route{pattern: at("portForward", pattern), path: "portForward", subresources: proxy, long: true, handler: n.traced("portForward", n.portForward)})
+	}
+	for _, pattern := range []string{"POST /%/{namespace}/{pod}/{container}", "POST /%/{namespace}/{pod}/{uid}/{container}"} {
+		routes = append(routes, route{pattern: at("run", pattern), path: "run", subresources: proxy, long: true, handler: n.traced("run", n.run)})
+	}
+	return append(routes, append([]route{
+		{pattern: "GET /containerLogs/{namespace}/{pod}/{container}", path: "containerLogs", subresources: proxy, long: true, handler: n.traced("containerLogs", n.containerLogs)},
+		{pattern: "GET /runningpods/{$}", path: "runningpods", subresources: []string{"pods", all}, handler: n.runningPods},
+		{pattern: "GET /flagz", path: "flagz", subresources: []string{"configz"}, handler: n.flagz},
+		{pattern: "GET /statusz", path: "statusz", subresources: []string{"statusz"}, handler: n.statusz},
+		{pattern: "GET /configz", path: "configz", subresources: []string{"configz", all}, handler: n.configz},
+		{pattern: "POST /checkpoint/{namespace}/{pod}/{container}", path: "checkpoint", subresources: []string{"checkpoint"}, long: true, handler: n.traced("checkpoint", n.checkpoint)},
+	}, n.optional()...)...)
+}
+
+// optional are the routes that the configuration can turn off one by one.
+func (n *node) optional() []route {
+	files, profiles := n.nodeLogs, n.profiles
+	if ptr.Deref(n.Kubelet.EnableSystemLogQuery, false) {
+		files = n.queriedLogs
+	}
+	if !*n.Kubelet.EnableSystemLogHandler {
+		files = off("enableSystemLogHandler")
+	}
+	if !*n.Kubelet.EnableProfilingHandler {
+		profiles = off("enableProfilingHandler")
+	}
+	return []route{
+		{pattern: "GET /logs/", path: "logs", subresources: []string{"log"}, long: true, handler: files},
+		{pattern: "GET /debug/pprof/", path: "debug", subresources: []string{all}, long: true, handler: profiles},
+	}
+}
+
+// off answers that a field of the configuration turns a path off.
+func off(field string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, field+" is false in the configuration of this node", http.StatusMethodNotAllowed)
+	}
+}

@@ -1,0 +1,135 @@
+package kubeletapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+// summary answers what the node, its pods and their containers use. With only_cpu_and_memory=true it has no disks and no networks.
+func (h reads) summary(w http.ResponseWriter, r *http.Request) {
+	report, err := h.Report(r.Context())
+	if err != nil {
+		failed(w, err)
+		return
+	}
+	found := report.Summary
+	if flag(r.URL.Query(), "only_cpu_and_memory") {
+		found = cpuAndMemory(found)
+	}
+	h.writeJSON(w, found)
+}
+
+// cpuAndMemory returns what a summary has of the two.
+func cpuAndMemory(whole *statsv1alpha1.Summary) *statsv1alpha1.Summary {
+	node := whole.Node
+	out := &statsv1alpha1.Summary{
+		Node: statsv1alpha1.NodeStats{NodeName: node.NodeName, StartTime: node.StartTime, CPU: node.CPU, Memory: node.Memory, Swap: node.Swap, SystemContainers: containersOf(node.SystemContainers)},
+		Pods: make([]statsv1alpha1.PodStats, 0, len(whole.Pods)),
+	}
+	for i := range whole.Pods {
+		pod := &whole.Pods[i]
+		out.Pods = append(out.Pods, statsv1alpha1.PodStats{
+			PodRef: pod.PodRef, StartTime: pod.StartTime, CPU: pod.CPU, Memory: pod.Memory, Swap: pod.Swap, Containers: containersOf(pod.Containers),
+		})
+	}
+	return out
+}
+
+func containersOf(whole []statsv1alpha1.ContainerStats) []statsv1alpha1.ContainerStats {
+	out := make([]statsv1alpha1.ContainerStats, 0, len(whole))
+	for i := range whole {
+		c := &whole[i]
+		out = append(out, statsv1alpha1.ContainerStats{Name: c.Name, StartTime: c.StartTime, CPU: c.CPU, Memory: c.Memory, Swap: c.Swap})
+	}
+	return out
+}
+
+// resourceTimeout bounds the reading of what is used.
+const resourceTimeout = 20 * time.Second
+
+// resourceMetrics are the kubelet's metrics of what is used, for metrics-server and autoscaling. They are read when somebody asks.
+type resourceMetrics struct {
+	reads
+	node, pod, container figures
+	start, failed        *prometheus.Desc
+}
+
+// figures are the metrics of one kind of thing.
+type figures struct{ cpu, memory, swap *prometheus.Desc }
+
+func newResourceMetrics(h reads) *resourceMetrics {
+	make3 := func(kind string, labels ...string) figures {
+		return figures{
+			cpu:    prometheus.NewDesc(kind+"_cpu_usage_seconds_total", "Time of the processors that a "+kind+" has used, in seconds of one.", labels, nil),
+			memory: prometheus.NewDesc(kind+"_memory_working_set_bytes", "Memory of a "+kind+" that cannot be given back at once.", labels, nil),
+			swap:   prometheus.NewDesc(kind+"_swap_usage_bytes", "Memory of a "+kind+" on the swap device.", labels, nil),
+		}
+	}
+	return &resourceMetrics{
+		reads: h, node: make3("node"), pod: make3("pod", "pod", "namespace"), container: make3("container", "container", "pod", "namespace"),
+		start:  prometheus.NewDesc("container_start_time_seconds", "When a container was started, in seconds since 1970.", []string{"container", "pod", "namespace"}, nil),
+		failed: prometheus.NewDesc("resource_scrape_error", "1 when what is used could not be read, else 0.", nil, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *resourceMetrics) Describe(to chan<- *prometheus.Desc) {
+	for _, f := range []figures{m.node, m.pod, m.container} {
+		to <- f.cpu
+		to <- f.memory
+		to <- f.swap
+	}
+	to <- m.start
+	to <- m.failed
+}
+
+// Collect implements prometheus.Collector.
+func (m *resourceMetrics) Collect(to chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), resourceTimeout)
+	defer cancel()
+	found, err := m.Report(ctx)
+	if err != nil {
+		m.Logger.Debug("what pods use could not be read", telemetry.KeyError, err)
+		to <- prometheus.MustNewConstMetric(m.failed, prometheus.GaugeValue, 1)
+		return
+	}
+	to <- prometheus.MustNewConstMetric(m.failed, prometheus.GaugeValue, 0)
+	m.node.collect(to, found.Node.CPU, found.Node.Memory, found.Node.Swap)
+	for i := range found.Pods {
+		pod := &found.Pods[i]
+		for j := range pod.Containers {
+			c := &pod.Containers[j]
+			labels := []string{c.Name, pod.PodRef.Name, pod.PodRef.Namespace}
+			m.container.collect(to, c.CPU, c.Memory, c.Swap, labels...)
+			if !c.StartTime.IsZero() {
+				started := float64(c.StartTime.UnixNano()) / float64(time.Second)
+				to <- prometheus.NewMetricWithTimestamp(c.StartTime.Time, prometheus.MustNewConstMetric(m.start, prometheus.GaugeValue, started, labels...))
+			}
+		}
+		m.pod.collect(to, pod.CPU, pod.Memory, pod.Swap, pod.PodRef.Name, pod.PodRef.Namespace)
+	}
+}
+
+func (f figures) collect(to chan<- prometheus.Metric, cpu *statsv1alpha1.CPUStats, memory *statsv1alpha1.MemoryStats, swap *statsv1alpha1.SwapStats, labels ...string) {
+	tell := func(desc *prometheus.Desc, kind prometheus.ValueType, at metav1.Time, value *uint64, unit float64) {
+		if value != nil {
+			to <- prometheus.NewMetricWithTimestamp(at.Time, prometheus.MustNewConstMetric(desc, kind, float64(*value)/unit, labels...))
+		}
+	}
+	if cpu != nil {
+		tell(f.cpu, prometheus.CounterValue, cpu.Time, cpu.UsageCoreNanoSeconds, float64(time.Second))
+	}
+	if memory != nil {
+		tell(f.memory, prometheus.GaugeValue, memory.Time, memory.WorkingSetBytes, 1)
+	}
+	if swap != nil {
+		tell(f.swap, prometheus.GaugeValue, swap.Time, swap.SwapUsageBytes, 1)
+	}
+}

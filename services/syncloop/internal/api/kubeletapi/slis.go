@@ -1,0 +1,44 @@
+package kubeletapi
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quartet-node/quartet/internal/healthz"
+)
+
+// slis counts what the health checks of /healthz come to, as components of Kubernetes do at /metrics/slis.
+type slis struct {
+	result *prometheus.GaugeVec
+	total  *prometheus.CounterVec
+}
+
+// sliType is the label that says of which path the checks are.
+const sliType = "healthz"
+
+// newSLIs makes those of some checks, which have not been made yet.
+func newSLIs(registry prometheus.Registerer) *slis {
+	s := &slis{
+		result: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubernetes_healthcheck", Help: "1 when the check was well the last time that /healthz was asked, else 0."}, []string{"name", "type"}),
+		total:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubernetes_healthchecks_total", Help: "What the checks have come to when /healthz was asked."}, []string{"name", "type", "status"}),
+	}
+	registry.MustRegister(s.result, s.total)
+	return s
+}
+
+// counted returns checks that count what they come to.
+func (s *slis) counted(checks ...healthz.Check) []healthz.Check {
+	counted := make([]healthz.Check, 0, len(checks))
+	for _, check := range checks {
+		counted = append(counted, healthz.Check{Name: check.Name, Do: func() error {
+			err := check.Do()
+			result, status := 1.0, "success"
+			if err != nil {
+				result, status = 0, "error"
+			}
+			s.result.WithLabelValues(check.Name, sliType).Set(result)
+			s.total.WithLabelValues(check.Name, sliType, status).Inc()
+			return err
+		}})
+	}
+	return counted
+}

@@ -1,0 +1,318 @@
+package kubeletapi
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+const (
+	// dialTimeout and headerTimeout bound how long the runtime's own server of streams may take to begin one.
+	dialTimeout   = 10 * time.Second
+	headerTimeout = 30 * time.Second
+	// maxPorts is how many ports one request may forward.
+	maxPorts = 64
+)
+
+// streamTransport reaches the runtime's server of streams, by no proxy, on connections that are used once.
+func streamTransport() *http.Transport {
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	return &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true, ResponseHeaderTimeout: headerTimeout}
+}
+
+// streams are what of a container's input and output a request is for.
+type streams struct{ stdin, stdout, stderr, tty bool }
+
+// streamsOf reads the kubelet's parameters. With a terminal there is no error output: it is on the terminal.
+func streamsOf(query url.Values) (streams, error) {
+	s := streams{stdin: query.Get("input") == "1", stdout: query.Get("output") == "1", stderr: query.Get("error") == "1", tty: query.Get("tty") == "1"}
+	s.stderr = s.stderr && !s.tty
+	if !s.stdin && !s.stdout && !s.stderr {
+		return s, wrong("you must specify at least 1 of stdin, stdout, stderr")
+	}
+	return s, nil
+}
+
+// exec runs a command in a container, with its streams to the client.
+func (n *node) exec(w http.ResponseWriter, r *http.Request) {
+	var asked streams
+	n.stream(w, r, "exec", &asked, func(runtime internalapi.RuntimeService) (target string, err error) {
+		if asked, err = streamsOf(r.URL.Query()); err != nil {
+			return "", err
+		}
+		command := r.URL.Query()["command"]
+		if len(command) == 0 {
+			return "", wrong("you must specify a command")
+		}
+		pod, container, err := n.containerOf(r)
+		if err != nil {
+			return "", err
+		}
+		id, err := n.runningContainer(r, pod, container.Name)
+		if err != nil {
+			return "", err
+		}
+		n.tell(r, "exec", pod, telemetry.KeyContainer, container.Name, "program", program(command), "stdin", asked.stdin, "tty", asked.tty)
+		answer, err := runtime.Exec(telemetry.Outgoing(r.Context()), &runtimeapi.ExecRequest{
+			ContainerId: id, Cmd: command, Tty: asked.tty, Stdin: asked.stdin, Stdout: asked.stdout, Stderr: asked.stderr,
+		})
+		return answer.GetUrl(), err
+	})
+}
+
+// attach gives the client the streams of a container's own process.
+func (n *node) attach(w http.ResponseWriter, r *http.Request) {
+	var asked streams
+	n.stream(w, r, "attach", &asked, func(runtime internalapi.RuntimeService) (target string, err error) {
+		if asked, err = streamsOf(r.URL.Query()); err != nil {
+			return "", err
+		}
+		pod, container, err := n.containerOf(r)
+		if err != nil {
+			return "", err
+		}
+		id, err := n.runningContainer(r, pod, container.Name)
+		if err != nil {
+			return "", err
+		}
+		// Whether there is a terminal is the container's to say.
+		asked.tty, asked.stderr = container.TTY, asked.stderr && !container.TTY
+		n.tell(r, "attach", pod, telemetry.KeyContainer, container.Name, "stdin", asked.stdin, "tty", asked.tty)
+		answer, err := runtime.Attach(telemetry.Outgoing(r.Context()), &runtimeapi.AttachRequest{
+			ContainerId: id, Tty: asked.tty, Stdin: asked.stdin, Stdout: asked.stdout, Stderr: asked.stderr,
+		})
+		return answer.GetUrl(), err
+	})
+}
+
+// portForward gives the client connections to ports of a pod.
+func (n *node) portForward(w http.ResponseWriter, r *http.Request) {
+	n.stream(w, r, "portforward", nil, func(runtime internalapi.RuntimeService) (string, error) {
+		ports, err := portsOf(r.URL.Query())
+		if err != nil {
+			return "", err
+		}
+		pod, err := n.podOf(r)
+		if err != nil {
+			return "", err
+		}
+		id, err := n.readySandbox(r, pod)
+		if err != nil {
+			return "", err
+		}
+		n.tell(r, "port forward", pod, "ports", ports)
+		answer, err := runtime.PortForward(telemetry.Outgoing(r.Context()), &runtimeapi.PortForwardRequest{PodSandboxId: id, Port: ports})
+		return answer.GetUrl(), err
+	})
+}
+
+// portsOf reads the ports that a client over WebSocket names before; one over SPDY names them with each stream.
+func portsOf(query url.Values) ([]int32, error) {
+	var ports []int32
+	for _, list := range query["port"] {
+		for text := range strings.SplitSeq(list, ",") {
+			port, err := strconv.ParseUint(text, 10, 16)
+			if err != nil || port == 0 || len(ports) == maxPorts {
+				return nil, wrong("port %q: must be at most %d numbers from 1 to 65535", list, maxPorts)
+			}
+			ports = append(ports, int32(port))
+		}
+	}
+	return ports, nil
+}
+
+// program is the name of the program of a command, for the log: what it is called with may be secret.
+func program(command []string) string { return filepath.Base(strings.ToValidUTF8(command[0], "?")) }
+
+// tell writes to the log who does what in a pod.
+func (n *node) tell(r *http.Request, what string, pod *v1.Pod, more ...any) {
+	n.Logger.InfoContext(r.Context(), what+" by the HTTP API",
+		append([]any{telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyPodUID, string(pod.UID), "user", n.Who(r), "from", r.RemoteAddr}, more...)...)
+}
+
+// stream has the client talk to the runtime's own server of streams, at the URL that prepare has the runtime make. Asked are the streams
+// that prepare finds that the client wants, nil for a port-forward. What that server does not know over WebSocket is translated, and
+// counted as what.
+func (n *node) stream(w http.ResponseWriter, r *http.Request, what string, asked *streams, prepare func(internalapi.RuntimeService) (string, error)) {
+	if r.Header.Get("Upgrade") == "" {
+		http.Error(w, "Upgrade request required: this is for kubectl exec, attach and port-forward, over SPDY or WebSocket", http.StatusBadRequest)
+		return
+	}
+	runtime, err := n.Runtime()
+	var target *url.URL
+	if err == nil {
+		target, err = prepared(runtime, prepare)
+	}
+	if err != nil {
+		n.refuse(w, r, err)
+		return
+	}
+	switch {
+	case asked != nil && wsstream.IsWebSocketRequestWithStreamCloseProtocol(r):
+		n.Metrics.WebSocket(what)
+		n.translate(w, r, target, *asked)
+	case asked == nil && wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
+		n.Metrics.WebSocket(what)
+		n.tunnel(w, r, target)
+	default:
+		n.proxy(w, r, target)
+	}
+}
+
+// proxy has the client and the runtime's own server understand each other.
+func (n *node) proxy(w http.ResponseWriter, r *http.Request, target *url.URL) {
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL, p.Out.Host = target, target.Host
+			// Who asks is not the runtime's to know.
+			p.Out.Header.Del("Authorization")
+		},
+		Transport: n.streams, ErrorLog: slog.NewLogLogger(n.Logger.Handler(), slog.LevelDebug),
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			n.refuse(w, r, fmt.Errorf("reaching the runtime's server of streams at %s: %w", target.Host, err))
+		},
+	}
+	proxy.ServeHTTP(patient{ResponseWriter: w, idle: n.idle()}, r)
+}
+
+// prepared returns the URL that a runtime serves streams at.
+func prepared(runtime internalapi.RuntimeService, prepare func(internalapi.RuntimeService) (string, error)) (*url.URL, error) {
+	text, err := prepare(runtime)
+	if err != nil {
+		return nil, err
+	}
+	target, err := url.Parse(text)
+	if err != nil || target.Host == "" || (target.Scheme != "http" && target.Scheme != "https") {
+		return nil, errors.New("the runtime serves streams at what is no URL of http")
+	}
+	return target, nil
+}
+
+// refuse answers why a request is not done.
+func (n *node) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	telemetry.Fail(trace.SpanFromContext(r.Context()), err)
+	var p *problem
+	switch {
+	case errors.As(err, &p):
+		http.Error(w, p.text, p.code)
+		return
+	case r.Context().Err() != nil:
+		return
+	case status.Code(err) == codes.NotFound:
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	case status.Code(err) == codes.ResourceExhausted:
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, err.Error(), http.StatusTooManyRequests)
+		return
+	}
+	n.Logger.WarnContext(r.Context(), "a request to the HTTP API has failed", telemetry.KeyError, err, "path", r.URL.Path, "user", n.Who(r))
+	failed(w, err)
+}
+
+// patient gives the connection that a handler takes over a deadline that moves on with each thing said on it.
+type patient struct {
+	http.ResponseWriter
+	idle time.Duration
+	// closed, if it is there, is called when the connection is closed.
+	closed func()
+}
+
+// Unwrap is for http.ResponseController.
+func (p patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+// Hijack implements http.Hijacker.
+func (p patient) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(p.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	return &idleConn{Conn: conn, idle: p.idle, early: rw.Reader, closed: p.closed}, rw, nil
+}
+
+// idleConn is a connection that fails when nothing is said on it for some time.
+type idleConn struct {
+	net.Conn
+	idle time.Duration
+	// early has what the client has sent together with its request.
+	early  *bufio.Reader
+	closed func()
+}
+
+// Close implements net.Conn.
+func (c *idleConn) Close() error {
+	if c.closed != nil {
+		c.closed()
+	}
+	return c.Conn.Close()
+}
+
+// Read implements net.Conn.
+func (c *idleConn) Read(b []byte) (int, error) {
+	c.extend()
+	if n := c.early.Buffered(); n > 0 {
+		return c.early.Read(b[:min(n, len(b))])
+	}
+	return c.Conn.Read(b)
+}
+
+// Write implements net.Conn. What is written keeps a read waiting that goes on at the same time.
+func (c *idleConn) Write(b []byte) (int, error) {
+	c.extend()
+	return c.Conn.Write(b)
+}
+
+// extend moves the deadline on. An error is that of a closed connection, which the call that follows has too.
+func (c *idleConn) extend() { _ = c.SetDeadline(time.Now().Add(c.idle)) }
+
+// CloseWrite says that nothing more is written, where the connection can.
+func (c *idleConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return c.Close()
+}
+
+// untilDone has a response written as long as the client reads it, at most idle for each piece.
+func untilDone(w http.ResponseWriter, idle time.Duration) *flushed {
+	return &flushed{w: w, rc: http.NewResponseController(w), idle: idle}
+}
+
+// flushed writes to a client at once.
+type flushed struct {
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	idle time.Duration
+	// begun is true when something was written.
+	begun bool
+}
+
+// Write implements io.Writer.
+func (f *flushed) Write(b []byte) (int, error) {
+	f.begun = true
+	_ = f.rc.SetWriteDeadline(time.Now().Add(f.idle)) // a writer without deadlines is a test's
+	n, err := f.w.Write(b)                            //nolint:gosec // what is text is said to be, and nothing is guessed
+	if err == nil {
+		err = f.rc.Flush()
+	}
+	return n, err
+}

@@ -1,0 +1,200 @@
+package kubeletapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	constants "k8s.io/apimachinery/pkg/util/remotecommand"
+	"k8s.io/client-go/tools/remotecommand"
+	clientspdy "k8s.io/client-go/transport/spdy"
+	"k8s.io/client-go/util/exec"
+	"k8s.io/klog/v2"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+const (
+	// pingPeriod is how often the runtime is asked whether it is still there, while a container says nothing.
+	pingPeriod = 5 * time.Second
+	// statusTimeout bounds the writing of how a command has ended.
+	statusTimeout = 10 * time.Second
+)
+
+// channels are those of a connection of the fifth version of the protocol, by their numbers.
+func (s streams) channels() []wsstream.ChannelType {
+	of := func(asked bool, kind wsstream.ChannelType) wsstream.ChannelType {
+		if asked {
+			return kind
+		}
+		return wsstream.IgnoreChannel
+	}
+	return []wsstream.ChannelType{
+		constants.StreamStdIn: of(s.stdin, wsstream.ReadChannel), constants.StreamStdOut: of(s.stdout, wsstream.WriteChannel),
+		constants.StreamStdErr: of(s.stderr, wsstream.WriteChannel), constants.StreamErr: wsstream.WriteChannel, constants.StreamResize: wsstream.ReadChannel,
+	}
+}
+
+// translate has a client of WebSocket whose input can end alone talk to the runtime's own server, which knows such an end over SPDY
+// and not over WebSocket. How the command ends, or why it cannot be run, goes to the client on the channel of errors.
+func (n *node) translate(w http.ResponseWriter, r *http.Request, target *url.URL, asked streams) {
+	// The libraries take a connection that ends for an error.
+	ctx, cancel := context.WithCancel(klog.NewContext(r.Context(), klog.Logger{}))
+	client := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{
+		constants.StreamProtocolV5Name: {Binary: true, Channels: asked.channels()},
+	})
+	client.SetIdleTimeout(n.idle())
+	// A client that leaves ends what is done for it.
+	_, channels, err := client.Open(patient{ResponseWriter: w, idle: n.idle(), closed: cancel}, r.WithContext(ctx))
+	if err != nil {
+		cancel()
+		n.Logger.DebugContext(ctx, "a client of WebSocket could not be served", telemetry.KeyError, err)
+		return
+	}
+	var sizes sync.WaitGroup
+	defer func() {
+		_ = client.Close() // it is over, whatever the client has heard of that
+		cancel()
+		sizes.Wait()
+	}()
+	options := remotecommand.StreamOptions{Tty: asked.tty}
+	if asked.stdin {
+		options.Stdin = channels[constants.StreamStdIn]
+	}
+	first := channels[constants.StreamErr]
+	if asked.stderr {
+		options.Stderr, first = channels[constants.StreamStdErr], channels[constants.StreamStdErr]
+	}
+	if asked.stdout {
+		options.Stdout, first = channels[constants.StreamStdOut], channels[constants.StreamStdOut]
+	}
+	if asked.tty {
+		queue := &sizeQueue{ctx: ctx, sizes: make(chan remotecommand.TerminalSize)}
+		options.TerminalSizeQueue = queue
+		sizes.Go(func() { queue.read(channels[constants.StreamResize]) })
+	}
+	// Nothing, said on a stream of the container's, tells the client that it is connected.
+	if _, err = first.Write(nil); err == nil {
+		err = n.streamOverSPDY(ctx, target, options)
+	}
+	n.tellEnd(ctx, client, channels[constants.StreamErr], err)
+}
+
+// tellEnd says to a client how what it asked for has ended.
+func (n *node) tellEnd(ctx context.Context, client *wsstream.Conn, to io.Writer, ended error) {
+	if ctx.Err() != nil {
+		return
+	}
+	said, err := json.Marshal(statusOf(ended))
+	if err == nil {
+		client.SetWriteDeadline(statusTimeout)
+		_, err = to.Write(said)
+	}
+	if err != nil {
+		n.Logger.DebugContext(ctx, "a client could not be told how its command has ended", telemetry.KeyError, err)
+	}
+}
+
+// statusOf is how a command has ended, in the API's words.
+func statusOf(ended error) metav1.Status {
+	var status apierrors.APIStatus
+	var code exec.CodeExitError
+	switch {
+	case ended == nil:
+		return metav1.Status{Status: metav1.StatusSuccess}
+	case errors.As(ended, &status):
+		return status.Status()
+	case errors.As(ended, &code) && code.Exited():
+		return metav1.Status{
+			Status: metav1.StatusFailure, Reason: constants.NonZeroExitCodeReason, Message: "command terminated with non-zero exit code: " + code.Error(),
+			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: constants.ExitCodeCauseType, Message: fmt.Sprint(code.ExitStatus())}}},
+		}
+	default:
+		status := apierrors.NewInternalError(ended).Status()
+		status.Message = strings.Replace(status.Message, internal+internal, internal, 1) // the runtime has said so too
+		return status
+	}
+}
+
+// internal is how the API begins what it says of an error that is its own.
+const internal = "Internal error occurred: "
+
+// streamOverSPDY connects streams with those that the runtime's own server has at a URL, until they end, or ctx does.
+func (n *node) streamOverSPDY(ctx context.Context, target *url.URL, options remotecommand.StreamOptions) error {
+	upgrade, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
+		PingPeriod: pingPeriod, UpgradeTransport: &http.Transport{DialContext: func(dialing context.Context, network, address string) (net.Conn, error) {
+			conn, err := n.streams.DialContext(dialing, network, address)
+			if err != nil {
+				return nil, err
+			}
+			context.AfterFunc(ctx, func() { _ = conn.Close() }) // nobody listens any more
+			return &answering{Conn: conn}, conn.SetReadDeadline(time.Now().Add(headerTimeout))
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	executor, err := remotecommand.NewSPDYExecutorRejectRedirects(upgrade, clientspdy.NewUpgraderForStreaming(upgrade), http.MethodPost, target)
+	if err != nil {
+		return err
+	}
+	return executor.StreamWithContext(ctx, options)
+}
+
+// answering is a connection to the runtime's own server, which has a deadline until it has said something.
+type answering struct {
+	net.Conn
+	once sync.Once
+}
+
+// Read implements net.Conn.
+func (a *answering) Read(b []byte) (int, error) {
+	read, err := a.Conn.Read(b)
+	if err == nil {
+		a.once.Do(func() { err = a.SetReadDeadline(time.Time{}) })
+	}
+	return read, err
+}
+
+// sizeQueue has the sizes of a client's terminal, as they come.
+type sizeQueue struct {
+	ctx   context.Context //nolint:containedctx // Next has none
+	sizes chan remotecommand.TerminalSize
+}
+
+// Next implements remotecommand.TerminalSizeQueue.
+func (q *sizeQueue) Next() *remotecommand.TerminalSize {
+	size, more := <-q.sizes
+	if !more {
+		return nil
+	}
+	return &size
+}
+
+// read reads sizes until the client has no more.
+func (q *sizeQueue) read(from io.Reader) {
+	defer close(q.sizes)
+	for decoder := json.NewDecoder(from); ; {
+		var size remotecommand.TerminalSize
+		if decoder.Decode(&size) != nil {
+			return
+		}
+		select {
+		case q.sizes <- size:
+		case <-q.ctx.Done():
+			return
+		}
+	}
+}

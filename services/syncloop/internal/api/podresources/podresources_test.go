@@ -1,0 +1,222 @@
+package podresources_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a node that serves the API, with a client of it.
+type rig struct {
+	podresourcesv1.PodResourcesListerClient
+
+	t       *testing.T
+	root    string
+	clock   *clocktesting.FakePassiveClock
+	counted *prometheus.Registry
+
+	mu   sync.Mutex
+	pods []*v1.Pod
+	err  error
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	root, err := os.MkdirTemp("", "podresources") // a socket's path has to be short
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
+	r := &rig{t: t, root: root, clock: clocktesting.NewFakePassiveClock(time.Now()), counted: prometheus.NewRegistry()}
+	r.connect()
+	return r
+}
+
+// connect makes a client. One of a server that has ended may lose a request before it notices.
+func (r *rig) connect() {
+	conn, err := grpc.NewClient("unix://"+podresources.Socket(r.root), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	must(r.t, err)
+	r.t.Cleanup(func() { must(r.t, conn.Close()) })
+	r.PodResourcesListerClient = podresourcesv1.NewPodResourcesListerClient(conn)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rig) know(err error, pods ...*v1.Pod) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pods, r.err = pods, err
+}
+
+// serve has the API served, and returns what ends that.
+func (r *rig) serve() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	cfg := podresources.Config{
+		Path: podresources.Socket(r.root), Metrics: metrics.New(r.counted), Logger: slog.New(slog.DiscardHandler), Clock: r.clock,
+		Pods: func() ([]*v1.Pod, error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.pods, r.err
+		},
+	}
+	go func() { done <- podresources.Serve(ctx, cfg) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			r.t.Error(err)
+		}
+	})
+	r.t.Cleanup(stop)
+	return stop
+}
+
+func (r *rig) list() (*podresourcesv1.ListPodResourcesResponse, error) {
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	defer cancel()
+	return r.List(ctx, &podresourcesv1.ListPodResourcesRequest{})
+}
+
+func (r *rig) get(namespace, name string) (*podresourcesv1.GetPodResourcesResponse, error) {
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	defer cancel()
+	return r.Get(ctx, &podresourcesv1.GetPodResourcesRequest{PodNamespace: namespace, PodName: name})
+}
+
+// web is a pod of an init container, a sidecar and two ordinary containers.
+func web() *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+		Spec: v1.PodSpec{
+			InitContainers: []v1.Container{{Name: "migrate"}, {Name: "proxy", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)}},
+			Containers:     []v1.Container{{Name: "main"}, {Name: "cache"}},
+		},
+	}
+}
+
+func TestPodsAreTold(t *testing.T) {
+	r := newRig(t)
+	r.know(nil, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "web"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}, web())
+	r.serve()
+	wanted := &podresourcesv1.PodResources{Namespace: "shop", Name: "web", Containers: []*podresourcesv1.ContainerResources{{Name: "proxy"}, {Name: "main"}, {Name: "cache"}}}
+	all, err := r.list()
+	must(t, err)
+	want := []*podresourcesv1.PodResources{{Namespace: "other", Name: "web", Containers: []*podresourcesv1.ContainerResources{{Name: "main"}}}, wanted}
+	if diff := cmp.Diff(want, all.GetPodResources(), protocmp.Transform()); diff != "" {
+		t.Errorf("all pods (-want +got):\n%s", diff)
+	}
+	one, err := r.get("shop", "web")
+	must(t, err)
+	if diff := cmp.Diff(wanted, one.GetPodResources(), protocmp.Transform()); diff != "" {
+		t.Errorf("one pod (-want +got):\n%s", diff)
+	}
+	if _, err := r.get("shop", "db"); status.Code(err) != codes.NotFound || status.Convert(err).Message() != "pod db in namespace shop not found" {
+		t.Errorf("of a pod that is not there: %v", err)
+	}
+	free, err := r.GetAllocatableResources(t.Context(), &podresourcesv1.AllocatableResourcesRequest{})
+	must(t, err)
+	if len(free.GetDevices()) != 0 || len(free.GetCpuIds()) != 0 || len(free.GetMemory()) != 0 {
+		t.Errorf("there is %v to be had", free)
+	}
+	for name, want := range map[string]float64{"requests_total": 4, "requests_list": 1, "requests_get": 2, "requests_get_allocatable": 1, "errors_list": 0, "errors_get": 1, "errors_get_allocatable": 0} {
+		metricstest.Want(t, r.counted, want, "kubelet_pod_resources_endpoint_"+name, "server_api_version", "v1")
+	}
+}
+
+// TestWhileThePodsAreNotKnownNobodyIsToldThatThereAreNone as syncloop does not know them while it starts.
+func TestWhileThePodsAreNotKnownNobodyIsToldThatThereAreNone(t *testing.T) {
+	r := newRig(t)
+	r.know(errors.New("the pods are not known yet: pleg does not answer"))
+	r.serve()
+	for what, ask := range map[string]func() error{
+		"list": func() error { _, err := r.list(); return err },
+		"get":  func() error { _, err := r.get("shop", "web"); return err },
+	} {
+		if err := ask(); status.Code(err) != codes.Unavailable || status.Convert(err).Message() != "the pods are not known yet: pleg does not answer" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	r.know(nil)
+	if all, err := r.list(); err != nil || len(all.GetPodResources()) != 0 {
+		t.Errorf("a node without pods: %v, %v", all, err)
+	}
+}
+
+func TestRequestsAreLimited(t *testing.T) {
+	r := newRig(t)
+	r.serve()
+	for range 10 {
+		_, err := r.list()
+		must(t, err)
+	}
+	if _, err := r.list(); status.Code(err) != codes.ResourceExhausted || status.Convert(err).Message() != "rejected by rate limit" {
+		t.Errorf("the eleventh at once: %v", err)
+	}
+	r.clock.SetTime(r.clock.Now().Add(11 * time.Millisecond))
+	_, err := r.list()
+	must(t, err)
+}
+
+// TestTheSocketIsRootsAloneAndOutlivesAKill: one that a syncloop has left which was killed is replaced.
+func TestTheSocketIsRootsAloneAndOutlivesAKill(t *testing.T) {
+	r := newRig(t)
+	path := podresources.Socket(r.root)
+	must(t, os.Mkdir(filepath.Dir(path), 0o750))
+	left, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	must(t, err)
+	left.SetUnlinkOnClose(false)
+	must(t, left.Close())
+	for range 2 {
+		stop := r.serve()
+		r.counted = prometheus.NewRegistry()
+		r.connect()
+		_, err := r.list()
+		must(t, err)
+		if info, err := os.Stat(path); err != nil || info.Mode() != os.ModeSocket|0o600 {
+			t.Errorf("the socket is %v, %v", info.Mode(), err)
+		}
+		stop()
+	}
+	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o750 {
+		t.Errorf("its directory is %v, %v", info.Mode(), err)
+	}
+}
+
+func TestWhyItIsNotServed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	err := podresources.Serve(t.Context(), podresources.Config{Path: podresources.Socket(file)})
+	if err == nil || !errors.Is(err, os.ErrExist) && !errors.As(err, new(*os.PathError)) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,170 @@
+package servingcert_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/servingcert"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestACertificateOfItsOwnIsKeptAndReplacedBeforeItsEnd(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Now())
+	own := servingcert.SelfSigned{Dir: filepath.Join(t.TempDir(), "pki"), Name: "node-1", Addresses: []net.IP{net.IPv4(192, 0, 2, 1)}, Clock: clk}
+	certificate, key, err := own.Ensure()
+	noError(t, err)
+	files := servingcert.Files(certificate, key)
+	first := leaf(t, files.Get)
+	if first.VerifyHostname("node-1") != nil || first.VerifyHostname("192.0.2.1") != nil {
+		t.Errorf("it is of %v and %v", first.DNSNames, first.IPAddresses)
+	}
+	info, err := os.Stat(key)
+	noError(t, err)
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("the key has the mode %v", info.Mode())
+	}
+	_, _, err = own.Ensure()
+	noError(t, err)
+	if again := leaf(t, files.Get); !again.Equal(first) {
+		t.Error("a good certificate has been replaced")
+	}
+	// Another address, as after a move of the machine.
+	own.Addresses = append(own.Addresses, net.IPv4(192, 0, 2, 2))
+	_, _, err = own.Ensure()
+	noError(t, err)
+	second := leaf(t, files.Get)
+	if second.VerifyHostname("192.0.2.2") != nil {
+		t.Errorf("it is of %v", second.IPAddresses)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		own.Keep(ctx, func(err error) { t.Error(err) })
+	}()
+	eventually(t, clk.HasWaiters)
+	clk.Step(300 * 24 * time.Hour)
+	eventually(t, func() bool {
+		current, _, err := files.Get() // between the writing of the two files there is the former certificate and an error
+		return err == nil && !current.Leaf.Equal(second)
+	})
+	cancel()
+	<-done
+	if third := leaf(t, files.Get); !third.NotAfter.After(second.NotAfter) {
+		t.Errorf("it is the one that ends at %s", third.NotAfter)
+	}
+}
+
+func TestFilesThatDoNotGoTogether(t *testing.T) {
+	dir := t.TempDir()
+	one := servingcert.SelfSigned{Dir: filepath.Join(dir, "one"), Name: "node-1", Clock: clocktesting.NewFakeClock(time.Now())}
+	other := one
+	other.Dir = filepath.Join(dir, "other")
+	certificate, _, err := one.Ensure()
+	noError(t, err)
+	_, key, err := other.Ensure()
+	noError(t, err)
+	if _, ok, err := servingcert.Files(certificate, key).Get(); ok || err == nil {
+		t.Errorf("got %v, %v", ok, err)
+	}
+	if _, ok, err := servingcert.ClientCAs(key).Get(); ok || err == nil {
+		t.Errorf("a key is taken for an authority: %v, %v", ok, err)
+	}
+}
+
+// TestWhatTheServerShows: there is no handshake without a certificate, and clients are told by which authorities to choose theirs.
+func TestWhatTheServerShows(t *testing.T) {
+	own := servingcert.SelfSigned{Dir: filepath.Join(t.TempDir(), "pki"), Name: "node-1", Clock: clocktesting.NewFakeClock(time.Now())}
+	certificate, key, err := own.Ensure()
+	noError(t, err)
+	files := servingcert.Files(certificate, key)
+	roots := servingcert.ClientCAs(certificate)
+	shown := func() (*tls.Certificate, error) {
+		current, _, err := files.Get()
+		return current, err
+	}
+	var asked *tls.CertificateRequestInfo
+	client := &tls.Config{
+		MinVersion: tls.VersionTLS12, ServerName: "node-1", RootCAs: x509.NewCertPool(),
+		GetClientCertificate: func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			asked = info
+			return &tls.Certificate{}, nil
+		},
+	}
+	client.RootCAs.AddCert(leaf(t, files.Get))
+	cas := func() (*x509.CertPool, bool) {
+		pool, ok, _ := roots.Get()
+		return pool, ok
+	}
+	noError(t, handshake(t, servingcert.Config(tls.VersionTLS12, nil, shown, cas), client))
+	if asked == nil || len(asked.AcceptableCAs) != 1 {
+		t.Errorf("the client is asked %+v", asked)
+	}
+	none := func() (*tls.Certificate, error) { return nil, errors.New("none yet") }
+	if err := handshake(t, servingcert.Config(tls.VersionTLS12, nil, none, nil), client); err == nil {
+		t.Error("a handshake without a certificate")
+	}
+	old := client.Clone()
+	old.MaxVersion = tls.VersionTLS12
+	if err := handshake(t, servingcert.Config(tls.VersionTLS13, nil, shown, nil), old); err == nil {
+		t.Error("a handshake of an older version than the least")
+	}
+}
+
+func eventually(t *testing.T, done func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			t.Fatal("not in time")
+		case <-tick.C:
+		}
+	}
+}
+
+// handshake returns the client's error.
+func handshake(t *testing.T, server, client *tls.Config) error {
+	t.Helper()
+	near, far := net.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = tls.Server(far, server).HandshakeContext(t.Context()) // the client's error is what is looked at
+		_ = far.Close()
+	}()
+	err := tls.Client(near, client).HandshakeContext(t.Context())
+	_ = near.Close()
+	<-done
+	return err
+}
+
+func leaf(t *testing.T, get func() (*tls.Certificate, bool, error)) *x509.Certificate {
+	t.Helper()
+	certificate, ok, err := get()
+	if !ok || err != nil {
+		t.Fatalf("got %v, %v", ok, err)
+	}
+	return certificate.Leaf
+}
+
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,307 @@
+// Package clustertrustbundles gives pods the roots that a cluster has for checking certificates by: those in ClusterTrustBundle objects,
+// which projected volumes have as files. The rules are the kubelet's.
+package clustertrustbundles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/following"
+)
+
+// firstAnswer is how long somebody who asks waits for the first answer of the API server.
+const firstAnswer = time.Second
+
+// resource is what the API server calls bundles.
+const resource = "clustertrustbundles"
+
+// Config is what Bundles need.
+type Config struct {
+	// Client is a client of certificates/v1. It is asked for all bundles, as soon as a pod uses one. Required.
+	Client rest.Interface
+	// Changed is told each pod that uses a bundle which has changed, come or gone, or has been answered for late. It must not block.
+	// Required.
+	Changed func(uid types.UID)
+	// Clock is the time. Required.
+	Clock clock.Clock
+}
+
+// Bundles has the bundles of a cluster. Make it with New. Its methods may be called from any goroutine.
+type Bundles struct {
+	cfg Config
+	// wanted has room for one signal, that of the first who asks.
+	wanted chan struct{}
+	// answered is closed at the first answer or failure.
+	answered chan struct{}
+	once     sync.Once
+
+	mu sync.Mutex
+	// known is true once the API server has said what there is; err is why it did not when it was asked last.
+	known bool
+	err   error
+	// bundles has what there is, by name.
+	bundles map[string]*bundle
+	// users has what pods have asked for.
+	users map[types.UID][]choice
+}
+
+// bundle is what is kept of an object.
+type bundle struct {
+	name, signer, text string
+	labels             labels.Set
+}
+
+// choice is what a source of a volume chooses: a bundle by its name, or those of a signer by their labels when that is empty.
+type choice struct {
+	name, signer string
+	labels       labels.Selector
+}
+
+func (c choice) has(b *bundle) bool {
+	if c.name != "" {
+		return b.name == c.name
+	}
+	return b.signer == c.signer && c.labels.Matches(b.labels)
+}
+
+// New makes Bundles that knows none yet.
+func New(cfg Config) *Bundles {
+	return &Bundles{
+		cfg: cfg, wanted: make(chan struct{}, 1), answered: make(chan struct{}), bundles: map[string]*bundle{}, users: map[types.UID][]choice{},
+	}
+}
+
+// Run follows the bundles of the API server from the moment on that a pod asks for one, until ctx ends, whose error it returns.
+func (b *Bundles) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-b.wanted:
+	}
+	return following.Run(ctx, following.Config{
+		Client: b.cfg.Client, Resource: resource, Empty: &certificatesv1.ClusterTrustBundle{}, Follower: follower{b}, Clock: b.cfg.Clock,
+	})
+}
+
+// Get gives the roots that a source of a volume of a pod chooses, as PEM: each once, with no headers and nothing between them, always in
+// the same order. From then on the pod is told of changes. It fails with what apierrors.IsNotFound knows when there is no such bundle,
+// and for a pod that the API server does not know.
+func (b *Bundles) Get(ctx context.Context, pod *v1.Pod, p *v1.ClusterTrustBundleProjection) ([]byte, error) {
+	if source := pod.Annotations[podset.AnnotationSource]; source != "" && source != sourceAPI {
+		return nil, fmt.Errorf("only pods of the API server have its bundles of roots, and this one is of the source %q: create it in the API server, or leave the source of the volume out", source)
+	}
+	wanted, err := chosen(p)
+	if err != nil {
+		return nil, err
+	}
+	b.use(pod.UID, wanted)
+	select {
+	case b.wanted <- struct{}{}:
+	default:
+	}
+	if err := b.await(ctx); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case !b.known && b.err != nil:
+		return nil, fmt.Errorf("what there is is not known yet: the API server: %w", b.err)
+	case !b.known:
+		return nil, errors.New("what there is is not known yet: the API server has not answered")
+	}
+	var found []*bundle
+	for _, one := range b.bundles {
+		if wanted.has(one) {
+			found = append(found, one)
+		}
+	}
+	switch {
+	case len(found) > 0:
+		return roots(found), nil
+	case wanted.name != "":
+		return nil, apierrors.NewNotFound(certificatesv1.Resource(resource), wanted.name)
+	}
+	return nil, &noneError{choice: wanted}
+}
+
+// sourceAPI is the source of the API server's pods.
+const sourceAPI = "api"
+
+// noneError says that a signer has no bundles with the labels that are wanted. For apierrors.IsNotFound it is that one is not there.
+type noneError struct{ choice choice }
+
+// Error implements error.
+func (e *noneError) Error() string {
+	return fmt.Sprintf("no clustertrustbundle of the signer %q matches the labelSelector %q", e.choice.signer, e.choice.labels)
+}
+
+// Status implements apierrors.APIStatus.
+func (e *noneError) Status() metav1.Status {
+	return metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Message: e.Error()}
+}
+
+// chosen is what a source chooses. As in a kubelet one with no selector chooses nothing, and one with an empty selector all.
+func chosen(p *v1.ClusterTrustBundleProjection) (choice, error) {
+	switch {
+	case p.Name != nil && *p.Name != "":
+		return choice{name: *p.Name}, nil
+	case p.SignerName == nil || *p.SignerName == "":
+		return choice{}, errors.New("it has neither name nor signerName; say one of them")
+	}
+	selector, err := metav1.LabelSelectorAsSelector(p.LabelSelector)
+	if err != nil {
+		return choice{}, fmt.Errorf("labelSelector: %w", err)
+	}
+	return choice{signer: *p.SignerName, labels: selector}, nil
+}
+
+// use notes that a pod is to be told of what it has chosen.
+func (b *Bundles) use(uid types.UID, wanted choice) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	same := func(other choice) bool {
+		return other.name == wanted.name && other.signer == wanted.signer && fmt.Sprint(other.labels) == fmt.Sprint(wanted.labels)
+	}
+	if !slices.ContainsFunc(b.users[uid], same) {
+		b.users[uid] = append(b.users[uid], wanted)
+	}
+}
+
+// Forget says that the volumes of a pod are gone.
+func (b *Bundles) Forget(uid types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.users, uid)
+}
+
+// await waits for the first answer, but not for long.
+func (b *Bundles) await(ctx context.Context) error {
+	timer := b.cfg.Clock.NewTimer(firstAnswer)
+	defer timer.Stop()
+	select {
+	case <-b.answered:
+	case <-timer.C():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// follower notes what the API server says.
+type follower struct{ b *Bundles }
+
+// All implements following.Follower.
+func (f follower) All(objects []runtime.Object, _ time.Time) {
+	now := make(map[string]*bundle, len(objects))
+	for _, object := range objects {
+		if one := kept(object); one != nil {
+			now[one.name] = one
+		}
+	}
+	f.b.mu.Lock()
+	var changed []*bundle
+	for name, one := range now {
+		changed = append(changed, differing(f.b.bundles[name], one)...)
+	}
+	for name, one := range f.b.bundles {
+		if now[name] == nil {
+			changed = append(changed, one)
+		}
+	}
+	first := !f.b.known
+	f.b.bundles, f.b.known, f.b.err = now, true, nil
+	told := f.b.usersOf(changed, first)
+	f.b.mu.Unlock()
+	f.b.answer(told)
+}
+
+// Is implements following.Follower.
+func (f follower) Is(object runtime.Object) {
+	one := kept(object)
+	if one == nil {
+		return
+	}
+	f.b.mu.Lock()
+	changed := differing(f.b.bundles[one.name], one)
+	f.b.bundles[one.name] = one
+	told := f.b.usersOf(changed, false)
+	f.b.mu.Unlock()
+	f.b.answer(told)
+}
+
+// Gone implements following.Follower.
+func (f follower) Gone(object runtime.Object) {
+	one := kept(object)
+	if one == nil {
+		return
+	}
+	f.b.mu.Lock()
+	delete(f.b.bundles, one.name)
+	told := f.b.usersOf([]*bundle{one}, false)
+	f.b.mu.Unlock()
+	f.b.answer(told)
+}
+
+// Failed implements following.Follower.
+func (f follower) Failed(err error) {
+	f.b.mu.Lock()
+	f.b.err = err
+	f.b.mu.Unlock()
+	f.b.answer(nil)
+}
+
+// answer tells pods, and those who wait for a first answer.
+func (b *Bundles) answer(told []types.UID) {
+	b.once.Do(func() { close(b.answered) })
+	for _, uid := range told {
+		b.cfg.Changed(uid)
+	}
+}
+
+// usersOf are the pods that have chosen one of some bundles, or all that have chosen any. Called with mu held.
+func (b *Bundles) usersOf(changed []*bundle, all bool) (told []types.UID) {
+	for uid, choices := range b.users {
+		touched := func(c choice) bool { return slices.ContainsFunc(changed, c.has) }
+		if all || slices.ContainsFunc(choices, touched) {
+			told = append(told, uid)
+		}
+	}
+	return told
+}
+
+// kept is what is kept of an object; nil when it is none of a bundle.
+func kept(object runtime.Object) *bundle {
+	o, ok := object.(*certificatesv1.ClusterTrustBundle)
+	if !ok {
+		return nil
+	}
+	return &bundle{name: o.Name, signer: o.Spec.SignerName, text: o.Spec.TrustBundle, labels: o.Labels}
+}
+
+// differing are a bundle as it was, nil when there was none, and as it is, or nothing when they are the same.
+func differing(was, is *bundle) []*bundle {
+	switch {
+	case was == nil:
+		return []*bundle{is}
+	case was.signer == is.signer && was.text == is.text && maps.Equal(was.labels, is.labels):
+		return nil
+	}
+	return []*bundle{was, is}
+}

@@ -1,0 +1,271 @@
+package configobjects
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// CacheTTL is how old what is known may be with the strategy Cache, as of a kubelet whose Node says nothing of it.
+	CacheTTL = time.Minute
+	// firstAnswer is how long somebody who asks waits for the first answer of the API server, the kubelet's number.
+	firstAnswer = time.Second
+	// requestTimeout bounds a request that is no watch.
+	requestTimeout = 15 * time.Second
+)
+
+// ClusterConfig is what a Cluster needs.
+type ClusterConfig struct {
+	// Client is a client of core/v1. It is asked for single objects only, those of pods of this node. Required.
+	Client rest.Interface
+	// Strategy is how changes are noticed: Watch watches each object that a pod uses, Cache asks for one that is asked for when what is
+	// known of it is older than CacheTTL, Get asks each time. Watch when empty.
+	Strategy kubeletconfigv1beta1.ResourceChangeDetectionStrategy
+	// Changed is told each pod of which a watched object has changed, come or gone, or has been answered for late. It must not block.
+	// Required.
+	Changed func(uid types.UID)
+	// Clock is the time. Required.
+	Clock clock.Clock
+}
+
+// Cluster is the Source of a node with an API server. An object is known while a pod uses it, and no longer. While the API server is
+// away, what was known last stays; with the strategy Get there is nothing known.
+type Cluster struct {
+	cfg ClusterConfig
+	// process is what watches live under.
+	process context.Context //nolint:containedctx // named so in NewCluster
+	running sync.WaitGroup
+
+	mu sync.Mutex
+	// closed is true when no watch begins any more.
+	closed bool
+	users  users
+	held   map[Key]*held
+}
+
+// held is what is known of an object that pods use.
+type held struct {
+	// object is nil when there is none, or nothing is known.
+	object runtime.Object
+	// known is true once the API server has said what there is, at the time of.
+	known bool
+	of    time.Time
+	// err is why it did not say so when it was asked last; nil when it did.
+	err error
+	// answered is closed at the first answer or failure. Late is true when somebody did not wait for it, or was given a failure.
+	answered chan struct{}
+	once     sync.Once
+	late     bool
+	// stop ends the watch.
+	stop context.CancelFunc
+}
+
+// NewCluster makes a Source whose watches live until process ends, or Run.
+func NewCluster(process context.Context, cfg ClusterConfig) *Cluster {
+	if cfg.Strategy == "" {
+		cfg.Strategy = kubeletconfigv1beta1.WatchChangeDetectionStrategy
+	}
+	return &Cluster{cfg: cfg, process: process, users: newUsers(), held: map[Key]*held{}}
+}
+
+// Run returns when ctx has ended, and every watch with it. What is known then stays.
+func (c *Cluster) Run(ctx context.Context) error {
+	<-ctx.Done()
+	c.mu.Lock()
+	c.closed = true
+	for _, h := range c.held {
+		h.stop()
+	}
+	c.mu.Unlock()
+	c.running.Wait()
+	return ctx.Err()
+}
+
+// Use implements Source.
+func (c *Cluster) Use(pod *v1.Pod) {
+	keys := Used(pod)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, known := c.users.pods[pod.UID]
+	c.users.use(pod.UID, keys)
+	for _, key := range keys {
+		switch h := c.held[key]; {
+		case h == nil:
+			c.hold(key)
+		case !known:
+			h.of = time.Time{} // a new pod is given what there is now
+		}
+	}
+	c.dropUnused()
+}
+
+// Forget implements Source.
+func (c *Cluster) Forget(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.users.forget(uid)
+	c.dropUnused()
+}
+
+// hold begins to know an object. Called with mu held.
+func (c *Cluster) hold(key Key) {
+	h := &held{answered: make(chan struct{}), stop: func() {}}
+	c.held[key] = h
+	if c.cfg.Strategy == kubeletconfigv1beta1.WatchChangeDetectionStrategy && !c.closed {
+		ctx, stop := context.WithCancel(c.process)
+		h.stop = stop
+		c.running.Go(func() {
+			defer stop()
+			c.watch(ctx, key, h)
+		})
+	}
+}
+
+// dropUnused forgets the objects that no pod uses any more. Called with mu held.
+func (c *Cluster) dropUnused() {
+	for key, h := range c.held {
+		if c.users.of[key] == nil {
+			h.stop()
+			delete(c.held, key)
+		}
+	}
+}
+
+// saw notes what the API server says of an object; nil when there is none.
+func (c *Cluster) saw(key Key, h *held, object runtime.Object) {
+	c.mu.Lock()
+	var told []types.UID
+	changed := h.known && !equality.Semantic.DeepEqual(h.object, object)
+	if c.held[key] == h && (changed || h.late) {
+		for uid := range c.users.of[key] {
+			told = append(told, uid)
+		}
+	}
+	h.object, h.known, h.err, h.late, h.of = object, true, nil, false, c.cfg.Clock.Now()
+	h.once.Do(func() { close(h.answered) })
+	if isImmutable(object) {
+		h.stop() // it does not change, and is not worth a watch
+	}
+	c.mu.Unlock()
+	for _, uid := range told {
+		c.cfg.Changed(uid)
+	}
+}
+
+// failed notes that the API server could not be asked.
+func (c *Cluster) failed(h *held, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h.err = err
+	h.once.Do(func() { close(h.answered) })
+}
+
+func isImmutable(object runtime.Object) bool {
+	switch o := object.(type) {
+	case *v1.ConfigMap:
+		return o.Immutable != nil && *o.Immutable
+	case *v1.Secret:
+		return o.Immutable != nil && *o.Immutable
+	}
+	return false
+}
+
+// get returns an object.
+func (c *Cluster) get(ctx context.Context, key Key) (runtime.Object, error) {
+	c.mu.Lock()
+	h := c.held[key]
+	c.mu.Unlock()
+	if h == nil || c.cfg.Strategy == kubeletconfigv1beta1.GetChangeDetectionStrategy {
+		object, err := c.ask(ctx, key)
+		return object, said(key, err)
+	}
+	if c.cfg.Strategy == kubeletconfigv1beta1.TTLCacheChangeDetectionStrategy {
+		c.refresh(ctx, key, h)
+	} else if err := c.await(ctx, h); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case h.object != nil:
+		return h.object, nil
+	case h.known:
+		return nil, notFound(key)
+	}
+	h.late = true
+	if h.err != nil {
+		return nil, said(key, h.err)
+	}
+	return nil, &UnknownError{Key: key, Why: "the API server has not answered yet"}
+}
+
+// said is an error of the API server as a Getter gives it.
+func said(key Key, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsNotFound(err):
+		return notFound(key)
+	}
+	return &UnknownError{Key: key, Why: "the API server: " + err.Error()}
+}
+
+// await waits for the first answer, but not for long.
+func (c *Cluster) await(ctx context.Context, h *held) error {
+	timer := c.cfg.Clock.NewTimer(firstAnswer)
+	defer timer.Stop()
+	select {
+	case <-h.answered:
+	case <-timer.C():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// refresh asks for an object of which what is known is too old. What is known stays when that fails.
+func (c *Cluster) refresh(ctx context.Context, key Key, h *held) {
+	c.mu.Lock()
+	fresh := h.known && c.cfg.Clock.Since(h.of) < CacheTTL
+	c.mu.Unlock()
+	if fresh {
+		return
+	}
+	object, err := c.ask(ctx, key)
+	switch {
+	case err == nil:
+		c.saw(key, h, object)
+	case apierrors.IsNotFound(err):
+		c.saw(key, h, nil)
+	default:
+		c.failed(h, err)
+	}
+}
+
+// ConfigMap implements Getter.
+func (c *Cluster) ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	object, err := c.get(ctx, Key{Kind: ConfigMap, Namespace: namespace, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return object.(*v1.ConfigMap), nil //nolint:forcetypeassert // ask and watch have put it under its kind
+}
+
+// Secret implements Getter.
+func (c *Cluster) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	object, err := c.get(ctx, Key{Kind: Secret, Namespace: namespace, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return object.(*v1.Secret), nil //nolint:forcetypeassert // ask and watch have put it under its kind
+}

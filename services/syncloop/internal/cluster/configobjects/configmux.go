@@ -1,0 +1,262 @@
+package configobjects
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+// Entry is one value of configmux's stream of objects: an object, or the state of a source. It is not changed once it is published.
+type Entry struct {
+	Key Key
+	// Object is a *v1.ConfigMap or a *v1.Secret; nil of a source, and of an object that is gone.
+	Object runtime.Object
+	// Source is the name of a source; empty of an object. Ready is true once all its objects have been read at least once.
+	Source string
+	Ready  bool
+}
+
+// ConfigmuxConfig is what a Configmux needs.
+type ConfigmuxConfig struct {
+	// Stream is configmux's stream of objects. Required.
+	Stream stream.Source[*Entry]
+	// Changed is told each pod of which an object has changed, come or gone, and each that waits to know of one that can be known of
+	// now. It must not block. Required.
+	Changed func(uid types.UID)
+	// Clock times tries; the real one when nil.
+	Clock clock.Clock
+	// Logger gets a line for each loss and each return of the stream; the default one when nil.
+	Logger *slog.Logger
+	// Metrics counts what comes; nobody sees it when nil.
+	Metrics *stream.FollowedMetrics
+}
+
+// Configmux is the Source of a node without an API server. It has in memory what configmux has. While configmux is away the last
+// known objects stay, and so they do until a configmux that is back has read all its sources.
+type Configmux struct {
+	cfg ConfigmuxConfig
+
+	mu      sync.Mutex
+	objects map[Key]runtime.Object
+	sources map[string]bool
+	// doubtful are objects that a restarted configmux does not have, which may only not have read them yet.
+	doubtful map[Key]bool
+	synced   bool
+	// refusal is why configmux gives nothing, empty when it does; none is true when that is because it has no objects to give.
+	refusal string
+	none    bool
+	users   users
+}
+
+// NewConfigmux makes a Source that knows nothing before Run.
+func NewConfigmux(cfg ConfigmuxConfig) *Configmux {
+	if cfg.Clock == nil {
+		cfg.Clock = clock.RealClock{}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Configmux{
+		cfg: cfg, objects: map[Key]runtime.Object{}, sources: map[string]bool{}, doubtful: map[Key]bool{}, users: newUsers(),
+	}
+}
+
+// Run follows configmux until ctx ends, whose error it returns.
+func (c *Configmux) Run(ctx context.Context) error {
+	return stream.Follow(ctx, stream.FollowConfig[*Entry]{
+		Source: patient{inner: c.cfg.Stream, clock: c.cfg.Clock, answered: c.answered},
+		Equal:  func(held, fresh *Entry) bool { return equality.Semantic.DeepEqual(held, fresh) },
+		Handle: c.handle, Synced: c.caughtUp, Clock: c.cfg.Clock, Logger: c.cfg.Logger, Name: stream.NameObjects, Metrics: c.cfg.Metrics,
+	})
+}
+
+// answered notes what configmux says to being asked: nil when it gives objects.
+func (c *Configmux) answered(err error) {
+	c.mu.Lock()
+	wasNone := c.none
+	switch status.Code(err) { //nolint:exhaustive // of every other failure it is not configmux that speaks
+	case codes.OK:
+		c.none, c.refusal = false, ""
+	case codes.Unimplemented:
+		c.none = true
+	case codes.PermissionDenied:
+		c.none, c.refusal = false, "configmux refuses them: "+status.Convert(err).Message()
+	}
+	var told []types.UID
+	if c.none != wasNone {
+		told = slices.Collect(maps.Keys(c.users.pods))
+	}
+	c.mu.Unlock()
+	c.tell(told)
+}
+
+func (c *Configmux) handle(change stream.Change[*Entry]) {
+	c.mu.Lock()
+	entry := change.New
+	if change.Op == stream.OpRemove {
+		entry = change.Old
+	}
+	if entry == nil {
+		c.mu.Unlock()
+		return // a frame that carries nothing
+	}
+	var told []types.UID
+	switch {
+	case entry.Source != "":
+		if c.sources[entry.Source] = entry.Ready; change.Op == stream.OpRemove {
+			delete(c.sources, entry.Source)
+		}
+		if !change.FromSnapshot { // else the rest of it comes first
+			told = c.settle()
+		}
+	case change.Op == stream.OpRemove && change.FromSnapshot:
+		c.doubtful[entry.Key] = true
+	case change.Op == stream.OpRemove:
+		delete(c.objects, entry.Key)
+		told = c.changed(entry.Key)
+	default:
+		before := c.objects[entry.Key]
+		c.objects[entry.Key] = entry.Object
+		delete(c.doubtful, entry.Key)
+		if !equality.Semantic.DeepEqual(before, entry.Object) {
+			told = c.changed(entry.Key)
+		}
+	}
+	c.mu.Unlock()
+	c.tell(told)
+}
+
+// caughtUp is told that all that configmux had has been handled.
+func (c *Configmux) caughtUp() {
+	c.mu.Lock()
+	first := !c.synced
+	c.synced = true
+	told := c.settle()
+	if first {
+		told = slices.Collect(maps.Keys(c.users.pods))
+	}
+	c.mu.Unlock()
+	c.tell(told)
+}
+
+// settle drops what is doubtful once there is no doubt, and returns the pods that this is something for: those of what is gone,
+// and those that name something that is not there, and may have waited to know. Called with mu held.
+func (c *Configmux) settle() []types.UID {
+	if c.unread() != "" {
+		return nil
+	}
+	var told []types.UID
+	for key := range c.doubtful {
+		delete(c.objects, key)
+		told = append(told, c.changed(key)...)
+	}
+	clear(c.doubtful)
+	for key, uids := range c.users.of {
+		if c.objects[key] == nil {
+			told = slices.AppendSeq(told, maps.Keys(uids))
+		}
+	}
+	return told
+}
+
+// changed returns the pods that use an object, and says in the log that it is another one. Called with mu held.
+func (c *Configmux) changed(key Key) []types.UID {
+	uids := slices.Collect(maps.Keys(c.users.of[key]))
+	if len(uids) > 0 {
+		c.cfg.Logger.Info("an object that pods use has changed", telemetry.KeyObject, key.String(), "pods", len(uids))
+	}
+	return uids
+}
+
+// tell tells each of some pods once. Called without mu.
+func (c *Configmux) tell(uids []types.UID) {
+	slices.Sort(uids)
+	for _, uid := range slices.Compact(uids) {
+		c.cfg.Changed(uid)
+	}
+}
+
+// unread says what is waited for before it is known what is not there; empty when that is known. Called with mu held.
+func (c *Configmux) unread() string {
+	if !c.synced {
+		if c.refusal != "" {
+			return c.refusal
+		}
+		return "configmux has not said yet which config maps and secrets there are; see quartet doctor when that lasts"
+	}
+	var names []string
+	for name, ready := range c.sources {
+		if !ready {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("it may be in what configmux has not read yet: %s; see quartet get sources", strings.Join(names, ", "))
+}
+
+// get returns an object.
+func (c *Configmux) get(key Key) (runtime.Object, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if object := c.objects[key]; object != nil {
+		return object, nil
+	}
+	if c.none {
+		return nil, &NotServedError{Key: key}
+	}
+	if why := c.unread(); why != "" {
+		return nil, &UnknownError{Key: key, Why: why}
+	}
+	return nil, notFound(key)
+}
+
+// ConfigMap implements Getter.
+func (c *Configmux) ConfigMap(_ context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	object, err := c.get(Key{Kind: ConfigMap, Namespace: namespace, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return object.(*v1.ConfigMap), nil //nolint:forcetypeassert // Decode has put it under its kind
+}
+
+// Secret implements Getter.
+func (c *Configmux) Secret(_ context.Context, namespace, name string) (*v1.Secret, error) {
+	object, err := c.get(Key{Kind: Secret, Namespace: namespace, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return object.(*v1.Secret), nil //nolint:forcetypeassert // Decode has put it under its kind
+}
+
+// Use implements Source.
+func (c *Configmux) Use(pod *v1.Pod) {
+	keys := Used(pod)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.users.use(pod.UID, keys)
+}
+
+// Forget implements Source.
+func (c *Configmux) Forget(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.users.forget(uid)
+}

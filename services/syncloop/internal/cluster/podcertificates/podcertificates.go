@@ -1,0 +1,271 @@
+// Package podcertificates gives pods the keys and certificates that are in projected volumes: a key is made here for each, a
+// PodCertificateRequest is created for it at the API server, and what its signer has issued is kept until it is to be replaced. The
+// rules are the kubelet's; see [Certificates.Get].
+//
+// A key is in memory here and nowhere else. No error, no event and no line of the log has one.
+package podcertificates
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/following"
+)
+
+// requestTimeout bounds the questions for one certificate: so long the other files of a volume may wait for an API server that hangs.
+const requestTimeout = 10 * time.Second
+
+// API is what is asked of an API server.
+type API interface {
+	// Account says which service account has a name now.
+	Account(ctx context.Context, namespace, name string) (types.UID, error)
+	// Create creates a request and returns it with its name.
+	Create(ctx context.Context, r *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error)
+	// Follow tells of the requests of this node until ctx ends.
+	Follow(ctx context.Context, to following.Follower) error
+}
+
+// Events is told what becomes of requests; *podevents.Recorder keeps it.
+type Events interface {
+	// Warning tells something of a pod as a whole when container is empty: a reason in one word, and a sentence.
+	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
+}
+
+// untold is Events for nobody to read.
+type untold struct{}
+
+// Warning implements Events.
+func (untold) Warning(context.Context, *v1.Pod, string, string, string) {}
+
+// Config is what Certificates need.
+type Config struct {
+	// API is asked. Required.
+	API API
+	// Node is this node as the API server has it. Required.
+	Node func(context.Context) (*v1.Node, error)
+	// Changed is told each pod that has to ask again: for which a certificate was issued or refused, or is to be replaced. It must not
+	// block. Required.
+	Changed func(uid types.UID)
+	// Events is told what users are to know; nil is for nobody to read.
+	Events Events
+	// Clock is the time. Required.
+	Clock clock.Clock
+	// Jitter is a number from 0 to 1, another one each time; math/rand's when nil.
+	Jitter func() float64
+	// Logger gets a line for each certificate that could not be replaced in time; the default one when nil.
+	Logger *slog.Logger
+}
+
+// Certificates has the certificates of all pods of a node. Make it with New. Its methods may be called from any goroutine.
+type Certificates struct {
+	cfg Config
+	// wake has room for one signal: who wakes looks at everything. Wanted has room for that of the first who asks.
+	wake, wanted chan struct{}
+	// asking has each certificate asked for by one at a time.
+	asking singleflight.Group
+
+	mu   sync.Mutex
+	held map[key]*held
+	// said is what signers have said last of the requests of this node, by "NAMESPACE/NAME".
+	said map[string]*certificatesv1.PodCertificateRequestStatus
+}
+
+// key is a source of a volume of a pod.
+type key struct {
+	pod    types.UID
+	volume string
+	source int
+}
+
+// String tells keys apart.
+func (k key) String() string { return fmt.Sprintf("%q %q %d", k.pod, k.volume, k.source) }
+
+// New makes Certificates that has none yet.
+func New(cfg Config) *Certificates {
+	if cfg.Jitter == nil {
+		cfg.Jitter = rand.Float64
+	}
+	if cfg.Events == nil {
+		cfg.Events = untold{}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Certificates{
+		cfg: cfg, wake: make(chan struct{}, 1), wanted: make(chan struct{}, 1), held: map[key]*held{}, said: map[string]*certificatesv1.PodCertificateRequestStatus{},
+	}
+}
+
+// sourceAPI is the source of the API server's pods, and defaultAccount the service account of a pod that names none.
+const (
+	sourceAPI      = "api"
+	defaultAccount = "default"
+)
+
+// Get gives the key and the chain of certificates, PEM each, of the source of a volume of a pod, which is the one at that place among the
+// volume's sources. It does not wait for the signer: it fails until that has issued a certificate, and the pod is told when it has. What
+// a signer denies, or says has failed, it denies for as long as the pod is there.
+//
+// It gives the same until the time at which the signer wants it replaced, and up to five minutes longer; then there is another key and
+// another request, and the old ones stay until that is issued, also when it expires meanwhile. It fails for a pod that the API server
+// does not know: a static or applied one.
+func (c *Certificates) Get(ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection) (privateKey, chain []byte, err error) {
+	if from := pod.Annotations[podset.AnnotationSource]; from != "" && from != sourceAPI {
+		return nil, nil, fmt.Errorf("only pods of the API server have certificates, and this one is of the source %q: create it in the API server, or leave the source of the volume out", from)
+	}
+	select {
+	case c.wanted <- struct{}{}:
+	default:
+	}
+	k := key{pod: pod.UID, volume: volume, source: source}
+	if c.wants(k, pod, p.SignerName) {
+		_, err, _ = c.asking.Do(k.String(), func() (any, error) {
+			if !c.wants(k, pod, p.SignerName) {
+				return nil, nil // another has just asked
+			}
+			return nil, c.ask(ctx, pod, k, p)
+		})
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.held[k]
+	switch {
+	case h == nil:
+		return nil, nil, cmp.Or(err, ctx.Err(), fmt.Errorf("the pod is gone"))
+	case h.refusal != nil:
+		return nil, nil, h.refusal
+	case h.chain != nil:
+		return h.key, h.chain, nil
+	case h.asked != nil:
+		return nil, nil, fmt.Errorf("the signer %s has not issued the certificate of the request %s yet", p.SignerName, h.asked.name)
+	case err != nil:
+		return nil, nil, err
+	}
+	return nil, nil, fmt.Errorf("the signer %s is asked again for a certificate at %s", p.SignerName, h.notBefore.UTC().Format(time.RFC3339))
+}
+
+// wants tells whether the API server is to be asked now.
+func (c *Certificates) wants(k key, pod *v1.Pod, signer string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.held[k]
+	if h == nil {
+		h = &held{signer: signer}
+		c.held[k] = h
+	}
+	h.pod = pod
+	return h.asks(c.cfg.Clock.Now())
+}
+
+// ask creates a request, with a key of its own.
+func (c *Certificates) ask(ctx context.Context, pod *v1.Pod, k key, p *v1.PodCertificateProjection) error {
+	privateKey, proof, err := newKey(p.KeyType)
+	if err != nil {
+		return c.failed(ctx, k, err)
+	}
+	limited, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	made, err := c.create(limited, pod, p, proof)
+	if err != nil {
+		return c.failed(ctx, k, fmt.Errorf("the API server was asked for a certificate of the signer %s: %w", p.SignerName, err))
+	}
+	c.mu.Lock()
+	h := c.held[k]
+	if h == nil { // the pod was forgotten meanwhile
+		c.mu.Unlock()
+		return nil
+	}
+	h.asked, h.tellAt = &request{name: made.Namespace + "/" + made.Name, key: privateKey, made: c.cfg.Clock.Now()}, time.Time{}
+	event := c.hear(h)
+	c.mu.Unlock()
+	event.tell(ctx, c.cfg.Events)
+	c.signal()
+	return nil
+}
+
+// create creates a request for a pod as it, its service account and this node are now, which the API server checks.
+func (c *Certificates) create(ctx context.Context, pod *v1.Pod, p *v1.PodCertificateProjection, proof []byte) (*certificatesv1.PodCertificateRequest, error) {
+	account := cmp.Or(pod.Spec.ServiceAccountName, defaultAccount)
+	accountUID, err := c.cfg.API.Account(ctx, pod.Namespace, account)
+	if err != nil {
+		return nil, fmt.Errorf("which service account %s/%s is: %w", pod.Namespace, account, err)
+	}
+	node, err := c.cfg.Node(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("which Node this is: %w", err)
+	}
+	return c.cfg.API.Create(ctx, &certificatesv1.PodCertificateRequest{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, GenerateName: "req-",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}},
+		},
+		Spec: certificatesv1.PodCertificateRequestSpec{
+			SignerName: p.SignerName, PodName: pod.Name, PodUID: pod.UID, ServiceAccountName: account, ServiceAccountUID: accountUID,
+			NodeName: types.NodeName(node.Name), NodeUID: node.UID, MaxExpirationSeconds: p.MaxExpirationSeconds, StubPKCS10Request: proof,
+			UnverifiedUserAnnotations: p.UserAnnotations,
+		},
+	})
+}
+
+// failed puts off the next request. It returns err.
+func (c *Certificates) failed(ctx context.Context, k key, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	c.mu.Lock()
+	h, replaces := c.held[k], false
+	if h != nil {
+		h.putOff(c.cfg.Clock.Now())
+		replaces = h.chain != nil
+	}
+	c.mu.Unlock()
+	c.signal()
+	if replaces {
+		c.cfg.Logger.WarnContext(ctx, "a certificate of a pod cannot be replaced; the old one stays, and it is tried again",
+			telemetry.KeyPodUID, string(k.pod), "volume", k.volume, telemetry.KeyError, err)
+	}
+	return err
+}
+
+// Forget drops the certificates of a pod whose volumes are gone. The API server drops its requests with the pod.
+func (c *Certificates) Forget(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k := range c.held {
+		if k.pod == uid {
+			delete(c.held, k)
+		}
+	}
+}
+
+// Count is how many certificates there are of each signer in each state.
+func (c *Certificates) Count() map[Counted]int {
+	now := c.cfg.Clock.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	counts := map[Counted]int{}
+	for _, h := range c.held {
+		counts[Counted{Signer: h.signer, State: h.state(now)}]++
+	}
+	return counts
+}
+
+// Counted is what certificates are counted by.
+type Counted struct {
+	Signer string
+	State  State
+}

@@ -1,0 +1,370 @@
+package podcertificates_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/following"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podcertificates"
+	"github.com/quartet-node/quartet/test/cluster"
+)
+
+// shared is the cluster of the tests here that need one.
+var shared cluster.Shared
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
+
+// server is an API server of one node, whose requests a test signs.
+type server struct {
+	mu       sync.Mutex
+	fail     error
+	requests []*certificatesv1.PodCertificateRequest
+	follower following.Follower
+	began    chan struct{}
+}
+
+func (s *server) Account(_ context.Context, namespace, name string) (types.UID, error) {
+	return types.UID("uid of " + namespace + "/" + name), nil
+}
+
+func (s *server) Create(_ context.Context, r *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail != nil {
+		return nil, s.fail
+	}
+	r = r.DeepCopy()
+	r.Name = fmt.Sprintf("%s%d", r.GenerateName, len(s.requests)+1)
+	s.requests = append(s.requests, r)
+	return r, nil
+}
+
+func (s *server) Follow(ctx context.Context, to following.Follower) error {
+	s.follower = to
+	to.All(nil, time.Now())
+	close(s.began)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// last is the last request, the one of that number.
+func (s *server) last(t *testing.T, number int) *certificatesv1.PodCertificateRequest {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.requests) != number {
+		t.Fatalf("there are %d requests, want %d", len(s.requests), number)
+	}
+	return s.requests[number-1]
+}
+
+func (s *server) failing(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = err
+}
+
+// issue has a signer issue a chain that is to be replaced after some time.
+func (s *server) issue(r *certificatesv1.PodCertificateRequest, chain string, refresh, life time.Duration) {
+	r = r.DeepCopy()
+	r.Status = certificatesv1.PodCertificateRequestStatus{
+		Conditions: []metav1.Condition{{Type: certificatesv1.PodCertificateRequestConditionTypeIssued}}, CertificateChain: chain,
+		BeginRefreshAt: ptr.To(metav1.NewTime(time.Now().Add(refresh))), NotAfter: ptr.To(metav1.NewTime(time.Now().Add(life))),
+	}
+	s.follower.Is(r)
+}
+
+func (s *server) refuse(r *certificatesv1.PodCertificateRequest, how, reason, message string) {
+	r = r.DeepCopy()
+	r.Status.Conditions = []metav1.Condition{{Type: how, Reason: reason, Message: message}}
+	s.follower.Is(r)
+}
+
+// recorder keeps events and whom else was told.
+type recorder struct {
+	mu     sync.Mutex
+	events []string
+	told   []types.UID
+}
+
+func (r *recorder) Warning(_ context.Context, pod *v1.Pod, _, reason, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, pod.Name+" "+reason+": "+message)
+}
+
+func (r *recorder) changed(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = append(r.told, uid)
+}
+
+// take gives the events and the told pods since the last time.
+func (r *recorder) take() (events []string, told []types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	events, told = r.events, r.told
+	r.events, r.told = nil, nil
+	return events, told
+}
+
+// rig is the certificates of a node in a bubble of time.
+type rig struct {
+	t      *testing.T
+	server *server
+	*recorder
+	log   bytes.Buffer
+	certs *podcertificates.Certificates
+}
+
+// inBubble runs a test with a rig.
+func inBubble(t *testing.T, test func(*rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, server: &server{began: make(chan struct{})}, recorder: &recorder{}}
+		r.certs = podcertificates.New(podcertificates.Config{
+			API: r.server, Changed: r.changed, Events: r.recorder, Clock: clock.RealClock{}, Jitter: func() float64 { return 1 },
+			Node: func(context.Context) (*v1.Node, error) {
+				return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "n-1"}}, nil
+			},
+			Logger: slog.New(slog.NewTextHandler(&r.log, nil)),
+		})
+		ctx, cancel := context.WithCancel(context.Background())
+		var running sync.WaitGroup
+		running.Go(func() { _ = r.certs.Run(ctx) })
+		defer running.Wait()
+		defer cancel()
+		test(r)
+		if strings.Contains(r.log.String(), "PRIVATE") {
+			t.Errorf("the log has a key:\n%s", &r.log)
+		}
+	})
+}
+
+func source() *v1.PodCertificateProjection {
+	return &v1.PodCertificateProjection{SignerName: "shop.example/signer", KeyType: "ED25519", MaxExpirationSeconds: ptr.To[int32](7200), UserAnnotations: map[string]string{"shop.example/a": "b"}}
+}
+
+func webPod() *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u-1"}, Spec: v1.PodSpec{ServiceAccountName: "robot"}}
+}
+
+// get asks for the certificate of the pod, and lets everything come to rest.
+func (r *rig) get() (key, chain string, err error) {
+	r.t.Helper()
+	k, c, err := r.certs.Get(context.Background(), webPod(), "tls", 2, source())
+	synctest.Wait()
+	return string(k), string(c), err
+}
+
+// wants fails the test unless Get gives this chain, or fails with this when it begins with "!".
+func (r *rig) wants(want string) (key string) {
+	r.t.Helper()
+	key, chain, err := r.get()
+	if text, fails := strings.CutPrefix(want, "!"); fails {
+		if err == nil || !strings.Contains(err.Error(), text) || key != "" || strings.Contains(err.Error(), "PRIVATE") {
+			r.t.Fatalf("got %q, error %v; want %s", chain, err, text)
+		}
+		return ""
+	}
+	if err != nil || chain != want || !strings.HasPrefix(key, "-----BEGIN PRIVATE KEY-----\n") {
+		r.t.Fatalf("got %q, error %v; want %q", chain, err, want)
+	}
+	return key
+}
+
+func block(text string) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(text)}))
+}
+
+func TestACertificateIsAskedForOnceAndGivenOnceItIsIssued(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.wants("!the signer shop.example/signer has not issued the certificate of the request shop/req-1 yet")
+		r.wants("!has not issued")
+		asked := r.server.last(t, 1)
+		if owner := asked.OwnerReferences; len(owner) != 1 || owner[0].Kind != "Pod" || owner[0].UID != "u-1" {
+			t.Errorf("it belongs to %+v", owner)
+		}
+		proof := asked.Spec.StubPKCS10Request
+		asked.Spec.StubPKCS10Request = nil
+		want := certificatesv1.PodCertificateRequestSpec{
+			SignerName: "shop.example/signer", PodName: "web", PodUID: "u-1", ServiceAccountName: "robot", ServiceAccountUID: "uid of shop/robot",
+			NodeName: "node-1", NodeUID: "n-1", MaxExpirationSeconds: ptr.To[int32](7200), UnverifiedUserAnnotations: map[string]string{"shop.example/a": "b"},
+		}
+		if diff := cmp.Diff(want, asked.Spec); diff != "" {
+			t.Errorf("asked for (-want +got):\n%s", diff)
+		}
+		if events, told := r.take(); len(events)+len(told) > 0 {
+			t.Errorf("while it is waited for: events %q, told %q", events, told)
+		}
+		r.server.issue(asked, "some words\n"+block("leaf")+"more\n"+block("between")+"words", time.Hour, 2*time.Hour)
+		if _, told := r.take(); !slices.Equal(told, []types.UID{"u-1"}) {
+			t.Errorf("told %q", told)
+		}
+		key := r.wants(block("leaf") + block("between"))
+		if got := publicOf(t, key); !got.(ed25519.PublicKey).Equal(provedBy(t, proof)) {
+			t.Error("the key is not the one that was proved")
+		}
+		r.server.last(t, 1)
+		if count := r.certs.Count(); count[podcertificates.Counted{Signer: "shop.example/signer", State: podcertificates.Fresh}] != 1 || len(count) != 1 {
+			t.Errorf("counts %v", count)
+		}
+		r.certs.Forget("u-1")
+		r.wants("!the request shop/req-2 yet")
+	})
+}
+
+func TestACertificateIsReplacedWhenItsSignerWantsItAndNotBefore(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.wants("!not issued")
+		r.server.issue(r.server.last(t, 1), block("one"), time.Hour, 2*time.Hour)
+		r.take()
+		time.Sleep(time.Hour + 4*time.Minute) // in the bubble: the jitter of this test makes it five minutes
+		old := r.wants(block("one"))
+		r.server.last(t, 1)
+		if _, told := r.take(); len(told) > 0 {
+			t.Errorf("told %q before the time", told)
+		}
+		time.Sleep(time.Minute + time.Second)
+		if _, told := r.take(); !slices.Equal(told, []types.UID{"u-1"}) {
+			t.Errorf("when it is time, told %q", told)
+		}
+		if r.wants(block("one")) != old {
+			t.Error("the key was replaced before there is a certificate for it")
+		}
+		second := r.server.last(t, 2)
+		time.Sleep(2 * time.Minute)
+		r.wants(block("one"))
+		r.server.last(t, 2)
+		r.server.issue(second, block("two"), time.Hour, 2*time.Hour)
+		if r.wants(block("two")) == old {
+			t.Error("the key was not replaced")
+		}
+		if events, _ := r.take(); len(events) > 0 {
+			t.Errorf("events %q", events)
+		}
+	})
+}
+
+func TestACertificateThatIsLateStaysAndIsToldOf(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.wants("!not issued")
+		r.server.issue(r.server.last(t, 1), block("one"), time.Hour, 2*time.Hour)
+		time.Sleep(65*time.Minute + time.Second)
+		r.server.failing(errors.New("no answer"))
+		r.wants(block("one"))
+		r.server.last(t, 1)
+		if text := r.log.String(); !strings.Contains(text, "cannot be replaced") || !strings.Contains(text, "no answer") {
+			t.Errorf("the log says:\n%s", text)
+		}
+		r.take()
+		time.Sleep(11 * time.Second)
+		if _, told := r.take(); !slices.Equal(told, []types.UID{"u-1"}) {
+			t.Errorf("ten seconds after a failure, told %q", told)
+		}
+		time.Sleep(11 * time.Minute)
+		events, _ := r.take()
+		if len(events) != 1 || !strings.HasPrefix(events[0], "web CertificateOverdueForRefresh: The certificate of the signer shop.example/signer was to be replaced at ") {
+			t.Errorf("events %q", events)
+		}
+		time.Sleep(time.Hour)
+		events, _ = r.take()
+		if len(events) != 1 || !strings.HasPrefix(events[0], "web CertificateExpired: ") {
+			t.Errorf("events %q", events)
+		}
+		if count := r.certs.Count(); count[podcertificates.Counted{Signer: "shop.example/signer", State: podcertificates.Expired}] != 1 {
+			t.Errorf("counts %v", count)
+		}
+		r.server.failing(nil)
+		r.wants(block("one"))
+		r.server.issue(r.server.last(t, 2), block("two"), time.Hour, 2*time.Hour)
+		r.wants(block("two"))
+	})
+}
+
+func TestWhatASignerRefusesIsRefusedForGoodAndToldOf(t *testing.T) {
+	for how, did := range map[string]string{
+		certificatesv1.PodCertificateRequestConditionTypeDenied: "was denied", certificatesv1.PodCertificateRequestConditionTypeFailed: "failed",
+	} {
+		inBubble(t, func(r *rig) {
+			r.wants("!not issued")
+			r.server.refuse(r.server.last(t, 1), how, "UnsupportedKeyType", "say ECDSAP256")
+			want := `web ` + how + `: PodCertificateRequest shop/req-1 ` + did + `, reason="UnsupportedKeyType", message="say ECDSAP256"`
+			if events, told := r.take(); !slices.Equal(events, []string{want}) || !slices.Equal(told, []types.UID{"u-1"}) {
+				t.Errorf("events %q, want %q; told %q", events, want, told)
+			}
+			r.wants(`!the request shop/req-1 was ` + strings.ToLower(how) + ` for good, by the reason "UnsupportedKeyType": "say ECDSAP256"; delete the pod`)
+			time.Sleep(time.Hour)
+			r.wants("!for good")
+			r.server.last(t, 1)
+		})
+	}
+}
+
+func TestARequestThatVanishesIsMadeAgain(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.wants("!shop/req-1 yet")
+		<-r.server.began
+		r.server.follower.Gone(r.server.last(t, 1))
+		r.wants("!is asked again for a certificate at ")
+		r.take()
+		time.Sleep(11 * time.Second)
+		if _, told := r.take(); !slices.Equal(told, []types.UID{"u-1"}) {
+			t.Errorf("told %q", told)
+		}
+		r.wants("!shop/req-2 yet")
+		asked := time.Now()
+		time.Sleep(time.Second)
+		r.server.follower.All(nil, asked.Add(-time.Second)) // said of a time before it was made
+		r.wants("!shop/req-2 yet")
+		r.server.follower.All(nil, time.Now())
+		time.Sleep(21 * time.Second)
+		r.wants("!shop/req-3 yet")
+		r.server.follower.All([]runtime.Object{r.server.last(t, 3)}, time.Now())
+		r.wants("!shop/req-3 yet")
+	})
+}
+
+func TestWhoCannotHaveACertificate(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		pod := webPod()
+		pod.Annotations = map[string]string{podset.AnnotationSource: "file"}
+		_, _, err := r.certs.Get(context.Background(), pod, "tls", 0, source())
+		if err == nil || !strings.Contains(err.Error(), `only pods of the API server have certificates, and this one is of the source "file"`) {
+			t.Errorf("got %v", err)
+		}
+		wrong := source()
+		wrong.KeyType = "DSA"
+		if _, _, err := r.certs.Get(context.Background(), webPod(), "wrong", 0, wrong); err == nil || !strings.Contains(err.Error(), `there are no keys of the keyType "DSA": say RSA3072`) {
+			t.Errorf("got %v", err)
+		}
+		r.server.failing(errors.New("you may not"))
+		r.wants("!the API server was asked for a certificate of the signer shop.example/signer: you may not")
+		r.wants("!is asked again")
+		r.server.failing(nil)
+		time.Sleep(11 * time.Second)
+		r.wants("!shop/req-1 yet")
+	})
+}

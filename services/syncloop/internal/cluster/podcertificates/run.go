@@ -1,0 +1,192 @@
+package podcertificates
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/following"
+)
+
+// Run follows what becomes of requests from the moment on that a pod asks for a certificate, and tells of those that are to be replaced,
+// until ctx ends, whose error it returns.
+func (c *Certificates) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.wanted:
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.cfg.API.Follow(ctx, follower{c: c, ctx: ctx}) })
+	group.Go(func() error { return c.watchTime(ctx) })
+	return group.Wait()
+}
+
+// watchTime tells pods to ask when it is time to.
+func (c *Certificates) watchTime(ctx context.Context) error {
+	timer := c.cfg.Clock.NewTimer(lookAgain)
+	defer timer.Stop()
+	for {
+		told, events, wait := c.due(c.cfg.Clock.Now())
+		for _, e := range events {
+			e.tell(ctx, c.cfg.Events)
+		}
+		for _, uid := range told {
+			c.cfg.Changed(uid)
+		}
+		timer.Stop()
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.wake:
+		case <-timer.C():
+		}
+	}
+}
+
+// due are the pods that are to be told now, what is to be told of them, and how long to wait before looking again.
+func (c *Certificates) due(now time.Time) (told []types.UID, events []event, wait time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wait = lookAgain
+	for k, h := range c.held {
+		if reason, message := h.event(now); reason != "" {
+			events = append(events, event{pod: h.pod, reason: reason, message: message})
+		}
+		if h.tellAt.IsZero() {
+			continue
+		}
+		if !now.Before(h.tellAt) {
+			told = append(told, k.pod)
+			h.tellAt = now.Add(retryMost) // again, when it does not ask
+		}
+		wait = min(wait, h.tellAt.Sub(now))
+	}
+	slices.Sort(told)
+	return slices.Compact(told), events, wait
+}
+
+// signal has watchTime look at everything.
+func (c *Certificates) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// event is something that users are told; one without a reason is nothing.
+type event struct {
+	pod             *v1.Pod
+	reason, message string
+}
+
+func (e event) tell(ctx context.Context, to Events) {
+	if e.reason != "" {
+		to.Warning(ctx, e.pod, "", e.reason, e.message)
+	}
+}
+
+// hear takes in what is known of the request that is waited for, and returns what is to be told. Called with mu held.
+func (c *Certificates) hear(h *held) event {
+	status := c.said[h.asked.name]
+	if status == nil || !h.heard(status, c.cfg.Jitter()) || h.refusal == nil {
+		return event{}
+	}
+	r := h.refusal
+	reason, did := certificatesv1.PodCertificateRequestConditionTypeDenied, "was denied"
+	if r.state == Failed {
+		reason, did = certificatesv1.PodCertificateRequestConditionTypeFailed, "failed"
+	}
+	return event{pod: h.pod, reason: reason, message: fmt.Sprintf("PodCertificateRequest %s %s, reason=%q, message=%q", r.name, did, r.reason, r.message)}
+}
+
+// follower notes what the API server says of requests.
+type follower struct {
+	c *Certificates
+	// ctx is that of Run, which events are told with.
+	ctx context.Context //nolint:containedctx // it lives as long as Run
+}
+
+// named is "NAMESPACE/NAME" of a request, and what it has come to; nil when the object is none.
+func named(object runtime.Object) (string, *certificatesv1.PodCertificateRequestStatus) {
+	r, ok := object.(*certificatesv1.PodCertificateRequest)
+	if !ok {
+		return "", nil
+	}
+	return r.Namespace + "/" + r.Name, &r.Status
+}
+
+// All implements following.Follower. A request of before the question that is not there is gone.
+func (f follower) All(objects []runtime.Object, asked time.Time) {
+	f.note(func() (gone func(*request) bool) {
+		clear(f.c.said)
+		for _, object := range objects {
+			if name, status := named(object); status != nil {
+				f.c.said[name] = status
+			}
+		}
+		return func(r *request) bool { return f.c.said[r.name] == nil && r.made.Before(asked) }
+	})
+}
+
+// Is implements following.Follower.
+func (f follower) Is(object runtime.Object) {
+	f.note(func() func(*request) bool {
+		if name, status := named(object); status != nil {
+			f.c.said[name] = status
+		}
+		return nil
+	})
+}
+
+// Gone implements following.Follower.
+func (f follower) Gone(object runtime.Object) {
+	f.note(func() func(*request) bool {
+		name, _ := named(object)
+		delete(f.c.said, name)
+		return func(r *request) bool { return r.name == name }
+	})
+}
+
+// Failed implements following.Follower. Who waits is told of the request that is waited for: nothing else is known.
+func (f follower) Failed(error) {}
+
+// note changes what is known by change, which says what requests are gone then; nil is none. It tells the pods that this concerns.
+func (f follower) note(change func() (gone func(*request) bool)) {
+	c := f.c
+	c.mu.Lock()
+	gone := change()
+	var told []types.UID
+	var events []event
+	for k, h := range c.held {
+		if h.asked == nil {
+			continue
+		}
+		asked := h.asked
+		events = append(events, c.hear(h))
+		if h.asked == asked && gone != nil && gone(asked) {
+			h.putOff(c.cfg.Clock.Now())
+		}
+		if h.asked != asked {
+			told = append(told, k.pod)
+		}
+	}
+	c.mu.Unlock()
+	for _, e := range events {
+		e.tell(f.ctx, c.cfg.Events)
+	}
+	for _, uid := range told {
+		c.cfg.Changed(uid)
+	}
+	c.signal()
+}
+
+var _ following.Follower = follower{}

@@ -1,0 +1,281 @@
+// Package runtimeclasses says by which handler of the container runtime a pod is to run. In a cluster spec.runtimeClassName names a
+// RuntimeClass of the API server, see [Classes], which names the handler; on a node without an API server it is the handler's name, see
+// [ByName]. What else a class asks for, tolerations and overhead, the API server writes into the pod.
+package runtimeclasses
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/following"
+)
+
+const (
+	// firstAnswer is how long a pod that starts waits for the first answer of the API server. One that comes later is told.
+	firstAnswer = time.Second
+	// plural and singular are what the API server calls classes, and what it calls one in an error.
+	plural, singular = "runtimeclasses", "runtimeclass"
+)
+
+// Config is what Classes need. All of it is required.
+type Config struct {
+	// Client is a client of node/v1. It is asked for all classes, and watches them, while a pod of the node names one.
+	Client rest.Interface
+	// Changed is told each pod that could not be told its handler, as soon as it may be. It must not block.
+	Changed func(uid types.UID)
+	// Clock is the time.
+	Clock clock.Clock
+}
+
+// Classes has the runtime classes of a cluster. Make it with New. Its methods may be called from any goroutine.
+type Classes struct {
+	cfg Config
+	// used has room for one signal: that some pod names a class now, or none does any more.
+	used chan struct{}
+
+	mu    sync.Mutex
+	users map[types.UID]*user
+	heard *heard
+}
+
+// user is a pod that names a class.
+type user struct {
+	class string
+	// waits is true when it was not told its handler.
+	waits bool
+}
+
+// heard is what the API server has said since a pod names a class.
+type heard struct {
+	// answered is closed at the first answer or failure.
+	answered chan struct{}
+	once     sync.Once
+	// handlers are those of the classes, by the classes' names; nil before the API server has said what there is.
+	handlers map[string]string
+	// err is why it did not when it was asked last.
+	err error
+}
+
+// New makes Classes that know none yet.
+func New(cfg Config) *Classes {
+	return &Classes{cfg: cfg, used: make(chan struct{}, 1), users: map[types.UID]*user{}, heard: unheard()}
+}
+
+func unheard() *heard { return &heard{answered: make(chan struct{})} }
+
+// UnknownError says that nobody can say yet which handler a class names.
+type UnknownError struct {
+	// Class is its name.
+	Class string
+	// Why is what is waited for.
+	Why string
+}
+
+// Error implements error.
+func (e *UnknownError) Error() string {
+	return fmt.Sprintf("%s %q is not known yet: %s", singular, e.Class, e.Why)
+}
+
+// Use says that a pod names the class that its spec names, from now on.
+func (c *Classes) Use(pod *v1.Pod) {
+	class := ClassOf(pod)
+	if class == "" {
+		c.Forget(pod.UID)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if u := c.users[pod.UID]; u == nil || u.class != class {
+		c.users[pod.UID] = &user{class: class}
+	}
+	if len(c.users) == 1 {
+		c.signal()
+	}
+}
+
+// Forget says that a pod is gone.
+func (c *Classes) Forget(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.users, uid)
+	if len(c.users) == 0 {
+		c.signal()
+	}
+}
+
+func (c *Classes) signal() {
+	select {
+	case c.used <- struct{}{}:
+	default:
+	}
+}
+
+// Handler returns the handler that the class of a pod names, empty for a pod that names none: that is the runtime's default. It waits a
+// moment for the API server. It fails with what apierrors.IsNotFound knows when there is no such class, and with an *UnknownError while
+// nobody can say; the pod, which must have been told to Use, then is told when to ask again.
+func (c *Classes) Handler(ctx context.Context, pod *v1.Pod) (string, error) {
+	class := ClassOf(pod)
+	if class == "" {
+		return "", nil
+	}
+	if err := c.await(ctx); err != nil {
+		return "", err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	handler, there := c.heard.handlers[class]
+	if u := c.users[pod.UID]; u != nil {
+		u.waits = !there
+	}
+	switch {
+	case there:
+		return handler, nil
+	case c.heard.handlers != nil:
+		return "", fmt.Errorf("%w: the pod starts when there is one", apierrors.NewNotFound(nodev1.Resource(singular), class))
+	case c.heard.err != nil:
+		return "", &UnknownError{Class: class, Why: "the API server: " + c.heard.err.Error()}
+	}
+	return "", &UnknownError{Class: class, Why: "the API server has not answered yet"}
+}
+
+// await waits for the first answer, but not for long.
+func (c *Classes) await(ctx context.Context) error {
+	c.mu.Lock()
+	answered := c.heard.answered
+	c.mu.Unlock()
+	timer := c.cfg.Clock.NewTimer(firstAnswer)
+	defer timer.Stop()
+	select {
+	case <-answered:
+	case <-timer.C():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// ClassOf is the name of the class that a pod names; empty when it names none.
+func ClassOf(pod *v1.Pod) string {
+	if pod.Spec.RuntimeClassName == nil {
+		return ""
+	}
+	return *pod.Spec.RuntimeClassName
+}
+
+// ByName is for a node without an API server: what a pod names is a handler.
+type ByName struct{}
+
+// Use does nothing: nobody has to be asked.
+func (ByName) Use(*v1.Pod) {}
+
+// Forget does nothing.
+func (ByName) Forget(types.UID) {}
+
+// Handler returns the handler that a pod names; empty for the runtime's default. It never fails.
+func (ByName) Handler(_ context.Context, pod *v1.Pod) (string, error) { return ClassOf(pod), nil }
+
+// Run watches the classes of the API server while a pod names one, until ctx ends, whose error it returns.
+func (c *Classes) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if c.wanted() {
+			c.follow(ctx)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-c.used:
+		}
+	}
+	return ctx.Err()
+}
+
+func (c *Classes) wanted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.users) > 0
+}
+
+// follow watches until no pod names a class any more, or ctx ends. What was known is forgotten then.
+func (c *Classes) follow(ctx context.Context) {
+	watch, stop := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		_ = following.Run(watch, following.Config{ // it ends with watch
+			Client: c.cfg.Client, Resource: plural, Empty: &nodev1.RuntimeClass{}, Follower: follower{c}, Clock: c.cfg.Clock,
+		})
+	})
+	for c.wanted() && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-c.used:
+		}
+	}
+	stop()
+	watching.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.heard = unheard()
+}
+
+// follower notes what the API server says.
+type follower struct{ c *Classes }
+
+// All implements following.Follower.
+func (f follower) All(objects []runtime.Object, _ time.Time) {
+	handlers := make(map[string]string, len(objects))
+	for _, object := range objects {
+		if class, ok := object.(*nodev1.RuntimeClass); ok {
+			handlers[class.Name] = class.Handler
+		}
+	}
+	f.c.hears(func(h *heard) { h.handlers, h.err = handlers, nil })
+}
+
+// Is implements following.Follower.
+func (f follower) Is(object runtime.Object) {
+	if class, ok := object.(*nodev1.RuntimeClass); ok {
+		f.c.hears(func(h *heard) { h.handlers[class.Name] = class.Handler })
+	}
+}
+
+// Gone implements following.Follower.
+func (f follower) Gone(object runtime.Object) {
+	if class, ok := object.(*nodev1.RuntimeClass); ok {
+		f.c.hears(func(h *heard) { delete(h.handlers, class.Name) })
+	}
+}
+
+// Failed implements following.Follower.
+func (f follower) Failed(err error) {
+	f.c.hears(func(h *heard) { h.err = err })
+}
+
+// hears notes something, and tells the pods that have waited for it: all when the API server says for the first time what there is,
+// then those whose class has come.
+func (c *Classes) hears(note func(*heard)) {
+	c.mu.Lock()
+	was := c.heard.handlers
+	note(c.heard)
+	var told []types.UID
+	for uid, u := range c.users {
+		_, there := c.heard.handlers[u.class]
+		if u.waits && (there || was == nil && c.heard.handlers != nil) {
+			told = append(told, uid)
+		}
+	}
+	c.heard.once.Do(func() { close(c.heard.answered) })
+	c.mu.Unlock()
+	for _, uid := range told {
+		c.cfg.Changed(uid)
+	}
+}

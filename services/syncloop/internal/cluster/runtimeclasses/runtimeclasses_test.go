@@ -1,0 +1,323 @@
+package runtimeclasses_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/internal/apiclient"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds what takes milliseconds.
+const patience = time.Minute
+
+// apiServer is one that has runtime classes, and nothing else.
+type apiServer struct {
+	mu      sync.Mutex
+	classes map[string]nodev1.RuntimeClass
+	version int
+	// away makes it refuse, hangs makes it answer no question before it is closed.
+	away  bool
+	hangs chan struct{}
+	// lists counts them; watches are those that are open.
+	lists   int
+	watches map[chan metav1.WatchEvent]bool
+}
+
+// ServeHTTP implements http.Handler.
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	hangs := s.hangs
+	s.mu.Unlock()
+	if hangs != nil {
+		<-hangs
+	}
+	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+	s.mu.Lock()
+	away := s.away
+	s.mu.Unlock()
+	switch {
+	case r.URL.Path != "/apis/node.k8s.io/v1/runtimeclasses":
+		http.NotFound(w, r)
+	case away:
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+			Code: http.StatusServiceUnavailable, Reason: metav1.StatusReasonServiceUnavailable, Message: "etcd is on fire"})
+	case r.URL.Query().Get("watch") != "":
+		s.watch(w, r)
+	default:
+		s.list(w)
+	}
+}
+
+func (s *apiServer) list(w http.ResponseWriter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lists++
+	list := nodev1.RuntimeClassList{TypeMeta: metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClassList"}}
+	list.ResourceVersion = strconv.Itoa(s.version)
+	for _, class := range s.classes {
+		list.Items = append(list.Items, class)
+	}
+	_ = json.NewEncoder(w).Encode(list)
+}
+
+func (s *apiServer) watch(w http.ResponseWriter, r *http.Request) {
+	events := make(chan metav1.WatchEvent, 10)
+	s.mu.Lock()
+	if from, err := strconv.Atoi(r.URL.Query().Get("resourceVersion")); err != nil || from != s.version {
+		s.mu.Unlock()
+		http.Error(w, "gone", http.StatusGone)
+		return
+	}
+	s.watches[events] = true
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.watches, events)
+	}()
+	w.(http.Flusher).Flush() //nolint:forcetypeassert // that of a server is one
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case event := <-events:
+			_ = json.NewEncoder(w).Encode(event)
+			w.(http.Flusher).Flush() //nolint:forcetypeassert // that of a server is one
+		}
+	}
+}
+
+// set creates a class or, with an empty handler, deletes it.
+func (s *apiServer) set(name, handler string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	class := nodev1.RuntimeClass{TypeMeta: metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass"}, Handler: handler}
+	class.Name, class.ResourceVersion = name, strconv.Itoa(s.version)
+	kind := watch.Added
+	if s.classes[name] = class; handler == "" {
+		kind = watch.Deleted
+		delete(s.classes, name)
+	}
+	for events := range s.watches {
+		events <- metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Object: &class}}
+	}
+}
+
+func (s *apiServer) do(what func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	what()
+}
+
+// asked is how often it was listed, and how many watch.
+func (s *apiServer) asked() (lists, watches int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lists, len(s.watches)
+}
+
+// rig is the runtime classes of a node.
+type rig struct {
+	*runtimeclasses.Classes
+
+	t      *testing.T
+	server *apiServer
+	told   chan types.UID
+}
+
+func newRig(t *testing.T, c clock.Clock) *rig {
+	t.Helper()
+	r := &rig{t: t, server: &apiServer{classes: map[string]nodev1.RuntimeClass{}, version: 1, watches: map[chan metav1.WatchEvent]bool{}}, told: make(chan types.UID, 100)}
+	served := httptest.NewServer(r.server)
+	t.Cleanup(served.Close)
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {}}]\n" +
+		"clusters: [{name: a, cluster: {server: '" + served.URL + "'}}]\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := apiclient.New(apiclient.Config{Kubeconfig: file, Service: nodeconfig.SyncLoop, QPS: -1, ContentType: runtime.ContentTypeJSON})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	r.Classes = runtimeclasses.New(runtimeclasses.Config{Client: client.Node, Changed: func(uid types.UID) { r.told <- uid }, Clock: c})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = r.Run(ctx) })
+	t.Cleanup(running.Wait)
+	t.Cleanup(cancel)
+	return r
+}
+
+func podOf(uid types.UID, class string) *v1.Pod {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: string(uid), UID: uid}}
+	if class != "" {
+		pod.Spec.RuntimeClassName = &class
+	}
+	return pod
+}
+
+// comesTo asks for a pod's handler whenever the pod is told to, until it is this one.
+func (r *rig) comesTo(pod *v1.Pod, want string) {
+	r.t.Helper()
+	r.Use(pod)
+	deadline := time.After(patience)
+	for {
+		got, err := r.Handler(r.t.Context(), pod)
+		if err == nil && got == want {
+			return
+		}
+		select {
+		case uid := <-r.told:
+			if uid != pod.UID {
+				r.t.Errorf("%s is told, which waits for nothing", uid)
+			}
+		case <-deadline:
+			r.t.Fatalf("the handler is %q, error %v; want %q", got, err, want)
+		}
+	}
+}
+
+func (r *rig) eventually(what string, holds func() bool) {
+	r.t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%s: not in time", what)
+		}
+	}
+}
+
+// missing waits until a pod's class is not there.
+func (r *rig) missing(pod *v1.Pod) {
+	r.t.Helper()
+	r.eventually("there is no class", func() bool {
+		_, err := r.Handler(r.t.Context(), pod)
+		return apierrors.IsNotFound(err) && strings.Contains(err.Error(), `runtimeclass.node.k8s.io "`+runtimeclasses.ClassOf(pod)+`" not found`)
+	})
+}
+
+func TestAPodIsToldWhenItsClassComes(t *testing.T) {
+	r := newRig(t, clock.RealClock{})
+	r.server.set("plain", "runc")
+	plain, late := podOf("u-1", "plain"), podOf("u-2", "late")
+	r.comesTo(plain, "runc")
+	r.Use(late)
+	r.missing(late)
+	r.server.set("other", "kata")
+	r.server.set("late", "gvisor")
+	r.comesTo(late, "gvisor")
+	r.server.set("late", "")
+	r.missing(late)
+	r.server.set("late", "kata")
+	r.comesTo(late, "kata")
+	if got, err := r.Handler(t.Context(), podOf("u-3", "")); got != "" || err != nil {
+		t.Errorf("a pod without a class has the handler %q, error %v", got, err)
+	}
+}
+
+// TestNobodyIsAskedWhileNoPodNamesAClass: not before, and not after.
+func TestNobodyIsAskedWhileNoPodNamesAClass(t *testing.T) {
+	r := newRig(t, clock.RealClock{})
+	r.server.set("plain", "runc")
+	r.Use(podOf("u-1", ""))
+	asked := 0
+	for range 3 {
+		if lists, watches := r.server.asked(); lists != asked || watches != 0 {
+			t.Errorf("%d lists, where there were %d, and %d watches", lists, asked, watches)
+		}
+		r.comesTo(podOf("u-2", "plain"), "runc")
+		r.comesTo(podOf("u-3", "plain"), "runc")
+		r.eventually("it is watched", func() bool { _, watches := r.server.asked(); return watches == 1 })
+		r.Forget("u-2")
+		r.Use(podOf("u-3", "")) // a static pod whose manifest has changed
+		r.eventually("nobody watches any more", func() bool { _, watches := r.server.asked(); return watches == 0 })
+		asked, _ = r.server.asked()
+	}
+}
+
+// TestWhileTheAPIServerIsAwayNobodyKnows, but what it has said last stays, and pods that wait are told when it is back.
+func TestWhileTheAPIServerIsAwayNobodyKnows(t *testing.T) {
+	r := newRig(t, clock.RealClock{})
+	r.server.set("plain", "runc")
+	r.server.do(func() { r.server.away = true })
+	first, lost := podOf("u-1", "plain"), podOf("u-2", "lost")
+	r.Use(first)
+	r.eventually("why is said", func() bool {
+		_, err := r.Handler(t.Context(), first)
+		return errors.As(err, new(*runtimeclasses.UnknownError)) && strings.Contains(err.Error(), `runtimeclass "plain" is not known yet: the API server: `) &&
+			strings.Contains(err.Error(), "etcd is on fire")
+	})
+	r.server.do(func() { r.server.away = false })
+	r.comesTo(first, "runc")
+	r.Use(lost)
+	r.missing(lost)
+	r.server.do(func() { r.server.away = true })
+	r.comesTo(first, "runc")
+}
+
+// TestAStartWaitsAMomentForAnAPIServerThatHangs, and no longer.
+func TestAStartWaitsAMomentForAnAPIServerThatHangs(t *testing.T) {
+	fake := clocktesting.NewFakeClock(time.Now())
+	r := newRig(t, fake)
+	hangs := make(chan struct{})
+	r.server.do(func() { r.server.hangs = hangs })
+	r.server.set("plain", "runc")
+	pod := podOf("u-1", "plain")
+	r.Use(pod)
+	answer := make(chan error, 1)
+	go func() {
+		_, err := r.Handler(context.Background(), pod)
+		answer <- err
+	}()
+	r.eventually("it waits", fake.HasWaiters)
+	fake.Step(time.Second)
+	if err := <-answer; !errors.As(err, new(*runtimeclasses.UnknownError)) || !strings.Contains(err.Error(), "the API server has not answered yet") {
+		t.Errorf("got %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Handler(ctx, pod); !errors.Is(err, context.Canceled) {
+		t.Errorf("a start that is cut short got %v", err)
+	}
+	close(hangs)
+	if uid := <-r.told; uid != "u-1" {
+		t.Errorf("told %s", uid)
+	}
+	r.comesTo(pod, "runc")
+}
+
+func TestWithoutAnAPIServerTheNameIsTheHandler(t *testing.T) {
+	for class, want := range map[string]string{"": "", "kata": "kata"} {
+		if got, err := (runtimeclasses.ByName{}).Handler(t.Context(), podOf("u-1", class)); got != want || err != nil {
+			t.Errorf("%q has the handler %q, error %v", class, got, err)
+		}
+	}
+}

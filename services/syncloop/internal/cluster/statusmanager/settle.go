@@ -1,0 +1,269 @@
+package statusmanager
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+const (
+	// firstRetry doubles with each failure up to lastRetry, so that an API server that is back has all statuses within moments.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 10 * time.Second
+	// lastRepeat is the longest time to the next try of what the API server understands and will not do: refuse it, or take it and
+	// keep something else, as one does that is older and does not know a field.
+	lastRepeat = 5 * time.Minute
+	// maxDoublings keeps a delay from overflowing.
+	maxDoublings = 16
+	// retryJitter spreads the tries of pods that failed together.
+	retryJitter = 0.2
+	// tracedTries is how many failures of one status are told to its trace.
+	tracedTries = 10
+)
+
+// task is one request to be made.
+type task struct {
+	op      metrics.StatusRequest
+	object  object
+	version uint64
+	patch   []byte
+	// status is what the API server is to have after the patch.
+	status v1.PodStatus
+	traced bool
+	report Report
+}
+
+// settle makes the next request that a pod needs. If it then needs another, it takes its turn again behind the others.
+func (m *Manager) settle(ctx context.Context, uid types.UID) {
+	next, err := m.next(uid)
+	if err != nil {
+		m.cfg.Logger.ErrorContext(ctx, "the status of a pod cannot be sent", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+		return
+	}
+	if next == nil {
+		return
+	}
+	begun := m.cfg.Clock.Now()
+	var answer *v1.Pod
+	asking, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	asking, span := m.span(asking, next, begun)
+	if next.op == metrics.StatusDelete {
+		err = m.cfg.API.Delete(asking, next.object.namespace, next.object.name, next.object.uid)
+	} else {
+		answer, err = m.cfg.API.PatchStatus(asking, next.object.namespace, next.object.name, next.patch)
+	}
+	if ctx.Err() != nil && err != nil {
+		telemetry.End(span, ctx.Err())
+		return
+	}
+	if !next.traced && err == nil {
+		next.traced = true // that it has worked at last belongs to the trace
+		_, span = m.span(ctx, next, begun)
+	}
+	telemetry.End(span, err)
+	m.settled(ctx, uid, next, answer, err)
+}
+
+// next returns what is to be asked for a pod now; nil when that is nothing.
+func (m *Manager) next(uid types.UID) (*task, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.pods[uid]
+	if r == nil || r.object == nil || r.report.Pod == nil || r.object.uid == r.gone {
+		return nil, nil
+	}
+	t := &task{object: *r.object, version: r.version, report: r.report, traced: r.failures < tracedTries}
+	has, computed := &r.object.status, r.report.Status
+	if r.report.Static {
+		computed = ofMirror(computed)
+		has = ofAnotherLife(has, computed.Phase)
+	}
+	t.status = Merge(has, computed, r.report.MayRun)
+	var err error
+	if t.patch, err = Patch(string(t.object.uid), &t.object.status, &t.status); err != nil {
+		return nil, err
+	}
+	switch still := r.until.Sub(m.cfg.Clock.Now()); {
+	case still > 0 && !r.triesAtOnce(t.patch):
+		m.queue.AddAfter(uid, still)
+		return nil, nil
+	case t.patch != nil && (still <= 0 || !bytes.Equal(t.patch, r.left)):
+		t.op = metrics.StatusPatch
+		return t, nil
+	}
+	r.hold(t.version)
+	if !r.report.Static && r.object.deleting && r.report.Released && !runs(&r.object.status) {
+		t.op = metrics.StatusDelete
+		return t, nil
+	}
+	return nil, nil
+}
+
+// triesAtOnce tells whether a pod needs not wait until the next request may be made. It is so when the API server has understood the one
+// before and not done it, and is now to be asked for something else; and when what it has left out is all that is to be sent: then it
+// has all that it takes.
+func (r *record) triesAtOnce(patch []byte) bool {
+	complaint := failureKind(r.complaint)
+	return complaint == ignored || complaint == refused && patch != nil && !bytes.Equal(patch, r.left)
+}
+
+// ofMirror returns the status of a static pod as that of its mirror pod. A static pod has no generation, and that of its mirror pod
+// is none that the node has observed.
+func ofMirror(status v1.PodStatus) v1.PodStatus {
+	status.ObservedGeneration = 0
+	conditions := make([]v1.PodCondition, len(status.Conditions))
+	for i, c := range status.Conditions {
+		c.ObservedGeneration = 0
+		conditions[i] = c
+	}
+	status.Conditions = conditions
+	return status
+}
+
+// ofAnotherLife returns the status of a mirror pod for the merge with that of its pod. A static pod that had ended and has not ended now
+// lives again, as after a shutdown of the machine: what was said of its end does not hold any more.
+func ofAnotherLife(has *v1.PodStatus, phase v1.PodPhase) *v1.PodStatus {
+	if !hasEnded(has.Phase) || hasEnded(phase) {
+		return has
+	}
+	again := *has
+	again.Phase, again.Reason, again.Message, again.StartTime = "", "", "", nil
+	again.Conditions = slices.DeleteFunc(slices.Clone(has.Conditions), func(c v1.PodCondition) bool { return c.Type == v1.DisruptionTarget })
+	return &again
+}
+
+// runs tells whether a status says of a container that it runs.
+func runs(status *v1.PodStatus) bool {
+	for _, list := range [][]v1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses} {
+		for i := range list {
+			if list[i].State.Running != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// hold notes that the API server has a report. It returns since when it should have had it, zero when it has had it before or does not
+// have the newest one.
+func (r *record) hold(version uint64) (since time.Time) {
+	if r.sent = version; r.version == version {
+		since, r.since = r.since, time.Time{}
+	}
+	return since
+}
+
+// settled takes in what came of a request, and has the pod looked at again.
+func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v1.Pod, failure error) {
+	kind := kindOf(t.op, failure)
+	m.cfg.Metrics.StatusRequested(t.op, string(kind))
+	m.mu.Lock()
+	r := m.pods[uid]
+	if r == nil || r.object == nil || r.object.uid != t.object.uid {
+		m.look(uid) // it was about what is there no longer
+		m.mu.Unlock()
+		return
+	}
+	told := r.complaint
+	if failure == nil && t.op == metrics.StatusPatch {
+		if failure = m.answered(r, t, answer); failure != nil {
+			kind = ignored
+		}
+	}
+	var delay time.Duration
+	switch {
+	case kind == replaced, kind == taken && t.op == metrics.StatusDelete:
+		r.gone, r.failures, r.until = t.object.uid, 0, time.Time{}
+	case failure != nil:
+		delay = m.failed(uid, r, t, failure, kind)
+	default:
+		m.look(uid)
+	}
+	complains := r.complaint != ""
+	m.mu.Unlock()
+	switch {
+	case kind == taken && t.op == metrics.StatusDelete:
+		m.cfg.Logger.InfoContext(ctx, "the API server has deleted the object of a pod that has ended", subject(t)...)
+	case failure != nil && kind != missing && kind != replaced && told != string(kind):
+		// The first failure of a kind is told, the others not: each pod would tell of an API server that is away again and again.
+		m.cfg.Logger.WarnContext(ctx, "the API server does not have the status of a pod; it is tried again until it has",
+			append(subject(t), telemetry.KeyOp, string(t.op), telemetry.KeyReason, string(kind), telemetry.KeyRetryAfter, delay, telemetry.KeyError, failure)...)
+	case kind == taken && told != "" && !complains:
+		m.cfg.Logger.InfoContext(ctx, "the API server takes the status of the pod again", subject(t)...)
+	}
+}
+
+// answered takes in the pod as it is after a patch. It fails when that has changed nothing of what it should have, which the same patch
+// would not either. Called with mu held.
+func (m *Manager) answered(r *record, t *task, answer *v1.Pod) error {
+	now, held := m.cfg.Clock.Now(), objectOf(answer)
+	held.at, held.deleting = now, held.deleting || r.object.deleting
+	r.object = held
+	rest, err := Patch(string(held.uid), &held.status, &t.status)
+	if err == nil && bytes.Equal(rest, t.patch) {
+		return fmt.Errorf("it has taken a patch and left all of it out: %s", rest)
+	}
+	r.failures, r.until = 0, time.Time{}
+	if rest == nil || r.complaint != string(ignored) { // else it goes on to leave out a part
+		r.complaint = ""
+	}
+	if since := r.hold(t.version); !since.IsZero() {
+		m.cfg.Metrics.StatusHeld(now.Sub(since))
+	}
+	return nil
+}
+
+// failed has a request that failed be made again, and returns after what time. Called with mu held.
+func (m *Manager) failed(uid types.UID, r *record, t *task, failure error, kind failureKind) time.Duration {
+	longest := lastRepeat
+	r.left = t.patch
+	if kind == failed {
+		longest, r.left = lastRetry, nil
+	}
+	delay := min(firstRetry<<min(r.failures, maxDoublings), longest)
+	if kind == ignored {
+		// It will do so again. Meanwhile it has all that it takes: what that allows is done.
+		delay = longest
+		m.look(uid)
+	}
+	delay = wait.Jitter(delay, retryJitter)
+	delay = max(delay, min(askedDelay(failure), lastRepeat))
+	r.failures++
+	r.until, r.complaint = m.cfg.Clock.Now().Add(delay), string(kind)
+	m.queue.AddAfter(uid, delay)
+	return delay
+}
+
+// subject says in a line of the log which pod it is about.
+func subject(t *task) []any {
+	return []any{telemetry.KeyPod, t.object.namespace + "/" + t.object.name, telemetry.KeyPodUID, string(t.report.Pod.UID)}
+}
+
+// span begins the span of a request, in the trace of what has changed the status. A request that has failed often has none.
+func (m *Manager) span(ctx context.Context, t *task, begun time.Time) (context.Context, trace.Span) {
+	if !t.traced {
+		return ctx, trace.SpanFromContext(context.Background())
+	}
+	name := "status.patch"
+	if t.op == metrics.StatusDelete {
+		name = "pod.delete"
+	}
+	ctx, span := telemetry.Start(telemetry.WithTraceparent(ctx, t.report.Traceparent), m.cfg.Tracer, name,
+		telemetry.Subject{Namespace: t.object.namespace, Pod: t.object.name, UID: string(t.report.Pod.UID)}, trace.WithTimestamp(begun))
+	if span.IsRecording() && t.op == metrics.StatusPatch {
+		ready := find(t.status.Conditions, v1.PodReady)
+		span.SetAttributes(telemetry.AttrPhase.String(string(t.status.Phase)), telemetry.AttrReady.Bool(ready != nil && ready.Status == v1.ConditionTrue))
+	}
+	return ctx, span
+}

@@ -1,0 +1,80 @@
+package tokens
+
+import "time"
+
+// The kubelet's numbers: a token is replaced when it has lived for so much of its time, and at the latest at this age; each a little
+// earlier, by up to maxJitter.
+const (
+	livedPercent = 80
+	maxAge       = 24 * time.Hour
+	maxJitter    = 10 * time.Second
+)
+
+// After a failure a token is asked for again after retryFirst, then after twice as long each time up to retryMost: about as often as a
+// kubelet does, which asks whenever it looks at the pod. No token is replaced sooner than retryFirst after it was made, however short
+// its life is.
+const (
+	retryFirst = 10 * time.Second
+	retryMost  = 2 * time.Minute
+)
+
+// lookAgain is how often ages are looked at in any case: the machine may have slept, or its clock been set.
+const lookAgain = time.Minute
+
+// held is a token that a pod has. Times are ages of the token by this node's clock alone, so that it does not matter whether the API
+// server's says the same.
+type held struct {
+	secret string
+	// asked is when it was asked for, life how long it is good from then.
+	asked time.Time
+	life  time.Duration
+	// askAt is the age at which another is asked for, tellAt that at which the pod is told to do so.
+	askAt, tellAt time.Duration
+	// failures counts those to have another one.
+	failures int
+}
+
+// newHeld makes a held of a new token; jitter is a number from 0 to 1.
+func newHeld(secret string, asked time.Time, life time.Duration, jitter float64) *held {
+	at := replacedAt(life, jitter)
+	return &held{secret: secret, asked: asked, life: life, askAt: at, tellAt: at}
+}
+
+// replacedAt is the age at which a token of some life is replaced.
+func replacedAt(life time.Duration, jitter float64) time.Duration {
+	at := min(life/100*livedPercent, maxAge) - time.Duration(jitter*float64(maxJitter))
+	return max(at, retryFirst)
+}
+
+// age is how old the token is at least. A clock that stood still while the machine slept says less than the time of day, and the time
+// of day less once it was set back: the greater counts.
+func (h *held) age(now time.Time) time.Duration {
+	return max(now.Sub(h.asked), now.Round(0).Sub(h.asked.Round(0)))
+}
+
+// expired tells whether the token is not good any more.
+func (h *held) expired(now time.Time) bool { return h.age(now) >= h.life }
+
+// asks tells whether another one is to be asked for.
+func (h *held) asks(now time.Time) bool { return h.age(now) >= h.askAt || h.expired(now) }
+
+// tells tells whether the pod is to be told that another one is to be asked for, and notes that it is: it is told again when it does
+// not ask.
+func (h *held) tells(now time.Time) bool {
+	if h.age(now) < h.tellAt {
+		return false
+	}
+	h.tellAt = h.age(now) + retryMost
+	return true
+}
+
+// putOff notes that there was no other one to be had.
+func (h *held) putOff(now time.Time) {
+	pause := retryFirst
+	for range h.failures {
+		pause = min(2*pause, retryMost)
+	}
+	h.failures++
+	h.askAt = h.age(now) + min(pause, retryMost)
+	h.tellAt = h.askAt
+}

@@ -1,0 +1,53 @@
+// Package clients is how syncloop reaches configmux and pleg: the clients that turn their gRPC services into what the loop
+// and the workers ask for. Errors of the wire are translated here and nowhere else.
+package clients
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+)
+
+// ConfigMux returns configmux's stream of wanted pods. Subscribing waits for a configmux that is away.
+func ConfigMux(client configv1.ConfigServiceClient) stream.Source[*loop.Desired] {
+	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*loop.Desired], error) {
+		watch, err := client.WatchPodUpdates(ctx, &configv1.WatchPodUpdatesRequest{ResumeToken: token}, grpc.WaitForReady(true))
+		if err != nil {
+			return nil, fmt.Errorf("watch configmux's pods: %w", err)
+		}
+		return func() (*streamv1.Frame, *loop.Desired, error) {
+			m, err := watch.Recv()
+			if err != nil {
+				return nil, nil, err
+			}
+			desired, err := decode(m)
+			return m.GetFrame(), desired, err
+		}, nil
+	})
+}
+
+// decode returns what a message says; nil when it carries nothing.
+func decode(m *configv1.WatchPodUpdatesResponse) (*loop.Desired, error) {
+	if source := m.GetSource(); source != nil {
+		return &loop.Desired{Source: source.GetName(), Ready: source.GetReady()}, nil
+	}
+	update := m.GetPod()
+	if update == nil {
+		return nil, nil
+	}
+	pod := &v1.Pod{}
+	if err := pod.Unmarshal(update.GetPod()); err != nil {
+		slog.Error("configmux sent a pod that cannot be read: run the same version of both", "key", m.GetFrame().GetKey(), "error", err)
+		return nil, fmt.Errorf("read the pod %s that configmux sent: %w", m.GetFrame().GetKey(), err)
+	}
+	return &loop.Desired{Op: update.GetOp(), Pod: pod, Source: update.GetSource(), Traceparent: update.GetTraceparent(), Life: update.GetLife()}, nil
+}

@@ -1,0 +1,63 @@
+package clients
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
+)
+
+// Objects returns configmux's stream of config maps and secrets. Subscribing waits for a configmux that is away.
+func Objects(client configv1.ConfigServiceClient) stream.Source[*configobjects.Entry] {
+	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*configobjects.Entry], error) {
+		watch, err := client.WatchObjects(ctx, &configv1.WatchObjectsRequest{ResumeToken: token}, grpc.WaitForReady(true))
+		if err != nil {
+			return nil, fmt.Errorf("watch configmux's config maps and secrets: %w", err)
+		}
+		return func() (*streamv1.Frame, *configobjects.Entry, error) {
+			m, err := watch.Recv()
+			if err != nil {
+				return nil, nil, err
+			}
+			entry, err := decodeObject(m)
+			return m.GetFrame(), entry, err
+		}, nil
+	})
+}
+
+// decodeObject returns what a message says; nil when it carries nothing. Its error has nothing of an object but its name.
+func decodeObject(m *configv1.WatchObjectsResponse) (*configobjects.Entry, error) {
+	if source := m.GetSource(); source != nil {
+		return &configobjects.Entry{Source: source.GetName(), Ready: source.GetReady()}, nil
+	}
+	wire := m.GetObject()
+	if wire == nil {
+		return nil, nil
+	}
+	entry := &configobjects.Entry{Key: configobjects.Key{Kind: configobjects.Kind(wire.GetKind()), Namespace: wire.GetNamespace(), Name: wire.GetName()}}
+	if m.GetFrame().GetRemoved() {
+		return entry, nil
+	}
+	var err error
+	switch entry.Key.Kind {
+	case configobjects.ConfigMap:
+		object := &v1.ConfigMap{}
+		err, entry.Object = object.Unmarshal(wire.GetObject()), object
+	case configobjects.Secret:
+		object := &v1.Secret{}
+		err, entry.Object = object.Unmarshal(wire.GetObject()), object
+	default:
+		err = fmt.Errorf("its kind is not known")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s that configmux sent: %w: run the same version of both", m.GetFrame().GetKey(), err)
+	}
+	return entry, nil
+}

@@ -1,0 +1,80 @@
+package clients
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/types"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+)
+
+// PLEG asks pleg. It is what the loop and the workers know of it.
+type PLEG struct {
+	client lifecyclev1.LifecycleServiceClient
+}
+
+// NewPLEG returns a client of pleg.
+func NewPLEG(client lifecyclev1.LifecycleServiceClient) *PLEG { return &PLEG{client: client} }
+
+// Events returns pleg's stream of events. Subscribing waits for a pleg that is away.
+func (p *PLEG) Events() stream.Source[*lifecyclev1.Event] {
+	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*lifecyclev1.Event], error) {
+		watch, err := p.client.WatchEvents(ctx, &lifecyclev1.WatchEventsRequest{ResumeToken: token}, grpc.WaitForReady(true))
+		if err != nil {
+			return nil, fmt.Errorf("watch pleg's events: %w", err)
+		}
+		return func() (*streamv1.Frame, *lifecyclev1.Event, error) {
+			m, err := watch.Recv()
+			return m.GetFrame(), m.GetEvent(), err
+		}, nil
+	})
+}
+
+// GetPodStatus returns what pleg observed of a pod by an inspection that began after newerThan. It waits, within ctx, for
+// a pleg that is away.
+func (p *PLEG) GetPodStatus(ctx context.Context, uid types.UID, newerThan time.Duration) (*lifecyclev1.PodStatus, error) {
+	answer, err := p.client.GetPodStatus(ctx, &lifecyclev1.GetPodStatusRequest{
+		Uid: string(uid), NewerThanBoottimeNs: newerThan.Nanoseconds(),
+	}, grpc.WaitForReady(true))
+	if err != nil {
+		return nil, err
+	}
+	return answer.GetStatus(), nil
+}
+
+// Health returns why pleg cannot be relied on, nothing when it can, and why the runtime's network is not ready, empty when it
+// is. It waits, within ctx, for a pleg that is away.
+func (p *PLEG) Health(ctx context.Context) (reasons []string, network string, err error) {
+	health, err := p.client.GetHealth(ctx, &lifecyclev1.GetHealthRequest{}, grpc.WaitForReady(true))
+	switch {
+	case err != nil:
+		return nil, "", err
+	case health.GetHealthy():
+		return nil, networkOf(health.GetRuntime()), nil
+	case len(health.GetReasons()) == 0:
+		return []string{"it gives no reason"}, "", nil
+	default:
+		return health.GetReasons(), "", nil
+	}
+}
+
+// networkOf says why a runtime's network is not ready; empty when it is, and when nothing is known of the runtime.
+func networkOf(runtime *lifecyclev1.Runtime) string {
+	if runtime == nil || runtime.GetNetworkReady() {
+		return ""
+	}
+	return cmp.Or(runtime.GetNetworkReadyMessage(), "the container runtime does not say why")
+}
+
+// Relist returns when a full relist has finished that began after the call.
+func (p *PLEG) Relist(ctx context.Context) error {
+	_, err := p.client.RequestRelist(ctx, &lifecyclev1.RequestRelistRequest{})
+	return err
+}

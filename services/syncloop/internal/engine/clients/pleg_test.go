@@ -1,0 +1,48 @@
+package clients_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
+)
+
+// answering is a pleg that says one thing of its health.
+type answering struct {
+	lifecyclev1.LifecycleServiceClient
+	health *lifecyclev1.GetHealthResponse
+}
+
+// GetHealth implements LifecycleServiceClient.
+func (a answering) GetHealth(context.Context, *lifecyclev1.GetHealthRequest, ...grpc.CallOption) (*lifecyclev1.GetHealthResponse, error) {
+	return a.health, nil
+}
+
+func TestHealthSaysWhatOfPlegAndOfTheNetworkCannotBeReliedOn(t *testing.T) {
+	runtime := func(ready bool, message string) *lifecyclev1.Runtime {
+		return &lifecyclev1.Runtime{Ready: true, NetworkReady: ready, NetworkReadyMessage: message}
+	}
+	for name, c := range map[string]struct {
+		health  *lifecyclev1.GetHealthResponse
+		reasons []string
+		network string
+	}{
+		"well":                       {&lifecyclev1.GetHealthResponse{Healthy: true, Runtime: runtime(true, "")}, nil, ""},
+		"no network":                 {&lifecyclev1.GetHealthResponse{Healthy: true, Runtime: runtime(false, "cni: not initialized")}, nil, "cni: not initialized"},
+		"no network and no word":     {&lifecyclev1.GetHealthResponse{Healthy: true, Runtime: runtime(false, "")}, nil, "the container runtime does not say why"},
+		"nothing of the runtime":     {&lifecyclev1.GetHealthResponse{Healthy: true}, nil, ""},
+		"unhealthy":                  {&lifecyclev1.GetHealthResponse{Reasons: []string{"no relist"}, Runtime: runtime(false, "x")}, []string{"no relist"}, ""},
+		"unhealthy without a reason": {&lifecyclev1.GetHealthResponse{}, []string{"it gives no reason"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reasons, network, err := clients.NewPLEG(answering{health: c.health}).Health(t.Context())
+			if diff := cmp.Diff(c.reasons, reasons); diff != "" || network != c.network || err != nil {
+				t.Errorf("network %q, error %v, reasons (-want +got):\n%s", network, err, diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,396 @@
+// Package fakenode is a container runtime and a pleg in memory, for the tests of the loop and the workers. It starts
+// and stops pods as it is told, keeps what it observed with boot times as pleg does, publishes events, and notes each
+// rule that its caller breaks: two pods of one name at a time, two calls for one pod at a time.
+package fakenode
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+)
+
+// Node is the runtime and the pleg.
+type Node struct {
+	// Events is pleg's stream.
+	Events *stream.Edge[*lifecyclev1.Event]
+
+	mu      sync.Mutex
+	pods    map[types.UID]*lifecyclev1.PodStatus
+	busy    map[types.UID]string
+	broken  []string
+	calls   []string
+	serial  int
+	reasons []string
+	network string
+	script  Script
+	// released has the pods that ReleasePod was called for.
+	released []types.UID
+}
+
+// Script changes how the node answers. A nil function leaves the default.
+type Script struct {
+	// Sync is called before a pod is started; its error is SyncPod's.
+	Sync func(ctx context.Context, pod *v1.Pod) error
+	// Kill is called before a pod is stopped; its error is KillPod's.
+	Kill func(ctx context.Context, pod *v1.Pod, grace int64) error
+	// Release is called before what a pod held is given back; its error is ReleasePod's.
+	Release func(pod *v1.Pod) error
+	// Observe is called before pleg answers; its error is GetPodStatus's.
+	Observe func(ctx context.Context, uid types.UID) error
+	// Late is SyncPod's error when it has started what it was to start: of one container of several, say.
+	Late error
+	// SandboxError is what SyncPod's result has beside the error of Sync.
+	SandboxError error
+	// RetryAfter and Reasons are what SyncPod returns.
+	RetryAfter time.Duration
+	Reasons    map[string]podstatus.Reason
+}
+
+// New returns a node on which nothing runs.
+func New() *Node {
+	return &Node{
+		Events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}),
+		pods:   map[types.UID]*lifecyclev1.PodStatus{}, busy: map[types.UID]string{},
+	}
+}
+
+// SetScript changes how the node answers from now on.
+func (n *Node) SetScript(s Script) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.script = s
+}
+
+// SetUnhealthy makes pleg unhealthy for reasons; healthy without any.
+func (n *Node) SetUnhealthy(reasons ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.reasons = reasons
+}
+
+// Broken returns the rules that were broken.
+func (n *Node) Broken() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.broken)
+}
+
+// Calls returns what was done to the runtime, in order: "sync NAME", "kill NAME GRACE", "clean UID", "prune UID".
+func (n *Node) Calls() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.calls)
+}
+
+// Running returns the names of the pods that run, in order.
+func (n *Node) Running() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var names []string
+	for _, p := range n.pods {
+		if runs(p) {
+			names = append(names, p.GetName())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Container returns the id of the newest container of a pod; empty when it has none.
+func (n *Node) Container(uid types.UID) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if c := n.pods[uid].GetContainers(); len(c) > 0 {
+		return c[0].GetId()
+	}
+	return ""
+}
+
+// Run makes a pod run without anybody having asked for it, as after a restart of the agent.
+func (n *Node) Run(pod *v1.Pod) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.start(pod, "")
+}
+
+// Exit ends all containers of a pod with a code.
+func (n *Node) Exit(uid types.UID, code int32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.clone(uid)
+	n.stop(p, code)
+	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, "")
+}
+
+// SyncPod implements podworkers.Runtime: it starts what has not run yet, and what has ended when the policy says so.
+func (n *Node) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (executor.Result, error) {
+	defer n.enter(pod.UID, "sync "+pod.Name)()
+	n.mu.Lock()
+	script := n.script
+	n.mu.Unlock()
+	if script.Sync != nil {
+		if err := script.Sync(ctx, pod); err != nil {
+			return executor.Result{SandboxError: script.SandboxError}, err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	result := executor.Result{RetryAfter: script.RetryAfter, Reasons: script.Reasons}
+	c := observed.GetContainers()
+	if len(c) > 0 && (c[0].GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING || pod.Spec.RestartPolicy == v1.RestartPolicyNever) {
+		return result, script.Late
+	}
+	n.start(pod, telemetry.Traceparent(ctx))
+	result.Wrote = true
+	return result, script.Late
+}
+
+// KillPod implements podworkers.Runtime.
+func (n *Node) KillPod(ctx context.Context, pod *v1.Pod, _ *lifecyclev1.PodStatus, grace int64) error {
+	defer n.enter(pod.UID, fmt.Sprintf("kill %s %d", pod.Name, grace))()
+	n.mu.Lock()
+	script := n.script
+	n.mu.Unlock()
+	if script.Kill != nil {
+		if err := script.Kill(ctx, pod, grace); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.clone(pod.UID)
+	n.stop(p, 0)
+	for _, s := range p.GetSandboxes() {
+		s.State = lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY
+	}
+	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, "")
+	return nil
+}
+
+// CleanUpPod implements podworkers.Runtime.
+func (n *Node) CleanUpPod(_ context.Context, _ *v1.Pod, observed *lifecyclev1.PodStatus) error {
+	uid := types.UID(observed.GetUid())
+	defer n.enter(uid, "clean "+string(uid))()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.clone(uid)
+	if runs(p) {
+		n.broken = append(n.broken, fmt.Sprintf("pod %s was cleaned up while it ran", uid))
+	}
+	p.Containers, p.Sandboxes = nil, nil
+	_, had := n.pods[uid]
+	delete(n.pods, uid)
+	if had {
+		stamp(p)
+		n.Events.EmitLast(string(uid), &lifecyclev1.Event{
+			Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, PodUid: string(uid), Status: p,
+		})
+	}
+	return nil
+}
+
+// PruneContainers implements podworkers.Runtime.
+func (n *Node) PruneContainers(_ context.Context, observed *lifecyclev1.PodStatus, keep int) error {
+	uid := types.UID(observed.GetUid())
+	defer n.enter(uid, "prune "+string(uid))()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.clone(uid)
+	ended := 0
+	p.Containers = slices.DeleteFunc(p.Containers, func(c *lifecyclev1.Container) bool {
+		if c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_EXITED {
+			return false
+		}
+		ended++
+		return ended > keep
+	})
+	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, "")
+	return nil
+}
+
+// GetPodStatus implements podworkers.Observer.
+func (n *Node) GetPodStatus(ctx context.Context, uid types.UID, newerThan time.Duration) (*lifecyclev1.PodStatus, error) {
+	n.mu.Lock()
+	script := n.script
+	n.mu.Unlock()
+	if script.Observe != nil {
+		if err := script.Observe(ctx, uid); err != nil {
+			return nil, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.pods[uid]
+	if p == nil {
+		p = &lifecyclev1.PodStatus{Uid: string(uid)}
+		stamp(p)
+		return p, nil
+	}
+	if time.Duration(p.GetObservedBoottimeNs()) <= newerThan {
+		p = n.clone(uid)
+		stamp(p)
+		n.pods[uid] = p
+	}
+	return p, nil
+}
+
+// Health implements loop.Pleg.
+func (n *Node) Health(context.Context) (reasons []string, network string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.reasons), n.network, nil
+}
+
+// SetNetwork makes the network of pods not ready for a reason; ready when that is empty.
+func (n *Node) SetNetwork(reason string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.network = reason
+}
+
+// Relist implements loop.Pleg.
+func (n *Node) Relist(context.Context) error { return nil }
+
+// UIDs returns the pods that the runtime has anything of.
+func (n *Node) UIDs() []types.UID {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Sorted(maps.Keys(n.pods))
+}
+
+// enter notes a call, and the end of it.
+func (n *Node) enter(uid types.UID, call string) func() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.calls = append(n.calls, call)
+	if other, busy := n.busy[uid]; busy {
+		n.broken = append(n.broken, fmt.Sprintf("%q began for pod %s while %q was not done", call, uid, other))
+	}
+	n.busy[uid] = call
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.busy, uid)
+	}
+}
+
+// start runs a container of a pod, in its sandbox or a new one. Called with mu held.
+func (n *Node) start(pod *v1.Pod, traceparent string) {
+	for uid, other := range n.pods {
+		if uid != pod.UID && other.GetName() == pod.Name && other.GetNamespace() == pod.Namespace && runs(other) {
+			n.broken = append(n.broken, fmt.Sprintf("%s started as %s while %s ran", pod.Name, pod.UID, uid))
+		}
+	}
+	n.serial++
+	p := n.clone(pod.UID)
+	p.Name, p.Namespace, p.Ips = pod.Name, pod.Namespace, []string{"10.0.0.9"}
+	if s := p.GetSandboxes(); len(s) == 0 || s[0].GetState() != lifecyclev1.SandboxState_SANDBOX_STATE_READY {
+		p.Sandboxes = slices.Insert(p.Sandboxes, 0, &lifecyclev1.Sandbox{
+			Id: fmt.Sprintf("sandbox-%d", n.serial), State: lifecyclev1.SandboxState_SANDBOX_STATE_READY,
+			CreatedAt: timestamppb.Now(), Ips: p.GetIps(),
+		})
+	}
+	now := timestamppb.Now()
+	p.Containers = slices.Insert(p.Containers, 0, &lifecyclev1.Container{
+		Id: fmt.Sprintf("container-%d", n.serial), SandboxId: p.GetSandboxes()[0].GetId(), Name: pod.Spec.Containers[0].Name,
+		Attempt: uint32(len(p.GetContainers())), State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING, //nolint:gosec // a few
+		CreatedAt: now, StartedAt: now, Image: pod.Spec.Containers[0].Image,
+		Annotations: map[string]string{telemetry.AnnotationTraceparent: traceparent},
+	})
+	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED, traceparent)
+}
+
+func (n *Node) stop(p *lifecyclev1.PodStatus, code int32) {
+	for _, c := range p.GetContainers() {
+		if c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING {
+			c.State, c.ExitCode, c.FinishedAt = lifecyclev1.ContainerState_CONTAINER_STATE_EXITED, code, timestamppb.Now()
+		}
+	}
+}
+
+// publish puts a status on record and tells it. Called with mu held.
+func (n *Node) publish(p *lifecyclev1.PodStatus, what lifecyclev1.EventType, traceparent string) {
+	stamp(p)
+	n.pods[types.UID(p.GetUid())] = p
+	event := &lifecyclev1.Event{Type: what, PodUid: p.GetUid(), Status: p, Traceparent: traceparent}
+	state := &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: p.GetUid(), Status: p}
+	n.Events.Emit(p.GetUid(), event, state)
+}
+
+func (n *Node) clone(uid types.UID) *lifecyclev1.PodStatus {
+	if p := n.pods[uid]; p != nil {
+		return proto.Clone(p).(*lifecyclev1.PodStatus) //nolint:forcetypeassert // a clone has the type of its original
+	}
+	return &lifecyclev1.PodStatus{Uid: string(uid)}
+}
+
+func stamp(p *lifecyclev1.PodStatus) {
+	p.ObservedBoottimeNs, p.ObservedAt = boottime.Now().Nanoseconds(), timestamppb.Now()
+}
+
+func runs(p *lifecyclev1.PodStatus) bool {
+	for _, c := range p.GetContainers() {
+		if c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING {
+			return true
+		}
+	}
+	return false
+}
+
+// Pod returns a pod of one container.
+func Pod(uid, name string, policy v1.RestartPolicy) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Name: name, Namespace: "default"},
+		Spec: v1.PodSpec{
+			RestartPolicy: policy, NodeName: "node",
+			Containers: []v1.Container{{Name: "main", Image: "example.test/main:1"}},
+		},
+	}
+}
+
+// Restart makes a new pleg of the node, whose snapshot is what the runtime has now, and returns its stream.
+func (n *Node) Restart() *stream.Edge[*lifecyclev1.Event] {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.Events = stream.NewEdge[*lifecyclev1.Event](stream.Config{})
+	for uid, p := range n.pods {
+		state := &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: string(uid), Status: p}
+		n.Events.Emit(string(uid), state, state)
+	}
+	return n.Events
+}
+
+// Vanish takes a pod out of the runtime without an event.
+func (n *Node) Vanish(uid types.UID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.pods, uid)
+}
+
+// FailInspection makes pleg say of a pod, from now on, that it could not be inspected.
+func (n *Node) FailInspection(uid types.UID, reason string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.clone(uid)
+	p.InspectError = reason
+	n.pods[uid] = p
+}

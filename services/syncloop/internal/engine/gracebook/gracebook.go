@@ -1,0 +1,253 @@
+// Package gracebook keeps on disk which pods are being ended and until when, so that a syncloop that was killed in the middle
+// gives them what is left of their grace period when it is back, and not the whole of it again, and runs no preStop hook
+// again that has ended. Neither the source nor the runtime knows of it.
+//
+// There is one small file for each pod, written when its end begins and removed when nothing of it runs. It has to survive
+// this process and not the machine, whose boot ends every pod: nothing waits for the disk.
+package gracebook
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/statedir"
+)
+
+const (
+	dirMode  = 0o700
+	fileMode = 0o600
+	suffix   = ".json"
+)
+
+// Config says where a Book is kept and by which clock.
+type Config struct {
+	// Dir is the directory of the files, made when it is not there.
+	Dir string
+	// Boot names this boot of the machine: what was written in another one is dropped.
+	Boot string
+	// Now is the time since the boot: boottime.Now. Nobody can set that clock, so no step of the time of day lengthens or
+	// shortens a grace period.
+	Now func() time.Duration
+}
+
+// Book has the pods that are being ended. Its methods may be called by anyone; those that write wait for the files of
+// their own pod only.
+type Book struct {
+	cfg Config
+
+	mu      sync.Mutex
+	entries map[types.UID]*entry
+}
+
+// entry is one pod that is being ended.
+type entry struct {
+	mu     sync.Mutex
+	record record
+	// gone is true once the pod is forgotten: nothing is to be written any more.
+	gone bool
+}
+
+// record is what a file has.
+type record struct {
+	// Boot is Config.Boot.
+	Boot string `json:"boot"`
+	// Deadline is when the grace period is over, as the time since the boot, in nanoseconds; 0 when no end was asked for.
+	Deadline time.Duration `json:"deadlineNs,omitempty"`
+	// PreStopped has the IDs of the containers whose preStop hook has ended. One that was begun and interrupted is not among them.
+	PreStopped []string `json:"preStopEnded,omitempty"`
+}
+
+// Open reads the book in a directory. A file that cannot be understood, or that is of another boot, is removed: its pod then
+// has its grace period anew. It fails when the directory cannot be made, read or tidied.
+func Open(cfg Config) (*Book, error) {
+	b := InMemory(cfg.Now)
+	b.cfg = cfg
+	if err := os.MkdirAll(cfg.Dir, dirMode); err != nil {
+		return nil, fmt.Errorf("the directory of pods that are being ended: %w", err)
+	}
+	files, err := os.ReadDir(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("the pods that are being ended: %w", err)
+	}
+	for _, file := range files {
+		path := filepath.Join(cfg.Dir, file.Name())
+		uid, named := strings.CutSuffix(file.Name(), suffix)
+		if r, ok := read(path); named && ok && r.Boot == cfg.Boot {
+			b.entries[types.UID(uid)] = &entry{record: r}
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("the pods that are being ended: %w", err)
+		}
+	}
+	return b, nil
+}
+
+// InMemory returns an empty book that nothing survives.
+func InMemory(now func() time.Duration) *Book {
+	return &Book{cfg: Config{Now: now}, entries: map[types.UID]*entry{}}
+}
+
+func read(path string) (r record, ok bool) {
+	data, err := os.ReadFile(path)
+	return r, err == nil && json.Unmarshal(data, &r) == nil
+}
+
+// Left notes that a pod is being ended with a grace period, and returns how much of it is left, in whole seconds and at least
+// 1: the first call begins it, and a later one with a shorter period that would be over sooner shortens it. The seconds are
+// right also when there is an error: then a restarted process would not know of them.
+func (b *Book) Left(uid types.UID, grace int64) (int64, error) {
+	now := b.cfg.Now()
+	var left int64
+	err := b.change(uid, func(r *record) bool {
+		deadline := now + time.Duration(grace)*time.Second
+		sooner := r.Deadline == 0 || deadline < r.Deadline
+		if sooner {
+			r.Deadline = deadline
+		}
+		left = seconds(r.Deadline - now)
+		return sooner
+	})
+	return left, err
+}
+
+// Remaining returns how much is left of the grace period of a pod that is being ended; ok is false for a pod that is not.
+func (b *Book) Remaining(uid types.UID) (left int64, ok bool) {
+	deadline, ok := b.Deadline(uid)
+	if !ok {
+		return 0, false
+	}
+	return seconds(deadline - b.cfg.Now()), true
+}
+
+// Deadline returns until when a pod that is being ended has to stop, as the time since the boot; ok is false for a pod that is
+// not being ended.
+func (b *Book) Deadline(uid types.UID) (deadline time.Duration, ok bool) {
+	b.mu.Lock()
+	e := b.entries[uid]
+	b.mu.Unlock()
+	if e == nil {
+		return 0, false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.record.Deadline, e.record.Deadline != 0
+}
+
+// seconds rounds up to whole seconds, at least one.
+func seconds(d time.Duration) int64 {
+	return max(1, int64((d+time.Second-1)/time.Second))
+}
+
+// PreStopped tells whether the preStop hook of a container has ended.
+func (b *Book) PreStopped(pod types.UID, container string) bool {
+	b.mu.Lock()
+	e := b.entries[pod]
+	b.mu.Unlock()
+	if e == nil {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Contains(e.record.PreStopped, container)
+}
+
+// NotePreStop notes that the preStop hook of a container has ended. This process knows it also when there is an error.
+func (b *Book) NotePreStop(pod types.UID, container string) error {
+	return b.change(pod, func(r *record) bool {
+		if slices.Contains(r.PreStopped, container) {
+			return false
+		}
+		r.PreStopped = append(r.PreStopped, container)
+		return true
+	})
+}
+
+// ForgetPreStop drops what is known of a container that is gone while its pod stays.
+func (b *Book) ForgetPreStop(pod types.UID, container string) error {
+	b.mu.Lock()
+	known := b.entries[pod] != nil
+	b.mu.Unlock()
+	if !known {
+		return nil
+	}
+	empty := false
+	err := b.change(pod, func(r *record) bool {
+		had := len(r.PreStopped)
+		r.PreStopped = slices.DeleteFunc(r.PreStopped, func(id string) bool { return id == container })
+		empty = r.Deadline == 0 && len(r.PreStopped) == 0
+		return len(r.PreStopped) != had
+	})
+	if empty {
+		return errors.Join(err, b.Forget(pod))
+	}
+	return err
+}
+
+// UIDs returns the pods that something is known of, in order.
+func (b *Book) UIDs() []types.UID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Sorted(maps.Keys(b.entries))
+}
+
+// Forget drops a pod: nothing of it runs any more.
+func (b *Book) Forget(uid types.UID) error {
+	b.mu.Lock()
+	e := b.entries[uid]
+	delete(b.entries, uid)
+	b.mu.Unlock()
+	if e == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.gone = true
+	if b.cfg.Dir == "" {
+		return nil
+	}
+	if err := os.Remove(b.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget the end of a pod: %w", err)
+	}
+	return nil
+}
+
+// change applies a change to a pod's record, and writes it when there is one.
+func (b *Book) change(uid types.UID, apply func(*record) bool) error {
+	b.mu.Lock()
+	e := b.entries[uid]
+	if e == nil {
+		e = &entry{record: record{Boot: b.cfg.Boot}}
+		b.entries[uid] = e
+	}
+	b.mu.Unlock()
+	e.mu.Lock() // over the write: it orders the versions of one pod's file
+	defer e.mu.Unlock()
+	if !apply(&e.record) || b.cfg.Dir == "" || e.gone {
+		return nil
+	}
+	data, err := json.Marshal(e.record)
+	if err != nil {
+		return fmt.Errorf("note the end of a pod: %w", err)
+	}
+	// Not synced: see the package's comment.
+	if err := statedir.ReplaceFile(b.path(uid), data, fileMode); err != nil {
+		return fmt.Errorf("note the end of a pod: %w", err)
+	}
+	return nil
+}
+
+func (b *Book) path(uid types.UID) string {
+	return filepath.Join(b.cfg.Dir, string(uid)+suffix)
+}

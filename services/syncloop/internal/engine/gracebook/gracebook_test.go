@@ -1,0 +1,157 @@
+package gracebook_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
+)
+
+// machine is a machine whose clock is turned by hand.
+type machine struct {
+	t    *testing.T
+	dir  string
+	boot string
+	now  time.Duration
+}
+
+func newMachine(t *testing.T) *machine {
+	return &machine{t: t, dir: filepath.Join(t.TempDir(), "endings"), boot: "first", now: time.Hour}
+}
+
+// open is what a process does when it starts.
+func (m *machine) open() *gracebook.Book {
+	m.t.Helper()
+	book, err := gracebook.Open(gracebook.Config{Dir: m.dir, Boot: m.boot, Now: func() time.Duration { return m.now }})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return book
+}
+
+func (m *machine) left(b *gracebook.Book, uid types.UID, grace, want int64) {
+	m.t.Helper()
+	if got, err := b.Left(uid, grace); err != nil || got != want {
+		m.t.Errorf("%s with a grace period of %d s has %d s left (%v), want %d s", uid, grace, got, err, want)
+	}
+}
+
+func TestARestartedProcessGivesWhatIsLeft(t *testing.T) {
+	m := newMachine(t)
+	m.left(m.open(), "a", 60, 60)
+	m.now += 20 * time.Second
+	b := m.open()
+	if left, ok := b.Remaining("a"); !ok || left != 40 {
+		t.Errorf("%d s left (%v), want 40 s", left, ok)
+	}
+	m.left(b, "a", 60, 40)
+	m.now += time.Hour
+	m.left(b, "a", 60, 1)
+}
+
+func TestAShorterPeriodTakesEffectAndALongerOneDoesNot(t *testing.T) {
+	m := newMachine(t)
+	b := m.open()
+	m.left(b, "a", 60, 60)
+	m.now += 1500 * time.Millisecond
+	m.left(b, "a", 10, 10)
+	m.left(b, "a", 300, 10)
+	m.left(m.open(), "a", 300, 10)
+}
+
+func TestAPreStopHookThatHasEndedIsKnown(t *testing.T) {
+	m := newMachine(t)
+	b := m.open()
+	if b.PreStopped("a", "one") {
+		t.Error("a hook has ended that was never run")
+	}
+	for _, container := range []string{"one", "one", "two"} {
+		if err := b.NotePreStop("a", container); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, b := range map[string]*gracebook.Book{"this process": b, "the next process": m.open()} {
+		if !b.PreStopped("a", "one") || !b.PreStopped("a", "two") || b.PreStopped("a", "three") || b.PreStopped("b", "one") {
+			t.Errorf("%s does not know which hooks have ended", name)
+		}
+	}
+	b = m.open()
+	if _, ending := b.Remaining("a"); ending {
+		t.Error("a pod of which one container was stopped counts as being ended")
+	}
+	for _, container := range []string{"one", "two", "three"} {
+		if err := b.ForgetPreStop("a", container); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := m.open().UIDs(); len(got) != 0 {
+		t.Errorf("%v is known once its containers are gone, want nothing", got)
+	}
+}
+
+// TestAHookThatAnEarlierVersionHadBegun is run: nothing says that it has ended.
+func TestAHookThatAnEarlierVersionHadBegun(t *testing.T) {
+	m := newMachine(t)
+	m.open()
+	if err := os.WriteFile(filepath.Join(m.dir, "a.json"), []byte(`{"boot":"first","preStopped":["one"]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if m.open().PreStopped("a", "one") {
+		t.Error("a hook that was begun counts as ended")
+	}
+}
+
+func TestWhatIsForgottenLeavesNothing(t *testing.T) {
+	m := newMachine(t)
+	b := m.open()
+	m.left(b, "a", 60, 60)
+	m.left(b, "b", 60, 60)
+	for range 2 {
+		if err := b.Forget("a"); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff([]types.UID{"b"}, m.open().UIDs()); diff != "" {
+		t.Errorf("known (-want +got):\n%s", diff)
+	}
+}
+
+func TestAnotherBootAndBrokenFilesAreDropped(t *testing.T) {
+	m := newMachine(t)
+	m.left(m.open(), "a", 60, 60)
+	for name, text := range map[string]string{"b.json": "{", "c.json.tmp": "{}", "d": "", "e.json": `{"boot":"other"}`} {
+		if err := os.WriteFile(filepath.Join(m.dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]types.UID{"a"}, m.open().UIDs()); diff != "" {
+		t.Errorf("known (-want +got):\n%s", diff)
+	}
+	m.boot = "second"
+	if got := m.open().UIDs(); len(got) != 0 {
+		t.Errorf("%v is known in the next boot, want nothing", got)
+	}
+	if files, err := os.ReadDir(m.dir); err != nil || len(files) != 0 {
+		t.Errorf("%v (%v) is left, want nothing", files, err)
+	}
+}
+
+func TestADiskThatFailsEndsNoPodLater(t *testing.T) {
+	m := newMachine(t)
+	b := m.open()
+	if err := os.Remove(m.dir); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := b.Left("a", 60); left != 60 || err == nil {
+		t.Errorf("%d s left and the error %v, want 60 s and an error", left, err)
+	}
+	m.now += 20 * time.Second
+	if left, err := b.Left("a", 60); left != 40 || err != nil {
+		t.Errorf("%d s left and the error %v, want 40 s", left, err)
+	}
+}

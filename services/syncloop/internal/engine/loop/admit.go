@@ -1,0 +1,133 @@
+package loop
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/internal/nodewatch"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
+)
+
+// nodeGrace is how long new pods wait for the first word of the Node, once everything else is known: it says how much there is
+// to give away. Without it they are let in by the rules that need no Node.
+const nodeGrace = 3 * time.Second
+
+// nodeWord is what nodestatus says of the node.
+type nodeWord struct {
+	node *v1.Node
+	// shuttingDown is true while the machine is about to go down.
+	shuttingDown bool
+}
+
+// shutdownRefusal is why a new pod is refused while the machine is about to go down, in the kubelet's words.
+func shutdownRefusal() *admission.Refusal {
+	return &admission.Refusal{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}
+}
+
+// followNode keeps what is known of the Node. What is known stays when nodestatus goes away.
+func (l *Loop) followNode(ctx context.Context) error {
+	if l.cfg.Node == nil {
+		return nil
+	}
+	return stream.Follow(ctx, stream.FollowConfig[*nodev1.Node]{
+		Name: stream.NameNode, Source: l.cfg.Node, Clock: l.cfg.Clock, Logger: l.cfg.Logger, Metrics: l.cfg.NodeMetrics,
+		Handle: func(c stream.Change[*nodev1.Node]) {
+			if c.New == nil || c.Op == stream.OpRemove {
+				return
+			}
+			if l.cfg.Pressing != nil {
+				l.cfg.Pressing(c.New.GetEvictionSignals())
+			}
+			node, err := nodewatch.Decode(c.New)
+			if err != nil {
+				l.cfg.Logger.Error("the Node stays as it was told before", telemetry.KeyError, err)
+				return
+			}
+			if l.cfg.Learned != nil {
+				l.cfg.Learned(node)
+			}
+			select {
+			case l.nodes <- nodeWord{node: node, shuttingDown: c.New.GetShuttingDown()}:
+			case <-ctx.Done():
+			}
+		},
+	})
+}
+
+// handleNode takes in the Node. The first word of it lets the pods go on that waited for it.
+func (l *Loop) handleNode(word nodeWord) {
+	first := l.node == nil
+	l.node = word.node
+	l.cfg.Mirrors.SetNode(word.node.UID)
+	if l.shuttingDown != word.shuttingDown {
+		l.shuttingDown = word.shuttingDown
+		l.cfg.Logger.Info("whether new pods are refused, for the machine is being shut down, has changed", "shutting_down", l.shuttingDown)
+	}
+	if first && l.isOpen() {
+		l.startUnknown()
+	}
+}
+
+// admit tells whether a pod may be given to a worker. A pod of which anything is in the runtime was let in before; one that is
+// new is asked about, and may have to wait. One that is refused is Failed, and stays so.
+func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
+	switch {
+	case d.refused:
+		return false
+	case d.admitted || l.cfg.Workers.Has(uid) || !l.cfg.Store.IsNew(uid):
+		d.admitted = true
+		return true
+	case l.cfg.Node != nil && l.node == nil && l.cfg.Clock.Since(l.opened) < nodeGrace:
+		return false // housekeeping, or the Node, comes back to it
+	case l.cfg.Node != nil && admission.AsksForStrictGroups(d.pod) && !admission.KnowsRuntime(l.node) && l.cfg.Clock.Since(l.opened) < nodeGrace:
+		return false // the same
+	case !l.areGone(d.behind):
+		return false // so it does to one that others make room for
+	}
+	refusal := admission.Check(admission.Request{
+		Pod: d.pod, Static: metrics.IsStatic(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node,
+		Machine: l.cfg.Machine, UnsafeSysctls: l.cfg.UnsafeSysctls,
+	})
+	if l.shuttingDown {
+		refusal = shutdownRefusal()
+	}
+	if refusal == nil {
+		d.admitted, d.behind = true, nil
+		return true
+	}
+	if !l.shuttingDown && l.preempt(cause, uid, d, refusal) {
+		return false
+	}
+	d.refused = true
+	l.cfg.Logger.WarnContext(cause, "a pod is refused", telemetry.KeyPod, d.pod.Namespace+"/"+d.pod.Name, telemetry.KeyPodUID, string(uid),
+		telemetry.KeyReason, refusal.Reason, telemetry.KeyError, refusal.Message)
+	l.cfg.Metrics.Refused(refusal.Reason)
+	l.cfg.PodEvents.Warning(cause, d.pod, "", refusal.Reason, refusal.Message)
+	if err := l.cfg.Store.Evict(uid, podstore.Eviction{Reason: refusal.Reason, Message: "Pod was rejected: " + refusal.Message}); err != nil {
+		l.cfg.Logger.Error("a pod that is refused is not known", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+	}
+	return false
+}
+
+// active returns the pods that have a share of the node: those that were let in, or run already, and have not run to their
+// end.
+func (l *Loop) active(without types.UID) []*v1.Pod {
+	pods := make([]*v1.Pod, 0, len(l.desired))
+	for uid, d := range l.desired {
+		if uid == without || d.refused || (!d.admitted && l.cfg.Store.IsNew(uid)) {
+			continue
+		}
+		if phase := l.cfg.Store.Phase(uid); phase != v1.PodSucceeded && phase != v1.PodFailed {
+			pods = append(pods, l.asItIs(uid, d))
+		}
+	}
+	return pods
+}

@@ -1,0 +1,52 @@
+package loop
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+)
+
+// The kubelet's words for a pod whose activeDeadlineSeconds are over.
+const (
+	reasonDeadline  = "DeadlineExceeded"
+	messageDeadline = "Pod was active on the node longer than the specified deadline"
+)
+
+// endOverdue ends the pods that have been active for longer than their spec lets them, counted from status.startTime. They
+// are Failed, and not started again while their source names them.
+func (l *Loop) endOverdue() {
+	for uid, d := range l.desired {
+		limit := d.pod.Spec.ActiveDeadlineSeconds
+		if limit == nil || d.refused || d.pod.DeletionTimestamp != nil {
+			continue
+		}
+		start := l.cfg.Store.ActiveSince(uid)
+		if start.IsZero() || l.cfg.Clock.Since(start) < time.Duration(*limit)*time.Second {
+			continue
+		}
+		if _, evicted := l.cfg.Evictions.Get(uid); !evicted {
+			l.endForGood(uid, d.pod, podstore.Eviction{Reason: reasonDeadline, Message: messageDeadline})
+		}
+	}
+}
+
+// endForGood ends a pod that its source still names.
+func (l *Loop) endForGood(uid types.UID, pod *v1.Pod, why podstore.Eviction) {
+	if err := l.cfg.Evictions.Put(uid, why); err != nil {
+		l.cfg.Logger.Warn("a pod is to be ended, and that cannot be kept on disk; it is tried again: mend the disk of the state directory",
+			telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyReason, why.Reason, telemetry.KeyError, err)
+		return
+	}
+	if err := l.cfg.Store.Evict(uid, why); err != nil {
+		l.cfg.Logger.Error("a pod that is to be ended is not known", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+	}
+	l.cfg.Logger.Info("ending a pod for good", telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyPodUID, string(uid), telemetry.KeyReason, why.Reason)
+	l.cfg.PodEvents.Normal(context.Background(), pod, "", why.Reason, why.Message)
+	l.cfg.Workers.End(uid, podworkers.Cause{Kind: podworkers.CauseConfig}, podworkers.End{})
+}

@@ -1,0 +1,97 @@
+package loop
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/types"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+)
+
+// lifecycleEvent is one word from pleg's stream: a change, or that the snapshot is complete, or that the stream is away.
+type lifecycleEvent struct {
+	change stream.Change[*lifecyclev1.Event]
+	synced bool
+	// down is why the stream is away; empty when it is not.
+	down string
+}
+
+func (l *Loop) followPleg(ctx context.Context) error {
+	send := func(e lifecycleEvent) {
+		select {
+		case l.lifecycle <- e:
+		case <-ctx.Done():
+		}
+	}
+	return stream.Follow(ctx, stream.FollowConfig[*lifecyclev1.Event]{
+		Name: "pleg", Source: l.cfg.Events, Clock: l.cfg.Clock, Logger: l.cfg.Logger, Equal: sameObservation,
+		Metrics: l.cfg.EventsMetrics,
+		Handle:  func(c stream.Change[*lifecyclev1.Event]) { send(lifecycleEvent{change: c}) },
+		Synced:  func() { send(lifecycleEvent{synced: true}) },
+		Connected: func(up bool, cause error) {
+			if !up && cause != nil {
+				send(lifecycleEvent{down: cause.Error()})
+			}
+		},
+	})
+}
+
+// sameObservation tells whether two observations of a pod differ in nothing but when they were made.
+func sameObservation(held, fresh *lifecyclev1.Event) bool {
+	a, b := held.GetStatus(), fresh.GetStatus()
+	if len(a.GetContainers()) != len(b.GetContainers()) || len(a.GetSandboxes()) != len(b.GetSandboxes()) {
+		return false
+	}
+	same := &lifecyclev1.PodStatus{
+		Uid: b.GetUid(), Name: b.GetName(), Namespace: b.GetNamespace(), Ips: b.GetIps(), Sandboxes: b.GetSandboxes(),
+		Containers: b.GetContainers(), InspectError: b.GetInspectError(), UnknownSince: b.GetUnknownSince(),
+		ObservedBoottimeNs: a.GetObservedBoottimeNs(), ObservedAt: a.GetObservedAt(),
+	}
+	return proto.Equal(a, same)
+}
+
+func (l *Loop) handleLifecycle(e lifecycleEvent) {
+	switch {
+	case e.down != "":
+		l.plegSynced = false
+		l.progress()
+	case e.synced:
+		l.plegSynced = true
+		l.progress()
+	case e.change.Op == stream.OpRemove && e.change.New == nil:
+		uid := types.UID(e.change.Key)
+		l.cfg.Store.Gone(uid)
+		l.poke(uid, podworkers.Cause{Kind: podworkers.CauseLost})
+	case e.change.Op == stream.OpRemove:
+		l.cfg.Store.Event(e.change.New)
+		l.poke(types.UID(e.change.Key), podworkers.Cause{Kind: podworkers.CauseLost, Traceparent: e.change.New.GetTraceparent()})
+	default:
+		l.handleEvent(e.change.New, e.change.FromSnapshot)
+	}
+}
+
+// handleEvent shows what an event says at once, and gives work to the pod's worker when the event can matter to it. What
+// comes out of a snapshot happened long ago, and goes on with nobody's trace.
+func (l *Loop) handleEvent(event *lifecyclev1.Event, fromSnapshot bool) {
+	l.cfg.Store.Event(event)
+	uid := types.UID(event.GetPodUid())
+	cause := podworkers.Cause{Kind: podworkers.CauseSeen, Traceparent: event.GetTraceparent()}
+	if fromSnapshot {
+		cause.Traceparent = ""
+	}
+	switch event.GetType() {
+	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, lifecyclev1.EventType_EVENT_TYPE_UNSPECIFIED:
+		return
+	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED:
+		cause.Kind = podworkers.CauseLost
+	case lifecyclev1.EventType_EVENT_TYPE_POD_SYNC:
+		if s := event.GetStatus().GetSandboxes(); len(s) > 0 && s[0].GetState() != lifecyclev1.SandboxState_SANDBOX_STATE_READY {
+			cause.Kind = podworkers.CauseLost
+		}
+	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED:
+	}
+	l.poke(uid, cause)
+}

@@ -1,0 +1,134 @@
+package loop_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+)
+
+// addLife makes a pod wanted in a life.
+func (r *rig) addLife(pod *v1.Pod, life string) {
+	r.config.Put(string(pod.UID), &loop.Desired{Op: configv1.Op_OP_ADD, Pod: pod, Source: "file", Life: life})
+}
+
+// kills returns how often something was stopped.
+func (r *rig) kills() int {
+	return len(slices.DeleteFunc(r.node.Calls(), func(c string) bool { return !strings.HasPrefix(c, "kill ") }))
+}
+
+// restartConfigmux replaces configmux by one that has what it found at its start.
+func (r *rig) restartConfigmux(pods ...*v1.Pod) {
+	old := r.config
+	r.config = stream.NewLevel[*loop.Desired](stream.Config{})
+	for _, pod := range pods {
+		r.addLife(pod, "")
+	}
+	r.source("file", true)
+	r.configPeer.set(r.config)
+	old.Close()
+}
+
+// TestAPodThatIsBackInAnotherLifeIsEndedAndRunAgain: its removal was folded into the message that it is there.
+func TestAPodThatIsBackInAnotherLifeIsEndedAndRunAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		web := func() *v1.Pod { return fakenode.Pod("u1", "web", always) }
+		r.addLife(web(), "")
+		r.eventually("web is ready", func() bool { return r.ready("u1") })
+		for i, life := range []string{"e/2", "e/3"} {
+			r.addLife(web(), life)
+			r.eventually("web has been ended", func() bool { return r.kills() == i+1 })
+			r.eventually("web is cleaned up and ready again", func() bool {
+				calls := r.node.Calls()
+				last := len(calls) - 1 - slices.IndexFunc(reversed(calls), func(c string) bool { return strings.HasPrefix(c, "kill ") })
+				return r.ready("u1") && slices.ContainsFunc(calls[last:], func(c string) bool { return strings.HasPrefix(c, "sync") })
+			})
+		}
+		r.addLife(web(), "e/3")
+		r.pass(5 * time.Minute)
+		if n := r.kills(); n != 2 || !slices.Equal(r.node.Running(), []string{"web"}) {
+			t.Errorf("%d times ended, want twice; calls: %v", n, r.node.Calls())
+		}
+	})
+}
+
+func reversed(lines []string) []string {
+	out := slices.Clone(lines)
+	slices.Reverse(out)
+	return out
+}
+
+// TestARestartedConfigmuxBeginsNoNewLife, but what is removed and created after its start does.
+func TestARestartedConfigmuxBeginsNoNewLife(t *testing.T) {
+	for name, before := range map[string]string{"of the start": "", "of a recreation": "e/2"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := start(t)
+				r.source("file", true)
+				web := func() *v1.Pod { return fakenode.Pod("u1", "web", always) }
+				r.addLife(web(), before)
+				r.eventually("web is ready", func() bool { return r.ready("u1") })
+				for range 3 {
+					r.restartConfigmux(web())
+					r.pass(time.Minute)
+				}
+				if n := r.kills(); n != 0 {
+					t.Fatalf("calls: %v", r.node.Calls())
+				}
+				r.addLife(web(), "f/1")
+				r.eventually("web has been ended", func() bool { return r.kills() == 1 })
+				r.eventually("web runs again", func() bool { return r.ready("u1") })
+			})
+		})
+	}
+}
+
+// TestALifeThatIsToldWithASnapshot is about a configmux that was restarted, and whose manifest was recreated before it was followed.
+func TestALifeThatIsToldWithASnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		web := fakenode.Pod("u1", "web", always)
+		r.addLife(web, "")
+		r.eventually("web is ready", func() bool { return r.ready("u1") })
+		old := r.config
+		r.config = stream.NewLevel[*loop.Desired](stream.Config{})
+		r.addLife(web, "f/2")
+		r.source("file", true)
+		r.configPeer.set(r.config)
+		old.Close()
+		r.eventually("web has been ended", func() bool { return r.kills() == 1 })
+		r.eventually("web runs again", func() bool { return r.ready("u1") })
+		r.pass(5 * time.Minute)
+		if n := r.kills(); n != 1 {
+			t.Errorf("%d times ended, want once; calls: %v", n, r.node.Calls())
+		}
+	})
+}
+
+// TestARestartedSyncloopTakesTheLifeAsItIs: a life says something only to who knows the one before.
+func TestARestartedSyncloopTakesTheLifeAsItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := fakenode.New()
+		node.Run(fakenode.Pod("u1", "web", always))
+		r := newRig(t, node, t.TempDir())
+		r.addLife(fakenode.Pod("u1", "web", always), "e/2")
+		r.source("file", true)
+		r.configPeer.set(r.config)
+		r.plegPeer.set(node.Events)
+		r.pass(5 * time.Minute)
+		if n := r.kills(); n != 0 || !r.ready("u1") {
+			t.Errorf("calls: %v", r.node.Calls())
+		}
+	})
+}

@@ -1,0 +1,530 @@
+package loop_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+const always = v1.RestartPolicyAlways
+
+func TestPodRunsIsReadyChangesAndGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.add(fakenode.Pod("u1", "web", always))
+		r.source("file", true)
+		r.eventually("web is ready", func() bool { return r.ready("u1") })
+
+		r.config.Delete("u1")
+		r.add(fakenode.Pod("u2", "web", always))
+		r.eventually("the changed pod is ready", func() bool { return r.ready("u2") && slices.Equal(r.node.UIDs(), []types.UID{"u2"}) })
+
+		r.config.Delete("u2")
+		r.eventually("nothing is left", func() bool { return len(r.node.UIDs()) == 0 && r.store.Len() == 0 })
+	})
+}
+
+func TestReadyShowsWithTheEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		r.add(fakenode.Pod("u1", "web", always))
+		// The clock stands still: nothing but events brings this about.
+		deadline := time.Now().Add(60 * time.Second)
+		for !r.ready("u1") {
+			if time.Now().After(deadline) {
+				t.Fatal("web does not get ready by events alone")
+			}
+			if len(r.node.Calls()) == 0 {
+				r.clock.Step(50 * time.Millisecond)
+			}
+			<-time.After(time.Millisecond)
+		}
+	})
+}
+
+func TestCrashedContainerIsStartedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		r.add(fakenode.Pod("u1", "web", always))
+		r.eventually("web is ready", func() bool { return r.ready("u1") })
+		before := r.node.Container("u1")
+		r.node.Exit("u1", 1)
+		r.eventually("web runs again", func() bool { return r.node.Container("u1") != before && r.ready("u1") })
+	})
+}
+
+func TestOldestPodsAreDispatchedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fakenode.New(), t.TempDir())
+		for i, age := range []time.Duration{1, 3, 2} {
+			pod := fakenode.Pod(fmt.Sprintf("u%d", i), fmt.Sprintf("age-%d", age), always)
+			pod.CreationTimestamp = metav1.NewTime(time.Unix(1_700_000_000, 0).Add(-age * time.Hour))
+			r.add(pod)
+		}
+		r.source("file", true)
+		r.configPeer.set(r.config)
+		r.plegPeer.set(r.node.Events)
+		r.eventually("all run", r.runs("age-1", "age-2", "age-3"))
+		var order []string
+		for _, span := range r.spans.Ended() {
+			if span.Name() == "dispatch" {
+				attributes := attribute.NewSet(span.Attributes()...)
+				name, _ := attributes.Value("k8s.pod.name")
+				order = append(order, name.AsString())
+			}
+		}
+		if want := []string{"age-3", "age-2", "age-1"}; !slices.Equal(order, want) {
+			t.Errorf("dispatched %v, want %v", order, want)
+		}
+	})
+}
+
+func TestRestartTouchesNothingThatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := fakenode.New()
+		var pods []*v1.Pod
+		for i := range 10 {
+			pod := fakenode.Pod(fmt.Sprintf("u%d", i), fmt.Sprintf("web-%d", i), always)
+			pods = append(pods, pod)
+			node.Run(pod)
+		}
+		containers := map[types.UID]string{}
+		for _, pod := range pods {
+			containers[pod.UID] = node.Container(pod.UID)
+		}
+		r := newRig(t, node, t.TempDir())
+		// Readers are told nothing rather than something wrong, in whatever order the peers come.
+		r.plegPeer.set(node.Events)
+		r.pass(3 * time.Second)
+		if _, err := r.store.Pods(); !errors.As(err, new(*podstore.NotReadyError)) {
+			t.Fatalf("pods are told before configmux has spoken: %v", err)
+		}
+		for _, pod := range pods {
+			r.add(pod)
+		}
+		r.source("file", true)
+		r.configPeer.set(r.config)
+		r.eventually("the pods are told", func() bool { _, err := r.store.Pods(); return err == nil })
+		for _, pod := range pods {
+			if !r.ready(string(pod.UID)) {
+				t.Errorf("%s is not ready in the first answer", pod.Name)
+			}
+		}
+		r.pass(5 * time.Minute)
+		for _, pod := range pods {
+			if got := node.Container(pod.UID); got != containers[pod.UID] {
+				t.Errorf("%s: container %s, then %s", pod.Name, containers[pod.UID], got)
+			}
+		}
+		for _, call := range node.Calls() {
+			if !strings.HasPrefix(call, "sync ") {
+				t.Errorf("the restart did %q", call)
+			}
+		}
+	})
+}
+
+func TestOrphansEndOnlyWhenEverySourceHasSpoken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := fakenode.New()
+		node.Run(fakenode.Pod("u1", "orphan", always))
+		r := newRig(t, node, t.TempDir())
+		r.source("file", true)
+		r.source("http", false)
+		r.configPeer.set(r.config)
+		r.plegPeer.set(node.Events)
+		r.pass(time.Minute)
+		if calls := node.Calls(); len(calls) > 0 {
+			t.Fatalf("a source has not spoken, and yet: %v", calls)
+		}
+		if _, err := r.store.Pods(); err != nil {
+			t.Errorf("one silent source hides all pods for ever: %v", err)
+		}
+		r.source("http", true)
+		r.eventually("the orphan is gone", func() bool { return len(node.UIDs()) == 0 })
+		if calls := node.Calls(); !slices.Contains(calls, "kill orphan 1") {
+			t.Errorf("calls: %v", calls)
+		}
+	})
+}
+
+func TestNoSourceAtAllRemovesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := fakenode.New()
+		node.Run(fakenode.Pod("u1", "web", always))
+		r := newRig(t, node, t.TempDir())
+		r.configPeer.set(r.config)
+		r.plegPeer.set(node.Events)
+		r.pass(time.Minute)
+		if calls := node.Calls(); len(calls) > 0 {
+			t.Fatalf("configmux has named no source, and yet: %v", calls)
+		}
+	})
+}
+
+func TestRestartedConfigmuxRemovesNothingBeforeItsSourceHasSpoken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		kept, gone := fakenode.Pod("u1", "kept", always), fakenode.Pod("u2", "gone", always)
+		r.add(kept)
+		r.add(gone)
+		r.eventually("both are ready", func() bool { return r.ready("u1") && r.ready("u2") })
+
+		r.configPeer.set(nil)
+		r.config.Close()
+		r.pass(time.Minute)
+		r.config = stream.NewLevel[*loop.Desired](stream.Config{})
+		r.source("file", false)
+		r.configPeer.set(r.config)
+		r.pass(time.Minute)
+		if got := r.node.Running(); len(got) != 2 {
+			t.Fatalf("running while the source is silent: %v", got)
+		}
+		r.add(kept)
+		r.source("file", true)
+		r.eventually("only what the source names runs", r.runs("kept"))
+		if calls := r.node.Calls(); slices.ContainsFunc(calls, func(c string) bool { return strings.HasPrefix(c, "kill kept") }) {
+			t.Errorf("calls: %v", calls)
+		}
+	})
+}
+
+func TestSourceThatIsNotConfiguredAnyMoreLosesItsPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		r.source("http", true)
+		r.config.Put("u1", &loop.Desired{Op: configv1.Op_OP_ADD, Pod: fakenode.Pod("u1", "web", always), Source: "http"})
+		r.eventually("web is ready", func() bool { return r.ready("u1") })
+		r.config.Close()
+		r.config = stream.NewLevel[*loop.Desired](stream.Config{})
+		r.source("file", true)
+		r.configPeer.set(r.config)
+		r.eventually("web is gone", func() bool { return len(r.node.UIDs()) == 0 })
+	})
+}
+
+func TestUnhealthyPlegHoldsSyncsBackAndNoRemoval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		r.add(fakenode.Pod("u1", "old", always))
+		r.eventually("old is ready", func() bool { return r.ready("u1") })
+		r.node.SetUnhealthy("the runtime is not ready")
+		r.eventually("the loop says why", func() bool {
+			return slices.ContainsFunc(r.loop.Health().Reasons, func(s string) bool { return strings.Contains(s, "the runtime is not ready") })
+		})
+		r.add(fakenode.Pod("u2", "new", always))
+		r.config.Delete("u1")
+		r.eventually("old is gone", func() bool { return !slices.Contains(r.node.UIDs(), "u1") })
+		r.pass(time.Minute)
+		if slices.Contains(r.node.Calls(), "sync new") {
+			t.Fatal("a pod was synced while pleg was unhealthy")
+		}
+		r.node.SetUnhealthy()
+		r.eventually("new is ready", func() bool { return r.ready("u2") })
+	})
+}
+
+func TestARemovalThatFailsIsTriedAgainWhilePlegIsUnhealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		r.add(fakenode.Pod("u1", "web", always))
+		r.eventually("web is ready", func() bool { return r.ready("u1") })
+		var tries atomic.Int64
+		r.node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
+			if tries.Add(1) < 4 {
+				return status.Error(codes.Unavailable, "connection refused")
+			}
+			return nil
+		}})
+		r.node.SetUnhealthy("no relist has finished for 4 min")
+		r.eventually("the loop says why", func() bool {
+			return slices.ContainsFunc(r.loop.Health().Reasons, func(s string) bool { return strings.Contains(s, "no relist") })
+		})
+		r.config.Delete("u1")
+		r.eventually("web is gone", func() bool { return len(r.node.UIDs()) == 0 })
+	})
+}
+
+func TestHealthSaysWhetherConfigMuxIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigLater(t, fakenode.New(), t.TempDir(), 0)
+		says := func(what string) func() bool {
+			return func() bool { return strings.Contains(r.loop.Health().ConfigMux, what) }
+		}
+		// Whether the first try to reach it has ended already is left to the scheduler.
+		if !says("has not told all pods yet")() && !says("configmux is away")() {
+			t.Errorf("before it is followed: %q", r.loop.Health().ConfigMux)
+		}
+		r.source("file", true)
+		r.configPeer.set(r.config)
+		r.eventually("it is followed", func() bool { return r.loop.Health().ConfigMux == "" })
+		r.configPeer.set(nil)
+		r.config.Close()
+		r.eventually("it is away", says("configmux is away"))
+		if !r.loop.Health().Healthy {
+			t.Error("syncloop is not healthy because configmux is away")
+		}
+	})
+}
+
+func TestPlegThatIsAwayHoldsSyncsBackUntilItIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		r.add(fakenode.Pod("u1", "web", always))
+		r.eventually("web is ready", func() bool { return r.ready("u1") })
+		r.plegPeer.set(nil)
+		r.node.Events.Close()
+		r.pass(time.Second)
+		r.add(fakenode.Pod("u2", "new", always))
+		r.pass(30 * time.Second)
+		if slices.Contains(r.node.Calls(), "sync new") {
+			t.Fatal("a pod was synced while pleg was away")
+		}
+		if !r.ready("u1") {
+			t.Error("a pod that runs stopped to be ready because pleg is away")
+		}
+		r.plegPeer.set(r.node.Restart())
+		r.eventually("new is ready", func() bool { return r.ready("u2") })
+		if !r.ready("u1") {
+			t.Error("a pod that runs stopped to be ready because pleg was away")
+		}
+	})
+}
+
+func TestPodThatVanishedWhilePlegWasAwayIsStartedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		r.add(fakenode.Pod("u1", "web", always))
+		r.eventually("web is ready", func() bool { return r.ready("u1") })
+		r.plegPeer.set(nil)
+		r.node.Events.Close()
+		r.node.Vanish("u1")
+		r.plegPeer.set(r.node.Restart())
+		r.eventually("web runs again", func() bool { return len(r.node.Running()) == 1 && r.ready("u1") })
+	})
+}
+
+func TestEvictedPodStaysEvictedOverARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node, dir := fakenode.New(), t.TempDir()
+		pod := fakenode.Pod("u1", "web", always)
+		r := newRig(t, node, dir)
+		r.add(pod)
+		r.source("file", true)
+		r.configPeer.set(r.config)
+		r.plegPeer.set(node.Events)
+		r.eventually("web is ready", func() bool { return r.ready("u1") })
+		if err := r.book.Put("u1", podstore.Eviction{Reason: "Evicted", Message: "memory"}); err != nil {
+			t.Fatal(err)
+		}
+		r.stop()
+
+		again := newRig(t, node, dir)
+		again.add(pod)
+		again.source("file", true)
+		again.configPeer.set(again.config)
+		again.plegPeer.set(node.Events)
+		again.eventually("web is stopped", again.runs())
+		again.pass(5 * time.Minute)
+		pods, err := again.store.Pods()
+		if err != nil || len(pods) != 1 || pods[0].Status.Phase != v1.PodFailed || pods[0].Status.Reason != "Evicted" {
+			t.Fatalf("got %v, %v", pods, err)
+		}
+		if got := node.Running(); len(got) != 0 {
+			t.Fatalf("running: %v", got)
+		}
+		again.config.Delete("u1")
+		again.eventually("it is forgotten", func() bool { return len(again.book.UIDs()) == 0 && len(node.UIDs()) == 0 })
+	})
+}
+
+// TestPodsWithoutTheirContainersStayEndedOverARestart holds that a pod that was evicted, and one of the API server that ran to its end,
+// does not run again when its ended containers are gone, and that its status says how they ended.
+func TestPodsWithoutTheirContainersStayEndedOverARestart(t *testing.T) {
+	for name, test := range map[string]struct {
+		source, reason string
+		evicted        bool
+		phase          v1.PodPhase
+	}{
+		"a static pod that was evicted":                 {source: "file", reason: "Evicted", evicted: true, phase: v1.PodFailed},
+		"one of the API server that was evicted":        {source: "api", reason: "Evicted", evicted: true, phase: v1.PodFailed},
+		"one of the API server that has run to its end": {source: "api", phase: v1.PodSucceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				node, dir := fakenode.New(), t.TempDir()
+				pod := fakenode.Pod("u1", "web", v1.RestartPolicyNever)
+				pod.Annotations = map[string]string{podset.AnnotationSource: test.source}
+				begin := func() *rig {
+					r := newRig(t, node, dir)
+					r.config.Put("u1", &loop.Desired{Op: configv1.Op_OP_ADD, Pod: pod, Source: test.source})
+					r.source(test.source, true)
+					r.configPeer.set(r.config)
+					r.plegPeer.set(node.Events)
+					return r
+				}
+				r := begin()
+				r.eventually("web is ready", func() bool { return r.ready("u1") })
+				if test.evicted {
+					evicter := engineapi.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: metrics.New(nil), Events: r.events}
+					if err := evicter.Evict(t.Context(), "u1", podstore.Eviction{Reason: "Evicted", Message: "memory"}, 1); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					node.Exit("u1", 0)
+				}
+				var last *v1.PodStatus
+				r.eventually("it has ended", func() bool {
+					status, evicted, static, ended := r.store.Ended("u1")
+					last = status
+					return ended && evicted == test.evicted && static == (test.source == "file")
+				})
+				if kept, err := r.book.SetLast("u1", last, !test.evicted); err != nil || !kept {
+					t.Fatalf("kept is %v, %v", kept, err)
+				}
+				r.store.SetLast("u1", last)
+				if err := node.PruneContainers(t.Context(), r.store.Observed("u1"), 0); err != nil {
+					t.Fatal(err)
+				}
+				check := func(r *rig) {
+					t.Helper()
+					pods, err := r.store.Pods()
+					if err != nil || len(pods) != 1 || pods[0].Status.Phase != test.phase || pods[0].Status.Reason != test.reason {
+						t.Fatalf("got %v, %v", pods, err)
+					}
+					if diff := cmp.Diff(inSeconds(last), inSeconds(&pods[0].Status)); diff != "" || last.ContainerStatuses[0].State.Terminated == nil {
+						t.Errorf("the containers' statuses (-before +after):\n%s", diff)
+					}
+					if got := node.Running(); len(got) != 0 {
+						t.Fatalf("running: %v", got)
+					}
+				}
+				r.eventually("the containers are gone", func() bool { return len(r.store.Observed("u1").GetContainers()) == 0 })
+				check(r)
+				r.stop()
+
+				again := begin()
+				again.eventually("its worker is done", func() bool {
+					_, _, _, ended := again.store.Ended("u1")
+					return ended
+				})
+				again.pass(5 * time.Minute)
+				check(again)
+				again.config.Delete("u1")
+				again.eventually("it is forgotten", func() bool { return len(again.book.UIDs()) == 0 })
+			})
+		})
+	}
+}
+
+// inSeconds is what a status says of containers when its times are written in whole seconds, as on the disk and by the API server.
+func inSeconds(status *v1.PodStatus) []v1.ContainerStatus {
+	out := status.DeepCopy().ContainerStatuses
+	for i := range out {
+		if ended := out[i].State.Terminated; ended != nil {
+			ended.StartedAt, ended.FinishedAt = metav1.NewTime(ended.StartedAt.Truncate(time.Second)), metav1.NewTime(ended.FinishedAt.Truncate(time.Second))
+		}
+	}
+	return out
+}
+
+func TestOneTraceFromTheChangeToReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		const change = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+		r.config.Put("u1", &loop.Desired{Op: configv1.Op_OP_ADD, Pod: fakenode.Pod("u1", "web", always), Source: "file", Traceparent: change})
+		ids, parents := map[string]string{}, map[string]string{}
+		r.eventually("the spans are there", func() bool {
+			for _, span := range r.spans.Ended() {
+				if _, seen := ids[span.Name()]; !seen { // the first of each name: later ones are of later events
+					ids[span.Name()], parents[span.Name()] = span.SpanContext().SpanID().String(), span.Parent().SpanID().String()
+				}
+			}
+			return len(ids) == 3
+		})
+		want := map[string]string{"dispatch": "b7ad6b7169203331", "pod.sync": ids["dispatch"], "status.update": ids["pod.sync"]}
+		if diff := cmp.Diff(want, parents); diff != "" {
+			t.Errorf("parents (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestHealthFailsWhenTheLoopStandsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		r.eventually("the loop turns", func() bool { return r.loop.Health().Healthy })
+		r.stop()
+		r.clock.Step(3 * time.Minute)
+		if h := r.loop.Health(); h.Healthy || len(h.Reasons) == 0 {
+			t.Errorf("got %+v", h)
+		}
+	})
+}
+
+func TestABurstOnOneStreamHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		r.node.Run(fakenode.Pod("noise", "noise", always))
+		r.add(fakenode.Pod("noise", "noise", always))
+		r.eventually("noise is ready", func() bool { return r.ready("noise") })
+		seen := r.store.Observed("noise")
+		event := &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: "noise", Status: seen}
+		for range 1500 { // less than the log of the stream
+			r.node.Events.Emit("noise", event, event)
+		}
+		r.add(fakenode.Pod("u1", "web", always))
+		r.eventually("web is ready", func() bool { return r.ready("u1") })
+	})
+}
+
+func TestAMirrorPodIsNotRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		mirror := fakenode.Pod("mirror", "web", always)
+		mirror.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "u1"}
+		r.add(mirror)
+		r.add(fakenode.Pod("u1", "web", always))
+		r.eventually("the static pod is ready", func() bool { return r.ready("u1") })
+		r.config.Delete("mirror")
+		r.pass(time.Minute)
+		if got := r.node.UIDs(); !slices.Equal(got, []types.UID{"u1"}) {
+			t.Errorf("the runtime has %v, want the static pod alone", got)
+		}
+	})
+}

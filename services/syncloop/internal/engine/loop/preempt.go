@@ -1,0 +1,61 @@
+package loop
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+)
+
+// What is said of a pod that is ended for a critical one, as the kubelet does.
+const (
+	reasonPreempting  = "Preempting"
+	messagePreempting = "Preempted in order to admit critical pod"
+	messageDisruption = "Pod was preempted by Kubelet to accommodate a critical pod."
+)
+
+func isCritical(d *desiredPod) bool { return admission.IsCritical(d.pod, metrics.IsStatic(d.source)) }
+
+// preempt ends pods so that a critical one can be let in that is refused for want of resources, and returns whether it has: the pod
+// then waits until they are gone. When all that may be ended together would not do, nobody is ended.
+func (l *Loop) preempt(cause context.Context, uid types.UID, d *desiredPod, refusal *admission.Refusal) bool {
+	if l.cfg.Preempt == nil || len(refusal.Short) == 0 || !isCritical(d) {
+		return false
+	}
+	var others []admission.Victim
+	for _, pod := range l.active(uid) {
+		others = append(others, admission.Victim{Pod: pod, Critical: isCritical(l.desired[pod.UID])})
+	}
+	victims, ok := admission.Preempt(d.pod, refusal.Short, others)
+	if !ok || len(victims) == 0 {
+		return false
+	}
+	for _, victim := range victims {
+		l.cfg.Logger.InfoContext(cause, "ending a pod to make room for a critical one", telemetry.KeyPod, victim.Namespace+"/"+victim.Name,
+			telemetry.KeyPodUID, string(victim.UID), telemetry.KeyReason, d.pod.Namespace+"/"+d.pod.Name)
+		eviction := podstore.Eviction{Reason: reasonPreempting, Message: messagePreempting, Disruption: messageDisruption, At: l.cfg.Clock.Now()}
+		if err := l.cfg.Preempt(cause, victim.UID, eviction); err != nil {
+			l.cfg.Logger.WarnContext(cause, "a pod cannot be ended to make room for a critical one", telemetry.KeyPod, victim.Namespace+"/"+victim.Name,
+				telemetry.KeyPodUID, string(victim.UID), telemetry.KeyError, err)
+			continue // housekeeping asks again what is missing
+		}
+		d.behind = append(d.behind, victim.UID)
+		l.cfg.Metrics.Preempted(string(refusal.Short[0].Resource))
+	}
+	return true
+}
+
+// areGone tells whether nothing of some pods runs any more.
+func (l *Loop) areGone(uids []types.UID) bool {
+	for _, uid := range uids {
+		if podview.AnyAlive(l.cfg.Store.Observed(uid)) {
+			return false
+		}
+	}
+	return true
+}

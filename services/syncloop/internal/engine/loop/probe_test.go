@@ -1,0 +1,196 @@
+package loop_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+)
+
+// longer than a clean-up and some periods of the probe.
+const longer = 5 * time.Second
+
+// asked is a pod with a readiness probe that is believed at once.
+func asked() *v1.Pod {
+	pod := fakenode.Pod("u1", "web", always)
+	pod.Spec.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 1, FailureThreshold: 1, SuccessThreshold: 1}
+	return pod
+}
+
+// listedReady tells whether the pod is ready, also when no source names it any more.
+func (r *rig) listedReady() bool {
+	r.t.Helper()
+	list, err := r.store.List()
+	if err != nil || len(list) != 1 {
+		r.t.Fatalf("%d pods are listed: %v", len(list), err)
+	}
+	var pod v1.Pod
+	if err := pod.Unmarshal(list[0].GetPod()); err != nil {
+		r.t.Fatal(err)
+	}
+	return pod.Status.ContainerStatuses[0].Ready
+}
+
+// syncs counts the syncs of pods.
+func (r *rig) syncs() int { return strings.Count(strings.Join(r.node.Calls(), "\n"), "sync ") }
+
+func TestReadyFollowsTheReadinessProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		r.unwell.Store(true)
+		r.add(asked())
+		r.eventually("it runs", r.runs("web"))
+		r.pass(longer)
+		if r.ready("u1") {
+			t.Fatal("it is ready before its probe has succeeded")
+		}
+		for _, unwell := range []bool{false, true, false} {
+			before := r.syncs()
+			r.unwell.Store(unwell)
+			r.eventually("its status follows", func() bool { return r.ready("u1") != unwell })
+			r.eventually("its worker looks", func() bool { return r.syncs() > before })
+		}
+	})
+}
+
+func TestAPodThatIsBeingEndedIsNotKilledAgainForItsProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node, killed := fakenode.New(), make(chan struct{})
+		node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, _ int64) error {
+			select {
+			case <-killed:
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		}})
+		r := newRig(t, node, t.TempDir())
+		r.configPeer.set(r.config)
+		r.plegPeer.set(r.node.Events)
+		r.source("file", true)
+		r.add(asked())
+		r.eventually("it is ready", func() bool { return r.ready("u1") })
+		r.config.Delete("u1")
+		r.eventually("it is being killed", func() bool { return strings.Contains(strings.Join(node.Calls(), "\n"), "kill ") })
+		r.unwell.Store(true)
+		r.eventually("it is shown as not ready", func() bool { return !r.listedReady() })
+		close(killed)
+		r.eventually("it is gone", func() bool { return len(node.UIDs()) == 0 })
+		if got := strings.Count(strings.Join(node.Calls(), "\n"), "kill "); got != 1 {
+			t.Errorf("it was killed %d times: %v", got, node.Calls())
+		}
+	})
+}
+
+func TestAPodIsReadyFromTheFirstAnswerAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node, dir := fakenode.New(), t.TempDir()
+		r := newRig(t, node, dir)
+		r.configPeer.set(r.config)
+		r.plegPeer.set(node.Events)
+		r.source("file", true)
+		r.add(asked())
+		r.eventually("it is ready", func() bool { return r.ready("u1") })
+		r.stop()
+
+		again := newRig(t, node, dir)
+		again.unwell.Store(true) // whoever asks gets the result of before all the same
+		again.configPeer.set(again.config)
+		again.plegPeer.set(node.Restart())
+		again.source("file", true)
+		again.add(asked())
+		again.eventually("pods are told", func() bool {
+			pods, err := again.store.Pods()
+			if err != nil || len(pods) == 0 {
+				return false
+			}
+			if !again.ready("u1") {
+				t.Fatal("the first answer says that it is not ready")
+			}
+			return true
+		})
+	})
+}
+
+func TestResultsOfPodsThatAreGoneAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node, dir := fakenode.New(), t.TempDir()
+		r := newRig(t, node, dir)
+		r.configPeer.set(r.config)
+		r.plegPeer.set(node.Events)
+		r.source("file", true)
+		r.add(asked())
+		r.eventually("it is ready", func() bool { return r.ready("u1") })
+		r.stop()
+		node.Vanish("u1")
+
+		again := newRig(t, node, dir)
+		again.configPeer.set(again.config)
+		again.plegPeer.set(node.Restart())
+		again.source("file", false)
+		again.pass(longer)
+		if len(again.probes.UIDs()) != 1 {
+			t.Error("it was forgotten before its source has spoken")
+		}
+		again.source("file", true)
+		again.eventually("its results are forgotten", func() bool {
+			files, err := os.ReadDir(filepath.Join(dir, "probes"))
+			return err == nil && len(files) == 0 && len(again.probes.UIDs()) == 0
+		})
+	})
+}
+
+func TestTheTraceOfAStartEndsWithTheProbeThatMakesThePodReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		const change = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+		r.config.Put("u1", &loop.Desired{Op: configv1.Op_OP_ADD, Pod: asked(), Source: "file", Traceparent: change})
+		ids, parents := map[string]string{}, map[string]string{}
+		look := func() {
+			clear(ids)
+			clear(parents)
+			for _, span := range r.spans.Ended() {
+				if _, seen := ids[span.Name()]; !seen {
+					ids[span.Name()], parents[span.Name()] = span.SpanContext().SpanID().String(), span.Parent().SpanID().String()
+				}
+			}
+		}
+		r.eventually("the spans are there", func() bool { look(); return len(ids) == 5 })
+		want := map[string]string{
+			"dispatch": "b7ad6b7169203331", "pod.sync": ids["dispatch"], "probe": ids["pod.sync"], "status.update": ids["probe"],
+			"wait": ids["pod.sync"], // for the probe
+		}
+		if diff := cmp.Diff(want, parents); diff != "" {
+			t.Errorf("parents (-want +got):\n%s", diff)
+		}
+		r.unwell.Store(true)
+		r.eventually("it fails", func() bool { return !r.ready("u1") })
+		r.eventually("its trace is there", func() bool {
+			for _, span := range r.spans.Ended() {
+				if span.Name() != "probe" || span.Parent().IsValid() {
+					continue
+				}
+				if links := span.Links(); len(links) != 1 || links[0].SpanContext.SpanID().String() != ids["pod.sync"] {
+					t.Fatalf("a failure is linked to %v", links)
+				}
+				for _, next := range r.spans.Ended() {
+					if next.Name() == "pod.sync" && next.Parent().SpanID() == span.SpanContext().SpanID() {
+						return true
+					}
+				}
+			}
+			return false
+		})
+	})
+}

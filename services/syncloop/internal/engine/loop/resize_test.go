@@ -1,0 +1,88 @@
+package loop_test
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+)
+
+// asked is how many CPUs the first container of a pod asks for that is worked on.
+func (r *rig) asked(uid string) string {
+	if containers := r.pod(uid).Spec.Containers; len(containers) > 0 {
+		return containers[0].Resources.Requests.Cpu().String()
+	}
+	return ""
+}
+
+// change names a pod anew.
+func (r *rig) change(pod *v1.Pod) {
+	r.config.Put(string(pod.UID), &loop.Desired{Op: configv1.Op_OP_UPDATE, Pod: pod, Source: "file"})
+}
+
+func (r *rig) pending(uid string) bool {
+	return slices.ContainsFunc(r.pod(uid).Status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.PodResizePending && c.Status == v1.ConditionTrue && c.Reason == v1.PodReasonDeferred
+	})
+}
+
+func TestAResizeWaitsForRoomOnTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		var tooMuch atomic.Bool
+		r.node.SetScript(fakenode.Script{Sync: func(_ context.Context, pod *v1.Pod) error {
+			if pod.Spec.Containers[0].Resources.Requests.Cpu().Value() == 3 {
+				tooMuch.Store(true)
+			}
+			return nil
+		}})
+		r.tellNode(machine("2"))
+		r.add(cpus("a", "500m", 0))
+		r.add(cpus("b", "1", 10))
+		r.source("file", true)
+		r.eventually("both run", r.runs("a", "b"))
+
+		r.change(cpus("a", "1500m", 0))
+		r.eventually("it waits", func() bool { return r.pending("a") })
+		if got := r.asked("a"); got != "500m" {
+			t.Errorf("while it waits, it is worked on with %s", got)
+		}
+		// Other changes go on, and what is told of its status alone changes nothing.
+		changed := cpus("a", "1500m", 0)
+		changed.Labels, changed.Status.Message = map[string]string{"x": "y"}, "m"
+		r.change(changed)
+		r.eventually("its label is there", func() bool { return r.pod("a").Labels["x"] == "y" })
+		r.pass(time.Minute)
+		if !r.pending("a") || r.asked("a") != "500m" {
+			t.Errorf("after another change it is worked on with %s", r.asked("a"))
+		}
+		if told := r.events.told(); !slices.Equal(told, []string{"Warning ResizeDeferred a"}) {
+			t.Errorf("events %v, want one", told)
+		}
+		// What it does not have yet is there for others.
+		r.add(cpus("c", "500m", 20))
+		r.eventually("another pod is let in", r.runs("a", "b", "c"))
+
+		r.config.Delete("b")
+		r.eventually("it has what it asks for", func() bool { return r.asked("a") == "1500m" && !r.pending("a") })
+		r.change(cpus("a", "1", 0))
+		r.eventually("less is always possible", func() bool { return r.asked("a") == "1" })
+
+		// It is changed back while it waits.
+		r.change(cpus("a", "3", 0))
+		r.eventually("it waits again", func() bool { return r.pending("a") })
+		r.change(cpus("a", "1", 0))
+		r.eventually("it waits no longer", func() bool { return !r.pending("a") && r.asked("a") == "1" })
+		if tooMuch.Load() {
+			t.Error("a pod was worked on with resources that the node does not have")
+		}
+	})
+}

@@ -1,0 +1,279 @@
+package loop_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	oteltrace "go.opentelemetry.io/otel/trace"
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// peer is a stream whose publisher can be stopped, and replaced as by a restart.
+type peer[V any] struct {
+	mu     sync.Mutex
+	source stream.Source[V]
+}
+
+func (p *peer[V]) set(source stream.Source[V]) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.source = source
+}
+
+func (p *peer[V]) Subscribe(ctx context.Context, token []byte) (stream.Subscription[V], error) {
+	p.mu.Lock()
+	source := p.source
+	p.mu.Unlock()
+	if source == nil {
+		return nil, errors.New("nobody serves there")
+	}
+	return source.Subscribe(ctx, token)
+}
+
+// told notes events as text.
+type told struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+// Normal implements loop.PodEvents.
+func (e *told) Normal(_ context.Context, pod *v1.Pod, _, reason, _ string) {
+	e.note("Normal", pod, reason)
+}
+
+// Warning implements loop.PodEvents.
+func (e *told) Warning(_ context.Context, pod *v1.Pod, _, reason, _ string) {
+	e.note("Warning", pod, reason)
+}
+
+// AnnotatedWarning implements the events of engineapi.Evictions.
+func (e *told) AnnotatedWarning(ctx context.Context, pod *v1.Pod, container, reason, message string, _ map[string]string) {
+	e.Warning(ctx, pod, container, reason, message)
+}
+
+func (e *told) note(kind string, pod *v1.Pod, reason string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lines = append(e.lines, kind+" "+reason+" "+pod.Name)
+}
+
+func (e *told) told() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.lines)
+}
+
+// rig is a loop with everything real but the machine, on a clock that moves while the test waits.
+type rig struct {
+	t      *testing.T
+	node   *fakenode.Node
+	config *stream.Level[*loop.Desired]
+	// configPeer and plegPeer are what the loop follows.
+	configPeer *peer[*loop.Desired]
+	plegPeer   *peer[*lifecyclev1.Event]
+	clock      *clocktesting.FakeClock
+	store      *podstore.Store
+	pool       *podworkers.Pool
+	loop       *loop.Loop
+	spans      *tracetest.SpanRecorder
+	tracer     *trace.TracerProvider
+	book       *evictionbook.Book
+	endings    *gracebook.Book
+	nodes      *stream.Level[*nodev1.Node]
+	events     *told
+	probes     *prober.Manager
+	// unwell is true while every probe fails.
+	unwell atomic.Bool
+	// begun is when the rig was made, by its clock.
+	begun time.Time
+	// leftovers are the pods that there are files of.
+	leftovers atomic.Pointer[[]*v1.Pod]
+	stop      func()
+}
+
+// newRig returns a rig whose peers are away, over a node that may have pods already.
+func newRig(t *testing.T, node *fakenode.Node, stateDir string) *rig {
+	t.Helper()
+	return newRigLater(t, node, stateDir, 0)
+}
+
+// newRigLater is newRig for a machine that has run longer than it has, and with a configuration that is changed.
+func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.Duration, change ...func(*loop.Config)) *rig {
+	t.Helper()
+	r := &rig{
+		t: t, node: node, config: stream.NewLevel[*loop.Desired](stream.Config{}),
+		configPeer: &peer[*loop.Desired]{}, plegPeer: &peer[*lifecyclev1.Event]{},
+		clock: clocktesting.NewFakeClock(time.Now()), spans: tracetest.NewSpanRecorder(),
+	}
+	r.begun, r.nodes, r.events = r.clock.Now(), stream.NewLevel[*nodev1.Node](stream.Config{}), &told{}
+	r.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(r.spans))
+	tracer, logger := r.tracer.Tracer("test"), slog.New(slog.DiscardHandler)
+	process, end := context.WithCancel(context.Background())
+	var err error
+	if r.book, err = evictionbook.Open(filepath.Join(stateDir, "evictions.json")); err != nil {
+		t.Fatal(err)
+	}
+	if r.endings, err = gracebook.Open(gracebook.Config{
+		Dir: filepath.Join(stateDir, "endings"), Now: func() time.Duration { return boottime.Now() + later },
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r.makeProbes(stateDir, tracer, logger)
+	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Probes: r.probes, Clock: r.clock, Tracer: tracer, Logger: logger})
+	r.pool = podworkers.NewPool(process, podworkers.Config{
+		Runtime: node, Observer: node, Statuses: r.store, Endings: r.endings, Clock: r.clock, BootTime: boottime.Now,
+		Tracer: tracer, Logger: logger, Resync: time.Minute,
+	})
+	cfg := loop.Config{
+		Desired: r.configPeer, Events: r.plegPeer, Pleg: node, Workers: r.pool, Store: r.store, Evictions: r.book, Endings: r.endings,
+		Node: r.nodes, PodEvents: r.events, Probes: r.probes,
+		PodFromObserved: func(s *lifecyclev1.PodStatus) *v1.Pod {
+			return fakenode.Pod(s.GetUid(), s.GetName(), v1.RestartPolicyAlways)
+		},
+		Leftovers: func() ([]*v1.Pod, error) {
+			if pods := r.leftovers.Load(); pods != nil {
+				return *pods, nil
+			}
+			return nil, errors.New("there is no such folder")
+		},
+		Clock: r.clock, Tracer: tracer, Logger: logger, Resync: time.Minute,
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	r.loop = loop.New(cfg)
+	done, probed := make(chan error, 1), make(chan error, 1)
+	go func() { done <- r.loop.Run(process) }()
+	go func() { probed <- r.probes.Run(process) }()
+	r.stop = sync.OnceFunc(func() {
+		end()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the loop ended with %v", err)
+		}
+		if err := <-probed; !errors.Is(err, context.Canceled) {
+			t.Errorf("the probes ended with %v", err)
+		}
+		r.pool.Wait()
+		r.store.Close()
+	})
+	t.Cleanup(func() {
+		r.stop()
+		for _, rule := range node.Broken() {
+			t.Error(rule)
+		}
+	})
+	return r
+}
+
+// makeProbes makes what runs probes, which are answered at once.
+func (r *rig) makeProbes(stateDir string, tracer oteltrace.Tracer, logger *slog.Logger) {
+	r.t.Helper()
+	kept, err := prober.OpenBook(filepath.Join(stateDir, "probes"), logger)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.probes = prober.New(prober.Config{
+		Probe: func(context.Context, probecalls.Target) probecalls.Answer {
+			if r.unwell.Load() {
+				return probecalls.Answer{Outcome: probecalls.Failure}
+			}
+			return probecalls.Answer{Outcome: probecalls.Success}
+		},
+		Book: kept, Clock: r.clock, Tracer: tracer, Logger: logger,
+	})
+}
+
+// start returns a rig whose peers are there, with the source "file" not having spoken.
+func start(t *testing.T, change ...func(*loop.Config)) *rig {
+	t.Helper()
+	r := newRigLater(t, fakenode.New(), t.TempDir(), 0, change...)
+	r.source("file", false)
+	r.configPeer.set(r.config)
+	r.plegPeer.set(r.node.Events)
+	return r
+}
+
+func (r *rig) source(name string, ready bool) {
+	r.config.Put("source/"+name, &loop.Desired{Source: name, Ready: ready})
+}
+
+func (r *rig) add(pod *v1.Pod) {
+	r.config.Put(string(pod.UID), &loop.Desired{Op: configv1.Op_OP_ADD, Pod: pod, Source: "file"})
+}
+
+// eventually waits until a condition holds, while the clock moves on. Every test is a bubble: between two steps of the clock all have
+// done what there was to do, however long that takes.
+func (r *rig) eventually(what string, holds func() bool) {
+	r.t.Helper()
+	r.stepUntil(what, 50*time.Millisecond, holds)
+}
+
+// pass lets the clock move on by d, in steps, so that everything that is due by then is done.
+func (r *rig) pass(d time.Duration) {
+	r.t.Helper()
+	end := r.clock.Now().Add(d)
+	r.stepUntil("time passes", max(d/100, 50*time.Millisecond), func() bool { return r.clock.Now().After(end) })
+}
+
+func (r *rig) stepUntil(what string, step time.Duration, holds func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(60 * time.Second)
+	for !holds() {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%s: not in time; calls: %v, waiting for: %v", what, r.node.Calls(), r.loop.Health().Reasons)
+		}
+		r.clock.Step(step)
+		<-time.After(time.Millisecond)
+	}
+}
+
+func (r *rig) runs(names ...string) func() bool {
+	return func() bool { return slices.Equal(r.node.Running(), names) }
+}
+
+func (r *rig) ready(uid string) bool {
+	pods, err := r.store.Pods()
+	if err != nil {
+		return false
+	}
+	for _, pod := range pods {
+		if pod.UID != types.UID(uid) {
+			continue
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == v1.PodReady {
+				return c.Status == v1.ConditionTrue
+			}
+		}
+	}
+	return false
+}

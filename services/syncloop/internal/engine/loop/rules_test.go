@@ -1,0 +1,243 @@
+package loop_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+// moody is a pleg that answers as a list says, one after the other, and notes when it was asked.
+type moody struct {
+	mu      sync.Mutex
+	begun   time.Time
+	asked   []time.Duration
+	answers []error
+}
+
+// Health implements loop.Pleg.
+func (m *moody) Health(context.Context) (reasons []string, network string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.asked) == len(m.answers) {
+		return nil, "", errors.New("nobody was to ask")
+	}
+	m.asked = append(m.asked, time.Since(m.begun))
+	return nil, "", m.answers[len(m.asked)-1]
+}
+
+// Relist implements loop.Pleg.
+func (m *moody) Relist(context.Context) error { return nil }
+
+// TestAnUnwellPlegIsAskedLessAndLess: after 100 ms, doubling to 5 s, and anew from 100 ms once it was well.
+func TestAnUnwellPlegIsAskedLessAndLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := errors.New("connection refused")
+		pleg := &moody{begun: time.Now(), answers: []error{away, away, away, away, away, away, away, away, nil, nil, away, away, nil}}
+		var want []time.Duration
+		at := time.Duration(0)
+		for _, after := range []int{0, 100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000, 5000, 100, 200} {
+			at += time.Duration(after) * time.Millisecond
+			want = append(want, at)
+		}
+		r := start(t, func(c *loop.Config) { c.Pleg, c.Clock = pleg, clock.RealClock{} })
+		time.Sleep(want[len(want)-1] + time.Second)
+		synctest.Wait()
+		r.stop()
+		pleg.mu.Lock()
+		defer pleg.mu.Unlock()
+		if !slices.Equal(pleg.asked, want) {
+			t.Errorf("asked after %v, want %v", pleg.asked, want)
+		}
+	})
+}
+
+// TestHealthFailsWhenAHandlerHangs: nothing is due meanwhile, and yet it shows.
+func TestHealthFailsWhenAHandlerHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hanging, done := make(chan struct{}), make(chan struct{})
+		hangs := sync.OnceFunc(func() { close(hanging) })
+		r := start(t, func(c *loop.Config) {
+			c.PodFromObserved = func(*lifecyclev1.PodStatus) *v1.Pod {
+				hangs()
+				<-done
+				return nil
+			}
+		})
+		defer close(done)
+		r.node.Run(fakenode.Pod("u1", "orphan", always))
+		r.node.Exit("u1", 0) // which pleg tells
+		r.source("file", true)
+		r.eventually("a handler hangs", func() bool {
+			select {
+			case <-hanging:
+				return true
+			default:
+				return false
+			}
+		})
+		if h := r.loop.Health(); !h.Healthy {
+			t.Errorf("it does not hang for long yet: %+v", h)
+		}
+		r.clock.Step(2*time.Minute - 5*time.Second) // it may have waited for its work for 2 s
+		if h := r.loop.Health(); !h.Healthy {
+			t.Errorf("within twice the resync period: %+v", h)
+		}
+		r.clock.Step(6 * time.Second)
+		if h := r.loop.Health(); h.Healthy || !strings.Contains(strings.Join(h.Reasons, " "), "has not turned") {
+			t.Errorf("got %+v", h)
+		}
+	})
+}
+
+// TestAShortResyncPeriodMakesNoIdleLoopUnhealthy: with nothing to do the loop turns with each clean-up, every 2 s.
+func TestAShortResyncPeriodMakesNoIdleLoopUnhealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, func(c *loop.Config) { c.Resync = 500 * time.Millisecond })
+		r.source("file", true)
+		r.eventually("the loop turns", func() bool { return r.loop.Health().Healthy })
+		for range 100 {
+			r.pass(100 * time.Millisecond)
+			if h := r.loop.Health(); !h.Healthy {
+				t.Fatalf("got %+v", h)
+			}
+		}
+	})
+}
+
+// TestARemovedContainerIsNoReasonToSync, while one that died is: it may be the loop's own cleaning that was seen.
+func TestARemovedContainerIsNoReasonToSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		r.add(fakenode.Pod("u1", "web", always))
+		r.eventually("web is ready", func() bool { return r.ready("u1") })
+		r.pass(5 * time.Second)
+		synced := func() int { return len(r.node.Calls()) }
+		before := synced()
+		tell := func(kind lifecyclev1.EventType) {
+			seen, err := r.node.GetPodStatus(t.Context(), "u1", 1<<62)
+			if err != nil {
+				t.Fatal(err)
+			}
+			event := &lifecyclev1.Event{Type: kind, PodUid: "u1", Status: seen}
+			r.node.Events.Emit("u1", event, event)
+		}
+		for range 10 {
+			tell(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED)
+		}
+		r.pass(5 * time.Second)
+		if after := synced(); after != before {
+			t.Errorf("%d syncs followed", after-before)
+		}
+		tell(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED)
+		r.eventually("a death is looked after", func() bool { return synced() > before })
+	})
+}
+
+// TestADeathAlsoCleansUpWhatEndedBefore keeps the last container of a name that has ended, for its log and its exit code.
+func TestADeathAlsoCleansUpWhatEndedBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.source("file", true)
+		r.add(fakenode.Pod("u1", "web", always))
+		for range 4 {
+			r.eventually("web is ready", func() bool { return r.ready("u1") })
+			before := r.node.Container("u1")
+			r.node.Exit("u1", 1)
+			r.eventually("web runs again", func() bool { return r.node.Container("u1") != before })
+		}
+		r.eventually("one that runs and one that has ended are left", func() bool {
+			seen, err := r.node.GetPodStatus(t.Context(), "u1", 0)
+			return err == nil && len(seen.GetContainers()) == 2
+		})
+	})
+}
+
+// TestACleanUpThatHoldsUpTheLoopIsLogged from a second on.
+func TestACleanUpThatHoldsUpTheLoopIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var log bytes.Buffer
+		var r *rig
+		ready := make(chan struct{})
+		r = start(t, func(c *loop.Config) {
+			c.Logger = slog.New(slog.NewTextHandler(writer(func(line []byte) (int, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				return log.Write(line)
+			}), nil))
+			c.Leftovers = nil
+			c.Workers = slowToTidy{c.Workers, func() { <-ready; r.clock.Step(1100 * time.Millisecond) }}
+		})
+		close(ready)
+		r.source("file", true)
+		r.eventually("it is told", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return strings.Contains(log.String(), "housekeeping held up the sync loop") && strings.Contains(log.String(), "duration=1.1s")
+		})
+	})
+}
+
+type writer func([]byte) (int, error)
+
+// Write implements io.Writer.
+func (w writer) Write(p []byte) (int, error) { return w(p) }
+
+// slowToTidy is workers whose tidying takes time.
+type slowToTidy struct {
+	loop.Workers
+	passes func()
+}
+
+// Tidy implements loop.Workers.
+func (s slowToTidy) Tidy() {
+	s.passes()
+	s.Workers.Tidy()
+}
+
+// TestAnOrphanIsCounted once, however long it takes to end.
+func TestAnOrphanIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		node := fakenode.New()
+		node.Run(fakenode.Pod("u1", "orphan", always))
+		mayStop := make(chan struct{})
+		node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
+			<-mayStop
+			return nil
+		}})
+		r := newRigLater(t, node, t.TempDir(), 0, func(c *loop.Config) { c.Metrics = metrics.New(registry) })
+		r.source("file", true)
+		r.configPeer.set(r.config)
+		r.plegPeer.set(node.Events)
+		r.eventually("it is being ended", func() bool { return slices.Contains(node.Calls(), "kill orphan 1") })
+		r.pass(10 * time.Second)
+		close(mayStop)
+		r.eventually("it is gone", func() bool { return len(node.UIDs()) == 0 })
+		const want = `# HELP kubelet_orphaned_runtime_pods_total Pods that were found running, that no source names and that no worker knew.
+# TYPE kubelet_orphaned_runtime_pods_total counter
+kubelet_orphaned_runtime_pods_total 1
+`
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "kubelet_orphaned_runtime_pods_total"); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,97 @@
+package podstore
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+)
+
+// Census counts the pods, and what is in the runtime, as they are known at this moment.
+func (s *Store) Census() metrics.Census {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	census := metrics.Census{
+		Desired: map[bool]int{}, Active: map[bool]int{}, Working: map[metrics.Working]int{}, Containers: map[string]int{},
+	}
+	for _, e := range s.entries {
+		census.Working[e.working()]++
+		if !e.desired {
+			continue
+		}
+		static := metrics.IsStatic(e.source)
+		census.Desired[static]++
+		if e.isActive() {
+			census.Active[static]++
+			census.Waiting = append(census.Waiting, e.waiting()...)
+		}
+	}
+	for _, observed := range s.observed {
+		for _, sandbox := range observed.GetSandboxes() {
+			if sandbox.GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_READY {
+				census.RunningPods++
+				break
+			}
+		}
+		for _, c := range observed.GetContainers() {
+			census.Containers[containerState(c.GetState())]++
+		}
+	}
+	return census
+}
+
+// isActive tells whether a pod has not ended, nor been ended.
+func (e *entry) isActive() bool {
+	return e.state < podworkers.Terminated && e.status.Phase != v1.PodSucceeded && e.status.Phase != v1.PodFailed
+}
+
+func (e *entry) working() metrics.Working {
+	w := metrics.Working{Static: metrics.IsStatic(e.source)}
+	switch e.state {
+	case podworkers.Syncing:
+		w.Lifecycle = metrics.LifecycleSync
+	case podworkers.Terminating:
+		w.Lifecycle = metrics.LifecycleTerminating
+	case podworkers.Terminated, podworkers.Gone:
+		w.Lifecycle = metrics.LifecycleTerminated
+	}
+	switch {
+	case e.desired:
+		w.Config = metrics.ConfigDesired
+	case e.source != "":
+		w.Config = metrics.ConfigOrphan
+	default:
+		w.Config, w.Static = metrics.ConfigRuntimeOnly, false
+	}
+	return w
+}
+
+// waiting lists the containers of a pod that wait. Those of a pod that has ended wait for nothing, whatever they say.
+func (e *entry) waiting() []metrics.WaitingContainer {
+	var list []metrics.WaitingContainer
+	for _, statuses := range [][]v1.ContainerStatus{e.status.InitContainerStatuses, e.status.ContainerStatuses} {
+		for _, c := range statuses {
+			if c.State.Waiting != nil {
+				list = append(list, metrics.WaitingContainer{
+					Namespace: e.pod.Namespace, Pod: e.pod.Name, Container: c.Name, Reason: c.State.Waiting.Reason,
+				})
+			}
+		}
+	}
+	return list
+}
+
+// containerState is the state of a container in the kubelet's words.
+func containerState(state lifecyclev1.ContainerState) string {
+	switch state {
+	case lifecyclev1.ContainerState_CONTAINER_STATE_CREATED:
+		return "created"
+	case lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING:
+		return "running"
+	case lifecyclev1.ContainerState_CONTAINER_STATE_EXITED:
+		return "exited"
+	case lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN, lifecyclev1.ContainerState_CONTAINER_STATE_UNSPECIFIED:
+	}
+	return "unknown"
+}

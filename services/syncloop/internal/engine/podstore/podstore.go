@@ -1,0 +1,398 @@
+// Package podstore holds every pod of this node with its status. The loop puts in what is wanted and what pleg has
+// seen, workers put in what they are doing; from each of these the status is computed anew at once, so a container
+// that has started shows in the same moment, and what has changed is published to the watchers of EngineService.
+//
+// Nothing is computed before [Store.Open]: a status without the observations, or without the pods, would be a wrong
+// one, and one that a restart has made up must never be seen.
+package podstore
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	seen "github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
+)
+
+// Config is what a Store needs.
+type Config struct {
+	// Generate computes a status: podstatus.Generate.
+	Generate func(pod *v1.Pod, observed *lifecyclev1.PodStatus, in podstatus.Inputs) v1.PodStatus
+	// Messages reads the termination messages of ended containers, by container ID; nil reads none. It is called without
+	// a lock, for ended containers that it has not been asked for before.
+	Messages func(pod *v1.Pod, ended []*lifecyclev1.Container) map[string]string
+	// Probes has the results of probes, and is told which containers run; nil is a node without a prober.
+	Probes Probes
+	Clock  clock.WithTicker
+	Tracer trace.Tracer
+	Logger *slog.Logger
+	// Metrics is told how far pods have come; nil is for nobody to read.
+	Metrics *metrics.Metrics
+	// Phases is told the last parts of a pod's start; nil keeps nothing.
+	Phases *phases.Book
+	// API is told what to say to an API server; nil is a node that is standalone.
+	API API
+	// StreamMetrics counts what the stream of pods does; nil is for nobody to read.
+	StreamMetrics *stream.ServedMetrics
+}
+
+// Probes runs the probes of containers; *prober.Manager does it. Its methods are called with the store's lock held: they wait for
+// nothing and do not call the store.
+type Probes interface {
+	// Observe takes in what is wanted and what was observed of a pod, its first address, and whether it is being ended.
+	Observe(pod *v1.Pod, observed *lifecyclev1.PodStatus, ip string, ending bool)
+	// Forget drops a pod.
+	Forget(uid types.UID)
+	// Ready, Started and Unhealthy say what podstatus.Inputs asks for, Since what its ProbedSince does.
+	Ready(containerID string) bool
+	Started(containerID string) bool
+	Unhealthy(containerID string) bool
+	Since(containerID string) time.Time
+}
+
+// NotReadyError says that the pods cannot be told yet, and why.
+type NotReadyError struct {
+	// Reason is what is waited for.
+	Reason string
+}
+
+// Error implements error.
+func (e *NotReadyError) Error() string { return "the pods are not known yet: " + e.Reason }
+
+// ErrNotFound says that there is no such pod.
+var ErrNotFound = errors.New("there is no such pod")
+
+// Store has the pods. The pods in it are never changed once they are in it: who gets one may read it and no more.
+type Store struct {
+	cfg   Config
+	level *stream.Level[*enginev1.Pod]
+
+	mu sync.Mutex
+	// open is true once statuses are computed.
+	open bool
+	// waiting is why the pods cannot be told yet; empty when they can.
+	waiting string
+	// runtimeName is the scheme of container IDs; empty until the runtime has told it.
+	runtimeName string
+	// hostIPs are the addresses of the node, the primary one first.
+	hostIPs []string
+	entries map[types.UID]*entry
+	// observed has the newest observation of every pod in the runtime, also of those without an entry.
+	observed map[types.UID]*lifecyclev1.PodStatus
+}
+
+// entry is one pod.
+type entry struct {
+	pod         *v1.Pod
+	source      string
+	traceparent string
+	// cause is the trace of what was heard of the pod last.
+	cause string
+	// desired is true while a source names the pod.
+	desired bool
+	state   podworkers.State
+	// worked is true once the pod has had a worker; released once that has given back all that the pod held.
+	worked, released bool
+	reasons          map[string]podstatus.Reason
+	// whole is why the pod as a whole waits, and wholeIn the sandbox that it had when that was told; empty for none.
+	whole    podstatus.Reason
+	wholeIn  string
+	messages map[string]string
+	// resize is why the pod does not have the resources that its source names; empty when it has.
+	resize   podstatus.Reason
+	eviction *Eviction
+	// last is the last status of a pod whose ended containers are removed; nil for every other one.
+	last   *v1.PodStatus
+	status v1.PodStatus
+	// readyTold is true when the trace of the container's start has been told that the pod is ready.
+	readyTold bool
+	start     start
+}
+
+// New returns an empty store.
+func New(cfg Config) *Store {
+	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	return &Store{
+		cfg: cfg, level: stream.NewLevel[*enginev1.Pod](stream.Config{Clock: cfg.Clock, Metrics: cfg.StreamMetrics}),
+		waiting: "syncloop is starting", entries: map[types.UID]*entry{}, observed: map[types.UID]*lifecyclev1.PodStatus{},
+	}
+}
+
+// Close ends the watches.
+func (s *Store) Close() { s.level.Close() }
+
+// Open begins to compute statuses: from now on both what is wanted and what was observed are known.
+func (s *Store) Open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open {
+		return
+	}
+	s.open = true
+	for uid := range s.entries {
+		s.compute(uid, true)
+	}
+}
+
+// SetWaiting says why the pods cannot be told yet; empty when they can.
+func (s *Store) SetWaiting(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = reason
+}
+
+// SetRuntimeName says how the runtime names itself: the scheme of container IDs in the statuses.
+func (s *Store) SetRuntimeName(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.runtimeName == name {
+		return
+	}
+	s.runtimeName = name
+	for uid := range s.entries {
+		s.compute(uid, false)
+	}
+}
+
+// SetHostIPs says the addresses of the node, the primary one first.
+func (s *Store) SetHostIPs(ips []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Equal(s.hostIPs, ips) {
+		return
+	}
+	s.hostIPs = ips
+	for uid := range s.entries {
+		s.compute(uid, false)
+	}
+}
+
+// SetPod puts in a pod. Source is empty for one that only the runtime knows.
+func (s *Store) SetPod(pod *v1.Pod, source, traceparent string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[pod.UID]
+	if e == nil {
+		e = &entry{state: podworkers.Syncing}
+		s.entries[pod.UID] = e
+	}
+	// That the API server has another status is nothing that a watcher of the pods is to be told.
+	wanted := e.pod == nil || e.source != source || podset.Compare(e.pod, pod) != podset.Reconcile
+	if wanted {
+		e.traceparent, e.cause = traceparent, traceparent
+	}
+	e.pod, e.source, e.desired = pod, source, source != ""
+	if !s.compute(pod.UID, wanted) {
+		s.report(e)
+	}
+}
+
+// Unwant says that no source names a pod any more.
+func (s *Store) Unwant(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil {
+		e.desired = false
+		if !metrics.IsStatic(e.source) { // so it has no object there any more
+			s.unreport(uid)
+		}
+	}
+}
+
+// Evict makes a pod Failed with a reason. It fails with ErrNotFound.
+func (s *Store) Evict(uid types.UID, eviction Eviction) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[uid]
+	if e == nil {
+		return fmt.Errorf("pod %s: %w", uid, ErrNotFound)
+	}
+	if e.eviction == nil {
+		e.eviction, e.last = &eviction, eviction.Last
+	}
+	s.compute(uid, false)
+	return nil
+}
+
+// SetReasons implements podworkers.Statuses.
+func (s *Store) SetReasons(uid types.UID, reasons map[string]podstatus.Reason, whole podstatus.Reason) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil {
+		e.reasons, e.whole, e.wholeIn = reasons, whole, seen.Sandbox(s.observed[uid]).GetId()
+		s.compute(uid, false)
+	}
+}
+
+// SetResize says why a pod does not have the resources that its source names; empty when it has.
+func (s *Store) SetResize(uid types.UID, pending podstatus.Reason) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil {
+		e.resize = pending
+		s.compute(uid, false)
+	}
+}
+
+// SetState implements podworkers.Statuses.
+func (s *Store) SetState(uid types.UID, state podworkers.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil && (e.state != state || !e.worked) {
+		changed := e.state != state
+		e.state, e.worked = state, true
+		s.compute(uid, changed)
+	}
+}
+
+// SetReleased implements podworkers.Statuses.
+func (s *Store) SetReleased(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil && !e.released {
+		e.released = true
+		s.report(e)
+	}
+}
+
+// Phase implements podworkers.Statuses.
+func (s *Store) Phase(uid types.UID) v1.PodPhase {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil {
+		return e.status.Phase
+	}
+	return ""
+}
+
+// ActiveSince returns since when a pod has been active on the node, its status.startTime; zero for one that is not known, has not
+// been seen yet, or has run to its end.
+func (s *Store) ActiveSince(uid types.UID) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[uid]
+	if e == nil || e.status.StartTime == nil || e.status.Phase == v1.PodSucceeded || e.status.Phase == v1.PodFailed {
+		return time.Time{}
+	}
+	return e.status.StartTime.Time
+}
+
+// Forget implements podworkers.Statuses.
+func (s *Store) Forget(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.observed, uid)
+	if s.cfg.Probes != nil {
+		s.cfg.Probes.Forget(uid)
+	}
+	s.cfg.Metrics.PodGone(uid)
+	s.cfg.Phases.Forget(uid)
+	e := s.entries[uid]
+	if e == nil {
+		return
+	}
+	s.unreport(uid)
+	if e.desired {
+		s.entries[uid] = &entry{pod: e.pod, source: e.source, traceparent: e.traceparent, desired: true, state: podworkers.Syncing}
+		s.compute(uid, true)
+		return
+	}
+	delete(s.entries, uid)
+	s.level.Delete(string(uid))
+}
+
+// Pods returns the pods that a source names, with their status, in the order of namespace and name. It fails with
+// NotReadyError.
+func (s *Store) Pods() ([]*v1.Pod, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting != "" {
+		return nil, &NotReadyError{Reason: s.waiting}
+	}
+	pods := make([]*v1.Pod, 0, len(s.entries))
+	for _, e := range s.entries {
+		if e.desired {
+			pods = append(pods, withStatus(e))
+		}
+	}
+	slices.SortFunc(pods, byName)
+	return pods, nil
+}
+
+func byName(a, b *v1.Pod) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+}
+
+// List returns every pod as it is published, orphans included, in the order of namespace and name. It fails with
+// NotReadyError.
+func (s *Store) List() ([]*enginev1.Pod, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting != "" {
+		return nil, &NotReadyError{Reason: s.waiting}
+	}
+	all := make([]*v1.Pod, 0, len(s.entries))
+	for _, e := range s.entries {
+		all = append(all, e.pod)
+	}
+	slices.SortFunc(all, byName)
+	list := make([]*enginev1.Pod, 0, len(all))
+	for _, pod := range all {
+		if one, ok := s.level.Get(string(pod.UID)); ok {
+			list = append(list, one)
+		}
+	}
+	return list, nil
+}
+
+// Source returns what EngineService.WatchPods serves. It fails with NotReadyError: a subscriber that was given an empty
+// snapshot would think that there are no pods.
+func (s *Store) Source() (stream.Source[*enginev1.Pod], error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting != "" {
+		return nil, &NotReadyError{Reason: s.waiting}
+	}
+	return s.level, nil
+}
+
+// Len returns how many pods there are.
+func (s *Store) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.entries)
+}
+
+// Pod returns a pod as it is wanted, without its status; nil when the store does not have it.
+func (s *Store) Pod(uid types.UID) *v1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil {
+		return e.pod
+	}
+	return nil
+}
+
+// Has tells whether the store has a pod.
+func (s *Store) Has(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.entries[uid] != nil
+}

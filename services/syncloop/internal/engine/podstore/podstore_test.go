@@ -1,0 +1,460 @@
+package podstore_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+)
+
+func newStore(t *testing.T, messages func(*v1.Pod, []*lifecyclev1.Container) map[string]string) *podstore.Store {
+	t.Helper()
+	s := podstore.New(podstore.Config{
+		Generate: podstatus.Generate, Messages: messages, Clock: clocktesting.NewFakeClock(time.Now()),
+		Tracer: noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler),
+	})
+	t.Cleanup(s.Close)
+	s.SetHostIPs([]string{"192.0.2.1"})
+	return s
+}
+
+// Addresses that the node has got since are those of its pods at once: a pod of the machine's network that had none gets both, and
+// keeps its own when the node's change.
+func TestAddressesOfTheNodeAreNeverOutOfDate(t *testing.T) {
+	node := fakenode.New()
+	s := newStore(t, nil)
+	s.SetHostIPs(nil)
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	pod.Spec.HostNetwork = true
+	node.Run(pod)
+	s.SetPod(pod, "file", "")
+	s.Observe("u1", running(t, node, "u1"))
+	s.Open()
+	s.SetWaiting("")
+	for _, tc := range []struct{ host, pod []string }{
+		{host: nil},
+		{host: []string{"192.0.2.1", "2001:db8::1"}, pod: []string{"192.0.2.1", "2001:db8::1"}},
+		{host: []string{"192.0.2.2", "2001:db8::1"}, pod: []string{"192.0.2.1", "2001:db8::1"}},
+	} {
+		s.SetHostIPs(tc.host)
+		pods, err := s.Pods()
+		if err != nil || len(pods) != 1 {
+			t.Fatalf("got %v, %v", pods, err)
+		}
+		status := pods[0].Status
+		var hosts, ips []string
+		for _, ip := range status.HostIPs {
+			hosts = append(hosts, ip.IP)
+		}
+		for _, ip := range status.PodIPs {
+			ips = append(ips, ip.IP)
+		}
+		if !slices.Equal(hosts, tc.host) || !slices.Equal(ips, tc.pod) || (len(hosts) > 0 && status.HostIP != hosts[0]) {
+			t.Errorf("the node has %q: hostIPs %q (%s), podIPs %q, want %q", tc.host, hosts, status.HostIP, ips, tc.pod)
+		}
+	}
+}
+
+func running(t *testing.T, node *fakenode.Node, uid types.UID) *lifecyclev1.PodStatus {
+	t.Helper()
+	status, err := node.GetPodStatus(t.Context(), uid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status
+}
+
+func TestNothingIsToldBeforeItIsKnown(t *testing.T) {
+	s := newStore(t, nil)
+	s.SetWaiting("pleg is away")
+	var notReady *podstore.NotReadyError
+	if _, err := s.Pods(); !errors.As(err, &notReady) || notReady.Reason != "pleg is away" {
+		t.Errorf("Pods: %v", err)
+	}
+	if _, err := s.List(); !errors.As(err, &notReady) {
+		t.Errorf("List: %v", err)
+	}
+	if _, err := s.Source(); !errors.As(err, &notReady) {
+		t.Errorf("Source: %v", err)
+	}
+}
+
+func TestThePublishedPodIsThePodWithItsStatus(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.SetPod(pod, "file", "")
+	s.Observe("u1", running(t, node, "u1"))
+	s.Open()
+	s.SetWaiting("")
+	list, err := s.List()
+	if err != nil || len(list) != 1 {
+		t.Fatalf("got %v, %v", list, err)
+	}
+	var got v1.Pod
+	if err := got.Unmarshal(list[0].GetPod()); err != nil {
+		t.Fatal(err)
+	}
+	if got.Name != "web" || got.Status.Phase != v1.PodRunning || got.Status.HostIP != "192.0.2.1" || list[0].GetSource() != "file" ||
+		list[0].GetWorkerState() != enginev1.WorkerState_WORKER_STATE_SYNCING {
+		t.Errorf("got %v of %v", got.Status, list[0].GetSource())
+	}
+	if pod.Status.Phase != "" {
+		t.Error("the pod that was put in has been changed")
+	}
+}
+
+func TestOnlyChangesArePublished(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.Open()
+	s.SetWaiting("")
+	s.SetPod(pod, "file", "")
+	status := running(t, node, "u1")
+	s.Observe("u1", status)
+	source, err := s.Source()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub, err := source.Subscribe(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	next := func() stream.Message[*enginev1.Pod] {
+		m, err := sub.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	for _, want := range []stream.Kind{stream.KindOpened, stream.KindSnapshot, stream.KindSynced} {
+		if m := next(); m.Kind != want {
+			t.Fatalf("got %v, want %v", m.Kind, want)
+		}
+	}
+	fresh, err := node.GetPodStatus(t.Context(), "u1", time.Duration(status.GetObservedBoottimeNs()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Observe("u1", fresh) // nothing but the time of the observation is new
+	s.SetState("u1", podworkers.Syncing)
+	s.SetState("u1", podworkers.Terminating)
+	if m := next(); m.Value.GetWorkerState() != enginev1.WorkerState_WORKER_STATE_TERMINATING {
+		t.Fatalf("got %v first", m.Value.GetWorkerState())
+	}
+	s.Unwant("u1")
+	s.Forget("u1")
+	if m := next(); !m.Removed {
+		t.Fatalf("got %v, want the removal", m)
+	}
+}
+
+func TestAnOlderObservationChangesNothing(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.Open()
+	s.SetPod(pod, "file", "")
+	old := running(t, node, "u1")
+	node.Exit("u1", 1)
+	newer := running(t, node, "u1")
+	s.Observe("u1", newer)
+	s.Observe("u1", old)
+	if got := s.Observed("u1"); got != newer {
+		t.Error("the older observation won")
+	}
+}
+
+// That a pod cannot be inspected any more is news of the observation that is known already; that it could be then is not.
+func TestAPodThatCannotBeInspectedAnyMoreIsShownSo(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.Open()
+	s.SetPod(pod, "file", "")
+	last := running(t, node, "u1")
+	unknown := func() bool {
+		t.Helper()
+		pods, err := s.Pods()
+		if err != nil || len(pods) != 1 {
+			t.Fatalf("got %v, %v", pods, err)
+		}
+		return slices.ContainsFunc(pods[0].Status.Conditions, func(c v1.PodCondition) bool { return c.Type == podset.ConditionRuntimeStateUnknown })
+	}
+	s.SetWaiting("")
+	s.Observe("u1", last)
+	hung := proto.CloneOf(last)
+	hung.InspectError, hung.UnknownSince = "no answer", timestamppb.Now()
+	s.Event(&lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: "u1", Status: hung})
+	if !unknown() {
+		t.Error("it is not shown")
+	}
+	s.Observe("u1", last)
+	if !unknown() {
+		t.Error("an answer of before took it back")
+	}
+	fresh, err := node.GetPodStatus(t.Context(), "u1", time.Duration(last.GetObservedBoottimeNs()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Observe("u1", fresh)
+	if unknown() {
+		t.Error("it is still shown when it is over")
+	}
+}
+
+func TestPodsAreWhatASourceNamesAndListIsAll(t *testing.T) {
+	s := newStore(t, nil)
+	s.Open()
+	s.SetWaiting("")
+	s.SetPod(fakenode.Pod("u1", "web", v1.RestartPolicyAlways), "file", "")
+	s.SetPod(fakenode.Pod("u2", "orphan", v1.RestartPolicyAlways), "", "")
+	s.SetPod(fakenode.Pod("u3", "leaving", v1.RestartPolicyAlways), "file", "")
+	s.Unwant("u3")
+	pods, err := s.Pods()
+	if err != nil || len(pods) != 1 || pods[0].Name != "web" {
+		t.Errorf("Pods: %v, %v", pods, err)
+	}
+	list, err := s.List()
+	if err != nil || len(list) != 3 {
+		t.Errorf("List: %v, %v", list, err)
+	}
+}
+
+// TestWhatHeldAPodUpIsGoneOnceItHasASandbox, and not only when the work is over that follows.
+func TestWhatHeldAPodUpIsGoneOnceItHasASandbox(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	s := newStore(t, nil)
+	s.Open()
+	s.SetWaiting("")
+	s.SetPod(pod, "file", "")
+	reason := func() string {
+		t.Helper()
+		pods, err := s.Pods()
+		if err != nil || len(pods) != 1 {
+			t.Fatalf("%d pods, %v", len(pods), err)
+		}
+		return pods[0].Status.Reason
+	}
+	held := podstatus.Reason{Reason: podstatus.ReasonSandbox, Message: "no network"}
+	s.SetReasons("u1", nil, held)
+	if got := reason(); got != held.Reason {
+		t.Errorf("a pod without a sandbox has the reason %q", got)
+	}
+	node.Run(pod)
+	s.Observe("u1", running(t, node, "u1"))
+	if got := reason(); got != "" {
+		t.Errorf("a pod that runs has the reason %q", got)
+	}
+	s.SetReasons("u1", nil, held) // such as for a volume that one more container asks for
+	if got := reason(); got != held.Reason {
+		t.Errorf("a pod that is held up in its sandbox has the reason %q", got)
+	}
+}
+
+// TestTheContainersOfAnEndedPodHaveEnded: controllers wait for that. Of a pod that was never let in there is nothing to say before it
+// is deleted.
+func TestTheContainersOfAnEndedPodHaveEnded(t *testing.T) {
+	ended := "ContainerStatusUnknown 137"
+	for name, test := range map[string]struct {
+		eviction *podstore.Eviction
+		worked   bool
+		want     string
+	}{
+		"deleted":               {nil, true, ended},
+		"evicted":               {&podstore.Eviction{Reason: "Evicted", Message: "memory", Disruption: "d"}, true, ended},
+		"overdue":               {&podstore.Eviction{Reason: "DeadlineExceeded", Message: "m"}, true, ended},
+		"refused":               {&podstore.Eviction{Reason: "OutOfcpu", Message: "m"}, false, ""},
+		"refused, then deleted": {&podstore.Eviction{Reason: "OutOfcpu", Message: "m"}, true, ended},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t, nil)
+			s.Open()
+			s.SetWaiting("")
+			s.SetPod(fakenode.Pod("u1", "web", v1.RestartPolicyNever), "api", "")
+			if test.eviction != nil {
+				if err := s.Evict("u1", *test.eviction); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if test.worked {
+				s.SetState("u1", podworkers.Terminating)
+				s.SetState("u1", podworkers.Terminated)
+			}
+			pods, err := s.Pods()
+			if err != nil || len(pods) != 1 {
+				t.Fatalf("%d pods, %v", len(pods), err)
+			}
+			status, got := pods[0].Status, ""
+			for _, c := range status.ContainerStatuses {
+				if end := c.State.Terminated; end != nil {
+					got = fmt.Sprintf("%s %d", end.Reason, end.ExitCode)
+				}
+			}
+			if status.Phase != v1.PodFailed || got != test.want {
+				t.Errorf("phase %s, container %q, want Failed and %q", status.Phase, got, test.want)
+			}
+			if test.eviction != nil && status.Reason != test.eviction.Reason {
+				t.Errorf("reason %q, want %q", status.Reason, test.eviction.Reason)
+			}
+		})
+	}
+}
+
+// TestAPodThatHadEndedBeforeIsToldAsItWas, as long as it has no worker: a restart does not let its containers wait again.
+func TestAPodThatHadEndedBeforeIsToldAsItWas(t *testing.T) {
+	s := newStore(t, nil)
+	s.Open()
+	s.SetWaiting("")
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyNever)
+	pod.Status = v1.PodStatus{Phase: v1.PodFailed, Reason: "OutOfcpu", Message: "Pod was rejected: m"}
+	s.SetPod(pod, "api", "")
+	containers := func() []v1.ContainerStatus {
+		t.Helper()
+		pods, err := s.Pods()
+		if err != nil || len(pods) != 1 || pods[0].Status.Phase != v1.PodFailed || pods[0].Status.Reason != "OutOfcpu" {
+			t.Fatalf("%+v, %v", pods, err)
+		}
+		return pods[0].Status.ContainerStatuses
+	}
+	if got := containers(); len(got) > 0 {
+		t.Errorf("a pod that was refused has %+v", got)
+	}
+	s.SetState("u1", podworkers.Terminated)
+	if got := containers(); len(got) != 1 || got[0].State.Terminated == nil {
+		t.Errorf("a pod that was ended has %+v", got)
+	}
+}
+
+func TestEvictedPodIsFailedWhateverItsContainersDo(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.Open()
+	s.SetPod(pod, "file", "")
+	s.Observe("u1", running(t, node, "u1"))
+	if err := s.Evict("u1", podstore.Eviction{Reason: "Evicted", Message: "memory"}); err != nil {
+		t.Fatal(err)
+	}
+	node.Exit("u1", 0)
+	s.Observe("u1", running(t, node, "u1"))
+	if got := s.Phase("u1"); got != v1.PodFailed {
+		t.Errorf("phase %q", got)
+	}
+	if err := s.Evict("u9", podstore.Eviction{}); !errors.Is(err, podstore.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTerminationMessagesAreReadOnceForEachContainer(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyNever)
+	node.Run(pod)
+	reads := 0
+	s := newStore(t, func(_ *v1.Pod, ended []*lifecyclev1.Container) map[string]string {
+		reads += len(ended)
+		return map[string]string{ended[0].GetId(): "out of luck"}
+	})
+	s.Open()
+	s.SetWaiting("")
+	s.SetPod(pod, "file", "")
+	node.Exit("u1", 3)
+	for range 3 {
+		s.Observe("u1", running(t, node, "u1"))
+	}
+	pods, err := s.Pods()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := pods[0].Status.ContainerStatuses[0].State.Terminated
+	if ended == nil || ended.Message != "out of luck" || reads != 1 {
+		t.Errorf("got %v after %d reads", ended, reads)
+	}
+}
+
+func TestForgottenPodThatIsNamedAgainStartsAfresh(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "job", v1.RestartPolicyNever)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.Open()
+	s.SetPod(pod, "file", "")
+	node.Exit("u1", 0)
+	s.Observe("u1", running(t, node, "u1"))
+	if got := s.Phase("u1"); got != v1.PodSucceeded {
+		t.Fatalf("phase %q", got)
+	}
+	s.Forget("u1")
+	if got := s.Phase("u1"); got != v1.PodPending {
+		t.Errorf("phase %q", got)
+	}
+}
+
+func TestContainerIDsHaveTheRuntimesName(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	node.Run(pod)
+	s := newStore(t, nil)
+	s.SetPod(pod, "file", "")
+	s.Observe("u1", running(t, node, "u1"))
+	s.Open()
+	s.SetWaiting("")
+	s.SetRuntimeName("cri-o")
+	pods, err := s.Pods()
+	if err != nil || len(pods) != 1 {
+		t.Fatalf("got %v, %v", pods, err)
+	}
+	if got, want := pods[0].Status.ContainerStatuses[0].ContainerID, "cri-o://"+node.Container("u1"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestStartTimeIsTheSameAfterARestart(t *testing.T) {
+	node := fakenode.New()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	start := func(before bool) time.Time {
+		s := newStore(t, nil)
+		s.SetPod(pod, "file", "")
+		if before { // the pod is shown before it has a sandbox
+			s.Open()
+			node.Run(pod)
+		}
+		s.Observe("u1", running(t, node, "u1"))
+		s.Open()
+		s.SetWaiting("")
+		pods, err := s.Pods()
+		if err != nil || len(pods) != 1 {
+			t.Fatalf("got %v, %v", pods, err)
+		}
+		return pods[0].Status.StartTime.Time
+	}
+	if first, again := start(true), start(false); !first.Equal(again) {
+		t.Errorf("start time %v, after a restart %v", first, again)
+	}
+}

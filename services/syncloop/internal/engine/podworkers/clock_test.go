@@ -1,0 +1,32 @@
+package podworkers_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+)
+
+// TestDueTimesAreNotOfAClockThatCanBeSet: the times at which workers work again have the reading of the clock that only runs, by
+// which Go compares then. A clock that is set back makes none of them late.
+func TestDueTimesAreNotOfAClockThatCanBeSet(t *testing.T) {
+	r := newRigWith(fakenode.New(), time.Hour)
+	t.Cleanup(r.stop)
+	r.want(fakenode.Pod("a", "web", v1.RestartPolicyAlways))
+	for _, due := range map[string]func() (time.Time, bool){
+		"of the pod":   func() (time.Time, bool) { return r.pool.Due().At("a") },
+		"the earliest": r.pool.Due().Next,
+	} {
+		var at time.Time
+		eventually(t, "the pod is due", func() (known bool) {
+			at, known = due()
+			return known
+		})
+		if !strings.Contains(at.String(), " m=") {
+			t.Errorf("it is due at %v by the wall clock alone", at)
+		}
+	}
+}

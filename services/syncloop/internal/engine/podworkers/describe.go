@@ -1,0 +1,98 @@
+package podworkers
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/types"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+)
+
+// List returns what each worker does, in the order of namespace, name and UID. A pod that waits until another one is gone is
+// told as pending.
+func (p *Pool) List() []*enginev1.Worker {
+	list := p.describe()
+	now, boot := p.cfg.Clock.Now(), p.cfg.BootTime()
+	for _, w := range list {
+		// Without the pool's lock: the book may be writing.
+		if deadline, ok := p.cfg.Endings.Deadline(types.UID(w.GetPodUid())); ok && w.GetState() == enginev1.WorkerState_WORKER_STATE_TERMINATING {
+			w.TerminateBy = timestamppb.New(now.Add(deadline - boot))
+		}
+		w.Phases = p.cfg.Phases.Of(types.UID(w.GetPodUid()))
+	}
+	slices.SortFunc(list, func(a, b *enginev1.Worker) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetPodUid(), b.GetPodUid()))
+	})
+	return list
+}
+
+// describe returns what the pool itself knows of each worker, and of the pods that have none yet.
+func (p *Pool) describe() []*enginev1.Worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := make([]*enginev1.Worker, 0, len(p.workers))
+	byUID := make(map[types.UID]*enginev1.Worker, len(p.workers))
+	for _, w := range p.workers {
+		one := w.describe()
+		if at, ok := p.due.At(w.uid); ok {
+			one.NextSyncAt = timestamppb.New(at)
+		}
+		list, byUID[w.uid] = append(list, one), one
+	}
+	for name, queue := range p.waiting {
+		for _, waiting := range queue {
+			if earlier := byUID[waiting.uid]; earlier != nil {
+				earlier.Pending = true // its next life is
+				continue
+			}
+			behind := p.names[name]
+			list = append(list, &enginev1.Worker{
+				PodUid: string(waiting.uid), Namespace: name.Namespace, Name: name.Name,
+				State: enginev1.WorkerState_WORKER_STATE_SYNCING, Pending: true,
+				BehindPodUid: string(behind), WaitsFor: "the end of the pod " + string(behind) + " of its name",
+			})
+		}
+	}
+	return list
+}
+
+// describe returns what the worker does.
+func (w *worker) describe() *enginev1.Worker {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return &enginev1.Worker{
+		PodUid: string(w.uid), Namespace: w.fullName.Namespace, Name: w.fullName.Name, State: w.state.Proto(),
+		StateSince: timestamppb.New(w.since), Busy: w.interrupt != nil, Pending: w.pending != nil, LastError: w.lastError, WaitsFor: w.waits,
+	}
+}
+
+// waitsFor notes why containers are not started yet, and returns it in a few words.
+func (w *worker) waitsFor(reasons map[string]podstatus.Reason) string {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(reasons)) {
+		words = append(words, name+": "+reasons[name].Reason)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waits = strings.Join(words, ", ")
+	return w.waits
+}
+
+// Proto returns the state as the contract of syncloop names it. A pod that is gone is not listed.
+func (s State) Proto() enginev1.WorkerState {
+	switch s {
+	case Syncing:
+		return enginev1.WorkerState_WORKER_STATE_SYNCING
+	case Terminating:
+		return enginev1.WorkerState_WORKER_STATE_TERMINATING
+	case Terminated, Gone:
+		return enginev1.WorkerState_WORKER_STATE_TERMINATED
+	default:
+		return enginev1.WorkerState_WORKER_STATE_UNSPECIFIED
+	}
+}

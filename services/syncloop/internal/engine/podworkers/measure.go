@@ -1,0 +1,112 @@
+package podworkers
+
+import (
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+)
+
+// Census counts the workers as they are at this moment.
+func (p *Pool) Census() metrics.Workers {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	census := metrics.Workers{States: map[string]int{Syncing.String(): 0, Terminating.String(): 0, Terminated.String(): 0}}
+	for _, w := range p.workers {
+		w.count(&census)
+	}
+	for _, queue := range p.waiting {
+		census.Queued += len(queue)
+	}
+	return census
+}
+
+func (w *worker) count(census *metrics.Workers) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	state := w.state
+	if state == Gone { // it is about to be forgotten
+		state = Terminated
+	}
+	census.States[state.String()]++
+	if w.interrupt != nil {
+		census.Busy++
+	}
+	if w.lastError != "" {
+		census.Failing++
+	}
+	if w.pending != nil {
+		census.Pending++
+	}
+}
+
+// failureOf puts an error of a worker's work into a class.
+func failureOf(err error) metrics.Failure {
+	_, refused := status.FromError(err)
+	switch {
+	case isAway(err):
+		return metrics.FailedAway
+	case errors.As(err, new(*inspectError)):
+		return metrics.FailedInspect
+	case errors.As(err, new(*networkError)):
+		return metrics.FailedNetwork
+	case errors.As(err, new(*executor.UnsupportedError)):
+		return metrics.FailedUnsupported
+	case errors.As(err, new(*volumes.NotReadyError)):
+		return metrics.FailedVolume
+	case errors.As(err, new(*images.Error)):
+		return metrics.FailedImage
+	case refused:
+		return metrics.FailedRuntime
+	default:
+		return metrics.FailedOther
+	}
+}
+
+// isAway tells whether work failed because pleg or the runtime is not there.
+func isAway(err error) bool {
+	return status.Code(err) == codes.Unavailable || errors.As(err, new(*cri.NotConnectedError))
+}
+
+// inspectError says that pleg could not look at a pod.
+type inspectError struct{ reason string }
+
+func (e *inspectError) Error() string { return "pleg cannot inspect the pod: " + e.reason }
+
+// operation is the kubelet's word for the work that the worker is about to do.
+func (w *worker) operation(cause Cause) metrics.Operation {
+	switch {
+	case w.state == Terminating:
+		return metrics.OperationKill
+	case w.state >= Terminated:
+		return metrics.OperationTerminated
+	case !w.measured:
+		return metrics.OperationCreate
+	case cause.Kind == CauseConfig:
+		return metrics.OperationUpdate
+	default:
+		return metrics.OperationSync
+	}
+}
+
+// measureStart times the beginning of the pod's start, once, when the runtime has nothing of the pod yet.
+func (w *worker) measureStart(begun time.Time, observed *lifecyclev1.PodStatus) {
+	if w.measured {
+		return
+	}
+	w.measured = true
+	seen := metrics.Seen(w.pod)
+	if len(observed.GetSandboxes()) == 0 && len(observed.GetContainers()) == 0 && !seen.IsZero() {
+		w.pool.cfg.Metrics.WorkerStarted(begun.Sub(seen), begun.Sub(w.told))
+		w.pool.cfg.Phases.Passed(w.uid, "", metrics.PhaseDispatch, w.told, w.told.Sub(seen))
+		w.pool.cfg.Phases.Passed(w.uid, "", metrics.PhaseWait, begun, begun.Sub(w.told))
+	}
+}

@@ -1,0 +1,221 @@
+package iptableschains_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/iptableschains"
+	"github.com/quartet-node/quartet/test/require"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// tables are those of a machine, as far as they matter here.
+type tables struct {
+	mu sync.Mutex
+	// have has the chains and rules, "iptables mangle CHAIN RULE", in the order in which they were made.
+	have []string
+	// fails is the exit code of everything when it is not 0.
+	fails int
+	none  bool
+	// asked counts the runs.
+	asked int
+}
+
+func (m *tables) run(_ context.Context, program string, args ...string) (int, string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked++
+	if m.none {
+		return 0, "", exec.ErrNotFound
+	}
+	if m.fails > 0 {
+		return m.fails, "Permission denied", nil
+	}
+	if args[0] != "-w" || args[2] != "-t" {
+		return 0, "", errors.New("no lock, or no table")
+	}
+	entry := program + " " + args[3] + " " + strings.Join(args[5:], " ")
+	there := slices.Contains(m.have, entry) || args[5] == "POSTROUTING"
+	switch args[4] {
+	case "-S", "-C":
+		if !there {
+			return 1, "", nil
+		}
+	case "-N":
+		if there {
+			return 1, "Chain already exists.", nil
+		}
+		m.have = append(m.have, entry)
+	case "-I", "-A":
+		m.have = append(m.have, entry)
+	}
+	return 0, "", nil
+}
+
+func (m *tables) got() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.have)
+}
+
+func (m *tables) runs() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.asked
+}
+
+func (m *tables) set(change func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change()
+}
+
+var want = []string{
+	"iptables mangle KUBE-IPTABLES-HINT", "iptables filter KUBE-FIREWALL", "iptables filter OUTPUT -j KUBE-FIREWALL", "iptables filter INPUT -j KUBE-FIREWALL",
+	"iptables filter KUBE-FIREWALL -m comment --comment block incoming localnet connections --dst 127.0.0.0/8 ! --src 127.0.0.0/8 " +
+		"-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
+	"iptables filter KUBE-KUBELET-CANARY", "iptables nat KUBE-KUBELET-CANARY", "iptables mangle KUBE-KUBELET-CANARY",
+	"ip6tables mangle KUBE-IPTABLES-HINT", "ip6tables filter KUBE-KUBELET-CANARY", "ip6tables nat KUBE-KUBELET-CANARY", "ip6tables mangle KUBE-KUBELET-CANARY",
+}
+
+// keeping is a Keeper that runs until the test ends.
+func keeping(t *testing.T, m *tables) (time *testclock.FakeClock, log *bytes.Buffer, end func()) {
+	t.Helper()
+	fake, log := testclock.NewFakeClock(timeZero), &bytes.Buffer{}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	keeper := iptableschains.New(m.run, fake, slog.New(slog.NewTextHandler(log, nil)))
+	go func() { done <- keeper.Run(ctx) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(end)
+	return fake, log, end
+}
+
+var timeZero = time.Unix(1000, 0)
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestTheChainsAreMadeAndMadeAgain(t *testing.T) {
+	m := &tables{}
+	clock, _, end := keeping(t, m)
+	eventually(t, "all is made", func() bool { return len(m.got()) == len(want) })
+	if diff := cmp.Diff(want, m.got()); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	m.set(func() { m.have = m.have[:2] }) // somebody has flushed most of them
+	eventually(t, "it waits", clock.HasWaiters)
+	clock.Step(time.Minute)
+	eventually(t, "all is made again", func() bool { return len(m.got()) == len(want) })
+	if diff := cmp.Diff(want, m.got()); diff != "" {
+		t.Errorf("after a flush: -want +got\n%s", diff)
+	}
+	end()
+	if len(m.got()) != len(want) {
+		t.Error("something was removed at the end")
+	}
+}
+
+func TestAMachineWithoutIPTables(t *testing.T) {
+	m := &tables{none: true}
+	_, log, end := keeping(t, m)
+	end()
+	if !strings.Contains(log.String(), "no iptables") {
+		t.Errorf("the log says %s", log.String())
+	}
+}
+
+func TestAFailureIsSaidOnceAndTriedAgain(t *testing.T) {
+	m := &tables{}
+	clock, log, end := keeping(t, m)
+	eventually(t, "all is made", func() bool { return len(m.got()) == len(want) })
+	m.set(func() { m.have, m.fails = nil, 4 })
+	for range 2 {
+		before := m.runs()
+		clock.Step(time.Minute)
+		eventually(t, "both programs are tried", func() bool { return m.runs() == before+2 })
+	}
+	m.set(func() { m.fails = 0 })
+	clock.Step(time.Minute)
+	eventually(t, "all is made again", func() bool { return len(m.got()) == len(want) })
+	end()
+	if got := strings.Count(log.String(), "level=WARN"); got != 2 || !strings.Contains(log.String(), "exit code 4: Permission denied") {
+		t.Errorf("the log has %d warnings, want one for each program: %s", got, log.String())
+	}
+}
+
+// TestTheChainsOfThisMachine in a network namespace of their own.
+func TestTheChainsOfThisMachine(t *testing.T) {
+	require.Root(t, "a network namespace")
+	_, err := exec.LookPath("iptables")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	made := make(chan string, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- err
+			return
+		}
+		keeper := iptableschains.New(func(ctx context.Context, program string, args ...string) (int, string, error) {
+			code, out, err := iptableschains.Exec(ctx, program, args...)
+			if program == "iptables" && slices.Equal(args, []string{"-w", "5", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY"}) {
+				rules, _ := exec.CommandContext(ctx, "iptables-save").CombinedOutput()
+				made <- string(rules)
+			}
+			return code, out, err
+		}, clock.RealClock{}, slog.New(slog.DiscardHandler))
+		done <- keeper.Run(ctx)
+	}()
+	select {
+	case rules := <-made:
+		for _, want := range []string{":KUBE-IPTABLES-HINT ", ":KUBE-FIREWALL ", "-A INPUT -j KUBE-FIREWALL", "-A OUTPUT -j KUBE-FIREWALL", "block incoming localnet connections", ":KUBE-KUBELET-CANARY "} {
+			if !strings.Contains(rules, want) {
+				t.Errorf("there is no %q in\n%s", want, rules)
+			}
+		}
+	case err := <-done:
+		cancel()
+		require.NoError(t, fmt.Errorf("making a network namespace: %w", err))
+	case <-time.After(time.Minute):
+		t.Error("nothing was made")
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

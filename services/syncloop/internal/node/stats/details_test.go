@@ -1,0 +1,49 @@
+package stats
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+	"github.com/quartet-node/quartet/test/require"
+)
+
+func TestPacketsOfInterfaces(t *testing.T) {
+	const content = `Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo:     100       1    0    0    0     0          0         0      100       1    0    0    0     0       0          0
+  eth0:12345678     200    1    2    0     0          0         0  7654321     300    3    4    0     0       0          0
+ cut: 1 2
+`
+	want := []Packets{{Interface: "lo", Received: 1, Sent: 1}, {Interface: "eth0", Received: 200, ReceivedDropped: 2, Sent: 300, SentDropped: 4}}
+	if diff := cmp.Diff(want, parsePackets(content)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestDetailsOfThisMachine reads what the kernel says of everything, whatever version of cgroups it has.
+func TestDetailsOfThisMachine(t *testing.T) {
+	_, err := os.Stat("/sys/fs/cgroup")
+	require.NoError(t, err)
+	machine := podcgroups.NewMachine("cgroupfs", clock.RealClock{})
+	_, err = machine.Usage(wholeMachine)
+	require.NoError(t, err)
+	read := DetailsOf(machine)
+	if details := read(wholeMachine, true); len(details.Packets) == 0 || details.CFS != nil {
+		t.Errorf("the machine has %+v", details)
+	}
+	if details := read(wholeMachine, false); len(details.Packets) != 0 {
+		t.Errorf("packets that nobody asked for: %+v", details.Packets)
+	}
+	if _, err := machine.Details("/there/is/none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a cgroup that is not there: %v", err)
+	}
+	if diff := cmp.Diff(Details{}, read("/there/is/none", true)); diff != "" {
+		t.Errorf("of a cgroup that is not there:\n%s", diff)
+	}
+}

@@ -1,0 +1,132 @@
+package stats
+
+import (
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/pidlimit"
+)
+
+// Machine is what is read of the machine beside its cgroups. What could not be read is zero or nil.
+type Machine struct {
+	// BootedAt is when it was started.
+	BootedAt time.Time
+	// ID, SystemUUID and BootID are the names of its installation, of its hardware and of its time since the last start.
+	ID, SystemUUID, BootID string
+	// CPUs is how many processors it has.
+	CPUs int
+	// MemoryBytes is how much memory it has, SwapBytes how much can be swapped out.
+	MemoryBytes, SwapBytes uint64
+	// SwapFreeBytes is how much more can be swapped out; nil when nothing can.
+	SwapFreeBytes *uint64
+	// Interfaces are those of its network, in the order of their names.
+	Interfaces []statsv1alpha1.InterfaceStats
+	// MaxProcesses is how many processes and threads the kernel allows, Processes how many there are.
+	MaxProcesses, Processes *int64
+}
+
+// defaultInterface is the one whose numbers stand for the machine's, where there is one of that name, as for the kubelet.
+const defaultInterface = "eth0"
+
+// ReadMachine reads this machine, from /proc and /sys. stateDir is where `quartet prepare` has left how many processes it allows.
+func ReadMachine(stateDir string) Machine {
+	m := Machine{
+		BootedAt: time.Now().Add(-boottime.Now()), CPUs: runtime.NumCPU(),
+		ID: textIn("/etc/machine-id"), SystemUUID: textIn("/sys/class/dmi/id/product_uuid"), BootID: textIn("/proc/sys/kernel/random/boot_id"),
+	}
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return m
+	}
+	if memory, err := proc.Meminfo(); err == nil {
+		if memory.MemTotalBytes != nil {
+			m.MemoryBytes = *memory.MemTotalBytes
+		}
+		if memory.SwapTotalBytes != nil && *memory.SwapTotalBytes > 0 {
+			m.SwapFreeBytes, m.SwapBytes = memory.SwapFreeBytes, *memory.SwapTotalBytes
+		}
+	}
+	if lines, err := proc.NetDev(); err == nil {
+		for _, line := range lines {
+			if line.Name != "lo" {
+				m.Interfaces = append(m.Interfaces, statsv1alpha1.InterfaceStats{
+					Name: line.Name, RxBytes: &line.RxBytes, RxErrors: &line.RxErrors, TxBytes: &line.TxBytes, TxErrors: &line.TxErrors,
+				})
+			}
+		}
+		slices.SortFunc(m.Interfaces, func(a, b statsv1alpha1.InterfaceStats) int { return strings.Compare(a.Name, b.Name) })
+	}
+	m.Processes = numberIn("/proc/loadavg", 3, "/")
+	if limit, err := pidlimit.Read("/proc", stateDir); err == nil {
+		m.MaxProcesses = &limit
+	}
+	return m
+}
+
+// textIn reads a short file; empty when it cannot be read.
+func textIn(file string) string {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}
+
+// numberIn reads a word of a file, what is after a separator in it when there is one; nil when it is no number.
+func numberIn(file string, word int, after string) *int64 {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	words := strings.Fields(string(data))
+	if len(words) <= word {
+		return nil
+	}
+	text := words[word]
+	if after != "" {
+		_, text, _ = strings.Cut(text, after)
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return nil
+	}
+	return &n
+}
+
+// networkOf is the network of the machine.
+func networkOf(m Machine, now time.Time) *statsv1alpha1.NetworkStats {
+	if len(m.Interfaces) == 0 {
+		return nil
+	}
+	stats := &statsv1alpha1.NetworkStats{Time: metav1.NewTime(now), Interfaces: m.Interfaces}
+	for _, i := range m.Interfaces {
+		if i.Name == defaultInterface {
+			stats.InterfaceStats = i
+		}
+	}
+	return stats
+}
+
+// filesystem reads the fill of the file system that a folder is on. What is available is what is left for users that are not root.
+func filesystem(dir string, now time.Time) (statsv1alpha1.FsStats, error) {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(dir, &stat); err != nil {
+		return statsv1alpha1.FsStats{}, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	size := uint64(stat.Bsize) //nolint:gosec // it is not negative
+	of := func(n uint64) *uint64 { return &n }
+	return statsv1alpha1.FsStats{
+		Time: metav1.NewTime(now), CapacityBytes: of(stat.Blocks * size), AvailableBytes: of(stat.Bavail * size), UsedBytes: of((stat.Blocks - stat.Bfree) * size),
+		Inodes: of(stat.Files), InodesFree: of(stat.Ffree), InodesUsed: of(stat.Files - stat.Ffree),
+	}, nil
+}

@@ -1,0 +1,70 @@
+package admission
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
+)
+
+// hostPort is a port of the machine that a pod takes.
+type hostPort struct {
+	protocol v1.Protocol
+	ip       string
+	port     int32
+}
+
+// anyIP is the address that stands for all of the machine's.
+const anyIP = "0.0.0.0"
+
+// collides tells whether two pods cannot have both.
+func (p hostPort) collides(other hostPort) bool {
+	return p.protocol == other.protocol && p.port == other.port && (p.ip == other.ip || p.ip == anyIP || other.ip == anyIP)
+}
+
+// ports refuses a pod that asks for a port of the machine which another pod has.
+func ports(r Request) *Refusal {
+	wanted := hostPorts(r.Pod)
+	if len(wanted) == 0 {
+		return nil
+	}
+	for _, other := range r.Others {
+		for _, taken := range hostPorts(other) {
+			if slices.ContainsFunc(wanted, taken.collides) {
+				return predicate(ReasonPorts, messagePorts)
+			}
+		}
+	}
+	return nil
+}
+
+// hostPorts lists what the containers of a pod take that run beside each other; those of an init container that ends are
+// free again before anybody else's are needed.
+func hostPorts(pod *v1.Pod) []hostPort {
+	var out []hostPort
+	add := func(c *v1.Container) {
+		for _, p := range c.Ports {
+			if p.HostPort <= 0 {
+				continue
+			}
+			taken := hostPort{protocol: p.Protocol, ip: p.HostIP, port: p.HostPort}
+			if taken.protocol == "" {
+				taken.protocol = v1.ProtocolTCP
+			}
+			if taken.ip == "" {
+				taken.ip = anyIP
+			}
+			out = append(out, taken)
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; decide.IsSidecar(c) {
+			add(c)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		add(&pod.Spec.Containers[i])
+	}
+	return out
+}

@@ -1,0 +1,99 @@
+package containerspec
+
+import (
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/internal/podlabels"
+)
+
+// Inputs is what one container's configuration is made from, beside its pod and node.
+type Inputs struct {
+	// Restart is where the container stands in the row of its kind.
+	Restart podlabels.Restart
+	// ImageRef is the image to run, as the runtime names it; ImageUser is the user that it runs as by itself.
+	ImageRef  string
+	ImageUser ImageUser
+	// PodIPs are the pod's addresses.
+	PodIPs []string
+	// File reads a file of one of the pod's volumes, for a value that is in one; nil without volumes. Its error is
+	// fs.ErrNotExist when there is no such file.
+	File func(volume, path string) (string, error)
+	// ConfigMap and Secret give an object of the pod's namespace that the environment names, and fail as an configobjects.Getter does.
+	// Required for a container that names one.
+	ConfigMap func(name string) (*v1.ConfigMap, error)
+	Secret    func(name string) (*v1.Secret, error)
+	// Services are the variables that say where services are. Those of the container's own environment count before them.
+	Services []v1.EnvVar
+	// Mounts are made already. Container maps their files to the pod's IDs.
+	Mounts []*runtimeapi.Mount
+	// IDs are those of the pod's user namespace.
+	IDs IDs
+	// Target is the runtime's ID of the container whose processes this one sees, too, unless all of the pod see each other
+	// anyway; it may be empty.
+	Target string
+	// Traceparent is put on the container; it may be empty.
+	Traceparent string
+}
+
+// LogPath is the file of a container's log, relative to the pod's log folder.
+func LogPath(container string, restartCount int) string {
+	return fmt.Sprintf("%s/%d.log", container, restartCount)
+}
+
+// Container makes the configuration of a container. Its errors name the field.
+func Container(pod *v1.Pod, c *v1.Container, node Node, in Inputs) (*runtimeapi.ContainerConfig, error) {
+	env, err := makeEnvironment(pod, c, in, node)
+	if err != nil {
+		return nil, err
+	}
+	labels, annotations, err := podlabels.Container(pod, c, in.Restart, in.Traceparent)
+	if err != nil {
+		return nil, err
+	}
+	security, err := containerSecurity(pod, c, in, node)
+	if err != nil {
+		return nil, fmt.Errorf("container %q: %w", c.Name, err)
+	}
+	for _, mount := range in.Mounts {
+		mount.UidMappings, mount.GidMappings = in.IDs.mappings(), in.IDs.mappings()
+	}
+	if pid := security.NamespaceOptions; in.Target != "" && pid.Pid == runtimeapi.NamespaceMode_CONTAINER {
+		pid.Pid, pid.TargetId = runtimeapi.NamespaceMode_TARGET, in.Target
+	}
+	config := &runtimeapi.ContainerConfig{
+		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: in.Restart.Attempt()},
+		Image:       &runtimeapi.ImageSpec{Image: in.ImageRef, UserSpecifiedImage: c.Image},
+		Command:     env.expand(c.Command),
+		Args:        env.expand(c.Args),
+		WorkingDir:  c.WorkingDir,
+		Envs:        env.keyValues(),
+		Mounts:      in.Mounts,
+		Labels:      labels,
+		Annotations: annotations,
+		LogPath:     LogPath(c.Name, in.Restart.Count),
+		Stdin:       c.Stdin,
+		StdinOnce:   c.StdinOnce,
+		Tty:         c.TTY,
+		Linux: &runtimeapi.LinuxContainerConfig{
+			Resources:       containerResources(pod, c, node),
+			SecurityContext: security,
+		},
+	}
+	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
+		signal, ok := runtimeapi.Signal_value[signalName(*c.Lifecycle.StopSignal)]
+		if !ok {
+			return nil, fmt.Errorf("container %q: lifecycle.stopSignal: the runtime knows no signal %q", c.Name, *c.Lifecycle.StopSignal)
+		}
+		config.StopSignal = runtimeapi.Signal(signal)
+	}
+	return config, nil
+}
+
+// signalName is the CRI's name of a signal: SIGRTMIN+1 is SIGNAL_SIGRTMINPLUS1 there.
+func signalName(signal v1.Signal) string {
+	return "SIGNAL_" + strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(string(signal))
+}

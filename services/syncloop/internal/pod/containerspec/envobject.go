@@ -1,0 +1,101 @@
+package containerspec
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
+)
+
+// An error of this file is in the kubelet's words, without the field: that is what people look for. None has a value.
+
+// putAll puts the keys of an object, each with the prefix before it, in their order. Every key of an object is the name of a
+// variable that may be, as in a kubelet.
+func (e *environment) putAll(namespace string, from v1.EnvFromSource, in Inputs) error {
+	switch {
+	case from.ConfigMapRef != nil:
+		object, err := in.ConfigMap(from.ConfigMapRef.Name)
+		if err != nil {
+			return unlessOptional(err, from.ConfigMapRef.Optional)
+		}
+		for _, key := range slices.Sorted(maps.Keys(object.Data)) {
+			value, err := variable([]byte(object.Data[key]), "ConfigMap", namespace, from.ConfigMapRef.Name, key)
+			if err != nil {
+				return err
+			}
+			e.put(from.Prefix+key, value)
+		}
+	case from.SecretRef != nil:
+		object, err := in.Secret(from.SecretRef.Name)
+		if err != nil {
+			return unlessOptional(err, from.SecretRef.Optional)
+		}
+		for _, key := range slices.Sorted(maps.Keys(object.Data)) {
+			value, err := variable(object.Data[key], "Secret", namespace, from.SecretRef.Name, key)
+			if err != nil {
+				return err
+			}
+			e.put(from.Prefix+key, value)
+		}
+	}
+	return nil
+}
+
+// isOfObject tells whether a value comes from a config map or a secret.
+func isOfObject(from *v1.EnvVarSource) bool {
+	return from.FieldRef == nil && from.ResourceFieldRef == nil && (from.ConfigMapKeyRef != nil || from.SecretKeyRef != nil)
+}
+
+// objectKey is the value of a key of an object; ok is false when it is optional and there is none.
+func objectKey(namespace string, from *v1.EnvVarSource, in Inputs) (value string, ok bool, err error) {
+	if ref := from.ConfigMapKeyRef; ref != nil {
+		object, err := in.ConfigMap(ref.Name)
+		if err != nil {
+			return "", false, unlessOptional(err, ref.Optional)
+		}
+		text, found := object.Data[ref.Key]
+		return keyOr([]byte(text), found, ref.Optional, "ConfigMap", namespace, ref.Name, ref.Key)
+	}
+	ref := from.SecretKeyRef
+	object, err := in.Secret(ref.Name)
+	if err != nil {
+		return "", false, unlessOptional(err, ref.Optional)
+	}
+	data, found := object.Data[ref.Key]
+	return keyOr(data, found, ref.Optional, "Secret", namespace, ref.Name, ref.Key)
+}
+
+// keyOr is the value of a key that was looked for.
+func keyOr(data []byte, found bool, optional *bool, kind, namespace, name, key string) (value string, ok bool, err error) {
+	switch {
+	case found:
+		value, err = variable(data, kind, namespace, name, key)
+		return value, err == nil, err
+	case isTrue(optional):
+		return "", false, nil
+	}
+	return "", false, fmt.Errorf("couldn't find key %v in %s %v/%v", key, kind, namespace, name)
+}
+
+// unlessOptional makes no error of an object that is not there, or cannot be on this node, and is optional.
+func unlessOptional(err error, optional *bool) error {
+	var none *configobjects.NotServedError
+	if isTrue(optional) && (apierrors.IsNotFound(err) || errors.As(err, &none)) {
+		return nil
+	}
+	return err
+}
+
+// variable is a value as a variable has it. A NUL byte would end it, and a runtime that refuses it may say the value.
+func variable(data []byte, kind, namespace, name, key string) (string, error) {
+	if bytes.IndexByte(data, 0) >= 0 {
+		return "", fmt.Errorf("key %v in %s %v/%v has a NUL byte, which no environment variable can have; mount it as a file", key, kind, namespace, name)
+	}
+	return string(data), nil
+}

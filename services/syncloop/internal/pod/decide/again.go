@@ -1,0 +1,155 @@
+package decide
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+)
+
+// ephemeralContainers starts the ephemeral containers that were never made. They are not made again, however they ended, also
+// not in a new sandbox.
+func (d *decision) ephemeralContainers() {
+	for i := range d.pod.Spec.EphemeralContainers {
+		e := &d.pod.Spec.EphemeralContainers[i]
+		if podview.Latest(d.status, e.Name) == nil {
+			c := v1.Container(e.EphemeralContainerCommon)
+			s, _, _ := d.restartOf(&c)
+			s.Kind, s.Target = Ephemeral, e.TargetContainerName
+			d.Start = append(d.Start, s)
+		}
+	}
+}
+
+// beginAgain begins the pod again in its sandbox when a container has ended with a code for which a rule of it asks for that,
+// and its crash back-off is over; until then the pod goes on as it is. What asks is removed last: whoever is killed in the
+// middle still finds it.
+func (d *decision) beginAgain() bool {
+	if d.pod.DeletionTimestamp != nil {
+		return false
+	}
+	asks, step := d.askers()
+	if len(asks) == 0 {
+		return false
+	}
+	var last []string
+	for _, list := range [][]v1.Container{d.pod.Spec.Containers, d.pod.Spec.InitContainers} {
+		for i := range list {
+			for _, c := range d.status.GetContainers() {
+				switch {
+				case c.GetName() != list[i].Name:
+				case slices.Contains(asks, c.GetId()):
+					last = append(last, c.GetId())
+				default:
+					d.reset(c)
+				}
+			}
+		}
+	}
+	d.Reset = append(d.Reset, last...)
+	first := d.pod.Spec.InitContainers
+	if len(first) == 0 {
+		first = d.pod.Spec.Containers
+	} else {
+		first = first[:1]
+	}
+	for i := range first {
+		s, _, _ := d.restartOf(&first[i])
+		s.Kind, s.Restart.Step = KindOf(d.pod, first[i].Name), step
+		d.Start = append(d.Start, s)
+	}
+	return true
+}
+
+// askers are the containers whose end asks to begin the pod again, noted as asked, and the back-off step of that. There are none
+// while all of them are in their back-off: what waits is not started alone.
+func (d *decision) askers() (ids []string, step int) {
+	due := false
+	var said []string
+	for c, ended := range asking(d.pod, d.status, d.SandboxID) {
+		s, _, until := d.restartOf(c)
+		due = due || !until.After(d.facts.Now)
+		ids, step = append(ids, ended.GetId()), max(step, s.Restart.Step)
+		said = append(said, fmt.Sprintf("%s ended with %d", c.Name, ended.GetExitCode()))
+	}
+	if !due {
+		return nil, 0
+	}
+	d.asked = said
+	return ids, step
+}
+
+// asking gives the containers of a sandbox that have ended with a code for which a rule of theirs asks to begin the pod again.
+func asking(pod *v1.Pod, status *lifecyclev1.PodStatus, sandbox string) iter.Seq2[*v1.Container, *lifecyclev1.Container] {
+	return func(yield func(*v1.Container, *lifecyclev1.Container) bool) {
+		for c := range initAndOrdinary(pod) {
+			ended := podview.LatestIn(status, c.Name, sandbox)
+			asks := podview.Exited(ended) && ruleFor(c, ended.GetExitCode()) == v1.ContainerRestartRuleActionRestartAllContainers
+			if asks && !yield(c, ended) {
+				return
+			}
+		}
+	}
+}
+
+// initAndOrdinary gives the containers of a pod's spec, the ephemeral ones left out.
+func initAndOrdinary(pod *v1.Pod) iter.Seq[*v1.Container] {
+	return func(yield func(*v1.Container) bool) {
+		for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+			for i := range list {
+				if !yield(&list[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// MayBeginAgain says whether a pod has a rule that could restart all of its containers.
+func MayBeginAgain(pod *v1.Pod) bool {
+	for c := range initAndOrdinary(pod) {
+		if hasRestartAll(c) {
+			return true
+		}
+	}
+	return false
+}
+
+// BeginsAgain says whether a container of a pod has ended in a way that restarts all of them, now or after its back-off.
+func BeginsAgain(pod *v1.Pod, status *lifecyclev1.PodStatus) bool {
+	for range asking(pod, status, podview.Sandbox(status).GetId()) {
+		return true
+	}
+	return false
+}
+
+// reset removes a container that begins again with the others.
+func (d *decision) reset(c *lifecyclev1.Container) {
+	d.Reset = append(d.Reset, c.GetId())
+	killed := slices.ContainsFunc(d.Kill, func(k Kill) bool { return k.ContainerID == c.GetId() })
+	if podview.Alive(c) && !killed {
+		d.kill(c, AllRestart, fmt.Sprintf("Container %s is restarted with all containers of its pod", c.GetName()))
+	}
+}
+
+// hasRestartAll says whether a container may ask to begin its pod again.
+func hasRestartAll(c *v1.Container) bool {
+	return slices.ContainsFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool {
+		return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
+	})
+}
+
+// longestRow is the longest row of crashes that a pod's containers are in. A container that was removed to begin the pod again
+// finds its own place in it, for those that were started in its stead have it, too.
+func longestRow(status *lifecyclev1.PodStatus) int {
+	longest := 0
+	for _, c := range status.GetContainers() {
+		longest = max(longest, podlabels.RestartOf(c.GetAnnotations(), c.GetAttempt()).Step)
+	}
+	return longest
+}

@@ -1,0 +1,173 @@
+package decide
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+)
+
+// Initialized says whether a pod has its init containers behind it, by what is seen in its present sandbox: an ordinary
+// container that has run there proves it, even when the init containers themselves were removed from the runtime.
+func Initialized(pod *v1.Pod, status *lifecyclev1.PodStatus) bool {
+	if len(pod.Spec.InitContainers) == 0 {
+		return true
+	}
+	sandbox := podview.Sandbox(status)
+	if sandbox == nil {
+		return false
+	}
+	for i := range pod.Spec.Containers {
+		c := podview.LatestIn(status, pod.Spec.Containers[i].Name, sandbox.GetId())
+		if podview.Alive(c) || podview.Exited(c) {
+			return true
+		}
+	}
+	return false
+}
+
+// initContainers brings the init containers on, and says whether the ordinary ones may run.
+func (d *decision) initContainers() bool {
+	inits := d.pod.Spec.InitContainers
+	if Initialized(d.pod, d.status) {
+		for i := range inits {
+			if IsSidecar(&inits[i]) {
+				d.keepUp(&inits[i])
+			}
+		}
+		return true
+	}
+	// The last one with a record says how far the pod has come: those before it may have been removed since.
+	last := len(inits) - 1
+	for last >= 0 && podview.LatestIn(d.status, inits[last].Name, d.SandboxID) == nil {
+		last--
+	}
+	if last < 0 {
+		d.start(&inits[0])
+		return false
+	}
+	for i := range inits[:last] {
+		if IsSidecar(&inits[i]) {
+			d.keepUp(&inits[i])
+		}
+	}
+	if !d.initDone(&inits[last]) {
+		return false
+	}
+	if last+1 < len(inits) {
+		d.start(&inits[last+1])
+		return false
+	}
+	return true
+}
+
+// initDone brings the furthest init container on, and says whether the next may start.
+func (d *decision) initDone(c *v1.Container) bool {
+	if IsSidecar(c) {
+		return d.keepUp(c)
+	}
+	latest := podview.LatestIn(d.status, c.Name, d.SandboxID)
+	switch latest.GetState() {
+	case lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING:
+		return false
+	case lifecyclev1.ContainerState_CONTAINER_STATE_EXITED:
+		if latest.GetExitCode() == 0 {
+			return true
+		}
+		if !d.restarts(c, latest) {
+			d.over()
+			return false
+		}
+		d.start(c)
+	case lifecyclev1.ContainerState_CONTAINER_STATE_CREATED:
+		d.start(c) // it was never started: that is no end that a restart policy could forbid to repeat
+	case lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN, lifecyclev1.ContainerState_CONTAINER_STATE_UNSPECIFIED:
+		d.kill(latest, StateUnknown, fmt.Sprintf("Init container %s is in an unknown state, killing it", c.Name))
+	}
+	return false
+}
+
+// keepUp keeps a sidecar up, and says whether it has started.
+func (d *decision) keepUp(c *v1.Container) bool {
+	latest := podview.LatestIn(d.status, c.Name, d.SandboxID)
+	switch {
+	case latest == nil, podview.Exited(latest), latest.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_CREATED:
+		d.start(c)
+		return false
+	case !podview.Running(latest):
+		d.kill(latest, StateUnknown, fmt.Sprintf("Init container %s is in an unknown state, killing it", c.Name))
+		return false
+	}
+	started := c.StartupProbe == nil || d.facts.Startup == nil || d.facts.Startup(latest.GetId()) == Success
+	d.keepRunning(c, latest)
+	return started
+}
+
+// ordinaryContainers keeps, kills and starts the ordinary containers, and ends the pod when none is left to run.
+func (d *decision) ordinaryContainers() {
+	kept, wanted := 0, 0
+	for i := range d.pod.Spec.Containers {
+		c := &d.pod.Spec.Containers[i]
+		latest := podview.Latest(d.status, c.Name)
+		switch {
+		case latest == nil:
+			d.start(c)
+			wanted++
+		case podview.Alive(latest) && latest.GetSandboxId() != d.SandboxID:
+			if d.restarts(c, latest) { // killUnwanted kills it
+				d.start(c)
+				wanted++
+			}
+		case podview.Running(latest):
+			d.keepRunning(c, latest)
+			kept++
+		case podview.Exited(latest):
+			if d.restarts(c, latest) {
+				d.start(c)
+				wanted++
+			}
+		case podview.Alive(latest): // the runtime cannot tell whether it runs
+			d.kill(latest, StateUnknown, fmt.Sprintf("Container %s is in an unknown state, killing it", c.Name))
+			kept++
+		default: // created and never started
+			d.start(c)
+			wanted++
+		}
+	}
+	if kept == 0 && (wanted == 0 || d.pod.DeletionTimestamp != nil) {
+		d.over()
+	}
+}
+
+// keepRunning keeps a running container as it is, or kills it. The pod is not over before the end of a killed one is
+// observed: its end is then judged by restart policy and back-off as any other. Only a changed one is started again at
+// once, whatever the policy: what runs is not what is wanted, and has not run to its end.
+func (d *decision) keepRunning(c *v1.Container, running *lifecyclev1.Container) {
+	switch {
+	case podlabels.Changed(c, running.GetAnnotations()):
+		d.kill(running, SpecChanged, fmt.Sprintf("Container %s definition changed, will be restarted", c.Name))
+		d.start(c)
+	case d.livenessFailed(c, running):
+		d.killByProbe(c, running, LivenessFailed, "liveness")
+	case d.startupFailed(c, running):
+		d.killByProbe(c, running, StartupFailed, "startup")
+	}
+}
+
+func (d *decision) killByProbe(c *v1.Container, running *lifecyclev1.Container, why Why, probe string) {
+	message := fmt.Sprintf("Container %s failed %s probe", c.Name, probe)
+	// The rules of the container do not count here: nobody knows yet what it will exit with.
+	if policyOf(d.pod, c) != v1.RestartPolicyNever {
+		message += ", will be restarted"
+	}
+	d.kill(running, why, message)
+}
+
+// over ends the pod: nothing is started any more, and what is left is stopped.
+func (d *decision) over() {
+	d.StopAll = podview.AnyAlive(d.status)
+	d.Start, d.Wait, d.Kill, d.StopSandboxes = nil, nil, nil, nil
+}

@@ -1,0 +1,133 @@
+package podstatus
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubectl/pkg/util/qos"
+	"k8s.io/utils/net"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+)
+
+// Generate computes the status of a pod. The words in it (phases, reasons, messages of conditions) are the kubelet's,
+// since kubectl and controllers read them.
+func Generate(pod *v1.Pod, status *lifecyclev1.PodStatus, in Inputs) v1.PodStatus {
+	g := &generation{pod: pod, status: status, in: in}
+	if g.in.RuntimeName == "" {
+		g.in.RuntimeName = "containerd"
+	}
+	out := v1.PodStatus{ObservedGeneration: pod.Generation, QOSClass: qos.GetPodQOS(pod)}
+	out.InitContainerStatuses = g.containerStatuses(pod.Spec.InitContainers, in.Previous.InitContainerStatuses, true)
+	out.ContainerStatuses = g.containerStatuses(pod.Spec.Containers, in.Previous.ContainerStatuses, false)
+	out.EphemeralContainerStatuses = g.ephemeralStatuses()
+	slices.SortFunc(out.ContainerStatuses, func(a, b v1.ContainerStatus) int {
+		switch {
+		case a.Name < b.Name:
+			return -1
+		case a.Name > b.Name:
+			return 1
+		}
+		return 0
+	})
+	out.Phase = g.phase(out)
+	if in.Terminal {
+		g.end(&out)
+	}
+	out.Reason, out.Message = g.reason(out.Phase)
+	out.StartTime = g.startTime()
+	out.Conditions = g.conditions(out)
+	g.addresses(&out)
+	return out
+}
+
+// generation is one run of Generate.
+type generation struct {
+	pod    *v1.Pod
+	status *lifecyclev1.PodStatus
+	in     Inputs
+}
+
+// reason is the reason and message of the pod as a whole. Those of a pod that has ended stay. What holds up a pod that has not
+// ended is gone when it is over, or when the pod ends.
+func (g *generation) reason(phase v1.PodPhase) (reason, message string) {
+	switch phase {
+	case v1.PodPending:
+		if g.in.Reason == "" && g.in.Message == "" && !holdsUp(g.pod.Status.Reason) {
+			return g.pod.Status.Reason, g.pod.Status.Message // somebody else's
+		}
+		return g.in.Reason, g.in.Message
+	case v1.PodRunning:
+		return g.in.Reason, g.in.Message
+	case v1.PodSucceeded, v1.PodFailed, v1.PodUnknown:
+	}
+	if phase == g.in.Previous.Phase && (g.in.Previous.Reason != "" || g.in.Previous.Message != "") {
+		return g.in.Previous.Reason, g.in.Previous.Message
+	}
+	if phase == g.pod.Status.Phase {
+		return g.pod.Status.Reason, g.pod.Status.Message
+	}
+	return "", ""
+}
+
+// startTime is when the pod began here: when its first sandbox was made, which the runtime tells the same after any
+// restart, or, until there is one, when the pod was first seen.
+func (g *generation) startTime() *metav1.Time {
+	if began := podview.Started(g.status); !began.IsZero() {
+		return &metav1.Time{Time: began}
+	}
+	for _, known := range []*metav1.Time{g.in.Previous.StartTime, g.pod.Status.StartTime} {
+		if known != nil && !known.IsZero() {
+			return known.DeepCopy()
+		}
+	}
+	return &metav1.Time{Time: g.in.Now}
+}
+
+// addresses fills in the addresses of pod and host.
+func (g *generation) addresses(out *v1.PodStatus) {
+	for _, ip := range g.in.HostIPs {
+		out.HostIPs = append(out.HostIPs, v1.HostIP{IP: ip})
+	}
+	if len(out.HostIPs) > 0 {
+		out.HostIP = out.HostIPs[0].IP
+	}
+	ips := g.status.GetIps()
+	if g.pod.Spec.HostNetwork {
+		ips = g.in.HostIPs
+		if old := g.in.Previous.PodIPs; len(old) > 0 { // they stay as they were first seen
+			ips = []string{old[0].IP}
+			for _, ip := range g.in.HostIPs {
+				if net.IPFamilyOfString(ip) != net.IPFamilyOfString(ips[0]) {
+					ips = append(ips, ip)
+					break
+				}
+			}
+		}
+	}
+	for _, ip := range preferFamily(ips, out.HostIP) {
+		out.PodIPs = append(out.PodIPs, v1.PodIP{IP: ip})
+	}
+	if len(out.PodIPs) > 0 {
+		out.PodIP = out.PodIPs[0].IP
+	}
+}
+
+// preferFamily puts the addresses of the family of the host's primary address first, and keeps one of each family.
+func preferFamily(ips []string, host string) []string {
+	if len(ips) < 2 || host == "" {
+		return ips
+	}
+	family := net.IPFamilyOfString(host)
+	var same, other []string
+	for _, ip := range ips {
+		if net.IPFamilyOfString(ip) == family {
+			same = append(same, ip)
+		} else {
+			other = append(other, ip)
+		}
+	}
+	return append(same[:min(1, len(same))], other[:min(1, len(other))]...)
+}

@@ -1,0 +1,137 @@
+package podstatus
+
+import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
+)
+
+// annotationSource is where configmux says which source a pod came from.
+const annotationSource = "kubernetes.io/config.source"
+
+// tally counts containers by what they mean for the phase.
+type tally struct {
+	pendingInit    int // init containers that have not ended yet
+	pendingSidecar int // sidecars that have not started yet
+	failedInit     int // init containers that failed and are not run again
+	waiting        int // containers that have never run
+	running        int
+	stopped        int // ordinary containers that have ended
+	final          int // of these, those that are not run again
+	succeeded      int // of these, those with exit code 0
+}
+
+// phase computes the phase. Once Succeeded or Failed, it stays so.
+func (g *generation) phase(out v1.PodStatus) v1.PodPhase {
+	for _, before := range []v1.PodPhase{g.pod.Status.Phase, g.in.Previous.Phase} {
+		if before == v1.PodSucceeded || before == v1.PodFailed {
+			return before
+		}
+	}
+	t := g.tally(out)
+	switch {
+	case t.failedInit > 0:
+		return v1.PodFailed
+	case t.pendingInit > 0, t.waiting > 0, t.pendingSidecar > 0 && !decide.Initialized(g.pod, g.status):
+		return v1.PodPending
+	case t.running > 0:
+		return v1.PodRunning
+	case t.stopped == 0:
+		return v1.PodPending
+	}
+	// A static pod that its worker has finished with is gone, or comes back under the same UID: it has no last phase.
+	if t.final < t.stopped && (!g.in.Terminal || g.static()) {
+		return v1.PodRunning // some are about to be restarted
+	}
+	if t.succeeded == t.stopped {
+		return v1.PodSucceeded
+	}
+	return v1.PodFailed
+}
+
+func (g *generation) tally(out v1.PodStatus) tally {
+	var t tally
+	for i := range g.pod.Spec.InitContainers {
+		c, status := &g.pod.Spec.InitContainers[i], out.InitContainerStatuses[i]
+		if decide.IsSidecar(c) {
+			t.addSidecar(status)
+		} else {
+			t.addInit(c, status, g.restarts)
+		}
+	}
+	for i := range g.pod.Spec.Containers {
+		c := &g.pod.Spec.Containers[i]
+		for _, status := range out.ContainerStatuses {
+			if status.Name == c.Name {
+				t.addOrdinary(c, status, g.restarts)
+			}
+		}
+	}
+	return t
+}
+
+// restarting says whether a container that has ended is to be run again.
+type restarting func(c *v1.Container, end *v1.ContainerStateTerminated) bool
+
+// restarts says whether a container that has ended is to be run again, by the rules that package decide goes by.
+func (g *generation) restarts(c *v1.Container, end *v1.ContainerStateTerminated) bool {
+	ending := decide.Ending{Code: end.ExitCode}
+	if g.in.Unhealthy != nil && (c.LivenessProbe != nil || c.StartupProbe != nil) {
+		_, id, _ := strings.Cut(end.ContainerID, "://")
+		ending.Unhealthy = id != "" && g.in.Unhealthy(id)
+	}
+	return decide.Restarts(g.pod, c, ending)
+}
+
+// lastEnd is how a container that does not run has last ended; nil when it never has.
+func lastEnd(status v1.ContainerStatus) *v1.ContainerStateTerminated {
+	if status.State.Terminated != nil {
+		return status.State.Terminated
+	}
+	return status.LastTerminationState.Terminated
+}
+
+func (t *tally) addInit(c *v1.Container, status v1.ContainerStatus, restarts restarting) {
+	end := lastEnd(status)
+	if status.State.Running != nil || end == nil {
+		t.pendingInit++
+		return
+	}
+	if end.ExitCode != 0 && !restarts(c, end) {
+		t.failedInit++
+	}
+}
+
+func (t *tally) addSidecar(status v1.ContainerStatus) {
+	switch {
+	case status.State.Running != nil:
+		if status.Started == nil || !*status.Started {
+			t.pendingSidecar++
+		}
+		t.running++
+	case lastEnd(status) == nil:
+		t.pendingSidecar++
+		t.waiting++
+	}
+}
+
+func (t *tally) addOrdinary(c *v1.Container, status v1.ContainerStatus, restarts restarting) {
+	end := lastEnd(status)
+	switch {
+	case status.State.Running != nil:
+		t.running++
+		return
+	case end == nil:
+		t.waiting++
+		return
+	}
+	t.stopped++
+	if !restarts(c, end) {
+		t.final++
+	}
+	if status.State.Terminated != nil && end.ExitCode == 0 {
+		t.succeeded++
+	}
+}

@@ -1,0 +1,182 @@
+package probecalls_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
+	"github.com/quartet-node/quartet/test/fakecri"
+	"github.com/quartet-node/quartet/test/harness"
+)
+
+// execRig is a rig with a container in a runtime.
+type execRig struct {
+	*rig
+	cri *fakecri.Server
+	id  string
+}
+
+func newExecRig(t testing.TB) *execRig {
+	t.Helper()
+	e := &execRig{rig: newRig(t), cri: fakecri.New(t)}
+	runtime, err := harness.CRIClient(t, e.cri.Endpoint()).Runtime(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.cri.AddImage("hello", 1)
+	e.id = startContainer(t, runtime, "hello", nil)
+	e.config.Runtime = func() (internalapi.RuntimeService, error) { return runtime, nil }
+	e.Caller = probecalls.New(e.config)
+	return e
+}
+
+// startContainer starts a container in a sandbox of its own.
+func startContainer(t testing.TB, runtime internalapi.RuntimeService, image string, args []string) (id string) {
+	t.Helper()
+	sandbox := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "shop", Uid: "u1"}, Linux: &runtimeapi.LinuxPodSandboxConfig{},
+	}
+	pod, err := runtime.RunPodSandbox(t.Context(), sandbox, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err = runtime.CreateContainer(t.Context(), pod, &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: image}, Args: args, Linux: &runtimeapi.LinuxContainerConfig{},
+	}, sandbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := runtime.StartContainer(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// command is a probe that runs a command in the container.
+func (e *execRig) command(t testing.TB, command ...string) probecalls.Target {
+	t.Helper()
+	to := target(t, nobody(t), v1.ProbeHandler{Exec: &v1.ExecAction{Command: command}})
+	to.ContainerID, to.PodIP = e.id, "" // it needs no address
+	return to
+}
+
+func TestACommandsExitCodeIsTheAnswer(t *testing.T) {
+	e := newExecRig(t)
+	long := strings.Repeat("x", 11<<10)
+	for _, c := range []struct {
+		name           string
+		stdout, stderr string
+		code           int32
+		want           want
+	}{
+		{"well", "ok", "", 0, want{outcome: probecalls.Success, says: "ok"}},
+		{"silent", "", "", 0, want{outcome: probecalls.Success}},
+		{"ill", "out", "err", 1, want{outcome: probecalls.Failure, says: "outerr"}},
+		{"killed", "", "", 137, want{outcome: probecalls.Failure}},
+		{"much", long, long, 1, want{outcome: probecalls.Failure, says: long[:10<<10]}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e.cri.OnExec(func(string, []string) (stdout, stderr []byte, code int32) {
+				return []byte(c.stdout), []byte(c.stderr), c.code
+			})
+			got := e.Probe(t.Context(), e.command(t, "check"))
+			c.want.check(t, got)
+			if len(got.Output) > 10<<10 {
+				t.Errorf("the output has %d bytes", len(got.Output))
+			}
+		})
+	}
+}
+
+func TestACommandHasTheValuesOfTheSpecAndNoOthers(t *testing.T) {
+	e := newExecRig(t)
+	var ran []string
+	e.cri.OnExec(func(_ string, command []string) (stdout, stderr []byte, code int32) {
+		ran = command
+		return nil, nil, 0
+	})
+	to := e.command(t, "check", "$(PORT)$(PORT)", "$$(PORT)", "$(NAME)", "$(UNKNOWN)", "$PORT")
+	to.Container.Env = []v1.EnvVar{
+		{Name: "PORT", Value: "80"}, {Name: "NAME", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+	}
+	e.Probe(t.Context(), to)
+	if want := []string{"check", "8080", "$(PORT)", "", "$(UNKNOWN)", "$PORT"}; !slices.Equal(ran, want) {
+		t.Errorf("ran %q, want %q", ran, want)
+	}
+}
+
+// TestACommandThatTakesTooLongHasFailed, and what it referred to stays out of the event.
+func TestACommandThatTakesTooLongHasFailed(t *testing.T) {
+	e := newExecRig(t)
+	e.cri.Fail("ExecSync", "", -1, status.Error(codes.DeadlineExceeded, "timeout 1s exceeded"))
+	to := e.command(t, "login", "$(PASSWORD)")
+	to.Container.Env = []v1.EnvVar{{Name: "PASSWORD", Value: "hunter2"}}
+	to.Probe.TimeoutSeconds = 1
+	want{outcome: probecalls.Failure, says: `command timed out: "login $(PASSWORD)" timed out after 1s`}.check(t, e.Probe(t.Context(), to))
+	if n := e.cri.Count("ExecSync", ""); n != 1 {
+		t.Errorf("it was called %d times", n)
+	}
+	if got := e.events(); len(got) != 1 || strings.Contains(got[0], "hunter2") {
+		t.Errorf("told %q", got)
+	}
+}
+
+func TestARuntimeThatCannotRunACommandSaysNothingOfTheContainer(t *testing.T) {
+	e := newExecRig(t)
+	e.cri.Fail("ExecSync", "", -1, status.Error(codes.Unavailable, "no shim for "+strings.Repeat("0123abcd", 8)))
+	got := e.Probe(t.Context(), e.command(t, "check"))
+	want{outcome: probecalls.Unknown, says: "no shim"}.check(t, got)
+	if got.Output != "no shim for main" {
+		t.Errorf("people are told %q", got.Output)
+	}
+	if n := e.cri.Count("ExecSync", ""); n != 3 {
+		t.Errorf("it was called %d times", n)
+	}
+	// The ID would make it another event for each container.
+	if got, want := e.events(), []string{"web main Unhealthy: Readiness probe errored and resulted in unknown state: no shim for main"}; !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
+	}
+}
+
+func TestARuntimeThatIsAwayIsTold(t *testing.T) {
+	r := newRig(t)
+	r.config.Runtime = func() (internalapi.RuntimeService, error) { return nil, errors.New("the runtime is away") }
+	r.Caller = probecalls.New(r.config)
+	to := target(t, nobody(t), v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"check"}}})
+	want{outcome: probecalls.Unknown, says: "the runtime is away"}.check(t, r.Probe(t.Context(), to))
+	metricstest.Want(t, r.metrics.Probes(), 1, "prober_probe_total", "result", "unknown")
+}
+
+func TestACommandThatIsCutShortSaysNothing(t *testing.T) {
+	e := newExecRig(t)
+	gate := e.cri.Hang("ExecSync", "")
+	defer gate.Open()
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	began := time.Now()
+	want{outcome: probecalls.Unknown, says: "cut short"}.check(t, e.Probe(ctx, e.command(t, "check")))
+	soon(t, began)
+	if got := e.events(); len(got) != 0 {
+		t.Errorf("told %q", got)
+	}
+}
+
+func TestEventsAreTextWhateverAContainerSays(t *testing.T) {
+	e := newExecRig(t)
+	e.cri.OnExec(func(string, []string) (stdout, stderr []byte, code int32) { return []byte("no \xff\xfe"), nil, 1 })
+	e.Probe(t.Context(), e.command(t, "check"))
+	if got := e.events(); len(got) != 1 || !strings.HasSuffix(got[0], "Readiness probe failed: no \uFFFD") {
+		t.Errorf("told %q", got)
+	}
+}

@@ -1,0 +1,250 @@
+package prober
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
+)
+
+const (
+	dirMode  = 0o700
+	fileMode = 0o600
+	suffix   = ".json"
+)
+
+// The results as files and logs have them.
+const (
+	wordSuccess = "success"
+	wordFailure = "failure"
+)
+
+// wordOf returns a result in one word; empty for none.
+func wordOf(result decide.ProbeResult) string {
+	switch result {
+	case decide.Success:
+		return wordSuccess
+	case decide.Failure:
+		return wordFailure
+	case decide.Unknown:
+	}
+	return ""
+}
+
+// Kept is a result that outlives the process.
+type Kept struct {
+	// Result is what the probe has come to.
+	Result decide.ProbeResult
+	// Since is when it came to that.
+	Since time.Time
+}
+
+// MarshalJSON implements json.Marshaler.
+func (k Kept) MarshalJSON() ([]byte, error) {
+	return json.Marshal(keptFile{Result: wordOf(k.Result), Since: k.Since})
+}
+
+// UnmarshalJSON implements json.Unmarshaler. It fails with a result that is none.
+func (k *Kept) UnmarshalJSON(data []byte) error {
+	var file keptFile
+	if err := json.Unmarshal(data, &file); err != nil {
+		return err
+	}
+	switch k.Since = file.Since; file.Result {
+	case wordSuccess:
+		k.Result = decide.Success
+	case wordFailure:
+		k.Result = decide.Failure
+	default:
+		return fmt.Errorf("result %q is neither %s nor %s", file.Result, wordSuccess, wordFailure)
+	}
+	return nil
+}
+
+type keptFile struct {
+	Result string    `json:"result"`
+	Since  time.Time `json:"since"`
+}
+
+// results are those of one container.
+type results map[probecalls.Kind]Kept
+
+// record is what the file of a pod has: the results of its containers, by their IDs.
+type record struct {
+	Containers map[string]results `json:"containers"`
+}
+
+// Book keeps the results of probes on disk, so that a container that is ready stays so when this process is killed and comes back,
+// and one that has started is not asked that again. There is one small file for each pod, written when a result changes, before
+// anybody is told of it. It has to survive this process and not the machine, whose boot ends every container: nothing waits for
+// the disk.
+//
+// Its methods may be called by anyone; those that write wait for the file of their own pod only.
+type Book struct {
+	dir string
+
+	mu   sync.Mutex
+	pods map[types.UID]*page
+}
+
+// page is the file of one pod.
+type page struct {
+	mu     sync.Mutex // over the write: it orders the versions of the file
+	record record
+	// torn is true once the page is not in the book any more.
+	torn bool
+}
+
+// OpenBook reads the book in a directory, which is made when it is not there. A file that cannot be understood is named in a line
+// of the log and removed: the probes of its pod begin anew. It fails when the directory cannot be made, read or tidied.
+func OpenBook(dir string, logger *slog.Logger) (*Book, error) {
+	b := &Book{dir: dir, pods: map[types.UID]*page{}}
+	if err := os.MkdirAll(dir, dirMode); err != nil {
+		return nil, fmt.Errorf("the directory of results of probes: %w", err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("the results of probes: %w", err)
+	}
+	for _, file := range files {
+		path := filepath.Join(dir, file.Name())
+		uid, named := strings.CutSuffix(file.Name(), suffix)
+		if named {
+			r, err := read(path)
+			if err == nil {
+				b.pods[types.UID(uid)] = &page{record: r}
+				continue
+			}
+			logger.Warn("the kept results of a pod's probes cannot be read; its probes begin anew", telemetry.KeyPodUID, uid, telemetry.KeyFile, path, telemetry.KeyError, err)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("the results of probes: %w", err)
+		}
+	}
+	return b, nil
+}
+
+func read(path string) (r record, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return r, err
+	}
+	err = json.Unmarshal(data, &r)
+	return r, err
+}
+
+// all returns a copy of what is kept, by pod and container.
+func (b *Book) all() map[types.UID]map[string]results {
+	b.mu.Lock()
+	pages := maps.Clone(b.pods)
+	b.mu.Unlock()
+	all := make(map[types.UID]map[string]results, len(pages))
+	for uid, p := range pages {
+		all[uid] = p.containers()
+	}
+	return all
+}
+
+func (p *page) containers() map[string]results {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make(map[string]results, len(p.record.Containers))
+	for id, kept := range p.record.Containers {
+		all[id] = maps.Clone(kept)
+	}
+	return all
+}
+
+// put keeps a result.
+func (b *Book) put(uid types.UID, container string, kind probecalls.Kind, kept Kept) error {
+	for {
+		b.mu.Lock()
+		p := b.pods[uid]
+		if p == nil {
+			p = &page{record: record{Containers: map[string]results{}}}
+			b.pods[uid] = p
+		}
+		b.mu.Unlock()
+		done, err := b.putOn(p, uid, container, kind, kept)
+		if done {
+			return err
+		}
+	}
+}
+
+// putOn keeps a result on a page; it does nothing and returns false when the page was torn out meanwhile.
+func (b *Book) putOn(p *page, uid types.UID, container string, kind probecalls.Kind, kept Kept) (done bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.torn {
+		return false, nil
+	}
+	if p.record.Containers[container] == nil {
+		if p.record.Containers == nil {
+			p.record.Containers = map[string]results{}
+		}
+		p.record.Containers[container] = results{}
+	}
+	p.record.Containers[container][kind] = kept
+	return true, b.write(uid, p)
+}
+
+// keepOnly drops what is kept of a pod's containers but those with the given IDs, and the file when none is left.
+func (b *Book) keepOnly(uid types.UID, ids []string) error {
+	b.mu.Lock()
+	p := b.pods[uid]
+	b.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := len(p.record.Containers)
+	maps.DeleteFunc(p.record.Containers, func(id string, _ results) bool { return !slices.Contains(ids, id) })
+	switch after := len(p.record.Containers); {
+	case p.torn:
+		return nil
+	case after > 0 && after == before:
+		return nil
+	case after > 0:
+		return b.write(uid, p)
+	}
+	if err := os.Remove(b.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget the results of probes: %w", err)
+	}
+	p.torn = true
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.pods, uid)
+	return nil
+}
+
+// write writes a page. Called with its lock held.
+func (b *Book) write(uid types.UID, p *page) error {
+	data, err := json.Marshal(p.record)
+	if err != nil {
+		return fmt.Errorf("keep the result of a probe: %w", err)
+	}
+	// Not synced: see the comment of Book.
+	if err := statedir.ReplaceFile(b.path(uid), data, fileMode); err != nil {
+		return fmt.Errorf("keep the result of a probe: %w", err)
+	}
+	return nil
+}
+
+func (b *Book) path(uid types.UID) string { return filepath.Join(b.dir, string(uid)+suffix) }

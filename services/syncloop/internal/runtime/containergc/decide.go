@@ -1,0 +1,91 @@
+package containergc
+
+import (
+	"fmt"
+	"slices"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+)
+
+// Item is one thing in the runtime that nobody needs: a container, or a sandbox.
+type Item struct {
+	// Pod is the pod's UID, Namespace and Name are its name.
+	Pod, Namespace, Name string
+	// Container is the container; nil for a sandbox.
+	Container *lifecyclev1.Container
+	// Sandbox is the runtime's ID of the sandbox; empty for a container.
+	Sandbox string
+}
+
+// id is the runtime's ID of it.
+func (i Item) id() string {
+	if i.Container != nil {
+		return i.Container.GetId()
+	}
+	return i.Sandbox
+}
+
+// what names it for people.
+func (i Item) what() string {
+	if i.Container != nil {
+		return fmt.Sprintf("container %s of pod %s/%s", i.Container.GetName(), i.Namespace, i.Name)
+	}
+	return fmt.Sprintf("a sandbox of pod %s/%s", i.Namespace, i.Name)
+}
+
+// Of says what of a pod is not needed any more, containers before sandboxes: the ended containers of each name beyond the newest so
+// many, at least one, since it holds restart count, last state and back-off; those that were created and never started when a
+// newer one of the name is there; and sandboxes that are not ready, not the newest, and hold nothing that is needed.
+//
+// Nothing of that can come to be needed again, so an observation that is out of date does no harm.
+func Of(pod *lifecyclev1.PodStatus, keep int) []Item {
+	var items []Item
+	kept, seen, inUse := map[string]int{}, map[string]bool{}, map[string]bool{}
+	for _, c := range pod.GetContainers() { // newest first
+		name := c.GetName()
+		created := c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_CREATED
+		switch {
+		case created && seen[name], podview.Exited(c) && kept[name] >= max(keep, 1):
+			items = append(items, Item{Pod: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName(), Container: c})
+			continue
+		case podview.Exited(c):
+			kept[name]++
+		}
+		seen[name] = true
+		inUse[c.GetSandboxId()] = true
+	}
+	return append(items, sandboxesOf(pod, inUse)...)
+}
+
+// sandboxesOf are the sandboxes of a pod that are not ready, not the newest, and not in use.
+func sandboxesOf(pod *lifecyclev1.PodStatus, inUse map[string]bool) []Item {
+	var items []Item
+	for i, s := range pod.GetSandboxes() { // newest first: it holds the attempt, and the pod's last addresses
+		if i > 0 && !podview.Ready(s) && !inUse[s.GetId()] {
+			items = append(items, Item{Pod: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName(), Sandbox: s.GetId()})
+		}
+	}
+	return items
+}
+
+// AllOf is Of for a pod that has ended for good: none of its ended containers is needed, nor one that was never started. The newest
+// sandbox stays: it takes next to no room, and says that the pod was here, since when, and with which addresses. The oldest container is
+// the first, so that the newest one of a name is never the one that is gone while an older one is there.
+func AllOf(pod *lifecyclev1.PodStatus) []Item {
+	var items []Item
+	inUse := map[string]bool{}
+	for _, c := range slices.Backward(pod.GetContainers()) {
+		if podview.Exited(c) || c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_CREATED {
+			items = append(items, Item{Pod: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName(), Container: c})
+			continue
+		}
+		inUse[c.GetSandboxId()] = true
+	}
+	return append(items, sandboxesOf(pod, inUse)...)
+}
+
+// hasEnded tells whether a pod has an ended container.
+func hasEnded(pod *lifecyclev1.PodStatus) bool {
+	return slices.ContainsFunc(pod.GetContainers(), podview.Exited)
+}

@@ -1,0 +1,77 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// eventCgroupFailed is the reason of the kubelet's event for a pod whose cgroup cannot be made.
+const eventCgroupFailed = "FailedCreatePodContainer"
+
+// podDirMode is that of the folder of a pod's own files.
+const podDirMode = 0o750
+
+// Cgroups keeps a cgroup for each pod; *podcgroups.Tree does it.
+type Cgroups interface {
+	// Ensure makes a pod's cgroup, or brings it up to date, and returns its name.
+	Ensure(ctx context.Context, pod *v1.Pod) (name string, err error)
+	// Remove removes a pod's cgroup with all that runs in it. A pod without one is fine.
+	Remove(ctx context.Context, uid types.UID) error
+}
+
+// CgroupError says that a pod's cgroup cannot be made. Nothing of the pod is started before it can.
+type CgroupError struct{ Err error }
+
+func (e *CgroupError) Error() string { return e.Err.Error() }
+func (e *CgroupError) Unwrap() error { return e.Err }
+
+// ensureCgroup has the cgroup that the pod's sandbox and containers are put into.
+func (s *podSync) ensureCgroup(ctx context.Context) error {
+	if s.m.cfg.Cgroups == nil {
+		return nil
+	}
+	// The folder says that the cgroup is one of ours, should this process be killed before the pod is gone: what is left of
+	// pods is found by their folders. In the tree of cgroups there may be those of others, a kubelet's for example.
+	if uid := string(s.pod.UID); !strings.Contains(uid, "/") {
+		if err := os.MkdirAll(s.m.podDir(uid), podDirMode); err != nil {
+			return fmt.Errorf("folder of pod %s: %w", podName(s.pod), err)
+		}
+	}
+	name, err := s.m.cfg.Cgroups.Ensure(ctx, s.pod)
+	if err != nil {
+		s.m.warn(ctx, s.pod, "", eventCgroupFailed, fmt.Sprintf("unable to ensure pod container exists: %v", err))
+		return &CgroupError{fmt.Errorf("cgroup of pod %s: %w", podName(s.pod), err)}
+	}
+	s.cgroup = name
+	return nil
+}
+
+// inCgroup puts a sandbox's configuration into the pod's cgroup. Without cgroups for pods it stays where all pods are.
+func (s *podSync) inCgroup(config *runtimeapi.PodSandboxConfig) {
+	if s.cgroup != "" {
+		config.Linux.CgroupParent = s.cgroup
+	}
+}
+
+// ReleasePod gives back what a pod that nothing runs of any more holds of the machine: its cgroup, with what is left in it, and then
+// its volumes. What says how it ended stays. Calling it again is harmless.
+func (m *Manager) ReleasePod(ctx context.Context, pod *v1.Pod) error {
+	if m.cfg.Cgroups != nil {
+		if err := m.cfg.Cgroups.Remove(ctx, pod.UID); err != nil {
+			return fmt.Errorf("pod %s: %w", podName(pod), err)
+		}
+	}
+	if err := m.cfg.Volumes.Release(ctx, pod.UID); err != nil {
+		return fmt.Errorf("pod %s: %w", podName(pod), err)
+	}
+	m.cfg.Objects.Forget(pod.UID)
+	m.cfg.RuntimeClasses.Forget(pod.UID)
+	m.cfg.Services.Forget(pod.UID)
+	return nil
+}

@@ -1,0 +1,163 @@
+package executor_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+	"github.com/quartet-node/quartet/test/harness"
+)
+
+const containerdTimeout = 2 * time.Minute
+
+// helloPod makes a pod of the hello image; each container runs a mode of it.
+func helloPod(name string, init []string, modes ...string) *v1.Pod {
+	pod := newPod()
+	pod.Name, pod.UID = name, types.UID("uid-"+name)
+	for i, mode := range append(slices.Clone(init), modes...) {
+		c := v1.Container{
+			Name: fmt.Sprintf("c%d-%s", i, strings.Fields(mode)[0]), Image: harness.HelloImage, ImagePullPolicy: v1.PullNever,
+			Args: strings.Fields(mode), TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: v1.TerminationMessageReadFile,
+		}
+		if i < len(init) {
+			pod.Spec.InitContainers = append(pod.Spec.InitContainers, c)
+		} else {
+			pod.Spec.Containers = append(pod.Spec.Containers, c)
+		}
+	}
+	return pod
+}
+
+func newRealNode(t testing.TB) *node {
+	t.Helper()
+	containerd := harness.StartContainerd(t)
+	n := connect(t, containerd.Endpoint, func(c *executor.Config) { c.Volumes = newVolumes(t, *c, volumes.Machine{}) })
+	ctx, cancel := context.WithTimeout(context.Background(), containerdTimeout)
+	t.Cleanup(cancel)
+	n.ctx = ctx
+	return n
+}
+
+// TestOnContainerd takes a pod of an init and two ordinary containers through its life on a real runtime.
+func TestOnContainerd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a containerd")
+	}
+	n := newRealNode(t)
+	pod := helloPod("hello", []string{"init"}, "serve", "sleep")
+	main := &pod.Spec.Containers[0]
+	main.Env = []v1.EnvVar{
+		{Name: "IP", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
+		{Name: "URL", Value: "http://$(IP)/"},
+	}
+	main.Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("64Mi"), v1.ResourceCPU: resource.MustParse("500m")}
+	pod.Spec.Containers[1].SecurityContext = &v1.SecurityContext{
+		ReadOnlyRootFilesystem: new(true), RunAsUser: new(int64(1000)), AllowPrivilegeEscalation: new(false),
+		Capabilities: &v1.Capabilities{Drop: []v1.Capability{"ALL"}}, SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault},
+	}
+
+	n.sync(pod)
+	eventually(t, "the init container has ended", func() bool { return strings.Contains(n.say(pod), "c0-init-0:exited(0)") })
+	n.sync(pod)
+	if got := n.say(pod); !strings.Contains(got, "c1-serve-0:running") || !strings.Contains(got, "c2-sleep-0:running") {
+		t.Fatalf("the runtime has %s", got)
+	}
+
+	n.manager = executor.New(n.config)
+	observed := n.observe(pod)
+	if result := n.sync(pod); result.Wrote {
+		t.Error("a new process writes to a pod that is as it should be")
+	}
+	status := podstatus.Generate(pod, observed, podstatus.Inputs{Now: time.Now()})
+	if status.Phase != v1.PodRunning || status.PodIP == "" || !status.ContainerStatuses[0].Ready {
+		t.Errorf("status %+v", status)
+	}
+	for _, name := range []string{"c1-serve", "c2-sleep"} { // who has said something handles signals, too
+		eventually(t, name+" has a line in its log", func() bool {
+			log, err := os.ReadFile(filepath.Join(n.config.PodLogsDir, "shop_hello_uid-hello", name, "0.log"))
+			return err == nil && strings.Contains(string(log), " stdout F ")
+		})
+	}
+
+	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 30); err != nil {
+		t.Fatal(err)
+	}
+	// Both end by themselves on SIGTERM, and so within their grace: nothing had to be killed.
+	if got := n.say(pod); strings.Contains(got, "running") || strings.Contains(got, "ready") || strings.Contains(got, "(137)") {
+		t.Errorf("the runtime has %s", got)
+	}
+	if err := n.manager.CleanUpPod(n.ctx, pod, n.observe(pod)); err != nil {
+		t.Fatal(err)
+	}
+	n.want(pod, "")
+}
+
+// BenchmarkOnePod measures one pod of one container from nothing to started: by SyncPod, and by the bare calls that it
+// comes down to.
+func BenchmarkOnePod(b *testing.B) {
+	n := newRealNode(b)
+	remove := func(pod *v1.Pod) {
+		if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 1); err != nil {
+			b.Fatal(err)
+		}
+		if err := n.manager.CleanUpPod(n.ctx, pod, n.observe(pod)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	// In turns, so that whatever else the machine does weighs on both.
+	var bySync, bare time.Duration
+	for i := range b.N {
+		pod := helloPod(fmt.Sprintf("sync-%d", i), nil, "serve")
+		start := time.Now()
+		if _, err := n.manager.SyncPod(n.ctx, pod, &lifecyclev1.PodStatus{}); err != nil {
+			b.Fatal(err)
+		}
+		bySync += time.Since(start)
+		remove(pod)
+		pod = helloPod(fmt.Sprintf("bare-%d", i), nil, "serve")
+		start = time.Now()
+		if err := n.bare(pod); err != nil {
+			b.Fatal(err)
+		}
+		bare += time.Since(start)
+		remove(pod)
+	}
+	b.ReportMetric(float64(bySync.Milliseconds())/float64(b.N), "ms/SyncPod")
+	b.ReportMetric(float64(bare.Milliseconds())/float64(b.N), "ms/bare")
+	b.ReportMetric(float64(bySync)/float64(bare), "ratio")
+}
+
+// bare makes a pod of one container by nothing but the three calls that it takes.
+func (n *node) bare(pod *v1.Pod) error {
+	labels := map[string]string{"io.kubernetes.pod.uid": string(pod.UID), "io.kubernetes.pod.name": pod.Name, "io.kubernetes.pod.namespace": pod.Namespace}
+	sandbox := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)},
+		Hostname: pod.Name, Labels: labels, LogDirectory: filepath.Join(n.config.PodLogsDir, pod.Name), Linux: &runtimeapi.LinuxPodSandboxConfig{},
+	}
+	id, err := n.runtime.RunPodSandbox(n.ctx, sandbox, "")
+	if err != nil {
+		return err
+	}
+	container, err := n.runtime.CreateContainer(n.ctx, id, &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: "c"}, Image: &runtimeapi.ImageSpec{Image: harness.HelloImage}, Labels: labels,
+		Args: []string{"serve"}, LogPath: "c.log", Linux: &runtimeapi.LinuxContainerConfig{},
+	}, sandbox)
+	if err != nil {
+		return err
+	}
+	return n.runtime.StartContainer(n.ctx, container)
+}

@@ -1,0 +1,88 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
+)
+
+// hostsPath is where the hosts file is in a container, and on the host for the host's network.
+const hostsPath = "/etc/hosts"
+
+// podDir is the folder of a pod's own files.
+func (m *Manager) podDir(uid string) string {
+	return filepath.Join(m.cfg.RootDir, "pods", uid)
+}
+
+// terminationFile is the file that a container's termination message is written to. It follows from what the runtime
+// records of the container, so that it is found after any restart.
+func (m *Manager) terminationFile(uid, container string, restartCount int) string {
+	return filepath.Join(m.podDir(uid), "containers", container, strconv.Itoa(restartCount))
+}
+
+// mounts makes the files that a container gets, and says where they and its volumes are mounted: these first, in their order.
+func (m *Manager) mounts(ctx context.Context, pod *v1.Pod, c *v1.Container, restartCount int, ips []string, in mountInputs) ([]*runtimeapi.Mount, error) {
+	mounts, err := m.volumeMounts(ctx, pod, c, in)
+	if err != nil {
+		return nil, err
+	}
+	mountsAt := func(path string) bool {
+		return slices.ContainsFunc(c.VolumeMounts, func(v v1.VolumeMount) bool { return v.MountPath == path })
+	}
+	// On the host's network the runtime gives the host's own file, which is right unless there is something to add.
+	if (len(ips) > 0 && !pod.Spec.HostNetwork || len(pod.Spec.HostAliases) > 0) && !mountsAt(hostsPath) {
+		path, err := m.writeHosts(pod, ips)
+		if err != nil {
+			return nil, err
+		}
+		mounts = append(mounts, &runtimeapi.Mount{ContainerPath: hostsPath, HostPath: path, SelinuxRelabel: true})
+	}
+	if c.TerminationMessagePath != "" && !mountsAt(c.TerminationMessagePath) {
+		path := m.terminationFile(string(pod.UID), c.Name, restartCount)
+		if err := writeFile(path, nil, 0o666); err != nil {
+			return nil, fmt.Errorf("termination message: %w", err)
+		}
+		mounts = append(mounts, &runtimeapi.Mount{ContainerPath: c.TerminationMessagePath, HostPath: path, SelinuxRelabel: true})
+	}
+	return mounts, nil
+}
+
+// writeHosts writes the pod's hosts file, when it is not there as it should be. Running containers have it mounted, so it
+// is written in place, never replaced.
+func (m *Manager) writeHosts(pod *v1.Pod, ips []string) (string, error) {
+	var base []byte
+	if pod.Spec.HostNetwork {
+		var err error
+		if base, err = os.ReadFile(hostsPath); err != nil {
+			return "", fmt.Errorf("hosts file: %w", err)
+		}
+	}
+	path := filepath.Join(m.podDir(string(pod.UID)), "etc-hosts")
+	content := containerspec.Hosts(pod, ips, m.nodeNow().ClusterDomain, base)
+	if now, err := os.ReadFile(path); err == nil && string(now) == string(content) {
+		return path, nil
+	}
+	if err := writeFile(path, content, 0o644); err != nil {
+		return "", fmt.Errorf("hosts file: %w", err)
+	}
+	return path, nil
+}
+
+// writeFile writes a file with exactly this mode, and the folders above it.
+func writeFile(path string, content []byte, mode os.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, content, mode); err != nil {
+		return err
+	}
+	return os.Chmod(path, mode) // past the umask
+}

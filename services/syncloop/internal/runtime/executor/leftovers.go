@@ -1,0 +1,59 @@
+package executor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Leftovers lists the pods that there is a folder of logs or of files of, with what the folders' names tell: the UID, and
+// name and namespace when there are logs. CleanUpPod takes them.
+func (m *Manager) Leftovers() ([]*v1.Pod, error) {
+	logs, err := folders(m.cfg.PodLogsDir)
+	if err != nil {
+		return nil, fmt.Errorf("the pods' logs: %w", err)
+	}
+	files, err := folders(filepath.Join(m.cfg.RootDir, "pods"))
+	if err != nil {
+		return nil, fmt.Errorf("the pods' files: %w", err)
+	}
+	var pods []*v1.Pod
+	named := map[string]bool{}
+	for _, folder := range logs {
+		// NAMESPACE_NAME_UID: none of the three can have the separator. Anything else is not a pod's.
+		parts := strings.Split(folder, "_")
+		if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
+			continue
+		}
+		named[parts[2]] = true
+		pods = append(pods, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: parts[0], Name: parts[1], UID: types.UID(parts[2])}})
+	}
+	for _, uid := range files {
+		if !named[uid] {
+			pods = append(pods, &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}})
+		}
+	}
+	return pods, nil
+}
+
+// folders lists the names of the folders in one. One that is not there has none.
+func folders(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var names []string
+	for _, entry := range entries {
+		if entry.IsDir() {
+			names = append(names, entry.Name())
+		}
+	}
+	return names, nil
+}

@@ -1,0 +1,275 @@
+package executor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/servicelinks"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/pullrecords"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/startgate"
+)
+
+// Reasons of waiting containers, as the kubelet shows them.
+const (
+	reasonCrashLoop       = "CrashLoopBackOff"
+	reasonCreateConfig    = "CreateContainerConfigError"
+	reasonCreateContainer = "CreateContainerError"
+	reasonRunContainer    = "RunContainerError"
+	reasonPostStart       = "PostStartHookError"
+)
+
+// Manager makes the runtime match pods. Its methods may be called from any goroutine, for one pod from one at a time.
+type Manager struct {
+	cfg Config
+	// node is replaced when containers are started, see learnNode, under nodeMu.
+	node   atomic.Pointer[containerspec.Node]
+	nodeMu sync.Mutex
+	// nodeFileMu lets one write Config.NodeFile at a time.
+	nodeFileMu sync.Mutex
+
+	images *images.Puller
+
+	// starts spaces the making of sandboxes, removals the removing of pods that are gone.
+	starts, removals *startgate.Gate
+
+	calls cri.Caller
+}
+
+// New makes a Manager. It starts nothing and touches no runtime.
+func New(cfg Config) *Manager {
+	if cfg.Tracer == nil {
+		cfg.Tracer = telemetry.Off()
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	if cfg.Events == nil {
+		cfg.Events = untold{}
+	}
+	if cfg.Objects == nil {
+		cfg.Objects = configobjects.None{}
+	}
+	if cfg.RuntimeClasses == nil {
+		cfg.RuntimeClasses = runtimeclasses.ByName{}
+	}
+	if cfg.Services == nil {
+		cfg.Services = servicelinks.None{}
+	}
+	kubelet := cfg.Kubelet
+	puller := images.Config{
+		Calls:  cri.NewCaller(cfg.Tracer, cmp.Or(kubelet.ImageServiceEndpoint, kubelet.ContainerRuntimeEndpoint)),
+		Images: cfg.Images, Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger, Metrics: cfg.Metrics, Events: cfg.Events, Credentials: cfg.Credentials, Providers: cfg.Providers,
+		Serial: kubelet.SerializeImagePulls == nil || *kubelet.SerializeImagePulls,
+	}
+	if nodeconfig.RecordsPulls(kubelet) {
+		puller.Records = pullrecords.New(pullrecords.Config{
+			RootDir: cfg.RootDir, Clock: cfg.Clock, Logger: cfg.Logger,
+			Policy: pullrecords.Policy{Verification: kubelet.ImagePullCredentialsVerificationPolicy, Allowlist: kubelet.PreloadedImagesVerificationAllowlist},
+		})
+	}
+	if kubelet.RegistryPullQPS != nil {
+		puller.QPS, puller.Burst = float32(*kubelet.RegistryPullQPS), int(kubelet.RegistryBurst)
+	}
+	if kubelet.MaxParallelImagePulls != nil {
+		puller.MaxParallel = int(*kubelet.MaxParallelImagePulls)
+	}
+	m := &Manager{
+		cfg: cfg, images: images.New(puller), starts: startgate.New(runtime.NumCPU(), cfg.Clock), removals: startgate.New(runtime.NumCPU(), cfg.Clock),
+		calls: cri.NewCaller(cfg.Tracer, kubelet.ContainerRuntimeEndpoint),
+	}
+	m.node.Store(nodeOf(cfg))
+	m.recallNode()
+	return m
+}
+
+// Images gets the images of containers; it knows which are about to be used.
+func (m *Manager) Images() *images.Puller { return m.images }
+
+// SyncPod makes the runtime match a pod that is to run. What was observed must be newer than the last write for this pod.
+//
+// It returns an error when the next try may fare better without anything else happening; the result beside it is valid.
+// Containers in a back-off are no error: the result has their reasons, and when to come again. When ctx ends, it returns
+// soon with the error of ctx, and what it has done so far shows in the next observation.
+func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (Result, error) {
+	if err := m.supported(pod); err != nil {
+		m.warn(ctx, pod, "", eventUnsupported, err.Error())
+		return Result{SandboxError: err}, err
+	}
+	runtime, err := m.cfg.Runtime()
+	if err != nil {
+		return Result{}, err
+	}
+	m.cfg.Objects.Use(pod) // before any is asked for, so that no change is missed
+	m.cfg.RuntimeClasses.Use(pod)
+	m.cfg.Volumes.Want(ctx, pod)
+	facts := decide.Facts{Now: m.cfg.Clock.Now(), Liveness: m.cfg.Liveness, Startup: m.cfg.Startup, Logged: func(container string) int {
+		return nextInLogs(filepath.Join(containerspec.LogDir(m.cfg.PodLogsDir, pod), container))
+	}}
+	if longest := m.cfg.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; longest != nil {
+		facts.BackoffMax = longest.Duration
+	}
+	s := &podSync{m: m, rt: m.instrument(runtime), pod: pod, observed: observed, actions: decide.Pod(pod, observed, facts)}
+	err = s.run(ctx)
+	if s.actions.CreateSandbox && ownUsers(pod) && ctx.Err() == nil {
+		m.cfg.Metrics.UserNamespacedPod(err)
+	}
+	s.result.Wrote = s.rt.wrote.Load()
+	return s.result, err
+}
+
+// podSync is one run of SyncPod.
+type podSync struct {
+	m        *Manager
+	rt       *tracedRuntime
+	pod      *v1.Pod
+	observed *lifecyclev1.PodStatus
+	actions  decide.Actions
+	sandbox  sandbox
+
+	imageVolumes imageVolumes
+	pullSecrets  pullSecrets
+	services     serviceVariables
+	// cgroup is the name of the pod's cgroup; empty when pods have none of their own.
+	cgroup string
+
+	mu     sync.Mutex // guards result while containers are prepared side by side
+	result Result
+}
+
+func (s *podSync) run(ctx context.Context) error {
+	for _, wait := range s.actions.Wait {
+		s.m.cfg.Events.Warning(ctx, s.pod, wait.Container.Name, eventBackOff,
+			fmt.Sprintf("Back-off restarting failed container %s in pod %s", wait.Container.Name, fullName(s.pod)))
+		s.reason(wait.Container.Name, reasonCrashLoop, fmt.Sprintf("back-off %s restarting failed container=%s pod=%s",
+			wait.Delay, wait.Container.Name, fullName(s.pod)))
+		s.retryAfter(wait.Until.Sub(s.m.cfg.Clock.Now()))
+	}
+	if s.actions.Nothing() {
+		return nil
+	}
+	if err := s.stop(ctx); err != nil {
+		return err
+	}
+	if len(s.actions.Start) == 0 && !s.actions.CreateSandbox {
+		return nil
+	}
+	err := s.ensureCgroup(ctx)
+	if err == nil {
+		err = s.waitForVolumes(ctx)
+	}
+	if err == nil {
+		err = s.prepareSandbox(ctx)
+	}
+	if err != nil {
+		s.result.SandboxError = err
+		return err
+	}
+	return s.startContainers(ctx)
+}
+
+// stop does what comes before anything is started.
+func (s *podSync) stop(ctx context.Context) error {
+	again := s.actions.CreateSandbox && len(s.observed.GetSandboxes()) > 0
+	if again {
+		s.m.cfg.Events.Normal(ctx, s.pod, "", eventSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
+	}
+	if s.actions.StopAll || again {
+		return s.m.stopPod(ctx, s.rt, s.pod, s.observed, graceOf(s.pod), again)
+	}
+	var errs []error
+	for _, id := range s.actions.StopSandboxes {
+		errs = append(errs, s.rt.stopPodSandbox(ctx, id))
+	}
+	errs = append(errs, s.m.killListed(ctx, s.rt, s.pod, s.observed, s.actions.Kill))
+	if err := errors.Join(errs...); err != nil || len(s.actions.Reset) > 0 {
+		return errors.Join(err, s.reset(ctx, err == nil))
+	}
+	return s.removeUnstarted(ctx)
+}
+
+// reset removes the containers of a pod that begins again, one after another, when all have ended. Their logs stay.
+func (s *podSync) reset(ctx context.Context, ended bool) error {
+	if !ended || len(s.actions.Reset) == 0 {
+		return nil // what could not be killed is not removed either
+	}
+	s.m.cfg.Logger.InfoContext(ctx, "a rule of a container that has ended restarts all containers of its pod", telemetry.KeyPod, podName(s.pod),
+		telemetry.KeyContainerID, s.actions.Reset[len(s.actions.Reset)-1])
+	for _, id := range s.actions.Reset {
+		for _, c := range s.observed.GetContainers() {
+			if c.GetId() != id {
+				continue
+			}
+			if err := s.m.removeContainer(ctx, s.rt, string(s.pod.UID), c); err != nil {
+				return err // the order matters
+			}
+		}
+	}
+	return nil
+}
+
+// removeUnstarted removes the containers that were created, not started, and are about to be made again. A process that
+// was killed may have left the runtime in the middle of starting one: two of a name must not come to run.
+func (s *podSync) removeUnstarted(ctx context.Context) error {
+	var errs []error
+	for _, start := range s.actions.Start {
+		c := podview.Latest(s.observed, start.Container.Name)
+		if c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_CREATED {
+			continue
+		}
+		if err := s.m.removeContainer(ctx, s.rt, string(s.pod.UID), c); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reason notes why a container waits.
+func (s *podSync) reason(container, reason, message string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.result.Reasons == nil {
+		s.result.Reasons = map[string]ContainerReason{}
+	}
+	s.result.Reasons[container] = ContainerReason{Reason: reason, Message: message}
+}
+
+// retryAfter brings the time of the next try forward.
+func (s *podSync) retryAfter(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d > 0 && (s.result.RetryAfter == 0 || d < s.result.RetryAfter) {
+		s.result.RetryAfter = d
+	}
+}
+
+// podName names a pod in logs and errors, as all of Quartet does.
+func podName(pod *v1.Pod) string {
+	return pod.Namespace + "/" + pod.Name
+}
+
+// fullName names a pod as the kubelet does in the messages of a status, which people look for.
+func fullName(pod *v1.Pod) string {
+	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
+}

@@ -1,0 +1,153 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/subpath"
+)
+
+// mountInputs is what the mounts of a container are made from, beside its pod.
+type mountInputs struct {
+	// images has the images among the volumes, by the volumes' names.
+	images map[string]*runtimeapi.ImageSpec
+	// subPaths are the paths in the volumes, in the order of volumeMounts.
+	subPaths []string
+	// recursiveReadOnly tells whether the runtime can mount what is mounted in a volume read-only, too.
+	recursiveReadOnly bool
+}
+
+// mounts makes all that a container mounts, and says where. The environment that in makes is that of sub-paths.
+func (s *podSync) mounts(ctx context.Context, c *v1.Container, in containerspec.Inputs, images map[string]*runtimeapi.ImageSpec) ([]*runtimeapi.Mount, error) {
+	subPaths, err := containerspec.SubPaths(s.pod, c, *s.m.nodeNow(), in)
+	if err != nil {
+		return nil, err
+	}
+	inputs := mountInputs{images: images, subPaths: subPaths}
+	if slices.ContainsFunc(c.VolumeMounts, asksForRecursiveReadOnly) {
+		if inputs.recursiveReadOnly, err = s.hasRecursiveReadOnly(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s.m.mounts(ctx, s.pod, c, in.Restart.Count, in.PodIPs, inputs)
+}
+
+// volumeMounts says where the volumes of a container are mounted, which are in place, and the images among them in the runtime.
+func (m *Manager) volumeMounts(ctx context.Context, pod *v1.Pod, c *v1.Container, in mountInputs) ([]*runtimeapi.Mount, error) {
+	var mounts []*runtimeapi.Mount
+	for i, mount := range c.VolumeMounts {
+		volume, path := volumeOf(pod, mount.Name), in.subPaths[i]
+		if volume == nil {
+			return nil, fmt.Errorf("container %q: volumeMounts: the pod has no volume %q", c.Name, mount.Name)
+		}
+		if err := subpath.Check(path); err != nil {
+			return nil, err
+		}
+		recursive, err := recursiveReadOnly(mount, in.recursiveReadOnly)
+		if err != nil {
+			return nil, fmt.Errorf("failed to resolve recursive read-only mode: %w", err)
+		}
+		made := &runtimeapi.Mount{
+			ContainerPath: mount.MountPath, Readonly: mount.ReadOnly || onlyRead(volume), RecursiveReadOnly: recursive, Propagation: propagation(mount.MountPropagation),
+		}
+		if image := in.images[volume.Name]; image != nil {
+			made.Image, made.ImageSubPath, made.Readonly = image, path, true
+		} else {
+			if made.HostPath, err = m.hostPath(ctx, pod, c, i, volume, path); err != nil {
+				return nil, err
+			}
+			made.SelinuxRelabel = volume.HostPath == nil
+		}
+		mounts = append(mounts, made)
+	}
+	return mounts, nil
+}
+
+// hostPath is where the node has what a container mounts at a place among its volumeMounts: the volume, or what is below a path of it.
+func (m *Manager) hostPath(ctx context.Context, pod *v1.Pod, c *v1.Container, index int, volume *v1.Volume, path string) (string, error) {
+	if path == "" {
+		return m.cfg.Volumes.Path(pod, volume), nil
+	}
+	at, err := m.cfg.Volumes.SubPath(ctx, pod, volume, c, index, path)
+	if err == nil || ctx.Err() != nil {
+		return at, err
+	}
+	// Why says what there is on the node, which the pod's users are not to learn: it is told to the log, and the kubelet's words to them.
+	m.cfg.Logger.WarnContext(ctx, "a subPath of a volume cannot be mounted", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, c.Name,
+		telemetry.KeyVolume, volume.Name, telemetry.KeyError, err)
+	if missing := (*subpath.MakeError)(nil); errors.As(err, &missing) {
+		return "", fmt.Errorf("failed to create subPath directory for volumeMount %q of container %q", volume.Name, c.Name)
+	}
+	return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q", volume.Name, c.Name)
+}
+
+func asksForRecursiveReadOnly(m v1.VolumeMount) bool {
+	return m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled
+}
+
+// hasRecursiveReadOnly tells whether the runtime's handler of the pod can mount recursively read-only.
+func (s *podSync) hasRecursiveReadOnly(ctx context.Context) (bool, error) {
+	said, err := s.rt.status(ctx)
+	if err != nil {
+		return false, fmt.Errorf("handlers of the runtime: %w", err)
+	}
+	features, err := featuresOf(said.GetRuntimeHandlers(), s.sandbox.handler, runtimeclasses.ClassOf(s.pod))
+	return features.GetRecursiveReadOnlyMounts(), err
+}
+
+// recursiveReadOnly tells whether what is mounted in a volume is read-only, too. Its errors are the kubelet's.
+func recursiveReadOnly(m v1.VolumeMount, supported bool) (bool, error) {
+	switch {
+	case !asksForRecursiveReadOnly(m):
+		return false, nil
+	case !m.ReadOnly:
+		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not read-only", m.Name)
+	case m.MountPropagation != nil && *m.MountPropagation != v1.MountPropagationNone:
+		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not compatible with propagation %q", m.Name, *m.MountPropagation)
+	case *m.RecursiveReadOnly == v1.RecursiveReadOnlyEnabled && !supported:
+		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not supported by the runtime", m.Name)
+	}
+	return supported, nil
+}
+
+// noteRecursiveReadOnly puts on a container which of its volumeMounts are recursively read-only: the runtime does not say. The mounts of
+// the volumes are the first of its mounts.
+func noteRecursiveReadOnly(config *runtimeapi.ContainerConfig, c *v1.Container) {
+	var places []string
+	for i := range c.VolumeMounts {
+		if config.Mounts[i].RecursiveReadOnly {
+			places = append(places, strconv.Itoa(i))
+		}
+	}
+	if len(places) > 0 {
+		config.Annotations[podlabels.RecursiveReadOnly] = strings.Join(places, ",")
+	}
+}
+
+// withAdvice adds what to do to the runtime's error that a path cannot be mounted with mount propagation, for the mount that it is in is
+// private. Other errors stay as they are.
+func withAdvice(err error) error {
+	said, ok := status.FromError(err)
+	if !ok || !strings.Contains(said.Message(), "but it is not a shared") {
+		return err
+	}
+	_, rest, _ := strings.Cut(said.Message(), ` is mounted on "`)
+	mountPoint, _, _ := strings.Cut(rest, `"`)
+	if strings.Contains(mountPoint, "/"+subpath.Dir+"/") {
+		mountPoint = "MOUNT-OF-THE-VOLUME" // what is mounted of it is as that is
+	}
+	advice := fmt.Sprintf("; run \"mount --make-rshared %s\" on the node at each of its starts, or leave mountPropagation out", mountPoint)
+	return status.Error(said.Code(), said.Message()+advice)
+}

@@ -1,0 +1,146 @@
+package executor_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+)
+
+// created notes the environment that each container is created with.
+type created struct {
+	internalapi.RuntimeService
+	envs map[string][]string
+}
+
+func (c created) CreateContainer(ctx context.Context, sandbox string, config *runtimeapi.ContainerConfig, of *runtimeapi.PodSandboxConfig) (string, error) {
+	for _, env := range config.GetEnvs() {
+		c.envs[of.GetMetadata().GetUid()] = append(c.envs[of.GetMetadata().GetUid()], env.GetKey()+"="+string(env.GetValue()))
+	}
+	return c.RuntimeService.CreateContainer(ctx, sandbox, config, of)
+}
+
+// askingPod is told by its environment how much memory it may use and where it is.
+func askingPod(uid string) *v1.Pod {
+	pod := newPod("main")
+	pod.UID, pod.Name = types.UID(uid), uid
+	pod.Spec.Containers[0].Env = []v1.EnvVar{
+		{Name: "MEMORY", ValueFrom: &v1.EnvVarSource{ResourceFieldRef: &v1.ResourceFieldSelector{Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}}},
+		{Name: "HOST", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "status.hostIP"}}},
+	}
+	return pod
+}
+
+// TestAPodIsToldWhatTheNodeHasForPods, and what was known last when nodestatus is away or hangs: no start waits for it.
+func TestAPodIsToldWhatTheNodeHasForPods(t *testing.T) {
+	envs := map[string][]string{}
+	var answer atomic.Pointer[func(context.Context) (*v1.Node, error)]
+	say := func(f func(context.Context) (*v1.Node, error)) { answer.Store(&f) }
+	n := newNode(t, func(c *executor.Config) {
+		inner := c.Runtime
+		c.Runtime = func() (internalapi.RuntimeService, error) {
+			runtime, err := inner()
+			return created{runtime, envs}, err
+		}
+		c.Node = func(ctx context.Context) (*v1.Node, error) { return (*answer.Load())(ctx) }
+	})
+	start := func(uid string) {
+		t.Helper()
+		pod := askingPod(uid)
+		n.sync(pod)
+		n.want(pod, "sandbox-0:ready main-0:running")
+	}
+
+	say(func(context.Context) (*v1.Node, error) {
+		return &v1.Node{Status: v1.NodeStatus{
+			Allocatable: v1.ResourceList{v1.ResourceMemory: resource.MustParse("512Mi")},
+			Addresses:   []v1.NodeAddress{{Type: v1.NodeHostName, Address: "node-1"}, {Type: v1.NodeInternalIP, Address: "192.0.2.7"}},
+		}}, nil
+	})
+	start("told")
+	say(func(context.Context) (*v1.Node, error) { return nil, errors.New("nodestatus is away") })
+	start("away")
+	say(func(ctx context.Context) (*v1.Node, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	begun := time.Now()
+	start("hangs")
+	if took := time.Since(begun); took > 30*time.Second {
+		t.Errorf("a nodestatus that hangs held a start back for %v", took)
+	}
+	for _, uid := range []string{"told", "away", "hangs"} {
+		if want := []string{"MEMORY=512", "HOST=192.0.2.7"}; !slices.Equal(envs[uid], want) {
+			t.Errorf("pod %q has the environment %v, want %v", uid, envs[uid], want)
+		}
+	}
+}
+
+// TestAPodIsToldTheSameAfterARestart: what a container that is started again is told of the node is what the Node says, also by a new
+// process, and what it said last while nobody answers.
+func TestAPodIsToldTheSameAfterARestart(t *testing.T) {
+	told := func(context.Context) (*v1.Node, error) {
+		return &v1.Node{Status: v1.NodeStatus{
+			Allocatable: v1.ResourceList{v1.ResourceMemory: resource.MustParse("512Mi"), v1.ResourceEphemeralStorage: resource.MustParse("10Gi")},
+			Addresses:   []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.7"}, {Type: v1.NodeInternalIP, Address: "2001:db8::7"}},
+		}}, nil
+	}
+	for name, after := range map[string]func(context.Context) (*v1.Node, error){
+		"told": told,
+		"away": func(context.Context) (*v1.Node, error) { return nil, errors.New("nodestatus is away") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			envs := map[string][]string{}
+			n := newNode(t, func(c *executor.Config) {
+				inner := c.Runtime
+				c.Runtime = func() (internalapi.RuntimeService, error) {
+					runtime, err := inner()
+					return created{runtime, envs}, err
+				}
+				c.Node, c.NodeFile = told, filepath.Join(t.TempDir(), "node.json")
+			})
+			pod := askingPod("asks")
+			pod.Spec.HostNetwork = true
+			main := &pod.Spec.Containers[0]
+			main.Env = append(main.Env,
+				v1.EnvVar{Name: "DISK", ValueFrom: &v1.EnvVarSource{ResourceFieldRef: &v1.ResourceFieldSelector{Resource: "limits.ephemeral-storage", Divisor: resource.MustParse("1Gi")}}},
+				v1.EnvVar{Name: "IPS", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "status.podIPs"}}},
+			)
+			n.sync(pod)
+			n.config.Node = after
+			again := n.restarted()
+			n.cri.Exit(n.id(pod, "main"), 1)
+			again.sync(pod)
+			want := []string{"MEMORY=512", "HOST=192.0.2.7", "DISK=10", "IPS=192.0.2.7,2001:db8::7"}
+			if got := envs["asks"]; !slices.Equal(got, slices.Concat(want, want)) {
+				t.Errorf("the environments are %v, want twice %v", got, want)
+			}
+		})
+	}
+}
+
+// TestADamagedNodeFile is one that is not there.
+func TestADamagedNodeFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "node.json")
+	if err := os.WriteFile(file, []byte(`{"ips": ["192.0.2.9"], "allo`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, func(c *executor.Config) { c.NodeFile = file })
+	pod := askingPod("asks")
+	n.sync(pod)
+	if got := variable(n.created(pod, "main"), "HOST"); got != "192.0.2.1" {
+		t.Errorf("the address of the node is %q", got)
+	}
+}

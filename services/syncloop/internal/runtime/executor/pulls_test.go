@@ -1,0 +1,68 @@
+package executor_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/registry"
+)
+
+// TestAPullThatHangsHoldsUpNoOtherPod on a real runtime: with serial pulls no pod whose image is there, with parallel ones
+// none that needs an image either. The pod itself can be stopped meanwhile.
+func TestAPullThatHangsHoldsUpNoOtherPod(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a containerd")
+	}
+	containerd := harness.StartContainerd(t)
+	reg := registry.Start(t, filepath.Join(harness.BinDir(t), "images", "hello.tar"))
+	for name, serial := range map[string]bool{"serial": true, "parallel": false} {
+		t.Run(name, func(t *testing.T) {
+			n := connect(t, containerd.Endpoint, func(c *executor.Config) { c.Kubelet.SerializeImagePulls = ptr.To(serial) })
+			pulling := func(repository string) *v1.Pod {
+				pod := helloPod(name+"-"+repository, nil, "sleep")
+				pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = reg.Image(name+"/"+repository), v1.PullIfNotPresent
+				return pod
+			}
+			hangs := pulling("hangs")
+			reg.Break(name+"/hangs", registry.Stuck)
+			ctx, stop := context.WithCancel(n.ctx)
+			defer stop()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := n.manager.SyncPod(ctx, hangs, &lifecyclev1.PodStatus{Uid: string(hangs.UID)})
+				ended <- err
+			}()
+			eventually(t, "the pull hangs", func() bool { return reg.Waiting(name+"/hangs") > 0 })
+
+			others := []*v1.Pod{helloPod(name+"-present", nil, "sleep")}
+			if !serial {
+				others = append(others, pulling("comes"))
+			}
+			for _, pod := range others {
+				n.sync(pod)
+				if got := n.say(pod); !strings.Contains(got, "c0-sleep-0:running") {
+					t.Errorf("beside a pull that hangs pod %s is %s", pod.Name, got)
+				}
+			}
+			stop()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Errorf("the pod that was stopped ended with %v", err)
+			}
+			eventually(t, "the pull is given up", func() bool { return reg.Waiting(name+"/hangs") == 0 })
+			reg.Break(name+"/hangs", registry.None)
+			n.sync(hangs)
+			if got := n.say(hangs); !strings.Contains(got, "c0-sleep-0:running") {
+				t.Errorf("the pod whose image comes at last is %s", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,179 @@
+package executor_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+)
+
+// given has secrets in the namespace shop, none of which anybody can say of while it is away, and who uses any.
+type given struct {
+	configobjects.None
+	mu      sync.Mutex
+	away    bool
+	secrets map[string]*v1.Secret
+	users   map[types.UID]bool
+}
+
+func (g *given) Secret(_ context.Context, namespace, name string) (*v1.Secret, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch secret := g.secrets[name]; {
+	case g.away:
+		return nil, &configobjects.UnknownError{Key: configobjects.Key{Kind: configobjects.Secret, Namespace: namespace, Name: name}, Why: "configmux is away"}
+	case secret == nil || namespace != "shop":
+		return nil, apierrors.NewNotFound(v1.Resource("secret"), name)
+	default:
+		return secret, nil
+	}
+}
+
+func (g *given) Use(pod *v1.Pod) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.users[pod.UID] = true
+}
+
+func (g *given) Forget(uid types.UID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.users, uid)
+}
+
+// give makes a secret of an object, of the type that has credentials of registries.
+func (g *given) give(name, key, value string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	secret := &v1.Secret{Data: map[string][]byte{key: []byte(value)}, Type: v1.SecretTypeOpaque}
+	if key == v1.DockerConfigJsonKey {
+		secret.Type = v1.SecretTypeDockerConfigJson
+	}
+	g.secrets[name] = secret
+}
+
+func (g *given) setAway(away bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.away = away
+}
+
+// newGiven makes a node with secrets, whose events are kept. Its own credentials are node's.
+func newGiven(t *testing.T) (*node, *given, *told) {
+	g, events := &given{secrets: map[string]*v1.Secret{}, users: map[types.UID]bool{}}, &told{}
+	return newNode(t, func(c *executor.Config) {
+		c.Objects, c.Events = g, events
+		c.Credentials = func(context.Context, string) []*runtimeapi.AuthConfig {
+			return []*runtimeapi.AuthConfig{{Username: "node", Password: "node-secret"}}
+		}
+	}), g, events
+}
+
+// TestAPodWithoutItsPullSecretsIsStartedWithTheNodesCredentials, and is told so as the kubelet tells of a secret that it cannot get.
+func TestAPodWithoutItsPullSecretsIsStartedWithTheNodesCredentials(t *testing.T) {
+	n, _, events := newGiven(t)
+	n.cri.Protect("registry.test/app:1", "node", "node-secret")
+	pod := newPod("a")
+	pod.Spec.Containers[0].Image = "registry.test/app:1"
+	pod.Spec.ImagePullSecrets = []v1.LocalObjectReference{{Name: "first"}, {Name: ""}, {Name: "second"}}
+	n.sync(pod)
+	n.want(pod, "sandbox-0:ready a-0:running")
+	events.want(t,
+		"Warning FailedToRetrieveImagePullSecret [] Unable to retrieve some image pull secrets (first, second); attempting to pull the image may not succeed.",
+		`Normal Pulling [a] Pulling image "registry.test/app:1"`,
+		"Normal Created [a] Container created", "Normal Started [a] Container started")
+	n.sync(pod)
+	events.want(t) // nothing is started, and nothing is told
+}
+
+func TestAPodsImagesArePulledWithItsPullSecrets(t *testing.T) {
+	n, g, events := newGiven(t)
+	g.setAway(true)
+	n.cri.Protect("registry.test/app:1", "pod", "pod-secret")
+	n.cri.Protect("registry.test/files:1", "pod", "pod-secret")
+	pod := newPod("a")
+	pod.Spec.Containers[0].Image = "registry.test/app:1"
+	pod.Spec.Volumes = []v1.Volume{{Name: "files", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "registry.test/files:1"}}}}
+	pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "files", MountPath: "/files"}}
+	pod.Spec.ImagePullSecrets = []v1.LocalObjectReference{{Name: "pull"}}
+	result, err := n.manager.SyncPod(n.ctx, pod, n.observe(pod))
+	if want := (executor.ContainerReason{Reason: "CreateContainerConfigError", Message: `secret "pull" is not known yet: configmux is away`}); err == nil || result.Reasons["a"] != want {
+		t.Errorf("before it is known whether there is a secret: %+v, error %v", result.Reasons, err)
+	}
+	if n.cri.Count("PullImage", "") != 0 {
+		t.Error("an image was pulled without the secret")
+	}
+	events.take()
+	g.setAway(false)
+	g.give("pull", v1.DockerConfigJsonKey, `{"auths":{"registry.test":{"username":"pod","password":"pod-secret"}}}`)
+	n.sync(pod)
+	n.want(pod, "sandbox-0:ready a-0:running")
+	if told := events.take(); strings.Contains(told, "Failed") {
+		t.Errorf("events\n%s", told)
+	}
+}
+
+// TestAContainerWaitsForWhatItsEnvironmentIsOf, and is started as soon as that is there. What it is made from then stays.
+func TestAContainerWaitsForWhatItsEnvironmentIsOf(t *testing.T) {
+	n, g, events := newGiven(t)
+	pod := newPod("a", "b")
+	pod.Spec.Containers[0].Env = []v1.EnvVar{{Name: "PASSWORD", ValueFrom: &v1.EnvVarSource{
+		SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "db"}, Key: "password"},
+	}}}
+	fails := func(want string) {
+		t.Helper()
+		result, err := n.manager.SyncPod(n.ctx, pod, n.observe(pod))
+		if err == nil || result.Reasons["a"] != (executor.ContainerReason{Reason: "CreateContainerConfigError", Message: want}) {
+			t.Errorf("reasons %+v, error %v", result.Reasons, err)
+		}
+		if unsupported := (*executor.UnsupportedError)(nil); errors.As(err, &unsupported) {
+			t.Errorf("it is given up: %v", err)
+		}
+	}
+	fails(`secret "db" not found`)
+	n.want(pod, "sandbox-0:ready b-0:running")
+	if told := events.take(); !strings.Contains(told, `Warning Failed [a] Error: secret "db" not found`) {
+		t.Errorf("events\n%s", told)
+	}
+	g.give("db", "other", "geheim")
+	fails("couldn't find key password in Secret shop/db")
+	g.give("db", "password", "geheim")
+	n.sync(pod)
+	n.want(pod, "sandbox-0:ready b-0:running a-0:running")
+	if envs := n.created(pod, "a").GetEnvs(); len(envs) != 1 || envs[0].GetKey() != "PASSWORD" || string(envs[0].GetValue()) != "geheim" {
+		t.Errorf("environment %v", envs)
+	}
+	g.give("db", "password", "another")
+	n.sync(pod)
+	n.want(pod, "sandbox-0:ready b-0:running a-0:running")
+	if told := events.take(); strings.Contains(told, "geheim") {
+		t.Errorf("events\n%s", told)
+	}
+}
+
+func TestAPodUsesItsObjectsUntilNothingOfItRuns(t *testing.T) {
+	n, g, _ := newGiven(t)
+	pod := newPod("a")
+	n.sync(pod)
+	if !g.users[pod.UID] {
+		t.Error("a pod that runs uses nothing")
+	}
+	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.manager.ReleasePod(n.ctx, pod); err != nil {
+		t.Fatal(err)
+	}
+	if g.users[pod.UID] {
+		t.Error("a pod that has ended uses something")
+	}
+}

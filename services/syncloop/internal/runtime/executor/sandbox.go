@@ -1,0 +1,178 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+)
+
+// sandbox is the sandbox that containers are started in.
+type sandbox struct {
+	id     string
+	ids    containerspec.IDs
+	config *runtimeapi.PodSandboxConfig
+	// handler is the runtime's that it is of, empty for the default.
+	handler string
+	// ips gives the pod's addresses, asking the runtime the first time when pleg has not seen them yet.
+	ips func(context.Context) ([]string, error)
+}
+
+// prepareSandbox has a sandbox for the pod's containers: the one in use, or a new one.
+func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
+	s.m.learnNode(ctx)
+	if !s.actions.CreateSandbox {
+		ids, err := s.m.userNamespace(s.pod)
+		if err != nil {
+			return err
+		}
+		config, _, err := s.m.sandboxConfig(s.pod, containerspec.SandboxInputs{Attempt: s.actions.Attempt, IDs: ids})
+		if err != nil {
+			return err
+		}
+		s.inCgroup(config)
+		s.sandbox = sandbox{
+			id: s.actions.SandboxID, ids: ids, config: config, handler: s.handlerOf(s.actions.SandboxID), ips: s.ips(s.actions.SandboxID, s.observed.GetIps()),
+		}
+		return nil
+	}
+	ctx, span := s.m.phase(ctx, "sandbox", s.pod, telemetry.Subject{})
+	defer func() { telemetry.End(span, err) }()
+	defer s.timePhase(metrics.PhaseSandbox, "")(&err)
+	defer func() {
+		if err != nil && ctx.Err() == nil { // each is wrapped once, in what the pod's event says anyway
+			s.m.cfg.Metrics.SandboxFailed()
+			s.m.warn(ctx, s.pod, "", eventSandboxFailed, fmt.Sprintf("Failed to create pod sandbox: %v", errors.Unwrap(err)))
+		}
+	}()
+	s.m.cfg.Metrics.SandboxBegun()
+	handler, ids, err := s.handler(ctx)
+	if err != nil {
+		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
+	}
+	config, cut, err := s.m.sandboxConfig(s.pod, containerspec.SandboxInputs{Attempt: s.actions.Attempt, IDs: ids, Traceparent: telemetry.Traceparent(ctx)})
+	if err != nil {
+		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
+	}
+	s.inCgroup(config)
+	for _, sentence := range cut {
+		s.m.warn(ctx, s.pod, "", eventDNSConfigForming, sentence)
+	}
+	podview.KeepStart(config.Annotations, s.observed)
+	config.Annotations[podlabels.StartCause] = s.actions.SandboxCause
+	if err := os.MkdirAll(config.GetLogDirectory(), logDirMode); err != nil {
+		return fmt.Errorf("log directory of pod %s: %w", podName(s.pod), err)
+	}
+	id, err := s.runSandbox(ctx, config, handler)
+	if err != nil {
+		return fmt.Errorf("create the sandbox of pod %s: %w", podName(s.pod), err)
+	}
+	if len(cut) > 0 {
+		s.m.cfg.Logger.WarnContext(ctx, "the pod's DNS configuration was cut", telemetry.KeyPod, podName(s.pod), telemetry.KeyReason, strings.Join(cut, "; "))
+	}
+	s.m.cfg.Logger.InfoContext(ctx, "created a sandbox", telemetry.KeyPod, podName(s.pod), telemetry.KeySandboxID, id,
+		telemetry.KeyCause, s.actions.SandboxCause)
+	s.sandbox = sandbox{id: id, ids: ids, config: config, handler: handler, ips: s.ips(id, nil)}
+	return nil
+}
+
+// handlerOf is the handler of a sandbox that is there; empty for the default.
+func (s *podSync) handlerOf(id string) string {
+	for _, there := range s.observed.GetSandboxes() {
+		if there.GetId() == id {
+			return there.GetRuntimeHandler()
+		}
+	}
+	return ""
+}
+
+// runSandbox makes the sandbox when it is its turn. The handler of a pod without a runtime class is empty.
+func (s *podSync) runSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (id string, err error) {
+	waiting := s.m.cfg.Clock.Now()
+	err = s.m.starts.Pass(ctx, func() (err error) {
+		begun := s.m.cfg.Clock.Now()
+		s.m.cfg.Metrics.GatePassed(begun.Sub(waiting))
+		telemetry.Wait(ctx, s.m.cfg.Tracer, aboutSandbox(config), "its turn", waiting, begun)
+		id, err = s.rt.runPodSandbox(ctx, config, handler)
+		s.m.cfg.Metrics.SandboxCalled(handler, s.m.cfg.Clock.Since(begun), err)
+		return err
+	})
+	return id, err
+}
+
+// ips gives the addresses of a pod in a sandbox: those that are known, else what the runtime says, asked once.
+func (s *podSync) ips(id string, known []string) func(context.Context) ([]string, error) {
+	var mu sync.Mutex
+	switch {
+	case s.pod.Spec.HostNetwork:
+		known = s.m.nodeNow().IPs
+		fallthrough
+	case len(known) > 0:
+		return func(context.Context) ([]string, error) { return known, nil }
+	}
+	return func(ctx context.Context) ([]string, error) {
+		mu.Lock() // over the call: whoever else asks needs its answer
+		defer mu.Unlock()
+		if len(known) > 0 {
+			return known, nil
+		}
+		status, err := s.rt.podSandboxStatus(ctx, id)
+		if err != nil {
+			return nil, fmt.Errorf("addresses of pod %s: %w", podName(s.pod), err)
+		}
+		if ip := status.GetNetwork().GetIp(); ip != "" {
+			known = append(known, ip)
+		}
+		for _, ip := range status.GetNetwork().GetAdditionalIps() {
+			known = append(known, ip.GetIp())
+		}
+		return known, nil
+	}
+}
+
+// sandboxConfig makes the configuration of a pod's sandbox. Cut says, a sentence each, what of its DNS configuration there is
+// no room for.
+func (m *Manager) sandboxConfig(pod *v1.Pod, in containerspec.SandboxInputs) (config *runtimeapi.PodSandboxConfig, cut []string, err error) {
+	host, err := m.hostDNS()
+	if err != nil {
+		return nil, nil, err
+	}
+	in.DNS, cut = containerspec.DNS(pod, *m.nodeNow(), host)
+	config, err = containerspec.Sandbox(pod, *m.nodeNow(), in)
+	return config, cut, err
+}
+
+// hostDNS reads the node's resolv.conf; nil when the configuration says that there is none.
+func (m *Manager) hostDNS() (*runtimeapi.DNSConfig, error) {
+	path := "/etc/resolv.conf"
+	if configured := m.cfg.Kubelet.ResolverConfig; configured != nil {
+		path = *configured
+	}
+	if path == "" {
+		return nil, nil
+	}
+	file, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) && m.cfg.Kubelet.ResolverConfig == nil {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("resolvConf of the configuration: %w", err)
+	}
+	defer func() { _ = file.Close() }() // it is only read
+	dns, err := containerspec.ParseResolvConf(file)
+	if err != nil {
+		return nil, fmt.Errorf("resolvConf of the configuration, %s: %w", path, err)
+	}
+	return dns, nil
+}

@@ -1,0 +1,277 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
+)
+
+// logDirMode lets log collectors that are not root read the logs, as the kubelet does.
+const logDirMode = 0o755
+
+// startError is why a container did not start, with the reason that the status shows.
+type startError struct {
+	reason string
+	err    error
+	// container is the ID of the container that was created; empty when none was.
+	container string
+}
+
+func (e *startError) Error() string { return fmt.Sprintf("%s: %v", e.reason, e.err) }
+func (e *startError) Unwrap() error { return e.err }
+
+// ErrorType is the error.type of a span that failed of it.
+func (e *startError) ErrorType() string { return e.reason }
+
+// startContainers starts the containers in order. All are made ready (image, creation) side by side, since nothing of
+// that can be seen from inside another one; each is started when the one before has started and its postStart hook has
+// ended. One that fails holds back no other, except an init container: it holds back all.
+func (s *podSync) startContainers(ctx context.Context) error {
+	starts := s.actions.Start
+	s.findPullSecrets(ctx)
+	prepared := make([]chan preparation, len(starts))
+	var running sync.WaitGroup
+	defer running.Wait()
+	for i := range starts {
+		prepared[i] = make(chan preparation, 1)
+		if i == 0 && len(starts) == 1 {
+			prepared[0] <- s.prepare(ctx, starts[0]) // the common case needs no goroutine
+			break
+		}
+		running.Go(func() { prepared[i] <- s.prepare(ctx, starts[i]) })
+	}
+	var errs []error
+	for i, start := range starts {
+		ready := <-prepared[i]
+		err := ready.err
+		if err == nil {
+			err = s.start(ctx, start, ready.id)
+		}
+		if err == nil {
+			continue
+		}
+		if err := s.failed(ctx, start, err); err != nil {
+			errs = append(errs, err)
+		}
+		if start.Kind == decide.Init {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// failed notes why a container did not start, and returns the error when a retry is the caller's to decide on.
+func (s *podSync) failed(ctx context.Context, start decide.Start, err error) error {
+	name := start.Container.Name
+	var image *images.Error
+	if errors.As(err, &image) {
+		s.m.cfg.Metrics.ContainerFailed(typeOf(start.Kind), image.Reason)
+		s.reason(name, image.Reason, image.Message)
+		s.retryAfter(image.RetryAfter)
+		if image.Reason == images.ReasonPullBackOff {
+			return nil
+		}
+	} else if failure := (*startError)(nil); errors.As(err, &failure) {
+		message := said(failure.err)
+		s.m.cfg.Metrics.ContainerFailed(typeOf(start.Kind), failure.reason)
+		s.reason(name, failure.reason, message)
+		if failure.reason != reasonPostStart { // which was told when it failed
+			s.m.warn(ctx, s.pod, name, eventFailed, withoutID("Error: "+message, failure.container, name))
+		}
+	}
+	// The caller is told, too, and tells it once however often it is tried again.
+	s.m.cfg.Logger.DebugContext(ctx, "a container did not start", telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, name, telemetry.KeyError, err)
+	return fmt.Errorf("container %q of pod %s: %w", name, podName(s.pod), err)
+}
+
+// preparation is a container that was created, or why it was not.
+type preparation struct {
+	id  string
+	err error
+}
+
+// prepare has the image and creates the container.
+func (s *podSync) prepare(ctx context.Context, start decide.Start) preparation {
+	s.m.cfg.Metrics.ContainerBegun(typeOf(start.Kind))
+	image, err := s.image(ctx, start.Container)
+	if err != nil {
+		return preparation{err: err}
+	}
+	volumes, err := s.imageVolumesOf(ctx, start.Container)
+	if err != nil {
+		return preparation{err: err}
+	}
+	id, err := s.create(ctx, start, image, volumes)
+	return preparation{id: id, err: err}
+}
+
+// image has the image in the runtime.
+func (s *podSync) image(ctx context.Context, c *v1.Container) (image images.Image, err error) {
+	ctx, span := s.m.phase(ctx, "image", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
+	defer func() { telemetry.End(span, err) }()
+	defer s.timePhase(metrics.PhaseImage, c.Name)(&err)
+	if err := s.pullSecrets.err; err != nil {
+		return images.Image{}, &startError{reason: reasonCreateConfig, err: err}
+	}
+	return s.m.images.Ensure(ctx, images.Request{
+		Pod: s.pod, Container: c.Name, Image: c.Image, Policy: c.ImagePullPolicy, Secrets: s.pullSecrets.found, Sandbox: s.sandbox.config,
+	})
+}
+
+// create creates a container.
+func (s *podSync) create(ctx context.Context, start decide.Start, image images.Image, volumes map[string]*runtimeapi.ImageSpec) (id string, err error) {
+	c := start.Container
+	ctx, span := s.m.phase(ctx, "container.create", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
+	defer func() { telemetry.End(span, err) }()
+	defer s.timePhase(metrics.PhaseCreate, c.Name)(&err)
+	restart := start.Restart
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.AttrRestartCount.Int(restart.Count))
+		// To the start that this one follows, whatever became of the trace of its end.
+		telemetry.LinkTo(span, podview.Latest(s.observed, c.Name).GetAnnotations()[telemetry.AnnotationTraceparent])
+	}
+	ips, err := s.sandbox.ips(ctx)
+	if err != nil {
+		return "", &startError{reason: reasonCreateConfig, err: err}
+	}
+	target, err := s.targetOf(start)
+	if err != nil {
+		return "", &startError{reason: reasonCreateConfig, err: err}
+	}
+	services, err := s.serviceVariables(ctx)
+	if err != nil {
+		return "", &startError{reason: reasonCreateConfig, err: err}
+	}
+	inputs := containerspec.Inputs{
+		Services: services, Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips,
+		File: func(volume, path string) (string, error) { return s.m.envFile(s.pod, volume, path) }, IDs: s.sandbox.ids, Target: target,
+		ConfigMap:   func(name string) (*v1.ConfigMap, error) { return s.m.cfg.Objects.ConfigMap(ctx, s.pod.Namespace, name) },
+		Secret:      func(name string) (*v1.Secret, error) { return s.m.cfg.Objects.Secret(ctx, s.pod.Namespace, name) },
+		Traceparent: telemetry.Traceparent(ctx),
+	}
+	if inputs.Mounts, err = s.mounts(ctx, c, inputs, volumes); err != nil {
+		return "", &startError{reason: reasonCreateConfig, err: err}
+	}
+	config, err := containerspec.Container(s.pod, c, *s.m.nodeNow(), inputs)
+	if err != nil {
+		return "", &startError{reason: reasonCreateConfig, err: err}
+	}
+	if err := os.MkdirAll(filepath.Join(s.sandbox.config.GetLogDirectory(), c.Name), logDirMode); err != nil {
+		return "", &startError{reason: reasonCreateConfig, err: fmt.Errorf("log directory: %w", err)}
+	}
+	noteImageVolumes(config, volumes)
+	noteRecursiveReadOnly(config, c)
+	id, err = s.rt.createContainer(ctx, s.sandbox.id, config, s.sandbox.config)
+	s.countImageVolumes(volumes, err)
+	if err != nil {
+		return "", &startError{reason: reasonCreateContainer, err: withAdvice(err)}
+	}
+	s.m.cfg.Events.Normal(ctx, s.pod, c.Name, eventCreated, "Container created")
+	return id, nil
+}
+
+// targetOf is the ID of the container whose processes one is to see; empty when it names none.
+func (s *podSync) targetOf(start decide.Start) (string, error) {
+	if start.Target == "" {
+		return "", nil
+	}
+	target := podview.Latest(s.observed, start.Target)
+	if target == nil {
+		return "", fmt.Errorf("targetContainerName: unable to find target container %s", start.Target)
+	}
+	return target.GetId(), nil
+}
+
+// start starts a container and runs its postStart hook. When the hook fails, the container is killed.
+func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err error) {
+	c := start.Container
+	ctx, span := s.m.phase(ctx, "container.start", s.pod, telemetry.Subject{Container: c.Name, ContainerID: id})
+	defer func() { telemetry.End(span, err) }()
+	defer s.timePhase(metrics.PhaseStart, c.Name)(&err)
+	about := []any{
+		telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, c.Name, telemetry.KeyContainerID, id,
+		telemetry.KeyRestartCount, start.Restart.Count, telemetry.KeyCause, start.Restart.Cause,
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// Before the call: whoever is killed in it has said why what runs from then on was started.
+	s.m.cfg.Logger.InfoContext(ctx, "starting a container", about...)
+	toTheEnd, release := linger(ctx, s.m.cfg.Clock, startLinger)
+	err = s.rt.startContainer(toTheEnd, id)
+	release()
+	if err != nil {
+		return &startError{reason: reasonRunContainer, err: err, container: id}
+	}
+	s.m.cfg.Events.Normal(ctx, s.pod, c.Name, eventStarted, startedMessage(start.Restart.Cause))
+	s.m.cfg.Logger.InfoContext(ctx, "started a container", about...)
+	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
+		return nil
+	}
+	hookErr := s.m.runHook(ctx, s.rt, hook{
+		name: "postStart", handler: c.Lifecycle.PostStart, pod: s.pod, container: c.Name, ports: c.Ports, containerID: id, ips: s.sandbox.ips,
+	})
+	if hookErr == nil {
+		return nil
+	}
+	// A hook that was interrupted has not failed: the pod is to end, or this process is. The container runs on, and has its preStop
+	// hook when it is killed.
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	// Not why: that may have a secret of the container's.
+	s.m.warn(ctx, s.pod, c.Name, eventPostStart, "PostStartHook failed")
+	killErr := s.m.killContainer(ctx, s.rt, s.pod, target{id: id, name: c.Name, spec: c, why: eventPostStart}, graceOf(s.pod), nil)
+	return &startError{reason: reasonPostStart, err: errors.Join(fmt.Errorf("postStart hook: %w", hookErr), killErr), container: id}
+}
+
+// startedMessage is the message of the event that a container was started; of one that was started before it says why again.
+func startedMessage(cause string) string {
+	if cause == decide.CauseFirst {
+		return "Container started"
+	}
+	return "Container started again: " + cause
+}
+
+// nextInLogs is the restart count that follows the logs in a folder: a runtime that has lost its record, as after a
+// reboot, must not write over them.
+func nextInLogs(dir string) int {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0 // the first container of its name has no folder yet
+	}
+	next := 0
+	for _, entry := range entries {
+		number, _, ok := strings.Cut(entry.Name(), ".log")
+		if n, err := strconv.Atoi(number); ok && err == nil && n >= next {
+			next = n + 1
+		}
+	}
+	return next
+}
+
+// graceOf is the time that a pod's containers get to end by themselves, in seconds.
+func graceOf(pod *v1.Pod) int64 {
+	switch {
+	case pod.DeletionGracePeriodSeconds != nil:
+		return *pod.DeletionGracePeriodSeconds
+	case pod.Spec.TerminationGracePeriodSeconds != nil:
+		return *pod.Spec.TerminationGracePeriodSeconds
+	}
+	return minGraceSeconds
+}

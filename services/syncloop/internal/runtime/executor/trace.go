@@ -1,0 +1,139 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	utilexec "k8s.io/utils/exec"
+
+	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+// tracedRuntime makes the CRI calls that this package needs, each in a span of its own. Ending or removing what is gone
+// already is no error.
+type tracedRuntime struct {
+	service internalapi.RuntimeService
+	calls   cri.Caller
+	// wrote is true once a call was made that changes something, however it went.
+	wrote atomic.Bool
+}
+
+func (m *Manager) instrument(service internalapi.RuntimeService) *tracedRuntime {
+	return &tracedRuntime{service: service, calls: m.calls}
+}
+
+// phase begins the span of a phase of work on a pod. It is to be ended by telemetry.End with the phase's error.
+func (m *Manager) phase(ctx context.Context, name string, pod *v1.Pod, about telemetry.Subject) (context.Context, trace.Span) {
+	about.Namespace, about.Pod, about.UID = pod.Namespace, pod.Name, string(pod.UID)
+	return telemetry.Start(ctx, m.cfg.Tracer, name, about)
+}
+
+// end makes a call that ends or removes something: that it is gone already is as good.
+func (t *tracedRuntime) end(ctx context.Context, method string, about telemetry.Subject, do func(context.Context) error) error {
+	t.wrote.Store(true)
+	err := t.calls.Call(ctx, method, about, isGone, do)
+	if isGone(err) {
+		return nil
+	}
+	return err
+}
+
+func isGone(err error) bool { return status.Code(err) == codes.NotFound }
+
+func (t *tracedRuntime) status(ctx context.Context) (s *runtimeapi.StatusResponse, err error) {
+	err = t.calls.Call(ctx, runtimeapi.RuntimeService_Status_FullMethodName, telemetry.Subject{}, nil, func(ctx context.Context) (err error) {
+		s, err = t.service.Status(ctx, false)
+		return err
+	})
+	return s, err
+}
+
+func (t *tracedRuntime) runPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (id string, err error) {
+	t.wrote.Store(true)
+	err = t.calls.Call(ctx, runtimeapi.RuntimeService_RunPodSandbox_FullMethodName, aboutSandbox(config), nil, func(ctx context.Context) (err error) {
+		id, err = t.service.RunPodSandbox(ctx, config, handler)
+		return err
+	})
+	return id, err
+}
+
+func (t *tracedRuntime) podSandboxStatus(ctx context.Context, id string) (s *runtimeapi.PodSandboxStatus, err error) {
+	err = t.calls.Call(ctx, runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName, telemetry.Subject{SandboxID: id}, nil, func(ctx context.Context) error {
+		response, err := t.service.PodSandboxStatus(ctx, id, false)
+		s = response.GetStatus()
+		return err
+	})
+	return s, err
+}
+
+func (t *tracedRuntime) stopPodSandbox(ctx context.Context, id string) error {
+	return t.end(ctx, runtimeapi.RuntimeService_StopPodSandbox_FullMethodName, telemetry.Subject{SandboxID: id}, func(ctx context.Context) error {
+		return t.service.StopPodSandbox(ctx, id)
+	})
+}
+
+func (t *tracedRuntime) removePodSandbox(ctx context.Context, id string) error {
+	return t.end(ctx, runtimeapi.RuntimeService_RemovePodSandbox_FullMethodName, telemetry.Subject{SandboxID: id}, func(ctx context.Context) error {
+		return t.service.RemovePodSandbox(ctx, id)
+	})
+}
+
+func (t *tracedRuntime) createContainer(ctx context.Context, sandbox string, config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi.PodSandboxConfig) (id string, err error) {
+	about := aboutSandbox(sandboxConfig)
+	about.SandboxID, about.Container, about.Image = sandbox, config.GetMetadata().GetName(), config.GetImage().GetUserSpecifiedImage()
+	t.wrote.Store(true)
+	err = t.calls.Call(ctx, runtimeapi.RuntimeService_CreateContainer_FullMethodName, about, nil, func(ctx context.Context) (err error) {
+		id, err = t.service.CreateContainer(ctx, sandbox, config, sandboxConfig)
+		return err
+	})
+	return id, err
+}
+
+func (t *tracedRuntime) startContainer(ctx context.Context, id string) error {
+	t.wrote.Store(true)
+	return t.calls.Call(ctx, runtimeapi.RuntimeService_StartContainer_FullMethodName, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
+		return t.service.StartContainer(ctx, id)
+	})
+}
+
+func (t *tracedRuntime) stopContainer(ctx context.Context, id string, graceSeconds int64) error {
+	return t.end(ctx, runtimeapi.RuntimeService_StopContainer_FullMethodName, telemetry.Subject{ContainerID: id}, func(ctx context.Context) error {
+		if span := trace.SpanFromContext(ctx); span.IsRecording() {
+			span.SetAttributes(telemetry.AttrGracePeriod.Int64(graceSeconds))
+		}
+		return t.service.StopContainer(ctx, id, graceSeconds)
+	})
+}
+
+func (t *tracedRuntime) removeContainer(ctx context.Context, id string) error {
+	return t.end(ctx, runtimeapi.RuntimeService_RemoveContainer_FullMethodName, telemetry.Subject{ContainerID: id}, func(ctx context.Context) error {
+		return t.service.RemoveContainer(ctx, id)
+	})
+}
+
+// execHook runs a command in a container until it ends. What it printed stays in the container, and so does what it was: both
+// may have secrets.
+func (t *tracedRuntime) execHook(ctx context.Context, id string, command []string) error {
+	return t.calls.Call(ctx, runtimeapi.RuntimeService_ExecSync_FullMethodName, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
+		_, _, err := t.service.ExecSync(ctx, id, command, 0) // no limit but that of ctx
+		if exit := (utilexec.CodeExitError{}); errors.As(err, &exit) {
+			return fmt.Errorf("the command ended with exit code %d", exit.ExitStatus())
+		}
+		return err
+	})
+}
+
+// aboutSandbox says whose sandbox a configuration is of.
+func aboutSandbox(config *runtimeapi.PodSandboxConfig) telemetry.Subject {
+	meta := config.GetMetadata()
+	return telemetry.Subject{Namespace: meta.GetNamespace(), Pod: meta.GetName(), UID: meta.GetUid()}
+}

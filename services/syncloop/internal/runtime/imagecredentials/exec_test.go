@@ -1,0 +1,161 @@
+package imagecredentials_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	kubeletconfigv1 "k8s.io/kubelet/config/v1"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
+)
+
+// onMachine is a rig with one plugin, a shell script of this text, whose folder is returned.
+func onMachine(t *testing.T, script string, change ...func(*kubeletconfigv1.CredentialProvider)) (*rig, string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "ecr"), []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r, provider := newRig(t), withToken(byToken, false)
+	r.end()
+	for _, f := range change {
+		f(&provider)
+	}
+	providers := nodeconfig.CredentialProviders{Providers: []kubeletconfigv1.CredentialProvider{provider}, BinDir: dir}
+	r.start(imagecredentials.Config{Providers: providers, Run: imagecredentials.Exec, Accounts: r, Clock: r.clock})
+	return r, dir
+}
+
+// TestAPluginOfThisMachine is given its arguments, its environment and the request, and its answer is used.
+func TestAPluginOfThisMachine(t *testing.T) {
+	t.Setenv("FROM_SYNCLOOP", "inherited")
+	t.Setenv("OVERRIDDEN", "by nobody")
+	script := `cd "$(dirname "$0")"; cat >request; echo "$* $FROM_SYNCLOOP $OVERRIDDEN" >given; echo "noise" >&2; cat answer`
+	r, dir := onMachine(t, script, func(p *kubeletconfigv1.CredentialProvider) {
+		p.Args = []string{"get", "two words"}
+		p.Env = []kubeletconfigv1.ExecEnvVar{{Name: "OVERRIDDEN", Value: "by env"}}
+	})
+	if err := os.WriteFile(filepath.Join(dir, "answer"), response("Registry", "1h", "a.test"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.want(newPod("u1", "robot"), "a.test/web", "a.test", "")
+	for file, want := range map[string]string{
+		"request": `{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"a.test/web",` +
+			`"serviceAccountToken":"hunter2-u1-sa-1-registry","serviceAccountAnnotations":{"region":"north"}}` + "\n",
+		"given": "get two words inherited by env\n",
+	} {
+		if got, err := os.ReadFile(filepath.Join(dir, file)); err != nil || string(got) != want {
+			t.Errorf("%s: %q, error %v, want %q", file, got, err, want)
+		}
+	}
+	if r.told() != "" {
+		t.Errorf("told is %s", r.told())
+	}
+}
+
+// TestAPluginThatDoesNotAnswerWell gives nothing, is named with the cause, and has no secret told.
+func TestAPluginThatDoesNotAnswerWell(t *testing.T) {
+	const version = `"apiVersion": "credentialprovider.kubelet.k8s.io/v1", `
+	for name, c := range map[string]struct {
+		script, want, told string
+		ran                bool // it did not fail itself
+	}{
+		"it fails":      {script: "echo the role may not >&2; exit 3", want: "has failed with exit status 3: the log of syncloop has what it says", told: "the role may not"},
+		"it is verbose": {script: "cat >&2; echo $SECRET >&2; exit 3", want: "has failed with exit status 3: the log of syncloop has what it says", told: "[hidden]"},
+		"it traces":     {script: "set -x\necho '{\"password\": \"hunter2\"}'; exit 1", want: "has failed with exit status 1: the log of syncloop has what it says", told: "[hidden]"},
+		"it crashes":    {script: "kill -KILL $$", want: "has failed with signal: killed: the log of syncloop has what it says"},
+		"nothing":       {script: "true", want: "has written no JSON to its standard output: it must write one CredentialProviderResponse and nothing else", ran: true},
+		"garbage":       {script: "echo hunter2", want: "has written no JSON to its standard output: it must write one CredentialProviderResponse and nothing else", ran: true},
+		"two":           {script: "echo '{}{}'", want: "has written no JSON to its standard output: it must write one CredentialProviderResponse and nothing else", ran: true},
+		"a list":        {script: "echo '[]'", want: "has written no JSON to its standard output: it must write one CredentialProviderResponse and nothing else", ran: true},
+		"another version": {script: `echo '{"apiVersion": "credentialprovider.kubelet.k8s.io/v1beta1"}'`, ran: true,
+			want: "has answered in another apiVersion than credentialprovider.kubelet.k8s.io/v1, in which it was asked: see which one it speaks, and name that in its configuration"},
+		"another kind": {script: `echo '{` + version + `"kind": "hunter2"}'`, want: "has answered with another kind than CredentialProviderResponse", ran: true},
+		"an unknown field": {script: `echo '{` + version + `"kind": "CredentialProviderResponse", "cacheKeyType": "Image", "hunter2": 1}'`, ran: true,
+			want: "has written a CredentialProviderResponse with fields that there are not, that are there twice or that have a wrong type"},
+		"a wrong type": {script: `echo '{` + version + `"kind": "CredentialProviderResponse", "cacheKeyType": "Image", "auth": "hunter2"}'`, ran: true,
+			want: "has written a CredentialProviderResponse with fields that there are not, that are there twice or that have a wrong type"},
+		"a wrong key": {script: `echo '{` + version + `"kind": "CredentialProviderResponse", "cacheKeyType": "hunter2"}'`, ran: true,
+			want: "has answered with a cacheKeyType that is none of Image, Registry and Global"},
+		"too much": {script: "while echo hunter2hunter2hunter2hunter2hunter2hunter2hunter2hunter2hunter2; do :; done", want: "has written more than 1024 KiB to its standard output"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, dir := onMachine(t, c.script, func(p *kubeletconfigv1.CredentialProvider) {
+				p.Env = []kubeletconfigv1.ExecEnvVar{{Name: "SECRET", Value: hidden + "-env"}}
+			})
+			plugin := filepath.Join(dir, "ecr")
+			r.want(newPod("u1", "robot"), "a.test/web", "", fmt.Sprintf("credential provider %q: its plugin %s %s", "ecr", plugin, c.want))
+			if !strings.Contains(r.told(), c.told) || (r.failed["ecr"] == 1) == c.ran {
+				t.Errorf("counted as failed: %d, log\n%s", r.failed["ecr"], r.told())
+			}
+		})
+	}
+}
+
+func TestAPluginThatIsGone(t *testing.T) {
+	r, dir := onMachine(t, "true")
+	if err := os.Remove(filepath.Join(dir, "ecr")); err != nil {
+		t.Fatal(err)
+	}
+	r.want(newPod("u1", ""), "a.test/web", "", fmt.Sprintf("credential provider %q: its plugin %[2]s cannot be run: fork/exec %[2]s: no such file or directory", "ecr", filepath.Join(dir, "ecr")))
+}
+
+// TestAPluginIsKilledWithItsChildren when it takes too long.
+func TestAPluginIsKilledWithItsChildren(t *testing.T) {
+	dir := t.TempDir()
+	script, file := filepath.Join(dir, "ecr"), filepath.Join(dir, "child")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nsleep 1000 &\necho $! >"+file+".new; mv "+file+".new "+file+"\nwait\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	late, ended := errors.New("it takes too long"), make(chan error)
+	go func() {
+		_, err := imagecredentials.Exec(ctx, imagecredentials.Command{Path: script})
+		ended <- err
+	}()
+	var child int
+	eventually(t, "it has a child", func() bool {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return false
+		}
+		child, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		return err == nil
+	})
+	cancel(late)
+	if err := <-ended; !errors.Is(err, late) {
+		t.Errorf("error %v", err)
+	}
+	eventually(t, "the child is gone", func() bool { return gone(child) })
+}
+
+// gone tells whether a process has ended, also when nobody has waited for it yet.
+func gone(pid int) bool {
+	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return true
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return err != nil || strings.Contains(string(status), "State:\tZ")
+}
+
+// TestOfALongComplaintWholeLinesAreTold, the last ones: the rest of one may be the rest of a secret.
+func TestOfALongComplaintWholeLinesAreTold(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "ecr")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\ni=0; while [ $i -lt 1000 ]; do i=$((i+1)); echo \"line $i.\" >&2; done; exit 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	out, err := imagecredentials.Exec(t.Context(), imagecredentials.Command{Path: script})
+	if err == nil || !strings.HasPrefix(out.Stderr, "line ") || !strings.HasSuffix(out.Stderr, "line 1000.\n") || len(out.Stderr) > 4<<10 || len(out.Stderr) < 3<<10 {
+		t.Errorf("%d bytes, %q, error %v", len(out.Stderr), out.Stderr[:min(40, len(out.Stderr))], err)
+	}
+}

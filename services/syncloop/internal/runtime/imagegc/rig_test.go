@@ -1,0 +1,248 @@
+package imagegc_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagegc"
+	"github.com/quartet-node/quartet/test/fakecri"
+	"github.com/quartet-node/quartet/test/harness"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const testTimeout = time.Minute
+
+// rig is a Collector on a runtime with a disk and a clock that the test sets.
+type rig struct {
+	t        testing.TB
+	ctx      context.Context
+	clock    *clocktesting.FakeClock
+	registry *prometheus.Registry
+	runtime  internalapi.RuntimeService
+	images   internalapi.ImageManagerService
+	config   imagegc.Config
+
+	*imagegc.Collector
+
+	mu    sync.Mutex
+	log   bytes.Buffer
+	usage imagegc.Usage
+	fails error
+	used  map[string]time.Time
+	told  []string
+	// onRetire is called before an image is retired.
+	onRetire func(id string)
+}
+
+func newRig(t testing.TB, endpoint string, policy imagegc.Policy) *rig {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	t.Cleanup(cancel)
+	client := harness.CRIClient(t, endpoint)
+	r := &rig{t: t, ctx: ctx, clock: clocktesting.NewFakeClock(epoch), registry: prometheus.NewRegistry(), used: map[string]time.Time{}, usage: imagegc.Usage{Capacity: 1000, Available: 1000}}
+	var err error
+	if r.runtime, err = client.Runtime(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r.images, err = client.Images(ctx); err != nil {
+		t.Fatal(err)
+	}
+	tracer := telemetry.Off()
+	r.config = imagegc.Config{
+		Runtime: client.Runtime, Images: client.Images, Usage: r.diskUsage, Uses: r, Policy: policy, Clock: r.clock, Tracer: tracer, Calls: cri.NewCaller(tracer, endpoint),
+		Logger: slog.New(slog.NewTextHandler(writer{r}, nil)), Metrics: metrics.New(r.registry), Events: r,
+	}
+	r.Collector = imagegc.New(r.config)
+	return r
+}
+
+// NodeWarning implements imagegc.Events.
+func (r *rig) NodeWarning(_ context.Context, reason, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = append(r.told, reason+": "+message)
+}
+
+// events returns the events since it was called last.
+func (r *rig) events() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	told := r.told
+	r.told = nil
+	return told
+}
+
+// writer takes the log in.
+type writer struct{ *rig }
+
+func (w writer) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(p)
+}
+
+func (r *rig) diskUsage(string) (imagegc.Usage, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.usage, r.fails
+}
+
+// disk sets how much of 1000 bytes is available.
+func (r *rig) disk(available int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.usage.Available = available
+}
+
+// failDisk makes the file system fail.
+func (r *rig) failDisk(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fails = err
+}
+
+// UsedAt and Retire are those of the images' Puller.
+func (r *rig) UsedAt(id string) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.used[id]
+}
+
+func (r *rig) Retire(id string, since time.Time) bool {
+	if r.onRetire != nil {
+		r.onRetire(id)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.used[id].After(since)
+}
+
+func (r *rig) use(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.used[id] = r.clock.Now()
+}
+
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.After(testTimeout)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// there names the images that the runtime has, by their tags.
+func (r *rig) there() string {
+	r.t.Helper()
+	list, err := r.images.ListImages(r.ctx, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var names []string
+	for _, image := range list {
+		names = append(names, strings.Join(image.GetRepoTags(), "+"))
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+// round makes a round some minutes later, and compares what is left.
+func (r *rig) round(minutes int, want string) {
+	r.t.Helper()
+	r.clock.Step(time.Duration(minutes) * time.Minute)
+	r.Round(r.ctx)
+	if got := r.there(); got != want {
+		r.t.Errorf("after %s the images are %q, want %q\n%s", r.clock.Since(epoch), got, want, r.logged())
+	}
+}
+
+// logged returns the log since it was last called.
+func (r *rig) logged() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer r.log.Reset()
+	return r.log.String()
+}
+
+// wantCount compares a counter.
+func (r *rig) wantCount(name, reason string, want float64) {
+	r.t.Helper()
+	families, err := r.registry.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	got := 0.0
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && m.GetLabel()[0].GetValue() == reason {
+				got = m.GetCounter().GetValue()
+			}
+		}
+	}
+	if got != want {
+		r.t.Errorf("%s{reason=%q} is %v, want %v", name, reason, got, want)
+	}
+}
+
+var kubelets = imagegc.Policy{HighPercent: 85, LowPercent: 80, MinAge: 2 * time.Minute}
+
+// onFake makes a rig on a fake runtime with images of 100 bytes each.
+func onFake(t *testing.T, policy imagegc.Policy, images ...string) (*rig, *fakecri.Server) {
+	t.Helper()
+	fake := fakecri.New(t)
+	for _, name := range images {
+		fake.AddImage(name, 100)
+	}
+	return newRig(t, fake.Endpoint(), policy), fake
+}
+
+// run starts a container of an image, and returns its ID and its sandbox's.
+func (r *rig) run(image string, mounted ...string) (container, sandbox string) {
+	r.t.Helper()
+	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: image, Namespace: "ns", Uid: image}}
+	sandbox, err := r.runtime.RunPodSandbox(r.ctx, config, "")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	container, err = r.runtime.CreateContainer(r.ctx, sandbox, &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: image},
+		Annotations: map[string]string{podlabels.ImageVolumes: strings.Join(mounted, ",")},
+	}, config)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return container, sandbox
+}
+
+func (r *rig) remove(container string) {
+	r.t.Helper()
+	if err := r.runtime.RemoveContainer(r.ctx, container); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// id is the fake runtime's ID of an image.
+func id(name string) string { return "sha256:" + name }

@@ -1,0 +1,169 @@
+package logrotate_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/internal/containerlog"
+	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/logrotate"
+	"github.com/quartet-node/quartet/test/harness"
+)
+
+const (
+	// written is what the container of the test writes, and mib what its file in use may have.
+	written = 50 << 20
+	mib     = 1 << 20
+)
+
+// TestOnContainerd has a container write 50 times of what its file may have, and reads every line of it while it does.
+func TestOnContainerd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a containerd")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	containerd := harness.StartContainerd(t)
+	client, err := cri.New(cri.Config{Endpoint: containerd.Endpoint, Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	runtime, err := client.Runtime(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, log := startWriter(ctx, t, containerd, runtime)
+
+	var running atomic.Bool
+	running.Store(true)
+	var followed counted
+	read := make(chan error, 1)
+	go func() {
+		read <- containerlog.Read(ctx, log, containerlog.Options{
+			Tail: -1, Follow: true, Running: func(context.Context) (bool, error) { return running.Load(), nil },
+		}, &followed)
+	}()
+
+	policy := logrotate.Policy{MaxSize: mib, MaxFiles: 6}
+	fakeClock := clocktesting.NewFakeClock(time.Now().Add(time.Hour))
+	rotating, stopRotating := context.WithCancel(ctx)
+	rotator := logrotate.New(logrotate.Config{
+		Containers: func() []logrotate.Container {
+			return []logrotate.Container{{ID: id, Pod: "default/writer", Name: "hello", LogPath: log, Running: running.Load()}}
+		},
+		Reopen: runtime.ReopenContainerLog, Policy: policy, Workers: 1, Interval: interval, Clock: fakeClock, Logger: slog.New(slog.DiscardHandler),
+	})
+	rotated := make(chan error, 1)
+	go func() { rotated <- rotator.Run(rotating) }()
+
+	put, names := 0, map[string]bool{}
+	harness.Eventually(ctx, t, "50 MiB are written", func() bool {
+		// Who follows has to be quicker than files are removed, which is not the rotator's to see to.
+		if followed.written.Load() >= int64(put-3)*mib {
+			fakeClock.Step(interval)
+		}
+		files, err := containerlog.List(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(files.Rotated) + 1; n > policy.MaxFiles {
+			t.Fatalf("there are %d files: %v", n, files)
+		}
+		for _, file := range files.Rotated {
+			name := strings.TrimSuffix(file.Path, ".gz")
+			if !names[name] {
+				names[name] = true
+				put++
+			}
+		}
+		return put*mib >= written
+	})
+	if err := runtime.StopContainer(ctx, id, 10); err != nil {
+		t.Fatal(err)
+	}
+	running.Store(false)
+	if err := <-read; err != nil {
+		t.Fatal(err)
+	}
+	stopRotating()
+	if err := <-rotated; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+
+	lines := strings.Split(strings.TrimSuffix(followed.String(), "\n"), "\n")
+	last := len(lines) - 1
+	if lines[last] != "bye" {
+		t.Errorf("the last line is %q", lines[last])
+	}
+	for i, line := range lines[1:last] {
+		if !strings.HasSuffix(line, fmt.Sprintf(": line %d", i+1)) {
+			t.Fatalf("line %d of %d followed ones is %q", i+1, len(lines), line[max(0, len(line)-40):])
+		}
+	}
+	// What is left on the disk is the end of it, without a gap.
+	var left bytes.Buffer
+	if err := containerlog.Read(ctx, log, containerlog.Options{Tail: -1}, &left); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(followed.String(), left.String()) || left.Len() < (policy.MaxFiles-2)*mib*9/10 {
+		t.Errorf("%d bytes are left, and are not the end of the %d that were written", left.Len(), followed.Len())
+	}
+	t.Logf("%d lines in %d files", len(lines), put+1)
+}
+
+// counted is a buffer that says how much has been written while it is.
+type counted struct {
+	bytes.Buffer
+	written atomic.Int64
+}
+
+// Write implements io.Writer.
+func (c *counted) Write(p []byte) (int, error) {
+	c.written.Add(int64(len(p)))
+	return c.Buffer.Write(p)
+}
+
+// startWriter starts a container that writes lines of 4 KiB at 4 MiB a second or less, and returns its ID and its log.
+func startWriter(ctx context.Context, t *testing.T, c *harness.Containerd, runtime internalapi.RuntimeService) (id, log string) {
+	t.Helper()
+	dir := filepath.Join(c.Layout.PodLogs(), "writer")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	sandbox := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "writer", Namespace: "default", Uid: "writer"}, LogDirectory: dir, Linux: &runtimeapi.LinuxPodSandboxConfig{},
+	}
+	pod, err := runtime.RunPodSandbox(ctx, sandbox, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err = runtime.CreateContainer(ctx, pod, &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: "hello"}, Image: &runtimeapi.ImageSpec{Image: harness.HelloImage}, LogPath: "0.log",
+		Args: []string{"serve", "-every", "1ms", "-message", strings.Repeat("x", 4<<10)}, Linux: &runtimeapi.LinuxContainerConfig{},
+	}, sandbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := runtime.StartContainer(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	return id, filepath.Join(dir, "0.log")
+}

@@ -1,0 +1,126 @@
+// Package oracle compares the names and the limits of pods' cgroups with the kubelet's own, and who is evicted when the node has run short
+// of something or ended for a critical pod. It is a module of its own, so that nothing of the kubelet's code is in the product's reach.
+package oracle
+
+import (
+	"fmt"
+	"path"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kubernetes/pkg/kubelet/cm"
+	"pgregory.net/rapid"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+)
+
+// TestPodsAreGivenWhatTheKubeletGivesThem, whatever their containers ask for.
+func TestPodsAreGivenWhatTheKubeletGivesThem(t *testing.T) {
+	classes := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		pod := podOf(t)
+		quota := rapid.Bool().Draw(t, "quota")
+		period := rapid.SampledFrom([]time.Duration{100 * time.Millisecond, 5 * time.Millisecond}).Draw(t, "period")
+		their := cm.ResourceConfigForPod(pod, quota, uint64(period.Microseconds()), false, "")
+		want := podcgroups.Resources{CPUQuota: podcgroups.NoLimit, Memory: podcgroups.NoLimit, CPUShares: *their.CPUShares, HugePages: their.HugePageLimit}
+		// Where the kubelet says nothing it leaves a new cgroup without a limit.
+		if their.CPUQuota != nil && *their.CPUQuota != podcgroups.NoLimit {
+			want.CPUQuota, want.CPUPeriod = *their.CPUQuota, *their.CPUPeriod
+		}
+		if their.Memory != nil {
+			want.Memory = *their.Memory
+		}
+		got := podcgroups.ForPod(pod, podcgroups.Limits{CPUQuota: quota, CPUPeriod: period})
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("(-kubelet +ours):\n%s", diff)
+		}
+		classes[fmt.Sprint(want.CPUQuota == podcgroups.NoLimit, want.Memory == podcgroups.NoLimit)]++
+	})
+	if len(classes) < 4 {
+		t.Errorf("limits that were compared are of %v only: of cpu and memory each with and without", classes)
+	}
+}
+
+// podOf draws a pod of up to three containers, one of which may be an init container or a sidecar, with limits or without.
+func podOf(t *rapid.T) *v1.Pod {
+	pod := &v1.Pod{}
+	pod.UID = types.UID(rapid.StringMatching(`[0-9a-f]{8}-[0-9a-f]{4}`).Draw(t, "uid"))
+	for i := range rapid.IntRange(1, 3).Draw(t, "containers") {
+		c := v1.Container{Name: fmt.Sprint("c", i), Resources: resourcesOf(t)}
+		always := v1.ContainerRestartPolicyAlways
+		switch rapid.SampledFrom([]string{"main", "main", "init", "sidecar"}).Draw(t, "kind") {
+		case "sidecar":
+			c.RestartPolicy = &always
+			fallthrough
+		case "init":
+			pod.Spec.InitContainers = append(pod.Spec.InitContainers, c)
+		default:
+			pod.Spec.Containers = append(pod.Spec.Containers, c)
+		}
+	}
+	if rapid.IntRange(0, 3).Draw(t, "overhead") == 0 {
+		pod.Spec.Overhead = v1.ResourceList{v1.ResourceCPU: resource.MustParse("50m"), v1.ResourceMemory: resource.MustParse("16Mi")}
+	}
+	if rapid.IntRange(0, 3).Draw(t, "whole") == 0 {
+		whole := resourcesOf(t)
+		pod.Spec.Resources = &whole
+	}
+	return pod
+}
+
+// resourcesOf draws requests and limits. A limit without a request is the request, as the defaults of pods have it.
+func resourcesOf(t *rapid.T) v1.ResourceRequirements {
+	r := v1.ResourceRequirements{Requests: v1.ResourceList{}, Limits: v1.ResourceList{}}
+	for name, amounts := range map[v1.ResourceName][]string{
+		v1.ResourceCPU: {"1m", "3m", "250m", "1500m", "300"}, v1.ResourceMemory: {"1Mi", "64Mi", "3Gi"}, "hugepages-2Mi": {"2Mi", "8Mi"},
+	} {
+		limit := rapid.SampledFrom(append(amounts, "", "")).Draw(t, "limit of "+string(name))
+		request := rapid.SampledFrom(append(amounts, "", "")).Draw(t, "request of "+string(name))
+		if name == "hugepages-2Mi" {
+			request = limit
+		}
+		if limit != "" {
+			r.Limits[name] = resource.MustParse(limit)
+			r.Requests[name] = r.Limits[name]
+		}
+		if request != "" {
+			r.Requests[name] = resource.MustParse(request)
+		}
+	}
+	return r
+}
+
+func TestNamesAreTheKubelets(t *testing.T) {
+	for _, root := range []string{"/", "/nodes/a-b"} {
+		for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
+			parts := []string{"kubepods"}
+			switch class {
+			case v1.PodQOSBurstable:
+				parts = append(parts, "burstable")
+			case v1.PodQOSBestEffort:
+				parts = append(parts, "besteffort")
+			case v1.PodQOSGuaranteed:
+			}
+			pod := &v1.Pod{Status: v1.PodStatus{QOSClass: class}}
+			pod.UID = "0123-ab"
+			parts = append(parts, cm.GetPodCgroupNameSuffix(pod.UID))
+			their := cm.NewCgroupName(cm.ParseCgroupfsToCgroupName(root), parts...)
+			for driver, want := range map[string]string{"cgroupfs": their.ToCgroupfs(), "systemd": their.ToSystemd()} {
+				names := podcgroups.NewNames(driver, root)
+				if got, err := names.Pod(pod); err != nil || got != want {
+					t.Errorf("%s in %s: got %s, %v, the kubelet's is %s", driver, root, got, err, want)
+				}
+				if got, want := names.Class(class), path.Dir(want); got != want {
+					t.Errorf("%s in %s: %s pods are in %s, the kubelet's in %s", driver, root, class, got, want)
+				}
+				if got, want := names.Pods(), cm.NodeAllocatableRoot(root, true, driver); got != want {
+					t.Errorf("%s in %s: all pods are in %s, the kubelet's in %s", driver, root, got, want)
+				}
+			}
+		}
+	}
+}

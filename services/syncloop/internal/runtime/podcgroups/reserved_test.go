@@ -1,0 +1,135 @@
+package podcgroups_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+)
+
+func TestExistingName(t *testing.T) {
+	for _, test := range []struct{ driver, name, want string }{
+		{"cgroupfs", "/system", "/system"},
+		{"cgroupfs", "kube/runtime/", "/kube/runtime"},
+		{"systemd", "/system.slice", "/system.slice"},
+		{"systemd", "system", "/system.slice"},
+		{"systemd", "/kube.slice/kube-runtime.slice", "/kube.slice/kube-runtime.slice"},
+		{"systemd", "kube-runtime.slice", "/kube.slice/kube-runtime.slice"},
+	} {
+		if got := podcgroups.ExistingName(test.driver, test.name); got != test.want {
+			t.Errorf("%s of %s: got %s, want %s", test.name, test.driver, got, test.want)
+		}
+	}
+}
+
+func TestForReservation(t *testing.T) {
+	reserved := list("cpu", "500m", "memory", "1Gi", "pid", "1000", "ephemeral-storage", "1Gi")
+	want := podcgroups.Resources{CPUShares: 512, Memory: 1 << 30, PIDs: 1000, HugePages: map[int64]int64{}}
+	if diff := cmp.Diff(want, podcgroups.ForReservation(reserved, false)); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if diff := cmp.Diff(podcgroups.Resources{CPUShares: 512}, podcgroups.ForReservation(reserved, true)); diff != "" {
+		t.Errorf("compressible: -want +got\n%s", diff)
+	}
+}
+
+// TestCgroupsOfDaemonsAreLimited as soon as they are there, and it is told once.
+func TestCgroupsOfDaemonsAreLimited(t *testing.T) {
+	limits := podcgroups.Resources{CPUShares: 512, Memory: 1 << 30}
+	r := newTree(t, func(cfg *podcgroups.Config) {
+		cfg.Existing = []podcgroups.Existing{{Purpose: "system", Name: "/system", Resources: limits}, {Purpose: "kube", Name: "/kube", Resources: limits}}
+	})
+	if err := r.cgroups.Set("/system", podcgroups.Resources{}); err != nil {
+		t.Fatal(err)
+	}
+	r.run()
+	if diff := cmp.Diff(limits, r.cgroups.get("/system")); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if r.cgroups.Has("/kube") {
+		t.Error("a cgroup of daemons was made")
+	}
+	if why := r.waits(); !strings.Contains(why, "kubeReservedCgroup: there is no cgroup /kube") {
+		t.Errorf("the health says %q", why)
+	}
+	if err := r.cgroups.Set("/kube", podcgroups.Resources{}); err != nil {
+		t.Fatal(err)
+	}
+	r.clock.Step(5 * time.Second)
+	eventually(t, "the cgroup that has come is limited", func() bool { return cmp.Equal(limits, r.cgroups.get("/kube")) && r.waits() == "" })
+	r.turned()
+	r.cgroups.fail("/system", errors.New("invalid argument"))
+	r.clock.Step(time.Minute)
+	eventually(t, "a failure is told", func() bool { return r.clock.HasWaiters() && len(r.told()) == 4 })
+	want := []string{
+		"Normal NodeAllocatableEnforced Updated limits on system reserved cgroup /system",
+		`Warning FailedNodeAllocatableEnforcement Failed to enforce Kube Reserved Cgroup Limits on "/kube": kubeReservedCgroup: there is no cgroup /kube in every hierarchy: ` +
+			"make it before the node starts, or leave kube-reserved out of enforceNodeAllocatable",
+		"Normal NodeAllocatableEnforced Updated limits on kube reserved cgroup /kube",
+		`Warning FailedNodeAllocatableEnforcement Failed to enforce System Reserved Cgroup Limits on "/system": systemReservedCgroup: invalid argument`,
+	}
+	if diff := cmp.Diff(want, r.told()); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// TestMemoryThatBetterPodsRequestIsKeptForThem by the kubelet's formula, with half of what is requested.
+func TestMemoryThatBetterPodsRequestIsKeptForThem(t *testing.T) {
+	r := newTree(t, func(cfg *podcgroups.Config) { cfg.MemoryPercent, cfg.NotForPods = 50, cfg.Reserved })
+	guaranteed := container(nil, list("cpu", "1", "memory", "512Mi"))
+	guaranteed.Resources.Requests = guaranteed.Resources.Limits
+	ended := newPod("u3", guaranteed)
+	ended.Status.Phase = v1.PodSucceeded
+	r.want(newPod("u1", guaranteed), newPod("u2", container(list("memory", "1Gi"), nil)), ended)
+	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: list("cpu", "2", "memory", "4Gi")}})
+	r.run()
+	wantMemory := func(what string, burstable, bestEffort int64) {
+		t.Helper()
+		if got := r.cgroups.get("/kubepods/burstable").Memory; got != burstable {
+			t.Errorf("%s: burstable pods may use %d bytes, want %d", what, got, burstable)
+		}
+		if got := r.cgroups.get("/kubepods/besteffort").Memory; got != bestEffort {
+			t.Errorf("%s: best-effort pods may use %d bytes, want %d", what, got, bestEffort)
+		}
+	}
+	// 4 GiB less 1 GiB reserved, less 256 MiB, less 512 MiB.
+	wantMemory("at first", 2816<<20, 2304<<20)
+
+	r.cgroups.mu.Lock()
+	r.cgroups.uses["/kubepods/besteffort"] = 2 << 30
+	r.cgroups.mu.Unlock()
+	r.want(newPod("u2", container(list("memory", "4Gi"), nil)))
+	r.clock.Step(time.Minute)
+	r.turned()
+	wantMemory("while best-effort pods use more than they may", 3<<30, 2<<30)
+}
+
+// TestACgroupOfDaemonsOfThisMachine is limited, with all that it has besides.
+func TestACgroupOfDaemonsOfThisMachine(t *testing.T) {
+	m := newMachine(t)
+	name := m.root + "/daemons"
+	if err := m.Set(name, podcgroups.Resources{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Limit(name, podcgroups.ForReservation(list("cpu", "500m", "memory", "64Mi"), false)); err != nil {
+		t.Fatal(err)
+	}
+	file := "memory/" + name + "/memory.limit_in_bytes"
+	if m.v2 {
+		file = name + "/memory.max"
+	}
+	got, err := os.ReadFile(filepath.Join(mounted, file))
+	if err != nil || strings.TrimSpace(string(got)) != "67108864" {
+		t.Errorf("the limit of memory is %s, %v", got, err)
+	}
+	if err := m.Limit(m.root+"/none", podcgroups.Resources{Memory: 1 << 20}); err == nil {
+		t.Error("a cgroup that is not there was limited")
+	}
+}

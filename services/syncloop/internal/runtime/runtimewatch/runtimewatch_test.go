@@ -1,0 +1,83 @@
+package runtimewatch_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/runtimewatch"
+	"github.com/quartet-node/quartet/test/fakecri"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestWhatIsSaidOfTheRuntime goes from a runtime that is away over one without CRI v1 to one that answers, hangs for a
+// while, and answers again.
+func TestWhatIsSaidOfTheRuntime(t *testing.T) {
+	fake := fakecri.New(t)
+	fake.Stop()
+	client, err := cri.New(cri.Config{Endpoint: fake.Endpoint(), Timeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ctx, cancel := context.WithCancel(t.Context())
+	reasons, names, done := make(chan string, 1000), make(chan string, 1000), make(chan error, 1)
+	go func() {
+		done <- runtimewatch.Run(ctx, runtimewatch.Config{
+			Endpoint: fake.Endpoint(), Runtime: client.Runtime, Images: client.Images, Named: func(name string) { names <- name },
+			Waiting: func(what, reason string) {
+				if what != "runtime" {
+					t.Errorf("it speaks of %q", what)
+				}
+				reasons <- reason
+			},
+			Clock: clock.RealClock{},
+		})
+	}()
+	says := func(want string) {
+		t.Helper()
+		for deadline := time.After(60 * time.Second); ; {
+			select {
+			case reason := <-reasons:
+				if reason == want || want != "" && strings.Contains(reason, want) {
+					return
+				}
+			case <-deadline:
+				t.Fatalf("it never says %q", want)
+			}
+		}
+	}
+	says("has not answered yet: see that it runs")
+	says("no such file or directory: start it, or name its socket")
+	undo := fake.Fail("Version", "", 1<<30, status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService"))
+	if err := fake.Start(); err != nil {
+		t.Fatal(err)
+	}
+	says("it does not serve CRI v1")
+	undo()
+	says("")
+	if name := <-names; name == "" {
+		t.Error("the runtime has no name")
+	}
+	undo = fake.Fail("Version", "", 1<<30, status.Error(codes.DeadlineExceeded, "context deadline exceeded"))
+	says("it takes connections and hangs: see its log")
+	undo()
+	says("")
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

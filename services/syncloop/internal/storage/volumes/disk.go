@@ -1,0 +1,61 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/subpath"
+)
+
+// onDisk are the volumes that there is a folder of, of the kinds that there are. It looks at no volume itself: one that is mounted
+// may hang.
+func (m *Manager) onDisk(uid types.UID) ([]key, error) {
+	if uid == "" || uid == "." || uid == ".." || strings.ContainsAny(string(uid), "/\x00") {
+		return nil, nil // the paths would be of something else
+	}
+	var found []key
+	named := map[string]bool{}
+	for _, plugin := range m.cfg.Plugins {
+		names, err := folders(filepath.Join(m.podDir(uid), "volumes", plugin.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("the volumes of pod %s: %w", uid, err)
+		}
+		for _, name := range names {
+			found = append(found, key{pod: uid, plugin: plugin.Name(), name: name})
+			named[name] = true
+		}
+	}
+	names, err := folders(filepath.Join(m.podDir(uid), subpath.Dir))
+	if err != nil {
+		return nil, fmt.Errorf("the sub-paths of pod %s: %w", uid, err)
+	}
+	// Of a path of the node there is no folder but that of what is mounted of it.
+	for _, name := range names {
+		if host := (HostPath{}).Name(); !named[name] && m.plugin(host) != nil {
+			found = append(found, key{pod: uid, plugin: host, name: name})
+		}
+	}
+	return found, nil
+}
+
+// folders lists the names of the folders in one, by the folder's own entries alone. One that is not there has none, and what begins
+// with a dot is no volume's or pod's.
+func folders(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var names []string
+	for _, entry := range entries {
+		if entry.IsDir() && !strings.HasPrefix(entry.Name(), ".") {
+			names = append(names, entry.Name())
+		}
+	}
+	return names, nil
+}

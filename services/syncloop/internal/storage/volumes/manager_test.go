@@ -1,0 +1,368 @@
+package volumes_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+)
+
+func TestVolumesAreInPlaceBeforeAndGoneAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		pod := newPod("u1", "config", "more")
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: "unused", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}})
+		if err := r.want(pod); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"config", "more"} {
+			if path := r.path("u1", "kubernetes.io~configmap", name); !r.plugin.isMounted(path) || r.manager.Path(pod, volumeNamed(pod, name)) != path {
+				t.Errorf("%s is not mounted, or the container is told another path", path)
+			}
+		}
+		if r.plugin.count("setup unused") != 0 {
+			t.Error("a volume was made that no container mounts")
+		}
+		if err := r.release("u1"); err != nil {
+			t.Fatal(err)
+		}
+		if points, _ := r.mounter.List(); len(points) > 0 {
+			t.Errorf("mounted after the pod: %v", points)
+		}
+		if _, err := os.Stat(r.path("u1", "kubernetes.io~configmap", "config")); !os.IsNotExist(err) {
+			t.Errorf("after the pod: %v", err)
+		}
+		if err := r.release("u1"); err != nil {
+			t.Errorf("again: %v", err)
+		}
+	})
+}
+
+func volumeNamed(pod *v1.Pod, name string) *v1.Volume {
+	for i := range pod.Spec.Volumes {
+		if pod.Spec.Volumes[i].Name == name {
+			return &pod.Spec.Volumes[i]
+		}
+	}
+	return nil
+}
+
+func TestAVolumeThatCannotBeHadIsTriedAgainLaterAndLaterAndDelaysItsOwnPodOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.plugin.failing("broken", errors.New("no such thing"))
+		pod := newPod("u1", "broken", "config")
+		begun := r.clock.Now()
+		const said = `MountVolume.SetUp failed for volume "broken" : no such thing`
+		for try, pause := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second,
+			32 * time.Second, 64 * time.Second, 122 * time.Second, 122 * time.Second} {
+			failed := make(chan error, 1)
+			go func() { failed <- r.want(pod) }()
+			var err error
+			for looks := 0; err == nil; looks++ {
+				select {
+				case err = <-failed:
+				case <-time.After(2 * time.Millisecond):
+					// The wait has begun; or it begins just now, and would end as much later: then the time goes on once more.
+					if try > 0 && looks%100 == 0 && r.clock.HasWaiters() {
+						r.clock.SetTime(begun)
+						begun = begun.Add(pause)
+					}
+				}
+			}
+			var notReady *volumes.NotReadyError
+			if !errors.As(err, &notReady) {
+				t.Fatalf("try %d: %v", try, err)
+			}
+			if err.Error() != said || notReady.RetryAfter != pause {
+				t.Fatalf("try %d: %v, again in %v, want %v", try, err, notReady.RetryAfter, pause)
+			}
+			if got := r.plugin.count("setup broken"); got != try+1 {
+				t.Fatalf("%d tries, want %d", got, try+1)
+			}
+			begun = r.clock.Now().Add(pause)
+		}
+		if !strings.Contains(r.events.String(), "pod-u1 FailedMount "+said) {
+			t.Errorf("told: %s", r.events)
+		}
+		if err := r.want(newPod("u2", "config")); err != nil {
+			t.Errorf("another pod: %v", err)
+		}
+		r.plugin.failing("broken", nil)
+		r.clock.SetTime(begun)
+		if err := r.want(pod); err != nil {
+			t.Errorf("when it is mended: %v", err)
+		}
+	})
+}
+
+func TestEveryVolumeThatIsMissingIsNamedWhicheverFailsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.plugin.failing("bad", errors.New("no such thing"))
+		r.plugin.failing("worse", errors.New("no such place"))
+		pod := newPod("u1", "bad", "worse")
+		const bad = `MountVolume.SetUp failed for volume "bad" : no such thing`
+		for _, want := range []string{bad, bad + `; MountVolume.SetUp failed for volume "worse" : no such place`} {
+			open := r.plugin.hanging("worse") // and is not what fails first
+			failed := make(chan error, 1)
+			go func() { failed <- r.want(pod) }()
+			var err error
+			for err == nil {
+				select {
+				case err = <-failed:
+				case <-time.After(2 * time.Millisecond):
+					r.clock.Step(100 * time.Millisecond) // to the next try
+				}
+			}
+			if err.Error() != want {
+				t.Errorf("%v, want %s", err, want)
+			}
+			open()
+			r.eventually("it has failed", func() bool { return r.plugin.underWay() == 0 && strings.Contains(r.events.String(), "no such place") })
+		}
+	})
+}
+
+// TestAPluginIsToldTheGroupOfThePodAndWhenOwnersAreToChange, for a kind that has something in it when it comes.
+func TestAPluginIsToldTheGroupOfThePodAndWhenOwnersAreToChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		pod := newPod("u1", "config")
+		pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](4711), FSGroupChangePolicy: ptr.To(v1.FSGroupChangeOnRootMismatch)}
+		if err := r.want(pod); err != nil {
+			t.Fatal(err)
+		}
+		got := r.plugin.lastRequest()
+		if ptr.Deref(got.FSGroup, 0) != 4711 || ptr.Deref(got.FSGroupChangePolicy, "") != v1.FSGroupChangeOnRootMismatch {
+			t.Errorf("told is %+v", got)
+		}
+	})
+}
+
+func TestVolumesSurviveARestartOfTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		pod := newPod("u1", "config")
+		if err := r.want(pod); err != nil {
+			t.Fatal(err)
+		}
+		r.stop()
+		r.start()
+		path := r.path("u1", "kubernetes.io~configmap", "config")
+		if !r.plugin.isMounted(path) {
+			t.Error("it is not mounted any more")
+		}
+		if got := r.manager.Describe("u1"); len(got) != 1 || got[0].GetState() != enginev1.VolumeState_VOLUME_STATE_FOUND {
+			t.Errorf("found as %v", got)
+		}
+		if err := r.want(pod); err != nil {
+			t.Fatal(err)
+		}
+		mounts := 0
+		for _, action := range r.mounter.GetLog() {
+			if action.Action == "mount" {
+				mounts++
+			}
+		}
+		if mounts != 1 {
+			t.Errorf("mounted %d times", mounts)
+		}
+		if got := r.manager.Describe("u1"); len(got) != 1 || got[0].GetState() != enginev1.VolumeState_VOLUME_STATE_READY || got[0].GetPath() != path {
+			t.Errorf("then as %v", got)
+		}
+	})
+}
+
+func TestVolumesOfAPodThatIsGoneAreFoundAndRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		for _, uid := range []types.UID{"u1", "u2"} {
+			if err := r.want(newPod(uid, "config")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.stop()
+		r.start()
+		if got := r.count("kubernetes.io/configmap", metrics.VolumesActual); got != 2 {
+			t.Errorf("%d are found", got)
+		}
+		if err := r.release("u1"); err != nil { // nobody has told of the pod
+			t.Fatal(err)
+		}
+		if r.plugin.isMounted(r.path("u1", "kubernetes.io~configmap", "config")) || !r.plugin.isMounted(r.path("u2", "kubernetes.io~configmap", "config")) {
+			points, _ := r.mounter.List()
+			t.Errorf("mounted: %v", points)
+		}
+		if got := r.count("kubernetes.io/configmap", metrics.VolumesActual); got != 1 {
+			t.Errorf("%d are there", got)
+		}
+	})
+}
+
+func (r *rig) count(plugin, state string) int {
+	for _, one := range r.manager.Count() {
+		if one.Plugin == plugin && one.State == state {
+			return one.Volumes
+		}
+	}
+	return -1
+}
+
+func TestWhatCannotBeRemovedIsSaidAndTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		if err := r.want(newPod("u1", "config")); err != nil {
+			t.Fatal(err)
+		}
+		r.plugin.failing("config", errors.New("device busy"))
+		if err := r.release("u1"); err == nil || !strings.Contains(err.Error(), `volume "config": device busy`) {
+			t.Errorf("%v", err)
+		}
+		r.plugin.failing("config", nil)
+		done := make(chan error, 1)
+		go func() { done <- r.release("u1") }()
+		for waiting := true; waiting; {
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Errorf("again: %v", err)
+				}
+				waiting = false
+			case <-time.After(2 * time.Millisecond):
+				r.clock.Step(time.Second)
+			}
+		}
+	})
+}
+
+func TestContentIsBroughtUpToDateWhenThePodIsLookedAtAndWhenItChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		pod := newPod("u1", "config")
+		if err := r.want(pod); err != nil {
+			t.Fatal(err)
+		}
+		r.manager.Want(t.Context(), pod)
+		r.eventually("a look", func() bool { return r.plugin.count("setup config") == 2 })
+		r.eventually("it is done", func() bool { return r.plugin.underWay() == 0 })
+		r.manager.Refresh("u1")
+		r.eventually("a change", func() bool { return r.plugin.count("setup config") == 3 })
+		r.plugin.failing("config", errors.New("gone"))
+		r.manager.Refresh("u1")
+		r.eventually("it is told", func() bool { return strings.Contains(r.events.String(), `volume "config" : gone`) })
+		if !r.manager.Ready("u1") {
+			t.Error("a volume that is in place does not count any more since it could not be brought up to date")
+		}
+		r.plugin.failing("config", nil)
+		tries := r.plugin.count("setup config")
+		r.eventually("it is tried again, though nobody looks", func() bool {
+			r.clock.Step(time.Second)
+			return r.plugin.count("setup config") > tries
+		})
+		r.manager.Refresh("of nobody")
+	})
+}
+
+// TestWhatAVolumeFailedOfHasChanged: it is tried at once, and not after the pause that follows failures.
+func TestWhatAVolumeFailedOfHasChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.plugin.failing("config", errors.New("it has no key"))
+		if err := r.want(newPod("u1", "config")); err == nil {
+			t.Fatal("it is there")
+		}
+		r.plugin.failing("config", nil)
+		r.manager.Refresh("u1") // the clock stands still
+		r.eventually("the volume is there", func() bool { return r.manager.Ready("u1") })
+	})
+}
+
+func TestAKindThatIsNotThereIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		for want, source := range map[string]v1.VolumeSource{
+			`volume "data" of kind persistentVolumeClaim: it is not supported yet`: {PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}},
+			`volume "data" of kind csi: it is not supported yet`:                   {CSI: &v1.CSIVolumeSource{}},
+			`volume "data" of kind ephemeral: it is not supported yet`:             {Ephemeral: &v1.EphemeralVolumeSource{}},
+			`volume "data" of kind nfs: it is not supported yet`:                   {NFS: &v1.NFSVolumeSource{}},
+			`there is no medium "Disk": leave it out, or say Memory`:               {EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Disk"}},
+		} {
+			err := r.manager.Supports(with(newPod("u1"), v1.Volume{Name: "data", VolumeSource: source}))
+			if unsupported := (*volumes.UnsupportedError)(nil); !errors.As(err, &unsupported) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %s", err, want)
+			}
+		}
+		if err := r.manager.Supports(newPod("u1", "config")); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestTheFirstSetUpIsTraced below the work that wants it, and no later look at it is.
+func TestTheFirstSetUpIsTraced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		pod := newPod("u1", "config")
+		ctx, parent := r.tracer.Start(t.Context(), "pod.sync")
+		r.manager.Want(ctx, pod)
+		if err := r.manager.Wait(ctx, pod); err != nil {
+			t.Fatal(err)
+		}
+		r.manager.Refresh("u1")
+		r.eventually("a look", func() bool { return r.plugin.count("setup config") == 2 && r.plugin.underWay() == 0 })
+		if err := r.manager.Release(ctx, "u1"); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, span := range r.spans.Ended() {
+			name := span.Name()
+			for _, a := range span.Attributes() {
+				if a.Key == telemetry.AttrVolume || a.Key == telemetry.AttrVolumePlugin {
+					name += " " + a.Value.AsString()
+				}
+			}
+			if span.Parent().SpanID() != parent.SpanContext().SpanID() {
+				t.Errorf("%s is below %v", name, span.Parent())
+			}
+			got = append(got, name)
+		}
+		if want := []string{"volume.setup config kubernetes.io/configmap", "volume.teardown config kubernetes.io/configmap"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
+// TestAPodsFolderThatCannotBeReadHoldsUpNoOther has a file where the volumes of a pod would be.
+func TestAPodsFolderThatCannotBeReadHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		if err := os.MkdirAll(filepath.Join(r.dir, "broken"), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(r.dir, "broken", "volumes"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.stop()
+		r.start()
+		if err := r.want(newPod("u1", "config")); err != nil {
+			t.Error(err)
+		}
+		if err := r.release("broken"); err == nil || !strings.Contains(err.Error(), "the volumes of pod broken") {
+			t.Errorf("%v", err)
+		}
+	})
+}

@@ -1,0 +1,282 @@
+package volumes_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/mount-utils"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const testTimeout = 60 * time.Second
+
+// rig is a volume manager on a fake clock, with mounts in memory.
+type rig struct {
+	t       testing.TB
+	dir     string
+	clock   *clocktesting.FakeClock
+	mounter *mount.FakeMounter
+	plugin  *plugin
+	events  *events
+	spans   *tracetest.SpanRecorder
+	tracer  trace.Tracer
+	manager *volumes.Manager
+	stop    func()
+}
+
+func newRig(t testing.TB) *rig {
+	t.Helper()
+	r := &rig{
+		t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), mounter: mount.NewFakeMounter(nil), events: &events{},
+	}
+	r.plugin = &plugin{mounter: r.mounter, fail: map[string]error{}, hang: map[string]chan struct{}{}}
+	r.spans = tracetest.NewSpanRecorder()
+	r.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r.spans)).Tracer("test")
+	r.start()
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+// start runs a new process, which knows nothing but the disk and what is mounted.
+func (r *rig) start() {
+	r.t.Helper()
+	manager, err := volumes.New(volumes.Config{
+		PodsDir: r.dir, Clock: r.clock, Events: r.events, Tracer: r.tracer, Logger: slog.New(slog.DiscardHandler), Places: 4,
+		Plugins: []volumes.Plugin{r.plugin, &volumes.EmptyDir{Mounter: r.mounter}, volumes.HostPath{}},
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = manager.Run(ctx)
+	}()
+	r.manager = manager
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		for { // what hangs ends only as the clock goes on
+			select {
+			case <-ended:
+				return
+			case <-time.After(time.Millisecond):
+				r.clock.Step(time.Second)
+			}
+		}
+	})
+}
+
+func (r *rig) path(uid types.UID, plugin, name string) string {
+	return filepath.Join(r.dir, string(uid), "volumes", plugin, name)
+}
+
+// want says that a pod is to run and waits for its volumes.
+func (r *rig) want(pod *v1.Pod) error {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	r.manager.Want(ctx, pod)
+	return r.manager.Wait(ctx, pod)
+}
+
+func (r *rig) release(uid types.UID) error {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	return r.manager.Release(ctx, uid)
+}
+
+// eventually polls until a condition holds.
+func (r *rig) eventually(what string, holds func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(testTimeout)
+	for !holds() {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("never: %s", what)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// newPod is a pod with configMap volumes, which the rig's plugin has, all of them mounted.
+func newPod(uid types.UID, names ...string) *v1.Pod {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pod-" + string(uid), UID: uid}}
+	for _, name := range names {
+		with(pod, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}})
+	}
+	return pod
+}
+
+// with adds a volume that a container mounts.
+func with(pod *v1.Pod, volume v1.Volume) *v1.Pod {
+	pod.Spec.Volumes = append(pod.Spec.Volumes, volume)
+	if len(pod.Spec.Containers) == 0 {
+		pod.Spec.Containers = []v1.Container{{Name: "app"}}
+	}
+	c := &pod.Spec.Containers[0]
+	c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: volume.Name, MountPath: "/" + volume.Name})
+	return pod
+}
+
+// plugin is a kind of volume that is mounted, is brought up to date, fails and hangs.
+type plugin struct {
+	mounter *mount.FakeMounter
+
+	mu sync.Mutex
+	// fail and hang have, by the volume's name, what SetUp and TearDown fail of and wait for.
+	fail map[string]error
+	hang map[string]chan struct{}
+	// log has what was done, as "setup NAME".
+	log []string
+	// side counts what is being done now, by path; most is the largest number at a time of all together.
+	side map[string]int
+	now  int
+	most int
+	// last is what SetUp was given last.
+	last volumes.Request
+}
+
+func (p *plugin) Name() string                 { return "kubernetes.io~configmap" }
+func (p *plugin) CanSupport(v *v1.Volume) bool { return v.ConfigMap != nil }
+func (p *plugin) Refreshes() bool              { return true }
+
+func (p *plugin) SetUp(_ context.Context, r volumes.Request) error {
+	if err := p.enter("setup", r.Dir); err != nil {
+		return err
+	}
+	defer p.leave(r.Dir)
+	p.mu.Lock()
+	p.last = r
+	p.mu.Unlock()
+	if err := os.MkdirAll(r.Dir, 0o750); err != nil {
+		return err
+	}
+	if p.isMounted(r.Dir) {
+		return nil
+	}
+	return p.mounter.Mount("tmpfs", r.Dir, "tmpfs", nil)
+}
+
+func (p *plugin) TearDown(_ context.Context, dir string) error {
+	if err := p.enter("teardown", dir); err != nil {
+		return err
+	}
+	defer p.leave(dir)
+	if p.isMounted(dir) {
+		if err := p.mounter.Unmount(dir); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(dir)
+}
+
+func (p *plugin) isMounted(dir string) bool {
+	points, _ := p.mounter.List()
+	return slices.ContainsFunc(points, func(m mount.MountPoint) bool { return m.Path == dir })
+}
+
+func (p *plugin) enter(what, dir string) error {
+	name := filepath.Base(dir)
+	p.mu.Lock()
+	p.log = append(p.log, what+" "+name)
+	if p.side == nil {
+		p.side = map[string]int{}
+	}
+	p.side[dir]++
+	p.now++
+	p.most = max(p.most, p.now)
+	hang, err := p.hang[name], p.fail[name]
+	twice := p.side[dir] > 1
+	p.mu.Unlock()
+	if twice {
+		panic("two at a time at " + dir)
+	}
+	if hang != nil {
+		<-hang
+	}
+	if err != nil {
+		p.leave(dir)
+	}
+	return err
+}
+
+func (p *plugin) leave(dir string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.side[dir]--
+	p.now--
+}
+
+// failing has a volume fail from now on; nil mends it.
+func (p *plugin) failing(name string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fail[name] = err
+}
+
+// hanging has a volume hang until what it returns is called.
+func (p *plugin) hanging(name string) (release func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := make(chan struct{})
+	p.hang[name] = c
+	return sync.OnceFunc(func() {
+		p.mu.Lock()
+		delete(p.hang, name)
+		p.mu.Unlock()
+		close(c)
+	})
+}
+
+func (p *plugin) lastRequest() volumes.Request {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
+}
+
+func (p *plugin) count(what string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, one := range p.log {
+		if one == what {
+			n++
+		}
+	}
+	return n
+}
+
+// events keeps what users are told.
+type events struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (e *events) Warning(_ context.Context, pod *v1.Pod, _, reason, message string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.told = append(e.told, pod.Name+" "+reason+" "+message)
+}
+
+func (e *events) String() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return strings.Join(e.told, "\n")
+}
