@@ -47,7 +47,7 @@ POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
 SERVICE_IMAGES := $(SERVICES) quartet containerd
 IMAGE_TAG ?= dev
 # Modules of their own that have code of this repository, besides the product.
-TESTED_MODULES := tools/images test/dashboard services/syncloop/internal/metrics/oracle services/syncloop/internal/runtime/podcgroups/oracle services/configmux/internal/mux/oracle
+TESTED_MODULES := tools/doclinks tools/images test/dashboard services/syncloop/internal/metrics/oracle services/syncloop/internal/runtime/podcgroups/oracle services/configmux/internal/mux/oracle
 MAKE_IMAGE := go -C tools/images run .
 # A machine that cannot start a Docker engine skips the tests that need one, and builds nothing for them.
 DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar)
@@ -224,9 +224,10 @@ $(BIN)/images/jaeger-standin.tar: $(TOOLS)/jaeger $(wildcard tools/images/*.go) 
 	@$(PART) "jaeger (image)" $(MAKE_IMAGE) -file $(TOOLS)/jaeger -user 10001:10001 -name jaegertracing/all-in-one:1.62.0 -out $@
 
 .PHONY: lint
-lint: $(TOOLS)/buf $(TOOLS)/golangci-lint ## Check the protos, gen/, the modules and the code
+lint: $(TOOLS)/buf $(TOOLS)/golangci-lint ## Check the protos, gen/, the modules, the links of the documents and the code
 	@tools/scripts/check-protos
 	@tools/scripts/check-modules
+	@go -C tools/doclinks run .
 	@$(TOOLS)/golangci-lint run --allow-parallel-runners ./...
 	@for module in $(TESTED_MODULES); do (cd $$module && $(TOOLS)/golangci-lint run --allow-parallel-runners ./...); done
 
