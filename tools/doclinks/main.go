@@ -1,6 +1,6 @@
 // Command doclinks checks the Markdown files of a repository without a network: every relative link leads to a file, every
-// fragment to a heading, and every document that has a paragraph "**Contents:**" lists its sections there. "make lint"
-// runs it on the files that git knows.
+// fragment to a heading, every document that has a paragraph "**Contents:**" lists its sections there, and every test that a
+// document names exists. "make lint" runs it on the files that git knows.
 package main
 
 import (
@@ -31,8 +31,15 @@ func run(dir string) error {
 	if err != nil {
 		return err
 	}
-	names := strings.Split(strings.TrimSuffix(files, "\x00"), "\x00")
-	return Check(root, names)
+	funcs, err := git(root, "grep", "--untracked", "-hoE", "^func Test[A-Za-z0-9_]+", "--", "*_test.go")
+	if err != nil {
+		return err
+	}
+	tests := map[string]bool{}
+	for line := range strings.Lines(funcs) {
+		tests[strings.TrimSpace(strings.TrimPrefix(line, "func "))] = true
+	}
+	return Check(root, strings.Split(strings.TrimSuffix(files, "\x00"), "\x00"), tests)
 }
 
 func git(dir string, args ...string) (string, error) {
@@ -43,8 +50,8 @@ func git(dir string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// Check returns everything that is wrong in files, whose names are relative to root.
-func Check(root string, files []string) error {
+// Check returns everything that is wrong in files, whose names are relative to root. The keys of tests are the tests that exist.
+func Check(root string, files []string, tests map[string]bool) error {
 	documents := map[string]*document{}
 	for _, name := range files {
 		text, err := os.ReadFile(filepath.Join(root, name))
@@ -65,6 +72,11 @@ func Check(root string, files []string) error {
 		for _, problem := range doc.problems(root, filepath.Clean(name), documents) {
 			problems = append(problems, fmt.Errorf("%s:%s", name, problem))
 		}
+		for _, l := range doc.tests {
+			if !tests[l.target] {
+				problems = append(problems, fmt.Errorf("%s:%d: %s: there is no such test", name, l.line, l.target))
+			}
+		}
 	}
 	return errors.Join(problems...)
 }
@@ -72,6 +84,7 @@ func Check(root string, files []string) error {
 // document is what a Markdown file has of interest.
 type document struct {
 	links    []link
+	tests    []link // the tests that it names
 	anchors  map[string]bool
 	sections []section
 	contents map[string]bool // the fragments in the paragraph of contents; nil without one
@@ -92,6 +105,7 @@ var (
 	inline    = regexp.MustCompile(`\]\(([^()\s]+(?:\([^()\s]*\)[^()\s]*)?)(?:\s+"[^"]*")?\)`)
 	reference = regexp.MustCompile(`^\[[^\]]+\]:\s+(\S+)`)
 	html      = regexp.MustCompile(`(?:src|srcset|href)="([^"]+)"`)
+	testName  = regexp.MustCompile("`(Test[A-Z][A-Za-z0-9_]*)`")
 	codeSpan  = regexp.MustCompile("(`+)[^`]+(`+)")
 	heading   = regexp.MustCompile(`^(#{1,6})\s+(.*?)\s*#*$`)
 	linkText  = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
@@ -116,6 +130,9 @@ func parse(text string) *document {
 			if match[1] == "##" {
 				doc.sections = append(doc.sections, section{number, anchor})
 			}
+		}
+		for _, match := range testName.FindAllStringSubmatch(line, -1) {
+			doc.tests = append(doc.tests, link{number, match[1]})
 		}
 		plain := codeSpan.ReplaceAllString(line, "")
 		for _, pattern := range []*regexp.Regexp{inline, reference, html} {

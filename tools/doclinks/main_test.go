@@ -39,11 +39,11 @@ func TestCheckFindsWhatLeadsNowhere(t *testing.T) {
 		"",
 		"## Two `words`",
 		"## Two words",
-		"[back](../README.md#title) [second](#two-words-1)",
+		"[back](../README.md#title) [second](#two-words-1) `TestThere` `TestGone`",
 	}, "\n"))
 	write("docs/picture.svg", "<svg/>")
 
-	err := Check(root, []string{"README.md", "docs/a.md", "docs/removed.md"})
+	err := Check(root, []string{"README.md", "docs/a.md", "docs/removed.md"}, map[string]bool{"TestThere": true})
 	if err == nil {
 		t.Fatal("nothing is found")
 	}
@@ -53,6 +53,7 @@ func TestCheckFindsWhatLeadsNowhere(t *testing.T) {
 		"README.md:3: docs/a.md#three: the file has no such heading",
 		"README.md:10: ../other.md: leads out of the repository",
 		"docs/a.md:7: the contents do not list #two-words-1",
+		"docs/a.md:8: TestGone: there is no such test",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -65,7 +66,7 @@ func TestCheckIsContentWithWhatIsRight(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "a.md"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := Check(root, []string{"a.md"}); err != nil {
+	if err := Check(root, []string{"a.md"}, nil); err != nil {
 		t.Error(err)
 	}
 }
