@@ -11,6 +11,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/pidlimit"
@@ -45,7 +46,7 @@ func (e *engine) cgroupTree(node func(context.Context) (*v1.Node, error), logger
 	if !*kubelet.CgroupsPerQOS {
 		return nil
 	}
-	limits := podcgroups.Limits{CPUQuota: *kubelet.CPUCFSQuota, CPUPeriod: kubelet.CPUCFSQuotaPeriod.Duration, PIDs: *kubelet.PodPidsLimit}
+	limits := resources.Limits{CPUQuota: *kubelet.CPUCFSQuota, CPUPeriod: kubelet.CPUCFSQuotaPeriod.Duration, PIDs: *kubelet.PodPidsLimit}
 	notForPods := []v1.ResourceList{quantities(kubelet.SystemReserved), quantities(kubelet.KubeReserved)}
 	var reserved []v1.ResourceList
 	if slices.Contains(kubelet.EnforceNodeAllocatable, nodeconfig.EnforcePods) {
@@ -69,7 +70,7 @@ func cgroupsOfDaemons(kubelet *kubeletconfigv1beta1.KubeletConfiguration) []podc
 		if whole || compressible {
 			all = append(all, podcgroups.Existing{
 				Purpose: of.purpose, Name: podcgroups.ExistingName(kubelet.CgroupDriver, of.name),
-				Resources: podcgroups.ForReservation(quantities(of.reserved), !whole),
+				Resources: resources.ForReservation(quantities(of.reserved), !whole),
 			})
 		}
 	}

@@ -100,3 +100,6 @@ func (e *NotServedError) Error() string {
 	return fmt.Sprintf("%s %q: configmux has no config maps and secrets, for it has an API server or replays a recording: give syncloop the same --kubeconfig",
 		e.Key.Kind.resource(), e.Key.Name)
 }
+
+// NotServed marks the error as [containerspec.NotServed].
+func (e *NotServedError) NotServed() {}

@@ -9,8 +9,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 )
 
 // An error of this file is in the kubelet's words, without the field: that is what people look for. None has a value.
@@ -83,10 +81,16 @@ func keyOr(data []byte, found bool, optional *bool, kind, namespace, name, key s
 	return "", false, fmt.Errorf("couldn't find key %v in %s %v/%v", key, kind, namespace, name)
 }
 
+// NotServed is an error that says that this node has no config maps and secrets. The errors of ConfigMap and Secret that mean it
+// implement this.
+type NotServed interface {
+	error
+	NotServed()
+}
+
 // unlessOptional makes no error of an object that is not there, or cannot be on this node, and is optional.
 func unlessOptional(err error, optional *bool) error {
-	var none *configobjects.NotServedError
-	if isTrue(optional) && (apierrors.IsNotFound(err) || errors.As(err, &none)) {
+	if isTrue(optional) && (apierrors.IsNotFound(err) || errors.As(err, new(NotServed))) {
 		return nil
 	}
 	return err

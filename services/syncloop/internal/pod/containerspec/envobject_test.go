@@ -9,7 +9,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
 
@@ -98,7 +97,7 @@ func TestWhatEnvironmentCannotBeHadIsSaidAsTheKubeletDoes(t *testing.T) {
 	in := held(
 		map[string]map[string]string{"app": {"MODE": "fast"}},
 		map[string]map[string][]byte{"db": {"PASSWORD": []byte("geheim"), "RAW": []byte("ge\x00heim")}},
-		map[string]error{"far": &configobjects.NotServedError{Key: configobjects.Key{Kind: configobjects.Secret, Name: "far"}}, "later": errors.New("it is not known yet")})
+		map[string]error{"far": notServed{}, "later": errors.New("it is not known yet")})
 	yes := new(true)
 	for want, c := range map[string]v1.Container{
 		`configmap "none" not found`:                             {EnvFrom: []v1.EnvFromSource{fromConfigMap("none", "", nil)}},
@@ -123,3 +122,10 @@ func TestWhatEnvironmentCannotBeHadIsSaidAsTheKubeletDoes(t *testing.T) {
 		t.Errorf("what is optional on a node that has none gives %v", got)
 	}
 }
+
+// notServed is what a node without objects answers.
+type notServed struct{}
+
+func (notServed) Error() string { return "this node has no secrets" }
+
+func (notServed) NotServed() {}

@@ -9,13 +9,15 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/cgroups"
 	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
 // The tests in this file are of what is handed to the library, for machines that are other than the one that runs them.
 
 func TestWeightsOfVersion2AreTheKubelets(t *testing.T) {
 	for shares, want := range map[uint64]uint64{0: 0, 1: 1, 2: 1, 102: 4, 256: 10, 512: 20, 1024: 39, 2048: 79, 262143: 9999, 262144: 10000, 1 << 30: 10000} {
-		if got := weight(shares); got != want {
+		if got := resources.Weight(shares); got != want {
 			t.Errorf("%d shares are the weight %d, want %d", shares, got, want)
 		}
 	}
@@ -41,7 +43,7 @@ func TestTheHierarchiesOfVersion1AreFound(t *testing.T) {
 }
 
 func TestWhatTheLibraryIsGiven(t *testing.T) {
-	r := Resources{CPUShares: 1024, CPUQuota: 50000, CPUPeriod: 100000, Memory: 1 << 20, PIDs: 7}
+	r := resources.Resources{CPUShares: 1024, CPUQuota: 50000, CPUPeriod: 100000, Memory: 1 << 20, PIDs: 7}
 	pids := int64(7)
 	v1 := map[string]string{"cpu": root + "/cpu", "memory": root + "/memory", "pids": root + "/pids"}
 	v2 := map[string]string{unified: root}
@@ -88,15 +90,15 @@ func TestTheFilesOfVersion2HaveWhatAPodIsGiven(t *testing.T) {
 	m := NewMachine("cgroupfs", clock.RealClock{})
 	m.at = map[string]string{unified: mount}
 	for _, step := range []struct {
-		given Resources
+		given resources.Resources
 		want  map[string]string
 	}{
 		{
-			Resources{CPUShares: 512, CPUQuota: 100000, CPUPeriod: 100000, Memory: 64 << 20, PIDs: 50},
+			resources.Resources{CPUShares: 512, CPUQuota: 100000, CPUPeriod: 100000, Memory: 64 << 20, PIDs: 50},
 			map[string]string{"cpu.weight": "20", "cpu.max": "100000 100000", "memory.max": "67108864", "pids.max": "50"},
 		},
 		{
-			Resources{CPUShares: 2, CPUQuota: NoLimit, CPUPeriod: 100000, Memory: NoLimit, PIDs: 50},
+			resources.Resources{CPUShares: 2, CPUQuota: resources.NoLimit, CPUPeriod: 100000, Memory: resources.NoLimit, PIDs: 50},
 			map[string]string{"cpu.weight": "1", "cpu.max": "max 100000", "memory.max": "max", "pids.max": "50"},
 		},
 	} {
@@ -128,8 +130,8 @@ func TestTheFilesOfVersion2HaveWhatAPodIsGiven(t *testing.T) {
 func TestALimitIsTakenAwayOnlyWhereThereCanBeOne(t *testing.T) {
 	m := NewMachine("cgroupfs", clock.RealClock{})
 	m.at = map[string]string{"cpu": root + "/cpu"}
-	got := m.resources(Resources{CPUShares: 2, CPUQuota: NoLimit, Memory: NoLimit, HugePages: map[int64]int64{}})
-	want := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, CpuShares: 2, CpuQuota: NoLimit}
+	got := m.resources(resources.Resources{CPUShares: 2, CPUQuota: resources.NoLimit, Memory: resources.NoLimit, HugePages: map[int64]int64{}})
+	want := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, CpuShares: 2, CpuQuota: resources.NoLimit}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}

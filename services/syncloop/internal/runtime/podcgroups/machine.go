@@ -19,6 +19,8 @@ import (
 	"github.com/opencontainers/cgroups/systemd"
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
 const (
@@ -64,7 +66,7 @@ func (m *Machine) Has(name string) bool {
 
 // Set makes a cgroup and those above it unless they are there, and gives it resources. Its errors name the cgroup, and the
 // controller and file where it is one that refuses.
-func (m *Machine) Set(name string, r Resources) error {
+func (m *Machine) Set(name string, r resources.Resources) error {
 	manager, err := m.manager(name, r)
 	if err == nil {
 		// No process is put into it.
@@ -79,7 +81,7 @@ func (m *Machine) Set(name string, r Resources) error {
 }
 
 // Limit gives resources to a cgroup that is there, and makes none. Its errors are as those of Set.
-func (m *Machine) Limit(name string, r Resources) error {
+func (m *Machine) Limit(name string, r resources.Resources) error {
 	manager, err := m.manager(name, r)
 	if err == nil {
 		err = manager.Set(m.resources(r))
@@ -110,7 +112,7 @@ func (m *Machine) Remove(ctx context.Context, name string) error {
 		return fmt.Errorf("remove the cgroup %s: %w", name, err)
 	}
 	if m.systemd {
-		manager, err := m.manager(name, Resources{})
+		manager, err := m.manager(name, resources.Resources{})
 		if err == nil {
 			err = manager.Destroy()
 		}
@@ -130,7 +132,7 @@ func (m *Machine) Remove(ctx context.Context, name string) error {
 }
 
 // manager is what the library has for a cgroup of the machine's version and driver.
-func (m *Machine) manager(name string, r Resources) (cgroups.Manager, error) {
+func (m *Machine) manager(name string, r resources.Resources) (cgroups.Manager, error) {
 	dirs, err := m.dirs(name)
 	if err != nil {
 		return nil, err
@@ -153,7 +155,7 @@ func (m *Machine) manager(name string, r Resources) (cgroups.Manager, error) {
 }
 
 // config names a cgroup for the library: by its path, or, for systemd, as a slice and the slice that it is in.
-func (m *Machine) config(name string, r Resources) *cgroups.Cgroup {
+func (m *Machine) config(name string, r resources.Resources) *cgroups.Cgroup {
 	config := &cgroups.Cgroup{Resources: m.resources(r), Systemd: m.systemd}
 	if !m.systemd {
 		config.Path = name
@@ -168,18 +170,18 @@ func (m *Machine) config(name string, r Resources) *cgroups.Cgroup {
 
 // resources are resources as the library has them, of the controllers that the machine has: to take a limit away or to leave
 // huge pages alone needs none.
-func (m *Machine) resources(r Resources) *cgroups.Resources {
+func (m *Machine) resources(r resources.Resources) *cgroups.Resources {
 	has := m.controllers()
 	out := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, CpuPeriod: r.CPUPeriod}
 	if slices.Contains(has, unified) {
-		out.CpuWeight = weight(r.CPUShares)
+		out.CpuWeight = resources.Weight(r.CPUShares)
 	} else {
 		out.CpuShares = r.CPUShares
 	}
-	if r.CPUQuota != NoLimit || slices.Contains(has, "cpu") {
+	if r.CPUQuota != resources.NoLimit || slices.Contains(has, "cpu") {
 		out.CpuQuota = r.CPUQuota
 	}
-	if r.Memory != NoLimit || slices.Contains(has, "memory") {
+	if r.Memory != resources.NoLimit || slices.Contains(has, "memory") {
 		out.Memory = r.Memory
 	}
 	if r.PIDs != 0 {

@@ -16,6 +16,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podtest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 	"github.com/quartet-node/quartet/test/harness"
 )
@@ -116,7 +118,7 @@ func (m *machine) left(name string) []string {
 	return left
 }
 
-func (m *machine) set(name string, r podcgroups.Resources) {
+func (m *machine) set(name string, r resources.Resources) {
 	m.t.Helper()
 	if err := m.Set(name, r); err != nil {
 		m.t.Fatal(err)
@@ -125,7 +127,7 @@ func (m *machine) set(name string, r podcgroups.Resources) {
 
 func TestTheKernelHasWhatAPodIsGiven(t *testing.T) {
 	m := newMachine(t)
-	pod := newPod("u1", container(list("cpu", "500m"), list("cpu", "1", "memory", "64Mi")))
+	pod := podtest.Pod("u1", podtest.Container(podtest.List("cpu", "500m"), podtest.List("cpu", "1", "memory", "64Mi")))
 	name, err := m.names.Pod(pod)
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +135,7 @@ func TestTheKernelHasWhatAPodIsGiven(t *testing.T) {
 	if m.Has(name) {
 		t.Error("the cgroup is there before it was made")
 	}
-	m.set(name, podcgroups.ForPod(pod, podcgroups.Limits{CPUQuota: true, PIDs: 50}))
+	m.set(name, resources.ForPod(pod, resources.Limits{CPUQuota: true, PIDs: 50}))
 	if !m.Has(name) {
 		t.Error("the cgroup is not there")
 	}
@@ -144,7 +146,7 @@ func TestTheKernelHasWhatAPodIsGiven(t *testing.T) {
 
 	// Its limits are taken away.
 	pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{}
-	m.set(name, podcgroups.ForPod(pod, podcgroups.Limits{CPUQuota: true}))
+	m.set(name, resources.ForPod(pod, resources.Limits{CPUQuota: true}))
 	m.want(name, "cpu.cfs_quota_us", "-1", "cpu.max", "max 100000")
 	if got := m.read(name, "memory.limit_in_bytes", "memory.max"); got == strconv.Itoa(64<<20) {
 		t.Errorf("the limit of memory is still %s", got)
@@ -164,10 +166,10 @@ func TestTheKernelHasWhatAPodIsGiven(t *testing.T) {
 func TestWhatRunsInAPodsCgroupIsKilled(t *testing.T) {
 	m := newMachine(t)
 	name := m.names.Places("u1")[1]
-	m.set(name, podcgroups.Resources{CPUShares: 2})
+	m.set(name, resources.Resources{CPUShares: 2})
 	var ended []<-chan error
 	for _, cgroup := range []string{name, name + "/container"} {
-		m.set(cgroup, podcgroups.Resources{CPUShares: 2})
+		m.set(cgroup, resources.Resources{CPUShares: 2})
 		if m.v2 && cgroup == name {
 			continue // only leaves have processes
 		}
@@ -211,9 +213,9 @@ func TestAnErrorNamesTheControllerAndThePath(t *testing.T) {
 	if m.v2 {
 		t.Skip("cgroup v2 takes limits that are above those of the cgroup above")
 	}
-	m.set(m.names.Pods(), podcgroups.Resources{CPUQuota: 1000, CPUPeriod: 100000})
+	m.set(m.names.Pods(), resources.Resources{CPUQuota: 1000, CPUPeriod: 100000})
 	name := m.names.Places("u1")[0]
-	err := m.Set(name, podcgroups.Resources{CPUQuota: 50000, CPUPeriod: 100000})
+	err := m.Set(name, resources.Resources{CPUQuota: 50000, CPUPeriod: 100000})
 	for _, want := range []string{"cgroup " + name, "controller cpu", mounted + "/cpu" + name + "/cpu.cfs_quota_us", "invalid argument"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
@@ -228,7 +230,7 @@ func TestARuntimesCgroupInTheUnifiedHierarchyGoesWithThePods(t *testing.T) {
 		t.Skip("this machine has one hierarchy, or several without that of version 2 beside them")
 	}
 	name := m.names.Places("u1")[0]
-	m.set(name, podcgroups.Resources{CPUShares: 2})
+	m.set(name, resources.Resources{CPUShares: 2})
 	if err := os.MkdirAll(filepath.Join(mounted, "unified", name, "container"), 0o755); err != nil {
 		t.Fatal(err)
 	}

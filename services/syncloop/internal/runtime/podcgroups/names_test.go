@@ -7,14 +7,15 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podtest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
 
 func TestNamesAreTheKubelets(t *testing.T) {
-	besteffort := newPod("1234-ab", container(nil, nil))
-	burstable := newPod("1234-ab", container(list("cpu", "1"), nil))
-	all := list("cpu", "1", "memory", "1Mi")
-	guaranteed := newPod("1234-ab", container(all, all))
+	besteffort := podtest.Pod("1234-ab", podtest.Container(nil, nil))
+	burstable := podtest.Pod("1234-ab", podtest.Container(podtest.List("cpu", "1"), nil))
+	all := podtest.List("cpu", "1", "memory", "1Mi")
+	guaranteed := podtest.Pod("1234-ab", podtest.Container(all, all))
 	for _, tc := range []struct {
 		driver, root string
 		pod          *v1.Pod
@@ -57,9 +58,9 @@ func TestAUIDThatNamesSomethingElseIsRefused(t *testing.T) {
 		{"systemd", "a_b", true}, {"systemd", "a-b", false},
 	} {
 		names := podcgroups.NewNames(tc.driver, "/")
-		_, err := names.Pod(newPod(tc.uid, container(nil, nil)))
-		if (err != nil) != tc.refused || (len(names.Places(newPod(tc.uid).UID)) == 0) != tc.refused {
-			t.Errorf("%s: UID %q: %v, %v", tc.driver, tc.uid, err, names.Places(newPod(tc.uid).UID))
+		_, err := names.Pod(podtest.Pod(tc.uid, podtest.Container(nil, nil)))
+		if (err != nil) != tc.refused || (len(names.Places(podtest.Pod(tc.uid).UID)) == 0) != tc.refused {
+			t.Errorf("%s: UID %q: %v, %v", tc.driver, tc.uid, err, names.Places(podtest.Pod(tc.uid).UID))
 		}
 		if err != nil && !strings.Contains(err.Error(), "metadata.uid") {
 			t.Errorf("the field is not named: %v", err)

@@ -10,7 +10,7 @@
 // A pod's containers are put into its cgroup by the container runtime, which executor tells its name. So a pod as a whole
 // has the weight and the limits of its spec, whatever its containers do, and the classes have theirs among each other.
 //
-// [Names] says what the cgroups are called and [ForPod], [BurstableShares] and [ForAllPods] what they are given: they are
+// [Names] says what the cgroups are called and package resources what they are given: they are
 // pure, and agree with the kubelet's. [Tree] keeps the tree, [Machine] acts on the machine, and reads what each of them uses.
 package podcgroups
 
@@ -30,6 +30,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
 const (
@@ -70,9 +71,9 @@ type Cgroups interface {
 	// Has tells whether a cgroup is there.
 	Has(name string) bool
 	// Set makes a cgroup and those above it unless they are there, and gives it resources.
-	Set(name string, r Resources) error
+	Set(name string, r resources.Resources) error
 	// Limit gives resources to a cgroup that is there.
-	Limit(name string, r Resources) error
+	Limit(name string, r resources.Resources) error
 	// Usage reads what a cgroup uses.
 	Usage(name string) (Usage, error)
 	// Remove kills what runs in a cgroup and below it, and removes them. One that is not there is fine.
@@ -85,7 +86,7 @@ type Config struct {
 	Cgroups Cgroups
 	// Names says what they are called, Limits how pods are limited.
 	Names  Names
-	Limits Limits
+	Limits resources.Limits
 	// Pods returns the pods that are to run, with their phases, or fails when it is not known yet which these are. Required.
 	Pods func() ([]*v1.Pod, error)
 	// Node asks for the Node: its capacity is what the machine has. Required.
@@ -117,7 +118,7 @@ type Tree struct {
 	// classes is held while the cgroups above the pods' are written: the sum that is written last has to be the newest.
 	classes sync.Mutex
 	// all is what all pods may use together, zero until the Node is known; guarded by classes.
-	all Resources
+	all resources.Resources
 	// allocatable is how many bytes of memory all pods may use together, 0 until the Node is known; guarded by classes.
 	allocatable int64
 
@@ -126,7 +127,7 @@ type Tree struct {
 
 	mu sync.Mutex // guards what follows
 	// given is what the cgroups were given that this process has made.
-	given map[string]Resources
+	given map[string]resources.Resources
 }
 
 // New returns a tree. It makes nothing yet.
@@ -144,7 +145,7 @@ func New(cfg Config) *Tree {
 		cfg.PIDs = func() int64 { return 0 }
 	}
 	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
-	return &Tree{cfg: cfg, given: map[string]Resources{}, told: map[string]enforced{}}
+	return &Tree{cfg: cfg, given: map[string]resources.Resources{}, told: map[string]enforced{}}
 }
 
 // Ensure makes the cgroup of a pod that is about to start something, or brings it up to date, and returns its name. The
@@ -158,7 +159,7 @@ func (t *Tree) Ensure(ctx context.Context, pod *v1.Pod) (name string, err error)
 	if all, classes := t.setClasses(); errors.Join(all, classes) != nil {
 		t.cfg.Logger.WarnContext(ctx, "the cgroups of all pods and of their classes are not up to date, it is tried again", telemetry.KeyError, errors.Join(all, classes))
 	}
-	return name, t.set(name, ForPod(pod, t.cfg.Limits))
+	return name, t.set(name, resources.ForPod(pod, t.cfg.Limits))
 }
 
 // Remove removes a pod's cgroup, with all that still runs in it. A pod without one is fine.
@@ -242,11 +243,11 @@ func (t *Tree) update(ctx context.Context) (known bool, all, classes error) {
 		known = true
 		capacity := node.Status.Capacity.DeepCopy()
 		if pids := t.cfg.PIDs(); pids > 0 && capacity != nil {
-			capacity[ResourcePIDs] = *resource.NewQuantity(pids, resource.DecimalSI)
+			capacity[resources.ResourcePIDs] = *resource.NewQuantity(pids, resource.DecimalSI)
 		}
 		t.classes.Lock()
-		t.all = ForAllPods(capacity, t.cfg.Reserved...)
-		t.allocatable = ForAllPods(capacity, t.cfg.NotForPods...).Memory
+		t.all = resources.ForAllPods(capacity, t.cfg.Reserved...)
+		t.allocatable = resources.ForAllPods(capacity, t.cfg.NotForPods...).Memory
 		t.classes.Unlock()
 	}
 	all, classes = t.setClasses()
@@ -257,18 +258,18 @@ func (t *Tree) update(ctx context.Context) (known bool, all, classes error) {
 func (t *Tree) setClasses() (all, classes error) {
 	t.classes.Lock() // over writes to files of the kernel's, see there
 	defer t.classes.Unlock()
-	burstable, bestEffort := Resources{}, Resources{CPUShares: minShares}
+	burstable, bestEffort := resources.Resources{}, resources.Resources{CPUShares: resources.MinShares}
 	if pods, err := t.cfg.Pods(); err == nil {
-		burstable.CPUShares = BurstableShares(pods)
+		burstable.CPUShares = resources.BurstableShares(pods)
 		if t.cfg.MemoryPercent > 0 && t.allocatable > 0 {
-			burstable.Memory, bestEffort.Memory = memoryLimits(t.allocatable, t.cfg.MemoryPercent, pods)
+			burstable.Memory, bestEffort.Memory = resources.MemoryLimits(t.allocatable, t.cfg.MemoryPercent, pods)
 		}
 	}
 	return t.set(t.cfg.Names.Pods(), t.all), errors.Join(t.setClass(v1.PodQOSBurstable, burstable), t.setClass(v1.PodQOSBestEffort, bestEffort))
 }
 
 // set gives a cgroup resources, unless it has them from this process.
-func (t *Tree) set(name string, r Resources) error {
+func (t *Tree) set(name string, r resources.Resources) error {
 	t.mu.Lock()
 	last, known := t.given[name]
 	t.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	resourcehelper "k8s.io/component-helpers/resource"
-	"k8s.io/kubectl/pkg/util/qos"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
 // Existing is a cgroup of daemons that others make, and that is limited to what is reserved for these.
@@ -18,8 +18,8 @@ type Existing struct {
 	Purpose string
 	// Name is its name as [ExistingName] returns it.
 	Name string
-	// Resources is what it is given: [ForReservation].
-	Resources Resources
+	// Resources is what it is given: [resources.ForReservation].
+	Resources resources.Resources
 }
 
 // ExistingName is the name of a cgroup that the configuration names: a path for cgroupfs; for systemd the path of a slice, of which the
@@ -37,22 +37,6 @@ func ExistingName(driver, name string) string {
 		out.WriteString("/" + unit.String() + slice)
 	}
 	return out.String()
-}
-
-// ForReservation is what a cgroup of daemons is given of what is reserved for them; of compressible resources alone that is the weight.
-func ForReservation(reserved v1.ResourceList, compressible bool) Resources {
-	var r Resources
-	if cpu, ok := reserved[v1.ResourceCPU]; ok {
-		r.CPUShares = shares(cpu.MilliValue())
-	}
-	if compressible {
-		return r
-	}
-	r.Memory, r.HugePages = reserved.Memory().Value(), hugePages(reserved)
-	if pids, ok := reserved[ResourcePIDs]; ok {
-		r.PIDs = pids.Value()
-	}
-	return r
 }
 
 // enforceReservations limits the cgroups of daemons. It tells of each that is limited, or is not, unless that is what was told before.
@@ -90,26 +74,9 @@ func (t *Tree) limit(existing Existing) error {
 	return nil
 }
 
-// memoryLimits are those of the classes of pods, which leave the given part, in percent, of the memory that pods of better classes
-// request: of allocatable memory burstable pods may not use what guaranteed pods request, and pods of no request neither what burstable
-// ones do.
-func memoryLimits(allocatable, percent int64, pods []*v1.Pod) (burstable, bestEffort int64) {
-	requested := map[v1.PodQOSClass]int64{}
-	for _, pod := range pods {
-		if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
-			continue
-		}
-		requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-		requested[qos.GetPodQOS(pod)] += requests.Memory().Value()
-	}
-	burstable = allocatable - requested[v1.PodQOSGuaranteed]*percent/100
-	bestEffort = burstable - requested[v1.PodQOSBurstable]*percent/100
-	return max(burstable, 1), max(bestEffort, 1)
-}
-
 // setClass gives a class of pods its resources. A memory limit that is less than what the class uses is not taken by the kernel; it is
 // set to that use then, so that it does not grow.
-func (t *Tree) setClass(class v1.PodQOSClass, r Resources) error {
+func (t *Tree) setClass(class v1.PodQOSClass, r resources.Resources) error {
 	name := t.cfg.Names.Class(class)
 	err := t.set(name, r)
 	if err == nil || r.Memory <= 0 {

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podtest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
 
@@ -30,23 +32,23 @@ func TestExistingName(t *testing.T) {
 }
 
 func TestForReservation(t *testing.T) {
-	reserved := list("cpu", "500m", "memory", "1Gi", "pid", "1000", "ephemeral-storage", "1Gi")
-	want := podcgroups.Resources{CPUShares: 512, Memory: 1 << 30, PIDs: 1000, HugePages: map[int64]int64{}}
-	if diff := cmp.Diff(want, podcgroups.ForReservation(reserved, false)); diff != "" {
+	reserved := podtest.List("cpu", "500m", "memory", "1Gi", "pid", "1000", "ephemeral-storage", "1Gi")
+	want := resources.Resources{CPUShares: 512, Memory: 1 << 30, PIDs: 1000, HugePages: map[int64]int64{}}
+	if diff := cmp.Diff(want, resources.ForReservation(reserved, false)); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	if diff := cmp.Diff(podcgroups.Resources{CPUShares: 512}, podcgroups.ForReservation(reserved, true)); diff != "" {
+	if diff := cmp.Diff(resources.Resources{CPUShares: 512}, resources.ForReservation(reserved, true)); diff != "" {
 		t.Errorf("compressible: -want +got\n%s", diff)
 	}
 }
 
 // TestCgroupsOfDaemonsAreLimited as soon as they are there, and it is told once.
 func TestCgroupsOfDaemonsAreLimited(t *testing.T) {
-	limits := podcgroups.Resources{CPUShares: 512, Memory: 1 << 30}
+	limits := resources.Resources{CPUShares: 512, Memory: 1 << 30}
 	r := newTree(t, func(cfg *podcgroups.Config) {
 		cfg.Existing = []podcgroups.Existing{{Purpose: "system", Name: "/system", Resources: limits}, {Purpose: "kube", Name: "/kube", Resources: limits}}
 	})
-	if err := r.cgroups.Set("/system", podcgroups.Resources{}); err != nil {
+	if err := r.cgroups.Set("/system", resources.Resources{}); err != nil {
 		t.Fatal(err)
 	}
 	r.run()
@@ -59,7 +61,7 @@ func TestCgroupsOfDaemonsAreLimited(t *testing.T) {
 	if why := r.waits(); !strings.Contains(why, "kubeReservedCgroup: there is no cgroup /kube") {
 		t.Errorf("the health says %q", why)
 	}
-	if err := r.cgroups.Set("/kube", podcgroups.Resources{}); err != nil {
+	if err := r.cgroups.Set("/kube", resources.Resources{}); err != nil {
 		t.Fatal(err)
 	}
 	r.clock.Step(5 * time.Second)
@@ -83,12 +85,12 @@ func TestCgroupsOfDaemonsAreLimited(t *testing.T) {
 // TestMemoryThatBetterPodsRequestIsKeptForThem by the kubelet's formula, with half of what is requested.
 func TestMemoryThatBetterPodsRequestIsKeptForThem(t *testing.T) {
 	r := newTree(t, func(cfg *podcgroups.Config) { cfg.MemoryPercent, cfg.NotForPods = 50, cfg.Reserved })
-	guaranteed := container(nil, list("cpu", "1", "memory", "512Mi"))
+	guaranteed := podtest.Container(nil, podtest.List("cpu", "1", "memory", "512Mi"))
 	guaranteed.Resources.Requests = guaranteed.Resources.Limits
-	ended := newPod("u3", guaranteed)
+	ended := podtest.Pod("u3", guaranteed)
 	ended.Status.Phase = v1.PodSucceeded
-	r.want(newPod("u1", guaranteed), newPod("u2", container(list("memory", "1Gi"), nil)), ended)
-	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: list("cpu", "2", "memory", "4Gi")}})
+	r.want(podtest.Pod("u1", guaranteed), podtest.Pod("u2", podtest.Container(podtest.List("memory", "1Gi"), nil)), ended)
+	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "4Gi")}})
 	r.run()
 	wantMemory := func(what string, burstable, bestEffort int64) {
 		t.Helper()
@@ -105,7 +107,7 @@ func TestMemoryThatBetterPodsRequestIsKeptForThem(t *testing.T) {
 	r.cgroups.mu.Lock()
 	r.cgroups.uses["/kubepods/besteffort"] = 2 << 30
 	r.cgroups.mu.Unlock()
-	r.want(newPod("u2", container(list("memory", "4Gi"), nil)))
+	r.want(podtest.Pod("u2", podtest.Container(podtest.List("memory", "4Gi"), nil)))
 	r.clock.Step(time.Minute)
 	r.turned()
 	wantMemory("while best-effort pods use more than they may", 3<<30, 2<<30)
@@ -115,10 +117,10 @@ func TestMemoryThatBetterPodsRequestIsKeptForThem(t *testing.T) {
 func TestACgroupOfDaemonsOfThisMachine(t *testing.T) {
 	m := newMachine(t)
 	name := m.root + "/daemons"
-	if err := m.Set(name, podcgroups.Resources{}); err != nil {
+	if err := m.Set(name, resources.Resources{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Limit(name, podcgroups.ForReservation(list("cpu", "500m", "memory", "64Mi"), false)); err != nil {
+	if err := m.Limit(name, resources.ForReservation(podtest.List("cpu", "500m", "memory", "64Mi"), false)); err != nil {
 		t.Fatal(err)
 	}
 	file := "memory/" + name + "/memory.limit_in_bytes"
@@ -129,7 +131,7 @@ func TestACgroupOfDaemonsOfThisMachine(t *testing.T) {
 	if err != nil || strings.TrimSpace(string(got)) != "67108864" {
 		t.Errorf("the limit of memory is %s, %v", got, err)
 	}
-	if err := m.Limit(m.root+"/none", podcgroups.Resources{Memory: 1 << 20}); err == nil {
+	if err := m.Limit(m.root+"/none", resources.Resources{Memory: 1 << 20}); err == nil {
 		t.Error("a cgroup that is not there was limited")
 	}
 }

@@ -17,6 +17,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podtest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 	"github.com/quartet-node/quartet/test/harness"
 	"github.com/quartet-node/quartet/test/systemdhost"
@@ -56,7 +58,7 @@ func property(t *testing.T, cgroup, name string) string {
 // TestWithSystemd is what the tests of the other driver are, with a real systemd: the machine's, or one of the test's own.
 func TestWithSystemd(t *testing.T) {
 	if !systemd.IsRunningSystemd() {
-		err := podcgroups.NewMachine("systemd", clock.RealClock{}).Set("/kubepods.slice", podcgroups.Resources{CPUShares: 2})
+		err := podcgroups.NewMachine("systemd", clock.RealClock{}).Set("/kubepods.slice", resources.Resources{CPUShares: 2})
 		if err == nil || !strings.Contains(err.Error(), "cgroupDriver is systemd, which does not run here") {
 			t.Errorf("without systemd: %v", err)
 		}
@@ -70,7 +72,7 @@ func TestWithSystemd(t *testing.T) {
 
 func slicesHaveLimits(t *testing.T) {
 	m := newSlices(t)
-	pod := newPod("u-1", container(list("cpu", "500m"), list("cpu", "1", "memory", "64Mi")))
+	pod := podtest.Pod("u-1", podtest.Container(podtest.List("cpu", "500m"), podtest.List("cpu", "1", "memory", "64Mi")))
 	name, err := m.names.Pod(pod)
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +80,7 @@ func slicesHaveLimits(t *testing.T) {
 	if m.Has(name) {
 		t.Error("the slice is there before it was made")
 	}
-	m.set(name, podcgroups.ForPod(pod, podcgroups.Limits{CPUQuota: true, PIDs: 50}))
+	m.set(name, resources.ForPod(pod, resources.Limits{CPUQuota: true, PIDs: 50}))
 	if !m.Has(name) {
 		t.Error("the slice is not there")
 	}
@@ -100,7 +102,7 @@ func slicesHaveLimits(t *testing.T) {
 	limits()
 
 	pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{}
-	m.set(name, podcgroups.ForPod(pod, podcgroups.Limits{CPUQuota: true}))
+	m.set(name, resources.ForPod(pod, resources.Limits{CPUQuota: true}))
 	m.want(name, "cpu.cfs_quota_us", "-1", "cpu.max", "max 100000")
 	if got := m.read(name, "memory.limit_in_bytes", "memory.max"); got == strconv.Itoa(64<<20) {
 		t.Errorf("the limit of memory is still %s", got)
@@ -119,11 +121,11 @@ func slicesHaveLimits(t *testing.T) {
 func slicesBelowAClass(t *testing.T) {
 	m := newSlices(t)
 	class := m.names.Class(v1.PodQOSBurstable)
-	m.set(m.names.Pods(), podcgroups.Resources{CPUShares: 2048, Memory: 1 << 30})
-	m.set(class, podcgroups.Resources{CPUShares: 2})
+	m.set(m.names.Pods(), resources.Resources{CPUShares: 2048, Memory: 1 << 30})
+	m.set(class, resources.Resources{CPUShares: 2})
 	name := m.names.Places("u-1")[1]
-	m.set(name, podcgroups.Resources{CPUShares: 256})
-	m.set(class, podcgroups.Resources{CPUShares: 512})
+	m.set(name, resources.Resources{CPUShares: 256})
+	m.set(class, resources.Resources{CPUShares: 512})
 	m.want(class, "cpu.shares", "512", "cpu.weight", "20")
 	m.want(name, "cpu.shares", "256", "cpu.weight", "10")
 	m.want(m.names.Pods(), "memory.limit_in_bytes", strconv.Itoa(1<<30), "memory.max", strconv.Itoa(1<<30))
@@ -140,7 +142,7 @@ func slicesBelowAClass(t *testing.T) {
 func slicesAreEmptied(t *testing.T) {
 	m := newSlices(t)
 	name := m.names.Places("u-1")[0]
-	m.set(name, podcgroups.Resources{CPUShares: 2})
+	m.set(name, resources.Resources{CPUShares: 2})
 	cmd := exec.CommandContext(t.Context(), "systemd-run", "--scope", "--slice="+path.Base(name), "sleep", "600")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podtest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
 
@@ -31,7 +33,7 @@ func TestMain(m *testing.M) {
 // memory is cgroups that are nowhere else.
 type memory struct {
 	mu   sync.Mutex
-	have map[string]podcgroups.Resources
+	have map[string]resources.Resources
 	sets int
 	// fails has the cgroups that cannot be written.
 	fails map[string]error
@@ -46,7 +48,7 @@ func (m *memory) Has(name string) bool {
 	return ok
 }
 
-func (m *memory) Set(name string, r podcgroups.Resources) error {
+func (m *memory) Set(name string, r resources.Resources) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.fails[name]; err != nil {
@@ -60,7 +62,7 @@ func (m *memory) Set(name string, r podcgroups.Resources) error {
 	return nil
 }
 
-func (m *memory) Limit(name string, r podcgroups.Resources) error { return m.Set(name, r) }
+func (m *memory) Limit(name string, r resources.Resources) error { return m.Set(name, r) }
 
 func (m *memory) Usage(name string) (podcgroups.Usage, error) {
 	m.mu.Lock()
@@ -81,7 +83,7 @@ func (m *memory) fail(name string, err error) {
 	m.fails[name] = err
 }
 
-func (m *memory) get(name string) podcgroups.Resources {
+func (m *memory) get(name string) resources.Resources {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.have[name]
@@ -132,12 +134,12 @@ func newTree(t *testing.T, change ...func(*podcgroups.Config)) *tree {
 	t.Helper()
 	r := &tree{
 		t: t, clock: testclock.NewFakeClock(time.Unix(1, 0)),
-		cgroups: &memory{have: map[string]podcgroups.Resources{}, fails: map[string]error{}, uses: map[string]uint64{}},
+		cgroups: &memory{have: map[string]resources.Resources{}, fails: map[string]error{}, uses: map[string]uint64{}},
 	}
 	cfg := podcgroups.Config{
 		Events:  r,
-		Cgroups: r.cgroups, Names: podcgroups.NewNames("cgroupfs", "/"), Limits: podcgroups.Limits{CPUQuota: true}, Clock: r.clock,
-		Reserved: []v1.ResourceList{list("memory", "1Gi")}, PIDs: func() int64 { return 500 }, Logger: slog.New(slog.DiscardHandler),
+		Cgroups: r.cgroups, Names: podcgroups.NewNames("cgroupfs", "/"), Limits: resources.Limits{CPUQuota: true}, Clock: r.clock,
+		Reserved: []v1.ResourceList{podtest.List("memory", "1Gi")}, PIDs: func() int64 { return 500 }, Logger: slog.New(slog.DiscardHandler),
 		Pods: func() ([]*v1.Pod, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -226,13 +228,13 @@ func eventually(t *testing.T, what string, holds func() bool) {
 
 func TestAPodsCgroupIsMadeWithThoseAboveIt(t *testing.T) {
 	r := newTree(t)
-	pod := newPod("u1", container(list("cpu", "500m"), list("cpu", "1", "memory", "64Mi")))
-	r.want(pod, newPod("u2", container(list("cpu", "500m"), nil)))
+	pod := podtest.Pod("u1", podtest.Container(podtest.List("cpu", "500m"), podtest.List("cpu", "1", "memory", "64Mi")))
+	r.want(pod, podtest.Pod("u2", podtest.Container(podtest.List("cpu", "500m"), nil)))
 	r.ensure(pod, "/kubepods/burstable/podu1")
 	if got, want := r.cgroups.names(), []string{"/kubepods", "/kubepods/besteffort", "/kubepods/burstable", "/kubepods/burstable/podu1"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if diff := cmp.Diff(podcgroups.ForPod(pod, podcgroups.Limits{CPUQuota: true}), r.cgroups.get("/kubepods/burstable/podu1")); diff != "" {
+	if diff := cmp.Diff(resources.ForPod(pod, resources.Limits{CPUQuota: true}), r.cgroups.get("/kubepods/burstable/podu1")); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	if got := r.cgroups.get("/kubepods/burstable").CPUShares; got != 1024 {
@@ -248,7 +250,7 @@ func TestAPodsCgroupIsMadeWithThoseAboveIt(t *testing.T) {
 		t.Error("what is as it should be was written again")
 	}
 	changed := pod.DeepCopy()
-	changed.Spec.Containers[0].Resources.Limits = list("cpu", "1", "memory", "128Mi")
+	changed.Spec.Containers[0].Resources.Limits = podtest.List("cpu", "1", "memory", "128Mi")
 	r.ensure(changed, "/kubepods/burstable/podu1")
 	if got := r.cgroups.get("/kubepods/burstable/podu1").Memory; got != 128<<20 {
 		t.Errorf("the changed pod has %d bytes of memory", got)
@@ -265,11 +267,11 @@ func TestAPodsCgroupIsMadeWithThoseAboveIt(t *testing.T) {
 
 func TestAPodsCgroupIsRemovedWhateverItsClassWas(t *testing.T) {
 	r := newTree(t)
-	pod := newPod("u1", container(nil, nil))
+	pod := podtest.Pod("u1", podtest.Container(nil, nil))
 	r.ensure(pod, "/kubepods/besteffort/podu1")
-	pod.Spec.Containers[0].Resources.Requests = list("cpu", "1")
+	pod.Spec.Containers[0].Resources.Requests = podtest.List("cpu", "1")
 	r.ensure(pod, "/kubepods/burstable/podu1")
-	r.ensure(newPod("u2", container(nil, nil)), "/kubepods/besteffort/podu2")
+	r.ensure(podtest.Pod("u2", podtest.Container(nil, nil)), "/kubepods/besteffort/podu2")
 	if err := r.Remove(t.Context(), "u1"); err != nil {
 		t.Fatal(err)
 	}
@@ -286,15 +288,15 @@ func TestAPodsCgroupIsRemovedWhateverItsClassWas(t *testing.T) {
 func TestAPodWaitsForItsOwnCgroupAndNoOther(t *testing.T) {
 	r := newTree(t)
 	r.cgroups.fail("/kubepods", errors.New("memory.limit_in_bytes: device or resource busy"))
-	r.ensure(newPod("u1", container(nil, nil)), "/kubepods/besteffort/podu1")
+	r.ensure(podtest.Pod("u1", podtest.Container(nil, nil)), "/kubepods/besteffort/podu1")
 	if !r.cgroups.Has("/kubepods/besteffort") {
 		t.Error("the class of the pod is not limited")
 	}
 	r.cgroups.fail("/kubepods/besteffort/podu2", errors.New("read-only file system"))
-	if _, err := r.Ensure(t.Context(), newPod("u2", container(nil, nil))); err == nil || !strings.Contains(err.Error(), "read-only file system") {
+	if _, err := r.Ensure(t.Context(), podtest.Pod("u2", podtest.Container(nil, nil))); err == nil || !strings.Contains(err.Error(), "read-only file system") {
 		t.Errorf("a pod whose cgroup cannot be made: %v", err)
 	}
-	r.ensure(newPod("u3", container(nil, nil)), "/kubepods/besteffort/podu3")
+	r.ensure(podtest.Pod("u3", podtest.Container(nil, nil)), "/kubepods/besteffort/podu3")
 }
 
 func TestAllPodsAreLimitedOnceTheNodeIsKnown(t *testing.T) {
@@ -303,13 +305,13 @@ func TestAllPodsAreLimitedOnceTheNodeIsKnown(t *testing.T) {
 	if got := r.cgroups.get("/kubepods"); got.Memory != 0 || !r.cgroups.Has("/kubepods/burstable") {
 		t.Errorf("before the Node is known: %+v in %v", got, r.cgroups.names())
 	}
-	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: list("cpu", "2", "memory", "4Gi"), Allocatable: list("cpu", "1", "memory", "1Mi")}})
+	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "4Gi"), Allocatable: podtest.List("cpu", "1", "memory", "1Mi")}})
 	r.clock.Step(5 * time.Second)
-	want := podcgroups.Resources{CPUShares: 2048, Memory: 3 << 30, PIDs: 500, HugePages: map[int64]int64{}}
+	want := resources.Resources{CPUShares: 2048, Memory: 3 << 30, PIDs: 500, HugePages: map[int64]int64{}}
 	eventually(t, "all pods have the machine less what is reserved", func() bool { return cmp.Equal(want, r.cgroups.get("/kubepods")) })
 
 	r.turned()
-	r.want(newPod("u1", container(list("cpu", "3"), nil)))
+	r.want(podtest.Pod("u1", podtest.Container(podtest.List("cpu", "3"), nil)))
 	r.clock.Step(time.Minute)
 	eventually(t, "a minute later the weight of burstable pods is that of those that there are now", func() bool {
 		return r.cgroups.get("/kubepods/burstable").CPUShares == 3072
@@ -347,11 +349,11 @@ func TestWhetherAllPodsAreLimitedIsTold(t *testing.T) {
 	}
 	const yes = "Normal NodeAllocatableEnforced Updated Node Allocatable limit across pods"
 	const no = `Warning FailedNodeAllocatableEnforcement Failed to update Node Allocatable Limits "/kubepods": cgroupsPerQOS: device or resource busy`
-	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: list("cpu", "2", "memory", "4Gi")}})
+	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "4Gi")}})
 	next("they are", 5*time.Second, yes)
 	next("nothing has changed", time.Minute)
 	r.cgroups.fail("/kubepods", errors.New("device or resource busy"))
-	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: list("cpu", "2", "memory", "8Gi")}})
+	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "8Gi")}})
 	next("they cannot be", time.Minute, no)
 	next("they still cannot be", time.Minute)
 	r.cgroups.fail("/kubepods", nil)

@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/rmtree"
 )
 
@@ -91,7 +91,7 @@ func (e *EmptyDir) mountOf(ctx context.Context, r Request) (mounting, error) {
 // pageSize is the size in bytes of the pages of a volume in huge pages: as in a kubelet one that the pod asks for, the only one when the
 // medium names none. How much of them the pod may use its cgroup says.
 func pageSize(pod *v1.Pod, medium v1.StorageMedium) (int64, error) {
-	asked := podcgroups.ForPod(pod, podcgroups.Limits{}).HugePages
+	asked := resources.ForPod(pod, resources.Limits{}).HugePages
 	if text, ok := strings.CutPrefix(string(medium), hugePagesOf); ok {
 		size, err := resource.ParseQuantity(text)
 		if err != nil {
@@ -139,7 +139,7 @@ func (e *EmptyDir) size(ctx context.Context, r Request) int64 {
 	if e.Memory != nil {
 		size = e.Memory(ctx)
 	}
-	limits := []int64{podcgroups.ForPod(r.Pod, podcgroups.Limits{}).Memory}
+	limits := []int64{resources.ForPod(r.Pod, resources.Limits{}).Memory}
 	if limit := r.Volume.EmptyDir.SizeLimit; limit != nil {
 		limits = append(limits, limit.Value())
 	}

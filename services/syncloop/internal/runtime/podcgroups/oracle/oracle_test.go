@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/cm"
 	"pgregory.net/rapid"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
 
@@ -26,19 +27,19 @@ func TestPodsAreGivenWhatTheKubeletGivesThem(t *testing.T) {
 		quota := rapid.Bool().Draw(t, "quota")
 		period := rapid.SampledFrom([]time.Duration{100 * time.Millisecond, 5 * time.Millisecond}).Draw(t, "period")
 		their := cm.ResourceConfigForPod(pod, quota, uint64(period.Microseconds()), false, "")
-		want := podcgroups.Resources{CPUQuota: podcgroups.NoLimit, Memory: podcgroups.NoLimit, CPUShares: *their.CPUShares, HugePages: their.HugePageLimit}
+		want := resources.Resources{CPUQuota: resources.NoLimit, Memory: resources.NoLimit, CPUShares: *their.CPUShares, HugePages: their.HugePageLimit}
 		// Where the kubelet says nothing it leaves a new cgroup without a limit.
-		if their.CPUQuota != nil && *their.CPUQuota != podcgroups.NoLimit {
+		if their.CPUQuota != nil && *their.CPUQuota != resources.NoLimit {
 			want.CPUQuota, want.CPUPeriod = *their.CPUQuota, *their.CPUPeriod
 		}
 		if their.Memory != nil {
 			want.Memory = *their.Memory
 		}
-		got := podcgroups.ForPod(pod, podcgroups.Limits{CPUQuota: quota, CPUPeriod: period})
+		got := resources.ForPod(pod, resources.Limits{CPUQuota: quota, CPUPeriod: period})
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("(-kubelet +ours):\n%s", diff)
 		}
-		classes[fmt.Sprint(want.CPUQuota == podcgroups.NoLimit, want.Memory == podcgroups.NoLimit)]++
+		classes[fmt.Sprint(want.CPUQuota == resources.NoLimit, want.Memory == resources.NoLimit)]++
 	})
 	if len(classes) < 4 {
 		t.Errorf("limits that were compared are of %v only: of cpu and memory each with and without", classes)

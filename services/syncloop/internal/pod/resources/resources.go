@@ -1,4 +1,7 @@
-package podcgroups
+// Package resources computes what the cgroups of pods are given: weights, quotas and limits, from the pods' requests and limits
+// and from what the configuration reserves. It only computes; package podcgroups writes the result to the kernel. The numbers
+// are the kubelet's (pkg/kubelet/cm/helpers_linux.go), and a module of podcgroups compares the two.
+package resources
 
 import (
 	"strings"
@@ -18,7 +21,9 @@ const ResourcePIDs v1.ResourceName = "pid"
 
 // Numbers between Kubernetes' processors and the kernel's shares and quotas, with the kernel's limits of them.
 const (
-	minShares        = 2
+	// MinShares is the least weight, which best-effort pods have.
+	MinShares = 2
+
 	maxShares        = 262144
 	sharesPerCPU     = 1024
 	milliPerCPU      = 1000
@@ -60,7 +65,7 @@ func ForPod(pod *v1.Pod, limits Limits) Resources {
 		CPUShares: shares(requests.Cpu().MilliValue()), CPUQuota: NoLimit, Memory: NoLimit, PIDs: max(limits.PIDs, 0), HugePages: hugePages(requests),
 	}
 	if qos.GetPodQOS(pod) == v1.PodQOSBestEffort {
-		r.CPUShares = minShares
+		r.CPUShares = MinShares
 		return r
 	}
 	if limits.CPUQuota && limited(pod, v1.ResourceCPU) {
@@ -136,18 +141,51 @@ func ForAllPods(capacity v1.ResourceList, reserved ...v1.ResourceList) Resources
 	return r
 }
 
-// shares is the weight of an amount of processor time.
-func shares(milli int64) uint64 {
-	return uint64(min(max(milli*sharesPerCPU/milliPerCPU, minShares), maxShares))
+// ForReservation is what a cgroup of daemons is given of what is reserved for them; of compressible resources alone that is the weight.
+func ForReservation(reserved v1.ResourceList, compressible bool) Resources {
+	var r Resources
+	if cpu, ok := reserved[v1.ResourceCPU]; ok {
+		r.CPUShares = shares(cpu.MilliValue())
+	}
+	if compressible {
+		return r
+	}
+	r.Memory, r.HugePages = reserved.Memory().Value(), hugePages(reserved)
+	if pids, ok := reserved[ResourcePIDs]; ok {
+		r.PIDs = pids.Value()
+	}
+	return r
 }
 
-// weight is the weight of cgroup v2, from 1 to 10000, that stands in the same place in its range as shares do in theirs: the
+// MemoryLimits are those of the classes of pods, which leave the given part, in percent, of the memory that pods of better classes
+// request: of allocatable memory burstable pods may not use what guaranteed pods request, and pods of no request neither what burstable
+// ones do.
+func MemoryLimits(allocatable, percent int64, pods []*v1.Pod) (burstable, bestEffort int64) {
+	requested := map[v1.PodQOSClass]int64{}
+	for _, pod := range pods {
+		if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
+			continue
+		}
+		requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+		requested[qos.GetPodQOS(pod)] += requests.Memory().Value()
+	}
+	burstable = allocatable - requested[v1.PodQOSGuaranteed]*percent/100
+	bestEffort = burstable - requested[v1.PodQOSBurstable]*percent/100
+	return max(burstable, 1), max(bestEffort, 1)
+}
+
+// shares is the weight of an amount of processor time.
+func shares(milli int64) uint64 {
+	return uint64(min(max(milli*sharesPerCPU/milliPerCPU, MinShares), maxShares))
+}
+
+// Weight is the weight of cgroup v2, from 1 to 10000, that stands in the same place in its range as shares do in theirs: the
 // kubelet's formula, not the runtimes', and pods are weighed against pods only.
-func weight(shares uint64) uint64 {
+func Weight(shares uint64) uint64 {
 	if shares == 0 {
 		return 0
 	}
-	return 1 + (min(max(shares, minShares), maxShares)-minShares)*9999/(maxShares-minShares)
+	return 1 + (min(max(shares, MinShares), maxShares)-MinShares)*9999/(maxShares-MinShares)
 }
 
 // hugePages are the amounts of huge pages in a list, by size.
