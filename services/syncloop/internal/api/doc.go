@@ -1,0 +1,7 @@
+// Package api is the wing of what syncloop serves. It has no code of its own.
+//
+// In: requests to the kubelet's HTTP API (kubeletapi, authorized by apiauth, with the certificate of servingcert), to
+// EngineService (engineapi) and to the pod resources socket (podresources).
+// Out: answers from the store, from stats and from the runtime.
+// Imports: any wing.
+package api
