@@ -280,13 +280,41 @@ func (s *Server) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatu
 		Id: c.id, Metadata: c.config.GetMetadata(), State: c.state, CreatedAt: c.createdAt, StartedAt: c.startedAt, FinishedAt: c.finishedAt,
 		ExitCode: c.exitCode, Reason: c.reason, Image: c.config.GetImage(), ImageRef: c.imageRef, ImageId: c.imageRef,
 		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(), LogPath: c.logPath,
-		User: userOf(c.config),
+		User: userOf(c.config), Resources: &runtimeapi.ContainerResources{Linux: c.resources},
 	}}, nil
 }
 
 // UpdateContainerResources implements the CRI.
-func (s *Server) UpdateContainerResources(context.Context, *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+func (s *Server) UpdateContainerResources(_ context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.containers[r.GetContainerId()]
+	if !ok {
+		return nil, notFound("container", r.GetContainerId())
+	}
+	c.resources = r.GetLinux()
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+}
+
+// SetMemoryUsage says how many bytes of memory a container uses. A container of which nothing was said uses none.
+func (s *Server) SetMemoryUsage(containerID string, bytes uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mustContainer(containerID).memory = bytes
+}
+
+// ContainerStats implements the CRI.
+func (s *Server) ContainerStats(_ context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.containers[r.GetContainerId()]
+	if !ok {
+		return nil, notFound("container", r.GetContainerId())
+	}
+	return &runtimeapi.ContainerStatsResponse{Stats: &runtimeapi.ContainerStats{
+		Attributes: &runtimeapi.ContainerAttributes{Id: c.id, Metadata: c.config.GetMetadata(), Labels: c.config.GetLabels()},
+		Memory:     &runtimeapi.MemoryUsage{Timestamp: s.now(), UsageBytes: &runtimeapi.UInt64Value{Value: c.memory}},
+	}}, nil
 }
 
 // ReopenContainerLog implements the CRI.

@@ -39,6 +39,9 @@ type container struct {
 	exitCode   int32
 	reason     string
 	logPath    string
+	// resources are those that it was created with, or updated to since; memory is how many bytes it uses.
+	resources *runtimeapi.LinuxContainerResources
+	memory    uint64
 	// ended is closed when the container exits.
 	ended chan struct{}
 }
@@ -55,6 +58,8 @@ type Container struct {
 	ExitCode int32
 	// Config is what it was created with. It is shared: do not change it.
 	Config *runtimeapi.ContainerConfig
+	// Resources are those that it has now. They are shared, too.
+	Resources *runtimeapi.LinuxContainerResources
 }
 
 // Pod is what RunPod starts.
@@ -191,7 +196,7 @@ func (s *Server) SandboxConfig(id string) (config *runtimeapi.PodSandboxConfig, 
 }
 
 func (s *Server) view(c *container) Container {
-	view := Container{ID: c.id, SandboxID: c.sandboxID, Name: c.config.GetMetadata().GetName(), State: c.state, ExitCode: c.exitCode, Config: c.config}
+	view := Container{ID: c.id, SandboxID: c.sandboxID, Name: c.config.GetMetadata().GetName(), State: c.state, ExitCode: c.exitCode, Config: c.config, Resources: c.resources}
 	if sb, ok := s.sandboxes[c.sandboxID]; ok {
 		view.PodUID = sb.config.GetMetadata().GetUid()
 	}
@@ -228,7 +233,7 @@ func (s *Server) addSandbox(config *runtimeapi.PodSandboxConfig, handler string)
 }
 
 func (s *Server) addContainer(sb *sandbox, config *runtimeapi.ContainerConfig, imageRef string) *container {
-	c := &container{id: s.nextID("container"), sandboxID: sb.id, config: config, imageRef: imageRef,
+	c := &container{id: s.nextID("container"), sandboxID: sb.id, config: config, imageRef: imageRef, resources: config.GetLinux().GetResources(),
 		state: runtimeapi.ContainerState_CONTAINER_CREATED, createdAt: s.now(), ended: make(chan struct{})}
 	if config.GetLogPath() != "" {
 		c.logPath = sb.config.GetLogDirectory() + "/" + config.GetLogPath()

@@ -539,7 +539,10 @@ type Container struct {
 	// The file that its output is logged to.
 	LogPath string `protobuf:"bytes,17,opt,name=log_path,json=logPath,proto3" json:"log_path,omitempty"`
 	// The user and groups that its first process was started with; unset when the runtime does not say.
-	User          *LinuxUser `protobuf:"bytes,18,opt,name=user,proto3" json:"user,omitempty"`
+	User *LinuxUser `protobuf:"bytes,18,opt,name=user,proto3" json:"user,omitempty"`
+	// What the runtime has given to it of processors and memory; unset when the runtime does not say. It changes when a running
+	// container is resized.
+	Resources     *LinuxResources `protobuf:"bytes,19,opt,name=resources,proto3" json:"resources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -700,6 +703,86 @@ func (x *Container) GetUser() *LinuxUser {
 	return nil
 }
 
+func (x *Container) GetResources() *LinuxResources {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+// LinuxResources are limits and weights of a container on Linux, as the runtime has them. A field that is 0 is not set.
+type LinuxResources struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The weight among other containers when processors are short, in the shares of cgroup v1.
+	CpuShares int64 `protobuf:"varint,1,opt,name=cpu_shares,json=cpuShares,proto3" json:"cpu_shares,omitempty"`
+	// The processor time in each period, in microseconds; 0 or -1 for no limit.
+	CpuQuota int64 `protobuf:"varint,2,opt,name=cpu_quota,json=cpuQuota,proto3" json:"cpu_quota,omitempty"`
+	// The period, in microseconds.
+	CpuPeriod int64 `protobuf:"varint,3,opt,name=cpu_period,json=cpuPeriod,proto3" json:"cpu_period,omitempty"`
+	// The most memory, in bytes.
+	MemoryLimitInBytes int64 `protobuf:"varint,4,opt,name=memory_limit_in_bytes,json=memoryLimitInBytes,proto3" json:"memory_limit_in_bytes,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *LinuxResources) Reset() {
+	*x = LinuxResources{}
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinuxResources) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinuxResources) ProtoMessage() {}
+
+func (x *LinuxResources) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinuxResources.ProtoReflect.Descriptor instead.
+func (*LinuxResources) Descriptor() ([]byte, []int) {
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *LinuxResources) GetCpuShares() int64 {
+	if x != nil {
+		return x.CpuShares
+	}
+	return 0
+}
+
+func (x *LinuxResources) GetCpuQuota() int64 {
+	if x != nil {
+		return x.CpuQuota
+	}
+	return 0
+}
+
+func (x *LinuxResources) GetCpuPeriod() int64 {
+	if x != nil {
+		return x.CpuPeriod
+	}
+	return 0
+}
+
+func (x *LinuxResources) GetMemoryLimitInBytes() int64 {
+	if x != nil {
+		return x.MemoryLimitInBytes
+	}
+	return 0
+}
+
 // LinuxUser is the identity of a process on Linux.
 type LinuxUser struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -715,7 +798,7 @@ type LinuxUser struct {
 
 func (x *LinuxUser) Reset() {
 	*x = LinuxUser{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[3]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -727,7 +810,7 @@ func (x *LinuxUser) String() string {
 func (*LinuxUser) ProtoMessage() {}
 
 func (x *LinuxUser) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[3]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -740,7 +823,7 @@ func (x *LinuxUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinuxUser.ProtoReflect.Descriptor instead.
 func (*LinuxUser) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{3}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *LinuxUser) GetUid() int64 {
@@ -795,7 +878,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[4]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +890,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[4]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +903,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{4}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Event) GetType() EventType {
@@ -904,7 +987,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[5]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +999,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[5]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1012,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{5}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WatchEventsRequest) GetResumeToken() []byte {
@@ -952,7 +1035,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[6]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1047,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[6]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1060,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{6}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WatchEventsResponse) GetFrame() *v1.Frame {
@@ -1008,7 +1091,7 @@ type GetPodStatusRequest struct {
 
 func (x *GetPodStatusRequest) Reset() {
 	*x = GetPodStatusRequest{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[7]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1103,7 @@ func (x *GetPodStatusRequest) String() string {
 func (*GetPodStatusRequest) ProtoMessage() {}
 
 func (x *GetPodStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[7]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1116,7 @@ func (x *GetPodStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPodStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetPodStatusRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{7}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetPodStatusRequest) GetUid() string {
@@ -1061,7 +1144,7 @@ type GetPodStatusResponse struct {
 
 func (x *GetPodStatusResponse) Reset() {
 	*x = GetPodStatusResponse{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[8]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1156,7 @@ func (x *GetPodStatusResponse) String() string {
 func (*GetPodStatusResponse) ProtoMessage() {}
 
 func (x *GetPodStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[8]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1169,7 @@ func (x *GetPodStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPodStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetPodStatusResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{8}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetPodStatusResponse) GetStatus() *PodStatus {
@@ -1105,7 +1188,7 @@ type ListPodStatusesRequest struct {
 
 func (x *ListPodStatusesRequest) Reset() {
 	*x = ListPodStatusesRequest{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[9]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1117,7 +1200,7 @@ func (x *ListPodStatusesRequest) String() string {
 func (*ListPodStatusesRequest) ProtoMessage() {}
 
 func (x *ListPodStatusesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[9]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1130,7 +1213,7 @@ func (x *ListPodStatusesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodStatusesRequest.ProtoReflect.Descriptor instead.
 func (*ListPodStatusesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{9}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{10}
 }
 
 // ListPodStatusesResponse has the whole record.
@@ -1144,7 +1227,7 @@ type ListPodStatusesResponse struct {
 
 func (x *ListPodStatusesResponse) Reset() {
 	*x = ListPodStatusesResponse{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[10]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1239,7 @@ func (x *ListPodStatusesResponse) String() string {
 func (*ListPodStatusesResponse) ProtoMessage() {}
 
 func (x *ListPodStatusesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[10]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1252,7 @@ func (x *ListPodStatusesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodStatusesResponse.ProtoReflect.Descriptor instead.
 func (*ListPodStatusesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{10}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListPodStatusesResponse) GetStatuses() []*PodStatus {
@@ -1188,7 +1271,7 @@ type RequestRelistRequest struct {
 
 func (x *RequestRelistRequest) Reset() {
 	*x = RequestRelistRequest{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[11]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1283,7 @@ func (x *RequestRelistRequest) String() string {
 func (*RequestRelistRequest) ProtoMessage() {}
 
 func (x *RequestRelistRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[11]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1296,7 @@ func (x *RequestRelistRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRelistRequest.ProtoReflect.Descriptor instead.
 func (*RequestRelistRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{11}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{12}
 }
 
 // RequestRelistResponse says when the relist finished.
@@ -1227,7 +1310,7 @@ type RequestRelistResponse struct {
 
 func (x *RequestRelistResponse) Reset() {
 	*x = RequestRelistResponse{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[12]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1322,7 @@ func (x *RequestRelistResponse) String() string {
 func (*RequestRelistResponse) ProtoMessage() {}
 
 func (x *RequestRelistResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[12]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1335,7 @@ func (x *RequestRelistResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRelistResponse.ProtoReflect.Descriptor instead.
 func (*RequestRelistResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{12}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RequestRelistResponse) GetRelistedAt() *timestamppb.Timestamp {
@@ -1271,7 +1354,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[13]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1283,7 +1366,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[13]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1296,7 +1379,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{13}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{14}
 }
 
 // GetHealthResponse says how pleg is.
@@ -1320,7 +1403,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[14]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1332,7 +1415,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[14]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1345,7 +1428,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{14}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -1417,7 +1500,7 @@ type Runtime struct {
 
 func (x *Runtime) Reset() {
 	*x = Runtime{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[15]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1512,7 @@ func (x *Runtime) String() string {
 func (*Runtime) ProtoMessage() {}
 
 func (x *Runtime) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[15]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1525,7 @@ func (x *Runtime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runtime.ProtoReflect.Descriptor instead.
 func (*Runtime) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{15}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Runtime) GetName() string {
@@ -1523,7 +1606,7 @@ type RuntimeHandler struct {
 
 func (x *RuntimeHandler) Reset() {
 	*x = RuntimeHandler{}
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[16]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1618,7 @@ func (x *RuntimeHandler) String() string {
 func (*RuntimeHandler) ProtoMessage() {}
 
 func (x *RuntimeHandler) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[16]
+	mi := &file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1631,7 @@ func (x *RuntimeHandler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RuntimeHandler.ProtoReflect.Descriptor instead.
 func (*RuntimeHandler) Descriptor() ([]byte, []int) {
-	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{16}
+	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RuntimeHandler) GetName() string {
@@ -1608,7 +1691,7 @@ const file_quartet_lifecycle_v1_lifecycle_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd8\x06\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9c\a\n" +
 	"\tContainer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -1632,13 +1715,21 @@ const file_quartet_lifecycle_v1_lifecycle_proto_rawDesc = "" +
 	"\x06labels\x18\x0f \x03(\v2+.quartet.lifecycle.v1.Container.LabelsEntryR\x06labels\x12R\n" +
 	"\vannotations\x18\x10 \x03(\v20.quartet.lifecycle.v1.Container.AnnotationsEntryR\vannotations\x12\x19\n" +
 	"\blog_path\x18\x11 \x01(\tR\alogPath\x123\n" +
-	"\x04user\x18\x12 \x01(\v2\x1f.quartet.lifecycle.v1.LinuxUserR\x04user\x1a9\n" +
+	"\x04user\x18\x12 \x01(\v2\x1f.quartet.lifecycle.v1.LinuxUserR\x04user\x12B\n" +
+	"\tresources\x18\x13 \x01(\v2$.quartet.lifecycle.v1.LinuxResourcesR\tresources\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"`\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9e\x01\n" +
+	"\x0eLinuxResources\x12\x1d\n" +
+	"\n" +
+	"cpu_shares\x18\x01 \x01(\x03R\tcpuShares\x12\x1b\n" +
+	"\tcpu_quota\x18\x02 \x01(\x03R\bcpuQuota\x12\x1d\n" +
+	"\n" +
+	"cpu_period\x18\x03 \x01(\x03R\tcpuPeriod\x121\n" +
+	"\x15memory_limit_in_bytes\x18\x04 \x01(\x03R\x12memoryLimitInBytes\"`\n" +
 	"\tLinuxUser\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\x03R\x03uid\x12\x10\n" +
 	"\x03gid\x18\x02 \x01(\x03R\x03gid\x12/\n" +
@@ -1739,7 +1830,7 @@ func file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_lifecycle_v1_lifecycle_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_quartet_lifecycle_v1_lifecycle_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_quartet_lifecycle_v1_lifecycle_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_quartet_lifecycle_v1_lifecycle_proto_goTypes = []any{
 	(EventType)(0),                  // 0: quartet.lifecycle.v1.EventType
 	(ContainerState)(0),             // 1: quartet.lifecycle.v1.ContainerState
@@ -1748,71 +1839,73 @@ var file_quartet_lifecycle_v1_lifecycle_proto_goTypes = []any{
 	(*PodStatus)(nil),               // 4: quartet.lifecycle.v1.PodStatus
 	(*Sandbox)(nil),                 // 5: quartet.lifecycle.v1.Sandbox
 	(*Container)(nil),               // 6: quartet.lifecycle.v1.Container
-	(*LinuxUser)(nil),               // 7: quartet.lifecycle.v1.LinuxUser
-	(*Event)(nil),                   // 8: quartet.lifecycle.v1.Event
-	(*WatchEventsRequest)(nil),      // 9: quartet.lifecycle.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),     // 10: quartet.lifecycle.v1.WatchEventsResponse
-	(*GetPodStatusRequest)(nil),     // 11: quartet.lifecycle.v1.GetPodStatusRequest
-	(*GetPodStatusResponse)(nil),    // 12: quartet.lifecycle.v1.GetPodStatusResponse
-	(*ListPodStatusesRequest)(nil),  // 13: quartet.lifecycle.v1.ListPodStatusesRequest
-	(*ListPodStatusesResponse)(nil), // 14: quartet.lifecycle.v1.ListPodStatusesResponse
-	(*RequestRelistRequest)(nil),    // 15: quartet.lifecycle.v1.RequestRelistRequest
-	(*RequestRelistResponse)(nil),   // 16: quartet.lifecycle.v1.RequestRelistResponse
-	(*GetHealthRequest)(nil),        // 17: quartet.lifecycle.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),       // 18: quartet.lifecycle.v1.GetHealthResponse
-	(*Runtime)(nil),                 // 19: quartet.lifecycle.v1.Runtime
-	(*RuntimeHandler)(nil),          // 20: quartet.lifecycle.v1.RuntimeHandler
-	nil,                             // 21: quartet.lifecycle.v1.Sandbox.LabelsEntry
-	nil,                             // 22: quartet.lifecycle.v1.Sandbox.AnnotationsEntry
-	nil,                             // 23: quartet.lifecycle.v1.Container.LabelsEntry
-	nil,                             // 24: quartet.lifecycle.v1.Container.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
-	(*v1.Frame)(nil),                // 26: quartet.stream.v1.Frame
+	(*LinuxResources)(nil),          // 7: quartet.lifecycle.v1.LinuxResources
+	(*LinuxUser)(nil),               // 8: quartet.lifecycle.v1.LinuxUser
+	(*Event)(nil),                   // 9: quartet.lifecycle.v1.Event
+	(*WatchEventsRequest)(nil),      // 10: quartet.lifecycle.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),     // 11: quartet.lifecycle.v1.WatchEventsResponse
+	(*GetPodStatusRequest)(nil),     // 12: quartet.lifecycle.v1.GetPodStatusRequest
+	(*GetPodStatusResponse)(nil),    // 13: quartet.lifecycle.v1.GetPodStatusResponse
+	(*ListPodStatusesRequest)(nil),  // 14: quartet.lifecycle.v1.ListPodStatusesRequest
+	(*ListPodStatusesResponse)(nil), // 15: quartet.lifecycle.v1.ListPodStatusesResponse
+	(*RequestRelistRequest)(nil),    // 16: quartet.lifecycle.v1.RequestRelistRequest
+	(*RequestRelistResponse)(nil),   // 17: quartet.lifecycle.v1.RequestRelistResponse
+	(*GetHealthRequest)(nil),        // 18: quartet.lifecycle.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),       // 19: quartet.lifecycle.v1.GetHealthResponse
+	(*Runtime)(nil),                 // 20: quartet.lifecycle.v1.Runtime
+	(*RuntimeHandler)(nil),          // 21: quartet.lifecycle.v1.RuntimeHandler
+	nil,                             // 22: quartet.lifecycle.v1.Sandbox.LabelsEntry
+	nil,                             // 23: quartet.lifecycle.v1.Sandbox.AnnotationsEntry
+	nil,                             // 24: quartet.lifecycle.v1.Container.LabelsEntry
+	nil,                             // 25: quartet.lifecycle.v1.Container.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
+	(*v1.Frame)(nil),                // 27: quartet.stream.v1.Frame
 }
 var file_quartet_lifecycle_v1_lifecycle_proto_depIdxs = []int32{
 	5,  // 0: quartet.lifecycle.v1.PodStatus.sandboxes:type_name -> quartet.lifecycle.v1.Sandbox
 	6,  // 1: quartet.lifecycle.v1.PodStatus.containers:type_name -> quartet.lifecycle.v1.Container
-	25, // 2: quartet.lifecycle.v1.PodStatus.observed_at:type_name -> google.protobuf.Timestamp
-	25, // 3: quartet.lifecycle.v1.PodStatus.unknown_since:type_name -> google.protobuf.Timestamp
+	26, // 2: quartet.lifecycle.v1.PodStatus.observed_at:type_name -> google.protobuf.Timestamp
+	26, // 3: quartet.lifecycle.v1.PodStatus.unknown_since:type_name -> google.protobuf.Timestamp
 	2,  // 4: quartet.lifecycle.v1.Sandbox.state:type_name -> quartet.lifecycle.v1.SandboxState
-	25, // 5: quartet.lifecycle.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	21, // 6: quartet.lifecycle.v1.Sandbox.labels:type_name -> quartet.lifecycle.v1.Sandbox.LabelsEntry
-	22, // 7: quartet.lifecycle.v1.Sandbox.annotations:type_name -> quartet.lifecycle.v1.Sandbox.AnnotationsEntry
+	26, // 5: quartet.lifecycle.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	22, // 6: quartet.lifecycle.v1.Sandbox.labels:type_name -> quartet.lifecycle.v1.Sandbox.LabelsEntry
+	23, // 7: quartet.lifecycle.v1.Sandbox.annotations:type_name -> quartet.lifecycle.v1.Sandbox.AnnotationsEntry
 	1,  // 8: quartet.lifecycle.v1.Container.state:type_name -> quartet.lifecycle.v1.ContainerState
-	25, // 9: quartet.lifecycle.v1.Container.created_at:type_name -> google.protobuf.Timestamp
-	25, // 10: quartet.lifecycle.v1.Container.started_at:type_name -> google.protobuf.Timestamp
-	25, // 11: quartet.lifecycle.v1.Container.finished_at:type_name -> google.protobuf.Timestamp
-	23, // 12: quartet.lifecycle.v1.Container.labels:type_name -> quartet.lifecycle.v1.Container.LabelsEntry
-	24, // 13: quartet.lifecycle.v1.Container.annotations:type_name -> quartet.lifecycle.v1.Container.AnnotationsEntry
-	7,  // 14: quartet.lifecycle.v1.Container.user:type_name -> quartet.lifecycle.v1.LinuxUser
-	0,  // 15: quartet.lifecycle.v1.Event.type:type_name -> quartet.lifecycle.v1.EventType
-	25, // 16: quartet.lifecycle.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	25, // 17: quartet.lifecycle.v1.Event.observed_at:type_name -> google.protobuf.Timestamp
-	4,  // 18: quartet.lifecycle.v1.Event.status:type_name -> quartet.lifecycle.v1.PodStatus
-	26, // 19: quartet.lifecycle.v1.WatchEventsResponse.frame:type_name -> quartet.stream.v1.Frame
-	8,  // 20: quartet.lifecycle.v1.WatchEventsResponse.event:type_name -> quartet.lifecycle.v1.Event
-	4,  // 21: quartet.lifecycle.v1.GetPodStatusResponse.status:type_name -> quartet.lifecycle.v1.PodStatus
-	4,  // 22: quartet.lifecycle.v1.ListPodStatusesResponse.statuses:type_name -> quartet.lifecycle.v1.PodStatus
-	25, // 23: quartet.lifecycle.v1.RequestRelistResponse.relisted_at:type_name -> google.protobuf.Timestamp
-	25, // 24: quartet.lifecycle.v1.GetHealthResponse.last_relist_at:type_name -> google.protobuf.Timestamp
-	3,  // 25: quartet.lifecycle.v1.GetHealthResponse.mode:type_name -> quartet.lifecycle.v1.RelistMode
-	19, // 26: quartet.lifecycle.v1.GetHealthResponse.runtime:type_name -> quartet.lifecycle.v1.Runtime
-	20, // 27: quartet.lifecycle.v1.Runtime.runtime_handlers:type_name -> quartet.lifecycle.v1.RuntimeHandler
-	9,  // 28: quartet.lifecycle.v1.LifecycleService.WatchEvents:input_type -> quartet.lifecycle.v1.WatchEventsRequest
-	11, // 29: quartet.lifecycle.v1.LifecycleService.GetPodStatus:input_type -> quartet.lifecycle.v1.GetPodStatusRequest
-	13, // 30: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:input_type -> quartet.lifecycle.v1.ListPodStatusesRequest
-	15, // 31: quartet.lifecycle.v1.LifecycleService.RequestRelist:input_type -> quartet.lifecycle.v1.RequestRelistRequest
-	17, // 32: quartet.lifecycle.v1.LifecycleService.GetHealth:input_type -> quartet.lifecycle.v1.GetHealthRequest
-	10, // 33: quartet.lifecycle.v1.LifecycleService.WatchEvents:output_type -> quartet.lifecycle.v1.WatchEventsResponse
-	12, // 34: quartet.lifecycle.v1.LifecycleService.GetPodStatus:output_type -> quartet.lifecycle.v1.GetPodStatusResponse
-	14, // 35: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:output_type -> quartet.lifecycle.v1.ListPodStatusesResponse
-	16, // 36: quartet.lifecycle.v1.LifecycleService.RequestRelist:output_type -> quartet.lifecycle.v1.RequestRelistResponse
-	18, // 37: quartet.lifecycle.v1.LifecycleService.GetHealth:output_type -> quartet.lifecycle.v1.GetHealthResponse
-	33, // [33:38] is the sub-list for method output_type
-	28, // [28:33] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	26, // 9: quartet.lifecycle.v1.Container.created_at:type_name -> google.protobuf.Timestamp
+	26, // 10: quartet.lifecycle.v1.Container.started_at:type_name -> google.protobuf.Timestamp
+	26, // 11: quartet.lifecycle.v1.Container.finished_at:type_name -> google.protobuf.Timestamp
+	24, // 12: quartet.lifecycle.v1.Container.labels:type_name -> quartet.lifecycle.v1.Container.LabelsEntry
+	25, // 13: quartet.lifecycle.v1.Container.annotations:type_name -> quartet.lifecycle.v1.Container.AnnotationsEntry
+	8,  // 14: quartet.lifecycle.v1.Container.user:type_name -> quartet.lifecycle.v1.LinuxUser
+	7,  // 15: quartet.lifecycle.v1.Container.resources:type_name -> quartet.lifecycle.v1.LinuxResources
+	0,  // 16: quartet.lifecycle.v1.Event.type:type_name -> quartet.lifecycle.v1.EventType
+	26, // 17: quartet.lifecycle.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	26, // 18: quartet.lifecycle.v1.Event.observed_at:type_name -> google.protobuf.Timestamp
+	4,  // 19: quartet.lifecycle.v1.Event.status:type_name -> quartet.lifecycle.v1.PodStatus
+	27, // 20: quartet.lifecycle.v1.WatchEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	9,  // 21: quartet.lifecycle.v1.WatchEventsResponse.event:type_name -> quartet.lifecycle.v1.Event
+	4,  // 22: quartet.lifecycle.v1.GetPodStatusResponse.status:type_name -> quartet.lifecycle.v1.PodStatus
+	4,  // 23: quartet.lifecycle.v1.ListPodStatusesResponse.statuses:type_name -> quartet.lifecycle.v1.PodStatus
+	26, // 24: quartet.lifecycle.v1.RequestRelistResponse.relisted_at:type_name -> google.protobuf.Timestamp
+	26, // 25: quartet.lifecycle.v1.GetHealthResponse.last_relist_at:type_name -> google.protobuf.Timestamp
+	3,  // 26: quartet.lifecycle.v1.GetHealthResponse.mode:type_name -> quartet.lifecycle.v1.RelistMode
+	20, // 27: quartet.lifecycle.v1.GetHealthResponse.runtime:type_name -> quartet.lifecycle.v1.Runtime
+	21, // 28: quartet.lifecycle.v1.Runtime.runtime_handlers:type_name -> quartet.lifecycle.v1.RuntimeHandler
+	10, // 29: quartet.lifecycle.v1.LifecycleService.WatchEvents:input_type -> quartet.lifecycle.v1.WatchEventsRequest
+	12, // 30: quartet.lifecycle.v1.LifecycleService.GetPodStatus:input_type -> quartet.lifecycle.v1.GetPodStatusRequest
+	14, // 31: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:input_type -> quartet.lifecycle.v1.ListPodStatusesRequest
+	16, // 32: quartet.lifecycle.v1.LifecycleService.RequestRelist:input_type -> quartet.lifecycle.v1.RequestRelistRequest
+	18, // 33: quartet.lifecycle.v1.LifecycleService.GetHealth:input_type -> quartet.lifecycle.v1.GetHealthRequest
+	11, // 34: quartet.lifecycle.v1.LifecycleService.WatchEvents:output_type -> quartet.lifecycle.v1.WatchEventsResponse
+	13, // 35: quartet.lifecycle.v1.LifecycleService.GetPodStatus:output_type -> quartet.lifecycle.v1.GetPodStatusResponse
+	15, // 36: quartet.lifecycle.v1.LifecycleService.ListPodStatuses:output_type -> quartet.lifecycle.v1.ListPodStatusesResponse
+	17, // 37: quartet.lifecycle.v1.LifecycleService.RequestRelist:output_type -> quartet.lifecycle.v1.RequestRelistResponse
+	19, // 38: quartet.lifecycle.v1.LifecycleService.GetHealth:output_type -> quartet.lifecycle.v1.GetHealthResponse
+	34, // [34:39] is the sub-list for method output_type
+	29, // [29:34] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_quartet_lifecycle_v1_lifecycle_proto_init() }
@@ -1820,14 +1913,14 @@ func file_quartet_lifecycle_v1_lifecycle_proto_init() {
 	if File_quartet_lifecycle_v1_lifecycle_proto != nil {
 		return
 	}
-	file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[15].OneofWrappers = []any{}
+	file_quartet_lifecycle_v1_lifecycle_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_lifecycle_v1_lifecycle_proto_rawDesc), len(file_quartet_lifecycle_v1_lifecycle_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

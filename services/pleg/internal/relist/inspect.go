@@ -167,7 +167,7 @@ func inspectContainer(ctx context.Context, runtime internalapi.RuntimeService, i
 		ExitCode: st.GetExitCode(), Reason: st.GetReason(), Message: st.GetMessage(),
 		Image: st.GetImage().GetImage(), ImageRef: st.GetImageRef(), ImageId: st.GetImageId(),
 		Labels: st.GetLabels(), Annotations: st.GetAnnotations(), LogPath: st.GetLogPath(),
-		User: userOf(st.GetUser().GetLinux()),
+		User: userOf(st.GetUser().GetLinux()), Resources: resourcesOf(st.GetResources().GetLinux()),
 	}, nil
 }
 
@@ -188,6 +188,16 @@ func userOf(user *runtimeapi.LinuxContainerUser) *lifecyclev1.LinuxUser {
 		return nil
 	}
 	return &lifecyclev1.LinuxUser{Uid: user.GetUid(), Gid: user.GetGid(), SupplementalGroups: user.GetSupplementalGroups()}
+}
+
+// resourcesOf is what the runtime has given to a container; nil when it does not say.
+func resourcesOf(r *runtimeapi.LinuxContainerResources) *lifecyclev1.LinuxResources {
+	if r == nil {
+		return nil
+	}
+	return &lifecyclev1.LinuxResources{
+		CpuShares: r.GetCpuShares(), CpuQuota: r.GetCpuQuota(), CpuPeriod: r.GetCpuPeriod(), MemoryLimitInBytes: r.GetMemoryLimitInBytes(),
+	}
 }
 
 func sandboxFromList(item *runtimeapi.PodSandbox) *lifecyclev1.Sandbox {

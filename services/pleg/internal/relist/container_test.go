@@ -6,6 +6,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
@@ -40,5 +42,35 @@ func TestTheUserOfAContainerIsTold(t *testing.T) {
 	}
 	if u := statuses[0].GetContainers()[0].GetUser(); u.GetUid() != 1000 || u.GetGid() != 3000 || !slices.Equal(u.GetSupplementalGroups(), []int64{4000}) {
 		t.Errorf("the user is %v", u)
+	}
+}
+
+// TestTheResourcesOfAContainerAreTold, as the runtime says them, also after a change while it runs.
+func TestTheResourcesOfAContainerAreTold(t *testing.T) {
+	fake := fakecri.New(t)
+	_, containers := fake.RunPod(fakecri.Pod{UID: "u-1", Containers: []string{"a"}})
+	r := start(t, fake)
+	resourcesSeen := func() *lifecyclev1.LinuxResources {
+		status, err := r.Status(t.Context(), "u-1", boottime.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status.GetContainers()[0].GetResources()
+	}
+	if got := resourcesSeen(); got != nil {
+		t.Errorf("a runtime that says nothing of resources has %v", got)
+	}
+	for _, want := range []*runtimeapi.LinuxContainerResources{
+		{CpuShares: 102, CpuQuota: 20000, CpuPeriod: 100000, MemoryLimitInBytes: 1 << 20},
+		{CpuShares: 204, CpuPeriod: 100000},
+	} {
+		if _, err := fake.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{ContainerId: containers["a"], Linux: want}); err != nil {
+			t.Fatal(err)
+		}
+		got := resourcesSeen()
+		if got.GetCpuShares() != want.GetCpuShares() || got.GetCpuQuota() != want.GetCpuQuota() || got.GetCpuPeriod() != want.GetCpuPeriod() ||
+			got.GetMemoryLimitInBytes() != want.GetMemoryLimitInBytes() {
+			t.Errorf("the resources are %v, want %v", got, want)
+		}
 	}
 }
