@@ -73,6 +73,9 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	setPointer(&cfg.MakeIPTablesUtilChains, true)
 	setPointer(&cfg.EnableSystemLogQuery, false)
 	setPointer(&cfg.OOMScoreAdj, DefaultOOMScoreAdj)
+	setPointer(&cfg.FailSwapOn, true)
+	// Unlike the kubelet's, the default is false: cgroup v1 is supported.
+	setPointer(&cfg.FailCgroupV1, false)
 	setLoggingDefaults(cfg)
 	setVerificationDefaults(cfg)
 	setPointer(&cfg.HealthzPort, 10248)

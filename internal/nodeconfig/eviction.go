@@ -25,7 +25,11 @@ func validateEviction(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *prob
 			if !isSignal(joinField(field, signal), signal, errs) {
 				continue
 			}
-			if _, err := ParseThreshold(text); err != nil {
+			threshold, err := ParseThreshold(text)
+			if err == nil && field != "evictionMinimumReclaim" && threshold.Quantity.IsZero() && !strings.HasSuffix(text, "%") {
+				err = fmt.Errorf("%q must be more than 0: 0%% turns a threshold off", text)
+			}
+			if err != nil {
 				errs.add(joinField(field, signal), err.Error())
 			}
 		}
@@ -43,9 +47,6 @@ func validateEviction(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *prob
 		if _, set := cfg.EvictionSoftGracePeriod[signal]; !set {
 			errs.add(joinField("evictionSoft", signal), "has no grace period: add evictionSoftGracePeriod."+signal+", for example 1m30s")
 		}
-	}
-	if cfg.EvictionMaxPodGracePeriod < 0 {
-		errs.add("evictionMaxPodGracePeriod", fmt.Sprintf("is %d, must be 0 or more", cfg.EvictionMaxPodGracePeriod))
 	}
 }
 

@@ -24,6 +24,7 @@ const defaultFlushFrequency = 5 * time.Second
 func setLoggingDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	setDefault(&cfg.Logging.Format, LogText)
 	setDefault(&cfg.Logging.FlushFrequency.Duration.Duration, defaultFlushFrequency)
+	cfg.Logging.FlushFrequency.SerializeAsString = true // "5s", as every other time, and not its nanoseconds
 }
 
 // validateLogging reports what a kubelet refuses.

@@ -39,7 +39,7 @@ type Sources struct {
 	Defaults []Setting
 	// File is the configuration file; nil for a configuration without one.
 	File *File
-	// DropIns are the files of the drop-in directory, in the order in which they apply.
+	// DropIns are the files of the drop-in directory, in the order in which they apply; nil for a configuration without such a directory.
 	DropIns []File
 	// Settings come last.
 	Settings []Setting
@@ -66,6 +66,9 @@ func Merge(sources Sources) (Merged, []error) {
 	}
 	if len(m.errs) > 0 {
 		return Merged{}, m.errs
+	}
+	if _, set := m.fields["evictionHard"]; !set && m.origins["evictionHard"] != nil {
+		m.fields["evictionHard"] = map[string]any{} // a kubelet without thresholds has none: their default is that of a file
 	}
 	for _, setting := range sources.Settings {
 		m.set(setting)
@@ -109,7 +112,7 @@ func (m *merger) base(sources Sources) {
 	if sources.File != nil {
 		m.file = sources.File.Path
 		var errs []error
-		if cfg, _, set, errs = readFields(*sources.File); len(errs) > 0 {
+		if cfg, _, set, errs = readFields(*sources.File, false); len(errs) > 0 {
 			m.errs = append(m.errs, errs...)
 			return
 		}
@@ -122,10 +125,7 @@ func (m *merger) base(sources Sources) {
 		resolvePaths(sources.File.Path, &withDefaults)
 	}
 	m.fields = m.mapping(&withDefaults)
-	if sources.File == nil {
-		// The thresholds of a kubelet without a file are not part of what drop-ins are merged into.
-		delete(m.fields, "evictionHard")
-	}
+	m.keepEmpty(sources, &withDefaults)
 	if cfg.ImageServiceEndpoint == "" {
 		// It follows containerRuntimeEndpoint, wherever that is set.
 		delete(m.fields, "imageServiceEndpoint")
@@ -137,8 +137,24 @@ func (m *merger) base(sources Sources) {
 	}
 }
 
-// readFields reads a file strictly and without defaults: as a struct, and as a mapping that has what the file has.
-func readFields(file File) (kubeletconfigv1beta1.KubeletConfiguration, map[string]any, index, []error) {
+// keepEmpty puts back what is empty and not the same as nothing, which JSON leaves out.
+func (m *merger) keepEmpty(sources Sources, cfg *kubeletconfigv1beta1.KubeletConfiguration) {
+	switch {
+	case sources.File == nil:
+		// The thresholds of a kubelet without a file are not part of what drop-ins are merged into.
+		delete(m.fields, "evictionHard")
+	case len(cfg.EvictionHard) == 0:
+		m.fields["evictionHard"] = map[string]any{}
+	}
+	// Where drop-ins are merged a kubelet gives it the default again.
+	if sources.DropIns == nil && cfg.EnforceNodeAllocatable != nil && len(cfg.EnforceNodeAllocatable) == 0 {
+		m.fields["enforceNodeAllocatable"] = []any{}
+	}
+}
+
+// readFields reads a file strictly and without defaults: as a struct, and as a mapping that has what the file has. In a patch every field
+// may be null.
+func readFields(file File, patch bool) (kubeletconfigv1beta1.KubeletConfiguration, map[string]any, index, []error) {
 	var cfg kubeletconfigv1beta1.KubeletConfiguration
 	errs := &problems{file: file.Path, index: index{}}
 	root, err := parseOneDocument(file.Data)
@@ -148,7 +164,11 @@ func readFields(file File) (kubeletconfigv1beta1.KubeletConfiguration, map[strin
 		return cfg, nil, nil, errs.sorted()
 	case root != nil:
 		indexNode(root, "", errs)
-		decodeFields(file.Data, root, &cfg, errs)
+		data := file.Data
+		if patch {
+			data = withoutNulls(data)
+		}
+		decodeFields(data, root, &cfg, errs)
 	}
 	checkKind(&cfg, errs)
 	if len(errs.list) > 0 {
@@ -167,9 +187,26 @@ func readFields(file File) (kubeletconfigv1beta1.KubeletConfiguration, map[strin
 	return cfg, fields, errs.index, nil
 }
 
+// withoutNulls returns a file without its fields that are null. One that cannot be read is returned as it is, for its reader to say so.
+func withoutNulls(data []byte) []byte {
+	asJSON, err := yaml.YAMLToJSON(data)
+	if err != nil {
+		return data
+	}
+	fields, err := decodeMapping(asJSON)
+	if err != nil {
+		return data
+	}
+	pruned, err := json.Marshal(mergePatch(nil, fields))
+	if err != nil {
+		return data
+	}
+	return pruned
+}
+
 // dropIn merges one drop-in into the fields.
 func (m *merger) dropIn(file File) {
-	_, fields, set, errs := readFields(file)
+	_, fields, set, errs := readFields(file, true)
 	m.errs = append(m.errs, errs...)
 	if len(m.errs) > 0 {
 		return

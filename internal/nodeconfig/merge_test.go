@@ -67,6 +67,50 @@ func TestDropInsAreMergedAsTheKubeletMergesThem(t *testing.T) {
 	}
 }
 
+// TestNullInADropInIsTheDefault of any kind of field, whatever comes before it.
+func TestNullInADropInIsTheDefault(t *testing.T) {
+	base := file("/etc/base.yaml", "maxPods: 50\nsyncFrequency: 7s\nclusterDNS: [10.0.0.1]\nkubeReserved: {cpu: 100m, memory: 1Gi}\n"+
+		"registryPullQPS: 0\nevictionHard: {memory.available: 1Gi}\nenforceNodeAllocatable: [none]\nlogging: {verbosity: 4}\n")
+	k := merge(t, nodeconfig.Sources{File: &base, DropIns: []nodeconfig.File{
+		file("/etc/d/10.conf", "maxPods: null\nsyncFrequency: null\nclusterDNS: null\nkubeReserved: {cpu: null}\n"+
+			"registryPullQPS: null\nevictionHard: null\nenforceNodeAllocatable: null\nlogging: {verbosity: null}\n"),
+	}}).Kubelet
+	if k.MaxPods != 110 || k.SyncFrequency.Seconds() != 60 || len(k.ClusterDNS) != 0 || *k.RegistryPullQPS != 5 || k.Logging.Verbosity != 0 {
+		t.Errorf("%d pods, %s, servers %v, %d pulls, verbosity %d", k.MaxPods, k.SyncFrequency.Duration, k.ClusterDNS, *k.RegistryPullQPS, k.Logging.Verbosity)
+	}
+	if diff := cmp.Diff(map[string]string{"memory": "1Gi"}, k.KubeReserved); diff != "" {
+		t.Errorf("kubeReserved: %s", diff)
+	}
+	if diff := cmp.Diff([]string{"pods"}, k.EnforceNodeAllocatable); diff != "" {
+		t.Errorf("enforceNodeAllocatable: %s", diff)
+	}
+	if len(k.EvictionHard) != 0 {
+		t.Errorf("a kubelet has no thresholds then, and these are %v", k.EvictionHard)
+	}
+}
+
+// TestNoThresholdsAndNothingToEnforceStaySo: an empty mapping or list is not one that is left out.
+func TestNoThresholdsAndNothingToEnforceStaySo(t *testing.T) {
+	base := file("/etc/base.yaml", "evictionHard: {}\nenforceNodeAllocatable: []\n")
+	k := merge(t, nodeconfig.Sources{File: &base}).Kubelet
+	if k.EvictionHard == nil || len(k.EvictionHard) != 0 || k.EnforceNodeAllocatable == nil || len(k.EnforceNodeAllocatable) != 0 {
+		t.Errorf("of a file: thresholds %v, enforced %v", k.EvictionHard, k.EnforceNodeAllocatable)
+	}
+	k = merge(t, nodeconfig.Sources{File: &base, DropIns: []nodeconfig.File{}}).Kubelet
+	if len(k.EvictionHard) != 0 {
+		t.Errorf("with a directory of drop-ins the thresholds are %v", k.EvictionHard)
+	}
+	// As a kubelet, which merges what is left of it in JSON.
+	if diff := cmp.Diff([]string{"pods"}, k.EnforceNodeAllocatable); diff != "" {
+		t.Errorf("with a directory of drop-ins: %s", diff)
+	}
+	none := file("/etc/base.yaml", "")
+	k = merge(t, nodeconfig.Sources{File: &none, DropIns: []nodeconfig.File{file("/etc/d/10.conf", "enforceNodeAllocatable: []\n")}}).Kubelet
+	if len(k.EnforceNodeAllocatable) != 0 {
+		t.Errorf("of a drop-in: enforced %v", k.EnforceNodeAllocatable)
+	}
+}
+
 // A default that follows from another field is that of the file alone, because the kubelet merges drop-ins into a file that has its
 // defaults already.
 func TestDropInsAreMergedIntoTheDefaultsOfTheFile(t *testing.T) {

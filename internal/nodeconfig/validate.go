@@ -40,6 +40,7 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	if cfg.RunOnce {
 		errs.add("runOnce", "is refused, as by the kubelet: leave it out; 'quartet node --run-once' starts the pods that are desired and ends")
 	}
+	validateTaints(cfg, errs)
 	validateSwap(cfg, errs)
 	validateTracing(cfg, errs)
 	validateGates(cfg, errs)

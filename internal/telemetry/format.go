@@ -22,7 +22,7 @@ type Logging struct {
 	JSON bool
 	// Verbosity follows klog: 0 to 2 logs what an operator needs, 4 and more adds the details of each decision.
 	Verbosity int
-	// Parts have verbosities of their own; the first that matches counts.
+	// Parts have verbosities of their own where these are higher; the first that matches counts.
 	Parts []Part
 }
 
@@ -130,7 +130,7 @@ func (l *partLevels) ofFile(file string) slog.Level {
 	for _, part := range l.parts {
 		for _, name := range []string{packageOf(file), strings.TrimSuffix(filepath.Base(file), ".go")} {
 			if matches, err := path.Match(part.Pattern, name); err == nil && matches {
-				return levelOf(part.Verbosity)
+				return min(levelOf(part.Verbosity), l.level)
 			}
 		}
 	}

@@ -53,7 +53,7 @@ func TestPartsHaveVerbositiesOfTheirOwn(t *testing.T) {
 		{name: "file", parts: []telemetry.Part{part("format_test", 5)}, debug: true},
 		{name: "pattern", parts: []telemetry.Part{part("format*", 4)}, debug: true},
 		{name: "another", parts: []telemetry.Part{part("worker", 4)}},
-		{name: "less than all", verbosity: 4, parts: []telemetry.Part{part("telemetry", 0)}},
+		{name: "less than all", verbosity: 4, parts: []telemetry.Part{part("telemetry", 0)}, debug: true}, // as klog has it
 		{name: "the first that matches", parts: []telemetry.Part{part("telemetry", 2), part("*", 9)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

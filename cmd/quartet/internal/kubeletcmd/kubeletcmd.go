@@ -137,6 +137,15 @@ func (o *options) node(merged nodeconfig.Merged) (nodecmd.Options, error) {
 	}, nil
 }
 
+// Configuration returns what the configuration of a command line amounts to.
+func Configuration(args []string) (nodeconfig.Merged, error) {
+	opts := newOptions()
+	if err := opts.parse(args); err != nil {
+		return nodeconfig.Merged{}, err
+	}
+	return opts.configuration()
+}
+
 // configuration reads the files and merges them with the flags.
 func (o *options) configuration() (nodeconfig.Merged, error) {
 	workDir, err := os.Getwd()
@@ -172,9 +181,9 @@ func (o *options) configuration() (nodeconfig.Merged, error) {
 // dropInExtension is how the names of drop-ins end. Other files are passed over.
 const dropInExtension = ".conf"
 
-// dropIns reads the drop-ins of a directory and of those below it, in lexical order.
+// dropIns reads the drop-ins of a directory and of those below it, in lexical order. They are not nil.
 func dropIns(dir string) ([]nodeconfig.File, error) {
-	var files []nodeconfig.File
+	files := []nodeconfig.File{}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
