@@ -28,6 +28,7 @@ import (
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/reflector"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -94,7 +95,7 @@ type Source struct {
 	listed   bool
 	listedAt time.Time
 	// failures has, by verb, why the last request of it failed; nil when it did not.
-	failures map[verb]*source.Error
+	failures map[reflector.Verb]*source.Error
 	// damaged says what was wrong with the checkpoint at the start, unsaved why it cannot be written; nil when all is well.
 	damaged, unsaved *source.Error
 }
@@ -104,7 +105,7 @@ func New(cfg Config) *Source {
 	target := shown(cfg.Client.Get().URL())
 	return &Source{
 		cfg: cfg, target: target, limit: requestLimit, news: make(chan news),
-		pods: newPods(cfg.Node, target, cfg.Allowed), mode: modeWaiting, failures: map[verb]*source.Error{},
+		pods: newPods(cfg.Node, target, cfg.Allowed), mode: modeWaiting, failures: map[reflector.Verb]*source.Error{},
 	}
 }
 
@@ -180,7 +181,7 @@ func (s *Source) take(ctx context.Context, n news) {
 	case listed:
 		first := !s.listed
 		s.listed, s.listedAt, s.restored, s.mode = true, s.cfg.Clock.Now(), nil, modeWatch
-		delete(s.failures, verbList)
+		delete(s.failures, reflector.VerbList)
 		change := s.pods.replace(n.pods, s.cfg.Clock.Now())
 		// What the checkpoint has may not have been given.
 		change.lasting = change.lasting || first
@@ -214,7 +215,7 @@ func (s *Source) keep(c change) {
 }
 
 // answered notes that requests of a verb work. If they did not before, that is told.
-func (s *Source) answered(v verb) {
+func (s *Source) answered(v reflector.Verb) {
 	s.mode = modeWatch
 	if s.failures[v] == nil {
 		return

@@ -14,6 +14,7 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/reflector"
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
@@ -49,7 +50,7 @@ func TestItAsksAsANodeDoesInProtobuf(t *testing.T) {
 	r.want(podset.None)
 	a.put(pod("a", "i:1"))
 	r.want(podset.Add, "a i:1")
-	lists, watches := a.requests(verbList), a.requests(verbWatch)
+	lists, watches := a.requests(reflector.VerbList), a.requests(reflector.VerbWatch)
 	if len(lists) != 1 || strings.Contains(lists[0], "resourceVersion") || !strings.Contains(lists[0], "fieldSelector=spec.nodeName%3Dnode") {
 		t.Errorf("the lists were %q, want one of what there is now", lists)
 	}
@@ -78,7 +79,7 @@ func TestNothingIsAskedBeforeTheNodeHasSynced(t *testing.T) {
 	for waiting := ""; !strings.Contains(waiting, "nodestatus has not registered yet"); r.pause(time.Millisecond) {
 		waiting = strings.Join(r.cfg.Health.Waiting(), "\n")
 	}
-	if asked := a.requests(verbList); len(asked) > 0 {
+	if asked := a.requests(reflector.VerbList); len(asked) > 0 {
 		t.Errorf("asked %q before the Node was there", asked)
 	}
 	r.nodes.Put("node", &nodev1.Node{Synced: true})
@@ -101,7 +102,7 @@ func TestAWatchThatBreaksIsResumed(t *testing.T) {
 	a.cutAll()
 	a.put(pod("c", "i:1"))
 	r.want(podset.Add, "c i:1")
-	if lists := a.requests(verbList); len(lists) != 1 {
+	if lists := a.requests(reflector.VerbList); len(lists) != 1 {
 		t.Errorf("%d lists, want that the watch goes on where it was", len(lists))
 	}
 }

@@ -1,6 +1,10 @@
 package apisource
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quartet-node/quartet/internal/reflector"
+)
 
 // Metrics counts what is asked of the API server, and what becomes of the checkpoint.
 type Metrics struct {
@@ -40,6 +44,10 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) ok(v verb)      { m.requests.WithLabelValues(string(v), outcomeOK).Inc() }
-func (m *Metrics) expired(v verb) { m.requests.WithLabelValues(string(v), outcomeExpired).Inc() }
-func (m *Metrics) failed(v verb)  { m.requests.WithLabelValues(string(v), outcomeFailed).Inc() }
+func (m *Metrics) ok(v reflector.Verb) { m.requests.WithLabelValues(string(v), outcomeOK).Inc() }
+func (m *Metrics) expired(v reflector.Verb) {
+	m.requests.WithLabelValues(string(v), outcomeExpired).Inc()
+}
+func (m *Metrics) failed(v reflector.Verb) {
+	m.requests.WithLabelValues(string(v), outcomeFailed).Inc()
+}

@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	restwatch "k8s.io/client-go/rest/watch"
+
+	"github.com/quartet-node/quartet/internal/reflector"
 )
 
 // apiServer speaks as much of the API as a reflector of pods hears: lists and watches with their versions, in protobuf.
@@ -157,7 +159,7 @@ func (a *apiServer) cutAll() {
 }
 
 // requests returns the queries of all requests of a verb.
-func (a *apiServer) requests(v verb) []string {
+func (a *apiServer) requests(v reflector.Verb) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var out []string
@@ -172,9 +174,9 @@ func (a *apiServer) requests(v verb) []string {
 func (a *apiServer) serve(out http.ResponseWriter, request *http.Request) {
 	a.mu.Lock()
 	query, refusal, cut := request.URL.Query(), a.refusal, a.cut
-	kind := verbList
+	kind := reflector.VerbList
 	if query.Get("watch") == "true" {
-		kind = verbWatch
+		kind = reflector.VerbWatch
 	}
 	a.asked = append(a.asked, string(kind)+" "+request.URL.RawQuery)
 	a.accepts = append(a.accepts, request.Header.Get("Accept"))
@@ -184,7 +186,7 @@ func (a *apiServer) serve(out http.ResponseWriter, request *http.Request) {
 		refusal(out, request)
 	case request.URL.Path != "/api/v1/pods" || query.Get("fieldSelector") != "spec.nodeName=node":
 		refuseWith(http.StatusNotFound, metav1.StatusReasonNotFound, "not what a node asks for")(out, request)
-	case kind == verbWatch:
+	case kind == reflector.VerbWatch:
 		a.watch(out, request, cut)
 	default:
 		a.list(out)

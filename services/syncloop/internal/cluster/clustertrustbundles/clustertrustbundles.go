@@ -22,7 +22,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/following"
+	"github.com/quartet-node/quartet/internal/reflector"
 )
 
 // firstAnswer is how long somebody who asks waits for the first answer of the API server.
@@ -94,8 +94,8 @@ func (b *Bundles) Run(ctx context.Context) error {
 		return ctx.Err()
 	case <-b.wanted:
 	}
-	return following.Run(ctx, following.Config{
-		Client: b.cfg.Client, Resource: resource, Empty: &certificatesv1.ClusterTrustBundle{}, Follower: follower{b}, Clock: b.cfg.Clock,
+	return reflector.Run(ctx, reflector.Config{
+		Client: b.cfg.Client, Resource: resource, Empty: &certificatesv1.ClusterTrustBundle{}, Handler: follower{b}, Clock: b.cfg.Clock,
 	})
 }
 
@@ -207,8 +207,8 @@ func (b *Bundles) await(ctx context.Context) error {
 // follower notes what the API server says.
 type follower struct{ b *Bundles }
 
-// All implements following.Follower.
-func (f follower) All(objects []runtime.Object, _ time.Time) {
+// Listed implements reflector.Handler.
+func (f follower) Listed(objects []runtime.Object, _ time.Time) {
 	now := make(map[string]*bundle, len(objects))
 	for _, object := range objects {
 		if one := kept(object); one != nil {
@@ -232,8 +232,8 @@ func (f follower) All(objects []runtime.Object, _ time.Time) {
 	f.b.answer(told)
 }
 
-// Is implements following.Follower.
-func (f follower) Is(object runtime.Object) {
+// Changed implements reflector.Handler.
+func (f follower) Changed(object runtime.Object) {
 	one := kept(object)
 	if one == nil {
 		return
@@ -246,8 +246,8 @@ func (f follower) Is(object runtime.Object) {
 	f.b.answer(told)
 }
 
-// Gone implements following.Follower.
-func (f follower) Gone(object runtime.Object) {
+// Deleted implements reflector.Handler.
+func (f follower) Deleted(object runtime.Object) {
 	one := kept(object)
 	if one == nil {
 		return
@@ -259,8 +259,8 @@ func (f follower) Gone(object runtime.Object) {
 	f.b.answer(told)
 }
 
-// Failed implements following.Follower.
-func (f follower) Failed(err error) {
+// ListFailed implements reflector.Handler.
+func (f follower) ListFailed(err error) {
 	f.b.mu.Lock()
 	f.b.err = err
 	f.b.mu.Unlock()

@@ -8,10 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
+
+	"github.com/quartet-node/quartet/internal/reflector"
 )
 
 // plural is what the API server calls the objects of a kind.
@@ -36,88 +34,36 @@ func (c *Cluster) ask(ctx context.Context, key Key) (runtime.Object, error) {
 	return object, nil
 }
 
-// retry is the pause after a failure: soon enough that a pod which was just bound to this node, and whose objects the API server
-// gives it a moment later, does not wait long.
-func retry() *wait.Backoff {
-	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 100, Cap: 5 * time.Second}
-}
-
-// watch follows one object until ctx ends.
+// watch lists and watches one object until ctx ends.
 func (c *Cluster) watch(ctx context.Context, key Key, h *held) {
-	o := &one{c: c, key: key, held: h, list: cache.NewListWatchFromClient(c.cfg.Client, key.Kind.plural(), key.Namespace,
-		fields.OneTermEqualSelector(metav1.ObjectNameField, key.Name))}
-	options := cache.ReflectorOptions{Name: key.String(), Backoff: retry()}
-	// It logs nothing: what goes wrong is said to who asks for the object, and it would say it with every try.
-	cache.NewReflectorWithOptions(o, key.Kind.empty(), o, options).RunWithContext(klog.NewContext(ctx, klog.Logger{}))
+	_ = reflector.Run(ctx, reflector.Config{ // it ends with ctx, and never else
+		Client: c.cfg.Client, Resource: key.Kind.plural(), Namespace: key.Namespace,
+		Fields: fields.OneTermEqualSelector(metav1.ObjectNameField, key.Name), Empty: key.Kind.empty(),
+		Handler: &one{c: c, key: key, held: h}, Clock: c.cfg.Clock, Timeout: requestTimeout,
+	})
 }
 
-// one is both ends of the reflector of one object: what it asks, and where it puts what it gets.
+// one implements reflector.Handler for one object. What goes wrong is said to who asks for the object.
 type one struct {
 	c    *Cluster
 	key  Key
 	held *held
-	list *cache.ListWatch
 }
 
-// IsWatchListSemanticsUnSupported tells client-go to list by a list and not by a watch: its errors then are those of the list.
-func (o *one) IsWatchListSemanticsUnSupported() bool { return true }
-
-// List implements cache.Lister, which nobody calls where there is ListWithContext.
-func (o *one) List(options metav1.ListOptions) (runtime.Object, error) {
-	return o.ListWithContext(context.Background(), options)
-}
-
-// Watch implements cache.Watcher, which nobody calls where there is WatchWithContext.
-func (o *one) Watch(options metav1.ListOptions) (watch.Interface, error) {
-	return o.WatchWithContext(context.Background(), options)
-}
-
-// ListWithContext asks for the object as it is now: not in any state that the API server has had, for a pod may have been made after
-// a change that it needs.
-func (o *one) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	if options.ResourceVersion == "0" {
-		options.ResourceVersion = ""
-	}
-	limited, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	list, err := o.list.ListWithContext(limited, options)
-	if err != nil && ctx.Err() == nil {
-		o.c.failed(o.held, err)
-	}
-	return list, err
-}
-
-// WatchWithContext begins a watch.
-func (o *one) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	return o.list.WatchWithContext(ctx, options)
-}
-
-// Replace implements cache.ReflectorStore.
-func (o *one) Replace(list []any, _ string) error {
+// Listed implements reflector.Handler.
+func (o *one) Listed(objects []runtime.Object, _ time.Time) {
 	var object runtime.Object
-	for _, item := range list {
-		object, _ = item.(runtime.Object)
+	if len(objects) > 0 { // at most one has the name
+		object = objects[0]
 	}
 	o.c.saw(o.key, o.held, object)
-	return nil
 }
 
-// Add implements cache.ReflectorStore.
-func (o *one) Add(object any) error { return o.Update(object) }
+// Changed implements reflector.Handler.
+func (o *one) Changed(object runtime.Object) { o.c.saw(o.key, o.held, object) }
 
-// Update implements cache.ReflectorStore.
-func (o *one) Update(object any) error {
-	if object, ok := object.(runtime.Object); ok {
-		o.c.saw(o.key, o.held, object)
-	}
-	return nil
-}
+// Deleted implements reflector.Handler.
+func (o *one) Deleted(runtime.Object) { o.c.saw(o.key, o.held, nil) }
 
-// Delete implements cache.ReflectorStore.
-func (o *one) Delete(any) error {
-	o.c.saw(o.key, o.held, nil)
-	return nil
-}
-
-// Resync implements cache.ReflectorStore. There is nothing to do again.
-func (*one) Resync() error { return nil }
+// ListFailed implements reflector.Handler.
+func (o *one) ListFailed(err error) { o.c.failed(o.held, err) }

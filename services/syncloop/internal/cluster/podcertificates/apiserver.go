@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/following"
+	"github.com/quartet-node/quartet/internal/reflector"
 )
 
 // resource is what the API server calls requests.
@@ -43,9 +43,9 @@ func (a APIServer) Create(ctx context.Context, r *certificatesv1.PodCertificateR
 }
 
 // Follow implements API.
-func (a APIServer) Follow(ctx context.Context, to following.Follower) error {
-	return following.Run(ctx, following.Config{
+func (a APIServer) Follow(ctx context.Context, to reflector.Handler) error {
+	return reflector.Run(ctx, reflector.Config{
 		Client: a.Certificates, Resource: resource, Fields: fields.OneTermEqualSelector("spec.nodeName", a.NodeName),
-		Empty: &certificatesv1.PodCertificateRequest{}, Follower: to, Clock: a.Clock,
+		Empty: &certificatesv1.PodCertificateRequest{}, Handler: to, Clock: a.Clock,
 	})
 }

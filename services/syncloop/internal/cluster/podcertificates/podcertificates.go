@@ -22,8 +22,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/reflector"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/following"
 )
 
 // requestTimeout bounds the questions for one certificate: so long the other files of a volume may wait for an API server that hangs.
@@ -36,7 +36,7 @@ type API interface {
 	// Create creates a request and returns it with its name.
 	Create(ctx context.Context, r *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error)
 	// Follow tells of the requests of this node until ctx ends.
-	Follow(ctx context.Context, to following.Follower) error
+	Follow(ctx context.Context, to reflector.Handler) error
 }
 
 // Events is told what becomes of requests; *podevents.Recorder keeps it.

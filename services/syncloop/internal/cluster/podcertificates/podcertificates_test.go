@@ -26,7 +26,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/following"
+	"github.com/quartet-node/quartet/internal/reflector"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podcertificates"
 	"github.com/quartet-node/quartet/test/cluster"
 )
@@ -41,7 +41,7 @@ type server struct {
 	mu       sync.Mutex
 	fail     error
 	requests []*certificatesv1.PodCertificateRequest
-	follower following.Follower
+	follower reflector.Handler
 	began    chan struct{}
 }
 
@@ -61,9 +61,9 @@ func (s *server) Create(_ context.Context, r *certificatesv1.PodCertificateReque
 	return r, nil
 }
 
-func (s *server) Follow(ctx context.Context, to following.Follower) error {
+func (s *server) Follow(ctx context.Context, to reflector.Handler) error {
 	s.follower = to
-	to.All(nil, time.Now())
+	to.Listed(nil, time.Now())
 	close(s.began)
 	<-ctx.Done()
 	return ctx.Err()
@@ -93,13 +93,13 @@ func (s *server) issue(r *certificatesv1.PodCertificateRequest, chain string, re
 		Conditions: []metav1.Condition{{Type: certificatesv1.PodCertificateRequestConditionTypeIssued}}, CertificateChain: chain,
 		BeginRefreshAt: ptr.To(metav1.NewTime(time.Now().Add(refresh))), NotAfter: ptr.To(metav1.NewTime(time.Now().Add(life))),
 	}
-	s.follower.Is(r)
+	s.follower.Changed(r)
 }
 
 func (s *server) refuse(r *certificatesv1.PodCertificateRequest, how, reason, message string) {
 	r = r.DeepCopy()
 	r.Status.Conditions = []metav1.Condition{{Type: how, Reason: reason, Message: message}}
-	s.follower.Is(r)
+	s.follower.Changed(r)
 }
 
 // recorder keeps events and whom else was told.
@@ -327,7 +327,7 @@ func TestARequestThatVanishesIsMadeAgain(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.wants("!shop/req-1 yet")
 		<-r.server.began
-		r.server.follower.Gone(r.server.last(t, 1))
+		r.server.follower.Deleted(r.server.last(t, 1))
 		r.wants("!is asked again for a certificate at ")
 		r.take()
 		time.Sleep(11 * time.Second)
@@ -337,12 +337,12 @@ func TestARequestThatVanishesIsMadeAgain(t *testing.T) {
 		r.wants("!shop/req-2 yet")
 		asked := time.Now()
 		time.Sleep(time.Second)
-		r.server.follower.All(nil, asked.Add(-time.Second)) // said of a time before it was made
+		r.server.follower.Listed(nil, asked.Add(-time.Second)) // said of a time before it was made
 		r.wants("!shop/req-2 yet")
-		r.server.follower.All(nil, time.Now())
+		r.server.follower.Listed(nil, time.Now())
 		time.Sleep(21 * time.Second)
 		r.wants("!shop/req-3 yet")
-		r.server.follower.All([]runtime.Object{r.server.last(t, 3)}, time.Now())
+		r.server.follower.Listed([]runtime.Object{r.server.last(t, 3)}, time.Now())
 		r.wants("!shop/req-3 yet")
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/following"
+	"github.com/quartet-node/quartet/internal/reflector"
 )
 
 // Run follows what becomes of requests from the moment on that a pod asks for a certificate, and tells of those that are to be replaced,
@@ -124,8 +124,8 @@ func named(object runtime.Object) (string, *certificatesv1.PodCertificateRequest
 	return r.Namespace + "/" + r.Name, &r.Status
 }
 
-// All implements following.Follower. A request of before the question that is not there is gone.
-func (f follower) All(objects []runtime.Object, asked time.Time) {
+// Listed implements reflector.Handler. A request of before the question that is not there is gone.
+func (f follower) Listed(objects []runtime.Object, asked time.Time) {
 	f.note(func() (gone func(*request) bool) {
 		clear(f.c.said)
 		for _, object := range objects {
@@ -137,8 +137,8 @@ func (f follower) All(objects []runtime.Object, asked time.Time) {
 	})
 }
 
-// Is implements following.Follower.
-func (f follower) Is(object runtime.Object) {
+// Changed implements reflector.Handler.
+func (f follower) Changed(object runtime.Object) {
 	f.note(func() func(*request) bool {
 		if name, status := named(object); status != nil {
 			f.c.said[name] = status
@@ -147,8 +147,8 @@ func (f follower) Is(object runtime.Object) {
 	})
 }
 
-// Gone implements following.Follower.
-func (f follower) Gone(object runtime.Object) {
+// Deleted implements reflector.Handler.
+func (f follower) Deleted(object runtime.Object) {
 	f.note(func() func(*request) bool {
 		name, _ := named(object)
 		delete(f.c.said, name)
@@ -156,8 +156,8 @@ func (f follower) Gone(object runtime.Object) {
 	})
 }
 
-// Failed implements following.Follower. Who waits is told of the request that is waited for: nothing else is known.
-func (f follower) Failed(error) {}
+// ListFailed implements reflector.Handler. Who waits is told of the request that is waited for: nothing else is known.
+func (f follower) ListFailed(error) {}
 
 // note changes what is known by change, which says what requests are gone then; nil is none. It tells the pods that this concerns.
 func (f follower) note(change func() (gone func(*request) bool)) {
@@ -189,4 +189,4 @@ func (f follower) note(change func() (gone func(*request) bool)) {
 	c.signal()
 }
 
-var _ following.Follower = follower{}
+var _ reflector.Handler = follower{}

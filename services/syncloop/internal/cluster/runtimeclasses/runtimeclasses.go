@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/following"
+	"github.com/quartet-node/quartet/internal/reflector"
 )
 
 const (
@@ -210,8 +210,8 @@ func (c *Classes) follow(ctx context.Context) {
 	watch, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		_ = following.Run(watch, following.Config{ // it ends with watch
-			Client: c.cfg.Client, Resource: plural, Empty: &nodev1.RuntimeClass{}, Follower: follower{c}, Clock: c.cfg.Clock,
+		_ = reflector.Run(watch, reflector.Config{ // it ends with watch
+			Client: c.cfg.Client, Resource: plural, Empty: &nodev1.RuntimeClass{}, Handler: follower{c}, Clock: c.cfg.Clock,
 		})
 	})
 	for c.wanted() && ctx.Err() == nil {
@@ -230,8 +230,8 @@ func (c *Classes) follow(ctx context.Context) {
 // follower notes what the API server says.
 type follower struct{ c *Classes }
 
-// All implements following.Follower.
-func (f follower) All(objects []runtime.Object, _ time.Time) {
+// Listed implements reflector.Handler.
+func (f follower) Listed(objects []runtime.Object, _ time.Time) {
 	handlers := make(map[string]string, len(objects))
 	for _, object := range objects {
 		if class, ok := object.(*nodev1.RuntimeClass); ok {
@@ -241,22 +241,22 @@ func (f follower) All(objects []runtime.Object, _ time.Time) {
 	f.c.hears(func(h *heard) { h.handlers, h.err = handlers, nil })
 }
 
-// Is implements following.Follower.
-func (f follower) Is(object runtime.Object) {
+// Changed implements reflector.Handler.
+func (f follower) Changed(object runtime.Object) {
 	if class, ok := object.(*nodev1.RuntimeClass); ok {
 		f.c.hears(func(h *heard) { h.handlers[class.Name] = class.Handler })
 	}
 }
 
-// Gone implements following.Follower.
-func (f follower) Gone(object runtime.Object) {
+// Deleted implements reflector.Handler.
+func (f follower) Deleted(object runtime.Object) {
 	if class, ok := object.(*nodev1.RuntimeClass); ok {
 		f.c.hears(func(h *heard) { delete(h.handlers, class.Name) })
 	}
 }
 
-// Failed implements following.Follower.
-func (f follower) Failed(err error) {
+// ListFailed implements reflector.Handler.
+func (f follower) ListFailed(err error) {
 	f.c.hears(func(h *heard) { h.err = err })
 }
 

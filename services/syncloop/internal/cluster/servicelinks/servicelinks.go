@@ -21,7 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/following"
+	"github.com/quartet-node/quartet/internal/reflector"
 )
 
 const (
@@ -69,8 +69,8 @@ func New(cfg Config) *Links {
 
 // Run lists and watches the services until ctx ends, whose error it returns.
 func (l *Links) Run(ctx context.Context) error {
-	return following.Run(ctx, following.Config{
-		Client: l.cfg.Client, Resource: resource, Fields: withAddress, Empty: &v1.Service{}, Follower: follower{l}, Clock: l.cfg.Clock,
+	return reflector.Run(ctx, reflector.Config{
+		Client: l.cfg.Client, Resource: resource, Fields: withAddress, Empty: &v1.Service{}, Handler: follower{l}, Clock: l.cfg.Clock,
 	})
 }
 
@@ -144,8 +144,8 @@ func (None) Forget(types.UID) {}
 // follower notes what the API server says.
 type follower struct{ l *Links }
 
-// All implements following.Follower.
-func (f follower) All(objects []runtime.Object, _ time.Time) {
+// Listed implements reflector.Handler.
+func (f follower) Listed(objects []runtime.Object, _ time.Time) {
 	services := map[string]map[string]service{}
 	for _, object := range objects {
 		if s, ok := object.(*v1.Service); ok {
@@ -163,8 +163,8 @@ func (f follower) All(objects []runtime.Object, _ time.Time) {
 	}
 }
 
-// Is implements following.Follower.
-func (f follower) Is(object runtime.Object) {
+// Changed implements reflector.Handler.
+func (f follower) Changed(object runtime.Object) {
 	if s, ok := object.(*v1.Service); ok {
 		f.l.mu.Lock()
 		defer f.l.mu.Unlock()
@@ -172,8 +172,8 @@ func (f follower) Is(object runtime.Object) {
 	}
 }
 
-// Gone implements following.Follower.
-func (f follower) Gone(object runtime.Object) {
+// Deleted implements reflector.Handler.
+func (f follower) Deleted(object runtime.Object) {
 	if s, ok := object.(*v1.Service); ok {
 		f.l.mu.Lock()
 		defer f.l.mu.Unlock()
@@ -181,8 +181,8 @@ func (f follower) Gone(object runtime.Object) {
 	}
 }
 
-// Failed implements following.Follower.
-func (f follower) Failed(err error) {
+// ListFailed implements reflector.Handler.
+func (f follower) ListFailed(err error) {
 	f.l.mu.Lock()
 	f.l.err = err
 	f.l.mu.Unlock()
