@@ -49,8 +49,12 @@ const (
 	// RecursiveReadOnly has the places among the container's volumeMounts, from 0, of those that are recursively read-only, with commas
 	// between them.
 	RecursiveReadOnly = "quartet.dev/recursive-read-only"
-	// Resources are the requests and limits that the container was made with, in JSON.
+	// Resources are the requests and limits that the container was made with, in JSON. On a sandbox they are those of all containers
+	// of the pod, by name, as they were when the sandbox was made.
 	Resources = "quartet.dev/resources"
+	// PodResources are the requests and limits of the pod as a whole that the container, or the sandbox, was made with, in JSON. There
+	// is none for a pod without.
+	PodResources = "quartet.dev/pod-resources"
 	// InitContainer is "true" on a container that the pod's start waits for to end. How it ends well is part of that start.
 	InitContainer = "quartet.dev/init-container"
 	// TerminationMessagePath is the file in the container that its last words are read from.
@@ -83,19 +87,49 @@ func (r Restart) Attempt() uint32 {
 }
 
 // Sandbox returns the labels and annotations of a pod's sandbox: those of the pod, and the agent's own over them. An
-// empty traceparent leaves its annotation out.
-func Sandbox(pod *v1.Pod, traceparent string) (labels, annotations map[string]string) {
+// empty traceparent leaves its annotation out. It fails only when the resources cannot be written as JSON.
+func Sandbox(pod *v1.Pod, traceparent string) (labels, annotations map[string]string, err error) {
 	labels = make(map[string]string, len(pod.Labels)+3)
 	maps.Copy(labels, pod.Labels)
 	maps.Copy(labels, podLabels(pod))
 	annotations = make(map[string]string, len(pod.Annotations)+1)
 	maps.Copy(annotations, pod.Annotations)
-	delete(annotations, telemetry.AnnotationTraceparent)
-	delete(annotations, StartCause)
+	for _, own := range []string{telemetry.AnnotationTraceparent, StartCause, Resources, PodResources} {
+		delete(annotations, own)
+	}
 	if traceparent != "" {
 		annotations[telemetry.AnnotationTraceparent] = traceparent
 	}
-	return labels, annotations
+	if err := putAllResources(annotations, pod); err != nil {
+		return nil, nil, err
+	}
+	return labels, annotations, nil
+}
+
+// putAllResources notes the requests and limits of a pod and its containers; nothing for a pod without.
+func putAllResources(annotations map[string]string, pod *v1.Pod) error {
+	all := map[string]v1.ResourceRequirements{}
+	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if r := &list[i].Resources; len(r.Requests)+len(r.Limits) > 0 {
+				all[list[i].Name] = v1.ResourceRequirements{Requests: r.Requests, Limits: r.Limits}
+			}
+		}
+	}
+	if len(all) > 0 {
+		if err := putJSON(annotations, Resources, all); err != nil {
+			return err
+		}
+	}
+	return putPodResources(annotations, pod)
+}
+
+func putPodResources(annotations map[string]string, pod *v1.Pod) error {
+	r := pod.Spec.Resources
+	if r == nil || len(r.Requests)+len(r.Limits) == 0 {
+		return nil
+	}
+	return putJSON(annotations, PodResources, v1.ResourceRequirements{Requests: r.Requests, Limits: r.Limits})
 }
 
 // Container returns the labels and annotations of a container of a pod. An empty traceparent leaves its annotation out.
@@ -132,6 +166,9 @@ func Container(pod *v1.Pod, c *v1.Container, restart Restart, traceparent string
 		}
 	}
 	if err := putJSON(annotations, Resources, v1.ResourceRequirements{Requests: c.Resources.Requests, Limits: c.Resources.Limits}); err != nil {
+		return nil, nil, fmt.Errorf("container %q: %w", c.Name, err)
+	}
+	if err := putPodResources(annotations, pod); err != nil {
 		return nil, nil, fmt.Errorf("container %q: %w", c.Name, err)
 	}
 	if len(c.Ports) > 0 {
@@ -183,6 +220,27 @@ func ResourcesOf(annotations map[string]string) (resources v1.ResourceRequiremen
 		return v1.ResourceRequirements{}, false
 	}
 	return resources, true
+}
+
+// PodResourcesOf reads the requests and limits of the pod as a whole that a container or a sandbox was made with; nil when there were
+// none, or they cannot be read.
+func PodResourcesOf(annotations map[string]string) *v1.ResourceRequirements {
+	var resources v1.ResourceRequirements
+	text, ok := annotations[PodResources]
+	if !ok || json.Unmarshal([]byte(text), &resources) != nil {
+		return nil
+	}
+	return &resources
+}
+
+// AllResourcesOf reads the requests and limits of all containers of a pod from the annotations of its sandbox, by name. A container
+// that had none is not among them; ok is false when they do not say.
+func AllResourcesOf(annotations map[string]string) (all map[string]v1.ResourceRequirements, ok bool) {
+	text, ok := annotations[Resources]
+	if !ok || json.Unmarshal([]byte(text), &all) != nil {
+		return nil, false
+	}
+	return all, true
 }
 
 // Recovered is what a container's annotations say about the spec that it was made from.

@@ -20,14 +20,17 @@ func testPod() *v1.Pod {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "web", Namespace: "shop", UID: "u-1",
 			Labels:      map[string]string{"app": "web", podlabels.PodUID: "forged"},
-			Annotations: map[string]string{"note": "x", telemetry.AnnotationTraceparent: "forged", podlabels.StartCause: "forged"},
+			Annotations: map[string]string{"note": "x", telemetry.AnnotationTraceparent: "forged", podlabels.StartCause: "forged", podlabels.Resources: "forged", podlabels.PodResources: "forged"},
 		},
 		Spec: v1.PodSpec{TerminationGracePeriodSeconds: &grace},
 	}
 }
 
 func TestSandboxCarriesThePodsLabelsAndCannotBeForged(t *testing.T) {
-	labels, annotations := podlabels.Sandbox(testPod(), "")
+	labels, annotations, err := podlabels.Sandbox(testPod(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	wantLabels := map[string]string{"app": "web", podlabels.PodName: "web", podlabels.PodNamespace: "shop", podlabels.PodUID: "u-1"}
 	if diff := cmp.Diff(wantLabels, labels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
@@ -97,6 +100,41 @@ func TestTheResourcesThatAContainerWasMadeWithAreRecovered(t *testing.T) {
 	}
 }
 
+func TestTheResourcesOfAPodAreRecoveredFromItsSandbox(t *testing.T) {
+	pod := testPod()
+	cpu := func(text string) v1.ResourceRequirements {
+		return v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(text)}}
+	}
+	whole := cpu("2")
+	pod.Spec.InitContainers = []v1.Container{{Name: "first", Resources: cpu("1")}}
+	pod.Spec.Containers = []v1.Container{{Name: "app", Resources: cpu("0.5")}, {Name: "other"}}
+	pod.Spec.Resources = &whole
+	_, annotations, err := podlabels.Sandbox(pod, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, ok := podlabels.AllResourcesOf(annotations)
+	if first, app := all["first"], all["app"]; !ok || len(all) != 2 || first.Requests.Cpu().MilliValue() != 1000 || app.Requests.Cpu().MilliValue() != 500 {
+		t.Errorf("the containers have %v, %v", all, ok)
+	}
+	if got := podlabels.PodResourcesOf(annotations); got == nil || got.Requests.Cpu().MilliValue() != 2000 {
+		t.Errorf("the pod has %v", got)
+	}
+	_, annotations, err = podlabels.Container(pod, &pod.Spec.Containers[0], podlabels.Restart{}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := podlabels.PodResourcesOf(annotations); got == nil || got.Requests.Cpu().MilliValue() != 2000 {
+		t.Errorf("its container says that it has %v", got)
+	}
+	if podlabels.PodResourcesOf(map[string]string{podlabels.PodResources: "{"}) != nil {
+		t.Error("what cannot be read says something")
+	}
+	if _, ok := podlabels.AllResourcesOf(map[string]string{podlabels.Resources: "{"}); ok {
+		t.Error("what cannot be read says something")
+	}
+}
+
 func TestRecoverNamesWhatItCannotRead(t *testing.T) {
 	got, err := podlabels.Recover(map[string]string{
 		podlabels.PreStopHandler: "{", podlabels.PodTerminationGracePeriod: "x", podlabels.TerminationMessagePath: "/m",
@@ -113,7 +151,9 @@ func TestRestartOfAForeignContainerIsItsAttempt(t *testing.T) {
 }
 
 func TestChangedOnlyForWhatNeedsARestart(t *testing.T) {
-	base := v1.Container{Name: "app", Image: "i:1", Command: []string{"run"}}
+	base := v1.Container{Name: "app", Image: "i:1", Command: []string{"run"}, Resources: v1.ResourceRequirements{
+		Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")},
+	}}
 	for name, test := range map[string]struct {
 		change func(*v1.Container)
 		want   bool
@@ -126,6 +166,13 @@ func TestChangedOnlyForWhatNeedsARestart(t *testing.T) {
 		"security context": {func(c *v1.Container) { c.SecurityContext = &v1.SecurityContext{Privileged: new(bool)} }, true},
 		"memory limit": {func(c *v1.Container) {
 			c.Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}
+		}, true},
+		"cpu request": {func(c *v1.Container) {
+			c.Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}
+		}, true},
+		"no cpu limit": {func(c *v1.Container) { c.Resources.Limits = nil }, true},
+		"huge pages": {func(c *v1.Container) {
+			c.Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1"), "hugepages-2Mi": resource.MustParse("2Mi")}
 		}, true},
 		"pull policy":     {func(c *v1.Container) { c.ImagePullPolicy = v1.PullAlways }, false},
 		"readiness probe": {func(c *v1.Container) { c.ReadinessProbe = &v1.Probe{} }, false},

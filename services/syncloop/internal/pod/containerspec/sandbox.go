@@ -33,7 +33,10 @@ type SandboxInputs struct {
 
 // Sandbox makes the configuration of a pod's sandbox. Its errors name the field.
 func Sandbox(pod *v1.Pod, node Node, in SandboxInputs) (*runtimeapi.PodSandboxConfig, error) {
-	labels, annotations := podlabels.Sandbox(pod, in.Traceparent)
+	labels, annotations, err := podlabels.Sandbox(pod, in.Traceparent)
+	if err != nil {
+		return nil, err
+	}
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: in.Attempt},
 		LogDirectory: LogDir(node.PodLogsDir, pod),

@@ -62,7 +62,7 @@ func ForPod(pod *v1.Pod, limits Limits) Resources {
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	most := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
 	r := Resources{
-		CPUShares: shares(requests.Cpu().MilliValue()), CPUQuota: NoLimit, Memory: NoLimit, PIDs: max(limits.PIDs, 0), HugePages: hugePages(requests),
+		CPUShares: Shares(requests.Cpu().MilliValue()), CPUQuota: NoLimit, Memory: NoLimit, PIDs: max(limits.PIDs, 0), HugePages: hugePages(requests),
 	}
 	if qos.GetPodQOS(pod) == v1.PodQOSBestEffort {
 		r.CPUShares = MinShares
@@ -111,7 +111,7 @@ func BurstableShares(pods []*v1.Pod) uint64 {
 		requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 		milli += requests.Cpu().MilliValue()
 	}
-	return shares(milli)
+	return Shares(milli)
 }
 
 // ForAllPods is what all pods together may use: what the machine has less what is reserved. Nothing is said of a resource of
@@ -127,7 +127,7 @@ func ForAllPods(capacity v1.ResourceList, reserved ...v1.ResourceList) Resources
 		return quantity, ok && quantity.Sign() > 0
 	}
 	if cpu, ok := left(v1.ResourceCPU); ok {
-		r.CPUShares = shares(cpu.MilliValue())
+		r.CPUShares = Shares(cpu.MilliValue())
 	}
 	if memory, ok := left(v1.ResourceMemory); ok {
 		r.Memory = memory.Value()
@@ -145,7 +145,7 @@ func ForAllPods(capacity v1.ResourceList, reserved ...v1.ResourceList) Resources
 func ForReservation(reserved v1.ResourceList, compressible bool) Resources {
 	var r Resources
 	if cpu, ok := reserved[v1.ResourceCPU]; ok {
-		r.CPUShares = shares(cpu.MilliValue())
+		r.CPUShares = Shares(cpu.MilliValue())
 	}
 	if compressible {
 		return r
@@ -174,8 +174,8 @@ func MemoryLimits(allocatable, percent int64, pods []*v1.Pod) (burstable, bestEf
 	return max(burstable, 1), max(bestEffort, 1)
 }
 
-// shares is the weight of an amount of processor time.
-func shares(milli int64) uint64 {
+// Shares is the weight of an amount of processor time, in thousandths of a processor.
+func Shares(milli int64) uint64 {
 	return uint64(min(max(milli*sharesPerCPU/milliPerCPU, MinShares), maxShares))
 }
 

@@ -130,3 +130,28 @@ func TestAllPodsHaveWhatIsNotReserved(t *testing.T) {
 		t.Errorf("more is reserved than there is, and the limit is %d", got.Memory)
 	}
 }
+
+// TestWhatIsReadBackIsWhatWasGiven: a request of cpu comes back from its shares, and a weight of cgroup v2 from the shares that
+// stand for it.
+func TestWhatIsReadBackIsWhatWasGiven(t *testing.T) {
+	for milli := int64(2); milli <= 256_000; milli++ {
+		if got := resources.MilliOfShares(resources.Shares(milli)); got != milli && milli > 2 {
+			t.Fatalf("%dm comes back as %dm", milli, got)
+		}
+	}
+	for weight := uint64(1); weight <= 10_000; weight++ {
+		if got := resources.Weight(resources.SharesOf(weight)); got != weight && got+1 != weight {
+			t.Fatalf("the weight %d comes back as %d", weight, got)
+		}
+	}
+	for _, tc := range []struct{ quota, period, want int64 }{
+		{20_000, 100_000, 200}, {1_000, 100_000, 10}, {2_500, 10_000, 250}, {resources.NoLimit, 100_000, 0}, {0, 100_000, 0}, {1_000, 0, 0},
+	} {
+		if got := resources.MilliOfQuota(tc.quota, tc.period); got != tc.want {
+			t.Errorf("a quota of %d in %d is %dm, want %dm", tc.quota, tc.period, got, tc.want)
+		}
+	}
+	if resources.MilliOfShares(1) != 0 || resources.SharesOf(0) != 0 {
+		t.Error("what is not set is something")
+	}
+}

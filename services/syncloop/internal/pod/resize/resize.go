@@ -1,0 +1,180 @@
+// Package resize decides about pods that are to have more or less cpu and memory while they run. It is pure, and keeps apart three
+// things that are the same for a pod that was never resized:
+//
+//	wanted     what the source of the pod asks for, by the subresource resize for example
+//	allocated  what the node has promised to the pod: its share of the node, by which others are let in, its containers are
+//	           started and its cgroup is limited
+//	actuated   what its containers run with
+//
+// A resize goes through them in order:
+//
+//	wanted ≠ allocated     pending: Infeasible says that this node cannot do it; if the node has no room it is deferred, and Order says
+//	                       who is asked first when there is some
+//	allocated ≠ actuated   in progress: Plan says which containers are changed, in which order, and which have to be restarted
+//
+// Conditions are what the status of the pod says of that, Recover finds out what a pod was promised of which nothing is on record.
+// Package resizes keeps the record, the sync loop allocates, package executor actuates.
+package resize
+
+import (
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// Record is what has to be kept of a pod once it was to be resized.
+type Record struct {
+	// Allocated is what the node has promised to the pod.
+	Allocated Allocation `json:"allocated"`
+	// Actuated is what was changed of its containers since they were made.
+	Actuated Actuated `json:"actuated"`
+	// Conditions are what its status says.
+	Conditions Conditions `json:"conditions"`
+}
+
+// Allocation is the requests and limits of a pod and of its containers.
+type Allocation struct {
+	// Pod has those of the pod as a whole; nil for a pod without.
+	Pod *v1.ResourceRequirements `json:"pod,omitempty"`
+	// Containers has those of its containers, init containers included, by name.
+	Containers map[string]v1.ResourceRequirements `json:"containers,omitempty"`
+}
+
+// Of returns the requests and limits of a pod as it is given.
+func Of(pod *v1.Pod) Allocation {
+	a := Allocation{Containers: map[string]v1.ResourceRequirements{}}
+	if r := pod.Spec.Resources; r != nil {
+		a.Pod = &v1.ResourceRequirements{Requests: r.Requests, Limits: r.Limits}
+	}
+	for c := range containers(&pod.Spec) {
+		a.Containers[c.Name] = v1.ResourceRequirements{Requests: c.Resources.Requests, Limits: c.Resources.Limits}
+	}
+	return a
+}
+
+// On returns a pod with these requests and limits; the pod itself when it has them.
+func (a Allocation) On(pod *v1.Pod) *v1.Pod {
+	out := pod
+	change := func() *v1.Pod {
+		if out == pod {
+			out = pod.DeepCopy()
+		}
+		return out
+	}
+	if !same(a.Pod, pod.Spec.Resources) {
+		r := change().Spec.Resources
+		switch {
+		case a.Pod == nil:
+			out.Spec.Resources = nil
+		case r == nil:
+			out.Spec.Resources = a.Pod.DeepCopy()
+		default:
+			r.Requests, r.Limits = a.Pod.Requests.DeepCopy(), a.Pod.Limits.DeepCopy()
+		}
+	}
+	for _, list := range []func(*v1.PodSpec) []v1.Container{
+		func(s *v1.PodSpec) []v1.Container { return s.InitContainers }, func(s *v1.PodSpec) []v1.Container { return s.Containers },
+	} {
+		for i, c := range list(&pod.Spec) {
+			has, ok := a.Containers[c.Name]
+			if !ok || same(&has, &c.Resources) {
+				continue
+			}
+			to := &list(&change().Spec)[i].Resources
+			to.Requests, to.Limits = has.Requests.DeepCopy(), has.Limits.DeepCopy()
+		}
+	}
+	return out
+}
+
+// Equal tells whether two allocations are the same.
+func (a Allocation) Equal(b Allocation) bool {
+	return same(a.Pod, b.Pod) && maps.EqualFunc(a.Containers, b.Containers, func(x, y v1.ResourceRequirements) bool { return same(&x, &y) })
+}
+
+// same compares requests and limits. None at all are the same as empty ones.
+func same(a, b *v1.ResourceRequirements) bool {
+	var none v1.ResourceRequirements
+	if a == nil {
+		a = &none
+	}
+	if b == nil {
+		b = &none
+	}
+	return equality.Semantic.DeepEqual(a.Requests, b.Requests) && equality.Semantic.DeepEqual(a.Limits, b.Limits)
+}
+
+// containers gives the containers of a pod that can be resized: all but the ephemeral ones, which have no resources.
+func containers(spec *v1.PodSpec) func(yield func(*v1.Container) bool) {
+	return func(yield func(*v1.Container) bool) {
+		for _, list := range [][]v1.Container{spec.InitContainers, spec.Containers} {
+			for i := range list {
+				if !yield(&list[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Request is a change of one resource of one container that somebody has asked for.
+type Request struct {
+	// Resource is "cpu" or "memory", Requirement "requests" or "limits", Operation "add", "remove", "increase" or "decrease".
+	Resource, Requirement, Operation string
+}
+
+// Requests are the changes between two versions of a pod as it is wanted, in the kubelet's words.
+func Requests(before, after *v1.Pod) []Request {
+	var all []Request
+	had := Of(before).Containers
+	for c := range containers(&after.Spec) {
+		old, ok := had[c.Name]
+		if !ok {
+			continue
+		}
+		add := func(resource, requirement string, from, to *resource.Quantity) {
+			if operation := operationOf(from, to); operation != "" {
+				all = append(all, Request{Resource: resource, Requirement: requirement, Operation: operation})
+			}
+		}
+		add("memory", "requests", old.Requests.Memory(), c.Resources.Requests.Memory())
+		add("memory", "limits", old.Limits.Memory(), c.Resources.Limits.Memory())
+		add("cpu", "requests", old.Requests.Cpu(), c.Resources.Requests.Cpu())
+		add("cpu", "limits", old.Limits.Cpu(), c.Resources.Limits.Cpu())
+	}
+	return all
+}
+
+func operationOf(from, to *resource.Quantity) string {
+	switch {
+	case to.IsZero() && !from.IsZero():
+		return "remove"
+	case from.IsZero() && !to.IsZero():
+		return "add"
+	case to.Cmp(*from) < 0:
+		return "decrease"
+	case to.Cmp(*from) > 0:
+		return "increase"
+	}
+	return ""
+}
+
+// Shrinks tells whether a pod with one allocation requests less cpu or memory than with another one.
+func Shrinks(from, to *v1.Pod) bool {
+	before, after := requested(from), requested(to)
+	return after.Cpu().Cmp(*before.Cpu()) < 0 || after.Memory().Cmp(*before.Memory()) < 0
+}
+
+// grows tells whether a pod with one allocation requests more cpu or memory than with another one.
+func grows(from, to *v1.Pod) bool { return Shrinks(to, from) }
+
+func requested(pod *v1.Pod) v1.ResourceList {
+	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+}
+
+// sortedNames are the keys of a map in their order.
+func sortedNames[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
