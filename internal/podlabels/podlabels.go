@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/kubelet/pkg/types"
 
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
@@ -182,7 +183,7 @@ func Container(pod *v1.Pod, c *v1.Container, restart Restart, traceparent string
 // isInit is true for an init container, and false for one that runs beside the others (restartPolicy Always).
 func isInit(pod *v1.Pod, name string) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(c v1.Container) bool {
-		return c.Name == name && (c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways)
+		return c.Name == name && !podset.IsSidecar(&c)
 	})
 }
 

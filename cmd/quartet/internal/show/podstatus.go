@@ -64,8 +64,8 @@ func summarize(pod *v1.Pod, terminating bool) summary {
 // sidecarNames are the init containers that are restarted for as long as the pod lives.
 func sidecarNames(pod *v1.Pod) map[string]bool {
 	names := make(map[string]bool)
-	for _, c := range pod.Spec.InitContainers {
-		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; podset.IsSidecar(c) {
 			names[c.Name] = true
 		}
 	}

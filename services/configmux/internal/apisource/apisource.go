@@ -37,7 +37,7 @@ import (
 )
 
 // Name is the name of this source.
-const Name = "api"
+const Name = podset.SourceAPI
 
 // How this source notices changes, for people.
 const (

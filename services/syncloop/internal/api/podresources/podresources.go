@@ -21,6 +21,7 @@ import (
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
@@ -141,7 +142,7 @@ func resourcesOf(pod *v1.Pod) *podresourcesv1.PodResources {
 	told := &podresourcesv1.PodResources{Name: pod.Name, Namespace: pod.Namespace}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
-		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+		if podset.IsSidecar(c) {
 			told.Containers = append(told.Containers, &podresourcesv1.ContainerResources{Name: c.Name})
 		}
 	}

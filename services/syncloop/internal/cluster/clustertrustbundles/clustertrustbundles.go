@@ -103,8 +103,8 @@ func (b *Bundles) Run(ctx context.Context) error {
 // the same order. From then on the pod is told of changes. It fails with what apierrors.IsNotFound knows when there is no such bundle,
 // and for a pod that the API server does not know.
 func (b *Bundles) Get(ctx context.Context, pod *v1.Pod, p *v1.ClusterTrustBundleProjection) ([]byte, error) {
-	if source := pod.Annotations[podset.AnnotationSource]; source != "" && source != sourceAPI {
-		return nil, fmt.Errorf("only pods of the API server have its bundles of roots, and this one is of the source %q: create it in the API server, or leave the source of the volume out", source)
+	if podset.IsStatic(pod) {
+		return nil, fmt.Errorf("only pods of the API server have its bundles of roots, and this one is of the source %q: create it in the API server, or leave the source of the volume out", pod.Annotations[podset.AnnotationSource])
 	}
 	wanted, err := chosen(p)
 	if err != nil {
@@ -140,9 +140,6 @@ func (b *Bundles) Get(ctx context.Context, pod *v1.Pod, p *v1.ClusterTrustBundle
 	}
 	return nil, &noneError{choice: wanted}
 }
-
-// sourceAPI is the source of the API server's pods.
-const sourceAPI = "api"
 
 // noneError says that a signer has no bundles with the labels that are wanted. For apierrors.IsNotFound it is that one is not there.
 type noneError struct{ choice choice }

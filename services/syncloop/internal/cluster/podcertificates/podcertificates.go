@@ -110,9 +110,8 @@ func New(cfg Config) *Certificates {
 	}
 }
 
-// sourceAPI is the source of the API server's pods, and defaultAccount the service account of a pod that names none.
+// defaultAccount is the service account of a pod that names none.
 const (
-	sourceAPI      = "api"
 	defaultAccount = "default"
 )
 
@@ -124,8 +123,8 @@ const (
 // another request, and the old ones stay until that is issued, also when it expires meanwhile. It fails for a pod that the API server
 // does not know: a static or applied one.
 func (c *Certificates) Get(ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection) (privateKey, chain []byte, err error) {
-	if from := pod.Annotations[podset.AnnotationSource]; from != "" && from != sourceAPI {
-		return nil, nil, fmt.Errorf("only pods of the API server have certificates, and this one is of the source %q: create it in the API server, or leave the source of the volume out", from)
+	if podset.IsStatic(pod) {
+		return nil, nil, fmt.Errorf("only pods of the API server have certificates, and this one is of the source %q: create it in the API server, or leave the source of the volume out", pod.Annotations[podset.AnnotationSource])
 	}
 	select {
 	case c.wanted <- struct{}{}:

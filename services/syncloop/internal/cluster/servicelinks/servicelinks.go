@@ -29,8 +29,6 @@ const (
 	firstAnswer = time.Second
 	// resource is what the API server calls services.
 	resource = "services"
-	// sourceAPI is the source of the API server's pods.
-	sourceAPI = "api"
 )
 
 // withAddress chooses the services that may have a cluster IP: clusters can have many headless ones, and nothing is said of these.
@@ -130,7 +128,7 @@ func (l *Links) await(ctx context.Context) error {
 
 // Required tells whether a container of a pod must not start before the services are known: a pod of the API server must not. Others
 // start with what is known.
-func Required(pod *v1.Pod) bool { return pod.Annotations[podset.AnnotationSource] == sourceAPI }
+func Required(pod *v1.Pod) bool { return pod.Annotations[podset.AnnotationSource] == podset.SourceAPI }
 
 // None is for a node without an API server: there are no services.
 type None struct{}

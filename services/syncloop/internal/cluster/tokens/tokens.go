@@ -104,12 +104,12 @@ func (t *Tokens) UnwatchedToken(ctx context.Context, pod *v1.Pod, account types.
 
 // token gives the token of a pod that k says the rest of.
 func (t *Tokens) token(ctx context.Context, pod *v1.Pod, k key) (string, error) {
-	if source := pod.Annotations[podset.AnnotationSource]; source != "" && source != sourceAPI {
+	if podset.IsStatic(pod) {
 		instead := "leave the source of the volume out"
 		if k.asker != "" {
 			instead = "leave its serviceAccountName out"
 		}
-		return "", fmt.Errorf("only pods of the API server have tokens, and this one is of the source %q: create it in the API server, or %s", source, instead)
+		return "", fmt.Errorf("only pods of the API server have tokens, and this one is of the source %q: create it in the API server, or %s", pod.Annotations[podset.AnnotationSource], instead)
 	}
 	k.pod, k.namespace, k.account = pod.UID, pod.Namespace, cmp.Or(pod.Spec.ServiceAccountName, defaultAccount)
 	if secret, ok := t.fresh(k); ok {
@@ -127,9 +127,8 @@ func (t *Tokens) token(ctx context.Context, pod *v1.Pod, k key) (string, error) 
 	return secret.(string), nil //nolint:forcetypeassert // it is what the function above returns
 }
 
-// sourceAPI is the source of the API server's pods, and defaultAccount the service account of a pod that names none.
+// defaultAccount is the service account of a pod that names none.
 const (
-	sourceAPI      = "api"
 	defaultAccount = "default"
 	// unwatchedSeconds is how long a token is good that a request says nothing of, by the API server's default.
 	unwatchedSeconds = 3600

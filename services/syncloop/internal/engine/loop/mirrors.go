@@ -8,9 +8,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
-// sourceAPI is the source whose pods have objects in an API server, and that brings mirror pods.
-const sourceAPI = "api"
-
 // Mirrors has an API server show the pods of other sources; *mirrorpods.Manager does it. Its methods wait for nothing.
 type Mirrors interface {
 	// Want and Unwant take in the pods of other sources, Seen and Gone the mirror pods that the API server has.
@@ -47,7 +44,7 @@ func (noMirrors) SetNode(types.UID) {}
 
 // tellMirrors says how much is known of mirror pods, and of the pods that they are of.
 func (l *Loop) tellMirrors() {
-	l.cfg.Mirrors.SetKnown(l.configSynced && l.sources[sourceAPI], l.allReady())
+	l.cfg.Mirrors.SetKnown(l.configSynced && l.sources[podset.SourceAPI], l.allReady())
 }
 
 func isMirror(pod *v1.Pod) bool {

@@ -139,8 +139,6 @@ func shorter(a, b *int64) *int64 {
 }
 
 const (
-	// defaultGrace is how many seconds a pod has to stop when nothing says so: the API's default.
-	defaultGrace = 30
 	// minGrace keeps a pod from being killed without having been asked to stop: the kubelet's lower bound.
 	minGrace = 1
 )
@@ -153,7 +151,7 @@ func GraceOf(pod *v1.Pod, end *End) int64 {
 		own = pod.Spec.TerminationGracePeriodSeconds
 	}
 	if own == nil {
-		own = ptr.To[int64](defaultGrace)
+		own = ptr.To[int64](v1.DefaultTerminationGracePeriodSeconds)
 	}
 	if end == nil || end.Grace == nil {
 		return max(*own, minGrace)

@@ -5,7 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
+	"github.com/quartet-node/quartet/internal/podset"
 )
 
 // hostPort is a port of the machine that a pod takes.
@@ -59,7 +59,7 @@ func hostPorts(pod *v1.Pod) []hostPort {
 		}
 	}
 	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; decide.IsSidecar(c) {
+		if c := &pod.Spec.InitContainers[i]; podset.IsSidecar(c) {
 			add(c)
 		}
 	}

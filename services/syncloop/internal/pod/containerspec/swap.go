@@ -8,15 +8,11 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
-// apiSource is the source of the pods that are not static.
-const apiSource = "api"
-
 // swapLimit is how many bytes of a container may be swapped: with limited swap the part of the machine's swap space that the
 // container's request is of its memory, for containers of burstable pods that request less than their limit; otherwise none. A pod
 // that the node cannot do without is not slowed down by swapping.
 func swapLimit(pod *v1.Pod, c *v1.Container, node Node) int64 {
-	source, there := pod.Annotations[podset.AnnotationSource]
-	if !node.LimitedSwap || admission.IsCritical(pod, there && source != apiSource) || qos.GetPodQOS(pod) != v1.PodQOSBurstable {
+	if !node.LimitedSwap || admission.IsCritical(pod, podset.IsStatic(pod)) || qos.GetPodQOS(pod) != v1.PodQOSBurstable {
 		return 0
 	}
 	request, limit, memory := c.Resources.Requests.Memory(), c.Resources.Limits.Memory(), node.Capacity.Memory().Value()

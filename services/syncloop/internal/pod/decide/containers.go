@@ -7,6 +7,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
@@ -34,7 +35,7 @@ func (d *decision) initContainers() bool {
 	inits := d.pod.Spec.InitContainers
 	if Initialized(d.pod, d.status) {
 		for i := range inits {
-			if IsSidecar(&inits[i]) {
+			if podset.IsSidecar(&inits[i]) {
 				d.keepUp(&inits[i])
 			}
 		}
@@ -50,7 +51,7 @@ func (d *decision) initContainers() bool {
 		return false
 	}
 	for i := range inits[:last] {
-		if IsSidecar(&inits[i]) {
+		if podset.IsSidecar(&inits[i]) {
 			d.keepUp(&inits[i])
 		}
 	}
@@ -66,7 +67,7 @@ func (d *decision) initContainers() bool {
 
 // initDone brings the furthest init container on, and says whether the next may start.
 func (d *decision) initDone(c *v1.Container) bool {
-	if IsSidecar(c) {
+	if podset.IsSidecar(c) {
 		return d.keepUp(c)
 	}
 	latest := podview.LatestIn(d.status, c.Name, d.SandboxID)

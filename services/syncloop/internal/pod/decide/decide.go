@@ -25,6 +25,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
@@ -296,7 +297,7 @@ func (d *decision) start(c *v1.Container) {
 func KindOf(pod *v1.Pod, name string) Kind {
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; c.Name == name {
-			if IsSidecar(c) {
+			if podset.IsSidecar(c) {
 				return Sidecar
 			}
 			return Init
@@ -306,9 +307,4 @@ func KindOf(pod *v1.Pod, name string) Kind {
 		return Ephemeral
 	}
 	return Ordinary
-}
-
-// IsSidecar says whether an init container is a restartable one. It must be asked of init containers only.
-func IsSidecar(c *v1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 }

@@ -13,6 +13,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podviewtest"
@@ -119,7 +120,7 @@ func (w *world) checkStart(s decide.Start, sandbox string, killed []decide.Kill)
 		}
 		got := podview.LatestIn(w.status, c.Name, sandbox)
 		// A sidecar may have died after it had started.
-		if got == nil || (!decide.IsSidecar(c) && (!podview.Exited(got) || got.ExitCode != 0)) {
+		if got == nil || (!podset.IsSidecar(c) && (!podview.Exited(got) || got.ExitCode != 0)) {
 			w.t.Fatalf("%s starts before %s is done: %v", s.Container.Name, c.Name, got)
 		}
 	}

@@ -122,7 +122,7 @@ func (g *generation) initialized(out v1.PodStatus) v1.PodCondition {
 	var incomplete []string
 	for i, status := range out.InitContainerStatuses {
 		done := status.Ready
-		if decide.IsSidecar(&g.pod.Spec.InitContainers[i]) {
+		if podset.IsSidecar(&g.pod.Spec.InitContainers[i]) {
 			done = status.Started != nil && *status.Started
 		}
 		if !done {
@@ -152,7 +152,7 @@ func (g *generation) containersReady(out v1.PodStatus) v1.PodCondition {
 	}
 	var unready []string
 	for i, status := range out.InitContainerStatuses {
-		if decide.IsSidecar(&g.pod.Spec.InitContainers[i]) && !status.Ready {
+		if podset.IsSidecar(&g.pod.Spec.InitContainers[i]) && !status.Ready {
 			unready = append(unready, status.Name)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
@@ -195,7 +196,7 @@ func (g *generation) withoutRecord(c *v1.Container, old *v1.ContainerStatus, ini
 	switch {
 	case old != nil && old.State.Terminated != nil:
 		return old.DeepCopy() // it has ended, and the record was cleaned up
-	case init && !decide.IsSidecar(c) && decide.Initialized(g.pod, g.status):
+	case init && !podset.IsSidecar(c) && decide.Initialized(g.pod, g.status):
 		status.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
 			Reason:  reasonCompleted,
 			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",
@@ -246,7 +247,7 @@ func (g *generation) readiness(c *v1.Container, status *v1.ContainerStatus, init
 		started = g.in.Started(latest.GetId())
 	}
 	status.Started = &started
-	if init && !decide.IsSidecar(c) {
+	if init && !podset.IsSidecar(c) {
 		status.Ready = status.State.Terminated != nil && status.State.Terminated.ExitCode == 0
 		return
 	}

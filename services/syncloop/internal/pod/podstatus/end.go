@@ -3,6 +3,7 @@ package podstatus
 import (
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 )
 
@@ -15,15 +16,9 @@ func (g *generation) end(out *v1.PodStatus) {
 		endAll(out.ContainerStatuses)
 	}
 	endAll(attempted(out.InitContainerStatuses))
-	if out.Phase != v1.PodSucceeded && out.Phase != v1.PodFailed && !g.static() {
+	if out.Phase != v1.PodSucceeded && out.Phase != v1.PodFailed && !podset.IsStatic(g.pod) {
 		out.Phase = v1.PodFailed
 	}
-}
-
-// static tells whether a pod comes from another source than an API server.
-func (g *generation) static() bool {
-	source := g.pod.Annotations[annotationSource]
-	return source != "" && source != "api"
 }
 
 // begun tells whether a pod had come to its ordinary containers, by the status that was told last or by the one that is computed.
@@ -49,7 +44,7 @@ func (g *generation) begun(out *v1.PodStatus) bool {
 
 // initDone tells whether an init container lets the next containers start.
 func initDone(c *v1.Container, s *v1.ContainerStatus) bool {
-	if decide.IsSidecar(c) {
+	if podset.IsSidecar(c) {
 		return s.State.Running != nil && s.Started != nil && *s.Started
 	}
 	end := lastEnd(*s)

@@ -5,11 +5,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 )
-
-// annotationSource is where configmux says which source a pod came from.
-const annotationSource = "kubernetes.io/config.source"
 
 // tally counts containers by what they mean for the phase.
 type tally struct {
@@ -42,7 +40,7 @@ func (g *generation) phase(out v1.PodStatus) v1.PodPhase {
 		return v1.PodPending
 	}
 	// A static pod that its worker has finished with is gone, or comes back under the same UID: it has no last phase.
-	if t.final < t.stopped && (!g.in.Terminal || g.static()) {
+	if t.final < t.stopped && (!g.in.Terminal || podset.IsStatic(g.pod)) {
 		return v1.PodRunning // some are about to be restarted
 	}
 	if t.succeeded == t.stopped {
@@ -55,7 +53,7 @@ func (g *generation) tally(out v1.PodStatus) tally {
 	var t tally
 	for i := range g.pod.Spec.InitContainers {
 		c, status := &g.pod.Spec.InitContainers[i], out.InitContainerStatuses[i]
-		if decide.IsSidecar(c) {
+		if podset.IsSidecar(c) {
 			t.addSidecar(status)
 		} else {
 			t.addInit(c, status, g.restarts)

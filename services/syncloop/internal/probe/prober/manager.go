@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
@@ -257,7 +258,7 @@ func probed(pod *v1.Pod) []*v1.Container {
 		return c.LivenessProbe != nil || c.ReadinessProbe != nil || c.StartupProbe != nil
 	}
 	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; decide.IsSidecar(c) && has(c) {
+		if c := &pod.Spec.InitContainers[i]; podset.IsSidecar(c) && has(c) {
 			all = append(all, c)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
@@ -88,7 +89,7 @@ func (m *Manager) targetOf(ctx context.Context, pod *v1.Pod, c *lifecyclev1.Cont
 	for i := range pod.Spec.InitContainers {
 		if spec := &pod.Spec.InitContainers[i]; spec.Name == t.name {
 			t.spec = spec
-			if decide.IsSidecar(spec) {
+			if podset.IsSidecar(spec) {
 				t.sidecar = i + 1
 			}
 		}

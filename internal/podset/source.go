@@ -1,0 +1,19 @@
+package podset
+
+import v1 "k8s.io/api/core/v1"
+
+// SourceAPI is the source of pods that an API server has bound to the node. Pods of every other source are static.
+const SourceAPI = "api"
+
+// IsStatic reports whether a pod is static, as the kubelet's IsStaticPod does: it comes from a source other than an API server.
+// A pod whose source is not known is not static.
+func IsStatic(pod *v1.Pod) bool {
+	source := pod.Annotations[AnnotationSource]
+	return source != "" && source != SourceAPI
+}
+
+// IsSidecar reports whether an init container is a sidecar: it is started in its turn and then runs as long as the pod does
+// (KEP-753). Ordinary containers have the same field and must not be asked.
+func IsSidecar(c *v1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
+}
