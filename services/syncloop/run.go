@@ -262,7 +262,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		return nil, err
 	}
 	e.store = podstore.New(podstore.Config{
-		API: e.statuses.store(), Generate: podstatus.Generate, Probes: e.probes, Messages: messagesOf(manager), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
+		API: e.statuses.store(), Generate: podstatus.Generate, Probes: e.probes, Replaced: ends.Replaced, Messages: messagesOf(manager), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
 		Phases: starts, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
 	})
 	e.addresses.Tell(e.store.SetHostIPs)

@@ -74,6 +74,32 @@ func TestCrash(t *testing.T) {
 	})
 }
 
+// TestChangedImageOfAJob: what is killed for its spec has not run to its end, whatever it exits with.
+func TestChangedImageOfAJob(t *testing.T) {
+	tell(t, "changed-image-of-a-job", "The image of a job that runs is changed, and its container exits with 0", func(s *story) {
+		s.machine.fake.ExitOnTerm("main", 0)
+		job := pod("job", "job-a", "web:1")
+		job.Spec.RestartPolicy = v1.RestartPolicyNever
+		begin(s, job)
+		s.note("Its image is changed.")
+		changed := job.DeepCopy()
+		changed.Spec.Containers[0].Image = "web:2"
+		s.add(configv1.Op_OP_UPDATE, changed)
+		s.ready("job-a")
+		s.pass(time.Second)
+		s.note("Its image is changed again. It takes long to end, and syncloop is killed meanwhile.")
+		s.machine.fake.IgnoreTerm("main")
+		s.add(configv1.Op_OP_UPDATE, job)
+		s.pass(5 * time.Second)
+		s.kill()
+		s.note("It ends. The next syncloop knows that another container is to take its place.")
+		s.exit(job, 0)
+		s.pass(time.Second)
+		s.start()
+		s.pass(time.Second)
+	})
+}
+
 func TestUpdateDuringTermination(t *testing.T) {
 	tell(t, "update-during-termination", "A manifest changes while the pod of the one before is ending", func(s *story) {
 		s.machine.fake.IgnoreTerm("main")

@@ -79,7 +79,7 @@ func newSyncloop(s *story) (*syncloop, error) {
 		return nil, err
 	}
 	out := &syncloop{changed: make(chan struct{}, 1)}
-	out.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Probes: asking, Clock: realClock, Tracer: tracer, Logger: slog.New(slog.DiscardHandler)})
+	out.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Probes: asking, Replaced: ends.Replaced, Clock: realClock, Tracer: tracer, Logger: slog.New(slog.DiscardHandler)})
 	out.pool = podworkers.NewPool(ctx, podworkers.Config{
 		Runtime: acting{manager, s, ctx}, Observer: s.pleg, Statuses: states{out.store, s, ctx, &sync.Map{}}, Endings: ends, Clock: realClock, BootTime: s.sinceBoot,
 		Tracer: tracer, Logger: log(laneWork, "worker"), Events: told, Resync: time.Minute,

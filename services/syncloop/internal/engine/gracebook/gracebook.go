@@ -1,8 +1,9 @@
 // Package gracebook keeps on disk which pods are being ended and until when, so that a syncloop that was killed in the middle
 // gives them what is left of their grace period when it is back, and not the whole of it again, and runs no preStop hook
-// again that has ended. Neither the source nor the runtime knows of it.
+// again that has ended. It also keeps which containers were stopped because another one takes their place: their ends are not
+// the end of the pod. Neither the source nor the runtime knows of it.
 //
-// There is one small file for each pod, written when its end begins and removed when nothing of it runs. It has to survive
+// There is one small file for each pod, written when the first of these is known and removed when nothing of the pod runs. It has to survive
 // this process and not the machine, whose boot ends every pod: nothing waits for the disk.
 package gracebook
 
@@ -17,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -50,10 +52,13 @@ type Book struct {
 	entries map[types.UID]*entry
 }
 
-// entry is one pod that is being ended.
+// entry is one pod.
 type entry struct {
+	// mu is held over the write of the file: it orders the versions of one pod's file.
 	mu     sync.Mutex
 	record record
+	// known is a copy of record for those who read and must not wait for the disk.
+	known atomic.Pointer[record]
 	// gone is true once the pod is forgotten: nothing is to be written any more.
 	gone bool
 }
@@ -66,6 +71,21 @@ type record struct {
 	Deadline time.Duration `json:"deadlineNs,omitempty"`
 	// PreStopped has the IDs of the containers whose preStop hook has ended. One that was begun and interrupted is not among them.
 	PreStopped []string `json:"preStopEnded,omitempty"`
+	// Replaced has the IDs of the containers that are stopped because another one takes their place.
+	Replaced []string `json:"replaced,omitempty"`
+}
+
+func newEntry(r record) *entry {
+	e := &entry{record: r}
+	e.publish()
+	return e
+}
+
+// publish lets readers see the record. Called with mu held.
+func (e *entry) publish() {
+	known := e.record
+	known.PreStopped, known.Replaced = slices.Clone(known.PreStopped), slices.Clone(known.Replaced)
+	e.known.Store(&known)
 }
 
 // Open reads the book in a directory. A file that cannot be understood, or that is of another boot, is removed: its pod then
@@ -84,7 +104,7 @@ func Open(cfg Config) (*Book, error) {
 		path := filepath.Join(cfg.Dir, file.Name())
 		uid, named := strings.CutSuffix(file.Name(), suffix)
 		if r, ok := read(path); named && ok && r.Boot == cfg.Boot {
-			b.entries[types.UID(uid)] = &entry{record: r}
+			b.entries[types.UID(uid)] = newEntry(r)
 			continue
 		}
 		if err := os.Remove(path); err != nil {
@@ -134,15 +154,18 @@ func (b *Book) Remaining(uid types.UID) (left int64, ok bool) {
 // Deadline returns until when a pod that is being ended has to stop, as the time since the boot; ok is false for a pod that is
 // not being ended.
 func (b *Book) Deadline(uid types.UID) (deadline time.Duration, ok bool) {
+	known := b.known(uid)
+	return known.Deadline, known.Deadline != 0
+}
+
+// known is what is known of a pod. It waits for no file.
+func (b *Book) known(uid types.UID) record {
 	b.mu.Lock()
-	e := b.entries[uid]
-	b.mu.Unlock()
-	if e == nil {
-		return 0, false
+	defer b.mu.Unlock()
+	if e := b.entries[uid]; e != nil {
+		return *e.known.Load()
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.record.Deadline, e.record.Deadline != 0
+	return record{}
 }
 
 // seconds rounds up to whole seconds, at least one.
@@ -152,30 +175,36 @@ func seconds(d time.Duration) int64 {
 
 // PreStopped tells whether the preStop hook of a container has ended.
 func (b *Book) PreStopped(pod types.UID, container string) bool {
-	b.mu.Lock()
-	e := b.entries[pod]
-	b.mu.Unlock()
-	if e == nil {
-		return false
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.Contains(e.record.PreStopped, container)
+	return slices.Contains(b.known(pod).PreStopped, container)
 }
 
 // NotePreStop notes that the preStop hook of a container has ended. This process knows it also when there is an error.
 func (b *Book) NotePreStop(pod types.UID, container string) error {
-	return b.change(pod, func(r *record) bool {
-		if slices.Contains(r.PreStopped, container) {
-			return false
-		}
-		r.PreStopped = append(r.PreStopped, container)
-		return true
-	})
+	return b.change(pod, func(r *record) bool { return addTo(&r.PreStopped, container) })
 }
 
-// ForgetPreStop drops what is known of a container that is gone while its pod stays.
-func (b *Book) ForgetPreStop(pod types.UID, container string) error {
+// Replaced tells whether a container was stopped because another one takes its place.
+func (b *Book) Replaced(pod types.UID, container string) bool {
+	return slices.Contains(b.known(pod).Replaced, container)
+}
+
+// NoteReplaced notes that a container is about to be stopped because another one takes its place. This process knows it also when
+// there is an error.
+func (b *Book) NoteReplaced(pod types.UID, container string) error {
+	return b.change(pod, func(r *record) bool { return addTo(&r.Replaced, container) })
+}
+
+// addTo adds a container to a list that does not have it, and tells whether it was added.
+func addTo(list *[]string, container string) bool {
+	if slices.Contains(*list, container) {
+		return false
+	}
+	*list = append(*list, container)
+	return true
+}
+
+// ForgetContainer drops what is known of a container that is gone while its pod stays.
+func (b *Book) ForgetContainer(pod types.UID, container string) error {
 	b.mu.Lock()
 	known := b.entries[pod] != nil
 	b.mu.Unlock()
@@ -184,10 +213,12 @@ func (b *Book) ForgetPreStop(pod types.UID, container string) error {
 	}
 	empty := false
 	err := b.change(pod, func(r *record) bool {
-		had := len(r.PreStopped)
-		r.PreStopped = slices.DeleteFunc(r.PreStopped, func(id string) bool { return id == container })
-		empty = r.Deadline == 0 && len(r.PreStopped) == 0
-		return len(r.PreStopped) != had
+		had := len(r.PreStopped) + len(r.Replaced)
+		isIt := func(id string) bool { return id == container }
+		r.PreStopped, r.Replaced = slices.DeleteFunc(r.PreStopped, isIt), slices.DeleteFunc(r.Replaced, isIt)
+		has := len(r.PreStopped) + len(r.Replaced)
+		empty = r.Deadline == 0 && has == 0
+		return has != had
 	})
 	if empty {
 		return errors.Join(err, b.Forget(pod))
@@ -228,13 +259,17 @@ func (b *Book) change(uid types.UID, apply func(*record) bool) error {
 	b.mu.Lock()
 	e := b.entries[uid]
 	if e == nil {
-		e = &entry{record: record{Boot: b.cfg.Boot}}
+		e = newEntry(record{Boot: b.cfg.Boot})
 		b.entries[uid] = e
 	}
 	b.mu.Unlock()
-	e.mu.Lock() // over the write: it orders the versions of one pod's file
+	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !apply(&e.record) || b.cfg.Dir == "" || e.gone {
+	if !apply(&e.record) {
+		return nil
+	}
+	e.publish()
+	if b.cfg.Dir == "" || e.gone {
 		return nil
 	}
 	data, err := json.Marshal(e.record)

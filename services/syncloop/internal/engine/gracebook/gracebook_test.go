@@ -85,12 +85,37 @@ func TestAPreStopHookThatHasEndedIsKnown(t *testing.T) {
 		t.Error("a pod of which one container was stopped counts as being ended")
 	}
 	for _, container := range []string{"one", "two", "three"} {
-		if err := b.ForgetPreStop("a", container); err != nil {
+		if err := b.ForgetContainer("a", container); err != nil {
 			t.Error(err)
 		}
 	}
 	if got := m.open().UIDs(); len(got) != 0 {
 		t.Errorf("%v is known once its containers are gone, want nothing", got)
+	}
+}
+
+func TestAContainerThatIsReplacedIsKnown(t *testing.T) {
+	m := newMachine(t)
+	b := m.open()
+	for range 2 {
+		if err := b.NoteReplaced("a", "one"); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, b := range map[string]*gracebook.Book{"this process": b, "the next process": m.open()} {
+		if !b.Replaced("a", "one") || b.Replaced("a", "two") || b.Replaced("b", "one") || b.PreStopped("a", "one") {
+			t.Errorf("%s does not know which containers are replaced", name)
+		}
+		if _, ending := b.Remaining("a"); ending {
+			t.Errorf("%s takes a pod of which a container is replaced for one that is being ended", name)
+		}
+	}
+	b = m.open()
+	if err := b.ForgetContainer("a", "one"); err != nil {
+		t.Error(err)
+	}
+	if got := m.open().UIDs(); len(got) != 0 || b.Replaced("a", "one") {
+		t.Errorf("%v is known once the container is gone, want nothing", got)
 	}
 }
 

@@ -37,6 +37,9 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	if s.cfg.Probes != nil {
 		in.Readiness, in.Started, in.ProbedSince, in.Unhealthy = s.cfg.Probes.Ready, s.cfg.Probes.Started, s.cfg.Probes.Since, s.cfg.Probes.Unhealthy
 	}
+	if s.cfg.Replaced != nil {
+		in.Replaced = func(containerID string) bool { return s.cfg.Replaced(uid, containerID) }
+	}
 	status := s.cfg.Generate(e.pod, observed, in)
 	if s.cfg.Probes != nil {
 		s.cfg.Probes.Observe(e.pod, observed, status.PodIP, e.state > podworkers.Syncing || e.eviction != nil)

@@ -38,6 +38,8 @@ type Config struct {
 	// Messages reads the termination messages of ended containers, by container ID; nil reads none. It is called without
 	// a lock, for ended containers that it has not been asked for before.
 	Messages func(pod *v1.Pod, ended []*lifecyclev1.Container) map[string]string
+	// Replaced says what podstatus.Inputs asks for, of a container of a pod, without waiting; nil is nobody who knows.
+	Replaced func(pod types.UID, containerID string) bool
 	// Probes has the results of probes, and is told which containers run; nil is a node without a prober.
 	Probes Probes
 	Clock  clock.WithTicker

@@ -143,9 +143,9 @@ func (d *decision) ordinaryContainers() {
 	}
 }
 
-// keepRunning keeps a running container as it is, or kills it. The pod is not over before the end of a killed one is
-// observed: its end is then judged by restart policy and back-off as any other. Only a changed one is started again at
-// once, whatever the policy: what runs is not what is wanted, and has not run to its end.
+// keepRunning keeps a running container as it is, or kills it and starts the next one in the same step. Of a changed one the
+// restart policy does not count: what runs is not what is wanted, and has not run to its end. One that a probe has killed is
+// started after its back-off.
 func (d *decision) keepRunning(c *v1.Container, running *lifecyclev1.Container) {
 	switch {
 	case podlabels.Changed(c, running.GetAnnotations()):
@@ -163,6 +163,7 @@ func (d *decision) killByProbe(c *v1.Container, running *lifecyclev1.Container, 
 	// The rules of the container do not count here: nobody knows yet what it will exit with.
 	if policyOf(d.pod, c) != v1.RestartPolicyNever {
 		message += ", will be restarted"
+		d.startWhenDue(d.restartOfKilled(c, running))
 	}
 	d.kill(running, why, message)
 }

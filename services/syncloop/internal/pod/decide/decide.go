@@ -49,6 +49,9 @@ type Facts struct {
 	BackoffMax time.Duration
 	// Liveness and Startup give the results of probes by container ID; nil is a node without a prober.
 	Liveness, Startup func(containerID string) ProbeResult
+	// Replaced says whether a container was killed as [SpecChanged], also by a process before this one. Nil is nobody who
+	// remembers it.
+	Replaced func(containerID string) bool
 	// Logged gives the restart count that follows the logs of a container's name: what the runtime has lost, as after a
 	// reboot, was there all the same. Nil is a node without logs.
 	Logged func(container string) int
@@ -283,13 +286,14 @@ func (d *decision) kill(c *lifecyclev1.Container, why Why, message string) {
 }
 
 // start starts a container, or lets it wait while its crash back-off lasts.
-func (d *decision) start(c *v1.Container) {
-	s, delay, until := d.restartOf(c)
+func (d *decision) start(c *v1.Container) { d.startWhenDue(d.restartOf(c)) }
+
+func (d *decision) startWhenDue(s Start, delay time.Duration, until time.Time) {
 	if until.After(d.facts.Now) {
-		d.Wait = append(d.Wait, Wait{Container: c, Delay: delay, Until: until})
+		d.Wait = append(d.Wait, Wait{Container: s.Container, Delay: delay, Until: until})
 		return
 	}
-	s.Kind = KindOf(d.pod, c.Name)
+	s.Kind = KindOf(d.pod, s.Container.Name)
 	d.Start = append(d.Start, s)
 }
 

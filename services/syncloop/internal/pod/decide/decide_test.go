@@ -146,6 +146,23 @@ func TestChangedSpecRestartsThatContainerOnly(t *testing.T) {
 	}
 }
 
+// TestAContainerThatIsReplacedIsStartedAgain also when the process that killed it was killed, too.
+func TestAContainerThatIsReplacedIsStartedAgain(t *testing.T) {
+	for _, policy := range []v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever} {
+		pod := podviewtest.Pod(policy, "a b")
+		status := podviewtest.Status(pod, "s0:ready a@s0:exited=0 b@s0:running")
+		pod.Spec.Containers[0].Image = "image:2"
+		facts := decide.Facts{Now: now, Replaced: func(id string) bool { return id == "a-1" }}
+		if got, want := say(decide.Pod(pod, status, facts)), "start(a rc=1)"; got != want {
+			t.Errorf("%s: got %s, want %s", policy, got, want)
+		}
+		facts.Replaced = func(id string) bool { return id == "b-2" }
+		if got, want := say(decide.Pod(pod, status, facts)), "nothing"; policy != v1.RestartPolicyAlways && got != want {
+			t.Errorf("%s, it ended by itself: got %s, want %s", policy, got, want)
+		}
+	}
+}
+
 func TestChangedSpecIsNotHeldBackByTheCrashesBefore(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	status := podviewtest.Status(pod, "s0:ready a@s0:exited=1,rc=9,ended=1s")
@@ -183,8 +200,8 @@ func TestProbesKill(t *testing.T) {
 		facts decide.Facts
 		want  string
 	}{
-		"liveness":           {func(c *v1.Container) { c.LivenessProbe = &v1.Probe{} }, decide.Facts{Now: now, Liveness: failed}, "kill(a-1)"},
-		"startup":            {func(c *v1.Container) { c.StartupProbe = &v1.Probe{} }, decide.Facts{Now: now, Startup: failed}, "kill(a-1)"},
+		"liveness":           {func(c *v1.Container) { c.LivenessProbe = &v1.Probe{} }, decide.Facts{Now: now, Liveness: failed}, "kill(a-1) start(a rc=1)"},
+		"startup":            {func(c *v1.Container) { c.StartupProbe = &v1.Probe{} }, decide.Facts{Now: now, Startup: failed}, "kill(a-1) start(a rc=1)"},
 		"without a prober":   {func(c *v1.Container) { c.LivenessProbe = &v1.Probe{} }, decide.Facts{Now: now}, "nothing"},
 		"probe taken out":    {func(*v1.Container) {}, decide.Facts{Now: now, Liveness: failed}, "nothing"},
 		"readiness does not": {func(c *v1.Container) { c.ReadinessProbe = &v1.Probe{} }, decide.Facts{Now: now, Liveness: failed}, "nothing"},
@@ -194,6 +211,44 @@ func TestProbesKill(t *testing.T) {
 			test.probe(&pod.Spec.Containers[0])
 			if got := say(decide.Pod(pod, podviewtest.Status(pod, "s0:ready a@s0:running"), test.facts)); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+// TestAProbeRestartsInOneStep: the back-off counts from the end before, as the kubelet's does, because the container that is
+// killed has not crashed. It is longer after each end that came before.
+func TestAProbeRestartsInOneStep(t *testing.T) {
+	const always, onFailure, never = v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever
+	for _, test := range []struct {
+		name       string
+		policy     v1.RestartPolicy
+		containers string
+		observed   string
+		want       string
+		step       int
+	}{
+		{"nothing has ended before", always, "live:a", "s0:ready a@s0:running", "kill(a-1) start(a rc=1)", 0},
+		{"a container that exits 0", onFailure, "live:a", "s0:ready a@s0:running", "kill(a-1) start(a rc=1)", 0},
+		{"a sidecar", never, "livesidecar:a b", "s0:ready a@s0:running b@s0:running", "kill(a-1) start(a rc=1)", 0},
+		{"policy Never", never, "live:a", "s0:ready a@s0:running", "kill(a-1)", 0},
+		{"the second time", always, "live:a", "s0:ready a@s0:exited=0,ended=1s a@s0:running,rc=1,step=0", "kill(a-2) start(a rc=2)", 1},
+		{"the third time", always, "live:a", "s0:ready a@s0:exited=0,rc=1,ended=30s a@s0:running,rc=2,step=1", "kill(a-2) start(a rc=3)", 2},
+		{"the third time is soon", always, "live:a", "s0:ready a@s0:exited=0,rc=1,ended=3s a@s0:running,rc=2,step=1", "kill(a-2) wait(a 7s of 10s)", 0},
+		{"after a crash", always, "live:a", "s0:ready a@s0:exited=1,ended=3s a@s0:running,rc=1", "kill(a-2) wait(a 7s of 10s)", 0},
+		{"crashes wait 5 min at most", always, "live:a", "s0:ready a@s0:exited=1,rc=8,ended=1m a@s0:running,rc=9", "kill(a-2) wait(a 4m0s of 5m0s)", 0},
+		{"a long run forgets the crashes", always, "live:a", "s0:ready a@s0:exited=1,rc=8,ended=11m a@s0:running,rc=9,ran=10m", "kill(a-2) start(a rc=10)", 1},
+		{"the newest end counts", always, "live:a", "s0:ready a@s0:exited=1,ended=1m a@s0:exited=1,rc=1,ended=15s a@s0:running,rc=2", "kill(a-3) wait(a 5s of 20s)", 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			pod := podviewtest.Pod(test.policy, test.containers)
+			facts := decide.Facts{Now: now, Liveness: func(id string) decide.ProbeResult { return ofA(id, decide.Failure) }}
+			got := decide.Pod(pod, podviewtest.Status(pod, test.observed), facts)
+			if say(got) != test.want {
+				t.Errorf("got %s, want %s", say(got), test.want)
+			}
+			if len(got.Start) == 1 && got.Start[0].Restart.Step != test.step {
+				t.Errorf("back-off step %d, want %d", got.Start[0].Restart.Step, test.step)
 			}
 		})
 	}
@@ -298,7 +353,7 @@ func TestSidecarWithAStartupProbeHoldsBackTheNext(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "sidecar:s a")
 	pod.Spec.InitContainers[0].StartupProbe = &v1.Probe{}
 	status := podviewtest.Status(pod, "s0:ready s@s0:running")
-	for result, want := range map[decide.ProbeResult]string{decide.Unknown: "nothing", decide.Success: "start(a)", decide.Failure: "kill(s-1)"} {
+	for result, want := range map[decide.ProbeResult]string{decide.Unknown: "nothing", decide.Success: "start(a)", decide.Failure: "kill(s-1) start(s rc=1)"} {
 		facts := decide.Facts{Now: now, Startup: func(string) decide.ProbeResult { return result }}
 		if got := say(decide.Pod(pod, status, facts)); got != want {
 			t.Errorf("result %d: got %s, want %s", result, got, want)

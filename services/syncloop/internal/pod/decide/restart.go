@@ -36,21 +36,24 @@ func Backoff(step int, longest time.Duration) time.Duration {
 	return min(delay, longest)
 }
 
-// restartOf says where the next container of a name stands in the row of its kind, and until when it must wait. It is
-// computed from the runtime's record: the last container that has ended, and the annotations on it. Only the count goes on
-// from the logs when they tell of more: the runtime must not write over them.
-func (d *decision) restartOf(c *v1.Container) (s Start, delay time.Duration, until time.Time) {
-	latest := podview.Latest(d.status, c.Name)
-	var before podlabels.Restart
+// startOf is the next container of a name, with its count and its cause. Only the count goes on from the logs when they tell of
+// more: the runtime must not write over them.
+func (d *decision) startOf(c *v1.Container, latest *lifecyclev1.Container) Start {
 	count, logged := 0, 0
 	if latest != nil {
-		before = podlabels.RestartOf(latest.GetAnnotations(), latest.GetAttempt())
-		count = before.Count + 1
+		count = podlabels.RestartOf(latest.GetAnnotations(), latest.GetAttempt()).Count + 1
 	}
 	if d.facts.Logged != nil {
 		logged = d.facts.Logged(c.Name)
 	}
-	s = Start{Container: c, Restart: podlabels.Restart{Count: max(count, logged), Cause: d.causeOf(c, logged > count)}}
+	return Start{Container: c, Restart: podlabels.Restart{Count: max(count, logged), Cause: d.causeOf(c, logged > count)}}
+}
+
+// restartOf says where the next container of a name stands in the row of its kind, and until when it must wait. It is
+// computed from the runtime's record: the last container that has ended, and the annotations on it.
+func (d *decision) restartOf(c *v1.Container) (s Start, delay time.Duration, until time.Time) {
+	latest := podview.Latest(d.status, c.Name)
+	s = d.startOf(c, latest)
 	switch {
 	case latest == nil:
 		if hasRestartAll(c) {
@@ -60,27 +63,57 @@ func (d *decision) restartOf(c *v1.Container) (s Start, delay time.Duration, unt
 	case podlabels.Changed(c, latest.GetAnnotations()):
 		return s, 0, time.Time{} // what crashed was another program
 	}
-	step := before.Step
-	if ran(latest) >= backoffReset {
-		step = 0
-	}
+	step := d.stepOf(latest)
 	s.Restart.Step = step + 1
-	ended := podview.Time(latest.GetFinishedAt())
-	if !podview.Exited(latest) || ended.IsZero() {
+	if !podview.Exited(latest) {
 		return s, 0, time.Time{}
 	}
-	// The clock was set back, and how long ago the container ended cannot be known. Counting from now on would do so again at
-	// each decision, until the clock has come to the end again.
-	if ended.After(d.facts.Now) {
-		return s, 0, time.Time{}
-	}
-	delay = Backoff(step, d.facts.BackoffMax)
-	return s, delay, ended.Add(delay)
+	delay, until = d.backoff(step, latest)
+	return s, delay, until
 }
 
-// ran is how long a container that has ended had run.
-func ran(c *lifecyclev1.Container) time.Duration {
+// restartOfKilled is restartOf for a container that runs and is killed by a probe. It has not crashed, so its back-off counts
+// from the end before it, and there is none when nothing has ended before.
+func (d *decision) restartOfKilled(c *v1.Container, running *lifecyclev1.Container) (s Start, delay time.Duration, until time.Time) {
+	s = d.startOf(c, running)
+	step := d.stepOf(running)
+	s.Restart.Step = step
+	for _, before := range d.status.GetContainers() { // newest first
+		if before.GetName() == c.Name && podview.Exited(before) {
+			s.Restart.Step = step + 1
+			delay, until = d.backoff(step, before)
+			break
+		}
+	}
+	return s, delay, until
+}
+
+// stepOf is how many restarts of the present row of crashes came before a container.
+func (d *decision) stepOf(c *lifecyclev1.Container) int {
+	if d.ran(c) >= backoffReset {
+		return 0
+	}
+	return podlabels.RestartOf(c.GetAnnotations(), c.GetAttempt()).Step
+}
+
+// backoff is the back-off of a step, and when it is over if it counts from the end of a container.
+func (d *decision) backoff(step int, from *lifecyclev1.Container) (delay time.Duration, until time.Time) {
+	ended := podview.Time(from.GetFinishedAt())
+	// A clock that was set back does not tell how long ago the container ended. Counting from now on would do so again at each
+	// decision, until the clock has come to the end again.
+	if ended.IsZero() || ended.After(d.facts.Now) {
+		return 0, time.Time{}
+	}
+	delay = Backoff(step, d.facts.BackoffMax)
+	return delay, ended.Add(delay)
+}
+
+// ran is how long a container has run, up to its end or until now.
+func (d *decision) ran(c *lifecyclev1.Container) time.Duration {
 	start, end := podview.Time(c.GetStartedAt()), podview.Time(c.GetFinishedAt())
+	if podview.Running(c) {
+		end = d.facts.Now
+	}
 	if start.IsZero() || end.IsZero() || start.Unix() <= 0 {
 		return 0
 	}
@@ -93,11 +126,17 @@ type Ending struct {
 	Code int32
 	// Unhealthy is true when the container's liveness or startup probe has failed. Its end is a failure, whatever its exit code is.
 	Unhealthy bool
+	// Replaced is true when the container was stopped because another one takes its place.
+	Replaced bool
 }
 
 // Restarts says whether a container that has ended is to be run again: by the first of the container's own rules that matches
-// its exit code, else by its own policy, else by the pod's. A restart of all containers of the pod counts, too.
+// its exit code, else by its own policy, else by the pod's. A restart of all containers of the pod counts, too. No policy counts
+// for one that is replaced.
 func Restarts(pod *v1.Pod, c *v1.Container, end Ending) bool {
+	if end.Replaced {
+		return true
+	}
 	if c.RestartPolicy != nil {
 		switch ruleFor(c, end.Code) {
 		case v1.ContainerRestartRuleActionRestart, v1.ContainerRestartRuleActionRestartAllContainers:
@@ -125,7 +164,8 @@ func policyOf(pod *v1.Pod, c *v1.Container) v1.RestartPolicy {
 
 // restarts says whether the latest container of a name is to be run again, once it has ended.
 func (d *decision) restarts(c *v1.Container, latest *lifecyclev1.Container) bool {
-	return Restarts(d.pod, c, Ending{Code: exitCode(latest), Unhealthy: d.unhealthy(c, latest)})
+	replaced := d.facts.Replaced != nil && d.facts.Replaced(latest.GetId())
+	return Restarts(d.pod, c, Ending{Code: exitCode(latest), Unhealthy: d.unhealthy(c, latest), Replaced: replaced})
 }
 
 // unhealthy says whether a probe of a container has failed that has the container killed. The prober keeps the results of a

@@ -220,22 +220,28 @@ func (g *generation) withoutRecord(c *v1.Container, old *v1.ContainerStatus, ini
 	return status
 }
 
-// applyReason shows why a container that is to run does not.
+// applyReason shows why a container that is to run does not. An end that does not say that the container is run again, for
+// example exit code 0 under OnFailure after a probe has failed, is its last state from the beginning: the API server refuses
+// every later status of a pod that has once shown it as the state.
 func (g *generation) applyReason(c *v1.Container, status *v1.ContainerStatus) {
 	reason, ok := g.in.Reasons[c.Name]
-	if !ok || status.State.Running != nil || g.in.Terminal || g.pod.DeletionTimestamp != nil {
+	ended := status.State.Terminated
+	if status.State.Running != nil || g.in.Terminal || g.pod.DeletionTimestamp != nil || !ok && ended == nil {
 		return
 	}
-	if ended := status.State.Terminated; ended != nil {
+	if ended != nil {
 		if decide.KindOf(g.pod, c.Name) == decide.Init && ended.ExitCode == 0 {
 			return
 		}
-		if !g.restarts(c, ended) {
+		if !g.restarts(c, ended) || !ok && decide.Restarts(g.pod, c, decide.Ending{Code: ended.ExitCode}) {
 			return
 		}
 		status.LastTerminationState = status.State
 	}
-	status.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason.Reason, Message: reason.Message}}
+	status.State = v1.ContainerState{Waiting: g.notStarted()}
+	if ok {
+		status.State.Waiting = &v1.ContainerStateWaiting{Reason: reason.Reason, Message: reason.Message}
+	}
 }
 
 // readiness sets the flags started and ready. It is the one place where results of probes come into the status: without

@@ -38,6 +38,9 @@ type Inputs struct {
 	// Unhealthy says whether the liveness or startup probe of a container has failed, also of one that has ended since; nil when
 	// there is no prober. It is asked only for containers with such a probe.
 	Unhealthy func(containerID string) bool
+	// Replaced says whether a container was stopped because another one takes its place: the end of it is not the pod's. Nil is
+	// nobody who knows.
+	Replaced func(containerID string) bool
 	// ProbedSince says when the last probe of a container succeeded that it needs to be ready, zero when none has; nil when there
 	// is no prober.
 	ProbedSince func(containerID string) time.Time

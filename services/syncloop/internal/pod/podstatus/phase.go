@@ -76,10 +76,11 @@ type restarting func(c *v1.Container, end *v1.ContainerStateTerminated) bool
 // restarts says whether a container that has ended is to be run again, by the rules that package decide goes by.
 func (g *generation) restarts(c *v1.Container, end *v1.ContainerStateTerminated) bool {
 	ending := decide.Ending{Code: end.ExitCode}
+	_, id, _ := strings.Cut(end.ContainerID, "://")
 	if g.in.Unhealthy != nil && (c.LivenessProbe != nil || c.StartupProbe != nil) {
-		_, id, _ := strings.Cut(end.ContainerID, "://")
 		ending.Unhealthy = id != "" && g.in.Unhealthy(id)
 	}
+	ending.Replaced = id != "" && g.in.Replaced != nil && g.in.Replaced(id)
 	return decide.Restarts(g.pod, c, ending)
 }
 

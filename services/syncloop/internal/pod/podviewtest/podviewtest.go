@@ -18,8 +18,8 @@ import (
 // Now is the moment that the words count their times from.
 var Now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// Pod makes a pod from words: "init:a sidecar:b c d live:e ephemeral:f", with a restart policy. The word live is for a container
-// with a liveness probe.
+// Pod makes a pod from words: "init:a sidecar:b c d live:e ephemeral:f", with a restart policy. The words live and livesidecar are
+// for containers with a liveness probe.
 func Pod(policy v1.RestartPolicy, containers string) *v1.Pod {
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "u"},
@@ -41,8 +41,11 @@ func Pod(policy v1.RestartPolicy, containers string) *v1.Pod {
 		case "ephemeral":
 			common := v1.EphemeralContainerCommon(c)
 			pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, v1.EphemeralContainer{EphemeralContainerCommon: common})
-		case "sidecar":
+		case "sidecar", "livesidecar":
 			c.RestartPolicy = &always
+			if kind == "livesidecar" {
+				c.LivenessProbe = &v1.Probe{}
+			}
 			fallthrough
 		case "init":
 			pod.Spec.InitContainers = append(pod.Spec.InitContainers, c)
@@ -54,7 +57,8 @@ func Pod(policy v1.RestartPolicy, containers string) *v1.Pod {
 }
 
 // Status makes what is observed of a pod from words, oldest first: "s0:ready a@s0:exited=1 b@s0:running". A sandbox
-// is ready, ready-host (on the host's network), ready-no-ip or notready. The word of a container may go on with ",rc=N" (restart count and back-off step), ",ended=D" (ended D ago), ",ran=D" (had run for D).
+// is ready, ready-host (on the host's network), ready-no-ip or notready. The word of a container may go on with
+// ",rc=N" (restart count and back-off step), ",step=N" (a back-off step of its own), ",ended=D" (ended D ago), ",ran=D" (had run for D).
 func Status(pod *v1.Pod, words string) *lifecyclev1.PodStatus {
 	status := &lifecyclev1.PodStatus{Uid: string(pod.UID)}
 	for i, word := range strings.Fields(words) {
@@ -88,7 +92,7 @@ func Status(pod *v1.Pod, words string) *lifecyclev1.PodStatus {
 
 func newContainer(pod *v1.Pod, name, state, options string) *lifecyclev1.Container {
 	c := &lifecyclev1.Container{Name: name}
-	count, ended, ran := 0, time.Hour, time.Second
+	count, step, ended, ran := 0, -1, time.Hour, time.Second
 	for option := range strings.SplitSeq(options, ",") {
 		key, value, _ := strings.Cut(option, "=")
 		var err error
@@ -96,6 +100,8 @@ func newContainer(pod *v1.Pod, name, state, options string) *lifecyclev1.Contain
 		case "":
 		case "rc":
 			count, err = strconv.Atoi(value)
+		case "step":
+			step, err = strconv.Atoi(value)
 		case "ended":
 			ended, err = time.ParseDuration(value)
 		case "ran":
@@ -129,7 +135,10 @@ func newContainer(pod *v1.Pod, name, state, options string) *lifecyclev1.Contain
 		panic("unknown state " + state)
 	}
 	spec := &v1.Container{Name: name, Image: "image:1"}
-	_, annotations, err := podlabels.Container(pod, spec, podlabels.Restart{Count: count, Step: count}, "")
+	if step < 0 {
+		step = count
+	}
+	_, annotations, err := podlabels.Container(pod, spec, podlabels.Restart{Count: count, Step: step}, "")
 	if err != nil {
 		panic(err)
 	}

@@ -69,7 +69,7 @@ func (m *Manager) removeContainer(ctx context.Context, rt *tracedRuntime, uid st
 	if err := rt.removeContainer(ctx, c.GetId()); err != nil {
 		return fmt.Errorf("remove container %q (%s): %w", c.GetName(), c.GetId(), err)
 	}
-	return m.cfg.Endings.ForgetPreStop(types.UID(uid), c.GetId())
+	return m.cfg.Endings.ForgetContainer(types.UID(uid), c.GetId())
 }
 
 // removeFiles removes a pod's logs and files. A folder with something mounted in it is left: what is mounted is not the

@@ -80,7 +80,7 @@ type Config struct {
 	// Kubelet is the node's configuration, defaulted. Required.
 	Kubelet *kubeletconfigv1beta1.KubeletConfiguration
 	// Endings remembers which preStop hooks have ended, so that none of them is run again when a kill is repeated, by this process
-	// or the next one. Required.
+	// or the next one, and which containers were stopped because another one takes their place. Required.
 	Endings Endings
 	// Garbage removes what nobody needs of pods when it is its turn, by RemoveGarbage; nil has it removed at once.
 	Garbage Garbage
@@ -93,14 +93,18 @@ type Garbage interface {
 	Put(ctx context.Context, items []containergc.Item)
 }
 
-// Endings remembers which preStop hooks have ended; *gracebook.Book does it.
+// Endings remembers how far the ends of containers have come; *gracebook.Book does it.
 type Endings interface {
 	// PreStopped tells whether a container's preStop hook has ended.
 	PreStopped(pod types.UID, container string) bool
 	// NotePreStop notes that it has. With an error the next process does not know of it.
 	NotePreStop(pod types.UID, container string) error
-	// ForgetPreStop drops what is known of a container that is gone, Forget of a pod.
-	ForgetPreStop(pod types.UID, container string) error
+	// Replaced tells whether a container was stopped because another one takes its place.
+	Replaced(pod types.UID, container string) bool
+	// NoteReplaced notes that one is about to be. With an error the next process does not know of it.
+	NoteReplaced(pod types.UID, container string) error
+	// ForgetContainer drops what is known of a container that is gone, Forget of a pod.
+	ForgetContainer(pod types.UID, container string) error
 	Forget(pod types.UID) error
 }
 

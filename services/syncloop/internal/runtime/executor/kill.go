@@ -178,10 +178,21 @@ func (m *Manager) killListed(ctx context.Context, rt *tracedRuntime, pod *v1.Pod
 		}
 		t := m.targetOf(ctx, pod, status.GetContainers()[at])
 		t.why = k.Message
+		if k.Why == decide.SpecChanged {
+			m.noteReplaced(ctx, pod, t)
+		}
 		running.Go(func() { errs[i] = m.killContainer(ctx, rt, pod, t, graceFor(pod, t.spec, k.Why), status.GetIps()) })
 	}
 	running.Wait()
 	return errors.Join(errs...)
+}
+
+// noteReplaced notes that a container is stopped because another one takes its place, so that its end is not taken for the pod's.
+func (m *Manager) noteReplaced(ctx context.Context, pod *v1.Pod, t target) {
+	if err := m.cfg.Endings.NoteReplaced(pod.UID, t.id); err != nil {
+		m.cfg.Logger.WarnContext(ctx, "should syncloop be killed before the container is started again, the next one goes by the restart policy",
+			telemetry.KeyPod, podName(pod), telemetry.KeyContainerID, t.id, telemetry.KeyError, err)
+	}
 }
 
 // graceFor is the grace period of one container that is killed while its pod goes on, in seconds: a probe may have its

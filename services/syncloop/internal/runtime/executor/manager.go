@@ -124,9 +124,13 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 	m.cfg.Objects.Use(pod) // before any is asked for, so that no change is missed
 	m.cfg.RuntimeClasses.Use(pod)
 	m.cfg.Volumes.Want(ctx, pod)
-	facts := decide.Facts{Now: m.cfg.Clock.Now(), Liveness: m.cfg.Liveness, Startup: m.cfg.Startup, Logged: func(container string) int {
-		return nextInLogs(filepath.Join(containerspec.LogDir(m.cfg.PodLogsDir, pod), container))
-	}}
+	facts := decide.Facts{
+		Now: m.cfg.Clock.Now(), Liveness: m.cfg.Liveness, Startup: m.cfg.Startup,
+		Replaced: func(containerID string) bool { return m.cfg.Endings.Replaced(pod.UID, containerID) },
+		Logged: func(container string) int {
+			return nextInLogs(filepath.Join(containerspec.LogDir(m.cfg.PodLogsDir, pod), container))
+		},
+	}
 	if longest := m.cfg.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; longest != nil {
 		facts.BackoffMax = longest.Duration
 	}

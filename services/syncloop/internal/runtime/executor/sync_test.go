@@ -96,9 +96,13 @@ func TestAChangedContainerIsReplacedAlone(t *testing.T) {
 	n.sync(pod)
 	before := n.id(pod, "b")
 	pod.Spec.Containers[0].Image = "image:2"
+	replaced := n.id(pod, "a")
 	n.sync(pod)
 	if got := n.say(pod); !strings.Contains(got, "a-0:exited(143)") || !strings.Contains(got, "a-1:running") || !strings.Contains(got, "b-0:running") {
 		t.Errorf("the runtime has %s", got)
+	}
+	if !n.config.Endings.Replaced(pod.UID, replaced) || n.config.Endings.Replaced(pod.UID, before) {
+		t.Error("which container was replaced is not known")
 	}
 	if n.id(pod, "b") != before {
 		t.Error("the other container was replaced, too")
