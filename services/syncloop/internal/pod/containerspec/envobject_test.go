@@ -100,13 +100,13 @@ func TestWhatEnvironmentCannotBeHadIsSaidAsTheKubeletDoes(t *testing.T) {
 		map[string]error{"far": notServed{}, "later": errors.New("it is not known yet")})
 	yes := new(true)
 	for want, c := range map[string]v1.Container{
-		`configmap "none" not found`:                             {EnvFrom: []v1.EnvFromSource{fromConfigMap("none", "", nil)}},
-		`secret "none" not found`:                                {Env: []v1.EnvVar{secretKey("X", "none", "k", nil)}},
-		`couldn't find key k in ConfigMap shop/app`:              {Env: []v1.EnvVar{configMapKey("X", "app", "k", nil)}},
-		`couldn't find key k in Secret shop/db`:                  {Env: []v1.EnvVar{secretKey("X", "db", "k", nil)}},
-		`key RAW in Secret shop/db has a NUL byte`:               {Env: []v1.EnvVar{secretKey("X", "db", "RAW", yes)}},
-		`key RAW in Secret shop/db has a NUL byte, whi`:          {EnvFrom: []v1.EnvFromSource{fromSecret("db", "", nil)}},
-		`secret "far": configmux has no config maps and secrets`: {Env: []v1.EnvVar{secretKey("X", "far", "k", nil)}},
+		`configmap "none" not found`:                    {EnvFrom: []v1.EnvFromSource{fromConfigMap("none", "", nil)}},
+		`secret "none" not found`:                       {Env: []v1.EnvVar{secretKey("X", "none", "k", nil)}},
+		`couldn't find key k in ConfigMap shop/app`:     {Env: []v1.EnvVar{configMapKey("X", "app", "k", nil)}},
+		`couldn't find key k in Secret shop/db`:         {Env: []v1.EnvVar{secretKey("X", "db", "k", nil)}},
+		`key RAW in Secret shop/db has a NUL byte`:      {Env: []v1.EnvVar{secretKey("X", "db", "RAW", yes)}},
+		`key RAW in Secret shop/db has a NUL byte, whi`: {EnvFrom: []v1.EnvFromSource{fromSecret("db", "", nil)}},
+		`secret "far": this node has no secrets`:        {Env: []v1.EnvVar{secretKey("X", "far", "k", nil)}},
 		// Nobody can say whether it is there: it is waited for, optional or not.
 		`it is not known yet`: {EnvFrom: []v1.EnvFromSource{fromSecret("later", "", yes)}},
 	} {
@@ -126,6 +126,6 @@ func TestWhatEnvironmentCannotBeHadIsSaidAsTheKubeletDoes(t *testing.T) {
 // notServed is what a node without objects answers.
 type notServed struct{}
 
-func (notServed) Error() string { return "this node has no secrets" }
+func (notServed) Error() string { return `secret "far": this node has no secrets` }
 
 func (notServed) NotServed() {}
