@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,12 +23,18 @@ var (
 
 // TestCommandsOfTheDocumentsAreThere: each that a reader may type, with its flags.
 func TestCommandsOfTheDocumentsAreThere(t *testing.T) {
-	documents, err := filepath.Glob("../../docs/*.md")
+	documents := []string{"../../README.md", "../../CONTRIBUTING.md"}
+	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".md" {
+			documents = append(documents, path)
+		}
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := 0
-	for _, path := range append(documents, "../../README.md", "../../CONTRIBUTING.md") {
+	for _, path := range documents {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

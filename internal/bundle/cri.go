@@ -87,7 +87,7 @@ const pinned = "io.cri-containerd.pinned=pinned"
 // ImportArchive puts one image archive into the runtime, to stay there, and waits until CRI knows the image by its name.
 func (b *Bundle) ImportArchive(ctx context.Context, archive, image string) (err error) {
 	if _, err := os.Stat(archive); err != nil {
-		return fmt.Errorf("importing %s: %w: run make images", image, err)
+		return fmt.Errorf("importing %s: %w: run make build", image, err)
 	}
 	cmd := exec.CommandContext(ctx, b.binary("ctr"),
 		"--address", b.cfg.Layout.RuntimeSocket(), "--namespace", namespace, "images", "import", "--label", pinned, archive)

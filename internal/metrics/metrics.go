@@ -2,7 +2,7 @@
 // what every process has (Go, process, build), and an HTTP server on a unix socket or the loopback interface.
 //
 // There is no global registry. A service makes a [Metrics] in its run function and hands the registry to the parts
-// that count, each of which registers a struct of its own. docs/metrics.md lists every metric, and the run test of each
+// that count, each of which registers a struct of its own. docs/reference/metrics.md lists every metric, and the run test of each
 // service compares what the service exposes with that list, see package metricstest.
 package metrics
 

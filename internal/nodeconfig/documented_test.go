@@ -8,19 +8,19 @@ import (
 	"testing"
 )
 
-// TestEveryFieldIsInTheDocuments: docs/operating.md has each field of a KubeletConfiguration in one of two tables, what it is used by or why
-// it is not acted on, and support.go agrees.
+// TestEveryFieldIsInTheDocuments: docs/reference/configuration.md has each field of a KubeletConfiguration in one of two tables, by what
+// it is used or why it has no effect, and support.go agrees.
 func TestEveryFieldIsInTheDocuments(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operating.md")
+	text, err := os.ReadFile("../../docs/reference/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "\n## Configuration\n")
-	section, _, _ = strings.Cut(section, "\n### ")
-	used, ignored, found := strings.Cut(section, "| field | why it is not acted on |")
-	if !found {
-		t.Fatal("there is no table of the fields that are not acted on")
+	_, section, found := strings.Cut(string(text), "\n## Fields\n")
+	used, ignored, both := strings.Cut(section, "\n## Fields without effect\n")
+	if !found || !both {
+		t.Fatal("there are no tables of the fields that are used and of those without effect")
 	}
+	ignored, _, _ = strings.Cut(ignored, "\n## ")
 	usedFields, ignoredFields := fieldsOfTable(used), fieldsOfTable(ignored)
 	for _, name := range fieldNames() {
 		isSupported, isUsed, isIgnored := slices.Contains(supported, name), slices.Contains(usedFields, name), slices.Contains(ignoredFields, name)

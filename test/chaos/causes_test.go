@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// The causes that the log can name in such a run, see docs/operating.md, "Why a container was started". There are no probes
+// The causes that the log can name in such a run, see docs/explanation/pod-life.md, "Why a container was started". There are no probes
 // in it and no rules that restart all containers.
 const (
 	causeFirst        = "first start"

@@ -78,7 +78,7 @@ func (s *stack) join(c *cluster.Cluster) string {
 	content := strings.NewReplacer("/var/lib/quartet-compose", s.node.Layout.StateDir(), "10255", s.node.Port()).Replace(string(example))
 	s.must(os.WriteFile(config, []byte(content+"port: "+freePort(s.t)+"\nhealthzPort: 0\nmakeIPTablesUtilChains: false\n"+livenode.NoEviction), 0o644))
 	kubeconfig, token := c.Bootstrap(s.t)
-	// As docs/deploy.md says: for the group of the services.
+	// As docs/howto/compose.md says: for the group of the services.
 	s.must(os.Chown(kubeconfig, -1, 10240))
 	s.must(os.Chmod(kubeconfig, 0o640))
 	second := *s

@@ -17,7 +17,7 @@ import (
 // takeover is how soon a standby must serve after the first has died.
 const takeover = 30 * time.Second
 
-// TestANodeInContainers goes through what docs/deploy.md says, on one stack, in the order in which somebody would try it.
+// TestANodeInContainers goes through what docs/howto/compose.md says, on one stack, in the order in which somebody would try it.
 func TestANodeInContainers(t *testing.T) {
 	leftovers.Watch(t)
 	s := newStack(t)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// privilege is what docs/deploy.md promises of a container.
+// privilege is what docs/howto/compose.md promises of a container.
 type privilege struct {
 	user string
 	caps []string

@@ -15,24 +15,24 @@ const (
 	compose = root + "/deploy/compose"
 )
 
-// metric is a metric as docs/metrics.md lists it.
+// metric is a metric as docs/reference/metrics.md lists it.
 type metric struct {
 	kind   string
 	labels []string
 }
 
-// row is a row of a table of docs/metrics.md: | `NAME` | TYPE | LABELS | ...
+// row is a row of a table of docs/reference/metrics.md: | `NAME` | TYPE | LABELS | ...
 var row = regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| (gauge|counter|histogram) \\|([^|]*)\\|")
 
-// documented returns the metrics that docs/metrics.md lists, by name.
+// documented returns the metrics that docs/reference/metrics.md lists, by name.
 func documented(t *testing.T) map[string]metric {
 	t.Helper()
 	all := map[string]metric{}
-	for _, match := range row.FindAllStringSubmatch(string(read(t, filepath.Join(root, "docs/metrics.md"))), -1) {
+	for _, match := range row.FindAllStringSubmatch(string(read(t, filepath.Join(root, "docs/reference/metrics.md"))), -1) {
 		all[match[1]] = metric{kind: match[2], labels: strings.Fields(strings.ReplaceAll(match[3], "`", ""))}
 	}
 	if len(all) < 50 {
-		t.Fatalf("docs/metrics.md lists only %d metrics: has the form of its tables changed?", len(all))
+		t.Fatalf("docs/reference/metrics.md lists only %d metrics: has the form of its tables changed?", len(all))
 	}
 	return all
 }

@@ -72,11 +72,11 @@ func config(t *testing.T) prometheusConfig {
 var templateLabel = regexp.MustCompile(`\$labels\.([a-z_]+)`)
 
 func TestEveryAlertAsksForWhatIsThereAndSaysWhatToDo(t *testing.T) {
-	all, names, document := documented(t), []string{}, string(read(t, filepath.Join(root, "docs/metrics.md")))
+	all, names, document := documented(t), []string{}, string(read(t, filepath.Join(root, "docs/reference/metrics.md")))
 	for _, r := range rules(t) {
 		names = append(names, r.Alert)
 		if !strings.Contains(document, "`"+r.Alert+"`") {
-			t.Errorf("docs/metrics.md does not list the alert %s", r.Alert)
+			t.Errorf("docs/reference/metrics.md does not list the alert %s", r.Alert)
 		}
 		result, problems := check(all, r.Expr)
 		for _, problem := range problems {

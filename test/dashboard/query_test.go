@@ -23,7 +23,7 @@ func check(all map[string]metric, query string) (result []string, problems []str
 		case *parser.VectorSelector:
 			known, ok := lookUp(all, n.Name)
 			if !ok {
-				problem("docs/metrics.md has no %s", n.Name)
+				problem("docs/reference/metrics.md has no %s", n.Name)
 				return nil
 			}
 			for _, m := range n.LabelMatchers {

@@ -92,18 +92,18 @@ func boot(t *testing.T, bin, name string) *node {
 	return n
 }
 
-// install runs the commands of docs/cluster.md, from what stands for a checkout.
+// install runs the commands of docs/howto/join-a-cluster.md, from what stands for a checkout.
 func (n *node) install(t *testing.T) {
 	t.Helper()
 	deploy, err := filepath.Abs(filepath.Join("..", "..", "deploy"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(read(t, filepath.Join("..", "..", "docs", "cluster.md")), "\n## With kubeadm\n")
+	_, section, found := strings.Cut(read(t, filepath.Join("..", "..", "docs", "howto", "join-a-cluster.md")), "\n## With kubeadm\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	commands := regexp.MustCompile(`(?m)^ {4}(?:install|ln|systemctl) .*$`).FindAllString(section, -1)
 	if !found || len(commands) < 7 {
-		t.Fatalf("docs/cluster.md has the commands %q", commands)
+		t.Fatalf("docs/howto/join-a-cluster.md has the commands %q", commands)
 	}
 	n.Run(t, "ln", "-s", n.bin, "/root/bin")
 	n.Run(t, "ln", "-s", deploy, "/root/deploy")

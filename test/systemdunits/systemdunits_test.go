@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	units    = "../../deploy/systemd"
 	services = "/usr/local/libexec/quartet"
-	// config is that of docs/operating.md. Its runtime is not there: the processes run, and say so.
+	// config is that of docs/reference/configuration.md. Its runtime is not there: the processes run, and say so.
 	config = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
@@ -40,7 +40,7 @@ failSwapOn: false
 
 func names() []string { return []string{"configmux", "pleg", "syncloop", "nodestatus"} }
 
-// install does what docs/operating.md says, into directories whose changes go away with this systemd.
+// install does what docs/howto/run-a-node.md says, into directories whose changes go away with this systemd.
 func install(t *testing.T) {
 	t.Helper()
 	for _, dir := range []string{"/etc", "/usr/local", "/var"} {
@@ -212,7 +212,7 @@ func activeOnlyWhenItServes(t *testing.T) {
 	ended(t, unit)
 }
 
-// clusterFlags: the lines of docs/operating.md for a node of a cluster reach those that talk to its API server, of either way to run
+// clusterFlags: the lines of docs/howto/run-a-node.md for a node of a cluster reach those that talk to its API server, of either way to run
 // the four. Nobody answers there, which keeps none from running.
 func clusterFlags(t *testing.T, four []string) {
 	t.Helper()

@@ -108,7 +108,7 @@ func valueOf(metric *dto.Metric) float64 {
 	}
 }
 
-// The sections of docs/metrics.md that have tables of metrics: what every service has, what those have that serve or
+// The sections of docs/reference/metrics.md that have tables of metrics: what every service has, what those have that serve or
 // follow a stream or call the container runtime, what one service alone has, what is at a path of its own, and what
 // `quartet metrics` adds.
 const (
@@ -129,7 +129,7 @@ const (
 	EventsInCluster = "Events of a cluster"
 )
 
-// Documented compares what a service exposes with sections of docs/metrics.md: it is [Within] them, and [Exposes] all
+// Documented compares what a service exposes with sections of docs/reference/metrics.md: it is [Within] them, and [Exposes] all
 // that they have. So every metric has to be there, with all its labels, when this is called: vectors that are still empty
 // are not seen.
 func Documented(t testing.TB, from prometheus.Gatherer, sections ...string) {
@@ -146,9 +146,9 @@ func Within(t testing.TB, from prometheus.Gatherer, sections ...string) {
 	for name, got := range exposed(t, from) {
 		switch want, is := rows[name]; {
 		case !is:
-			t.Errorf("%s (%s) is exposed, and docs/metrics.md has no row for it in %q", name, got, sections)
+			t.Errorf("%s (%s) is exposed, and docs/reference/metrics.md has no row for it in %q", name, got, sections)
 		case want != got:
-			t.Errorf("%s (%s) is exposed, docs/metrics.md says (%s)", name, got, want)
+			t.Errorf("%s (%s) is exposed, docs/reference/metrics.md says (%s)", name, got, want)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func Exposes(t testing.TB, from prometheus.Gatherer, sections ...string) {
 	got := exposed(t, from)
 	for name := range documented(t, sections) {
 		if _, is := got[name]; !is {
-			t.Errorf("docs/metrics.md has a row for %s in %q, and it is not exposed", name, sections)
+			t.Errorf("docs/reference/metrics.md has a row for %s in %q, and it is not exposed", name, sections)
 		}
 	}
 }
@@ -179,17 +179,17 @@ func exposed(t testing.TB, from prometheus.Gatherer) map[string]string {
 // documented returns type and labels of each metric that has a row in one of the sections, by name.
 func documented(t testing.TB, sections []string) map[string]string {
 	t.Helper()
-	document, rows := rowsOf(t, find(t, "docs/metrics.md")), map[string]string{}
+	document, rows := rowsOf(t, find(t, "docs/reference/metrics.md")), map[string]string{}
 	for _, section := range sections {
 		if len(document[section]) == 0 {
-			t.Fatalf("docs/metrics.md has no table of metrics below the heading %q", section)
+			t.Fatalf("docs/reference/metrics.md has no table of metrics below the heading %q", section)
 		}
 		maps.Copy(rows, document[section])
 	}
 	return rows
 }
 
-// row is a row of a table of docs/metrics.md: | `NAME` | TYPE | LABELS | ...
+// row is a row of a table of docs/reference/metrics.md: | `NAME` | TYPE | LABELS | ...
 var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes|prober|storage|volume|rest)_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\|")
 
 // rowsOf returns type and labels of each metric, by section and name. It fails for rows in a section that no service is
@@ -209,7 +209,7 @@ func rowsOf(t testing.TB, document string) map[string]map[string]string {
 			continue
 		}
 		if !slices.Contains(known, section) {
-			t.Errorf("docs/metrics.md has a row for %s in %q, which is none of %q", match[1], section, known)
+			t.Errorf("docs/reference/metrics.md has a row for %s in %q, which is none of %q", match[1], section, known)
 		}
 		if rows[section] == nil {
 			rows[section] = map[string]string{}

@@ -156,7 +156,7 @@ func TestTheStackOfTheRepositoryIsUnderstood(t *testing.T) {
 
 // An operator reads of every check what it finds before it is found.
 func TestEveryCheckIsInTheDocument(t *testing.T) {
-	document, err := os.ReadFile("../../../../docs/operating.md")
+	document, err := os.ReadFile("../../../../docs/howto/troubleshoot.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestEveryCheckIsInTheDocument(t *testing.T) {
 			name = "port N"
 		}
 		if !strings.Contains(string(document), "`"+name+"`") {
-			t.Errorf("docs/operating.md does not name the check %q", name)
+			t.Errorf("docs/howto/troubleshoot.md does not name the check %q", name)
 		}
 	}
 }

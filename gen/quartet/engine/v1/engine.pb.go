@@ -1121,7 +1121,7 @@ func (x *Probe) GetAskingSince() *timestamppb.Timestamp {
 type StartPhase struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "dispatch", "wait", "volumes", "sandbox", "image", "create", "start", "observe" or "ready": the label of the metric
-	// quartet_pod_start_phase_duration_seconds, which docs/metrics.md explains.
+	// quartet_pod_start_phase_duration_seconds, which docs/reference/metrics.md explains.
 	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
 	// The container that it is about, for "image", "create" and "start"; else empty.
 	Container string `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`

@@ -1,5 +1,5 @@
 // Package metrics is what syncloop counts and times. Names, labels and buckets are the kubelet's where a kubelet has the
-// same figure, so that dashboards and alerts made for kubelets work; the others begin with quartet_. docs/metrics.md lists
+// same figure, so that dashboards and alerts made for kubelets work; the others begin with quartet_. docs/reference/metrics.md lists
 // all of them and says where they differ from the kubelet's.
 //
 // [Metrics] has what is counted as it happens; the loop, the workers, executor and the store tell it. [Collect] adds what
