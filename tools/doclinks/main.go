@@ -1,6 +1,6 @@
 // Command doclinks checks the Markdown files of a repository without a network: every relative link leads to a file, every
-// fragment to a heading, every document that has a paragraph "**Contents:**" lists its sections there, and every test that a
-// document names exists. "make lint" runs it on the files that git knows.
+// fragment to a heading, every document that has a paragraph "**Contents:**" lists its sections there, every test that a
+// document names exists, and so does every document that code names. "make lint" runs it on the files that git knows.
 package main
 
 import (
@@ -39,7 +39,24 @@ func run(dir string) error {
 	for line := range strings.Lines(funcs) {
 		tests[strings.TrimSpace(strings.TrimPrefix(line, "func "))] = true
 	}
-	return Check(root, strings.Split(strings.TrimSuffix(files, "\x00"), "\x00"), tests)
+	named, err := git(root, "grep", "--untracked", "-noE", "docs/[A-Za-z0-9_/-]+[.]md", "--", ".", ":!tools/doclinks", ":!*.md")
+	if err != nil {
+		return err
+	}
+	return errors.Join(Check(root, strings.Split(strings.TrimSuffix(files, "\x00"), "\x00"), tests), checkNamed(root, named))
+}
+
+// checkNamed returns an error for each document that another file names and that does not exist. The lines are git grep's.
+func checkNamed(root, lines string) error {
+	var problems []error
+	for line := range strings.Lines(lines) {
+		line = strings.TrimSpace(line)
+		name := line[strings.LastIndex(line, ":")+1:]
+		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
+			problems = append(problems, fmt.Errorf("%s: there is no such file", line))
+		}
+	}
+	return errors.Join(problems...)
 }
 
 func git(dir string, args ...string) (string, error) {

@@ -70,3 +70,14 @@ func TestCheckIsContentWithWhatIsRight(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestDocumentsThatCodeNamesAreChecked(t *testing.T) {
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "there.md"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := checkNamed(root, "main.go:3:there.md\nmain.go:9:docs/gone.md\n")
+	if err == nil || err.Error() != "main.go:9:docs/gone.md: there is no such file" {
+		t.Errorf("got %v", err)
+	}
+}
