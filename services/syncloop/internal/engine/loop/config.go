@@ -160,7 +160,7 @@ func (l *Loop) want(d *Desired) {
 		next.traceparent = known.traceparent
 		return // the API server has another status: nothing that a worker has to do with, and mostly what it was told from here
 	}
-	if eviction, ok := l.cfg.Evictions.Get(uid); ok {
+	if eviction, ok := l.evicted(uid); ok {
 		if err := l.cfg.Store.Evict(uid, eviction); err != nil {
 			l.cfg.Logger.Error("an evicted pod is not known any more", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 		}
@@ -176,7 +176,7 @@ func (l *Loop) want(d *Desired) {
 func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	d := l.desired[uid]
 	var end *podworkers.End
-	if _, evicted := l.cfg.Evictions.Get(uid); evicted || d.pod.DeletionTimestamp != nil {
+	if _, evicted := l.evicted(uid); evicted || d.pod.DeletionTimestamp != nil {
 		end = &podworkers.End{}
 	}
 	if end == nil && (!l.clearName(d.pod) || !l.admit(telemetry.WithTraceparent(context.Background(), traceparent), uid, d)) {

@@ -10,6 +10,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // The kubelet's words for a pod whose activeDeadlineSeconds are over.
@@ -30,19 +31,37 @@ func (l *Loop) endOverdue() {
 		if start.IsZero() || l.cfg.Clock.Since(start) < time.Duration(*limit)*time.Second {
 			continue
 		}
-		if _, evicted := l.cfg.Evictions.Get(uid); !evicted {
+		if _, evicted := l.evicted(uid); !evicted {
 			l.endForGood(uid, d.pod, podstore.Eviction{Reason: reasonDeadline, Message: messageDeadline})
 		}
 	}
 }
 
-// endForGood ends a pod that its source still names.
+// endForGood ends a pod that its source still names, once that is on disk.
 func (l *Loop) endForGood(uid types.UID, pod *v1.Pod, why podstore.Eviction) {
-	if err := l.cfg.Evictions.Put(uid, why); err != nil {
-		l.cfg.Logger.Warn("a pod is to be ended, and that cannot be kept on disk; it is tried again: mend the disk of the state directory",
-			telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyReason, why.Reason, telemetry.KeyError, err)
-		return
+	if l.recording[uid] {
+		return // housekeeping comes back to it
 	}
+	l.recording[uid] = true
+	l.aside(metrics.EventHousekeeping, func(context.Context) func() {
+		err := l.cfg.Evictions.Put(uid, why)
+		return func() {
+			delete(l.recording, uid)
+			switch {
+			case err != nil:
+				l.cfg.Logger.Warn("a pod is to be ended, and that cannot be kept on disk; it is tried again: mend the disk of the state directory",
+					telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyReason, why.Reason, telemetry.KeyError, err)
+			case l.forgotten[uid] || l.desired[uid] == nil:
+				l.forgetEviction(uid) // its source does not name it any more
+			default:
+				l.endRecorded(uid, pod, why)
+			}
+		}
+	})
+}
+
+// endRecorded ends a pod whose end is on disk.
+func (l *Loop) endRecorded(uid types.UID, pod *v1.Pod, why podstore.Eviction) {
 	if err := l.cfg.Store.Evict(uid, why); err != nil {
 		l.cfg.Logger.Error("a pod that is to be ended is not known", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 	}

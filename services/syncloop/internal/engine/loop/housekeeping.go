@@ -15,6 +15,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // orphanGrace is how many seconds the containers of a pod have that nobody wants and whose spec nobody knows.
@@ -133,17 +134,34 @@ func (l *Loop) startUnknown() {
 	}
 }
 
-// forgetEviction lets a pod that was evicted be started again, should a source name it again.
+// forgetEviction lets a pod that was evicted be started again, should a source name it again. It counts as forgotten at once.
 func (l *Loop) forgetEviction(uid types.UID) {
-	if err := l.cfg.Evictions.Delete(uid); err != nil {
-		l.cfg.Logger.Warn("an eviction cannot be forgotten on disk; it is tried again", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+	if _, known := l.cfg.Evictions.Get(uid); !known && !l.recording[uid] {
+		delete(l.forgotten, uid)
+		return
 	}
+	l.forgotten[uid] = true
+	if l.recording[uid] {
+		return // what is being written comes back here
+	}
+	l.recording[uid] = true
+	l.aside(metrics.EventHousekeeping, func(context.Context) func() {
+		err := l.cfg.Evictions.Delete(uid)
+		return func() {
+			delete(l.recording, uid)
+			if err == nil {
+				delete(l.forgotten, uid)
+				return
+			}
+			l.cfg.Logger.Warn("an eviction cannot be forgotten on disk; it is tried again", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+		}
+	})
 }
 
 // forgetEvictions forgets the evictions of pods that went while this process did not run.
 func (l *Loop) forgetEvictions() {
 	for _, uid := range l.cfg.Evictions.UIDs() {
-		if l.desired[uid] == nil {
+		if l.desired[uid] == nil || l.forgotten[uid] {
 			l.forgetEviction(uid)
 		}
 	}
@@ -151,14 +169,24 @@ func (l *Loop) forgetEvictions() {
 
 // forgetEndings forgets the ends of pods that were over while this process did not run.
 func (l *Loop) forgetEndings() {
+	var over []types.UID
 	for _, uid := range l.cfg.Endings.UIDs() {
-		if l.desired[uid] != nil || l.cfg.Workers.Has(uid) || l.cfg.Store.Observed(uid) != nil {
-			continue
-		}
-		if err := l.cfg.Endings.Forget(uid); err != nil {
-			l.cfg.Logger.Warn("the file that says how long a pod had to end cannot be removed; it is tried again", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+		if l.desired[uid] == nil && !l.cfg.Workers.Has(uid) && l.cfg.Store.Observed(uid) == nil {
+			over = append(over, uid)
 		}
 	}
+	if len(over) == 0 || l.forgettingEndings {
+		return
+	}
+	l.forgettingEndings = true
+	l.aside(metrics.EventHousekeeping, func(context.Context) func() {
+		for _, uid := range over {
+			if err := l.cfg.Endings.Forget(uid); err != nil {
+				l.cfg.Logger.Warn("the file that says how long a pod had to end cannot be removed; it is tried again", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+			}
+		}
+		return func() { l.forgettingEndings = false }
+	})
 }
 
 // oldestFirst returns the pods in the order of their creation, those that are not wanted last.

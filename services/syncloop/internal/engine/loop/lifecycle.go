@@ -56,11 +56,11 @@ func sameObservation(held, fresh *lifecyclev1.Event) bool {
 func (l *Loop) handleLifecycle(e lifecycleEvent) {
 	switch {
 	case e.down != "":
-		l.plegSynced = false
+		l.snapshotEnded, l.plegSynced = false, false
 		l.progress()
 	case e.synced:
-		l.plegSynced = true
-		l.progress()
+		l.snapshotEnded = true
+		l.plegIsSynced()
 	case e.change.Op == stream.OpRemove && e.change.New == nil:
 		uid := types.UID(e.change.Key)
 		l.cfg.Store.Gone(uid)
@@ -69,29 +69,38 @@ func (l *Loop) handleLifecycle(e lifecycleEvent) {
 		l.cfg.Store.Event(e.change.New)
 		l.poke(types.UID(e.change.Key), podworkers.Cause{Kind: podworkers.CauseLost, Traceparent: e.change.New.GetTraceparent()})
 	default:
-		l.handleEvent(e.change.New, e.change.FromSnapshot)
+		l.seen(seenEvent{event: e.change.New, fromSnapshot: e.change.FromSnapshot, lost: isLost(e.change.New)})
 	}
+}
+
+// isLost tells whether an event says that a container or the sandbox has ended.
+func isLost(event *lifecyclev1.Event) bool {
+	switch event.GetType() {
+	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED:
+		return true
+	case lifecyclev1.EventType_EVENT_TYPE_POD_SYNC:
+		s := event.GetStatus().GetSandboxes()
+		return len(s) > 0 && s[0].GetState() != lifecyclev1.SandboxState_SANDBOX_STATE_READY
+	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, lifecyclev1.EventType_EVENT_TYPE_UNSPECIFIED,
+		lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED:
+	}
+	return false
 }
 
 // handleEvent shows what an event says at once, and gives work to the pod's worker when the event can matter to it. What
 // comes out of a snapshot happened long ago, and goes on with nobody's trace.
-func (l *Loop) handleEvent(event *lifecyclev1.Event, fromSnapshot bool) {
-	l.cfg.Store.Event(event)
-	uid := types.UID(event.GetPodUid())
-	cause := podworkers.Cause{Kind: podworkers.CauseSeen, Traceparent: event.GetTraceparent()}
-	if fromSnapshot {
+func (l *Loop) handleEvent(e seenEvent) {
+	l.cfg.Store.Event(e.event)
+	kind := e.event.GetType()
+	if !e.lost && (kind == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED || kind == lifecyclev1.EventType_EVENT_TYPE_UNSPECIFIED) {
+		return
+	}
+	cause := podworkers.Cause{Kind: podworkers.CauseSeen, Traceparent: e.event.GetTraceparent()}
+	if e.fromSnapshot {
 		cause.Traceparent = ""
 	}
-	switch event.GetType() {
-	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, lifecyclev1.EventType_EVENT_TYPE_UNSPECIFIED:
-		return
-	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED:
+	if e.lost {
 		cause.Kind = podworkers.CauseLost
-	case lifecyclev1.EventType_EVENT_TYPE_POD_SYNC:
-		if s := event.GetStatus().GetSandboxes(); len(s) > 0 && s[0].GetState() != lifecyclev1.SandboxState_SANDBOX_STATE_READY {
-			cause.Kind = podworkers.CauseLost
-		}
-	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED:
 	}
-	l.poke(uid, cause)
+	l.poke(types.UID(e.event.GetPodUid()), cause)
 }

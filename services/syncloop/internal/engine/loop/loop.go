@@ -12,6 +12,7 @@
 //	nodes         from WatchNode: the node, whose labels, taints and allocatable admission asks for
 //	housekeeping  every 2 s: orphans, and pods that have no worker
 //	leftovers     every 10 s: the pods that there are files of
+//	outcomes      what has become of I/O that the loop asked for: the loop does none itself
 //
 // The select over them is fair, and each channel is small, so a burst on one does not hold up another. A follower that
 // finds its channel full waits; what it has not taken yet stays, folded or bounded, with the publisher.
@@ -166,6 +167,11 @@ type Loop struct {
 	gate      chan gateState
 	nodes     chan nodeWord
 	leftovers chan []*v1.Pod
+	// outcomes are those of I/O that the loop asked for.
+	outcomes chan outcome
+	// group and ctx are those of Run: group has every goroutine of the loop, ctx ends with it.
+	group *errgroup.Group
+	ctx   context.Context //nolint:containedctx // it lives as long as the loop
 	// lastTurn is when the loop last turned, as nanoseconds of the Unix epoch; 0 before the first turn.
 	lastTurn atomic.Int64
 	waiting  waiting
@@ -186,6 +192,14 @@ type Loop struct {
 	// configSynced and plegSynced are true once the snapshots have been handled; the latter only while pleg is followed.
 	configSynced, plegSynced bool
 	gateState                gateState
+	// snapshotEnded is true from the end of pleg's snapshot until all of it is taken in.
+	snapshotEnded bool
+	// reading has the pods whose termination messages are being read.
+	reading map[types.UID]*reading
+	// recording has the pods whose entry in the book of evictions is being changed; forgotten has those that shall have none.
+	recording, forgotten map[types.UID]bool
+	// forgettingEndings is true while files of terminations are being removed.
+	forgettingEndings bool
 	// network is what the workers were told last of the network of pods.
 	network string
 	// configDown is why configmux is away; empty when it is followed.
@@ -250,7 +264,8 @@ func New(cfg Config) *Loop {
 		lifecycle: make(chan lifecycleEvent, lifecycleCapacity),
 		gate:      make(chan gateState, gateCapacity),
 		nodes:     make(chan nodeWord),
-		leftovers: make(chan []*v1.Pod),
+		leftovers: make(chan []*v1.Pod), outcomes: make(chan outcome),
+		reading: map[types.UID]*reading{}, recording: map[types.UID]bool{}, forgotten: map[types.UID]bool{},
 	}
 	l.gateState.reason = "pleg has not been asked yet"
 	l.tellWaiting()
@@ -260,6 +275,7 @@ func New(cfg Config) *Loop {
 // Run turns the loop until ctx ends, and returns its error. It stops no pod.
 func (l *Loop) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	l.group, l.ctx = group, ctx
 	group.Go(func() error { return l.followConfig(ctx) })
 	group.Go(func() error { return l.followPleg(ctx) })
 	group.Go(func() error { return l.followNode(ctx) })
@@ -293,6 +309,8 @@ func (l *Loop) turn(ctx context.Context) error {
 			l.timed(metrics.EventGate, func() { l.handleGate(state) })
 		case word := <-l.nodes:
 			l.timed(metrics.EventNode, func() { l.handleNode(word) })
+		case done := <-l.outcomes:
+			l.timed(done.event, done.then)
 		case pods := <-l.leftovers:
 			l.timed(metrics.EventLeftovers, func() { l.handleLeftovers(pods) })
 		case <-due.C():

@@ -2,7 +2,9 @@ package loop
 
 import (
 	"context"
+	"slices"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -39,15 +41,29 @@ func (l *Loop) preempt(cause context.Context, uid types.UID, d *desiredPod, refu
 		l.cfg.Logger.InfoContext(cause, "ending a pod to make room for a critical one", telemetry.KeyPod, victim.Namespace+"/"+victim.Name,
 			telemetry.KeyPodUID, string(victim.UID), telemetry.KeyReason, d.pod.Namespace+"/"+d.pod.Name)
 		eviction := podstore.Eviction{Reason: reasonPreempting, Message: messagePreempting, Disruption: messageDisruption, At: l.cfg.Clock.Now()}
-		if err := l.cfg.Preempt(cause, victim.UID, eviction); err != nil {
-			l.cfg.Logger.WarnContext(cause, "a pod cannot be ended to make room for a critical one", telemetry.KeyPod, victim.Namespace+"/"+victim.Name,
-				telemetry.KeyPodUID, string(victim.UID), telemetry.KeyError, err)
-			continue // housekeeping asks again what is missing
-		}
 		d.behind = append(d.behind, victim.UID)
-		l.cfg.Metrics.Preempted(string(refusal.Short[0].Resource))
+		l.preemptOne(cause, uid, victim, eviction, string(refusal.Short[0].Resource))
 	}
 	return true
+}
+
+// preemptOne ends a pod for the critical one with a UID. When that fails the critical one stops waiting for it, and housekeeping asks
+// again what is missing.
+func (l *Loop) preemptOne(cause context.Context, critical types.UID, victim *v1.Pod, eviction podstore.Eviction, short string) {
+	l.aside(metrics.EventConfig, func(context.Context) func() {
+		err := l.cfg.Preempt(cause, victim.UID, eviction)
+		return func() {
+			if err == nil {
+				l.cfg.Metrics.Preempted(short)
+				return
+			}
+			l.cfg.Logger.WarnContext(cause, "a pod cannot be ended to make room for a critical one", telemetry.KeyPod, victim.Namespace+"/"+victim.Name,
+				telemetry.KeyPodUID, string(victim.UID), telemetry.KeyError, err)
+			if d := l.desired[critical]; d != nil {
+				d.behind = slices.DeleteFunc(slices.Clone(d.behind), func(uid types.UID) bool { return uid == victim.UID })
+			}
+		}
+	})
 }
 
 // areGone tells whether nothing of some pods runs any more.

@@ -115,6 +115,8 @@ type rig struct {
 	unwell atomic.Bool
 	// begun is when the rig was made, by its clock.
 	begun time.Time
+	// messages reads termination messages; nil while there are none.
+	messages atomic.Pointer[func(pod *v1.Pod) string]
 	// leftovers are the pods that there are files of.
 	leftovers atomic.Pointer[[]*v1.Pod]
 	stop      func()
@@ -148,7 +150,9 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 		t.Fatal(err)
 	}
 	r.makeProbes(stateDir, tracer, logger)
-	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Probes: r.probes, Clock: r.clock, Tracer: tracer, Logger: logger})
+	r.store = podstore.New(podstore.Config{
+		Generate: podstatus.Generate, Probes: r.probes, Messages: r.readMessages, Clock: r.clock, Tracer: tracer, Logger: logger,
+	})
 	r.pool = podworkers.NewPool(process, podworkers.Config{
 		Runtime: node, Observer: node, Statuses: r.store, Endings: r.endings, Clock: r.clock, BootTime: boottime.Now,
 		Tracer: tracer, Logger: logger, Resync: time.Minute,
@@ -192,6 +196,19 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 		}
 	})
 	return r
+}
+
+// readMessages gives ended containers the message of their pod.
+func (r *rig) readMessages(pod *v1.Pod, ended []*lifecyclev1.Container) map[string]string {
+	read := r.messages.Load()
+	if read == nil {
+		return nil
+	}
+	text, all := (*read)(pod), map[string]string{}
+	for _, c := range ended {
+		all[c.GetId()] = text
+	}
+	return all
 }
 
 // makeProbes makes what runs probes, which are answered at once.

@@ -21,24 +21,18 @@ func (s *Store) Observed(uid types.UID) *lifecyclev1.PodStatus {
 	return s.observed[uid]
 }
 
-// Observe implements podworkers.Statuses.
+// Observe implements podworkers.Statuses. It reads termination messages first, so it is called by the pod's own worker.
 func (s *Store) Observe(uid types.UID, status *lifecyclev1.PodStatus) {
-	messages := s.readMessages(uid, status)
+	s.ReadMessages(uid, status)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.observe(uid, status, messages)
+	s.observe(uid, status)
 }
 
 // observe takes in an observation. Called with mu held.
-func (s *Store) observe(uid types.UID, status *lifecyclev1.PodStatus, messages map[string]string) {
+func (s *Store) observe(uid types.UID, status *lifecyclev1.PodStatus) {
 	known, e := s.observed[uid], s.entries[uid]
-	if e != nil && messages != nil {
-		e.messages = messages
-	}
 	if status == nil || (known != nil && !isNews(known, status)) {
-		if e != nil && messages != nil {
-			s.compute(uid, false)
-		}
 		return
 	}
 	if e == nil {
@@ -89,18 +83,17 @@ func (s *Store) Gone(uid types.UID) {
 	s.observe(uid, &lifecyclev1.PodStatus{
 		Uid: string(uid), Name: known.GetName(), Namespace: known.GetNamespace(), Ips: known.GetIps(),
 		ObservedBoottimeNs: known.GetObservedBoottimeNs() + 1, ObservedAt: known.GetObservedAt(),
-	}, nil)
+	})
 }
 
-// Event takes in what pleg saw with an event. When the start of a container has made the pod ready, the trace of the
+// Event takes in what pleg saw with an event; [Store.ReadMessages] comes before it. When the start of a container has made the pod ready, the trace of the
 // change ends here, with the span "status.update".
 func (s *Store) Event(event *lifecyclev1.Event) {
 	uid := types.UID(event.GetPodUid())
 	begun := time.Now()
-	messages := s.readMessages(uid, event.GetStatus())
 	s.mu.Lock()
 	s.causedBy(uid, event.GetTraceparent())
-	s.observe(uid, event.GetStatus(), messages)
+	s.observe(uid, event.GetStatus())
 	s.mu.Unlock()
 	if event.GetType() == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED {
 		s.tellReady(uid, event.GetTraceparent(), begun)
@@ -145,43 +138,6 @@ func (s *Store) tellReady(uid types.UID, traceparent string, begun time.Time) {
 	}
 	span.End()
 	s.cfg.Logger.InfoContext(ctx, "pod is ready", telemetry.KeyPod, about.Namespace+"/"+about.Pod, telemetry.KeyPodUID, about.UID, telemetry.KeyPhase, phase)
-}
-
-// readMessages returns the termination messages of all ended containers of a status; nil when there is nothing new to
-// read. Only what was not read before is read.
-func (s *Store) readMessages(uid types.UID, status *lifecyclev1.PodStatus) map[string]string {
-	if s.cfg.Messages == nil {
-		return nil
-	}
-	s.mu.Lock()
-	e := s.entries[uid]
-	if e == nil {
-		s.mu.Unlock()
-		return nil
-	}
-	pod, known := e.pod, e.messages
-	s.mu.Unlock()
-
-	kept := map[string]string{}
-	var fresh []*lifecyclev1.Container
-	for _, c := range status.GetContainers() {
-		if c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_EXITED {
-			continue
-		}
-		if text, ok := known[c.GetId()]; ok {
-			kept[c.GetId()] = text
-		} else {
-			fresh = append(fresh, c)
-		}
-	}
-	if len(fresh) == 0 {
-		return nil
-	}
-	read := s.cfg.Messages(pod, fresh)
-	for _, c := range fresh {
-		kept[c.GetId()] = read[c.GetId()]
-	}
-	return kept
 }
 
 func isEmpty(status *lifecyclev1.PodStatus) bool {
