@@ -64,7 +64,9 @@ type state struct {
 	since   time.Time
 	// ended counts the operations that have ended, failures those in a row that failed.
 	ended, failures int
-	// notBefore is when it is tried again after a failure, err what the last operation failed of.
+	// did is the last operation that has ended, err what it failed of, and notBefore when that operation is tried again. Another one
+	// does not wait for that: what cannot be set up can be removed.
+	did       operation
 	notBefore time.Time
 	err       error
 }
@@ -101,7 +103,10 @@ func (s *state) begin(op operation, now time.Time) {
 // end notes what an operation has come to.
 func (s *state) end(err error, now time.Time) {
 	op := s.running
-	s.running, s.err = none, err
+	if op != s.did {
+		s.failures = 0
+	}
+	s.running, s.did, s.err = none, op, err
 	s.ended++
 	if err != nil {
 		s.notBefore = time.Time{}
@@ -166,7 +171,7 @@ func decide(pods map[types.UID]*pod, now time.Time, places int) (steps []step, a
 			op := s.wants(p.intent)
 			switch {
 			case op == none:
-			case s.notBefore.After(now):
+			case s.did == op && s.notBefore.After(now):
 				sooner(s.notBefore)
 			default:
 				steps = append(steps, step{k, op})

@@ -57,7 +57,7 @@ func (m *Manager) Describe(uid types.UID) []*enginev1.Volume {
 		}
 		if s.running != none {
 			one.Since = timestamppb.New(s.since)
-		} else if s.err != nil && !s.notBefore.IsZero() {
+		} else if s.err != nil && s.did == s.wants(known.intent) && !s.notBefore.IsZero() {
 			one.NextTryAt = timestamppb.New(s.notBefore)
 		}
 		all = append(all, one)

@@ -249,6 +249,32 @@ func TestWhatCannotBeRemovedIsSaidAndTriedAgain(t *testing.T) {
 	})
 }
 
+// TestAVolumeThatCouldNotBeHadIsRemovedAtOnce: the pause until it is tried again, of up to two minutes, is none for its end.
+func TestAVolumeThatCouldNotBeHadIsRemovedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.plugin.failing("config", errors.New("no such object"))
+		pod := newPod("u1", "config")
+		if err := r.want(pod); err == nil {
+			t.Fatal("the volume is in place")
+		}
+		r.plugin.failing("config", nil)
+		if err := r.release("u1"); err != nil {
+			t.Errorf("the clock stands still, and: %v", err)
+		}
+		r.plugin.failing("config", errors.New("device busy"))
+		r.manager.Want(t.Context(), pod)
+		r.eventually("the second set-up has failed", func() bool { return r.plugin.count("setup config") == 2 && r.plugin.underWay() == 0 })
+		if err := r.release("u1"); err == nil || !strings.Contains(err.Error(), "device busy") {
+			t.Errorf("a removal that fails: %v", err)
+		}
+		r.plugin.failing("config", nil)
+		if err := r.want(pod); err != nil {
+			t.Errorf("it is wanted again after a removal that has failed: %v", err)
+		}
+	})
+}
+
 func TestContentIsBroughtUpToDateWhenThePodIsLookedAtAndWhenItChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

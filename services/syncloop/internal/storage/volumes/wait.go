@@ -30,7 +30,10 @@ func (e *NotReadyError) Error() string { return e.Message }
 // Wait returns nil when the volumes that a pod wants are in place. It fails with a *NotReadyError when one has just failed, or when
 // they are not there in two minutes, and with the error of ctx. Call Want before.
 func (m *Manager) Wait(ctx context.Context, p *v1.Pod) error {
-	return m.until(ctx, p.UID, func(known *pod, before map[key]int) (bool, error) {
+	m.mu.Lock()
+	before := endings(m.pods[p.UID])
+	m.mu.Unlock()
+	return m.until(ctx, p.UID, before, func(known *pod, before map[key]int) (bool, error) {
 		return readiness(known, before, m.cfg.Clock.Now())
 	}, func(names []string) error {
 		message := fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[]: timed out waiting for the condition",
@@ -61,7 +64,7 @@ func readiness(known *pod, before map[key]int, now time.Time) (ready bool, err e
 			continue
 		}
 		ready = false
-		if s.err == nil {
+		if s.err == nil || s.did != settingUp {
 			continue
 		}
 		failed = append(failed, setUpFailed(k.name, s.err))
@@ -93,9 +96,10 @@ func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 		m.specs[uid] = spec{pod: m.specs[uid].pod, in: trace.SpanContextFromContext(ctx)}
 	}
 	m.forget(uid)
+	before := endings(m.pods[uid]) // a removal that ends from here on is one that is waited for
 	m.signal()
 	m.mu.Unlock()
-	return m.until(ctx, uid, removed, func(names []string) error {
+	return m.until(ctx, uid, before, removed, func(names []string) error {
 		return fmt.Errorf("volumes %s: they are still not removed: something on this machine hangs", strings.Join(names, ", "))
 	})
 }
@@ -107,7 +111,7 @@ func removed(known *pod, before map[key]int) (done bool, err error) {
 	}
 	var failed []string
 	for _, k := range ordered(known) {
-		if s := known.volumes[k]; s.err != nil && s.running == none && s.ended > before[k] {
+		if s := known.volumes[k]; s.err != nil && s.did == tearingDown && s.running == none && s.ended > before[k] {
 			failed = append(failed, fmt.Sprintf("volume %q: %v", k.name, s.err))
 		}
 	}
@@ -118,20 +122,15 @@ func removed(known *pod, before map[key]int) (done bool, err error) {
 }
 
 // until waits until a condition on a pod holds or fails; late makes the error of the volumes that it was waited for too long. The
-// condition is asked with mu held, with what had ended of each volume when the wait began.
-func (m *Manager) until(ctx context.Context, uid types.UID, holds func(*pod, map[key]int) (bool, error), late func([]string) error) error {
+// condition is asked with mu held, with what had ended of each volume before.
+func (m *Manager) until(
+	ctx context.Context, uid types.UID, before map[key]int, holds func(*pod, map[key]int) (bool, error), late func([]string) error,
+) error {
 	timer := m.cfg.Clock.NewTimer(waitTimeout)
 	defer timer.Stop()
-	var before map[key]int
 	for {
 		m.mu.Lock()
 		known := m.pods[uid]
-		if before == nil {
-			before = map[key]int{}
-			for _, k := range ordered(known) {
-				before[k] = known.volumes[k].ended
-			}
-		}
 		done, err := holds(known, before)
 		changed := m.changed
 		var left []string
@@ -152,6 +151,15 @@ func (m *Manager) until(ctx context.Context, uid types.UID, holds func(*pod, map
 			return late(left)
 		}
 	}
+}
+
+// endings counts the operations that have ended of each volume of a pod.
+func endings(known *pod) map[key]int {
+	counts := map[key]int{}
+	for _, k := range ordered(known) {
+		counts[k] = known.volumes[k].ended
+	}
+	return counts
 }
 
 // ordered are the volumes of a pod in the order of their names. A pod that is not known has none.
