@@ -21,7 +21,7 @@ func TestTheInquiryFindsWhatIsWrong(t *testing.T) {
 		want   string
 	}{
 		{"killed", "exited with 137 (Error)", func(b, _ *instance, _ map[string][]said, d *deeds) { d.ended[b.id] = true }, ""},
-		{"its sandbox was stopped", "sandbox replaced (No ready sandbox for pod can be found), exited with 137 (Error)",
+		{"its sandbox was stopped", "sandbox replaced (pod sandbox is not ready), exited with 137 (Error)",
 			func(b, a *instance, _ map[string][]said, d *deeds) { d.ended[b.sandbox], a.sandbox = true, "s2" }, ""},
 		{"removed", causeLost, func(b, _ *instance, _ map[string][]said, d *deeds) { d.removed[b.id] = true }, ""},
 		{"changed", causeSpec, func(_, a *instance, _ map[string][]said, d *deeds) {

@@ -5,9 +5,11 @@ package facts
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/google/cadvisor/lib/machine"
@@ -37,6 +39,8 @@ type Machine struct {
 	OperatingSystem, Architecture string
 	// CgroupVersion is 2 where the unified hierarchy is mounted, and 1 where each controller has its own.
 	CgroupVersion int
+	// UserNamespace is true where this process has user IDs of its own, as on a node without root.
+	UserNamespace bool
 }
 
 // HugePages is how many huge pages of one size are set aside.
@@ -85,6 +89,7 @@ func ReadMachine() (Machine, error) {
 		MachineID: firstOf(machineIDFiles), BootID: firstOf(bootIDFiles),
 		KernelVersion: machine.KernelVersion(), OSImage: machine.ContainerOsVersion(),
 		OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH, CgroupVersion: cgroupVersion(cgroupDir),
+		UserNamespace: userNamespace("/proc/self/uid_map"),
 	}
 	// Only root may read the hardware's id on most machines, and virtual ones often have none.
 	if uuid, err := sysinfo.GetSystemUUID(sys); err == nil {
@@ -123,6 +128,15 @@ func cgroupVersion(dir string) int {
 		return 2
 	}
 	return 1
+}
+
+// userNamespace tells by the map of user IDs: without a namespace of its own a process has each ID of the machine as it is.
+func userNamespace(file string) bool {
+	ids, err := os.ReadFile(file)
+	if err != nil {
+		return false // this kernel has no user namespaces
+	}
+	return !slices.Equal(strings.Fields(string(ids)), []string{"0", "0", fmt.Sprint(uint32(math.MaxUint32))})
 }
 
 func firstOf(files []string) string {

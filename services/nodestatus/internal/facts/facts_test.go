@@ -166,3 +166,22 @@ func TestCgroupVersionIsThatOfTheFileSystem(t *testing.T) {
 		t.Errorf("a unified hierarchy is of version %d, want 2", got)
 	}
 }
+
+// TestUserNamespace has the maps of user IDs of the kernel: of every process of a machine, of one without root, and of one whose map is
+// still to be written.
+func TestUserNamespace(t *testing.T) {
+	for ids, want := range map[string]bool{
+		"         0          0 4294967295\n": false, "         0       1000          1\n         1     100000      65536\n": true, "": true,
+	} {
+		file := filepath.Join(t.TempDir(), "uid_map")
+		if err := os.WriteFile(file, []byte(ids), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := userNamespace(file); got != want {
+			t.Errorf("%q: %t", ids, got)
+		}
+	}
+	if userNamespace(filepath.Join(t.TempDir(), "none")) {
+		t.Error("a kernel without user namespaces has one")
+	}
+}

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
@@ -185,17 +186,29 @@ func addresses(in Input) []v1.NodeAddress {
 	return append(all, v1.NodeAddress{Type: v1.NodeHostName, Address: in.Settings.Name})
 }
 
+// plainVersion is the version of a runtime as a kubelet writes it: without a v before it. One that is no version stays as it is.
+func plainVersion(text string) string {
+	if parsed, err := version.ParseSemantic(text); err == nil {
+		return parsed.String()
+	}
+	if parsed, err := version.ParseGeneric(text); err == nil {
+		return parsed.String()
+	}
+	return text
+}
+
 func nodeInfo(in Input) v1.NodeSystemInfo {
 	m := in.Machine
 	info := v1.NodeSystemInfo{
 		MachineID: m.MachineID, SystemUUID: m.SystemUUID, BootID: m.BootID, KernelVersion: m.KernelVersion, OSImage: m.OSImage,
 		OperatingSystem: m.OperatingSystem, Architecture: m.Architecture, KubeletVersion: in.Settings.KubernetesVersion,
+		RunningInUserNamespace: &m.UserNamespace,
 	}
 	if m.SwapBytes > 0 {
 		info.Swap = &v1.NodeSwapStatus{Capacity: &m.SwapBytes}
 	}
 	if r := in.PLEG.Runtime; r != nil && r.Name != "" {
-		info.ContainerRuntimeVersion = r.Name + "://" + r.Version
+		info.ContainerRuntimeVersion = r.Name + "://" + plainVersion(r.Version)
 	} else if in.Previous.Node != nil {
 		info.ContainerRuntimeVersion = in.Previous.Node.Status.NodeInfo.ContainerRuntimeVersion
 	}

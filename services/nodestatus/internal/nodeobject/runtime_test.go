@@ -82,14 +82,28 @@ func TestTheMachineAndItsPlaceAreTold(t *testing.T) {
 	}
 }
 
-// TestStreamsOverWebSocketAreLeftToANodeThatServesThem, and to no other.
-func TestStreamsOverWebSocketAreLeftToANodeThatServesThem(t *testing.T) {
+// TestFeaturesAreDeclared: without the first an API server translates streams over WebSocket, which a node without an HTTP API does not
+// serve; without the second no scheduler gives the node a pod with a rule that restarts all containers.
+func TestFeaturesAreDeclared(t *testing.T) {
 	in := input(t)
-	if got := Build(in).Node.Status.DeclaredFeatures; got != nil {
+	if got := Build(in).Node.Status.DeclaredFeatures; !slices.Equal(got, []string{"RestartAllContainersOnContainerExits"}) {
 		t.Errorf("a node without an HTTP API declares %q", got)
 	}
 	in.Settings.Port = 10250
-	if got := Build(in).Node.Status.DeclaredFeatures; !slices.Equal(got, []string{"ExtendWebSocketsToKubelet"}) {
+	if got := Build(in).Node.Status.DeclaredFeatures; !slices.Equal(got, []string{"ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"}) {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestTheVersionOfTheRuntimeIsWrittenAsAKubeletWritesIt, also of one that says it with a v before it, as containerd does.
+func TestTheVersionOfTheRuntimeIsWrittenAsAKubeletWritesIt(t *testing.T) {
+	for version, want := range map[string]string{
+		"v2.4.2": "2.4.2", "2.4.2": "2.4.2", "v2.4.2-rc.1+build": "2.4.2-rc.1+build", "1.30": "1.30", "v2.0.0.m": "2.0.0", "unknown": "unknown",
+	} {
+		in := input(t)
+		in.PLEG.Runtime.Version = version
+		if got := Build(in).Node.Status.NodeInfo.ContainerRuntimeVersion; got != in.PLEG.Runtime.Name+"://"+want {
+			t.Errorf("%s: got %s", version, got)
+		}
 	}
 }

@@ -72,7 +72,7 @@ func (d *decision) causeOf(c *v1.Container, lost bool) string {
 // sandboxReplaced says why the pod is not in the sandbox any more that a container was in: what is decided now, or what was
 // when the present sandbox was made.
 func (d *decision) sandboxReplaced() string {
-	why := d.SandboxCause
+	why := d.SandboxReason
 	if !d.CreateSandbox {
 		why = podview.Sandbox(d.status).GetAnnotations()[podlabels.StartCause]
 	}

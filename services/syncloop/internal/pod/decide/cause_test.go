@@ -24,7 +24,7 @@ func causes(a decide.Actions) string {
 
 func TestEveryStartHasItsCause(t *testing.T) {
 	failed := func(string) decide.ProbeResult { return decide.Failure }
-	const noSandbox, notReady = "sandbox replaced (No sandbox for pod can be found)", "sandbox replaced (No ready sandbox for pod can be found)"
+	const noSandbox, notReady = "sandbox replaced (no pod sandbox exists)", "sandbox replaced (pod sandbox is not ready)"
 	for _, test := range []struct {
 		name, containers, observed string
 		// change changes the pod and what was observed of it, or how it comes to be decided.
@@ -62,11 +62,11 @@ func TestEveryStartHasItsCause(t *testing.T) {
 		{"sandbox died, init first", "init:i a", "s0:notready i@s0:exited=0 a@s0:exited=255", nil, "i 1: " + notReady + ", exited with 0"},
 		{"in the new sandbox", "init:i a", "s0:notready i@s0:exited=0 a@s0:exited=255 s1:ready i@s1:exited=0,rc=1",
 			func(_ *v1.Pod, s *lifecyclev1.PodStatus, _ *decide.Facts) {
-				s.Sandboxes[0].Annotations = map[string]string{podlabels.StartCause: "No ready sandbox for pod can be found"}
+				s.Sandboxes[0].Annotations = map[string]string{podlabels.StartCause: "pod sandbox is not ready"}
 			}, "a 1: " + notReady + ", exited with 255"},
 		{"in a sandbox of which nothing is known", "a", "s0:notready a@s0:exited=1 s1:ready", nil, "a 1: sandbox replaced, exited with 1"},
-		{"network mode changed", "a", "s0:ready-host a@s0:running", nil, "a 1: sandbox replaced (Sandbox for pod has changed)"},
-		{"no address", "a", "s0:ready-no-ip a@s0:running", nil, "a 1: sandbox replaced (Sandbox for pod has no IP address)"},
+		{"network mode changed", "a", "s0:ready-host a@s0:running", nil, "a 1: sandbox replaced (network namespace mode changed and sandbox needs to be recreated)"},
+		{"no address", "a", "s0:ready-no-ip a@s0:running", nil, "a 1: sandbox replaced (pod sandbox has no IP address)"},
 		{"sandbox removed alone", "a", "a@s0:exited=1", nil, "a 1: " + noSandbox + ", exited with 1"},
 		{"sandbox died, state unknown", "a", "s0:notready a@s0:unknown", nil, "a 1: " + notReady + ", state unknown"},
 		{"sandbox died before anything ran", "a", "s0:notready", nil, "a 0: first start"},

@@ -18,7 +18,6 @@ package decide
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -137,8 +136,6 @@ type Actions struct {
 	Attempt       uint32
 	// SandboxReason says why the sandbox cannot be used, as the condition PodReadyToStartContainers shows it.
 	SandboxReason string
-	// SandboxCause is the same in short, for the log.
-	SandboxCause string
 	// SandboxID is the sandbox to start containers in, when none is made.
 	SandboxID string
 	// Start are the containers to start, one after another.
@@ -156,7 +153,7 @@ func (a Actions) Nothing() bool {
 func Pod(pod *v1.Pod, status *lifecyclev1.PodStatus, facts Facts) Actions {
 	d := &decision{pod: pod, status: status, facts: facts}
 	if reason := SandboxChange(pod, status); reason != "" {
-		d.SandboxReason, d.SandboxCause = reason, strings.TrimSuffix(reason, needsNew)
+		d.SandboxReason = reason
 		d.newSandbox()
 		return d.Actions
 	}
@@ -179,21 +176,18 @@ func Pod(pod *v1.Pod, status *lifecyclev1.PodStatus, facts Facts) Actions {
 	return d.Actions
 }
 
-// needsNew ends every reason of SandboxChange.
-const needsNew = ". Need to start a new one"
-
-// SandboxChange says why a pod needs a new sandbox, or nothing when the one that it has is good.
+// SandboxChange says why a pod needs a new sandbox, in the kubelet's words, or nothing when the one that it has is good.
 func SandboxChange(pod *v1.Pod, status *lifecyclev1.PodStatus) string {
 	sandbox := podview.Sandbox(status)
 	switch {
 	case len(status.GetSandboxes()) == 0:
-		return "No sandbox for pod can be found" + needsNew
+		return "no pod sandbox exists"
 	case sandbox == nil:
-		return "No ready sandbox for pod can be found" + needsNew
+		return "pod sandbox is not ready"
 	case sandbox.GetHostNetwork() != pod.Spec.HostNetwork:
-		return "Sandbox for pod has changed" + needsNew
+		return "network namespace mode changed and sandbox needs to be recreated"
 	case !sandbox.GetHostNetwork() && len(sandbox.GetIps()) == 0:
-		return "Sandbox for pod has no IP address" + needsNew
+		return "pod sandbox has no IP address"
 	}
 	return ""
 }

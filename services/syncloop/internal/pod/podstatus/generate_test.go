@@ -247,7 +247,7 @@ func TestConditionsSayWhyTheyDoNotHold(t *testing.T) {
 	at := metav1.NewTime(now)
 	want := []v1.PodCondition{
 		{Type: v1.PodReadyToStartContainers, Status: v1.ConditionFalse, Reason: "PodSandboxNotReady",
-			Message: "No sandbox for pod can be found. Need to start a new one", ObservedGeneration: 3, LastTransitionTime: at},
+			Message: "no pod sandbox exists", ObservedGeneration: 3, LastTransitionTime: at},
 		{Type: v1.PodInitialized, Status: v1.ConditionFalse, Reason: "ContainersNotInitialized",
 			Message: "containers with incomplete status: [i]", ObservedGeneration: 3, LastTransitionTime: at},
 		{Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "ContainersNotReady",

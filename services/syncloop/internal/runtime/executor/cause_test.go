@@ -54,7 +54,7 @@ func TestTheLogNamesTheCauseOfEachStart(t *testing.T) {
 	n.manager = executor.New(n.config) // another process finds what happened while there was none
 	started("exited with 3 (Error)")
 
-	const replaced = "sandbox replaced (No ready sandbox for pod can be found), exited with "
+	const replaced = "sandbox replaced (pod sandbox is not ready), exited with "
 	n.cri.KillSandbox(n.observe(pod).Sandboxes[0].Id)
 	started(replaced + "0 (Completed)")
 	n.cri.Exit(n.id(pod, "init-a"), 0)
@@ -115,7 +115,7 @@ func TestAPodCannotForgeWhyItsSandboxWasMade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := sandboxes[0].GetAnnotations()[podlabels.StartCause], "No sandbox for pod can be found"; got != want {
+	if got, want := sandboxes[0].GetAnnotations()[podlabels.StartCause], "no pod sandbox exists"; got != want {
 		t.Errorf("the sandbox was made because of %q, want %q", got, want)
 	}
 }

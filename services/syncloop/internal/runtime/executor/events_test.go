@@ -77,7 +77,7 @@ func TestWhatIsDoneForAPodIsInItsEvents(t *testing.T) {
 	n.cri.KillSandbox(n.observe(pod).Sandboxes[0].Id)
 	n.sync(pod)
 	events.want(t, "Normal SandboxChanged [] Pod sandbox changed, it will be killed and re-created.", "Normal Created [a] Container created",
-		"Normal Started [a] Container started again: sandbox replaced (No ready sandbox for pod can be found), exited with 137 (Error)")
+		"Normal Started [a] Container started again: sandbox replaced (pod sandbox is not ready), exited with 137 (Error)")
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 5); err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 		s.m.warn(ctx, s.pod, "", eventDNSConfigForming, sentence)
 	}
 	podview.KeepStart(config.Annotations, s.observed)
-	config.Annotations[podlabels.StartCause] = s.actions.SandboxCause
+	config.Annotations[podlabels.StartCause] = s.actions.SandboxReason
 	if err := os.MkdirAll(config.GetLogDirectory(), logDirMode); err != nil {
 		return fmt.Errorf("log directory of pod %s: %w", podName(s.pod), err)
 	}
@@ -82,7 +82,7 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 		s.m.cfg.Logger.WarnContext(ctx, "the pod's DNS configuration was cut", telemetry.KeyPod, podName(s.pod), telemetry.KeyReason, strings.Join(cut, "; "))
 	}
 	s.m.cfg.Logger.InfoContext(ctx, "created a sandbox", telemetry.KeyPod, podName(s.pod), telemetry.KeySandboxID, id,
-		telemetry.KeyCause, s.actions.SandboxCause)
+		telemetry.KeyCause, s.actions.SandboxReason)
 	s.sandbox = sandbox{id: id, ids: ids, config: config, handler: handler, ips: s.ips(id, nil)}
 	return nil
 }

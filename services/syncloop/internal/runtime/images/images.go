@@ -190,7 +190,7 @@ func (p *Puller) ensure(ctx context.Context, r Request) (Image, error) {
 	name, repository, err := complete(r.Image)
 	if err != nil {
 		return Image{}, p.refused(ctx, r, eventInspectFailed,
-			&Error{Reason: ReasonInvalidName, Message: fmt.Sprintf("Failed to apply default image tag %q: %v", r.Image, err)})
+			&Error{Reason: ReasonInvalidName, Message: fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %[1]q: %[2]v", r.Image, err)})
 	}
 	// The providers are asked once, and only for a pull or when whose credentials they have decides.
 	ask := sync.OnceValue(func() given { return p.askProviders(ctx, r, repository) })

@@ -135,7 +135,7 @@ func TestAnImageWithoutATagIsTheLatest(t *testing.T) {
 
 func TestANameThatIsNoneIsRefusedBeforeAnybodyIsAsked(t *testing.T) {
 	r := newRig(t, serial, recording(t.TempDir(), ""))
-	const message = `Failed to apply default image tag "not a name": invalid reference format`
+	const message = `Failed to apply default image tag "not a name": couldn't parse image name "not a name": invalid reference format`
 	r.want("web", "not a name", v1.PullAlways, images.ReasonInvalidName, message)
 	r.wantEvents("Warning InspectFailed web/main: "+message, "Warning Failed web/main: Error: InvalidImageName")
 	if r.cri.Count("PullImage", "") > 0 || r.cri.Count("ImageStatus", "") > 0 {
