@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/google/btree"
+	"k8s.io/utils/third_party/forked/golang/btree"
 )
 
 // Level publishes a keyed state: the present value of each key, and, for whoever resumes, which keys have changed or
@@ -15,8 +15,8 @@ import (
 type Level[V any] struct {
 	hub[V]
 	entries    map[string]item[V]
-	order      *btree.BTreeG[item[V]]
-	tombstones *btree.BTreeG[item[V]]
+	order      *btree.BTree[item[V]]
+	tombstones *btree.BTree[item[V]]
 	// compacted is the revision of the newest tombstone that was forgotten.
 	compacted uint64
 	limit     int
@@ -30,8 +30,8 @@ func NewLevel[V any](cfg Config) *Level[V] {
 	byRev := func(a, b item[V]) bool { return a.rev < b.rev }
 	l := &Level[V]{
 		entries:    map[string]item[V]{},
-		order:      btree.NewG(btreeDegree, byRev),
-		tombstones: btree.NewG(btreeDegree, byRev),
+		order:      btree.New(btreeDegree, byRev),
+		tombstones: btree.New(btreeDegree, byRev),
 		limit:      cfg.Tombstones,
 	}
 	if l.limit == 0 {
