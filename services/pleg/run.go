@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -83,7 +84,7 @@ func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 	events := stream.NewEdge[*lifecyclev1.Event](stream.Config{Metrics: served, Continues: book.Continues()})
 	relister := relist.New(relist.Config{
 		Runtime: client.Runtime, Events: events, Told: book, Tracer: tel.Tracer, Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration,
-		Clock: clock.RealClock{}, Logger: logger, Metrics: relist.NewMetrics(registry),
+		BootTime: boottime.Now, Clock: clock.RealClock{}, Logger: logger, Metrics: relist.NewMetrics(registry),
 	})
 	runtime := runtimestate.New(runtimestate.Config{
 		Endpoint: cfg.Kubelet.ContainerRuntimeEndpoint, Runtime: client.Runtime, Clock: clock.RealClock{}, Logger: logger,

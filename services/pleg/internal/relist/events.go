@@ -4,7 +4,6 @@ import (
 	"time"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/pleg/internal/streamhealth"
 )
@@ -61,7 +60,7 @@ func (r *Relister) SetEvented(evented bool) {
 	was := e.Relied()
 	if evented {
 		e.Open()
-		e.since = boottime.Now()
+		e.since = r.cfg.BootTime()
 	} else {
 		e.Close()
 		e.since = 0

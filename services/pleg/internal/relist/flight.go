@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
@@ -90,7 +89,7 @@ func (r *Relister) statusOrFlight(uid string, newerThan time.Duration) (*flight,
 		return nil, &lifecyclev1.PodStatus{Uid: uid}, nil
 	case known && p.record.Inspected() && p.record.Status.GetObservedBoottimeNs() > int64(newerThan):
 		return nil, p.record.Status, nil
-	case newerThan > boottime.Now():
+	case newerThan > r.cfg.BootTime():
 		return nil, nil, ErrFuture
 	case p != nil && p.running != nil && p.running.began > newerThan:
 		return p.running, nil, nil
@@ -159,7 +158,7 @@ func (r *Relister) pump() {
 func (r *Relister) begin(uid string, p *pod, lane *lane) {
 	f := p.next
 	p.running, p.next, p.urgent = f, nil, false
-	f.began = boottime.Now()
+	f.began = r.cfg.BootTime()
 	lane.active++
 	var known *lifecyclev1.PodStatus
 	if p.record.Inspected() {

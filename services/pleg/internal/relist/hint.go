@@ -7,7 +7,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
@@ -68,7 +67,7 @@ func (r *Relister) HintCreated(uid string, at time.Time) {
 	defer r.mu.Unlock()
 	if r.isNews(uid, at) {
 		h := &r.pod(uid).hinted
-		h.created, h.starting = boottime.Now(), startTicks
+		h.created, h.starting = r.cfg.BootTime(), startTicks
 	}
 }
 
@@ -87,7 +86,7 @@ func (r *Relister) HintRemoved(uid, id string, at time.Time) {
 		return
 	}
 	p := r.pod(uid)
-	p.hinted.removal = boottime.Now()
+	p.hinted.removal = r.cfg.BootTime()
 	if p.hinted.removing == nil {
 		p.hinted.removing = map[string]int{}
 	}
@@ -113,7 +112,7 @@ func (r *Relister) hintUnnamed(id string, at time.Time) {
 		return
 	}
 	if known := r.began(); !r.isOld(at, known) {
-		r.suspect, r.events.unnamed = true, boottime.Now()
+		r.suspect, r.events.unnamed = true, r.cfg.BootTime()
 	}
 }
 
@@ -139,14 +138,14 @@ func (r *Relister) isNews(uid string, at time.Time) bool {
 	if r.isOld(at, r.known(r.pods[uid])) {
 		return false
 	}
-	r.pod(uid).hinted.any = boottime.Now()
+	r.pod(uid).hinted.any = r.cfg.BootTime()
 	return true
 }
 
 // isOld tells whether something that happened at a time by the wall clock was before what is known. When the clock was set in
 // between, the two do not agree, and it may be news.
 func (r *Relister) isOld(at time.Time, known moment) bool {
-	ago := boottime.Now() - known.boot
+	ago := r.cfg.BootTime() - known.boot
 	return !at.IsZero() && at.Add(hintMargin).Before(known.wall) && r.cfg.Clock.Since(at) > ago+hintMargin
 }
 

@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/pleg/internal/journal"
@@ -45,7 +46,7 @@ func startProcess(w *world, disk *storage, tracer trace.Tracer) *process {
 	p.Relister = relist.New(relist.Config{
 		Runtime: func(context.Context) (internalapi.RuntimeService, error) { return w, nil },
 		Events:  p.events, Told: book, Tracer: tracer, Timeout: callTimeout,
-		Clock: clock.RealClock{}, Logger: logger, Metrics: relist.NewMetrics(registry),
+		BootTime: boottime.Now, Clock: clock.RealClock{}, Logger: logger, Metrics: relist.NewMetrics(registry),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)

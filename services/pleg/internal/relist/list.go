@@ -9,7 +9,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
@@ -24,7 +23,7 @@ type items struct {
 
 // listAll asks for all sandboxes and containers and sorts them by pod. What has no pod's UID on it is not ours.
 func (r *Relister) listAll(ctx context.Context) (map[string]*items, error) {
-	began, at := int64(boottime.Now()), timestamppb.New(r.cfg.Clock.Now())
+	began, at := int64(r.cfg.BootTime()), timestamppb.New(r.cfg.Clock.Now())
 	ctx, cancel := context.WithTimeout(ctx, r.callTimeout())
 	defer cancel()
 	sandboxes, err := r.runtime.ListPodSandbox(ctx, nil)

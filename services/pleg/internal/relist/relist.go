@@ -23,7 +23,6 @@ import (
 	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -72,6 +71,8 @@ type Config struct {
 	Timeout time.Duration
 	// Clock times the relists.
 	Clock clock.WithTicker
+	// BootTime is the time since the boot, which observations are stamped with: boottime.Now. Required.
+	BootTime func() time.Duration
 	// Logger gets what an operator should know.
 	Logger *slog.Logger
 	// Metrics counts; those of one Relister alone.
@@ -248,7 +249,7 @@ func (r *Relister) retry() {
 
 // relist lists everything, has the pods inspected that are not as the record says, and waits a while for that.
 func (r *Relister) relist(ctx context.Context) {
-	began, boot := r.cfg.Clock.Now(), boottime.Now()
+	began, boot := r.cfg.Clock.Now(), r.cfg.BootTime()
 	r.beginRound(began)
 	all, err := r.listAll(ctx)
 	if ctx.Err() != nil {

@@ -52,7 +52,7 @@ func start(t *testing.T, fake *fakecri.Server) *rig {
 		events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}), registry: prometheus.NewRegistry(),
 	}
 	r.Relister = relist.New(relist.Config{
-		Runtime: client.Runtime, Events: r.events, Timeout: time.Minute, Clock: r.clock, Logger: slog.New(slog.DiscardHandler),
+		Runtime: client.Runtime, Events: r.events, Timeout: time.Minute, BootTime: boottime.Now, Clock: r.clock, Logger: slog.New(slog.DiscardHandler),
 		Tracer:  sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test"),
 		Metrics: relist.NewMetrics(r.registry),
 	})

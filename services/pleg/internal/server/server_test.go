@@ -13,6 +13,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
@@ -100,7 +101,7 @@ func start(t *testing.T, fake *fakecri.Server, clock *clocktesting.FakeClock) (*
 	}
 	events := stream.NewEdge[*lifecyclev1.Event](stream.Config{Clock: clock})
 	relister := relist.New(relist.Config{
-		Runtime: client.Runtime, Events: events, Tracer: noop.NewTracerProvider().Tracer(""), Timeout: time.Minute, Clock: clock, Logger: logger,
+		Runtime: client.Runtime, Events: events, Tracer: noop.NewTracerProvider().Tracer(""), Timeout: time.Minute, BootTime: boottime.Now, Clock: clock, Logger: logger,
 		Metrics: relist.NewMetrics(prometheus.NewRegistry()),
 	})
 	answered := make(chan string, 1)

@@ -90,7 +90,7 @@ func (s *Store) Gone(uid types.UID) {
 // change ends here, with the span "status.update".
 func (s *Store) Event(event *lifecyclev1.Event) {
 	uid := types.UID(event.GetPodUid())
-	begun := time.Now()
+	begun := s.cfg.Clock.Now()
 	s.mu.Lock()
 	s.causedBy(uid, event.GetTraceparent())
 	s.observe(uid, event.GetStatus())
@@ -102,7 +102,7 @@ func (s *Store) Event(event *lifecyclev1.Event) {
 
 // Probed takes in that a probe of a pod has another result. When that has made the pod ready, the trace ends as that of [Store.Event].
 func (s *Store) Probed(uid types.UID, traceparent string) {
-	begun := time.Now()
+	begun := s.cfg.Clock.Now()
 	s.mu.Lock()
 	if s.entries[uid] != nil {
 		s.causedBy(uid, traceparent)
