@@ -3,6 +3,7 @@ package machine
 import (
 	"fmt"
 	"os"
+	"slices"
 )
 
 // PacketFilter names what CNI plugins can use for masquerading and host ports, "iptables" before "nftables"; empty
@@ -73,11 +74,20 @@ func (m Machine) Port(port int, purpose, fix string, processes []Process, mine f
 	case len(inodes) == 0:
 		return f
 	}
-	holder, known := holderOf(processes, inodes)
+	holders := holdersOf(processes, inodes)
+	if i := slices.IndexFunc(holders, mine); i >= 0 {
+		return Ok(f.Check, "%s: %s, pid %d", purpose, holders[i].Name, holders[i].PID)
+	}
+	// systemd stores sockets for their servers.
+	if i := slices.IndexFunc(holders, func(p Process) bool { return p.PID != 1 }); i > 0 {
+		holders = holders[i:]
+	}
 	switch {
-	case known && mine(holder):
-		return Ok(f.Check, "%s: %s, pid %d", purpose, holder.Name, holder.PID)
-	case known:
+	case len(holders) > 0 && holders[0].PID == 1:
+		return f.With(Fault, fmt.Sprintf("%s, pid 1, keeps it for a service that is away, and it is to be %s", holders[0].Name, purpose),
+			"if that is a service of this node, systemctl status says why it is away; otherwise stop it, or "+fix)
+	case len(holders) > 0:
+		holder := holders[0]
 		return f.With(Fault, fmt.Sprintf("%s, pid %d, listens there, and it is to be %s", holder.Name, holder.PID, purpose),
 			fmt.Sprintf("end pid %d, or %s", holder.PID, fix))
 	default:

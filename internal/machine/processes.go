@@ -140,13 +140,12 @@ func coversLoopback(address string) bool {
 	return address == "00000000" || address == "0100007F" || address == "7F000001" || address == strings.Repeat("0", 32)
 }
 
-func holderOf(processes []Process, inodes []uint64) (Process, bool) {
+// holdersOf returns the processes that have one of some sockets open: the server, and the process that keeps the socket open for it.
+func holdersOf(processes []Process, inodes []uint64) (holders []Process) {
 	for _, p := range processes {
-		for _, inode := range inodes {
-			if slices.Contains(p.Sockets, inode) {
-				return p, true
-			}
+		if slices.ContainsFunc(inodes, func(inode uint64) bool { return slices.Contains(p.Sockets, inode) }) {
+			holders = append(holders, p)
 		}
 	}
-	return Process{}, false
+	return holders
 }

@@ -21,7 +21,10 @@ func tcp(address string, port int, state string, inode int) string {
 
 func TestPort(t *testing.T) {
 	const head = "  sl  local_address rem_address   st\n"
-	processes := []Process{{PID: 7, Name: "kubelet", Sockets: []uint64{70, 71}}, {PID: 8, Name: "syncloop", Sockets: []uint64{80}}}
+	processes := []Process{
+		{PID: 1, Name: "systemd", Sockets: []uint64{80, 10, 71}}, {PID: 6, Name: "quartet", Sockets: []uint64{80}},
+		{PID: 7, Name: "kubelet", Sockets: []uint64{70, 71}}, {PID: 8, Name: "syncloop", Sockets: []uint64{80}},
+	}
 	check := func(m Machine) Finding {
 		return m.Port(10255, "the read-only API", "set readOnlyPort", processes, func(p Process) bool { return p.PID == 8 })
 	}
@@ -32,6 +35,7 @@ func TestPort(t *testing.T) {
 		{"on another address", listening(tcp("0200000A", 10255, "0A", 70)), OK, []string{"free"}},
 		{"held by who it is for", listening(tcp("0100007F", 10255, "0A", 80)), OK, []string{"syncloop, pid 8"}},
 		{"held by another", listening(tcp("00000000", 10255, "0A", 71)), Fault, []string{"kubelet, pid 7", "end pid 7, or set readOnlyPort"}},
+		{"kept for one that is away", listening(tcp("00000000", 10255, "0A", 10)), Fault, []string{"systemd, pid 1, keeps it", "systemctl status", "or set readOnlyPort"}},
 		{"held by nobody that may be seen", listening(tcp("0100007F", 10255, "0A", 90)), Fault, []string{"ss -ltnp sport = :10255"}},
 		{"held on all addresses of IPv6", listening("").and(files{"proc/net/tcp6": head + tcp(strings.Repeat("0", 32), 10255, "0A", 70)}), Fault, []string{"kubelet"}},
 		{"no proc", files{}, Warning, []string{"cannot be told"}},

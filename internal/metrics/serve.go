@@ -14,7 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/quartet-node/quartet/internal/httpserve"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/sockets"
 )
 
 const (
@@ -31,6 +33,8 @@ const (
 type ServeConfig struct {
 	// Address is unix:///ABSOLUTE/PATH or a loopback IP:PORT; empty to serve nothing.
 	Address string
+	// Sockets are those that this process was passed; nil for none.
+	Sockets *sockets.Set
 	// AllowedUIDs are users, besides root and the process's own, who may connect to a unix socket.
 	AllowedUIDs []int
 	// Registry has what is served.
@@ -82,7 +86,7 @@ func serve(ctx context.Context, listener net.Listener, cfg ServeConfig) error {
 
 func listen(ctx context.Context, cfg ServeConfig) (net.Listener, error) {
 	if !strings.HasPrefix(cfg.Address, "unix:") {
-		return listenTCP(ctx, cfg.Address)
+		return listenTCP(ctx, cfg)
 	}
 	listener, err := rpc.ListenUnix(cfg.Address, cfg.AllowedUIDs, cfg.Logger)
 	if err != nil {
@@ -91,7 +95,8 @@ func listen(ctx context.Context, cfg ServeConfig) (net.Listener, error) {
 	return listener, nil
 }
 
-func listenTCP(ctx context.Context, address string) (net.Listener, error) {
+func listenTCP(ctx context.Context, cfg ServeConfig) (net.Listener, error) {
+	address := cfg.Address
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-listen %q: want unix:///ABSOLUTE/PATH, or an address such as 127.0.0.1:9101: %w", address, err)
@@ -100,7 +105,7 @@ func listenTCP(ctx context.Context, address string) (net.Listener, error) {
 		return nil, fmt.Errorf("--metrics-listen %q: metrics have no TLS and are served on the loopback interface only: "+
 			"set it to 127.0.0.1:%s, or to a unix socket", address, port)
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	listener, err := cfg.Sockets.Listen(ctx, sockets.Socket{Name: nodeconfig.SocketMetrics, Address: address}, cfg.Logger)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("--metrics-listen: %s is taken by another process (\"ss -ltnp sport = :%s\" names it): "+

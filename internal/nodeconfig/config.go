@@ -13,6 +13,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/systemd"
 )
 
@@ -103,6 +104,8 @@ type Config struct {
 	Unsupported []string
 	// Systemd is told when the service serves. No flag sets it, but package service.
 	Systemd systemd.Notifier
+	// Sockets are the TCP sockets that the service was passed; nil for none. Package service sets it.
+	Sockets *sockets.Set
 }
 
 // Peers has the addresses of the four services.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/systemd"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
@@ -33,10 +34,12 @@ type Run func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemet
 func Main(name nodeconfig.Service, run Run) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	notifier := systemd.Take() // before any process is started that would inherit it
+	given := sockets.Take(notifier)
 	code := Start(ctx, name, os.Args[1:], os.Stdout, os.Stderr, func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error {
 		tel.RouteLibraryLogs()
 		adjustOOMScore(oomScoreFile, *cfg.Kubelet.OOMScoreAdj, tel.Logger)
-		cfg.Systemd = notifier
+		cfg.Systemd, cfg.Sockets = notifier, given
+		given.Keep(cfg.TCPSockets(name), tel.Logger)
 		defer context.AfterFunc(ctx, func() { notifier.Stopping(tel.Logger) })()
 		return run(ctx, cfg, tel)
 	})

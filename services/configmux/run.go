@@ -91,7 +91,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	})
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
-			Address: cfg.MetricsListen, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: tel.Logger,
+			Address: cfg.MetricsListen, Sockets: cfg.Sockets, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: tel.Logger,
 		})
 	})
 	group.Go(func() error {

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"net"
-	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,9 +25,9 @@ func serveHealth(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Conf
 	}
 	group.Go(func() error {
 		nodehealth.Serve(ctx, nodehealth.ServeConfig{
-			Address: net.JoinHostPort(cfg.Kubelet.HealthzBindAddress, strconv.Itoa(int(*cfg.Kubelet.HealthzPort))),
-			Checks:  judge.Checks(string(nodeconfig.SyncLoop), string(nodeconfig.PLEG), string(nodeconfig.ConfigMux)),
-			Health:  health, Clock: clock.RealClock{}, Logger: logger,
+			Socket: cfg.HealthzSocket(), Sockets: cfg.Sockets,
+			Checks: judge.Checks(string(nodeconfig.SyncLoop), string(nodeconfig.PLEG), string(nodeconfig.ConfigMux)),
+			Health: health, Clock: clock.RealClock{}, Logger: logger,
 		})
 		return nil
 	})

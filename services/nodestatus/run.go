@@ -133,7 +133,7 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 	serveHealth(ctx, group, cfg, heart, health, logger)
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
-			Address: cfg.MetricsListen, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: logger,
+			Address: cfg.MetricsListen, Sockets: cfg.Sockets, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: logger,
 		})
 	})
 	group.Go(func() error {

@@ -104,7 +104,7 @@ func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 	})
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
-			Address: cfg.MetricsListen, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: logger,
+			Address: cfg.MetricsListen, Sockets: cfg.Sockets, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: logger,
 		})
 	})
 	group.Go(func() error {

@@ -56,29 +56,10 @@ type nodeAPI struct {
 	started time.Time
 }
 
-// whyNoAPI says why a node of a configuration has no authenticated API; empty when it has. Nothing is served that nobody could show who
-// they are to, or of which nobody could say who may.
-func whyNoAPI(cfg *nodeconfig.Config) string {
-	k, standalone := &cfg.Kubelet, cfg.Kubeconfig == ""
-	tokens := *k.Authentication.Webhook.Enabled && !standalone
-	switch {
-	case !*k.EnableServer:
-		return "enableServer is false"
-	case standalone && k.Authorization.Mode != kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow:
-		return "a node without an API server can ask nobody what others may do: authorization.mode AlwaysAllow, with authentication.x509.clientCAFile, lets those do everything who have a client certificate"
-	case !tokens && k.Authentication.X509.ClientCAFile == "" && !*k.Authentication.Anonymous.Enabled:
-		return "nobody could show who they are: set authentication.x509.clientCAFile"
-	case standalone && k.ServerTLSBootstrap:
-		return "serverTLSBootstrap needs an API server that has the certificate signed"
-	default:
-		return ""
-	}
-}
-
 // nodeAPIOf makes the authenticated API and listens for it; nil when the node has none. Process is what calls live under that one
 // makes for several.
 func nodeAPIOf(process context.Context, e *engine, askNode func(context.Context) (*v1.Node, error)) (*nodeAPI, error) {
-	if why := whyNoAPI(&e.cfg); why != "" {
+	if why := e.cfg.WhyNoAPI(); why != "" {
 		e.logger.Info("the authenticated HTTP API is not served", "port", e.cfg.Kubelet.Port, telemetry.KeyReason, why)
 		return nil, nil
 	}
@@ -109,7 +90,7 @@ func nodeAPIOf(process context.Context, e *engine, askNode func(context.Context)
 	if a.tls.CurvePreferences, err = nodeconfig.Curves(k.TLSCurvePreferences); err != nil {
 		return nil, a.closed(err)
 	}
-	if a.listener, err = kubeletapi.Listen(process, "port", e.cfg.APIAddress, k.Port); err != nil {
+	if a.listener, err = kubeletapi.Listen(process, e.cfg.Sockets, e.cfg.APISocket(), e.logger); err != nil {
 		return nil, a.closed(err)
 	}
 	return a, nil

@@ -302,8 +302,8 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	enginemetrics.Collect(e.metrics.Registry, enginemetrics.Sources{
 		Pods: e.store.Census, Workers: e.pool.Census, LastTurn: func() time.Time { return e.loop.Health().LastTurn },
 	})
-	if cfg.Kubelet.ReadOnlyPort != 0 {
-		if e.readOnly, err = kubeletapi.ListenReadOnly(ctx, nodeconfig.ReadOnlyAddress(&cfg.Kubelet), cfg.Kubelet.ReadOnlyPort); err != nil {
+	if socket := cfg.ReadOnlySocket(); socket.Address != "" {
+		if e.readOnly, err = kubeletapi.ListenReadOnly(ctx, cfg.Sockets, socket, tel.Logger); err != nil {
 			return nil, err
 		}
 	}
@@ -354,7 +354,7 @@ func (e *engine) serve(ctx context.Context) error {
 	})
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
-			Address: e.cfg.MetricsListen, AllowedUIDs: e.cfg.AllowedUIDs, Registry: e.metrics.Registry, Logger: e.logger,
+			Address: e.cfg.MetricsListen, Sockets: e.cfg.Sockets, AllowedUIDs: e.cfg.AllowedUIDs, Registry: e.metrics.Registry, Logger: e.logger,
 			More: map[string]prometheus.Gatherer{metrics.ProbesPath: e.counts.Probes()},
 		})
 	})

@@ -13,10 +13,12 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
 
+	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/statedir"
 )
 
 // surroundings is what the checks ask, besides sockets of the node: tests have their own.
@@ -242,11 +244,19 @@ func (p *patient) readOnlyPort() check {
 		if p.runtime.start != "" && p.stack == nil || p.configFile == "" {
 			fix = "choose another --read-only-port of quartet up (0 is none)"
 		}
-		return p.machine.Port(port, "the read-only API of syncloop", fix, processes, func(holder machine.Process) bool {
-			owner, err := rpc.WhoServes(p.layout.Address(layout.SyncLoop))
-			return err == nil && owner.PID == holder.PID
-		})
+		return p.machine.Port(port, "the read-only API of syncloop", fix, processes, p.listensFor(layout.SyncLoop))
 	})
+}
+
+// listensFor returns whether a process is that of a service, or the command that keeps the service's sockets open while it restarts.
+func (p *patient) listensFor(service layout.Service) func(machine.Process) bool {
+	return func(holder machine.Process) bool {
+		if owner, err := rpc.WhoServes(p.layout.Address(service)); err == nil && owner.PID == holder.PID {
+			return true
+		}
+		command, err := statedir.LastHolder(p.layout.StateDir(), nodecmd.Name)
+		return err == nil && command.PID == holder.PID && command.PID != 0
+	}
 }
 
 // healthzPort looks who has the port of the health of the node. One that another program has is no fault: the node runs without it.
@@ -257,10 +267,7 @@ func (p *patient) healthzPort() check {
 		if p.runtime.start != "" && p.stack == nil || p.configFile == "" {
 			fix = "choose another --healthz-port of quartet up (0 is none)"
 		}
-		found := p.machine.Port(port, "the health of the node", fix, processes, func(holder machine.Process) bool {
-			owner, err := rpc.WhoServes(p.layout.Address(layout.NodeStatus))
-			return err == nil && owner.PID == holder.PID
-		})
+		found := p.machine.Port(port, "the health of the node", fix, processes, p.listensFor(layout.NodeStatus))
 		found.Level = min(found.Level, machine.Warning)
 		return found
 	})

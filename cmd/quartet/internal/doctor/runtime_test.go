@@ -11,9 +11,11 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/harness"
 )
@@ -200,4 +202,16 @@ func TestTheReadOnlyPortIsSyncloops(t *testing.T) {
 	})
 	expect(t, p.readOnlyPort().run(t.Context())[0], machine.OK, "the read-only API of syncloop")
 	expect(t, p.healthzPort().run(t.Context())[0], machine.Warning, "the health of the node", "--healthz-port")
+
+	// Now it runs the node, for which it keeps the ports of processes that are away.
+	held, err := statedir.Lock(p.layout.StateDir(), nodecmd.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := held.Release(); err != nil {
+			t.Error(err)
+		}
+	})
+	expect(t, p.healthzPort().run(t.Context())[0], machine.OK, "the health of the node")
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/systemd"
 )
 
@@ -60,7 +61,8 @@ func Command() *cobra.Command {
 				_, err := io.WriteString(cmd.OutOrStdout(), versionText(opts.version))
 				return err
 			}
-			err := run(cmd.Context(), opts, systemd.Take(), cmd.ErrOrStderr())
+			notifier := systemd.Take()
+			err := run(cmd.Context(), opts, notifier, sockets.Take(notifier), cmd.ErrOrStderr())
 			if errors.Is(err, os.ErrPermission) {
 				err = fmt.Errorf("%w: run the command as root", err)
 			}
@@ -84,7 +86,7 @@ func versionText(version versionFlag) string {
 }
 
 // run runs the node until the context ends.
-func run(ctx context.Context, opts *options, notifier systemd.Notifier, errOut io.Writer) error {
+func run(ctx context.Context, opts *options, notifier systemd.Notifier, given *sockets.Set, errOut io.Writer) error {
 	merged, err := opts.configuration()
 	if err != nil {
 		return err
@@ -96,7 +98,7 @@ func run(ctx context.Context, opts *options, notifier systemd.Notifier, errOut i
 	if err != nil {
 		return err
 	}
-	node.Systemd = notifier
+	node.Systemd, node.Sockets = notifier, given
 	return nodecmd.Run(ctx, node, errOut)
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/systemd"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -71,6 +72,8 @@ type Options struct {
 	Verbosity int
 	// Systemd is told when all four serve, and when they are to end. It is no flag.
 	Systemd systemd.Notifier
+	// Sockets holds the listening sockets of the services, at first those that this process was passed. It is no flag.
+	Sockets *sockets.Set
 }
 
 func (o *Options) addFlags(flags *pflag.FlagSet) {
@@ -107,6 +110,7 @@ and ends when all run, have ended or do not run after 10 tries, 17 minutes: with
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Systemd = systemd.Take() // before the services are started, which would inherit it
+			opts.Sockets = sockets.Take(opts.Systemd)
 			var err error
 			if once {
 				err = runOnce(cmd.Context(), opts, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -165,10 +169,6 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	if logging.JSON {
 		output = supervisor.Whole(out)
 	}
-	services, err := opts.processes(l, output)
-	if err != nil {
-		return err
-	}
 	if err := statedir.WriteFileAtomic(l.PIDFile(Name), fmt.Appendf(nil, "%d\n", os.Getpid()), pidFileMode); err != nil {
 		return err
 	}
@@ -177,6 +177,15 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	if logging.JSON {
 		logger = logger.With("service", Name)
 	}
+	if opts.Sockets == nil {
+		opts.Sockets = &sockets.Set{}
+	}
+	defer func() { err = errors.Join(err, opts.Sockets.Close()) }()
+	services, err := opts.processes(l, output, logger)
+	if err != nil {
+		return err
+	}
+	opts.keepSockets(l, logger)
 	logger.Info("starting the four services", "pid", os.Getpid(), "state", l.StateDir(), "config", opts.ConfigFile)
 	ctx, stop := context.WithCancel(ctx)
 	var announced sync.WaitGroup
@@ -222,7 +231,7 @@ func (o Options) check(l layout.Layout) (logging telemetry.Logging, err error) {
 	return logging, err
 }
 
-func (o Options) processes(l layout.Layout, output *supervisor.Output) ([]supervisor.Service, error) {
+func (o Options) processes(l layout.Layout, output *supervisor.Output, logger *slog.Logger) ([]supervisor.Service, error) {
 	var out []supervisor.Service
 	var errs []error
 	for _, service := range layout.Services() {
@@ -235,6 +244,7 @@ func (o Options) processes(l layout.Layout, output *supervisor.Output) ([]superv
 			Output:  output,
 			PIDFile: l.PIDFile(string(service)),
 			Grace:   grace,
+			Sockets: o.holdSockets(l, service, logger),
 
 			FinalExit: nodeconfig.ExitWrong,
 		})

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
@@ -30,6 +31,8 @@ type Process struct {
 	PIDFile string
 	// Grace is how long it may take from SIGTERM until it is killed.
 	Grace time.Duration
+	// Sockets returns the listening sockets to pass to the process. It is called before each start; nil for none.
+	Sockets func(ctx context.Context) []sockets.Held
 	// FinalExit is the exit code by which the process says that another start is in vain: Serve fails with a FinalError then. 0 is none.
 	FinalExit int
 }
@@ -69,6 +72,9 @@ func (p *Process) Serve(ctx context.Context) error {
 		Pdeathsig: syscall.SIGTERM,
 		// A group of its own: the terminal's Ctrl-C reaches only the parent, which then stops the children in order.
 		Setpgid: true,
+	}
+	if p.Sockets != nil {
+		sockets.Give(cmd, p.Sockets(ctx))
 	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting %s: %w", p.Name, err)

@@ -18,7 +18,15 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == server {
+		if err := serve(os.Args[2]); err != nil {
+			panic(err)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // log is a buffer that two goroutines may use.
 type log struct {

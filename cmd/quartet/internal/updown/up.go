@@ -23,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/systemd"
 )
@@ -51,6 +52,8 @@ type upOptions struct {
 	credentialProviders nodeconfig.CredentialProviderFlags
 	// systemd is told when the node serves. It is no flag.
 	systemd systemd.Notifier
+	// sockets are those that this process was passed. It is no flag.
+	sockets *sockets.Set
 }
 
 // UpCommand is `quartet up`.
@@ -68,6 +71,7 @@ stops everything.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.healthzPortGiven = cmd.Flags().Changed(healthzPortFlag)
 			opts.systemd = systemd.Take() // before anything is started, containerd too, which would inherit it
+			opts.sockets = sockets.Take(opts.systemd)
 			return up(cmd.Context(), opts, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -285,6 +289,7 @@ func (n *node) nodeOptions() nodecmd.Options {
 		StateDir:            n.layout.StateDir(),
 		Verbosity:           n.opts.verbosity,
 		Systemd:             n.opts.systemd,
+		Sockets:             n.opts.sockets,
 	}
 }
 

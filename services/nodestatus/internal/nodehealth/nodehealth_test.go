@@ -17,6 +17,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/healthz"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/sockets"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -84,7 +85,7 @@ func TestAPortThatIsTakenIsTriedAgain(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Serve(ctx, ServeConfig{Address: address, Checks: []healthz.Check{healthz.Ping()}, Health: health, Clock: clock, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		Serve(ctx, ServeConfig{Socket: sockets.Socket{Name: "healthzPort", Address: address}, Checks: []healthz.Check{healthz.Ping()}, Health: health, Clock: clock, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	}()
 	defer func() {
 		cancel()

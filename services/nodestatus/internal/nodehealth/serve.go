@@ -3,7 +3,6 @@ package nodehealth
 import (
 	"context"
 	"log/slog"
-	"net"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -11,6 +10,7 @@ import (
 	"github.com/quartet-node/quartet/internal/healthz"
 	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
@@ -23,8 +23,9 @@ const (
 
 // ServeConfig says what to serve, and where.
 type ServeConfig struct {
-	// Address is HOST:PORT, of healthzBindAddress and healthzPort.
-	Address string
+	// Socket is that of healthzBindAddress and healthzPort. Sockets are those that this process was passed; nil for none.
+	Socket  sockets.Socket
+	Sockets *sockets.Set
 	Checks  []healthz.Check
 	// Health is told why nothing is served.
 	Health *rpc.Health
@@ -44,9 +45,9 @@ func Serve(ctx context.Context, cfg ServeConfig) {
 		if text := err.Error(); text != last {
 			last = text
 			cfg.Logger.Warn("/healthz is not served: stop who has the port, or set healthzPort to another one or to 0; trying again",
-				"address", cfg.Address, telemetry.KeyError, err, telemetry.KeyRetryAfter, retryAfter)
+				"address", cfg.Socket.Address, telemetry.KeyError, err, telemetry.KeyRetryAfter, retryAfter)
 		}
-		cfg.Health.Set(healthName, "/healthz is not served on "+cfg.Address+": "+err.Error())
+		cfg.Health.Set(healthName, "/healthz is not served on "+cfg.Socket.Address+": "+err.Error())
 		select {
 		case <-ctx.Done():
 		case <-cfg.Clock.After(retryAfter):
@@ -56,7 +57,7 @@ func Serve(ctx context.Context, cfg ServeConfig) {
 
 // serve listens and serves until ctx ends or connections cannot be accepted.
 func serve(ctx context.Context, cfg ServeConfig) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Address)
+	listener, err := cfg.Sockets.Listen(ctx, cfg.Socket, cfg.Logger)
 	if err != nil {
 		return err
 	}

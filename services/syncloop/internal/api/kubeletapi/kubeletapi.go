@@ -25,13 +25,9 @@ package kubeletapi
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,29 +43,6 @@ import (
 // Pods tells the pods that a source names, with their status; it fails with podstore.NotReadyError.
 type Pods interface {
 	Pods() ([]*v1.Pod, error)
-}
-
-// Listen listens on address and port, fields of the KubeletConfiguration, for the server that field is the port of. It names who to
-// look for when the port is taken.
-func Listen(ctx context.Context, field, address string, port int32) (net.Listener, error) {
-	at := net.JoinHostPort(address, strconv.Itoa(int(port)))
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at)
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s: %s is taken by another process (a kubelet, or another node of Quartet? \"ss -ltnp sport = :%d\" names it): "+
-			"stop that, set %s to another port, or leave this API off by readOnlyPort: 0 or enableServer: false: %w", field, at, port, field, err)
-	case err != nil:
-		return nil, fmt.Errorf("%s: listen on %s: %w", field, at, err)
-	}
-	return listener, nil
-}
-
-// ListenReadOnly is Listen for the read-only API. It fails when the address is not the loopback interface's.
-func ListenReadOnly(ctx context.Context, address string, port int32) (net.Listener, error) {
-	if ip := net.ParseIP(address); ip == nil || !ip.IsLoopback() {
-		return nil, fmt.Errorf("readOnlyPort %d on address %q: the read-only API has no TLS and is served on the loopback interface only", port, address)
-	}
-	return Listen(ctx, "readOnlyPort", address, port)
 }
 
 // Config is what both servers tell.

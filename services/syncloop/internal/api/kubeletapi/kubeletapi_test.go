@@ -22,6 +22,8 @@ import (
 
 	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/kubeletapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
@@ -78,21 +80,27 @@ func TestWhatIsUsed(t *testing.T) {
 	}
 }
 
+var quiet = slog.New(slog.DiscardHandler)
+
+// readOnly is the socket of the read-only API.
+func readOnly(address string) sockets.Socket {
+	return sockets.Socket{Name: nodeconfig.SocketReadOnly, Address: address}
+}
+
 // serve serves over a real socket and returns the base URL.
 func serve(t *testing.T, p kubeletapi.Pods, health loop.Health) string {
 	t.Helper()
-	listener, err := kubeletapi.ListenReadOnly(t.Context(), "127.0.0.1", 0)
+	listener, err := kubeletapi.ListenReadOnly(t.Context(), nil, readOnly("127.0.0.1:0"), quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	logger := slog.New(slog.DiscardHandler)
 	go func() {
 		registry := prometheus.NewRegistry()
 		done <- httpserve.Until(ctx, listener, kubeletapi.ReadOnly("node", kubeletapi.Config{
-			Pods: p, Health: func() loop.Health { return health }, Report: used, Gatherer: registry, Metrics: metrics.New(registry), Logger: logger,
-		}), logger)
+			Pods: p, Health: func() loop.Health { return health }, Report: used, Gatherer: registry, Metrics: metrics.New(registry), Logger: quiet,
+		}), quiet)
 	}()
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
@@ -272,7 +280,7 @@ func TestTheReadOnlyAPIAnswersForThisNodeOnly(t *testing.T) {
 
 func TestListenRefusesWhatOthersCanReach(t *testing.T) {
 	for _, address := range []string{"0.0.0.0", "192.0.2.1", "::", "localhost", ""} {
-		l, err := kubeletapi.ListenReadOnly(t.Context(), address, 10255)
+		l, err := kubeletapi.ListenReadOnly(t.Context(), nil, readOnly(net.JoinHostPort(address, "10255")), quiet)
 		if err == nil {
 			_ = l.Close() // the test has failed already
 			t.Errorf("listens on %q", address)
@@ -287,7 +295,7 @@ func TestListenRefusesWhatOthersCanReach(t *testing.T) {
 }
 
 func TestListenNamesAPortThatIsTaken(t *testing.T) {
-	first, err := kubeletapi.ListenReadOnly(t.Context(), "127.0.0.1", 0)
+	first, err := kubeletapi.ListenReadOnly(t.Context(), nil, readOnly("127.0.0.1:0"), quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +305,7 @@ func TestListenNamesAPortThatIsTaken(t *testing.T) {
 		}
 	}()
 	port := first.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // it is a TCP listener
-	_, err = kubeletapi.ListenReadOnly(t.Context(), "127.0.0.1", int32(port))
+	_, err = kubeletapi.ListenReadOnly(t.Context(), nil, readOnly(first.Addr().String()), quiet)
 	if err == nil || !strings.Contains(err.Error(), strconv.Itoa(port)) || !strings.Contains(err.Error(), "readOnlyPort") {
 		t.Errorf("got %v", err)
 	}

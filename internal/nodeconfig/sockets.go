@@ -1,0 +1,85 @@
+package nodeconfig
+
+import (
+	"net"
+	"strconv"
+	"strings"
+
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/quartet-node/quartet/internal/sockets"
+)
+
+// The names of the TCP sockets of the services: the field of the file, or the flag, that has the port.
+const (
+	SocketAPI      = "port"
+	SocketReadOnly = "readOnlyPort"
+	SocketHealthz  = "healthzPort"
+	SocketMetrics  = "metrics-listen"
+)
+
+// TCPSockets returns the TCP sockets of a service. A socket that the configuration turns off has no address.
+func (c *Config) TCPSockets(service Service) []sockets.Socket {
+	all := []sockets.Socket{c.MetricsSocket()}
+	switch service {
+	case SyncLoop:
+		all = append(all, c.APISocket(), c.ReadOnlySocket())
+	case NodeStatus:
+		all = append(all, c.HealthzSocket())
+	case ConfigMux, PLEG:
+	}
+	return all
+}
+
+// APISocket returns the socket of the authenticated API.
+func (c *Config) APISocket() sockets.Socket {
+	if c.WhyNoAPI() != "" {
+		return sockets.Socket{Name: SocketAPI}
+	}
+	return socketAt(SocketAPI, c.APIAddress, c.Kubelet.Port)
+}
+
+// ReadOnlySocket returns the socket of the read-only API.
+func (c *Config) ReadOnlySocket() sockets.Socket {
+	return socketAt(SocketReadOnly, ReadOnlyAddress(&c.Kubelet), c.Kubelet.ReadOnlyPort)
+}
+
+// HealthzSocket returns the socket of the health of the node.
+func (c *Config) HealthzSocket() sockets.Socket {
+	return socketAt(SocketHealthz, c.Kubelet.HealthzBindAddress, *c.Kubelet.HealthzPort)
+}
+
+// MetricsSocket returns the TCP socket of the service's metrics.
+func (c *Config) MetricsSocket() sockets.Socket {
+	if strings.HasPrefix(c.MetricsListen, "unix:") {
+		return sockets.Socket{Name: SocketMetrics}
+	}
+	return sockets.Socket{Name: SocketMetrics, Address: c.MetricsListen}
+}
+
+// socketAt returns a socket, which is off for the port 0.
+func socketAt(name, address string, port int32) sockets.Socket {
+	if port == 0 {
+		return sockets.Socket{Name: name}
+	}
+	return sockets.Socket{Name: name, Address: net.JoinHostPort(address, strconv.Itoa(int(port)))}
+}
+
+// WhyNoAPI returns why the node does not serve the authenticated API; empty if it does. It is not served if no client could be
+// authenticated or authorized.
+func (c *Config) WhyNoAPI() string {
+	k, standalone := &c.Kubelet, c.Kubeconfig == ""
+	tokens := *k.Authentication.Webhook.Enabled && !standalone
+	switch {
+	case !*k.EnableServer:
+		return "enableServer is false"
+	case standalone && k.Authorization.Mode != kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow:
+		return "a node without an API server can ask nobody what others may do: authorization.mode AlwaysAllow, with authentication.x509.clientCAFile, lets those do everything who have a client certificate"
+	case !tokens && k.Authentication.X509.ClientCAFile == "" && !*k.Authentication.Anonymous.Enabled:
+		return "nobody could show who they are: set authentication.x509.clientCAFile"
+	case standalone && k.ServerTLSBootstrap:
+		return "serverTLSBootstrap needs an API server that has the certificate signed"
+	default:
+		return ""
+	}
+}

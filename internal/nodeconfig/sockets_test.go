@@ -1,0 +1,87 @@
+package nodeconfig
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quartet-node/quartet/internal/sockets"
+)
+
+// TestWhichNodesHaveTheAuthenticatedAPI: those of a cluster, and others only when their file names who may do everything.
+func TestWhichNodesHaveTheAuthenticatedAPI(t *testing.T) {
+	for _, c := range []struct {
+		text   string
+		member bool
+		want   string
+	}{
+		{"", false, "a node without an API server can ask nobody"},
+		{"", true, ""},
+		{"enableServer: false", true, "enableServer is false"},
+		{"authentication: {x509: {clientCAFile: ca.crt}}", false, "a node without an API server can ask nobody"},
+		{"authorization: {mode: AlwaysAllow}", false, "nobody could show who they are"},
+		{"authorization: {mode: AlwaysAllow}\nauthentication: {x509: {clientCAFile: ca.crt}}", false, ""},
+		{"authorization: {mode: AlwaysAllow}\nauthentication: {anonymous: {enabled: true}}", false, ""},
+		{"authorization: {mode: AlwaysAllow}\nauthentication: {x509: {clientCAFile: ca.crt}}\nserverTLSBootstrap: true", false, "serverTLSBootstrap needs an API server"},
+		{"authentication: {webhook: {enabled: false}}", true, "nobody could show who they are"},
+		{"authentication: {webhook: {enabled: false}, x509: {clientCAFile: ca.crt}}\nserverTLSBootstrap: true", true, ""},
+	} {
+		cfg := parsedAs(t, SyncLoop, c.text, c.member)
+		if got := cfg.WhyNoAPI(); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%q, of a cluster: %v: got %q, want %q", c.text, c.member, got, c.want)
+		}
+		if address := cfg.APISocket().Address; (address == "") != (c.want != "") {
+			t.Errorf("%q, of a cluster: %v: the socket is at %q", c.text, c.member, address)
+		}
+	}
+}
+
+// parsedAs is the configuration of a service whose file has a text.
+func parsedAs(t *testing.T, service Service, text string, member bool, args ...string) Config {
+	t.Helper()
+	dir := t.TempDir()
+	file, kubeconfig := filepath.Join(dir, "kubelet.yaml"), filepath.Join(dir, "kubeconfig")
+	for path, content := range map[string]string{file: "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" + text, kubeconfig: "x"} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	args = append(args, "--hostname-override=node-1", "--config", file)
+	if member {
+		args = append(args, "--kubeconfig", kubeconfig)
+	}
+	cfg, err := Parse(service, args, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// TestSocketsAreThoseOfTheConfiguration, and each has a name that no other socket of the node has.
+func TestSocketsAreThoseOfTheConfiguration(t *testing.T) {
+	for _, c := range []struct {
+		service Service
+		text    string
+		args    []string
+		want    []sockets.Socket
+	}{
+		{SyncLoop, "", nil, []sockets.Socket{{Name: "metrics-listen"}, {Name: "port", Address: "0.0.0.0:10250"}, {Name: "readOnlyPort"}}},
+		{
+			SyncLoop, "address: \"::1\"\nport: 11250\nreadOnlyPort: 11255", []string{"--metrics-listen=127.0.0.1:9101"},
+			[]sockets.Socket{{Name: "metrics-listen", Address: "127.0.0.1:9101"}, {Name: "port", Address: "[::1]:11250"}, {Name: "readOnlyPort", Address: "[::1]:11255"}},
+		},
+		{SyncLoop, "enableServer: false", []string{"--metrics-listen=none"}, []sockets.Socket{{Name: "metrics-listen"}, {Name: "port"}, {Name: "readOnlyPort"}}},
+		{NodeStatus, "", nil, []sockets.Socket{{Name: "metrics-listen"}, {Name: "healthzPort", Address: "127.0.0.1:10248"}}},
+		{NodeStatus, "healthzPort: 0", nil, []sockets.Socket{{Name: "metrics-listen"}, {Name: "healthzPort"}}},
+		{ConfigMux, "", nil, []sockets.Socket{{Name: "metrics-listen"}}},
+	} {
+		cfg := parsedAs(t, c.service, c.text, true, c.args...)
+		if diff := cmp.Diff(c.want, cfg.TCPSockets(c.service)); diff != "" {
+			t.Errorf("%s %q %q: %s", c.service, c.text, c.args, diff)
+		}
+	}
+}
