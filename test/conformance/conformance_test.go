@@ -262,6 +262,39 @@ func TestImagesCanBePulled(t *testing.T) {
 	}
 }
 
+func TestTheHandlerOfTheSuiteIsTheUsualOneUnderAnotherName(t *testing.T) {
+	const config = `version = 3
+
+[plugins.x.containerd]
+  default_runtime_name = 'runc'
+
+[plugins.x.containerd.runtimes.runc]
+  runtime_type = 'io.containerd.runc.v2'
+
+[plugins.x.containerd.runtimes.runc.options]
+  SystemdCgroup = false
+[plugins.y]
+  z = true
+`
+	got, err := withHandler(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const added = `
+[plugins.x.containerd.runtimes.test-handler]
+  runtime_type = 'io.containerd.runc.v2'
+
+[plugins.x.containerd.runtimes.test-handler.options]
+  SystemdCgroup = false
+`
+	if got != config+added {
+		t.Errorf("got\n%s", got)
+	}
+	if _, err := withHandler("version = 3\n"); err == nil {
+		t.Error("a configuration without a handler is no error")
+	}
+}
+
 func TestOwnProcessIsFoundByItsProgram(t *testing.T) {
 	if !slices.Contains(processesOf(filepath.Base(os.Args[0])), os.Getpid()) {
 		t.Errorf("%s is not found", os.Args[0])

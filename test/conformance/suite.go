@@ -75,7 +75,13 @@ func (s suite) run(ctx context.Context) (err error) {
 		Layout: l, BinDir: s.Bin, Logger: slog.New(slog.DiscardHandler),
 		Note: func(note string) { fmt.Println("  " + note) },
 	})
-	if err := errors.Join(runtime.Prepare(), runtime.Start(ctx), runtime.ImportImages(ctx)); err != nil {
+	if err := runtime.Prepare(); err != nil {
+		return err
+	}
+	if err := addHandler(filepath.Join(l.Runtime(), "config.toml")); err != nil {
+		return err
+	}
+	if err := errors.Join(runtime.Start(ctx), runtime.ImportImages(ctx)); err != nil {
 		return err
 	}
 	if err := s.importImages(ctx, l, archives); err != nil {
