@@ -17,6 +17,7 @@ const (
 	KeyObject       = "object"
 	KeyVolume       = "volume"
 	KeySource       = "source"
+	KeyComponent    = "component"
 	KeyFile         = "file"
 	KeyOp           = "op"
 	KeyEvent        = "event"

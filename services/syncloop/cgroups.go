@@ -39,8 +39,7 @@ func cgroupDriver(ctx context.Context, runtime *cri.Client, configured string, l
 	return driver
 }
 
-// cgroupTree makes the cgroups of the pods; nil when the configuration wants none for pods. The store is asked when the tree
-// is used: it is made after it.
+// cgroupTree makes the cgroups of the pods; nil when the configuration wants none for pods.
 func (e *engine) cgroupTree(node func(context.Context) (*v1.Node, error), logger *slog.Logger, counts *enginemetrics.Metrics) *podcgroups.Tree {
 	kubelet := &e.cfg.Kubelet
 	if !*kubelet.CgroupsPerQOS {
@@ -55,7 +54,7 @@ func (e *engine) cgroupTree(node func(context.Context) (*v1.Node, error), logger
 	return podcgroups.New(podcgroups.Config{
 		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}), Names: podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot),
 		Limits: limits, Reserved: reserved, NotForPods: notForPods, Existing: cgroupsOfDaemons(kubelet), MemoryPercent: nodeconfig.ReservedMemoryPercent(kubelet), Node: node, PIDs: func() int64 { return mostProcesses(e.cfg.StateDir) }, Waiting: e.health.Set, Events: e.events, Clock: clock.RealClock{}, Logger: logger, Metrics: counts,
-		Pods: func() ([]*v1.Pod, error) { return e.store.Pods() },
+		Pods: e.store.Pods,
 	})
 }
 

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/apievents"
@@ -29,6 +27,3 @@ func (e *engine) serving() {
 	e.logger.Info("serving", "address", e.cfg.Listen)
 	e.cfg.Systemd.Ready(e.logger)
 }
-
-// sendEvents sends them until ctx ends.
-func (e *engine) sendEvents(ctx context.Context) error { return ended(ctx, e.eventsWay.Run(ctx)) }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"testing"
@@ -32,7 +33,7 @@ func TestEventsOfPodsReachTheAPIServer(t *testing.T) {
 	defer e.events.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- e.sendEvents(ctx) }()
+	go func() { ended <- e.eventsWay.Run(ctx) }()
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "uid-1"},
 		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "main"}}},
@@ -56,7 +57,7 @@ func TestEventsOfPodsReachTheAPIServer(t *testing.T) {
 		t.Errorf("the event is %+v", got)
 	}
 	cancel()
-	if err := <-ended; err != nil {
+	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"context"
 	"log/slog"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -33,17 +31,12 @@ func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.C
 	})
 }
 
-// deadCollector makes what removes the containers and sandboxes that nobody needs of pods that are there. The manager and the store
-// are asked for when they are used: the manager puts in what is removed by it.
-func deadCollector(manager func() *executor.Manager, store func() *podstore.Store, book *evictionbook.Book, counts *enginemetrics.Metrics, events *podevents.Recorder, logger *slog.Logger) *containergc.Collector {
+// deadCollector returns the collector of the containers and sandboxes of present pods that nobody needs, and of what is in the queue.
+func deadCollector(queue *containergc.Queue, manager *executor.Manager, store *podstore.Store, book *evictionbook.Book, counts *enginemetrics.Metrics, events *podevents.Recorder, logger *slog.Logger) *containergc.Collector {
 	return containergc.New(containergc.Config{
-		Observed: func() ([]*lifecyclev1.PodStatus, bool) { return store().AllObserved() },
-		Disposable: func(uid types.UID, pressed bool) bool {
-			return isDisposable(store(), book, uid, pressed, logger)
-		},
-		Remove: func(ctx context.Context, item containergc.Item) error { return manager().RemoveGarbage(ctx, item) },
-		Busy:   func() bool { return manager().Starting() },
-		Clock:  clock.RealClock{}, Logger: logger, Metrics: counts, Events: events,
+		Queue: queue, Observed: store.AllObserved,
+		Disposable: func(uid types.UID, pressed bool) bool { return isDisposable(store, book, uid, pressed, logger) },
+		Remove:     manager.RemoveGarbage, Busy: manager.Starting, Clock: clock.RealClock{}, Logger: logger, Metrics: counts, Events: events,
 	})
 }
 

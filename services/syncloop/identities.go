@@ -14,6 +14,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/clustertrustbundles"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podcertificates"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/tokens"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
@@ -42,7 +43,7 @@ func identitiesOf(e *engine, tel *telemetry.Telemetry, to connections, node func
 		return nil
 	}
 	realClock := clock.RealClock{}
-	changed := func(uid types.UID) { e.volumes.Refresh(uid) }
+	changed := e.changes.Note(podchanges.Content)
 	i := &identities{
 		tokens:  tokens.New(tokens.Config{Issue: tokens.FromAPIServer(to.cluster.Core), Clock: realClock, Logger: tel.Logger, Changed: changed}),
 		bundles: clustertrustbundles.New(clustertrustbundles.Config{Client: to.cluster.Certificates, Clock: realClock, Changed: changed}),

@@ -49,14 +49,6 @@ func containerLogsOf(ctx context.Context, cfg nodeconfig.Config, store *podstore
 	return logs, nil
 }
 
-// run begins what works until ctx ends.
-func (l containerLogs) run(ctx context.Context, begin func(func() error)) {
-	begin(func() error { return ended(ctx, l.links.Run(ctx)) })
-	if l.rotator != nil {
-		begin(func() error { return ended(ctx, l.rotator.Run(ctx)) })
-	}
-}
-
 // logUsageOf says what the logs of each container that runs take, and of those of its name that ran before.
 func logUsageOf(store *podstore.Store) []enginemetrics.LogUsage {
 	pods, _ := store.AllObserved()

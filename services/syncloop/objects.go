@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
@@ -11,7 +10,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
-	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
 )
 
 // podObjects are the config maps and secrets of pods, known while Run has not returned.
@@ -23,10 +22,7 @@ type podObjects interface {
 // objectsOf has the config maps and secrets of e's pods from the API server, or on a node without one from configmux. A pod of which
 // one changes has its volumes brought up to date and is looked at, for it may wait for just that. Process is what watches live under.
 func objectsOf(process context.Context, e *engine, tel *telemetry.Telemetry, to connections) podObjects {
-	changed := func(uid types.UID) {
-		e.volumes.Refresh(uid)
-		e.pool.Poke(uid, podworkers.Cause{Kind: podworkers.CauseConfig})
-	}
+	changed := e.changes.Note(podchanges.Content | podchanges.Sync)
 	if to.cluster != nil {
 		return configobjects.NewCluster(process, configobjects.ClusterConfig{
 			Client: to.cluster.Core, Strategy: e.cfg.Kubelet.ConfigMapAndSecretChangeDetectionStrategy, Changed: changed, Clock: clock.RealClock{},

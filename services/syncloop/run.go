@@ -13,9 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/utils/clock"
@@ -27,6 +26,7 @@ import (
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/apievents"
 	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/internal/metrics"
@@ -44,6 +44,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
@@ -60,6 +61,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/runtimewatch"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/terminationmessages"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
@@ -170,8 +172,10 @@ type engine struct {
 	pool      *podworkers.Pool
 	loop      *loop.Loop
 	probes    *prober.Manager
-	objects   podObjects
-	volumes   *volumes.Manager
+	// changes are the pods whose objects, tokens and the like have changed.
+	changes *podchanges.Changes
+	objects podObjects
+	volumes *volumes.Manager
 	// identities is nil for a node that is standalone.
 	identities *identities
 	// watchClasses knows the runtime classes that pods name.
@@ -232,6 +236,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	}
 	starts := phases.New()
 	askNode := clients.Node(nodev1.NewNodeServiceClient(to.nodestatus))
+	e.changes = podchanges.New()
 	e.objects = objectsOf(ctx, e, tel, to)
 	e.identities = identitiesOf(e, tel, to, askNode)
 	if e.credentials, err = credentialProviders(ctx, e, tel, to); err != nil {
@@ -251,32 +256,36 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	}
 	config.RuntimeClasses, e.watchClasses = runtimeClassesOf(e, to)
 	config.Services, e.watchServices = servicesOf(e, to)
-	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
-		config.Cgroups = e.cgroups
-	}
-	e.dead = deadCollector(func() *executor.Manager { return e.manager }, func() *podstore.Store { return e.store }, book, e.counts, e.events, tel.Logger)
-	config.Garbage = e.dead
-	manager := executor.New(config)
-	e.manager = manager
 	if e.statuses, err = statusesOf(e, tel); err != nil {
 		return nil, err
 	}
 	e.store = podstore.New(podstore.Config{
-		API: e.statuses.store(), Generate: podstatus.Generate, Probes: e.probes, Replaced: ends.Replaced, Messages: messagesOf(manager), Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
+		API: e.statuses.store(), Generate: podstatus.Generate, Probes: e.probes, Replaced: ends.Replaced, Messages: terminationmessages.Reader{RootDir: cfg.RootDir, Logger: tel.Logger}.Read, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
 		Phases: starts, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
 	})
 	e.addresses.Tell(e.store.SetHostIPs)
+	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
+		config.Cgroups = e.cgroups
+	}
+	queue := containergc.NewQueue()
+	config.Garbage = queue
+	e.manager = executor.New(config)
+	e.dead = deadCollector(queue, e.manager, e.store, book, e.counts, e.events, tel.Logger)
 	pleg := clients.NewPLEG(lifecyclev1.NewLifecycleServiceClient(to.pleg))
 	resync := cfg.Kubelet.SyncFrequency.Duration
 	e.pool = podworkers.NewPool(ctx, podworkers.Config{
-		Runtime: manager, Observer: pleg, Statuses: e.store, Endings: ends, Clock: realClock, BootTime: boottime.Now,
+		Runtime: e.manager, Observer: pleg, Statuses: e.store, Endings: ends, Clock: realClock, BootTime: boottime.Now,
 		Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts, Events: e.events, Phases: starts,
 	})
+	e.statuses.mirror(e, tel, e.pool, e.store)
 	evicter := &engineapi.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts, Events: e.events}
+	e.stats = e.newStats()
+	e.garbage = collectorOf(cfg, tel, runtime, e.manager, e.counts, e.events)
+	e.evictor = e.newEvictor(to.cluster != nil, evicter)
 	e.loop = loop.New(loop.Config{
 		Desired: clients.ConfigMux(configv1.NewConfigServiceClient(to.configmux)), Events: pleg.Events(),
 		Pleg: connectedPLEG{PLEG: pleg, runtime: runtime}, Probes: e.probes,
-		Workers: e.pool, Store: e.store, Evictions: book, Endings: ends, PodFromObserved: executor.PodFromObserved, Leftovers: manager.Leftovers,
+		Workers: e.pool, Store: e.store, Evictions: book, Endings: ends, PodFromObserved: executor.PodFromObserved, Leftovers: e.manager.Leftovers,
 		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,
 		Node: nodewatch.Source(nodev1.NewNodeServiceClient(to.nodestatus)), Mirrors: e.statuses.loop(),
 		Machine: machineOf(os.DirFS("/"), tel.Logger), UnsafeSysctls: cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: e.events,
@@ -284,10 +293,9 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		DesiredMetrics: stream.NewFollowedMetrics(e.metrics.Registry, stream.NamePodUpdates),
 		EventsMetrics:  stream.NewFollowedMetrics(e.metrics.Registry, stream.NameLifecycleEvents),
 		Learned:        e.addresses.Learn,
-		Pressing:       func(signals []*nodev1.EvictionSignal) { e.evictor.Pressing(signals) },
+		Pressing:       e.evictor.Pressing,
 		Preempt:        evicter.Preempt,
 	})
-	e.stats = e.newStats()
 	e.server = engineapi.New(engineapi.Config{
 		Store: e.store, Workers: e.pool, Probes: e.probes.Describe, Volumes: e.volumes.Describe, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
 		Evicter: evicter, Shutdown: shutdownOf(e, book, boot), Readings: e.stats.Readings,
@@ -295,8 +303,6 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if e.logs, err = containerLogsOf(ctx, cfg, e.store, runtime, e.counts, tel.Logger); err != nil {
 		return nil, err
 	}
-	e.garbage = collectorOf(cfg, tel, runtime, manager, e.counts, e.events)
-	e.evictor = e.newEvictor(to.cluster != nil, evicter)
 	enginemetrics.CollectLogs(e.metrics.Registry, func() []enginemetrics.LogUsage { return logUsageOf(e.store) })
 	enginemetrics.CollectVolumes(e.metrics.Registry, e.volumes.Count)
 	enginemetrics.Collect(e.metrics.Registry, enginemetrics.Sources{
@@ -313,37 +319,53 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	return e, nil
 }
 
-// serve runs everything until ctx ends.
+// serve runs every component until ctx ends.
 func (e *engine) serve(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return e.watchRuntime(ctx) })
-	group.Go(func() error { return e.sendEvents(ctx) })
-	group.Go(func() error { return e.watchKills(ctx) })
-	group.Go(func() error { return ended(ctx, e.addresses.Run(ctx, clock.RealClock{})) })
-	group.Go(func() error { return ended(ctx, e.loop.Run(ctx)) })
-	group.Go(func() error { return ended(ctx, e.probes.Run(ctx)) })
-	group.Go(func() error { return ended(ctx, e.objects.Run(ctx)) })
-	group.Go(func() error { return ended(ctx, e.volumes.Run(ctx)) })
-	group.Go(func() error { return e.statuses.run(ctx) })
-	group.Go(func() error { return e.identities.run(ctx) })
-	group.Go(func() error { return ended(ctx, e.credentials.Run(ctx)) })
-	group.Go(func() error { return ended(ctx, e.watchClasses(ctx)) })
-	group.Go(func() error { return ended(ctx, e.watchServices(ctx)) })
+	parts := components.New(e.logger)
+	parts.Run("runtime connection", e.watchRuntime)
+	parts.Run("events to the API server", e.eventsWay.Run)
+	parts.Run("OOM kills", e.watchKills)
+	parts.Run("node addresses", func(ctx context.Context) error { return e.addresses.Run(ctx, clock.RealClock{}) })
+	parts.Run("sync loop", e.loop.Run)
+	parts.Run("pod changes", func(ctx context.Context) error { return e.changes.Run(ctx, e.volumes.Refresh, e.poke) })
+	parts.Run("probes", e.probes.Run)
+	parts.Run("config maps and secrets", e.objects.Run)
+	parts.Run("volumes", e.volumes.Run)
+	parts.Run("pod statuses", e.statuses.run)
+	parts.Run("pod identities", e.identities.run)
+	parts.Run("credential providers", e.credentials.Run)
+	parts.Run("runtime classes", e.watchClasses)
+	parts.Run("services", e.watchServices)
 	if e.cgroups != nil {
-		group.Go(func() error { return ended(ctx, e.cgroups.Run(ctx)) })
+		parts.Run("pod cgroups", e.cgroups.Run)
 	}
-	group.Go(func() error { return ended(ctx, e.stats.Run(ctx)) })
-	group.Go(func() error { return ended(ctx, e.evictor.Run(ctx)) })
-	group.Go(func() error { return e.garbage.Run(ctx) })
-	group.Go(func() error { return ended(ctx, e.manager.Images().Recover(ctx, e.runtime.Images)) })
-	e.logs.run(ctx, group.Go)
-	group.Go(func() error { return ended(ctx, e.dead.Run(ctx)) })
+	parts.Run("statistics", e.stats.Run)
+	parts.Run("eviction", e.evictor.Run)
+	parts.Run("image garbage", e.garbage.Run)
+	parts.Run("pull records", func(ctx context.Context) error { return e.manager.Images().Recover(ctx, e.runtime.Images) })
+	parts.Run("log links", e.logs.links.Run)
+	if e.logs.rotator != nil {
+		parts.Run("log rotation", e.logs.rotator.Run)
+	}
+	parts.Run("container garbage", e.dead.Run)
 	if *e.cfg.Kubelet.MakeIPTablesUtilChains {
-		group.Go(func() error {
-			return ended(ctx, iptableschains.New(iptableschains.Exec, clock.RealClock{}, e.logger).Run(ctx))
-		})
+		parts.Run("iptables chains", iptableschains.New(iptableschains.Exec, clock.RealClock{}, e.logger).Run)
 	}
-	group.Go(func() error {
+	e.serveAPIs(parts)
+	err := parts.Wait(ctx)
+	e.stop()
+	e.pool.Wait()
+	return err
+}
+
+// poke has the worker of a pod look at it.
+func (e *engine) poke(uid types.UID) {
+	e.pool.Poke(uid, podworkers.Cause{Kind: podworkers.CauseConfig})
+}
+
+// serveAPIs adds what others reach.
+func (e *engine) serveAPIs(parts *components.Group) {
+	parts.Run("EngineService", func(ctx context.Context) error {
 		defer e.store.Close()
 		defer e.events.Close()
 		return rpc.Serve(ctx, rpc.Config{
@@ -352,24 +374,24 @@ func (e *engine) serve(ctx context.Context) error {
 			Ready:    e.serving,
 		})
 	})
-	group.Go(func() error {
+	parts.Run("metrics", func(ctx context.Context) error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
 			Address: e.cfg.MetricsListen, Sockets: e.cfg.Sockets, AllowedUIDs: e.cfg.AllowedUIDs, Registry: e.metrics.Registry, Logger: e.logger,
 			More: map[string]prometheus.Gatherer{metrics.ProbesPath: e.counts.Probes()},
 		})
 	})
-	told := kubeletapi.Config{Pods: e.store, Health: e.loop.Health, Report: e.stats.Report, Details: stats.DetailsOf(podcgroups.NewMachine(e.cfg.Kubelet.CgroupDriver, clock.RealClock{})), Gatherer: e.together(), Metrics: e.counts, Logger: e.logger}
+	told := kubeletapi.Config{
+		Pods: e.store, Health: e.loop.Health, Report: e.stats.Report,
+		Details:  stats.DetailsOf(podcgroups.NewMachine(e.cfg.Kubelet.CgroupDriver, clock.RealClock{})),
+		Gatherer: e.together(), Metrics: e.counts, Logger: e.logger,
+	}
 	if e.readOnly != nil {
-		group.Go(func() error {
+		parts.Run("read-only API", func(ctx context.Context) error {
 			return httpserve.Until(ctx, e.readOnly, kubeletapi.ReadOnly(e.cfg.NodeName, told), e.logger)
 		})
 	}
-	group.Go(func() error { return e.api.run(ctx, e, told) })
-	group.Go(func() error { return e.tellPodResources(ctx) })
-	err := group.Wait()
-	e.stop()
-	e.pool.Wait()
-	return err
+	parts.Run("authenticated API", func(ctx context.Context) error { return e.api.run(ctx, e, told) })
+	parts.Run("pod resources", e.tellPodResources)
 }
 
 // watchRuntime says in the health whether this process reaches the runtime.
@@ -396,13 +418,6 @@ func (p connectedPLEG) Health(ctx context.Context) (reasons []string, network st
 		return []string{err.Error()}, "", nil
 	}
 	return p.PLEG.Health(ctx)
-}
-
-// messagesOf reads termination messages where executor has put them.
-func messagesOf(manager *executor.Manager) func(*v1.Pod, []*lifecyclev1.Container) map[string]string {
-	return func(pod *v1.Pod, ended []*lifecyclev1.Container) map[string]string {
-		return manager.TerminationMessages(&lifecyclev1.PodStatus{Uid: string(pod.UID), Containers: ended})
-	}
 }
 
 // ended makes no error of the end of the process.

@@ -3,11 +3,10 @@ package main
 import (
 	"context"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
-	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
@@ -18,7 +17,7 @@ func runtimeClassesOf(e *engine, to connections) (classes executor.RuntimeClasse
 		return runtimeclasses.ByName{}, func(context.Context) error { return nil }
 	}
 	known := runtimeclasses.New(runtimeclasses.Config{
-		Client: to.cluster.Node, Changed: func(uid types.UID) { e.pool.Poke(uid, podworkers.Cause{Kind: podworkers.CauseConfig}) }, Clock: clock.RealClock{},
+		Client: to.cluster.Node, Changed: e.changes.Note(podchanges.Sync), Clock: clock.RealClock{},
 	})
 	return known, known.Run
 }

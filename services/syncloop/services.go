@@ -3,11 +3,10 @@ package main
 import (
 	"context"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/servicelinks"
-	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
@@ -18,7 +17,7 @@ func servicesOf(e *engine, to connections) (known executor.Services, run func(co
 		return servicelinks.None{}, func(context.Context) error { return nil }
 	}
 	links := servicelinks.New(servicelinks.Config{
-		Client: to.cluster.Core, Changed: func(uid types.UID) { e.pool.Poke(uid, podworkers.Cause{Kind: podworkers.CauseConfig}) }, Clock: clock.RealClock{},
+		Client: to.cluster.Core, Changed: e.changes.Note(podchanges.Sync), Clock: clock.RealClock{},
 	})
 	return links, links.Run
 }

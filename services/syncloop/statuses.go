@@ -14,6 +14,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
@@ -38,15 +39,22 @@ func statusesOf(e *engine, tel *telemetry.Telemetry) (*statuses, error) {
 	manager := statusmanager.New(statusmanager.Config{
 		API: statusmanager.FromAPIServer(client.Core), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
 	})
-	mirrors := mirrorpods.New(mirrorpods.Config{
-		NodeName: e.cfg.NodeName, API: mirrorpods.FromAPIServer(client.Core), Statuses: manager, Events: e.events,
+	return &statuses{client: client, manager: manager}, nil
+}
+
+// mirror has static pods shown by mirror pods: of those that pool and store have.
+func (s *statuses) mirror(e *engine, tel *telemetry.Telemetry, pool *podworkers.Pool, store *podstore.Store) {
+	if s == nil {
+		return
+	}
+	s.mirrors = mirrorpods.New(mirrorpods.Config{
+		NodeName: e.cfg.NodeName, API: mirrorpods.FromAPIServer(s.client.Core), Statuses: s.manager, Events: e.events,
 		Ending: func(name types.NamespacedName, but types.UID) bool {
-			return e.pool.OtherHas(name, but) || e.store.OtherRuns(name, but)
+			return pool.OtherHas(name, but) || store.OtherRuns(name, but)
 		},
 		Clock: clock.RealClock{}, Logger: tel.Logger, Metrics: e.counts,
 	})
-	enginemetrics.CollectStatuses(e.metrics.Registry, manager.Unsent, mirrors.Len)
-	return &statuses{client: client, manager: manager, mirrors: mirrors}, nil
+	enginemetrics.CollectStatuses(e.metrics.Registry, s.manager.Unsent, s.mirrors.Len)
 }
 
 // store is whom the store reports to.

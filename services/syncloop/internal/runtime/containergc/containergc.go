@@ -44,6 +44,8 @@ const (
 
 // Config is what a Collector needs.
 type Config struct {
+	// Queue has what others want removed, and takes what is found. Required.
+	Queue *Queue
 	// Observed lists what pleg has observed of all pods. With false not all are known yet, and the look is put off.
 	Observed func() ([]*lifecyclev1.PodStatus, bool)
 	// Disposable tells whether all ended containers of a pod are of no use, because it has ended for good and its last status is kept
@@ -74,49 +76,16 @@ type Collector struct {
 	cfg     Config
 	hanging chan struct{}
 	removed sync.WaitGroup
-	// more tells that something was put in; it holds one, since what counts is that there is something.
-	more chan struct{}
 
 	mu sync.Mutex
-	// queue has what is to be removed, in its order, and known the IDs of that and of what is being removed. Both are no more than the
-	// runtime has.
-	queue []queued
-	known map[string]bool
 	// failed has why what could not be removed could not, by ID, as it was told.
 	failed map[string]string
-}
-
-// queued is something to be removed, with the span that it is part of.
-type queued struct {
-	Item
-	span trace.SpanContext
 }
 
 // New makes a Collector. It removes nothing before Run.
 func New(cfg Config) *Collector {
 	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
-	return &Collector{
-		cfg: cfg, hanging: make(chan struct{}, maxHanging+1), more: make(chan struct{}, 1), known: map[string]bool{}, failed: map[string]string{},
-	}
-}
-
-// Put has things removed when it is their turn. It does not wait; what was put in before and is not removed yet is not put in again. The
-// calls of the runtime are part of the trace of ctx.
-func (c *Collector) Put(ctx context.Context, items []Item) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, item := range items {
-		if !c.known[item.id()] {
-			c.known[item.id()] = true
-			c.queue = append(c.queue, queued{Item: item, span: trace.SpanContextFromContext(ctx)})
-		}
-	}
-	if len(c.queue) > 0 {
-		select {
-		case c.more <- struct{}{}:
-		default:
-		}
-	}
+	return &Collector{cfg: cfg, hanging: make(chan struct{}, maxHanging+1), failed: map[string]string{}}
 }
 
 // Run removes until ctx ends, and returns its error then, when no call is under way any more.
@@ -130,9 +99,9 @@ func (c *Collector) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-ticker.C():
 			c.Look(ctx)
-		case <-c.more:
+		case <-c.cfg.Queue.more:
 		}
-		for item, ok := c.next(); ok; item, ok = c.next() {
+		for item, ok := c.cfg.Queue.next(); ok; item, ok = c.cfg.Queue.next() {
 			if err := c.turn(ctx, item); err != nil {
 				return err
 			}
@@ -161,7 +130,7 @@ func (c *Collector) look(ctx context.Context, pressed bool) {
 		for _, item := range items {
 			there[item.id()] = true
 		}
-		c.Put(ctx, items)
+		c.cfg.Queue.Put(ctx, items)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,18 +139,6 @@ func (c *Collector) look(ctx context.Context, pressed bool) {
 			delete(c.failed, id)
 		}
 	}
-}
-
-func (c *Collector) next() (queued, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.queue) == 0 {
-		c.queue = nil
-		return queued{}, false
-	}
-	item := c.queue[0]
-	c.queue = c.queue[1:]
-	return item, true
 }
 
 // turn removes one thing, and returns when it is done or has had its time. It fails only with the end of ctx.
@@ -221,9 +178,9 @@ func (c *Collector) wait(ctx context.Context, done <-chan struct{}, atMost time.
 // ended notes what a removal came to. An error is told when it is new; the next look, or the pod's worker, puts the thing in again.
 // The first of which there are none others is an event; there is no more of them until everything could be removed.
 func (c *Collector) ended(ctx context.Context, item queued, err error) {
+	defer c.cfg.Queue.done(item.Item)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.known, item.id())
 	if ctx.Err() != nil {
 		return
 	}

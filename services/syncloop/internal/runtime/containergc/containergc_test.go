@@ -111,6 +111,7 @@ func TestAllOf(t *testing.T) {
 type rig struct {
 	t     *testing.T
 	clock *clocktesting.FakeClock
+	queue *containergc.Queue
 	c     *containergc.Collector
 	log   bytes.Buffer
 	busy  atomic.Bool
@@ -131,9 +132,10 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Now()), hang: map[string]bool{}, fail: map[string]bool{}, disposable: map[string]bool{}}
+	r := &rig{t: t, queue: containergc.NewQueue(), clock: clocktesting.NewFakeClock(time.Now()), hang: map[string]bool{}, fail: map[string]bool{}, disposable: map[string]bool{}}
 	r.known.Store(true)
 	r.c = containergc.New(containergc.Config{
+		Queue: r.queue,
 		Observed: func() ([]*lifecyclev1.PodStatus, bool) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -215,7 +217,7 @@ func TestWhatIsPutInIsRemovedOneAfterAnother(t *testing.T) {
 	r := newRig(t)
 	items := containergc.Of(pod("s2:ready s1:dead a3@s2:running a2@s2:exited a1@s1:exited a0@s1:exited"), 1)
 	for range 10 {
-		r.c.Put(t.Context(), items)
+		r.queue.Put(t.Context(), items)
 	}
 	r.eventually("all is removed", func() bool { return strings.HasPrefix(r.said(), "a1 a0 s1") })
 	r.mu.Lock()
@@ -261,14 +263,14 @@ func TestEndedContainersOfEvictedPods(t *testing.T) {
 func TestARemovalThatHangsDelaysNoOther(t *testing.T) {
 	r := newRig(t)
 	r.hang["a1"] = true
-	r.c.Put(t.Context(), containergc.Of(pod("s1:ready a3@s1:running a2@s1:exited a1@s1:exited a0@s1:exited b2@s1:exited b1@s1:exited"), 1))
+	r.queue.Put(t.Context(), containergc.Of(pod("s1:ready a3@s1:running a2@s1:exited a1@s1:exited a0@s1:exited b2@s1:exited b1@s1:exited"), 1))
 	r.eventually("it hangs", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.atOnce == 1
 	})
 	// Whoever puts it in again does not wait for it, and it is not removed twice.
-	r.c.Put(t.Context(), containergc.Of(pod("s1:ready a2@s1:exited a1@s1:exited"), 1))
+	r.queue.Put(t.Context(), containergc.Of(pod("s1:ready a2@s1:exited a1@s1:exited"), 1))
 	r.eventually("it has had its time", func() bool {
 		r.clock.Step(time.Second)
 		return r.said() == "a0 b1"
@@ -278,7 +280,7 @@ func TestARemovalThatHangsDelaysNoOther(t *testing.T) {
 func TestWhatIsStartedGoesFirst(t *testing.T) {
 	r := newRig(t)
 	r.busy.Store(true)
-	r.c.Put(t.Context(), containergc.Of(pod("s1:ready a2@s1:exited a1@s1:exited"), 1))
+	r.queue.Put(t.Context(), containergc.Of(pod("s1:ready a2@s1:exited a1@s1:exited"), 1))
 	r.eventually("it makes way", func() bool { return r.clock.Waiters() > 1 })
 	r.clock.Step(time.Second)
 	r.eventually("it makes way again", func() bool { return r.clock.Waiters() > 1 })
@@ -290,7 +292,7 @@ func TestWhatIsStartedGoesFirst(t *testing.T) {
 	r.want("a1")
 	// A node that always starts something is cleaned up all the same.
 	r.busy.Store(true)
-	r.c.Put(t.Context(), containergc.Of(pod("s1:ready b2@s1:exited b1@s1:exited"), 1))
+	r.queue.Put(t.Context(), containergc.Of(pod("s1:ready b2@s1:exited b1@s1:exited"), 1))
 	r.eventually("it is removed in the end", func() bool {
 		r.clock.Step(time.Second)
 		return r.said() == "a1 b1"
@@ -350,7 +352,7 @@ func TestAThousandAreNoMoreThanOneAtATime(t *testing.T) {
 	for i := range 1000 {
 		words += fmt.Sprintf(" a%d@s1:exited", 1000-i)
 	}
-	r.c.Put(t.Context(), containergc.Of(pod(words), 1))
+	r.queue.Put(t.Context(), containergc.Of(pod(words), 1))
 	r.eventually("all are removed", func() bool { return strings.Count(r.said(), " ") == 998 })
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,12 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/terminationmessages"
 )
 
 // hostsPath is where the hosts file is in a container, and on the host for the host's network.
@@ -22,10 +22,9 @@ func (m *Manager) podDir(uid string) string {
 	return filepath.Join(m.cfg.RootDir, "pods", uid)
 }
 
-// terminationFile is the file that a container's termination message is written to. It follows from what the runtime
-// records of the container, so that it is found after any restart.
+// terminationFile is the file that a container's termination message is written to.
 func (m *Manager) terminationFile(uid, container string, restartCount int) string {
-	return filepath.Join(m.podDir(uid), "containers", container, strconv.Itoa(restartCount))
+	return terminationmessages.File(m.cfg.RootDir, uid, container, restartCount)
 }
 
 // mounts makes the files that a container gets, and says where they and its volumes are mounted: these first, in their order.

@@ -17,6 +17,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/terminationmessages"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -296,7 +297,8 @@ func TestFilesOfAPod(t *testing.T) {
 	}
 	id := n.id(pod, "a")
 	n.cri.Exit(id, 1)
-	if got := n.manager.TerminationMessages(n.observe(pod))[id]; got != "out of cheese" {
+	messages := terminationmessages.Reader{RootDir: n.config.RootDir, Logger: n.config.Logger}
+	if got := messages.Read(pod, n.observe(pod).GetContainers())[id]; got != "out of cheese" {
 		t.Errorf("termination message %q", got)
 	}
 	if err := os.Truncate(mounts["/dev/termination-log"], 0); err != nil {
@@ -308,7 +310,7 @@ func TestFilesOfAPod(t *testing.T) {
 	if err := os.WriteFile(observed.Containers[0].LogPath, []byte(log), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := n.manager.TerminationMessages(observed)[id], "first line\nhalf a line\n"; got != want {
+	if got, want := messages.Read(pod, observed.GetContainers())[id], "first line\nhalf a line\n"; got != want {
 		t.Errorf("from the log: %q, want %q", got, want)
 	}
 }

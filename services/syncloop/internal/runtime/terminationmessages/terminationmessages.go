@@ -1,4 +1,6 @@
-package executor
+// Package terminationmessages reads the last words of containers: from the file that a container may write them to, or from the end of
+// its log.
+package terminationmessages
 
 import (
 	"bytes"
@@ -6,7 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,36 +31,45 @@ const (
 	maxLogTailRead = 64 << 10 // a part of a line has 16 KiB, and the first one read may be cut
 )
 
-// TerminationMessages reads the last words of a pod's ended containers, by container ID: from their file, else, when the
-// container failed and its policy says so, from the end of its log. They are for podstatus.Inputs.Messages.
-func (m *Manager) TerminationMessages(status *lifecyclev1.PodStatus) map[string]string {
-	var messages map[string]string
-	for _, c := range status.GetContainers() {
+// File returns the file that a container's termination message is written to, below the root directory of pods. It follows from what
+// the runtime records of the container, so that it is found after any restart.
+func File(rootDir, uid, container string, restartCount int) string {
+	return filepath.Join(rootDir, "pods", uid, "containers", container, strconv.Itoa(restartCount))
+}
+
+// Reader reads termination messages.
+type Reader struct {
+	// RootDir is the root directory of pods.
+	RootDir string
+	Logger  *slog.Logger
+}
+
+// Read returns the messages of a pod's ended containers, by container ID: from their file, else, when the container failed and its
+// policy says so, from the end of its log. It takes as long as the disk does.
+func (r Reader) Read(pod *v1.Pod, containers []*lifecyclev1.Container) map[string]string {
+	messages := map[string]string{}
+	for _, c := range containers {
 		if !podview.Exited(c) {
 			continue
 		}
-		text, err := m.terminationMessage(status.GetUid(), c)
+		text, err := r.read(string(pod.UID), c)
 		if err != nil {
-			m.cfg.Logger.Warn("the termination message cannot be read", telemetry.KeyContainerID, c.GetId(), telemetry.KeyError, err)
+			r.Logger.Warn("the termination message cannot be read", telemetry.KeyContainerID, c.GetId(), telemetry.KeyError, err)
 			text = fmt.Sprintf("Error on reading termination log: %v", err)
 		}
-		if text == "" {
-			continue
+		if text != "" {
+			messages[c.GetId()] = text
 		}
-		if messages == nil {
-			messages = map[string]string{}
-		}
-		messages[c.GetId()] = text
 	}
 	return messages
 }
 
-func (m *Manager) terminationMessage(uid string, c *lifecyclev1.Container) (string, error) {
+func (r Reader) read(uid string, c *lifecyclev1.Container) (string, error) {
 	annotations := c.GetAnnotations()
 	if annotations[podlabels.TerminationMessagePath] == "" {
 		return "", nil
 	}
-	path := m.terminationFile(uid, c.GetName(), podlabels.RestartOf(annotations, c.GetAttempt()).Count)
+	path := File(r.RootDir, uid, c.GetName(), podlabels.RestartOf(annotations, c.GetAttempt()).Count)
 	text, err := tail(path, maxMessage)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err

@@ -1,13 +1,15 @@
-package executor
+package terminationmessages
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
@@ -54,7 +56,7 @@ func TestTerminationMessages(t *testing.T) {
 			want: strings.Repeat("x", 2047) + "\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := &Manager{cfg: Config{RootDir: t.TempDir()}}
+			reader := Reader{RootDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}
 			c := &lifecyclev1.Container{
 				Id: "c", Name: "a", State: lifecyclev1.ContainerState_CONTAINER_STATE_EXITED, ExitCode: test.code,
 				LogPath: filepath.Join(t.TempDir(), "0.log"),
@@ -62,14 +64,18 @@ func TestTerminationMessages(t *testing.T) {
 					podlabels.TerminationMessagePath: "/dev/termination-log", podlabels.TerminationMessagePolicy: string(test.policy),
 				},
 			}
-			if err := writeFile(m.terminationFile("u", "a", 0), []byte(test.file), 0o600); err != nil {
+			file := File(reader.RootDir, "u", "a", 0)
+			if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, []byte(test.file), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			log := "2026-05-01T12:00:00.000000001Z stdout F " + test.log + "\n"
 			if err := os.WriteFile(c.LogPath, []byte(log), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			got := m.TerminationMessages(&lifecyclev1.PodStatus{Uid: "u", Containers: []*lifecyclev1.Container{c}})
+			got := reader.Read(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, []*lifecyclev1.Container{c})
 			if got["c"] != test.want {
 				t.Errorf("got %d bytes %.80q, want %d bytes %.80q", len(got["c"]), got["c"], len(test.want), test.want)
 			}
