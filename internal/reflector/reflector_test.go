@@ -3,6 +3,7 @@ package reflector_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -134,7 +135,10 @@ func start(t *testing.T, timeout time.Duration) (*apiServer, told, chan string) 
 		for {
 			select {
 			case <-calls:
-			case <-ended:
+			case err := <-ended:
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("Run: %v", err)
+				}
 				server.Close()
 				http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 				return
