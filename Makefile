@@ -54,8 +54,12 @@ DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' ' \
+	  /^##@ / { group = substr($$0, 5); if (!(group in lines)) order[++n] = group; lines[group] = lines[group]; next } \
+	  /^[a-z0-9-]+:.*## / { lines[group] = lines[group] sprintf("  %-14s %s\n", $$1, $$2) } \
+	  END { for (i = 1; i <= n; i++) printf("%s%s\n%s", (i > 1 ? "\n" : ""), order[i], lines[order[i]]) }' $(firstword $(MAKEFILE_LIST))
 
+##@ Try it
 .PHONY: up
 up: packages build ## Install what is needed, build, start a node, run examples/hello.yaml on it
 	@$(BIN)/quartet up --detach
@@ -65,6 +69,7 @@ up: packages build ## Install what is needed, build, start a node, run examples/
 down: ## Stop the node that "make up" has started, with its pods
 	@$(BIN)/quartet down
 
+##@ Build
 .PHONY: packages
 packages: ## Install the system packages that are missing
 	@tools/scripts/packages
@@ -109,13 +114,14 @@ $(POD_IMAGES): $(BIN)/images/%.tar: images/%/main.go $(wildcard images/*/*.go to
 	@CGO_ENABLED=0 $(PART) "$* (program)" go build -trimpath -ldflags "-s -w" -o $(BIN)/images/ ./images/$*
 	@$(PART) "$* (image)" $(MAKE_IMAGE) -file $(BIN)/images/$* $(POD_IMAGE_FLAGS) -name quartet.local/$*:1 -out $@
 
+##@ Containers
 .PHONY: images
 images: packages service-images ## Make the images that deploy/compose runs, and load them into Docker
 	@tools/scripts/load-images $(SERVICE_IMAGES:%=$(BIN)/images/%.tar)
 
 # A machine with a registry has no use for them.
 .PHONY: standins
-standins: $(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar ## Make docker compose and an image of Jaeger from Go modules, where they cannot be had otherwise
+standins: $(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar ## Make docker compose and an image of Jaeger from Go modules, where nothing can be pulled
 	@tools/scripts/load-images $(BIN)/images/jaeger-standin.tar
 
 .PHONY: service-images
@@ -138,6 +144,7 @@ $(SERVICE_IMAGES:%=image-%): image-%: build
 	  -label org.opencontainers.image.source=https://github.com/quartet-node/quartet \
 	  -label org.opencontainers.image.licenses=Apache-2.0
 
+##@ Build
 .PHONY: generate
 generate: $(TOOLS)/buf ## Generate gen/ from proto/
 	@PATH="$(TOOLS):$$PATH" buf generate
@@ -179,9 +186,10 @@ $(CONFORMANCE)/images/made: $(SUITE_PROGRAMS) tools/scripts/conformance-images $
 	@$(PART) "conformance (images)" tools/scripts/conformance-images $(CONFORMANCE)/bin $(@D)
 	@touch $@
 
+##@ Test
 # RUNS, LABELS, FOCUS and PROCS choose what is run, and how much of it at once: see test/conformance.
 .PHONY: conformance
-conformance: packages build $(SUITE) $(CONFORMANCE)/bin/kubelet ## Run upstream's [Conformance] node specs with the kubelet and with Quartet and compare; needs root
+conformance: packages build $(SUITE) $(CONFORMANCE)/bin/kubelet ## Compare upstream's [Conformance] node specs on the kubelet and on Quartet; needs root
 	@CGO_ENABLED=0 go build -o $(CONFORMANCE)/bin/ ./test/conformance
 	@$(CONFORMANCE)/bin/conformance $(if $(RUNS),-runs "$(RUNS)") $(if $(PROCS),-procs $(PROCS)) \
 	  $(if $(filter undefined,$(flavor LABELS)),,-labels "$(LABELS)") $(if $(FOCUS),-focus "$(FOCUS)")
@@ -190,6 +198,7 @@ $(TOOLS)/etcd: tools/kube/go.mod tools/kube/go.sum
 	@CGO_ENABLED=0 $(PART) etcd go -C tools/kube build -trimpath -ldflags "-s -w" -o $@ go.etcd.io/etcd/server/v3
 	@touch $@
 
+##@ Build
 .PHONY: control-plane
 control-plane: $(CLUSTER) $(CONTROL_PLANE_IMAGES) ## Build etcd and Kubernetes' own programs and images of them, for examples/controlplane
 
@@ -223,14 +232,17 @@ $(BIN)/images/jaeger-standin.tar: $(TOOLS)/jaeger $(wildcard tools/images/*.go) 
 	@mkdir -p $(@D)
 	@$(PART) "jaeger (image)" $(MAKE_IMAGE) -file $(TOOLS)/jaeger -user 10001:10001 -name jaegertracing/all-in-one:1.62.0 -out $@
 
+##@ Check
 .PHONY: lint
-lint: $(TOOLS)/buf $(TOOLS)/golangci-lint ## Check the protos, gen/, the modules, the links of the documents and the code
+lint: $(TOOLS)/buf $(TOOLS)/golangci-lint ## Check the protos, gen/, modules, dependencies, documents and the code
 	@tools/scripts/check-protos
 	@tools/scripts/check-modules
+	@tools/scripts/check-dependencies
 	@go -C tools/doclinks run .
 	@$(TOOLS)/golangci-lint run --allow-parallel-runners ./...
 	@for module in $(TESTED_MODULES); do (cd $$module && $(TOOLS)/golangci-lint run --allow-parallel-runners ./...); done
 
+##@ Test
 .PHONY: test
 test: test-unit test-e2e ## Run every test
 
@@ -255,8 +267,9 @@ test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run 
 	@go test $(TEST_FLAGS) -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/...
 	@go test $(TEST_FLAGS) -count 1 -p 3 -timeout 20m ./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/kubeadm/... ./test/e2e/... ./test/faults/...
 
+##@ Measure
 .PHONY: bench
-bench: packages build $(CLUSTER) ## Measure against bare CRI calls, prints a table and writes bench.json; then 50 nodes of one API server; then configmux, its merge beside the kubelet's too, pleg, probes, volumes, and the status of pods
+bench: packages build $(CLUSTER) ## Measure starts, nodes of one API server, streams, probes and volumes; writes bench.json
 	@go run ./test/bench -out bench.json
 	@go run ./test/bench -hollow 50 -out ""
 	@go test ./services/configmux ./services/configmux/internal/mux ./services/configmux/internal/server -run '^$$' -bench . -timeout 20m
