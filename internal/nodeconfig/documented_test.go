@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 )
 
 // TestEveryFieldIsInTheDocuments: docs/reference/configuration.md has each field of a KubeletConfiguration in one of two tables, by what
@@ -58,4 +60,36 @@ func fieldsOfTable(text string) []string {
 		}
 	}
 	return names
+}
+
+// TestEveryFlagIsInTheDocuments: docs/reference/flags.md names each flag of each service, in the table of all or in its own row.
+func TestEveryFlagIsInTheDocuments(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reference/flags.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n## All four processes\n")
+	shared, own, both := strings.Cut(section, "\n## One process\n")
+	if !found || !both {
+		t.Fatal("there are no tables of the flags of all processes and of one")
+	}
+	own, _, _ = strings.Cut(own, "\n## ")
+	documented := func(service Service, flag string) bool {
+		name := regexp.MustCompile("`--" + regexp.QuoteMeta(flag) + "[ `]")
+		for line := range strings.Lines(own) {
+			cells := strings.Split(strings.ReplaceAll(line, `\|`, "/"), "|")
+			of := len(cells) > 2 && (strings.Contains(cells[1], string(service)) || strings.Contains(cells[1], "all but pleg") && service != PLEG)
+			if of && name.MatchString(cells[2]) {
+				return true
+			}
+		}
+		return name.MatchString(shared)
+	}
+	for _, service := range Services() {
+		new(flags).flagSet(service).VisitAll(func(flag *pflag.Flag) {
+			if !documented(service, flag.Name) {
+				t.Errorf("the flag --%s of %s is in no table", flag.Name, service)
+			}
+		})
+	}
 }
