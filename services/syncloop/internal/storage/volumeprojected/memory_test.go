@@ -40,10 +40,10 @@ func TestWhereNoSwapIsNotKnownItIsMountedWithout(t *testing.T) {
 	v := r.volume(secret("login"))
 	r.objects.putSecret("login", false, "password", hidden)
 	v.mustSetUp()
-	if !slices.Equal(o.tried, []string{"mode=0777,noswap", "mode=0777"}) || r.swappable != 1 {
+	if !slices.Equal(o.tried, []string{"mode=1777,noswap", "mode=1777"}) || r.swappable != 1 {
 		t.Errorf("tried %q, and %d are said to be swapped out", o.tried, r.swappable)
 	}
-	o.refuse = "mode=0777"
+	o.refuse = "mode=1777"
 	if err := v.tearDown(); err != nil {
 		t.Fatal(err)
 	}

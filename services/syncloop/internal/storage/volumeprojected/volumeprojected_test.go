@@ -179,7 +179,7 @@ func TestAGroupMayReadAndATokenIsThePodsOwn(t *testing.T) {
 		mode     uint32
 		uid, gid uint32
 	}{
-		".": {0o2777, 0, 5678}, "sub/": {0o2755, 0, 5678}, "sub/password": {0o440, 0, 5678}, "token": {0o640, 1234, 5678},
+		".": {0o3777, 0, 5678}, "sub/": {0o2755, 0, 5678}, "sub/password": {0o440, 0, 5678}, "token": {0o640, 1234, 5678},
 	} {
 		var got unix.Stat_t
 		if err := unix.Stat(filepath.Join(v.Dir, p)+"/.", &got); err != nil {

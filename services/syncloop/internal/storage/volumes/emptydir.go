@@ -66,9 +66,9 @@ func (e *EmptyDir) mountOf(ctx context.Context, r Request) (mounting, error) {
 	case v1.StorageMediumDefault:
 		return mounting{}, nil
 	case v1.StorageMediumMemory:
-		m := mounting{source: "tmpfs", kind: "tmpfs", options: []string{"mode=0777"}}
+		m := mounting{source: "tmpfs", kind: "tmpfs", options: []string{"mode=1777"}} // as any tmpfs
 		if r.FSGroup != nil {
-			m.options = []string{"mode=2777", fmt.Sprintf("gid=%d", *r.FSGroup)}
+			m.options = []string{"mode=3777", fmt.Sprintf("gid=%d", *r.FSGroup)}
 		}
 		if size := e.size(ctx, r); size > 0 {
 			m.options = append(m.options, fmt.Sprintf("size=%d", size))

@@ -250,7 +250,8 @@ func TestAVolumeInMemoryOnARealMount(t *testing.T) {
 		}
 	}
 	info, err := os.Stat(r.Dir)
-	if err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|0o777 || info.Sys().(*syscall.Stat_t).Gid != 4711 { //nolint:forcetypeassert // it is Linux
+	// With the sticky bit, as any tmpfs: users of the pod's containers remove no file of each other.
+	if err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|fs.ModeSticky|0o777 || info.Sys().(*syscall.Stat_t).Gid != 4711 { //nolint:forcetypeassert // it is Linux
 		t.Fatalf("%v, %v", info, err)
 	}
 	if err := os.WriteFile(filepath.Join(r.Dir, "large"), make([]byte, 2<<20), 0o600); err == nil || !strings.Contains(err.Error(), "no space left") {

@@ -112,8 +112,12 @@ func killedAt(t *testing.T, medium v1.StorageMedium, want []string, n int, comes
 		if err := manager.Wait(t.Context(), pod); err != nil {
 			t.Fatalf("killed before call %d: %v", n, err)
 		}
+		mode := fs.ModeDir | fs.ModeSetgid | 0o777
+		if medium == v1.StorageMediumMemory {
+			mode |= fs.ModeSticky
+		}
 		info, err := os.Stat(dir)
-		if err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|0o777 || info.Sys().(*syscall.Stat_t).Gid != 4711 { //nolint:forcetypeassert // it is Linux
+		if err != nil || info.Mode() != mode || info.Sys().(*syscall.Stat_t).Gid != 4711 { //nolint:forcetypeassert // it is Linux
 			t.Errorf("killed before call %d: %v, %v", n, info, err)
 		}
 		if at := mountsAt(t, root); len(at) > 1 || (len(at) == 1) != (medium == v1.StorageMediumMemory) {
