@@ -47,7 +47,7 @@ POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
 SERVICE_IMAGES := $(SERVICES) quartet containerd
 IMAGE_TAG ?= dev
 # Modules of their own that have code of this repository, besides the product.
-TESTED_MODULES := tools/doclinks tools/images test/dashboard cmd/quartet/internal/kubeletcmd/oracle services/syncloop/internal/metrics/oracle services/syncloop/internal/runtime/podcgroups/oracle services/configmux/internal/mux/oracle
+TESTED_MODULES := tools/doclinks tools/images test/dashboard cmd/quartet/internal/kubeletcmd/oracle services/syncloop/internal/metricset/oracle services/syncloop/internal/runtime/podcgroups/oracle services/configmux/internal/mux/oracle
 MAKE_IMAGE := go -C tools/images run .
 # A machine that cannot start a Docker engine skips the tests that need one, and builds nothing for them.
 DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar)

@@ -1,6 +1,10 @@
 package podset
 
-import v1 "k8s.io/api/core/v1"
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
 
 // SourceAPI is the source of pods that an API server has bound to the node. Pods of every other source are static.
 const SourceAPI = "api"
@@ -10,6 +14,18 @@ const SourceAPI = "api"
 func IsStatic(pod *v1.Pod) bool {
 	source := pod.Annotations[AnnotationSource]
 	return source != "" && source != SourceAPI
+}
+
+// IsStaticSource reports whether the pods of a source are static. Unlike IsStatic it takes a source that is not known for static.
+func IsStaticSource(source string) bool { return source != SourceAPI }
+
+// Seen returns when configmux first saw a pod; the zero time when the pod does not say.
+func Seen(pod *v1.Pod) time.Time {
+	seen, err := time.Parse(time.RFC3339Nano, pod.Annotations[AnnotationSeen])
+	if err != nil {
+		return time.Time{} // the annotation is configmux's own; without it the pod is not timed
+	}
+	return seen
 }
 
 // IsSidecar reports whether an init container is a sidecar: it is started in its turn and then runs as long as the pod does

@@ -14,7 +14,6 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/pidlimit"
-	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
@@ -40,7 +39,7 @@ func cgroupDriver(ctx context.Context, runtime *cri.Client, configured string, l
 }
 
 // cgroupTree makes the cgroups of the pods; nil when the configuration wants none for pods.
-func (e *engine) cgroupTree(node func(context.Context) (*v1.Node, error), logger *slog.Logger, counts *enginemetrics.Metrics) *podcgroups.Tree {
+func (e *engine) cgroupTree(node func(context.Context) (*v1.Node, error), logger *slog.Logger, counts *podcgroups.Metrics) *podcgroups.Tree {
 	kubelet := &e.cfg.Kubelet
 	if !*kubelet.CgroupsPerQOS {
 		return nil

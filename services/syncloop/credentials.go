@@ -11,7 +11,6 @@ import (
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/tokens"
-	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
 )
 
@@ -25,10 +24,7 @@ func credentialProviders(process context.Context, e *engine, tel *telemetry.Tele
 	if err != nil {
 		return nil, err
 	}
-	if providers.Hash != "" {
-		enginemetrics.CollectCredentialConfig(e.metrics.Registry, providers.Hash)
-	}
-	cfg := imagecredentials.Config{Providers: providers, Run: imagecredentials.Exec, Clock: clock.RealClock{}, Metrics: e.counts, Logger: tel.Logger}
+	cfg := imagecredentials.Config{Providers: providers, Run: imagecredentials.Exec, Clock: clock.RealClock{}, Metrics: imagecredentials.NewMetrics(e.metrics.Registry), Logger: tel.Logger}
 	if to.cluster != nil {
 		cfg.Accounts = serviceAccounts{core: to.cluster.Core, tokens: e.identities.tokens}
 	}

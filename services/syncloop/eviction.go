@@ -7,7 +7,6 @@ import (
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
@@ -20,7 +19,7 @@ func (e *engine) newEvictor(inCluster bool, evicter *engineapi.Evictions) *evict
 		Pods: e.evictable, Spared: func(pod *v1.Pod) bool { return isSpared(pod, inCluster) }, Evict: evicter.EvictAnnotated,
 		Gone:             e.store.IsGone,
 		RemoveContainers: e.dead.Reclaim, RemoveEvicted: e.dead.Look, RemoveImages: e.garbage.RemoveUnused, Events: e.events,
-		MaxGrace: int64(e.cfg.Kubelet.EvictionMaxPodGracePeriod), Clock: clock.RealClock{}, BootTime: boottime.Now, Logger: e.logger, Metrics: e.counts,
+		MaxGrace: int64(e.cfg.Kubelet.EvictionMaxPodGracePeriod), Clock: clock.RealClock{}, BootTime: boottime.Now, Logger: e.logger, Metrics: eviction.NewMetrics(e.metrics.Registry),
 	})
 }
 
@@ -43,6 +42,6 @@ func (e *engine) evictable() ([]*v1.Pod, error) {
 // is so on a node of a cluster, where others can go; on one without an API server all pods are static, and their priority says which ones
 // it cannot do without.
 func isSpared(pod *v1.Pod, inCluster bool) bool {
-	static := inCluster && metrics.IsStatic(pod.Annotations[podset.AnnotationSource])
+	static := inCluster && podset.IsStaticSource(pod.Annotations[podset.AnnotationSource])
 	return admission.IsCritical(pod, static)
 }

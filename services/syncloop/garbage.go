@@ -12,14 +12,13 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
-	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagegc"
 )
 
 // collectorOf makes what removes images that nobody uses.
-func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, manager *executor.Manager, counts *enginemetrics.Metrics, events *podevents.Recorder) *imagegc.Collector {
+func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, manager *executor.Manager, counts *imagegc.Metrics, events *podevents.Recorder) *imagegc.Collector {
 	return imagegc.New(imagegc.Config{
 		Runtime: runtime.Runtime, Images: runtime.Images, Usage: imagegc.DiskUsage, Uses: manager.Images(),
 		Policy: imagegc.Policy{
@@ -32,7 +31,7 @@ func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.C
 }
 
 // deadCollector returns the collector of the containers and sandboxes of present pods that nobody needs, and of what is in the queue.
-func deadCollector(queue *containergc.Queue, manager *executor.Manager, store *podstore.Store, book *evictionbook.Book, counts *enginemetrics.Metrics, events *podevents.Recorder, logger *slog.Logger) *containergc.Collector {
+func deadCollector(queue *containergc.Queue, manager *executor.Manager, store *podstore.Store, book *evictionbook.Book, counts *containergc.Metrics, events *podevents.Recorder, logger *slog.Logger) *containergc.Collector {
 	return containergc.New(containergc.Config{
 		Queue: queue, Observed: store.AllObserved,
 		Disposable: func(uid types.UID, pressed bool) bool { return isDisposable(store, book, uid, pressed, logger) },

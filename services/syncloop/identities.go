@@ -15,7 +15,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podcertificates"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/tokens"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
-	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
@@ -52,17 +51,8 @@ func identitiesOf(e *engine, tel *telemetry.Telemetry, to connections, node func
 			Node: node, Changed: changed, Events: e.events, Clock: realClock, Logger: tel.Logger,
 		}),
 	}
-	enginemetrics.CollectCertificates(e.metrics.Registry, i.states)
+	podcertificates.Expose(e.metrics.Registry, i.certificates.Count)
 	return i
-}
-
-// states counts certificates for the metrics.
-func (i *identities) states() []enginemetrics.CertificateCount {
-	var counts []enginemetrics.CertificateCount
-	for of, count := range i.certificates.Count() {
-		counts = append(counts, enginemetrics.CertificateCount{Signer: of.Signer, State: string(of.State), Certificates: count})
-	}
-	return counts
 }
 
 // forget drops what a pod was given.

@@ -11,7 +11,6 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
-	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/loglinks"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/logrotate"
 )
@@ -24,7 +23,7 @@ type containerLogs struct {
 }
 
 // containerLogsOf makes it. What the runtime has is what the store was told.
-func containerLogsOf(ctx context.Context, cfg nodeconfig.Config, store *podstore.Store, runtime *cri.Client, counts *enginemetrics.Metrics, logger *slog.Logger) (containerLogs, error) {
+func containerLogsOf(ctx context.Context, cfg nodeconfig.Config, store *podstore.Store, runtime *cri.Client, counts *logrotate.Metrics, logger *slog.Logger) (containerLogs, error) {
 	realClock := clock.RealClock{}
 	logs := containerLogs{links: loglinks.New(loglinks.Config{
 		PodLogsDir: cfg.Kubelet.PodLogsDir, Containers: func() ([]loglinks.Container, bool) { return linkedOf(store) }, Clock: realClock, Logger: logger,
@@ -50,13 +49,13 @@ func containerLogsOf(ctx context.Context, cfg nodeconfig.Config, store *podstore
 }
 
 // logUsageOf says what the logs of each container that runs take, and of those of its name that ran before.
-func logUsageOf(store *podstore.Store) []enginemetrics.LogUsage {
+func logUsageOf(store *podstore.Store) []logrotate.Used {
 	pods, _ := store.AllObserved()
-	var all []enginemetrics.LogUsage
+	var all []logrotate.Used
 	for _, pod := range pods {
 		for _, c := range pod.GetContainers() {
 			if c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING && c.GetLogPath() != "" {
-				all = append(all, enginemetrics.LogUsage{
+				all = append(all, logrotate.Used{
 					UID: pod.GetUid(), Namespace: pod.GetNamespace(), Pod: pod.GetName(), Container: c.GetName(),
 					Bytes: logrotate.Usage(filepath.Dir(c.GetLogPath())),
 				})

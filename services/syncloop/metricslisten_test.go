@@ -3,7 +3,10 @@ package main
 import (
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metricset"
 )
 
 func TestMetricsAreServedAsDocumented(t *testing.T) {
@@ -16,6 +19,9 @@ func TestMetricsAreServedAsDocumented(t *testing.T) {
 	shared := []string{metricstest.EveryService, metricstest.ServedStreams, metricstest.FollowedStreams, metricstest.RuntimeCalls}
 	metricstest.Exposes(t, served, shared...)
 	metricstest.Within(t, served, append(shared, metricstest.SyncLoop)...)
+	everyNode := prometheus.NewRegistry()
+	metricset.Standalone(everyNode)
+	metricstest.Covers(t, served, everyNode)
 
 	for _, stream := range []string{"pod_updates", "lifecycle_events"} {
 		metricstest.Want(t, served, 1, "quartet_stream_follower_connected", "stream", stream)

@@ -30,7 +30,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/apiauth"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/kubeletapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/servingcert"
-	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 const (
@@ -163,7 +162,7 @@ func (a *nodeAPI) certificate(process context.Context, e *engine, askNode func(c
 			Random:   rand.Float64, Logger: a.logger,
 		})
 		a.keep = manager.Run
-		enginemetrics.CollectServingCertificate(e.metrics.Registry, manager.Expires, manager.Failures)
+		servingcert.Expose(e.metrics.Registry, manager.Expires, manager.Failures)
 		return func() (*tls.Certificate, error) {
 			if current := manager.Current(); current != nil {
 				return current, nil

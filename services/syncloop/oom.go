@@ -16,7 +16,7 @@ func (e *engine) watchKills(ctx context.Context) error {
 	oom.Run(ctx, oom.Config{
 		Open: func() (oom.Log, error) { return kernellog.Open(kernellog.Device) },
 		File: filepath.Join(e.cfg.StateDir, "oom-told.json"), Boot: e.boot, Now: awake,
-		Events: e.events, Logger: e.logger, Registerer: e.metrics.Registry,
+		Events: e.events, Logger: e.logger, Metrics: oom.NewMetrics(e.metrics.Registry),
 	})
 	return nil // without it all else goes on
 }

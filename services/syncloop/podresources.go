@@ -13,7 +13,7 @@ import (
 func (e *engine) tellPodResources(ctx context.Context) error {
 	path := podresources.Socket(e.cfg.RootDir)
 	err := podresources.Serve(ctx, podresources.Config{
-		Path: path, Pods: e.store.Active, Metrics: e.counts, Logger: e.logger, Clock: clock.RealClock{},
+		Path: path, Pods: e.store.Active, Metrics: podresources.NewMetrics(e.metrics.Registry), Logger: e.logger, Clock: clock.RealClock{},
 	})
 	if err != nil {
 		e.logger.Warn("the pod-resources API is not served; once that is put right, restart syncloop", telemetry.KeyFile, path, telemetry.KeyError, err)

@@ -11,13 +11,12 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
-	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 )
 
 // newProbes makes what runs the probes of containers, with the results that the process before this one kept.
-func newProbes(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, events *podevents.Recorder, counts *enginemetrics.Metrics) (*prober.Manager, error) {
+func newProbes(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, events *podevents.Recorder, counts *probecalls.Metrics) (*prober.Manager, error) {
 	book, err := prober.OpenBook(filepath.Join(cfg.StateDir, "probes"), tel.Logger)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -47,17 +46,19 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/iptableschains"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagegc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
 	imagepull "github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/logrotate"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/runtimewatch"
@@ -195,7 +196,8 @@ type engine struct {
 	logs    containerLogs
 	dead    *containergc.Collector
 	metrics *metrics.Metrics
-	counts  *enginemetrics.Metrics
+	// probeMetrics are those of probes, which name pods and are not among the others.
+	probeMetrics *prometheus.Registry
 	// requests counts those to the API server; nil for a node that is standalone.
 	requests *apiclient.Metrics
 	// readOnly is nil when the read-only API is off, and api when the authenticated one is.
@@ -219,22 +221,21 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{boot: boot, cfg: cfg, logger: tel.Logger, tracer: tel.Tracer, runtime: runtime, health: rpc.NewHealth(), metrics: counted}
-	e.counts = enginemetrics.New(e.metrics.Registry)
+	e := &engine{boot: boot, cfg: cfg, logger: tel.Logger, tracer: tel.Tracer, runtime: runtime, health: rpc.NewHealth(), metrics: counted, probeMetrics: prometheus.NewRegistry()}
 	if cfg.Kubeconfig != "" {
 		e.requests = apiclient.NewMetrics(e.metrics.Registry)
 		to.cluster.CountIn(e.requests)
 	}
 	realClock := clock.RealClock{}
-	images := func() (internalapi.ImageManagerService, error) { return runtime.Images(atOnce(ctx)) }
+	imageService := func() (internalapi.ImageManagerService, error) { return runtime.Images(atOnce(ctx)) }
 	e.addresses = hostips.New(func() []string { return guessedAddresses(cfg) })
 	if err := e.tellEvents(tel); err != nil {
 		return nil, err
 	}
-	if e.probes, err = newProbes(ctx, cfg, tel, runtime, e.events, e.counts); err != nil {
+	if e.probes, err = newProbes(ctx, cfg, tel, runtime, e.events, probecalls.NewMetrics(e.probeMetrics)); err != nil {
 		return nil, err
 	}
-	starts := phases.New()
+	starts := phases.New(phases.NewMetrics(e.metrics.Registry))
 	askNode := clients.Node(nodev1.NewNodeServiceClient(to.nodestatus))
 	e.changes = podchanges.New()
 	e.objects = objectsOf(ctx, e, tel, to)
@@ -246,12 +247,12 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		return nil, err
 	}
 	config := executor.Config{
-		Runtime: func() (internalapi.RuntimeService, error) { return runtime.Runtime(atOnce(ctx)) }, Images: images,
+		Runtime: func() (internalapi.RuntimeService, error) { return runtime.Runtime(atOnce(ctx)) }, Images: imageService,
 		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, HostIPs: e.addresses,
 		Node: askNode, NodeFile: filepath.Join(cfg.StateDir, "told-node.json"),
 		UserIDs:    userIDs(cfg).Of,
-		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: e.counts,
-		Events: e.events, Phases: starts, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For, Providers: e.credentials.For,
+		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: executor.NewMetrics(e.metrics.Registry),
+		ImageMetrics: images.NewMetrics(e.metrics.Registry), Events: e.events, Phases: starts, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For, Providers: e.credentials.For,
 		Liveness: e.probes.Liveness, Startup: e.probes.Startup, Objects: e.objects, Volumes: e.podVolumes(),
 	}
 	config.RuntimeClasses, e.watchClasses = runtimeClassesOf(e, to)
@@ -260,33 +261,33 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		return nil, err
 	}
 	e.store = podstore.New(podstore.Config{
-		API: e.statuses.store(), Generate: podstatus.Generate, Probes: e.probes, Replaced: ends.Replaced, Messages: terminationmessages.Reader{RootDir: cfg.RootDir, Logger: tel.Logger}.Read, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
+		API: e.statuses.store(), Generate: podstatus.Generate, Probes: e.probes, Replaced: ends.Replaced, Messages: terminationmessages.Reader{RootDir: cfg.RootDir, Logger: tel.Logger}.Read, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: podstore.NewMetrics(e.metrics.Registry),
 		Phases: starts, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
 	})
 	e.addresses.Tell(e.store.SetHostIPs)
-	if e.cgroups = e.cgroupTree(askNode, tel.Logger, e.counts); e.cgroups != nil {
+	if e.cgroups = e.cgroupTree(askNode, tel.Logger, podcgroups.NewMetrics(e.metrics.Registry)); e.cgroups != nil {
 		config.Cgroups = e.cgroups
 	}
 	queue := containergc.NewQueue()
 	config.Garbage = queue
 	e.manager = executor.New(config)
-	e.dead = deadCollector(queue, e.manager, e.store, book, e.counts, e.events, tel.Logger)
+	e.dead = deadCollector(queue, e.manager, e.store, book, containergc.NewMetrics(e.metrics.Registry), e.events, tel.Logger)
 	pleg := clients.NewPLEG(lifecyclev1.NewLifecycleServiceClient(to.pleg))
 	resync := cfg.Kubelet.SyncFrequency.Duration
 	e.pool = podworkers.NewPool(ctx, podworkers.Config{
 		Runtime: e.manager, Observer: pleg, Statuses: e.store, Endings: ends, Clock: realClock, BootTime: boottime.Now,
-		Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts, Events: e.events, Phases: starts,
+		Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: podworkers.NewMetrics(e.metrics.Registry), Events: e.events, Phases: starts,
 	})
 	e.statuses.mirror(e, tel, e.pool, e.store)
-	evicter := &engineapi.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: e.counts, Events: e.events}
+	evicter := &engineapi.Evictions{Book: book, Store: e.store, Workers: e.pool, Metrics: engineapi.NewMetrics(e.metrics.Registry), Events: e.events}
 	e.stats = e.newStats()
-	e.garbage = collectorOf(cfg, tel, runtime, e.manager, e.counts, e.events)
+	e.garbage = collectorOf(cfg, tel, runtime, e.manager, imagegc.NewMetrics(e.metrics.Registry), e.events)
 	e.evictor = e.newEvictor(to.cluster != nil, evicter)
 	e.loop = loop.New(loop.Config{
 		Desired: clients.ConfigMux(configv1.NewConfigServiceClient(to.configmux)), Events: pleg.Events(),
 		Pleg: connectedPLEG{PLEG: pleg, runtime: runtime}, Probes: e.probes,
 		Workers: e.pool, Store: e.store, Evictions: book, Endings: ends, PodFromObserved: executor.PodFromObserved, Leftovers: e.manager.Leftovers,
-		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: e.counts,
+		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: loop.NewMetrics(e.metrics.Registry),
 		Node: nodewatch.Source(nodev1.NewNodeServiceClient(to.nodestatus)), Mirrors: e.statuses.loop(),
 		Machine: machineOf(os.DirFS("/"), tel.Logger), UnsafeSysctls: cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: e.events,
 		NodeMetrics:    stream.NewFollowedMetrics(e.metrics.Registry, stream.NameNode),
@@ -297,17 +298,13 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Preempt:        evicter.Preempt,
 	})
 	e.server = engineapi.New(engineapi.Config{
-		Store: e.store, Workers: e.pool, Probes: e.probes.Describe, Volumes: e.volumes.Describe, Health: e.loop.Health, Images: images, Events: e.events.Stream(),
+		Store: e.store, Workers: e.pool, Probes: e.probes.Describe, Volumes: e.volumes.Describe, Health: e.loop.Health, Images: imageService, Events: e.events.Stream(),
 		Evicter: evicter, Shutdown: shutdownOf(e, book, boot), Readings: e.stats.Readings,
 	})
-	if e.logs, err = containerLogsOf(ctx, cfg, e.store, runtime, e.counts, tel.Logger); err != nil {
+	if e.logs, err = containerLogsOf(ctx, cfg, e.store, runtime, logrotate.NewMetrics(e.metrics.Registry), tel.Logger); err != nil {
 		return nil, err
 	}
-	enginemetrics.CollectLogs(e.metrics.Registry, func() []enginemetrics.LogUsage { return logUsageOf(e.store) })
-	enginemetrics.CollectVolumes(e.metrics.Registry, e.volumes.Count)
-	enginemetrics.Collect(e.metrics.Registry, enginemetrics.Sources{
-		Pods: e.store.Census, Workers: e.pool.Census, LastTurn: func() time.Time { return e.loop.Health().LastTurn },
-	})
+	logrotate.Expose(e.metrics.Registry, func() []logrotate.Used { return logUsageOf(e.store) })
 	if socket := cfg.ReadOnlySocket(); socket.Address != "" {
 		if e.readOnly, err = kubeletapi.ListenReadOnly(ctx, cfg.Sockets, socket, tel.Logger); err != nil {
 			return nil, err
@@ -377,13 +374,13 @@ func (e *engine) serveAPIs(parts *components.Group) {
 	parts.Run("metrics", func(ctx context.Context) error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
 			Address: e.cfg.MetricsListen, Sockets: e.cfg.Sockets, AllowedUIDs: e.cfg.AllowedUIDs, Registry: e.metrics.Registry, Logger: e.logger,
-			More: map[string]prometheus.Gatherer{metrics.ProbesPath: e.counts.Probes()},
+			More: map[string]prometheus.Gatherer{metrics.ProbesPath: e.probeMetrics},
 		})
 	})
 	told := kubeletapi.Config{
 		Pods: e.store, Health: e.loop.Health, Report: e.stats.Report,
 		Details:  stats.DetailsOf(podcgroups.NewMachine(e.cfg.Kubelet.CgroupDriver, clock.RealClock{})),
-		Gatherer: e.together(), Metrics: e.counts, Logger: e.logger,
+		Gatherer: e.together(), Probes: e.probeMetrics, Metrics: kubeletapi.NewMetrics(e.metrics.Registry), Logger: e.logger,
 	}
 	if e.readOnly != nil {
 		parts.Run("read-only API", func(ctx context.Context) error {

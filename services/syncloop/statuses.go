@@ -15,7 +15,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	enginemetrics "github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // statuses has the API server know how the node's pods are, those of other sources by mirror pods. It has a client of its own, with the limits that the configuration gives
@@ -28,6 +27,8 @@ type statuses struct {
 
 // statusesOf is nil for a node that is standalone.
 func statusesOf(e *engine, tel *telemetry.Telemetry) (*statuses, error) {
+	// A standalone node has them too, as zeros.
+	counts := statusmanager.NewMetrics(e.metrics.Registry)
 	if e.cfg.Kubeconfig == "" {
 		return nil, nil
 	}
@@ -37,13 +38,14 @@ func statusesOf(e *engine, tel *telemetry.Telemetry) (*statuses, error) {
 	}
 	client.CountIn(e.requests)
 	manager := statusmanager.New(statusmanager.Config{
-		API: statusmanager.FromAPIServer(client.Core), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: e.counts,
+		API: statusmanager.FromAPIServer(client.Core), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: counts,
 	})
 	return &statuses{client: client, manager: manager}, nil
 }
 
 // mirror has static pods shown by mirror pods: of those that pool and store have.
 func (s *statuses) mirror(e *engine, tel *telemetry.Telemetry, pool *podworkers.Pool, store *podstore.Store) {
+	counts := mirrorpods.NewMetrics(e.metrics.Registry)
 	if s == nil {
 		return
 	}
@@ -52,9 +54,8 @@ func (s *statuses) mirror(e *engine, tel *telemetry.Telemetry, pool *podworkers.
 		Ending: func(name types.NamespacedName, but types.UID) bool {
 			return pool.OtherHas(name, but) || store.OtherRuns(name, but)
 		},
-		Clock: clock.RealClock{}, Logger: tel.Logger, Metrics: e.counts,
+		Clock: clock.RealClock{}, Logger: tel.Logger, Metrics: counts,
 	})
-	enginemetrics.CollectStatuses(e.metrics.Registry, s.manager.Unsent, s.mirrors.Len)
 }
 
 // store is whom the store reports to.

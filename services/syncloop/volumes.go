@@ -29,7 +29,7 @@ func newVolumes(cfg nodeconfig.Config, tel *telemetry.Telemetry, node func(conte
 		content.Tokens, content.TrustBundles, content.Certificates = e.identities.tokens, e.identities.bundles, e.identities.certificates
 	}
 	return volumes.New(volumes.Config{
-		PodsDir: filepath.Join(cfg.RootDir, "pods"), Clock: realClock, Events: e.events, Metrics: e.counts, Tracer: tel.Tracer, Logger: tel.Logger,
+		PodsDir: filepath.Join(cfg.RootDir, "pods"), Clock: realClock, Events: e.events, Metrics: volumes.NewMetrics(e.metrics.Registry), Tracer: tel.Tracer, Logger: tel.Logger,
 		Plugins: append([]volumes.Plugin{
 			&volumes.EmptyDir{Mounter: volumes.Unswapped{Mounter: volumes.Machine{}, Swappable: swappable}, Memory: memoryForPods(node)},
 			volumes.HostPath{},

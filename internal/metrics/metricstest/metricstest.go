@@ -164,6 +164,17 @@ func Exposes(t testing.TB, from prometheus.Gatherer, sections ...string) {
 	}
 }
 
+// Covers fails the test when one gatherer does not expose what another one does, with the same type and labels.
+func Covers(t testing.TB, from, other prometheus.Gatherer) {
+	t.Helper()
+	got := exposed(t, from)
+	for name, want := range exposed(t, other) {
+		if got[name] != want {
+			t.Errorf("%s is exposed as (%s), want (%s)", name, got[name], want)
+		}
+	}
+}
+
 // exposed returns type and labels of each metric, by name.
 func exposed(t testing.TB, from prometheus.Gatherer) map[string]string {
 	t.Helper()

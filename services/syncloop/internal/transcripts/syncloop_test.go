@@ -27,7 +27,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
@@ -92,7 +91,7 @@ func newSyncloop(s *story) (*syncloop, error) {
 	if len(s.nodes.List()) > 0 {
 		cfg.Node = s.nodes
 	}
-	out.evicter = &engineapi.Evictions{Book: book, Store: out.store, Workers: out.pool, Metrics: metrics.OrDiscard(nil), Events: told}
+	out.evicter = &engineapi.Evictions{Book: book, Store: out.store, Workers: out.pool, Metrics: engineapi.NewMetrics(nil), Events: told}
 	turning := loop.New(cfg)
 	var running sync.WaitGroup
 	running.Go(func() {

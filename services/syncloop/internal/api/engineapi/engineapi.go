@@ -25,7 +25,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // Evicter ends pods for good; Evictions does it.
@@ -181,8 +180,8 @@ type Evictions struct {
 	}
 	// Store shows them.
 	Store *podstore.Store
-	// Metrics counts them.
-	Metrics *metrics.Metrics
+	// Metrics counts them. Required.
+	Metrics *Metrics
 	// Events tells of them: *podevents.Recorder. Nil is for nobody to read.
 	Events interface {
 		AnnotatedWarning(ctx context.Context, pod *v1.Pod, container, reason, message string, annotations map[string]string)
@@ -211,7 +210,7 @@ func (e *Evictions) EvictAnnotated(ctx context.Context, uid types.UID, eviction 
 	if err := e.Store.Evict(uid, eviction); err != nil {
 		return err
 	}
-	e.Metrics.Evicted()
+	e.Metrics.evicted()
 	if e.Events != nil {
 		e.Events.AnnotatedWarning(ctx, pod, "", eviction.Reason, eviction.Message, annotations)
 	}

@@ -33,7 +33,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/shutdown"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
@@ -83,7 +82,7 @@ func start(t *testing.T) *rig {
 	t.Cleanup(events.Close)
 	server := engineapi.New(engineapi.Config{
 		Store: r.store, Workers: r.pool, Probes: func(uid types.UID) []*enginev1.Probe { return []*enginev1.Probe{{Container: "of " + string(uid)}} }, Health: func() loop.Health { return r.health }, Events: events.Stream(),
-		Evicter: &engineapi.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: metrics.New(nil), Events: events},
+		Evicter: &engineapi.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: engineapi.NewMetrics(nil), Events: events},
 		Shutdown: shutdown.New(shutdown.Config{
 			Store: r.store, Book: r.book, Workers: r.pool, Boot: "this one", Unsent: func() int { return int(r.unsent.Load()) }, Clock: clock.RealClock{},
 		}),

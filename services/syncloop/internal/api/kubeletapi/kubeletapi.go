@@ -36,7 +36,6 @@ import (
 
 	"github.com/quartet-node/quartet/internal/healthz"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 )
 
@@ -53,10 +52,11 @@ type Config struct {
 	Report func(ctx context.Context) (*stats.Report, error)
 	// Details reads more of a cgroup, for dashboards: stats.DetailsOf. Without it they are not known.
 	Details func(cgroup string, packets bool) stats.Details
-	// Gatherer has the metrics of the process and of the others of the node. Metrics counts the requests.
-	Gatherer prometheus.Gatherer
-	Metrics  *metrics.Metrics
-	Logger   *slog.Logger
+	// Gatherer has the metrics of the process and of the others of the node, Probes those of probes. Metrics counts the requests;
+	// both servers share it. Required.
+	Gatherer, Probes prometheus.Gatherer
+	Metrics          *Metrics
+	Logger           *slog.Logger
 }
 
 const (
@@ -102,7 +102,7 @@ func common(cfg Config) []route {
 		{pattern: "GET /healthz/ping", path: "healthz", subresources: health, handler: healthz.One(healthz.Ping())},
 		{pattern: "GET /healthz/log", path: "healthz", subresources: health, handler: healthz.One(h.logCheck())},
 		{pattern: "GET /metrics", path: "metrics", subresources: figures, handler: promhttp.HandlerFor(cfg.Gatherer, options).ServeHTTP},
-		{pattern: "GET /metrics/probes", path: "metrics/probes", subresources: figures, handler: promhttp.HandlerFor(cfg.Metrics.Probes(), options).ServeHTTP},
+		{pattern: "GET /metrics/probes", path: "metrics/probes", subresources: figures, handler: promhttp.HandlerFor(cfg.Probes, options).ServeHTTP},
 		{pattern: "GET /metrics/resource", path: "metrics/resource", subresources: figures, handler: promhttp.HandlerFor(used, options).ServeHTTP},
 		{pattern: "GET /metrics/cadvisor", path: "metrics/cadvisor", subresources: figures, handler: promhttp.HandlerFor(shown, options).ServeHTTP},
 		{pattern: "GET /metrics/slis", path: "metrics/slis", subresources: figures, handler: promhttp.HandlerFor(slis, options).ServeHTTP},
@@ -112,7 +112,7 @@ func common(cfg Config) []route {
 
 // ReadOnly returns the read-only API of the node of a name.
 func ReadOnly(nodeName string, cfg Config) http.Handler {
-	api := serve(cfg.Metrics, metrics.ReadOnly, common(cfg), func(next http.Handler, _ ...string) http.Handler { return next })
+	api := serve(cfg.Metrics, readOnly, common(cfg), func(next http.Handler, _ ...string) http.Handler { return next })
 	return ownHost(nodeName, net.InterfaceAddrs, api)
 }
 
@@ -120,17 +120,17 @@ func ReadOnly(nodeName string, cfg Config) http.Handler {
 type Guard func(next http.Handler, subresources ...string) http.Handler
 
 // serve makes one handler of routes. What none of them has is answered only to who may do everything with the Node.
-func serve(counts *metrics.Metrics, server metrics.Server, routes []route, guard Guard) http.Handler {
+func serve(counts *Metrics, as server, routes []route, guard Guard) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range routes {
 		handler := guard(r.handler, r.subresources...)
 		if !r.long {
 			handler = bounded(handler)
 		}
-		mux.Handle(r.pattern, counts.HTTP(server, r.path, r.long, handler))
+		mux.Handle(r.pattern, counts.counted(as, r.path, r.long, handler))
 	}
 	// The mux answers that there is no such path, or no such method.
-	others := counts.HTTP(server, metrics.OtherPath, false, bounded(guard(mux, "proxy")))
+	others := counts.counted(as, otherPath, false, bounded(guard(mux, "proxy")))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -9,8 +9,6 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
-
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // NodeConfig is what the authenticated API tells and does.
@@ -59,7 +57,7 @@ func Node(cfg NodeConfig) *API {
 	n := &node{NodeConfig: cfg, read: reads{cfg.Config}, streams: streamTransport()}
 	routes := append(common(cfg.Config), n.routes()...)
 	n.roots = rootsOf(routes)
-	return &API{Handler: serve(cfg.Metrics, metrics.ReadWrite, routes, cfg.Guard), streams: n.streams}
+	return &API{Handler: serve(cfg.Metrics, readWrite, routes, cfg.Guard), streams: n.streams}
 }
 
 // idle is how long a stream may be without anything said on it.

@@ -168,10 +168,10 @@ func (n *node) stream(w http.ResponseWriter, r *http.Request, what string, asked
 	}
 	switch {
 	case asked != nil && wsstream.IsWebSocketRequestWithStreamCloseProtocol(r):
-		n.Metrics.WebSocket(what)
+		n.Metrics.translated(what)
 		n.translate(w, r, target, *asked)
 	case asked == nil && wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
-		n.Metrics.WebSocket(what)
+		n.Metrics.translated(what)
 		n.tunnel(w, r, target)
 	default:
 		n.proxy(w, r, target)

@@ -23,7 +23,6 @@ import (
 
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/rpc"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 const (
@@ -43,7 +42,7 @@ type Config struct {
 	// Pods are those that hold something of the node. It fails while they are not known.
 	Pods func() ([]*v1.Pod, error)
 	// Metrics counts requests.
-	Metrics *metrics.Metrics
+	Metrics *Metrics
 	// Logger is told of users that are refused.
 	Logger *slog.Logger
 	// Clock is the time.
@@ -94,7 +93,7 @@ type lister struct {
 
 // List implements PodResourcesLister. It fails with Unavailable while the pods are not known.
 func (l lister) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (_ *podresourcesv1.ListPodResourcesResponse, err error) {
-	defer func() { l.cfg.Metrics.PodResourcesAsked(metrics.PodResourcesList, err) }()
+	defer func() { l.cfg.Metrics.asked(callList, err) }()
 	pods, err := l.pods()
 	if err != nil {
 		return nil, err
@@ -109,7 +108,7 @@ func (l lister) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (
 // Get implements PodResourcesLister. It fails with NotFound for a pod that there is none of, or that has ended, where the kubelet says no
 // code, and with Unavailable while the pods are not known.
 func (l lister) Get(_ context.Context, request *podresourcesv1.GetPodResourcesRequest) (_ *podresourcesv1.GetPodResourcesResponse, err error) {
-	defer func() { l.cfg.Metrics.PodResourcesAsked(metrics.PodResourcesGet, err) }()
+	defer func() { l.cfg.Metrics.asked(callGet, err) }()
 	pods, err := l.pods()
 	if err != nil {
 		return nil, err
@@ -125,7 +124,7 @@ func (l lister) Get(_ context.Context, request *podresourcesv1.GetPodResourcesRe
 
 // GetAllocatableResources implements PodResourcesLister. There is nothing that a pod can have for itself.
 func (l lister) GetAllocatableResources(context.Context, *podresourcesv1.AllocatableResourcesRequest) (*podresourcesv1.AllocatableResourcesResponse, error) {
-	l.cfg.Metrics.PodResourcesAsked(metrics.PodResourcesGetAllocatable, nil)
+	l.cfg.Metrics.asked(callGetAllocatable, nil)
 	return &podresourcesv1.AllocatableResourcesResponse{}, nil
 }
 

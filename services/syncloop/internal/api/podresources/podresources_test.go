@@ -27,7 +27,6 @@ import (
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -83,7 +82,7 @@ func (r *rig) serve() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	cfg := podresources.Config{
-		Path: podresources.Socket(r.root), Metrics: metrics.New(r.counted), Logger: slog.New(slog.DiscardHandler), Clock: r.clock,
+		Path: podresources.Socket(r.root), Metrics: podresources.NewMetrics(r.counted), Logger: slog.New(slog.DiscardHandler), Clock: r.clock,
 		Pods: func() ([]*v1.Pod, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -8,6 +8,7 @@
 package mirrorpods
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/rounds"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 const (
@@ -57,8 +57,8 @@ type Config struct {
 	Events Events
 	Clock  clock.WithTicker
 	Logger *slog.Logger
-	// Metrics counts the requests; nil is for nobody to read.
-	Metrics *metrics.Metrics
+	// Metrics counts the requests; nil counts nothing.
+	Metrics *Metrics
 }
 
 // Manager keeps the mirror pods. Make it with New, and Run it once. Its other methods wait for nothing.
@@ -95,11 +95,13 @@ type record struct {
 
 // New returns a Manager that makes nothing yet.
 func New(cfg Config) *Manager {
-	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
-	return &Manager{
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
+	m := &Manager{
 		cfg: cfg, names: map[types.NamespacedName]*record{}, static: map[types.UID]types.NamespacedName{},
 		mirror: map[types.UID]types.NamespacedName{}, deleted: map[types.UID]bool{},
 	}
+	cfg.Metrics.Expose(m.Len)
+	return m
 }
 
 // Want takes in a static pod that a source names, or what is new of it. It must not be changed afterwards.

@@ -145,7 +145,7 @@ func (m *Manager) tell(r *record, f facts) {
 
 // created takes in what came of the making of a mirror pod.
 func (m *Manager) created(ctx context.Context, name types.NamespacedName, f facts, made *v1.Pod, failure error) {
-	m.cfg.Metrics.MirrorRequested(string(create), failure)
+	m.cfg.Metrics.requested(create, failure)
 	if failure != nil {
 		if ctx.Err() != nil {
 			return
@@ -173,7 +173,7 @@ func (m *Manager) removed(ctx context.Context, name types.NamespacedName, f fact
 	if apierrors.IsConflict(failure) {
 		failure = nil
 	}
-	m.cfg.Metrics.MirrorRequested(string(remove), failure)
+	m.cfg.Metrics.requested(remove, failure)
 	if failure != nil {
 		if ctx.Err() == nil {
 			m.failed(ctx, name, f, failure)

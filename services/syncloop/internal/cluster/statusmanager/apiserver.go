@@ -13,8 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
-
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // API makes the requests. Its errors are those of package k8s.io/apimachinery/pkg/api/errors, or of the way to the API server.
@@ -67,13 +65,13 @@ const (
 )
 
 // kindOf says what an error of a request means. A patch is in conflict also with others that are made at the same time.
-func kindOf(op metrics.StatusRequest, err error) failureKind {
+func kindOf(op request, err error) failureKind {
 	switch {
 	case err == nil:
 		return taken
 	case apierrors.IsNotFound(err):
 		return missing
-	case apierrors.IsConflict(err) && op == metrics.StatusDelete, isAnotherUID(err):
+	case apierrors.IsConflict(err) && op == requestDelete, isAnotherUID(err):
 		return replaced
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), apierrors.IsBadRequest(err), apierrors.IsMethodNotSupported(err),
 		apierrors.IsRequestEntityTooLargeError(err):

@@ -21,7 +21,6 @@ import (
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // server is an API server that has pods by name and applies patches as a real one.
@@ -173,7 +172,7 @@ func run(t *testing.T, test func(t *testing.T, r rig)) {
 		api := &server{pods: map[string]*v1.Pod{}, underWay: map[string]int{}, t: t, version: 100}
 		registry := prometheus.NewRegistry()
 		m := statusmanager.New(statusmanager.Config{
-			API: api, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: slog.New(slog.DiscardHandler), Metrics: metrics.New(registry),
+			API: api, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: slog.New(slog.DiscardHandler), Metrics: statusmanager.NewMetrics(registry),
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})

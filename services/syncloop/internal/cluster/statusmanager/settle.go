@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 const (
@@ -33,7 +32,7 @@ const (
 
 // task is one request to be made.
 type task struct {
-	op      metrics.StatusRequest
+	op      request
 	object  object
 	version uint64
 	patch   []byte
@@ -58,7 +57,7 @@ func (m *Manager) settle(ctx context.Context, uid types.UID) {
 	asking, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	asking, span := m.span(asking, next, begun)
-	if next.op == metrics.StatusDelete {
+	if next.op == requestDelete {
 		err = m.cfg.API.Delete(asking, next.object.namespace, next.object.name, next.object.uid)
 	} else {
 		answer, err = m.cfg.API.PatchStatus(asking, next.object.namespace, next.object.name, next.patch)
@@ -99,12 +98,12 @@ func (m *Manager) next(uid types.UID) (*task, error) {
 		m.queue.AddAfter(uid, still)
 		return nil, nil
 	case t.patch != nil && (still <= 0 || !bytes.Equal(t.patch, r.left)):
-		t.op = metrics.StatusPatch
+		t.op = requestPatch
 		return t, nil
 	}
 	r.hold(t.version)
 	if !r.report.Static && r.object.deleting && r.report.Released && !runs(&r.object.status) {
-		t.op = metrics.StatusDelete
+		t.op = requestDelete
 		return t, nil
 	}
 	return nil, nil
@@ -167,7 +166,7 @@ func (r *record) hold(version uint64) (since time.Time) {
 // settled takes in what came of a request, and has the pod looked at again.
 func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v1.Pod, failure error) {
 	kind := kindOf(t.op, failure)
-	m.cfg.Metrics.StatusRequested(t.op, string(kind))
+	m.cfg.Metrics.requested(t.op, string(kind))
 	m.mu.Lock()
 	r := m.pods[uid]
 	if r == nil || r.object == nil || r.object.uid != t.object.uid {
@@ -176,14 +175,14 @@ func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v
 		return
 	}
 	told := r.complaint
-	if failure == nil && t.op == metrics.StatusPatch {
+	if failure == nil && t.op == requestPatch {
 		if failure = m.answered(r, t, answer); failure != nil {
 			kind = ignored
 		}
 	}
 	var delay time.Duration
 	switch {
-	case kind == replaced, kind == taken && t.op == metrics.StatusDelete:
+	case kind == replaced, kind == taken && t.op == requestDelete:
 		r.gone, r.failures, r.until = t.object.uid, 0, time.Time{}
 	case failure != nil:
 		delay = m.failed(uid, r, t, failure, kind)
@@ -193,7 +192,7 @@ func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v
 	complains := r.complaint != ""
 	m.mu.Unlock()
 	switch {
-	case kind == taken && t.op == metrics.StatusDelete:
+	case kind == taken && t.op == requestDelete:
 		m.cfg.Logger.InfoContext(ctx, "the API server has deleted the object of a pod that has ended", subject(t)...)
 	case failure != nil && kind != missing && kind != replaced && told != string(kind):
 		// The first failure of a kind is told, the others not: each pod would tell of an API server that is away again and again.
@@ -219,7 +218,7 @@ func (m *Manager) answered(r *record, t *task, answer *v1.Pod) error {
 		r.complaint = ""
 	}
 	if since := r.hold(t.version); !since.IsZero() {
-		m.cfg.Metrics.StatusHeld(now.Sub(since))
+		m.cfg.Metrics.reached(now.Sub(since))
 	}
 	return nil
 }
@@ -256,12 +255,12 @@ func (m *Manager) span(ctx context.Context, t *task, begun time.Time) (context.C
 		return ctx, trace.SpanFromContext(context.Background())
 	}
 	name := "status.patch"
-	if t.op == metrics.StatusDelete {
+	if t.op == requestDelete {
 		name = "pod.delete"
 	}
 	ctx, span := telemetry.Start(telemetry.WithTraceparent(ctx, t.report.Traceparent), m.cfg.Tracer, name,
 		telemetry.Subject{Namespace: t.object.namespace, Pod: t.object.name, UID: string(t.report.Pod.UID)}, trace.WithTimestamp(begun))
-	if span.IsRecording() && t.op == metrics.StatusPatch {
+	if span.IsRecording() && t.op == requestPatch {
 		ready := find(t.status.Conditions, v1.PodReady)
 		span.SetAttributes(telemetry.AttrPhase.String(string(t.status.Phase)), telemetry.AttrReady.Bool(ready != nil && ready.Status == v1.ConditionTrue))
 	}

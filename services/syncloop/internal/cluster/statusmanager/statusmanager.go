@@ -11,6 +11,7 @@
 package statusmanager
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -23,7 +24,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/rounds"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 const (
@@ -59,8 +59,8 @@ type Config struct {
 	Clock  clock.WithTicker
 	Tracer trace.Tracer
 	Logger *slog.Logger
-	// Metrics is told of each request and of how long a change took; nil is for nobody to read.
-	Metrics *metrics.Metrics
+	// Metrics is told of each request and of how long a change took; nil counts nothing.
+	Metrics *Metrics
 }
 
 // Manager keeps the statuses of the API server's pods. Make it with New, and Run it once. Its other methods wait for nothing.
@@ -96,8 +96,10 @@ type record struct {
 
 // New returns a Manager that sends nothing yet.
 func New(cfg Config) *Manager {
-	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
-	return &Manager{cfg: cfg, pods: map[types.UID]*record{}}
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
+	m := &Manager{cfg: cfg, pods: map[types.UID]*record{}}
+	cfg.Metrics.Expose(m.Unsent)
+	return m
 }
 
 // Report takes in what there is to say of a pod. What it is given must not be changed afterwards.

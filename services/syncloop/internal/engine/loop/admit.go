@@ -9,10 +9,10 @@ import (
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/nodewatch"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
@@ -93,7 +93,7 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 		return false // so it does to one that others make room for
 	}
 	refusal := admission.Check(admission.Request{
-		Pod: d.pod, Static: metrics.IsStatic(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node,
+		Pod: d.pod, Static: podset.IsStaticSource(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node,
 		Machine: l.cfg.Machine, UnsafeSysctls: l.cfg.UnsafeSysctls,
 	})
 	if l.shuttingDown {
@@ -109,7 +109,7 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 	d.refused = true
 	l.cfg.Logger.WarnContext(cause, "a pod is refused", telemetry.KeyPod, d.pod.Namespace+"/"+d.pod.Name, telemetry.KeyPodUID, string(uid),
 		telemetry.KeyReason, refusal.Reason, telemetry.KeyError, refusal.Message)
-	l.cfg.Metrics.Refused(refusal.Reason)
+	l.cfg.Metrics.refused(refusal.Reason)
 	l.cfg.PodEvents.Warning(cause, d.pod, "", refusal.Reason, refusal.Message)
 	if err := l.cfg.Store.Evict(uid, podstore.Eviction{Reason: refusal.Reason, Message: "Pod was rejected: " + refusal.Message}); err != nil {
 		l.cfg.Logger.Error("a pod that is refused is not known", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)

@@ -13,7 +13,6 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
@@ -184,9 +183,6 @@ func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	}
 	if end == nil {
 		l.allocate(uid, d)
-	}
-	if seen := metrics.Seen(d.pod); end == nil && !seen.IsZero() && !l.cfg.Workers.Has(uid) && l.cfg.Store.IsNew(uid) {
-		l.cfg.Metrics.Passed(metrics.PhaseDispatch, l.cfg.Clock.Since(seen))
 	}
 	cause := l.span(d, op, traceparent)
 	if _, ending := l.cfg.Endings.Remaining(uid); end == nil && ending && !l.cfg.Workers.Has(uid) {

@@ -10,7 +10,6 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // The kubelet's words for a pod whose activeDeadlineSeconds are over.
@@ -43,7 +42,7 @@ func (l *Loop) endForGood(uid types.UID, pod *v1.Pod, why podstore.Eviction) {
 		return // housekeeping comes back to it
 	}
 	l.recording[uid] = true
-	l.aside(metrics.EventHousekeeping, func(context.Context) func() {
+	l.aside(eventHousekeeping, func(context.Context) func() {
 		err := l.cfg.Evictions.Put(uid, why)
 		return func() {
 			delete(l.recording, uid)

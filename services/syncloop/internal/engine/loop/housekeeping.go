@@ -15,7 +15,6 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // orphanGrace is how many seconds the containers of a pod have that nobody wants and whose spec nobody knows.
@@ -77,7 +76,7 @@ func (l *Loop) endOrphan(observed *lifecyclev1.PodStatus) {
 		}
 		l.cfg.Logger.Info("stopping a pod that runs and is named by no source",
 			telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyPodUID, string(pod.UID), telemetry.KeyGracePeriod, grace)
-		l.cfg.Metrics.OrphanFound()
+		l.cfg.Metrics.orphanFound()
 		l.cfg.Store.SetPod(pod, "", "")
 		l.cfg.Workers.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &podworkers.End{Removed: true, Grace: &grace})
 	}
@@ -145,7 +144,7 @@ func (l *Loop) forgetEviction(uid types.UID) {
 		return // what is being written comes back here
 	}
 	l.recording[uid] = true
-	l.aside(metrics.EventHousekeeping, func(context.Context) func() {
+	l.aside(eventHousekeeping, func(context.Context) func() {
 		err := l.cfg.Evictions.Delete(uid)
 		return func() {
 			delete(l.recording, uid)
@@ -179,7 +178,7 @@ func (l *Loop) forgetEndings() {
 		return
 	}
 	l.forgettingEndings = true
-	l.aside(metrics.EventHousekeeping, func(context.Context) func() {
+	l.aside(eventHousekeeping, func(context.Context) func() {
 		for _, uid := range over {
 			if err := l.cfg.Endings.Forget(uid); err != nil {
 				l.cfg.Logger.Warn("the file that says how long a pod had to end cannot be removed; it is tried again", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)

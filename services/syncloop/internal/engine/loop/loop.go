@@ -19,6 +19,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync/atomic"
@@ -38,7 +39,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
@@ -151,9 +151,9 @@ type Config struct {
 	Clock   clock.WithTicker
 	Tracer  trace.Tracer
 	Logger  *slog.Logger
-	// Metrics counts and times the turns; nil is for nobody to read.
-	Metrics *metrics.Metrics
-	// DesiredMetrics, EventsMetrics and NodeMetrics count what comes by the streams; nil is for nobody to read.
+	// Metrics counts and times the turns; nil counts nothing.
+	Metrics *Metrics
+	// DesiredMetrics, EventsMetrics and NodeMetrics count what comes by the streams; nil counts nothing.
 	DesiredMetrics, EventsMetrics, NodeMetrics *stream.FollowedMetrics
 	// Resync is syncFrequency of the KubeletConfiguration; the loop is unhealthy when it has not turned for twice as long.
 	Resync time.Duration
@@ -256,7 +256,7 @@ func New(cfg Config) *Loop {
 	if cfg.Mirrors == nil {
 		cfg.Mirrors = noMirrors{}
 	}
-	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	l := &Loop{
 		cfg:     cfg,
 		config:  make(chan configEvent, configCapacity),
@@ -269,6 +269,7 @@ func New(cfg Config) *Loop {
 	}
 	l.gateState.reason = "pleg has not been asked yet"
 	l.tellWaiting()
+	cfg.Metrics.Expose(func() time.Time { return l.Health().LastTurn })
 	return l
 }
 
@@ -300,35 +301,35 @@ func (l *Loop) turn(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case e := <-l.config:
-			l.timed(metrics.EventConfig, func() { l.handleConfig(e) })
+			l.timed(eventConfig, func() { l.handleConfig(e) })
 		case e := <-l.lifecycle:
-			l.timed(metrics.EventLifecycle, func() { l.handleLifecycle(e) })
+			l.timed(eventLifecycle, func() { l.handleLifecycle(e) })
 		case change := <-probed:
-			l.timed(metrics.EventProbe, func() { l.handleProbe(change) })
+			l.timed(eventProbe, func() { l.handleProbe(change) })
 		case state := <-l.gate:
-			l.timed(metrics.EventGate, func() { l.handleGate(state) })
+			l.timed(eventGate, func() { l.handleGate(state) })
 		case word := <-l.nodes:
-			l.timed(metrics.EventNode, func() { l.handleNode(word) })
+			l.timed(eventNode, func() { l.handleNode(word) })
 		case done := <-l.outcomes:
 			l.timed(done.event, done.then)
 		case pods := <-l.leftovers:
-			l.timed(metrics.EventLeftovers, func() { l.handleLeftovers(pods) })
+			l.timed(eventLeftovers, func() { l.handleLeftovers(pods) })
 		case <-due.C():
-			l.timed(metrics.EventDue, l.handleDue)
+			l.timed(eventDue, l.handleDue)
 			l.arm(due)
 		case <-l.cfg.Workers.Due().Changed():
 			l.arm(due)
 		case <-housekeeping.C():
-			l.timed(metrics.EventHousekeeping, l.housekeep)
+			l.timed(eventHousekeeping, l.housekeep)
 		}
 	}
 }
 
 // timed handles an event and notes how long that took: for so long no other event was handled.
-func (l *Loop) timed(event metrics.Event, handle func()) {
+func (l *Loop) timed(event event, handle func()) {
 	begun := l.cfg.Clock.Now()
 	handle()
-	l.cfg.Metrics.Turned(event, l.cfg.Clock.Since(begun))
+	l.cfg.Metrics.turned(event, l.cfg.Clock.Since(begun))
 }
 
 // arm sets the timer to the earliest time at which something is due.

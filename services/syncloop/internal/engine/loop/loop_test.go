@@ -27,7 +27,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 const always = v1.RestartPolicyAlways
@@ -398,7 +397,7 @@ func TestPodsWithoutTheirContainersStayEndedOverARestart(t *testing.T) {
 				r := begin()
 				r.eventually("web is ready", func() bool { return r.ready("u1") })
 				if test.evicted {
-					evicter := engineapi.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: metrics.New(nil), Events: r.events}
+					evicter := engineapi.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: engineapi.NewMetrics(nil), Events: r.events}
 					if err := evicter.Evict(t.Context(), "u1", podstore.Eviction{Reason: "Evicted", Message: "memory"}, 1); err != nil {
 						t.Fatal(err)
 					}

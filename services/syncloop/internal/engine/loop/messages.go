@@ -8,7 +8,6 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 const (
@@ -63,7 +62,7 @@ func (l *Loop) seen(e seenEvent) {
 // read reads the messages and lets the events of the pod go on, after the patience at the latest.
 func (l *Loop) read(uid types.UID, r *reading, status *lifecyclev1.PodStatus) {
 	done := make(chan struct{})
-	l.aside(metrics.EventLifecycle, func(context.Context) func() {
+	l.aside(eventLifecycle, func(context.Context) func() {
 		defer close(done)
 		l.cfg.Store.ReadMessages(uid, status)
 		return func() {
@@ -78,7 +77,7 @@ func (l *Loop) read(uid types.UID, r *reading, status *lifecyclev1.PodStatus) {
 		case <-done:
 		case <-l.ctx.Done():
 		case <-timer.C():
-			l.post(metrics.EventLifecycle, func() {
+			l.post(eventLifecycle, func() {
 				if l.reading[uid] != r {
 					return // it was read meanwhile
 				}

@@ -5,7 +5,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // Mirrors has an API server show the pods of other sources; *mirrorpods.Manager does it. Its methods wait for nothing.
@@ -54,7 +53,7 @@ func isMirror(pod *v1.Pod) bool {
 
 // mirror takes in a pod of another source than the API server's, whose mirror pod that is to show.
 func (l *Loop) mirror(d *Desired) {
-	if metrics.IsStatic(d.Source) {
+	if podset.IsStaticSource(d.Source) {
 		l.cfg.Mirrors.Want(d.Pod)
 	}
 }

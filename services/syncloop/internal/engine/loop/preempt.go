@@ -7,9 +7,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
@@ -21,7 +21,9 @@ const (
 	messageDisruption = "Pod was preempted by Kubelet to accommodate a critical pod."
 )
 
-func isCritical(d *desiredPod) bool { return admission.IsCritical(d.pod, metrics.IsStatic(d.source)) }
+func isCritical(d *desiredPod) bool {
+	return admission.IsCritical(d.pod, podset.IsStaticSource(d.source))
+}
 
 // preempt ends pods so that a critical one can be let in that is refused for want of resources, and returns whether it has: the pod
 // then waits until they are gone. When all that may be ended together would not do, nobody is ended.
@@ -50,11 +52,11 @@ func (l *Loop) preempt(cause context.Context, uid types.UID, d *desiredPod, refu
 // preemptOne ends a pod for the critical one with a UID. When that fails the critical one stops waiting for it, and housekeeping asks
 // again what is missing.
 func (l *Loop) preemptOne(cause context.Context, critical types.UID, victim *v1.Pod, eviction podstore.Eviction, short string) {
-	l.aside(metrics.EventConfig, func(context.Context) func() {
+	l.aside(eventConfig, func(context.Context) func() {
 		err := l.cfg.Preempt(cause, victim.UID, eviction)
 		return func() {
 			if err == nil {
-				l.cfg.Metrics.Preempted(short)
+				l.cfg.Metrics.preempted(short)
 				return
 			}
 			l.cfg.Logger.WarnContext(cause, "a pod cannot be ended to make room for a critical one", telemetry.KeyPod, victim.Namespace+"/"+victim.Name,

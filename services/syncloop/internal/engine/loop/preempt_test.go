@@ -14,7 +14,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // TestACriticalPodHasOthersEndForIt that are of less priority, waits until they are gone, and ends nobody in vain.
@@ -23,7 +22,7 @@ func TestACriticalPodHasOthersEndForIt(t *testing.T) {
 		var r *rig
 		r = newRigLater(t, fakenode.New(), t.TempDir(), 0, func(cfg *loop.Config) {
 			cfg.Preempt = func(ctx context.Context, uid types.UID, eviction podstore.Eviction) error {
-				evicter := engineapi.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: metrics.New(nil), Events: r.events}
+				evicter := engineapi.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: engineapi.NewMetrics(nil), Events: r.events}
 				return evicter.Preempt(ctx, uid, eviction)
 			}
 		})

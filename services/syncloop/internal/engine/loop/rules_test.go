@@ -20,7 +20,6 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // moody is a pleg that answers as a list says, one after the other, and notes when it was asked.
@@ -224,7 +223,7 @@ func TestAnOrphanIsCounted(t *testing.T) {
 			<-mayStop
 			return nil
 		}})
-		r := newRigLater(t, node, t.TempDir(), 0, func(c *loop.Config) { c.Metrics = metrics.New(registry) })
+		r := newRigLater(t, node, t.TempDir(), 0, func(c *loop.Config) { c.Metrics = loop.NewMetrics(registry) })
 		r.source("file", true)
 		r.configPeer.set(r.config)
 		r.plegPeer.set(node.Events)

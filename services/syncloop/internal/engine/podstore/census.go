@@ -4,23 +4,23 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // Census counts the pods, and what is in the runtime, as they are known at this moment.
-func (s *Store) Census() metrics.Census {
+func (s *Store) Census() Census {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	census := metrics.Census{
-		Desired: map[bool]int{}, Active: map[bool]int{}, Working: map[metrics.Working]int{}, Containers: map[string]int{},
+	census := Census{
+		Desired: map[bool]int{}, Active: map[bool]int{}, Working: map[Working]int{}, Containers: map[string]int{},
 	}
 	for _, e := range s.entries {
 		census.Working[e.working()]++
 		if !e.desired {
 			continue
 		}
-		static := metrics.IsStatic(e.source)
+		static := podset.IsStaticSource(e.source)
 		census.Desired[static]++
 		if e.isActive() {
 			census.Active[static]++
@@ -46,34 +46,34 @@ func (e *entry) isActive() bool {
 	return e.state < podworkers.Terminated && e.status.Phase != v1.PodSucceeded && e.status.Phase != v1.PodFailed
 }
 
-func (e *entry) working() metrics.Working {
-	w := metrics.Working{Static: metrics.IsStatic(e.source)}
+func (e *entry) working() Working {
+	w := Working{Static: podset.IsStaticSource(e.source)}
 	switch e.state {
 	case podworkers.Syncing:
-		w.Lifecycle = metrics.LifecycleSync
+		w.Lifecycle = lifecycleSync
 	case podworkers.Terminating:
-		w.Lifecycle = metrics.LifecycleTerminating
+		w.Lifecycle = lifecycleTerminating
 	case podworkers.Terminated, podworkers.Gone:
-		w.Lifecycle = metrics.LifecycleTerminated
+		w.Lifecycle = lifecycleTerminated
 	}
 	switch {
 	case e.desired:
-		w.Config = metrics.ConfigDesired
+		w.Config = configDesired
 	case e.source != "":
-		w.Config = metrics.ConfigOrphan
+		w.Config = configOrphan
 	default:
-		w.Config, w.Static = metrics.ConfigRuntimeOnly, false
+		w.Config, w.Static = configRuntimeOnly, false
 	}
 	return w
 }
 
 // waiting lists the containers of a pod that wait. Those of a pod that has ended wait for nothing, whatever they say.
-func (e *entry) waiting() []metrics.WaitingContainer {
-	var list []metrics.WaitingContainer
+func (e *entry) waiting() []WaitingContainer {
+	var list []WaitingContainer
 	for _, statuses := range [][]v1.ContainerStatus{e.status.InitContainerStatuses, e.status.ContainerStatuses} {
 		for _, c := range statuses {
 			if c.State.Waiting != nil {
-				list = append(list, metrics.WaitingContainer{
+				list = append(list, WaitingContainer{
 					Namespace: e.pod.Namespace, Pod: e.pod.Name, Container: c.Name, Reason: c.State.Waiting.Reason,
 				})
 			}

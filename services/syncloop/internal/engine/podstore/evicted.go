@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	seen "github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
@@ -75,7 +75,7 @@ func (s *Store) Ended(uid types.UID) (last *v1.PodStatus, evicted, static, ok bo
 	if phase := e.status.Phase; (phase != v1.PodSucceeded && phase != v1.PodFailed) || (e.eviction != nil && e.eviction.Boot != "") {
 		return nil, false, false, false
 	}
-	return e.status.DeepCopy(), e.eviction != nil && e.eviction.Discard, metrics.IsStatic(e.source), true
+	return e.status.DeepCopy(), e.eviction != nil && e.eviction.Discard, podset.IsStaticSource(e.source), true
 }
 
 // SetLast keeps the statuses of the containers of a pod for which Ended holds, because its containers are about to be removed.

@@ -25,7 +25,6 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	seen "github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
@@ -45,13 +44,13 @@ type Config struct {
 	Clock  clock.WithTicker
 	Tracer trace.Tracer
 	Logger *slog.Logger
-	// Metrics is told how far pods have come; nil is for nobody to read.
-	Metrics *metrics.Metrics
+	// Metrics is told how far pods have come; nil counts nothing.
+	Metrics *Metrics
 	// Phases is told the last parts of a pod's start; nil keeps nothing.
 	Phases *phases.Book
 	// API is told what to say to an API server; nil is a node that is standalone.
 	API API
-	// StreamMetrics counts what the stream of pods does; nil is for nobody to read.
+	// StreamMetrics counts what the stream of pods does; nil counts nothing.
 	StreamMetrics *stream.ServedMetrics
 }
 
@@ -130,11 +129,13 @@ type entry struct {
 
 // New returns an empty store.
 func New(cfg Config) *Store {
-	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
-	return &Store{
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
+	s := &Store{
 		cfg: cfg, level: stream.NewLevel[*enginev1.Pod](stream.Config{Clock: cfg.Clock, Metrics: cfg.StreamMetrics}),
 		waiting: "syncloop is starting", entries: map[types.UID]*entry{}, observed: map[types.UID]*lifecyclev1.PodStatus{},
 	}
+	cfg.Metrics.Expose(s.Census)
+	return s
 }
 
 // Close ends the watches.
@@ -212,7 +213,7 @@ func (s *Store) Unwant(uid types.UID) {
 	defer s.mu.Unlock()
 	if e := s.entries[uid]; e != nil {
 		e.desired = false
-		if !metrics.IsStatic(e.source) { // so it has no object there any more
+		if !podset.IsStaticSource(e.source) { // so it has no object there any more
 			s.unreport(uid)
 		}
 	}
@@ -304,7 +305,6 @@ func (s *Store) Forget(uid types.UID) {
 	if s.cfg.Probes != nil {
 		s.cfg.Probes.Forget(uid)
 	}
-	s.cfg.Metrics.PodGone(uid)
 	s.cfg.Phases.Forget(uid)
 	e := s.entries[uid]
 	if e == nil {

@@ -4,9 +4,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // API has an API server know the pods' statuses; *statusmanager.Manager does it. Its methods are called with the store's lock held: they
@@ -20,7 +20,7 @@ type API interface {
 
 // report tells the API server's part what there is to say of a pod: of one that the API server has, or that is static. Called with mu held.
 func (s *Store) report(e *entry) {
-	fromAPI := !metrics.IsStatic(e.source)
+	fromAPI := !podset.IsStaticSource(e.source)
 	if s.cfg.API == nil || !s.open || e.source == "" || (fromAPI && !e.desired) {
 		return
 	}
@@ -43,7 +43,7 @@ func (e *entry) previous() v1.PodStatus {
 	if e.last != nil && !e.worked {
 		return *e.last
 	}
-	if e.status.Phase == "" && !metrics.IsStatic(e.source) {
+	if e.status.Phase == "" && !podset.IsStaticSource(e.source) {
 		return e.pod.Status
 	}
 	return e.status

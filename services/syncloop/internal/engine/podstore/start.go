@@ -7,7 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
 // start follows a pod from nothing to its first Ready, so that its start can be timed.
@@ -32,29 +33,29 @@ func (s *Store) measure(e *entry, before *v1.PodStatus, observed *lifecyclev1.Po
 		e.start.followed = isEmpty(observed)
 		return
 	}
-	s.cfg.Metrics.StatusChanged(before, &e.status)
+	s.cfg.Metrics.statusChanged(before, &e.status)
 	if !e.start.followed || e.start.ready {
 		return
 	}
-	now, seen := s.cfg.Clock.Now(), metrics.Seen(e.pod)
+	now, seen := s.cfg.Clock.Now(), podset.Seen(e.pod)
 	if seen.IsZero() {
 		return
 	}
 	if !e.start.running && e.status.Phase == v1.PodRunning {
 		e.start.running = true
-		s.cfg.Metrics.PodRunning(now.Sub(seen))
+		s.cfg.Metrics.running(now.Sub(seen))
 	}
 	if !e.start.started && allRun(&e.status) {
 		e.start.started = true
-		s.cfg.Metrics.PodStarted(withStatus(e), now)
+		s.cfg.Metrics.started(withStatus(e), s.cfg.Phases.TakePulls(e.pod.UID), now)
 	}
 	if isReady(&e.status) {
 		e.start.ready = true
 		at := observed.GetObservedAt().AsTime()
 		observe, ready := at.Sub(lastStart(observed)), now.Sub(at)
-		s.cfg.Metrics.PodReady(now.Sub(seen), observe, ready)
-		s.cfg.Phases.Passed(e.pod.UID, "", metrics.PhaseObserve, at, observe)
-		s.cfg.Phases.Passed(e.pod.UID, "", metrics.PhaseReady, now, ready)
+		s.cfg.Metrics.podReady(now.Sub(seen))
+		s.cfg.Phases.Passed(e.pod.UID, "", phases.Observe, at, observe)
+		s.cfg.Phases.Passed(e.pod.UID, "", phases.Ready, now, ready)
 	}
 }
 

@@ -9,17 +9,18 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/cri"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // Census counts the workers as they are at this moment.
-func (p *Pool) Census() metrics.Workers {
+func (p *Pool) Census() Census {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	census := metrics.Workers{States: map[string]int{Syncing.String(): 0, Terminating.String(): 0, Terminated.String(): 0}}
+	census := Census{States: map[string]int{Syncing.String(): 0, Terminating.String(): 0, Terminated.String(): 0}}
 	for _, w := range p.workers {
 		w.count(&census)
 	}
@@ -29,7 +30,7 @@ func (p *Pool) Census() metrics.Workers {
 	return census
 }
 
-func (w *worker) count(census *metrics.Workers) {
+func (w *worker) count(census *Census) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	state := w.state
@@ -49,25 +50,25 @@ func (w *worker) count(census *metrics.Workers) {
 }
 
 // failureOf puts an error of a worker's work into a class.
-func failureOf(err error) metrics.Failure {
+func failureOf(err error) failure {
 	_, refused := status.FromError(err)
 	switch {
 	case isAway(err):
-		return metrics.FailedAway
+		return failedAway
 	case errors.As(err, new(*inspectError)):
-		return metrics.FailedInspect
+		return failedInspect
 	case errors.As(err, new(*networkError)):
-		return metrics.FailedNetwork
+		return failedNetwork
 	case errors.As(err, new(*executor.UnsupportedError)):
-		return metrics.FailedUnsupported
+		return failedUnsupported
 	case errors.As(err, new(*volumes.NotReadyError)):
-		return metrics.FailedVolume
+		return failedVolume
 	case errors.As(err, new(*images.Error)):
-		return metrics.FailedImage
+		return failedImage
 	case refused:
-		return metrics.FailedRuntime
+		return failedRuntime
 	default:
-		return metrics.FailedOther
+		return failedOther
 	}
 }
 
@@ -82,18 +83,18 @@ type inspectError struct{ reason string }
 func (e *inspectError) Error() string { return "pleg cannot inspect the pod: " + e.reason }
 
 // operation is the kubelet's word for the work that the worker is about to do.
-func (w *worker) operation(cause Cause) metrics.Operation {
+func (w *worker) operation(cause Cause) operation {
 	switch {
 	case w.state == Terminating:
-		return metrics.OperationKill
+		return operationKill
 	case w.state >= Terminated:
-		return metrics.OperationTerminated
+		return operationTerminated
 	case !w.measured:
-		return metrics.OperationCreate
+		return operationCreate
 	case cause.Kind == CauseConfig:
-		return metrics.OperationUpdate
+		return operationUpdate
 	default:
-		return metrics.OperationSync
+		return operationSync
 	}
 }
 
@@ -103,10 +104,10 @@ func (w *worker) measureStart(begun time.Time, observed *lifecyclev1.PodStatus) 
 		return
 	}
 	w.measured = true
-	seen := metrics.Seen(w.pod)
+	seen := podset.Seen(w.pod)
 	if len(observed.GetSandboxes()) == 0 && len(observed.GetContainers()) == 0 && !seen.IsZero() {
-		w.pool.cfg.Metrics.WorkerStarted(begun.Sub(seen), begun.Sub(w.told))
-		w.pool.cfg.Phases.Passed(w.uid, "", metrics.PhaseDispatch, w.told, w.told.Sub(seen))
-		w.pool.cfg.Phases.Passed(w.uid, "", metrics.PhaseWait, begun, begun.Sub(w.told))
+		w.pool.cfg.Metrics.started(begun.Sub(seen))
+		w.pool.cfg.Phases.Passed(w.uid, "", phases.Dispatch, w.told, w.told.Sub(seen))
+		w.pool.cfg.Phases.Passed(w.uid, "", phases.Wait, begun, begun.Sub(w.told))
 	}
 }

@@ -151,7 +151,7 @@ func (w *worker) step(process context.Context, cause Cause) {
 		operation := w.operation(cause)
 		out := w.work(process, cause)
 		if now := w.pool.cfg.Clock.Now(); !out.skipped {
-			w.pool.cfg.Metrics.Worked(operation, now.Sub(w.told))
+			w.pool.cfg.Metrics.worked(operation, now.Sub(w.told))
 			w.told = now
 		}
 		if process.Err() != nil {

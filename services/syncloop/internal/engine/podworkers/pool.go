@@ -1,6 +1,7 @@
 package podworkers
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -15,7 +16,6 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
@@ -78,8 +78,8 @@ type Config struct {
 	BootTime func() time.Duration
 	Tracer   trace.Tracer
 	Logger   *slog.Logger
-	// Metrics counts and times the work; nil is for nobody to read.
-	Metrics *metrics.Metrics
+	// Metrics counts and times the work; nil counts nothing.
+	Metrics *Metrics
 	// Phases has how long each part of a pod's start took, and is told the first ones; nil keeps nothing.
 	Phases *phases.Book
 	// Events is told what cannot be done for pods; nil is for nobody to read.
@@ -131,15 +131,17 @@ func NewPool(process context.Context, cfg Config) *Pool {
 	if cfg.Jitter == nil {
 		cfg.Jitter = func(d time.Duration) time.Duration { return wait.Jitter(d, delayJitter) }
 	}
-	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	if cfg.Events == nil {
 		cfg.Events = untold{}
 	}
-	return &Pool{
+	p := &Pool{
 		cfg: cfg, process: process, due: NewDue(),
 		workers: map[types.UID]*worker{}, names: map[types.NamespacedName]types.UID{},
 		waiting: map[types.NamespacedName][]waiter{}, written: map[types.UID]write{},
 	}
+	cfg.Metrics.Expose(p.Census)
+	return p
 }
 
 // Due has when each worker works again by itself; who turns the loop takes from it and calls Poke.
@@ -390,7 +392,7 @@ func (p *Pool) startNext(name types.NamespacedName) {
 		p.waiting[name] = queue
 	}
 	if next.again {
-		p.cfg.Metrics.Restarted(metrics.IsStatic(next.update.Pod.Annotations[podset.AnnotationSource]))
+		p.cfg.Metrics.restarted(podset.IsStaticSource(next.update.Pod.Annotations[podset.AnnotationSource]))
 	}
 	p.start(name, next.uid, next.update)
 }

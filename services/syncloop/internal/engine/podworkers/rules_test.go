@@ -27,7 +27,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
@@ -101,7 +100,7 @@ func TestWhenWorkIsDoneAgain(t *testing.T) {
 }
 
 // poolOn returns a pool by a clock that stands still, which is stopped when the test ends, and what it has spread.
-func poolOn(t *testing.T, node *fakenode.Node, clock *clocktesting.FakeClock, counts ...*metrics.Metrics) (pool *podworkers.Pool, jittered func() []time.Duration) {
+func poolOn(t *testing.T, node *fakenode.Node, clock *clocktesting.FakeClock, counts ...*podworkers.Metrics) (pool *podworkers.Pool, jittered func() []time.Duration) {
 	t.Helper()
 	process, end := context.WithCancel(context.Background())
 	store := podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: clock, Tracer: telemetry.Off(), Logger: slog.New(slog.DiscardHandler)})
@@ -253,7 +252,7 @@ func TestAPodThatCameBackWhileItEndedIsCounted(t *testing.T) {
 		<-mayStop
 		return nil
 	}})
-	pool, _ := poolOn(t, node, clocktesting.NewFakeClock(time.Now()), metrics.New(registry))
+	pool, _ := poolOn(t, node, clocktesting.NewFakeClock(time.Now()), podworkers.NewMetrics(registry))
 	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
 	pod.Annotations = map[string]string{podset.AnnotationSource: "file"}
 	pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)

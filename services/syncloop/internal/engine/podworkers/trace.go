@@ -8,7 +8,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 const (
@@ -107,17 +106,17 @@ func (w *worker) waited(ctx context.Context, about telemetry.Subject) {
 // waitOf says in a few words what a worker waits for after an error.
 func waitOf(err error) string {
 	switch failureOf(err) {
-	case metrics.FailedAway:
+	case failedAway:
 		return "pleg or the runtime, which is away"
-	case metrics.FailedInspect:
+	case failedInspect:
 		return "pleg, which cannot inspect the pod"
-	case metrics.FailedNetwork:
+	case failedNetwork:
 		return "the network of pods"
-	case metrics.FailedVolume:
+	case failedVolume:
 		return "volumes"
-	case metrics.FailedUnsupported:
+	case failedUnsupported:
 		return "a change of the pod, which asks for what this node cannot do"
-	case metrics.FailedImage, metrics.FailedRuntime, metrics.FailedOther:
+	case failedImage, failedRuntime, failedOther:
 	}
 	return "the next try, because " + telemetry.ErrorType(err)
 }

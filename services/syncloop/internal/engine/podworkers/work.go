@@ -288,7 +288,7 @@ func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay t
 		return cutShort(span)
 	}
 	telemetry.Fail(span, err)
-	w.pool.cfg.Metrics.Retried(failureOf(err))
+	w.pool.cfg.Metrics.retried(failureOf(err))
 	if errors.As(err, new(*inspectError)) {
 		w.warn(ctx, eventFailedSync, "error determining status: "+err.Error())
 	}

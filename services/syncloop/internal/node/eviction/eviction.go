@@ -11,6 +11,7 @@
 package eviction
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -25,7 +26,6 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 )
 
@@ -78,8 +78,8 @@ type Config struct {
 	Clock    clock.WithTicker
 	BootTime func() time.Duration
 	Logger   *slog.Logger
-	// Metrics counts; nil is for nobody to read.
-	Metrics *metrics.Metrics
+	// Metrics counts; nil counts nothing.
+	Metrics *Metrics
 }
 
 // Evictor makes room. Make it with New.
@@ -97,7 +97,7 @@ type Evictor struct {
 
 // New makes an Evictor. It does nothing before Run.
 func New(cfg Config) *Evictor {
-	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	return &Evictor{cfg: cfg, pressing: make(chan []*nodev1.EvictionSignal, 1)}
 }
 
@@ -232,7 +232,7 @@ func (e *Evictor) evict(ctx context.Context, signals []*nodev1.EvictionSignal) (
 	}
 	Rank(signal.GetSignal(), e.cfg.Stats.DedicatedImageFS(), candidates)
 	for _, met := range signals {
-		e.cfg.Metrics.EvictionStatsAge(met.GetSignal(), max(e.cfg.Clock.Since(met.GetReadAt().AsTime()), 0))
+		e.cfg.Metrics.read(met.GetSignal(), max(e.cfg.Clock.Since(met.GetReadAt().AsTime()), 0))
 	}
 	for _, candidate := range candidates {
 		pod := candidate.Pod
@@ -244,7 +244,7 @@ func (e *Evictor) evict(ctx context.Context, signals []*nodev1.EvictionSignal) (
 		if !e.end(ctx, pod, eviction, e.grace(pod, signal.GetHard()), annotations) {
 			continue
 		}
-		e.cfg.Metrics.EvictedFor(signal.GetSignal())
+		e.cfg.Metrics.evicted(signal.GetSignal())
 		e.told = ""
 		return pod.UID, true
 	}

@@ -26,7 +26,6 @@ import (
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/diskusage"
@@ -171,7 +170,7 @@ func newRig(t *testing.T, change func(*rig)) *rig {
 		RemoveContainers: func(context.Context) { r.did = append(r.did, "containers") },
 		RemoveEvicted:    func(context.Context) { r.swept.Add(1) },
 		RemoveImages:     func(context.Context) error { r.did = append(r.did, "images"); return nil },
-		Events:           r, MaxGrace: 30, Clock: r.clock, BootTime: func() time.Duration { return time.Since(booted) }, Logger: slog.New(slog.DiscardHandler), Metrics: metrics.New(r.registry),
+		Events:           r, MaxGrace: 30, Clock: r.clock, BootTime: func() time.Duration { return time.Since(booted) }, Logger: slog.New(slog.DiscardHandler), Metrics: eviction.NewMetrics(r.registry),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

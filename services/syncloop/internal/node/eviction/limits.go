@@ -54,7 +54,7 @@ func (e *Evictor) holdToLimits(ctx context.Context) bool {
 		if above == nil || !e.end(ctx, pod, podstore.Eviction{Reason: Reason, Message: above.message}, hardGrace, nil) {
 			continue
 		}
-		e.cfg.Metrics.EvictedFor(above.signal)
+		e.cfg.Metrics.evicted(above.signal)
 		ended = append(ended, pod.UID)
 	}
 	if len(ended) == 0 {

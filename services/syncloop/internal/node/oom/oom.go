@@ -7,6 +7,7 @@
 package oom
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,8 +15,6 @@ import (
 	"log/slog"
 	"os"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -58,8 +57,8 @@ type Config struct {
 	Now    func() time.Duration
 	Events Events
 	Logger *slog.Logger
-	// Registerer takes the count of kills.
-	Registerer prometheus.Registerer
+	// Metrics counts kills; nil counts nothing.
+	Metrics *Metrics
 }
 
 // place is what the file has.
@@ -72,7 +71,6 @@ type place struct {
 type watcher struct {
 	cfg    Config
 	parser *Parser
-	kills  *prometheus.CounterVec
 	// next is the number of the first record that was not looked at, by this process or one before it.
 	next uint64
 	// unsaved is true when that could not be written, which is said once.
@@ -82,13 +80,8 @@ type watcher struct {
 // Run tells kills until ctx ends. When the log cannot be read it says so in the log of this process, once, and returns: nothing else
 // depends on it.
 func Run(ctx context.Context, cfg Config) {
-	w := &watcher{cfg: cfg, parser: new(Parser), kills: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "quartet_oom_kills_total", Help: "Processes that the kernel has killed for want of memory, by whose: the system's, or a cgroup's with a limit.",
-	}, []string{"scope"})}
-	cfg.Registerer.MustRegister(w.kills)
-	for _, system := range []bool{true, false} {
-		w.kills.WithLabelValues(scopeName(system)) // is 0 at first
-	}
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
+	w := &watcher{cfg: cfg, parser: new(Parser)}
 	log, err := cfg.Open()
 	if err == nil {
 		err = errors.Join(w.read(ctx, log), log.Close())
@@ -143,7 +136,7 @@ func (w *watcher) look(ctx context.Context, r kernellog.Record, tell bool) {
 }
 
 func (w *watcher) tell(ctx context.Context, kill Kill) {
-	w.kills.WithLabelValues(scopeName(kill.System)).Inc()
+	w.cfg.Metrics.killed(kill.System)
 	about := []any{"pid", kill.PID, "process", kill.Process, "cgroup", kill.Cgroup}
 	if !kill.System {
 		w.cfg.Logger.InfoContext(ctx, "the kernel has killed a process: its cgroup has reached its limit of memory", append(about, "limit", kill.Limit)...)

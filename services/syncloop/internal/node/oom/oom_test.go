@@ -113,7 +113,7 @@ func (n *node) start(k *kernel) (stop func()) {
 		defer close(ended)
 		oom.Run(ctx, oom.Config{
 			Open: func() (oom.Log, error) { return &reader{kernel: k}, nil }, File: n.file, Boot: k.boot,
-			Now: func() time.Duration { return k.now }, Events: n, Logger: slog.New(slog.NewTextHandler(&n.said, nil)), Registerer: n.registry,
+			Now: func() time.Duration { return k.now }, Events: n, Logger: slog.New(slog.NewTextHandler(&n.said, nil)), Metrics: oom.NewMetrics(n.registry),
 		})
 	}()
 	return func() {
@@ -202,7 +202,7 @@ func TestALogThatCannotBeReadIsSaidOnce(t *testing.T) {
 		func() (oom.Log, error) { return &reader{kernel: k}, nil },
 		func() (oom.Log, error) { return nil, errors.New("open /dev/kmsg: operation not permitted") },
 	} {
-		oom.Run(t.Context(), oom.Config{Open: open, File: n.file, Logger: slog.New(slog.NewTextHandler(&n.said, nil)), Registerer: prometheus.NewRegistry()})
+		oom.Run(t.Context(), oom.Config{Open: open, File: n.file, Logger: slog.New(slog.NewTextHandler(&n.said, nil))})
 	}
 	lines := strings.Split(strings.TrimSpace(n.said.String()), "\n")
 	if len(lines) != 2 || !strings.Contains(lines[0], "input/output error") || !strings.Contains(lines[1], "operation not permitted") {

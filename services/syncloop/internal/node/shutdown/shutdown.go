@@ -17,7 +17,6 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 const (
@@ -92,7 +91,7 @@ func (e *Ender) End(ctx context.Context, grace map[types.UID]int64) error {
 
 func (e *Ender) eviction(pod *v1.Pod) podstore.Eviction {
 	eviction := podstore.Eviction{Reason: reason, Message: message, Disruption: message, At: e.cfg.Clock.Now()}
-	if metrics.IsStatic(pod.Annotations[podset.AnnotationSource]) {
+	if podset.IsStaticSource(pod.Annotations[podset.AnnotationSource]) {
 		eviction.Boot = e.cfg.Boot
 	}
 	return eviction

@@ -155,7 +155,7 @@ func TestARuntimeThatIsAwayIsTold(t *testing.T) {
 	r.Caller = probecalls.New(r.config)
 	to := target(t, nobody(t), v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"check"}}})
 	want{outcome: probecalls.Unknown, says: "the runtime is away"}.check(t, r.Probe(t.Context(), to))
-	metricstest.Want(t, r.metrics.Probes(), 1, "prober_probe_total", "result", "unknown")
+	metricstest.Want(t, r.probes, 1, "prober_probe_total", "result", "unknown")
 }
 
 func TestACommandThatIsCutShortSaysNothing(t *testing.T) {

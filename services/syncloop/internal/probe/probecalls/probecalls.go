@@ -25,7 +25,6 @@ import (
 
 	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/cri"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 const (
@@ -116,7 +115,7 @@ type Config struct {
 	Clock clock.PassiveClock
 	// Events and Metrics are nobody's to see when nil.
 	Events  Events
-	Metrics *metrics.Metrics
+	Metrics *Metrics
 }
 
 // Caller makes the calls. Its methods may be called at any time from any goroutine; it owns none itself, and keeps no connection
@@ -141,7 +140,7 @@ func New(cfg Config) *Caller {
 	if cfg.Events == nil {
 		cfg.Events = untold{}
 	}
-	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	return &Caller{cfg: cfg, transport: newTransport(), userAgent: userAgent(cmp.Or(cfg.Version, buildinfo.Kubernetes()))}
 }
 
@@ -170,14 +169,14 @@ func (c *Caller) Probe(ctx context.Context, t Target) Answer {
 	if answer.Err != nil {
 		answer.Output = cut(cri.WithoutIDs(said(answer.Err), t.Container.Name))
 	}
-	c.cfg.Metrics.Probed(series(t), answer.Outcome.result(), c.cfg.Clock.Since(began))
+	c.cfg.Metrics.probed(t, answer.Outcome, c.cfg.Clock.Since(began))
 	c.tell(ctx, t, answer)
 	return answer
 }
 
 // Forget drops the metrics of a probe whose container is gone for good. Of the target, only the pod, the container's name and the
 // kind matter.
-func (c *Caller) Forget(t Target) { c.cfg.Metrics.ProbeGone(series(t)) }
+func (c *Caller) Forget(t Target) { c.cfg.Metrics.forget(t) }
 
 // try makes the call once.
 func (c *Caller) try(ctx context.Context, t Target) Answer {
@@ -221,10 +220,6 @@ func said(err error) string {
 	return err.Error()
 }
 
-func series(t Target) metrics.Probe {
-	return metrics.Probe{Type: string(t.Kind), Namespace: t.Pod.Namespace, Pod: t.Pod.Name, UID: t.Pod.UID, Container: t.Container.Name}
-}
-
 func success(output string) Answer { return Answer{Outcome: Success, Output: output} }
 func failure(output string) Answer { return Answer{Outcome: Failure, Output: cut(output)} }
 func unknown(err error) Answer     { return Answer{Err: err} }
@@ -242,16 +237,3 @@ func (t Target) host(named string) (string, error) {
 
 // cut returns as much of an output as is taken of it.
 func cut[T string | []byte](output T) string { return string(output[:min(len(output), maxOutput)]) }
-
-// result is what an outcome is called in the metrics.
-func (o Outcome) result() metrics.ProbeResult {
-	switch o {
-	case Success:
-		return metrics.ProbeSuccessful
-	case Failure:
-		return metrics.ProbeFailed
-	case Unknown:
-		return metrics.ProbeUnknown
-	}
-	return metrics.ProbeUnknown
-}

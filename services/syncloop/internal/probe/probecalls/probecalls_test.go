@@ -148,18 +148,18 @@ func TestProbesAreCountedUntilTheirContainerIsGone(t *testing.T) {
 	r.Probe(t.Context(), wrong)
 	labels := []string{"probe_type", "Readiness", "container", "main", "pod", "web", "namespace", "shop"}
 	for result, n := range map[string]float64{"successful": 1, "failed": 2, "unknown": 1} {
-		metricstest.Want(t, r.metrics.Probes(), n, "prober_probe_total", append(labels, "pod_uid", "u1", "result", result)...)
+		metricstest.Want(t, r.probes, n, "prober_probe_total", append(labels, "pod_uid", "u1", "result", result)...)
 	}
-	metricstest.Want(t, r.metrics.Probes(), 1, "prober_probe_duration_seconds", labels...)
-	metricstest.Documented(t, r.metrics.Probes(), metricstest.Probes)
+	metricstest.Want(t, r.probes, 1, "prober_probe_duration_seconds", labels...)
+	metricstest.Documented(t, r.probes, metricstest.Probes)
 	live := to
 	live.Kind = probecalls.Liveness
 	r.Probe(t.Context(), live)
 
 	r.Forget(to)
-	metricstest.Want(t, r.metrics.Probes(), 1, "prober_probe_total") // that of the other kind is left
+	metricstest.Want(t, r.probes, 1, "prober_probe_total") // that of the other kind is left
 	r.Forget(live)
-	if families, err := r.metrics.Probes().Gather(); err != nil || len(families) != 0 {
+	if families, err := r.probes.Gather(); err != nil || len(families) != 0 {
 		t.Errorf("left: %v, error %v", families, err)
 	}
 }

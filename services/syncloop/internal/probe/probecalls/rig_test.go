@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
 
@@ -24,8 +23,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // rig is a Caller whose events and metrics the test sees.
 type rig struct {
 	*probecalls.Caller
-	config  probecalls.Config
-	metrics *metrics.Metrics
+	config probecalls.Config
+	probes *prometheus.Registry
 
 	mu   sync.Mutex
 	told []string
@@ -40,8 +39,8 @@ func (r *rig) Warning(_ context.Context, pod *v1.Pod, container, reason, message
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	r := &rig{metrics: metrics.New(prometheus.NewRegistry())}
-	r.config = probecalls.Config{Version: "v1.37.1", Events: r, Metrics: r.metrics}
+	r := &rig{probes: prometheus.NewRegistry()}
+	r.config = probecalls.Config{Version: "v1.37.1", Events: r, Metrics: probecalls.NewMetrics(r.probes)}
 	r.Caller = probecalls.New(r.config)
 	return r
 }

@@ -13,6 +13,7 @@
 package containergc
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -24,7 +25,6 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 const (
@@ -57,8 +57,8 @@ type Config struct {
 	Busy   func() bool
 	Clock  clock.WithTicker
 	Logger *slog.Logger
-	// Metrics counts; nil is for nobody to read.
-	Metrics *metrics.Metrics
+	// Metrics counts; nil counts nothing.
+	Metrics *Metrics
 	// Events is told when something cannot be removed. Required.
 	Events Events
 }
@@ -84,7 +84,7 @@ type Collector struct {
 
 // New makes a Collector. It removes nothing before Run.
 func New(cfg Config) *Collector {
-	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	return &Collector{cfg: cfg, hanging: make(chan struct{}, maxHanging+1), failed: map[string]string{}}
 }
 
@@ -186,10 +186,10 @@ func (c *Collector) ended(ctx context.Context, item queued, err error) {
 	}
 	if err == nil {
 		delete(c.failed, item.id())
-		c.cfg.Metrics.GarbageRemoved(item.Container != nil)
+		c.cfg.Metrics.done(item.Item)
 		return
 	}
-	c.cfg.Metrics.GarbageKept()
+	c.cfg.Metrics.failed()
 	if len(c.failed) == 0 {
 		c.cfg.Events.NodeWarning(ctx, reasonFailed, item.what()+", which nobody needs, cannot be removed: "+err.Error())
 	}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
@@ -39,8 +38,9 @@ type Config struct {
 	Tracer trace.Tracer
 	// Logger is where what happens to containers is told; nil is slog.Default.
 	Logger *slog.Logger
-	// Metrics counts and times what is started; nil is for nobody to read.
-	Metrics *metrics.Metrics
+	// Metrics counts and times what is started, ImageMetrics the pulls; nil counts nothing.
+	Metrics      *Metrics
+	ImageMetrics *images.Metrics
 	// Phases is told how long each part of a pod's start took; nil keeps nothing.
 	Phases *phases.Book
 	// Events is told what was done for pods, as the kubelet's events tell it; nil is for nobody to read.

@@ -79,6 +79,6 @@ func noteImageVolumes(config *runtimeapi.ContainerConfig, specs map[string]*runt
 // countImageVolumes counts the image volumes of a container that was to be created, and whether the runtime has mounted them.
 func (s *podSync) countImageVolumes(specs map[string]*runtimeapi.ImageSpec, err error) {
 	if len(specs) > 0 {
-		s.m.cfg.Metrics.ImageVolumes(len(specs), err == nil || !strings.HasPrefix(said(err), crierrors.ErrImageVolumeMountFailed.Error()))
+		s.m.cfg.Metrics.imagesMounted(len(specs), err == nil || !strings.HasPrefix(said(err), crierrors.ErrImageVolumeMountFailed.Error()))
 	}
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/servicelinks"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
@@ -64,7 +63,7 @@ func New(cfg Config) *Manager {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	if cfg.Events == nil {
 		cfg.Events = untold{}
 	}
@@ -80,7 +79,7 @@ func New(cfg Config) *Manager {
 	kubelet := cfg.Kubelet
 	puller := images.Config{
 		Calls:  cri.NewCaller(cfg.Tracer, cmp.Or(kubelet.ImageServiceEndpoint, kubelet.ContainerRuntimeEndpoint)),
-		Images: cfg.Images, Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger, Metrics: cfg.Metrics, Events: cfg.Events, Credentials: cfg.Credentials, Providers: cfg.Providers,
+		Images: cfg.Images, Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger, Metrics: cfg.ImageMetrics, Phases: cfg.Phases, Events: cfg.Events, Credentials: cfg.Credentials, Providers: cfg.Providers,
 		Serial: kubelet.SerializeImagePulls == nil || *kubelet.SerializeImagePulls,
 	}
 	if nodeconfig.RecordsPulls(kubelet) {
@@ -137,7 +136,7 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 	s := &podSync{m: m, rt: m.instrument(runtime), pod: pod, observed: observed, actions: decide.Pod(pod, observed, facts)}
 	err = s.run(ctx)
 	if s.actions.CreateSandbox && ownUsers(pod) && ctx.Err() == nil {
-		m.cfg.Metrics.UserNamespacedPod(err)
+		m.cfg.Metrics.userNamespacedPod(err)
 	}
 	s.result.Wrote = s.rt.wrote.Load()
 	return s.result, err

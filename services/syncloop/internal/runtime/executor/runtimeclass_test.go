@@ -15,7 +15,6 @@ import (
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
@@ -83,7 +82,7 @@ func TestTheClassOfAPodNamesItsHandler(t *testing.T) {
 
 func TestAPodWaitsForItsClass(t *testing.T) {
 	c, counted := &classes{}, prometheus.NewRegistry()
-	n, events, pod := newClassed(t, c, "late", func(cfg *executor.Config) { cfg.Metrics = metrics.New(counted) })
+	n, events, pod := newClassed(t, c, "late", func(cfg *executor.Config) { cfg.Metrics = executor.NewMetrics(counted) })
 	for away, want := range map[bool]string{
 		false: `runtimeclass.node.k8s.io "late" not found`,
 		true:  `runtimeclass "late" is not known yet: the API server: it is away`,

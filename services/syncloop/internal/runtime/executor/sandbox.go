@@ -13,9 +13,9 @@ import (
 
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
 // sandbox is the sandbox that containers are started in.
@@ -49,14 +49,14 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	}
 	ctx, span := s.m.phase(ctx, "sandbox", s.pod, telemetry.Subject{})
 	defer func() { telemetry.End(span, err) }()
-	defer s.timePhase(metrics.PhaseSandbox, "")(&err)
+	defer s.timePhase(phases.Sandbox, "")(&err)
 	defer func() {
 		if err != nil && ctx.Err() == nil { // each is wrapped once, in what the pod's event says anyway
-			s.m.cfg.Metrics.SandboxFailed()
+			s.m.cfg.Metrics.sandboxFailed()
 			s.m.warn(ctx, s.pod, "", eventSandboxFailed, fmt.Sprintf("Failed to create pod sandbox: %v", errors.Unwrap(err)))
 		}
 	}()
-	s.m.cfg.Metrics.SandboxBegun()
+	s.m.cfg.Metrics.sandboxBegun()
 	handler, ids, err := s.handler(ctx)
 	if err != nil {
 		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
@@ -102,10 +102,10 @@ func (s *podSync) runSandbox(ctx context.Context, config *runtimeapi.PodSandboxC
 	waiting := s.m.cfg.Clock.Now()
 	err = s.m.starts.Pass(ctx, func() (err error) {
 		begun := s.m.cfg.Clock.Now()
-		s.m.cfg.Metrics.GatePassed(begun.Sub(waiting))
+		s.m.cfg.Metrics.gatePassed(begun.Sub(waiting))
 		telemetry.Wait(ctx, s.m.cfg.Tracer, aboutSandbox(config), "its turn", waiting, begun)
 		id, err = s.rt.runPodSandbox(ctx, config, handler)
-		s.m.cfg.Metrics.SandboxCalled(handler, s.m.cfg.Clock.Since(begun), err)
+		s.m.cfg.Metrics.sandboxCalled(handler, s.m.cfg.Clock.Since(begun), err)
 		return err
 	})
 	return id, err

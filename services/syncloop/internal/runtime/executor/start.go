@@ -14,11 +14,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
 // logDirMode lets log collectors that are not root read the logs, as the kubelet does.
@@ -80,7 +80,7 @@ func (s *podSync) failed(ctx context.Context, start decide.Start, err error) err
 	name := start.Container.Name
 	var image *images.Error
 	if errors.As(err, &image) {
-		s.m.cfg.Metrics.ContainerFailed(typeOf(start.Kind), image.Reason)
+		s.m.cfg.Metrics.containerFailed(start.Kind, image.Reason)
 		s.reason(name, image.Reason, image.Message)
 		s.retryAfter(image.RetryAfter)
 		if image.Reason == images.ReasonPullBackOff {
@@ -88,7 +88,7 @@ func (s *podSync) failed(ctx context.Context, start decide.Start, err error) err
 		}
 	} else if failure := (*startError)(nil); errors.As(err, &failure) {
 		message := said(failure.err)
-		s.m.cfg.Metrics.ContainerFailed(typeOf(start.Kind), failure.reason)
+		s.m.cfg.Metrics.containerFailed(start.Kind, failure.reason)
 		s.reason(name, failure.reason, message)
 		if failure.reason != reasonPostStart { // which was told when it failed
 			s.m.warn(ctx, s.pod, name, eventFailed, withoutID("Error: "+message, failure.container, name))
@@ -107,7 +107,7 @@ type preparation struct {
 
 // prepare has the image and creates the container.
 func (s *podSync) prepare(ctx context.Context, start decide.Start) preparation {
-	s.m.cfg.Metrics.ContainerBegun(typeOf(start.Kind))
+	s.m.cfg.Metrics.containerBegun(start.Kind)
 	image, err := s.image(ctx, start.Container)
 	if err != nil {
 		return preparation{err: err}
@@ -124,7 +124,7 @@ func (s *podSync) prepare(ctx context.Context, start decide.Start) preparation {
 func (s *podSync) image(ctx context.Context, c *v1.Container) (image images.Image, err error) {
 	ctx, span := s.m.phase(ctx, "image", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
 	defer func() { telemetry.End(span, err) }()
-	defer s.timePhase(metrics.PhaseImage, c.Name)(&err)
+	defer s.timePhase(phases.Image, c.Name)(&err)
 	if err := s.pullSecrets.err; err != nil {
 		return images.Image{}, &startError{reason: reasonCreateConfig, err: err}
 	}
@@ -138,7 +138,7 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	c := start.Container
 	ctx, span := s.m.phase(ctx, "container.create", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
 	defer func() { telemetry.End(span, err) }()
-	defer s.timePhase(metrics.PhaseCreate, c.Name)(&err)
+	defer s.timePhase(phases.Create, c.Name)(&err)
 	restart := start.Restart
 	if span.IsRecording() {
 		span.SetAttributes(telemetry.AttrRestartCount.Int(restart.Count))
@@ -202,7 +202,7 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 	c := start.Container
 	ctx, span := s.m.phase(ctx, "container.start", s.pod, telemetry.Subject{Container: c.Name, ContainerID: id})
 	defer func() { telemetry.End(span, err) }()
-	defer s.timePhase(metrics.PhaseStart, c.Name)(&err)
+	defer s.timePhase(phases.Start, c.Name)(&err)
 	about := []any{
 		telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, c.Name, telemetry.KeyContainerID, id,
 		telemetry.KeyRestartCount, start.Restart.Count, telemetry.KeyCause, start.Restart.Cause,

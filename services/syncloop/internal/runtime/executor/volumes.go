@@ -13,7 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
@@ -40,7 +40,7 @@ func (s *podSync) waitForVolumes(ctx context.Context) (err error) {
 	}
 	ctx, span := s.m.phase(ctx, "volumes", s.pod, telemetry.Subject{})
 	defer func() { telemetry.End(span, err) }()
-	defer s.timePhase(metrics.PhaseVolumes, "")(&err)
+	defer s.timePhase(phases.Volumes, "")(&err)
 	err = s.m.cfg.Volumes.Wait(ctx, s.pod)
 	if notReady := (*volumes.NotReadyError)(nil); errors.As(err, &notReady) {
 		s.retryAfter(notReady.RetryAfter)

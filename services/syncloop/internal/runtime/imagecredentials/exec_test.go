@@ -93,8 +93,8 @@ func TestAPluginThatDoesNotAnswerWell(t *testing.T) {
 			})
 			plugin := filepath.Join(dir, "ecr")
 			r.want(newPod("u1", "robot"), "a.test/web", "", fmt.Sprintf("credential provider %q: its plugin %s %s", "ecr", plugin, c.want))
-			if !strings.Contains(r.told(), c.told) || (r.failed["ecr"] == 1) == c.ran {
-				t.Errorf("counted as failed: %d, log\n%s", r.failed["ecr"], r.told())
+			if !strings.Contains(r.told(), c.told) || (r.failed()["ecr"] == 1) == c.ran {
+				t.Errorf("counted as failed: %d, log\n%s", r.failed()["ecr"], r.told())
 			}
 		})
 	}

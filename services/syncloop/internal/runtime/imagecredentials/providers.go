@@ -10,6 +10,7 @@
 package imagecredentials
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,12 +46,6 @@ type Accounts interface {
 	Token(ctx context.Context, pod *v1.Pod, account *v1.ServiceAccount, audience string) (string, error)
 }
 
-// Metrics is where runs are counted; *metrics.Metrics does it.
-type Metrics interface {
-	// CredentialPluginRan notes a run of a plugin, by its name: how long it took, and whether it failed.
-	CredentialPluginRan(plugin string, took time.Duration, failed bool)
-}
-
 // Config is what Providers need.
 type Config struct {
 	// Providers says which there are. Required; it may name none.
@@ -61,8 +56,8 @@ type Config struct {
 	Accounts Accounts
 	// Clock is the time. Required.
 	Clock clock.Clock
-	// Metrics counts runs. Required.
-	Metrics Metrics
+	// Metrics counts runs; nil counts nothing.
+	Metrics *Metrics
 	// Logger tells of what fails. Required.
 	Logger *slog.Logger
 }
@@ -82,6 +77,8 @@ type Providers struct {
 
 // New makes Providers whose plugins run until process ends, or Run. Nothing is run yet.
 func New(process context.Context, cfg Config) *Providers {
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
+	cfg.Metrics.configured(cfg.Providers.Hash)
 	p := &Providers{cfg: cfg, process: process}
 	for _, one := range cfg.Providers.Providers {
 		p.all = append(p.all, newProvider(p, one))

@@ -51,8 +51,8 @@ func TestAllProvidersThatMatchAreAskedInTheirOrder(t *testing.T) {
 		}
 	}
 	r.want(newPod("u1", ""), "a.test/web", "a.test b.test|*.test", `credential provider "two": its plugin /plugins/two cannot be run: fork failed`)
-	if !strings.Contains(r.told(), "the role may not") || r.failed["two"] != 1 || r.failed["one"] != 0 {
-		t.Errorf("failures counted %v, log\n%s", r.failed, r.told())
+	if !strings.Contains(r.told(), "the role may not") || r.failed()["two"] != 1 || r.failed()["one"] != 0 {
+		t.Errorf("failures counted %v, log\n%s", r.failed(), r.told())
 	}
 	if c := r.runs[0]; !strings.Contains(string(c.Stdin), `{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"a.test/web"}`+"\n") {
 		t.Errorf("asked %s", c.Stdin)
@@ -140,7 +140,7 @@ func TestAPluginThatHangsIsGivenUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := &rig{t: t, failed: map[string]int{}}
+				r := &rig{t: t}
 				broken := make(chan struct{})
 				r.answer = func(ctx context.Context, command imagecredentials.Command) (imagecredentials.Output, error) {
 					if command.Path != "/plugins/slow" {
@@ -175,7 +175,7 @@ func TestAPluginThatHangsIsGivenUp(t *testing.T) {
 // TestNotMoreRunsAtOnceThanThereAreTurns: who gets none within the minute goes without.
 func TestNotMoreRunsAtOnceThanThereAreTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, failed: map[string]int{}}
+		r := &rig{t: t}
 		broken := make(chan struct{})
 		r.answer = func(ctx context.Context, _ imagecredentials.Command) (imagecredentials.Output, error) {
 			<-broken

@@ -21,6 +21,8 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
 )
@@ -40,11 +42,13 @@ type rig struct {
 	t     *testing.T
 	clock *clocktesting.FakeClock
 	end   context.CancelFunc
+	// counted has the metrics.
+	counted *prometheus.Registry
 
-	mu       sync.Mutex
-	log      bytes.Buffer
-	runs     []imagecredentials.Command
-	failed   map[string]int
+	mu   sync.Mutex
+	log  bytes.Buffer
+	runs []imagecredentials.Command
+
 	accounts map[string]*v1.ServiceAccount
 	// answer is what plugins do.
 	answer imagecredentials.Run
@@ -67,7 +71,7 @@ func withToken(cacheType kubeletconfigv1.ServiceAccountTokenCacheType, needed bo
 
 func newRig(t *testing.T, providers ...kubeletconfigv1.CredentialProvider) *rig {
 	t.Helper()
-	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), failed: map[string]int{}, answer: answers("Image", "", "a.test")}
+	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), answer: answers("Image", "", "a.test")}
 	r.accounts = map[string]*v1.ServiceAccount{"shop/robot": {ObjectMeta: metav1.ObjectMeta{UID: "sa-1", Annotations: map[string]string{"role": "puller", "region": "north", "other": "x"}}}}
 	r.start(imagecredentials.Config{Providers: nodeconfig.CredentialProviders{Providers: providers, BinDir: "/plugins"}, Run: r.run, Accounts: r, Clock: r.clock})
 	return r
@@ -75,7 +79,8 @@ func newRig(t *testing.T, providers ...kubeletconfigv1.CredentialProvider) *rig 
 
 // start makes the Providers of a configuration, to which what is told is added.
 func (r *rig) start(cfg imagecredentials.Config) {
-	cfg.Metrics, cfg.Logger = r, slog.New(slog.NewTextHandler(writer{r}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	r.counted = prometheus.NewRegistry()
+	cfg.Metrics, cfg.Logger = imagecredentials.NewMetrics(r.counted), slog.New(slog.NewTextHandler(writer{r}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	ctx, end := context.WithCancel(context.Background())
 	providers := imagecredentials.New(ctx, cfg)
 	r.Providers, r.end = providers, end
@@ -134,12 +139,22 @@ func (r *rig) requests() string {
 	return b.String()
 }
 
-func (r *rig) CredentialPluginRan(plugin string, _ time.Duration, failed bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if failed {
-		r.failed[plugin]++
+// failed returns how many runs of each plugin have failed, as the metrics have it.
+func (r *rig) failed() map[string]int {
+	r.t.Helper()
+	families, err := r.counted.Gather()
+	if err != nil {
+		r.t.Fatal(err)
 	}
+	failed := map[string]int{}
+	for _, family := range families {
+		if family.GetName() == "kubelet_credential_provider_plugin_errors_total" {
+			for _, one := range family.GetMetric() {
+				failed[one.GetLabel()[0].GetValue()] = int(one.GetCounter().GetValue())
+			}
+		}
+	}
+	return failed
 }
 
 // Account and Token implement imagecredentials.Accounts.

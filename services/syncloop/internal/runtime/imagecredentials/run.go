@@ -139,7 +139,7 @@ func (p *provider) run(repository string, who identity) (*pluginv1.CredentialPro
 	}
 	begun := p.all.cfg.Clock.Now()
 	out, err := p.all.cfg.Run(ctx, command)
-	p.all.cfg.Metrics.CredentialPluginRan(p.Name, p.all.cfg.Clock.Since(begun), err != nil)
+	p.all.cfg.Metrics.ran(p.Name, p.all.cfg.Clock.Since(begun), err != nil)
 	var response *pluginv1.CredentialProviderResponse
 	if err != nil {
 		err = why(p.all.process, err)

@@ -6,6 +6,7 @@
 package imagegc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,6 @@ import (
 
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 const (
@@ -56,8 +56,8 @@ type Config struct {
 	Calls  cri.Caller
 	// Logger tells of removals and failures. Required.
 	Logger *slog.Logger
-	// Metrics counts both. Required.
-	Metrics *metrics.Metrics
+	// Metrics counts both; nil counts nothing.
+	Metrics *Metrics
 	// Events is told of failures. Required.
 	Events Events
 	// Left is told after each round which images the runtime has left, by ID, and when it was asked; nil tells nobody.
@@ -86,6 +86,7 @@ type record struct{ firstSeen, lastUsed time.Time }
 
 // New makes a Collector. It starts nothing.
 func New(cfg Config) *Collector {
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	return &Collector{cfg: cfg, began: cfg.Clock.Now(), known: map[string]record{}, told: map[string]bool{}, turn: make(chan struct{}, 1)}
 }
 
@@ -154,7 +155,7 @@ func (c *Collector) tell(ctx context.Context, err error) {
 		reason = f.reason
 		c.event(ctx, reason, err)
 	}
-	c.cfg.Metrics.ImageCollectionFailed(reason)
+	c.cfg.Metrics.failed(reason)
 	c.failed++
 	if c.failed > 1 {
 		c.event(ctx, reasonFailed, err)
@@ -193,7 +194,7 @@ func (c *Collector) collect(ctx context.Context) error {
 	var errs []error
 	r := &removal{Collector: c, service: service, since: now, gone: map[string]bool{}}
 	if expired := c.cfg.Policy.Expired(images, now, c.began); len(expired) > 0 {
-		errs = append(errs, r.all(ctx, metrics.CollectedForAge, "unused for longer than imageMaximumGCAge", expired))
+		errs = append(errs, r.all(ctx, causeAge, "unused for longer than imageMaximumGCAge", expired))
 	}
 	errs = append(errs, c.freeSpace(ctx, r, images))
 	if c.cfg.Left != nil {
@@ -226,7 +227,7 @@ func (c *Collector) freeSpace(ctx context.Context, r *removal, images []Image) e
 		if len(next) == 0 {
 			break
 		}
-		errs = append(errs, r.all(ctx, metrics.CollectedForSpace, why, next)) // what cannot be removed makes room for the next
+		errs = append(errs, r.all(ctx, causeSpace, why, next)) // what cannot be removed makes room for the next
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("wanted to free %d bytes, but freed %d bytes: %w", toFree, r.freed, err)
@@ -280,7 +281,7 @@ func (r *removal) left(images []Image) []Image {
 }
 
 // all removes images, and fails with what could not be.
-func (r *removal) all(ctx context.Context, reason metrics.CollectionReason, why string, images []Image) (err error) {
+func (r *removal) all(ctx context.Context, reason cause, why string, images []Image) (err error) {
 	ctx, span := telemetry.Start(ctx, r.cfg.Tracer, "image.collect", telemetry.Subject{})
 	defer func() { telemetry.End(span, err) }()
 	var errs []error
@@ -302,7 +303,7 @@ func (r *removal) all(ctx context.Context, reason metrics.CollectionReason, why 
 		}
 		r.freed += image.Size
 		delete(r.known, image.ID)
-		r.cfg.Metrics.ImageCollected(reason)
+		r.cfg.Metrics.collected(reason)
 		r.cfg.Logger.InfoContext(ctx, "removed an image that nobody uses", telemetry.KeyImage, image.ID, telemetry.KeyReason, why)
 	}
 	return errors.Join(errs...)

@@ -19,7 +19,6 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagegc"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/harness"
@@ -67,7 +66,7 @@ func newRig(t testing.TB, endpoint string, policy imagegc.Policy) *rig {
 	tracer := telemetry.Off()
 	r.config = imagegc.Config{
 		Runtime: client.Runtime, Images: client.Images, Usage: r.diskUsage, Uses: r, Policy: policy, Clock: r.clock, Tracer: tracer, Calls: cri.NewCaller(tracer, endpoint),
-		Logger: slog.New(slog.NewTextHandler(writer{r}, nil)), Metrics: metrics.New(r.registry), Events: r,
+		Logger: slog.New(slog.NewTextHandler(writer{r}, nil)), Metrics: imagegc.NewMetrics(r.registry), Events: r,
 	}
 	r.Collector = imagegc.New(r.config)
 	return r

@@ -3,8 +3,6 @@ package imagegc
 import (
 	"context"
 	"math"
-
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // RemoveUnused removes every image that nobody uses and that is older than MinAge, however full the file system is: the node has run
@@ -34,5 +32,5 @@ func (c *Collector) RemoveUnused(ctx context.Context) error {
 		return nil
 	}
 	r := &removal{Collector: c, service: service, since: now, gone: map[string]bool{}}
-	return r.all(ctx, metrics.CollectedForSpace, "the node has run short of room", unused)
+	return r.all(ctx, causeSpace, "the node has run short of room", unused)
 }

@@ -115,7 +115,7 @@ func TestPullsOnContainerd(t *testing.T) {
 			cfg.Credentials = m.configs().For
 			cfg.Providers = imagecredentials.New(t.Context(), imagecredentials.Config{
 				Providers: nodeconfig.CredentialProviders{Providers: []kubeletconfigv1.CredentialProvider{provider}, BinDir: dir},
-				Run:       imagecredentials.Exec, Clock: cfg.Clock, Metrics: cfg.Metrics, Logger: cfg.Logger,
+				Run:       imagecredentials.Exec, Clock: cfg.Clock, Logger: cfg.Logger,
 			}).For
 		})
 		for _, repository := range []string{"plugin/web", "plugin/files"} {

@@ -7,6 +7,7 @@
 package images
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,8 +27,8 @@ import (
 
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/pullrecords"
 )
 
@@ -72,8 +73,10 @@ type Config struct {
 	Calls  cri.Caller
 	// Logger tells of pulls. Required.
 	Logger *slog.Logger
-	// Metrics counts and times pulls. Required.
-	Metrics *metrics.Metrics
+	// Metrics counts and times pulls; nil counts nothing.
+	Metrics *Metrics
+	// Phases is told of the pulls for each pod; nil keeps nothing.
+	Phases *phases.Book
 	// Events is told of pulls; nobody is when nil.
 	Events Events
 	// Credentials gives what the node has for a repository, for example "registry.example.com/shop/web", the best first. They
@@ -142,6 +145,7 @@ type Puller struct {
 
 // New makes a Puller. It starts nothing.
 func New(cfg Config) *Puller {
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	if cfg.Events == nil {
 		cfg.Events = untold{}
 	}
@@ -273,9 +277,9 @@ func (p *Puller) pullUnlessHeldBack(ctx context.Context, r Request, name, reposi
 	}
 	p.cfg.Events.Normal(ctx, r.Pod, r.Container, eventPulling, fmt.Sprintf("Pulling image %q", r.Image))
 	begun := p.cfg.Clock.Now()
-	p.cfg.Metrics.PullBegan(r.Pod.UID, begun)
+	p.cfg.Phases.PullBegan(r.Pod.UID, begun)
 	image, alone, err := p.pull(ctx, r, name, repository, given)
-	p.cfg.Metrics.PullEnded(r.Pod.UID, p.cfg.Clock.Now())
+	p.cfg.Phases.PullEnded(r.Pod.UID, p.cfg.Clock.Now())
 	if err == nil {
 		took := p.cfg.Clock.Since(begun)
 		p.cfg.Metrics.Pulled(image.Size, took)
@@ -287,7 +291,7 @@ func (p *Puller) pullUnlessHeldBack(ctx context.Context, r Request, name, reposi
 	if ctx.Err() != nil {
 		return Image{}, ctx.Err() // who gave up has not learned anything of the image
 	}
-	p.cfg.Metrics.PullFailed()
+	p.cfg.Metrics.failed()
 	p.cfg.Events.Warning(ctx, r.Pod, r.Container, eventFailed, fmt.Sprintf("Failed to pull image %q: %v", r.Image, err))
 	failure := pullError(name, err)
 	failure.RetryAfter = p.failed(key, failure.Error())

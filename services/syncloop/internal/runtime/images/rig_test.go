@@ -21,7 +21,6 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/internal/cri"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/harness"
@@ -68,7 +67,7 @@ func onRuntime(t testing.TB, endpoint string, change ...func(*images.Config)) *r
 	tracer := trace.NewTracerProvider(trace.WithSpanProcessor(r.spans)).Tracer("test")
 	cfg := images.Config{
 		Images: func() (internalapi.ImageManagerService, error) { return service, nil }, Clock: r.clock, Tracer: tracer,
-		Calls: cri.NewCaller(tracer, endpoint), Logger: slog.New(slog.NewTextHandler(writer{r}, nil)), Metrics: metrics.OrDiscard(nil), Events: r,
+		Calls: cri.NewCaller(tracer, endpoint), Logger: slog.New(slog.NewTextHandler(writer{r}, nil)), Events: r,
 	}
 	for _, f := range change {
 		f(&cfg)

@@ -30,7 +30,6 @@ import (
 
 	"github.com/quartet-node/quartet/internal/containerlog"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // reopenTimeout is how long the runtime has to make a new file: some thousand times what it takes. The kubelet waits for
@@ -63,8 +62,8 @@ type Config struct {
 	Interval time.Duration
 	Clock    clock.WithTicker
 	Logger   *slog.Logger
-	// Metrics counts; nil is for nobody to read.
-	Metrics *metrics.Metrics
+	// Metrics counts; nil counts nothing.
+	Metrics *Metrics
 }
 
 // Rotator rotates logs. Make it with New.
@@ -92,7 +91,7 @@ type known struct {
 
 // New makes a Rotator. It starts nothing.
 func New(cfg Config) *Rotator {
-	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	return &Rotator{cfg: cfg, workers: make(chan struct{}, cfg.Workers), logs: map[string]*known{}}
 }
 
@@ -180,7 +179,7 @@ func (r *Rotator) tell(ctx context.Context, c Container, err error, last *string
 	failed := ""
 	if err != nil {
 		failed = err.Error()
-		r.cfg.Metrics.LogRotationFailed()
+		r.cfg.Metrics.failed()
 	}
 	if failed != "" && failed != *last {
 		r.cfg.Logger.Warn("the log of a container cannot be kept to its size; it is tried again",
@@ -277,7 +276,7 @@ func (r *Rotator) renew(ctx context.Context, c Container, aside bool) error {
 // rotated tells of a file that was put aside.
 func (r *Rotator) rotated(c Container, path string) {
 	if path != "" {
-		r.cfg.Metrics.LogRotated()
+		r.cfg.Metrics.rotated()
 	}
 	r.cfg.Logger.Debug("the runtime writes to a new file", telemetry.KeyPod, c.Pod, telemetry.KeyContainer, c.Name,
 		telemetry.KeyContainerID, c.ID, telemetry.KeyFile, cmp.Or(path, c.LogPath))

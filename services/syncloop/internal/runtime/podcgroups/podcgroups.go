@@ -15,6 +15,7 @@
 package podcgroups
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
@@ -108,7 +108,7 @@ type Config struct {
 	// Clock is the time. Required.
 	Clock   clock.WithTicker
 	Logger  *slog.Logger
-	Metrics *metrics.Metrics
+	Metrics *Metrics
 }
 
 // Tree is the cgroups of a node's pods. Its methods may be called at any time by anyone, for one pod by one at a time.
@@ -144,7 +144,7 @@ func New(cfg Config) *Tree {
 	if cfg.PIDs == nil {
 		cfg.PIDs = func() int64 { return 0 }
 	}
-	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	return &Tree{cfg: cfg, given: map[string]resources.Resources{}, told: map[string]enforced{}}
 }
 
@@ -172,7 +172,7 @@ func (t *Tree) Remove(ctx context.Context, uid types.UID) error {
 		begun, there := t.cfg.Clock.Now(), t.cfg.Cgroups.Has(name)
 		errs = append(errs, t.cfg.Cgroups.Remove(ctx, name))
 		if there {
-			t.cfg.Metrics.CgroupDone(metrics.CgroupDestroy, t.cfg.Clock.Since(begun))
+			t.cfg.Metrics.done(operationDestroy, t.cfg.Clock.Since(begun))
 		}
 	}
 	return errors.Join(errs...)
@@ -277,13 +277,13 @@ func (t *Tree) set(name string, r resources.Resources) error {
 	if known && there && reflect.DeepEqual(last, r) {
 		return nil
 	}
-	operation := metrics.CgroupCreate
+	operation := operationCreate
 	if there {
-		operation = metrics.CgroupUpdate
+		operation = operationUpdate
 	}
 	begun := t.cfg.Clock.Now()
 	err := t.cfg.Cgroups.Set(name, r)
-	t.cfg.Metrics.CgroupDone(operation, t.cfg.Clock.Since(begun))
+	t.cfg.Metrics.done(operation, t.cfg.Clock.Since(begun))
 	if err != nil {
 		return fmt.Errorf("cgroupsPerQOS: %w", err)
 	}

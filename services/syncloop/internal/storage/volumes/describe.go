@@ -9,12 +9,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // Count counts the volumes as they are at this moment, of each kind that there is: those that pods want, and those that are or may
 // be there.
-func (m *Manager) Count() []metrics.VolumeCount {
+func (m *Manager) Count() []Count {
 	m.mu.Lock()
 	desired, actual := map[string]int{}, map[string]int{}
 	for _, p := range m.pods {
@@ -28,12 +27,12 @@ func (m *Manager) Count() []metrics.VolumeCount {
 		}
 	}
 	m.mu.Unlock()
-	var counts []metrics.VolumeCount
+	var counts []Count
 	for _, plugin := range m.cfg.Plugins {
 		name := plugin.Name()
 		counts = append(counts,
-			metrics.VolumeCount{Plugin: said(name), State: metrics.VolumesDesired, Volumes: desired[name]},
-			metrics.VolumeCount{Plugin: said(name), State: metrics.VolumesActual, Volumes: actual[name]})
+			Count{Plugin: said(name), State: StateDesired, Volumes: desired[name]},
+			Count{Plugin: said(name), State: StateActual, Volumes: actual[name]})
 	}
 	return counts
 }

@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/subpath"
 )
 
@@ -50,8 +50,8 @@ type Config struct {
 	Clock clock.Clock
 	// Events is told what cannot be done; nil is for nobody to read.
 	Events Events
-	// Metrics counts and times what is done; nil is for nobody to read.
-	Metrics *metrics.Metrics
+	// Metrics counts and times what is done; nil counts nothing.
+	Metrics *Metrics
 	// Tracer makes a span of each operation; nil traces nothing.
 	Tracer trace.Tracer
 	// Logger is where failures are told; nil is slog.Default.
@@ -100,7 +100,7 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.SubPaths == nil {
 		cfg.SubPaths = subpath.Machine{}
 	}
-	cfg.Metrics = metrics.OrDiscard(cfg.Metrics)
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	// The mount table has the paths that links lead to.
 	err := os.MkdirAll(cfg.PodsDir, volumesDirMode)
 	if err == nil {
@@ -125,6 +125,7 @@ func New(cfg Config) (*Manager, error) {
 		}
 		m.add(types.UID(uid), found)
 	}
+	cfg.Metrics.Expose(m.Count)
 	return m, nil
 }
 

@@ -16,7 +16,6 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
@@ -197,7 +196,7 @@ func TestVolumesOfAPodThatIsGoneAreFoundAndRemoved(t *testing.T) {
 		}
 		r.stop()
 		r.start()
-		if got := r.count("kubernetes.io/configmap", metrics.VolumesActual); got != 2 {
+		if got := r.count("kubernetes.io/configmap", volumes.StateActual); got != 2 {
 			t.Errorf("%d are found", got)
 		}
 		if err := r.release("u1"); err != nil { // nobody has told of the pod
@@ -207,7 +206,7 @@ func TestVolumesOfAPodThatIsGoneAreFoundAndRemoved(t *testing.T) {
 			points, _ := r.mounter.List()
 			t.Errorf("mounted: %v", points)
 		}
-		if got := r.count("kubernetes.io/configmap", metrics.VolumesActual); got != 1 {
+		if got := r.count("kubernetes.io/configmap", volumes.StateActual); got != 1 {
 			t.Errorf("%d are there", got)
 		}
 	})

@@ -11,7 +11,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 )
 
 // eventFailedMount is the reason of the kubelet's event for a volume that cannot be had.
@@ -42,9 +41,9 @@ func (m *Manager) do(ctx context.Context, w work) {
 	if p := w.spec.pod; p != nil {
 		about.Namespace, about.Pod = p.Namespace, p.Name
 	}
-	name, kind := "volume.setup", metrics.VolumeMount
+	name, kind := "volume.setup", measuredMount
 	if w.op == tearingDown {
-		name, kind = "volume.teardown", metrics.VolumeUnmount
+		name, kind = "volume.teardown", measuredUnmount
 	}
 	tracer := m.cfg.Tracer
 	if w.again {
@@ -56,7 +55,7 @@ func (m *Manager) do(ctx context.Context, w work) {
 	}
 	err := m.call(ctx, w)
 	telemetry.End(span, err)
-	m.cfg.Metrics.VolumeOperation(said(w.key.plugin), kind, m.cfg.Clock.Since(begun), err)
+	m.cfg.Metrics.done(said(w.key.plugin), kind, m.cfg.Clock.Since(begun), err)
 	if err != nil && ctx.Err() == nil {
 		m.tell(ctx, w, err)
 	}

@@ -30,7 +30,6 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
@@ -148,7 +147,7 @@ func (s *shortage) byQuartet(t *testing.T, end func(ending)) {
 	evictor := eviction.New(eviction.Config{
 		Stats: ours{s}, Limits: s.limits, Pods: func() ([]*v1.Pod, error) { return s.left(ended), nil },
 		Spared: func(pod *v1.Pod) bool {
-			return admission.IsCritical(pod, metrics.IsStatic(pod.Annotations[podset.AnnotationSource]))
+			return admission.IsCritical(pod, podset.IsStaticSource(pod.Annotations[podset.AnnotationSource]))
 		},
 		Evict: func(_ context.Context, uid types.UID, e podstore.Eviction, grace int64, annotations map[string]string) error {
 			ended[uid] = true

@@ -17,7 +17,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
@@ -72,7 +71,7 @@ func byKubelet(critical *v1.Pod, pods []*v1.Pod, short []admission.Shortage) (en
 func byQuartet(critical *v1.Pod, pods []*v1.Pod, short []admission.Shortage) (ended []types.UID, possible bool) {
 	var others []admission.Victim
 	for _, pod := range pods {
-		others = append(others, admission.Victim{Pod: pod, Critical: admission.IsCritical(pod, metrics.IsStatic(pod.Annotations[podset.AnnotationSource]))})
+		others = append(others, admission.Victim{Pod: pod, Critical: admission.IsCritical(pod, podset.IsStaticSource(pod.Annotations[podset.AnnotationSource]))})
 	}
 	victims, ok := admission.Preempt(critical, short, others)
 	for _, pod := range victims {

@@ -3,8 +3,7 @@
 package oracle
 
 import (
-	"net/http"
-	"net/http/httptest"
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -12,14 +11,21 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	v1 "k8s.io/api/core/v1"
+	"k8s.io/component-base/metrics/legacyregistry"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/kubernetes/pkg/credentialprovider/plugin"
+	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
+	kubeletcertificate "k8s.io/kubernetes/pkg/kubelet/certificate"
 	kubeletmetrics "k8s.io/kubernetes/pkg/kubelet/metrics"
+	"k8s.io/kubernetes/pkg/kubelet/metrics/collectors"
+	"k8s.io/kubernetes/pkg/kubelet/podcertificate"
 	servermetrics "k8s.io/kubernetes/pkg/kubelet/server/metrics"
 	volumeutil "k8s.io/kubernetes/pkg/volume/util"
 	volumetypes "k8s.io/kubernetes/pkg/volume/util/types"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/metricset"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
 )
 
 // shape is what a dashboard or an alert relies on of a metric.
@@ -50,44 +56,37 @@ func shapes(t *testing.T, g prometheus.Gatherer) map[string]shape {
 	return all
 }
 
-// everything makes a sample of every metric.
+// everything is a registry with a sample of every metric.
 func everything() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
-	m := metrics.New(registry)
-	m.Worked(metrics.OperationCreate, time.Second)
-	m.Retried(metrics.FailedAway)
-	m.Restarted(true)
-	m.Refused("OutOfcpu")
-	m.SandboxCalled("", time.Second, http.ErrServerClosed)
-	m.ContainerBegun(metrics.Container)
-	m.ContainerFailed(metrics.InitContainer, "ErrImagePull")
-	m.StatusChanged(&v1.PodStatus{}, &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
-		Name: "web", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}},
-	}}})
-	m.Pulled(1, time.Second)
-	m.VolumeOperation("kubernetes.io/empty-dir", metrics.VolumeMount, time.Second, nil)
-	metrics.CollectVolumes(registry, func() []metrics.VolumeCount {
-		return []metrics.VolumeCount{{Plugin: "kubernetes.io/empty-dir", State: metrics.VolumesActual, Volumes: 1}}
-	})
-	m.CredentialPluginRan("ecr", time.Second, true)
-	metrics.CollectCredentialConfig(registry, "sha256:00")
-	m.ImageCollected(metrics.CollectedForSpace)
-	m.ImageCollectionFailed("ImageGCFailed")
-	m.WebSocket("exec")
-	m.HTTP(metrics.ReadOnly, "pods", false, http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
-	metrics.Collect(registry, metrics.Sources{
-		Pods: func() metrics.Census {
-			return metrics.Census{Waiting: []metrics.WaitingContainer{{Reason: "ErrImagePull"}}}
-		},
-		Workers:  func() metrics.Workers { return metrics.Workers{States: map[string]int{"syncing": 1}} },
-		LastTurn: func() time.Time { return time.Unix(1, 0) },
-	})
+	metricset.All(metricstest.Sampled(registry))
 	return registry
 }
 
+// certificates is a manager of the certificates of pods that has one.
+type certificates struct{ podcertificate.Manager }
+
+func (certificates) MetricReport() *podcertificate.MetricReport {
+	return &podcertificate.MetricReport{PodCertificateStates: map[podcertificate.SignerAndState]int{{}: 1}}
+}
+
+// logs are those of one container.
+func logs(context.Context) ([]statsapi.PodStats, error) {
+	used := uint64(1)
+	return []statsapi.PodStats{{Containers: []statsapi.ContainerStats{{Logs: &statsapi.FsStats{UsedBytes: &used}}}}}, nil
+}
+
 // kubelet is the kubelet's own registry with a sample of each metric that syncloop has too.
-func kubelet() prometheus.Gatherer {
+func kubelet(t *testing.T) prometheus.Gatherer {
+	t.Helper()
 	kubeletmetrics.Register()
+	legacyregistry.CustomMustRegister(collectors.NewLogMetricsCollector(logs), collectors.PodCertificateCollectorFor(certificates{}))
+	if _, err := kubeletcertificate.NewKubeletServerCertificateManager(nil, &kubeletconfig.KubeletConfiguration{}, "node", nil, t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	kubeletmetrics.Evictions.WithLabelValues("").Inc()
+	kubeletmetrics.EvictionStatsAge.WithLabelValues("").Observe(1)
+	kubeletmetrics.Preemptions.WithLabelValues("").Inc()
 	servermetrics.Register()
 	kubeletmetrics.PodWorkerDuration.WithLabelValues("create").Observe(1)
 	kubeletmetrics.PodStartSLIDuration.WithLabelValues().Observe(1)
@@ -126,7 +125,7 @@ func kubelet() prometheus.Gatherer {
 }
 
 func TestKubeletNamesHaveTheKubeletsTypesLabelsAndBuckets(t *testing.T) {
-	theirs, checked := shapes(t, kubelet()), 0
+	theirs, checked := shapes(t, kubelet(t)), 0
 	for name, ours := range shapes(t, everything()) {
 		if !strings.HasPrefix(name, "kubelet_") && !strings.HasPrefix(name, "storage_") {
 			continue
@@ -141,7 +140,7 @@ func TestKubeletNamesHaveTheKubeletsTypesLabelsAndBuckets(t *testing.T) {
 			t.Errorf("%s differs from the kubelet's (-kubelet +ours):\n%s", name, diff)
 		}
 	}
-	if checked < 20 {
+	if checked < 50 {
 		t.Errorf("only %d metrics were compared", checked)
 	}
 }
@@ -149,7 +148,7 @@ func TestKubeletNamesHaveTheKubeletsTypesLabelsAndBuckets(t *testing.T) {
 func TestImageSizesFallIntoTheKubeletsClasses(t *testing.T) {
 	for _, size := range []uint64{0, 1, 10 << 20, 10<<20 + 1, 100 << 20, 100<<20 + 1, 600 << 20, 2 << 30, 9 << 30, 15 << 30, 25 << 30, 35 << 30, 50 << 30, 70 << 30, 101 << 30} {
 		registry := prometheus.NewRegistry()
-		metrics.New(registry).Pulled(size, time.Second)
+		images.NewMetrics(registry).Pulled(size, time.Second)
 		if got, want := labelOf(t, registry, "kubelet_image_pull_duration_seconds"), kubeletmetrics.GetImageSizeBucket(size); got != want {
 			t.Errorf("%d bytes: got %q, the kubelet says %q", size, got, want)
 		}

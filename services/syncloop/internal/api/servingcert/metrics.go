@@ -1,4 +1,4 @@
-package metrics
+package servingcert
 
 import (
 	"math"
@@ -7,12 +7,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// CollectServingCertificate tells of the serving certificate of a node whose cluster signs it, when somebody asks: expires is when it
-// ends, the zero time without one, and failures how many requests for one have failed.
-func CollectServingCertificate(registry prometheus.Registerer, expires func() time.Time, failures func() int64) {
+// Expose registers the metrics of a serving certificate that the cluster signs. At each scrape, expires says when the certificate
+// expires, the zero time when there is none, and failures how many requests for one have failed.
+func Expose(registry prometheus.Registerer, expires func() time.Time, failures func() int64) {
 	registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: kubelet + "_certificate_manager_server_ttl_seconds",
+			Name: "kubelet_certificate_manager_server_ttl_seconds",
 			Help: "Seconds until the serving certificate that the cluster has signed expires, negative after that, and +Inf without one.",
 		}, func() float64 {
 			if at := expires(); !at.IsZero() {
@@ -21,7 +21,7 @@ func CollectServingCertificate(registry prometheus.Registerer, expires func() ti
 			return math.Inf(1)
 		}),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: kubelet + "_server_expiration_renew_errors", Help: "Requests for a serving certificate that have failed.",
+			Name: "kubelet_server_expiration_renew_errors", Help: "Requests for a serving certificate that have failed.",
 		}, func() float64 { return float64(failures()) }),
 	)
 }

@@ -21,7 +21,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
-	"github.com/quartet-node/quartet/services/syncloop/internal/metrics"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
 )
 
@@ -153,7 +152,7 @@ func TestPluginsAreAskedAndUsedAsByTheKubelet(t *testing.T) {
 		return imagecredentials.Exec(ctx, c)
 	}
 	mine := imagecredentials.New(ctx, imagecredentials.Config{
-		Providers: config, Run: run, Accounts: ours{}, Clock: clock.RealClock{}, Metrics: metrics.New(nil), Logger: slog.New(slog.DiscardHandler),
+		Providers: config, Run: run, Accounts: ours{}, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
 	})
 	for i, step := range []struct{ pod, account, image string }{
 		{"p1", "", "a.test/web"},

@@ -1,0 +1,25 @@
+package podcertificates
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Expose registers the number of certificates by signer and state, which count says at each scrape.
+func Expose(registry prometheus.Registerer, count func() map[Counted]int) {
+	registry.MustRegister(&collector{count: count, states: prometheus.NewDesc("kubelet_podcertificate_states",
+		"Sources of volumes that are a certificate, by signer and by what has become of it.", []string{"signer_name", "state"}, nil)})
+}
+
+// collector implements prometheus.Collector.
+type collector struct {
+	count  func() map[Counted]int
+	states *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) { ch <- c.states }
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	for of, n := range c.count() {
+		ch <- prometheus.MustNewConstMetric(c.states, prometheus.GaugeValue, float64(n), of.Signer, string(of.State))
+	}
+}

@@ -1,0 +1,167 @@
+package podworkers
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// operation names a piece of a worker's work, as the kubelet does.
+type operation string
+
+// The pieces of work: the first sync of a worker, one because what is wanted has changed, any other, the stopping of a
+// pod, and the removal of what it left.
+const (
+	operationCreate     operation = "create"
+	operationUpdate     operation = "update"
+	operationSync       operation = "sync"
+	operationKill       operation = "kill"
+	operationTerminated operation = "terminated"
+)
+
+// failure is what a piece of work has failed of.
+type failure string
+
+// The failures.
+const (
+	// failedAway: pleg or the runtime is not there.
+	failedAway failure = "away"
+	// failedInspect: pleg cannot inspect the pod.
+	failedInspect failure = "inspect"
+	// failedNetwork: the network of pods is not ready.
+	failedNetwork failure = "network"
+	// failedUnsupported: the pod asks for something that this version does not have.
+	failedUnsupported failure = "unsupported"
+	// failedVolume: a volume cannot be set up or removed.
+	failedVolume failure = "volume"
+	// failedImage: an image cannot be had.
+	failedImage failure = "image"
+	// failedRuntime: the runtime has refused a call.
+	failedRuntime failure = "runtime"
+	// failedOther: anything else, said in the log.
+	failedOther failure = "other"
+)
+
+// Metrics counts and times the work.
+type Metrics struct {
+	duration         *prometheus.HistogramVec
+	start            prometheus.Histogram
+	retries, revived *prometheus.CounterVec
+	registry         prometheus.Registerer
+}
+
+// NewMetrics registers the metrics of one Pool; a nil registry takes none.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	factory := promauto.With(registry)
+	m := &Metrics{
+		duration: factory.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kubelet_pod_worker_duration_seconds", Buckets: prometheus.DefBuckets,
+			Help: "Time from the moment a worker is given something to do until that is done, by operation: create, update, sync, kill, terminated.",
+		}, []string{"operation_type"}),
+		start: factory.NewHistogram(prometheus.HistogramOpts{
+			Name: "kubelet_pod_worker_start_duration_seconds", Buckets: prometheus.DefBuckets,
+			Help: "Time from the moment a new pod is first seen until its worker begins to start it.",
+		}),
+		retries: factory.NewCounterVec(prometheus.CounterOpts{
+			Name: "quartet_pod_worker_retries_total",
+			Help: "Pieces of a worker's work that failed and are tried again after a pause, by what they failed of.",
+		}, []string{"reason"}),
+		revived: factory.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_restarted_pods_total",
+			Help: "Pods that came back with the UID of a pod that was still ending, and were started again after it.",
+		}, []string{"static"}),
+		registry: registry,
+	}
+	// What is there from the beginning shows its first increase.
+	for _, reason := range []failure{failedAway, failedInspect, failedNetwork, failedUnsupported, failedVolume, failedImage, failedRuntime, failedOther} {
+		m.retries.WithLabelValues(string(reason))
+	}
+	for _, static := range []bool{false, true} {
+		m.revived.WithLabelValues(StaticLabel(static))
+	}
+	return m
+}
+
+// worked notes that a piece of work has ended, well or not, that was asked for that long ago.
+func (m *Metrics) worked(what operation, took time.Duration) {
+	m.duration.WithLabelValues(string(what)).Observe(max(took, 0).Seconds())
+}
+
+// started notes that a worker begins to start a new pod. A time that is negative, as when the wall clock was set back, counts as none.
+func (m *Metrics) started(sinceSeen time.Duration) { m.start.Observe(max(sinceSeen, 0).Seconds()) }
+
+// retried notes that a piece of work has failed and is tried again.
+func (m *Metrics) retried(reason failure) { m.retries.WithLabelValues(string(reason)).Inc() }
+
+// restarted notes that a pod that has come back while it was ending is started again.
+func (m *Metrics) restarted(static bool) {
+	m.revived.WithLabelValues(StaticLabel(static)).Inc()
+}
+
+// StaticLabel is how the kubelet's metrics say whether a pod is static.
+func StaticLabel(static bool) string {
+	if static {
+		return "true"
+	}
+	return ""
+}
+
+// Census is what the Pool counts at each scrape.
+type Census struct {
+	// States counts the workers by the state of their pod.
+	States map[string]int
+	// Busy, Failing and Pending count the workers that work, those whose last work failed, and those that have been told
+	// something that they have not begun with.
+	Busy, Failing, Pending int
+	// Queued counts the pods that wait for another of their name, or for their own earlier life, to be gone.
+	Queued int
+}
+
+// Expose registers what census counts at each scrape. NewPool calls it.
+func (m *Metrics) Expose(census func() Census) {
+	if m.registry == nil {
+		return
+	}
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	m.registry.MustRegister(&collector{
+		census:  census,
+		workers: desc("quartet_pod_workers", "Workers by the state of their pod: syncing, terminating, terminated.", "state"),
+		busy:    desc("quartet_pod_workers_busy", "Workers that work at this moment."),
+		failing: desc("quartet_pod_workers_failing", "Workers whose last work failed."),
+		pending: desc("quartet_pod_worker_updates_pending",
+			"Updates that a worker has been given and has not begun with. A worker keeps one at most: later ones fold into it."),
+		queued: desc("quartet_pods_waiting_for_name", "Pods that wait until another pod of their name, or their own earlier life, is gone."),
+	})
+}
+
+// collector implements prometheus.Collector.
+type collector struct {
+	census func() Census
+
+	workers, busy, failing, pending, queued *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.workers, c.busy, c.failing, c.pending, c.queued} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
+	}
+	census := c.census()
+	for state, n := range census.States {
+		gauge(c.workers, n, state)
+	}
+	gauge(c.busy, census.Busy)
+	gauge(c.failing, census.Failing)
+	gauge(c.pending, census.Pending)
+	gauge(c.queued, census.Queued)
+}

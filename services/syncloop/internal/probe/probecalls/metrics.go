@@ -1,0 +1,67 @@
+package probecalls
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// result is what the answer to a probe counts as, in the kubelet's words.
+type result string
+
+// The results; resultUnknown is of a call that could not be made, which the kubelet does not count.
+const (
+	resultSuccessful result = "successful"
+	resultFailed     result = "failed"
+	resultUnknown    result = "unknown"
+)
+
+// result is the word of the metrics for an outcome.
+func (o Outcome) result() result {
+	switch o {
+	case Success:
+		return resultSuccessful
+	case Failure:
+		return resultFailed
+	case Unknown:
+	}
+	return resultUnknown
+}
+
+// Metrics counts the calls of probes.
+type Metrics struct {
+	total    *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+}
+
+// NewMetrics registers the metrics of one Caller; a nil registry takes none. They name pods, and so belong in a registry of their own:
+// a scraper that does not ask for them does not get them.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	factory := promauto.With(registry)
+	return &Metrics{
+		total: factory.NewCounterVec(prometheus.CounterOpts{
+			Name: "prober_probe_total",
+			Help: "Calls of probes of a container, by the kind of probe and by what the answer counts as: successful, failed, or unknown when the call could not be made.",
+		}, []string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"}),
+		duration: factory.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "prober_probe_duration_seconds", Help: "How long calls of probes took that were successful.", Buckets: prometheus.DefBuckets,
+		}, []string{"probe_type", "container", "pod", "namespace"}),
+	}
+}
+
+// probed notes the outcome of a probe.
+func (m *Metrics) probed(t Target, outcome Outcome, took time.Duration) {
+	m.total.WithLabelValues(string(t.Kind), string(outcome.result()), t.Container.Name, t.Pod.Name, t.Pod.Namespace, string(t.Pod.UID)).Inc()
+	if outcome == Success {
+		m.duration.WithLabelValues(string(t.Kind), t.Container.Name, t.Pod.Name, t.Pod.Namespace).Observe(max(took, 0).Seconds())
+	}
+}
+
+// forget drops what was counted of a probe.
+func (m *Metrics) forget(t Target) {
+	for _, of := range []result{resultSuccessful, resultFailed, resultUnknown} {
+		m.total.DeleteLabelValues(string(t.Kind), string(of), t.Container.Name, t.Pod.Name, t.Pod.Namespace, string(t.Pod.UID))
+	}
+	m.duration.DeleteLabelValues(string(t.Kind), t.Container.Name, t.Pod.Name, t.Pod.Namespace)
+}

@@ -1,0 +1,126 @@
+package executor
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
+)
+
+// containerType is the kind of a container, as the kubelet labels it. A sidecar is an init container.
+type containerType string
+
+// The types of containers.
+const (
+	typeContainer containerType = "container"
+	typeInit      containerType = "init_container"
+	typeEphemeral containerType = "ephemeral_container"
+)
+
+// Metrics counts and times what is started. The names are the kubelet's where it has the same figure.
+type Metrics struct {
+	sandboxDuration                                       *prometheus.HistogramVec
+	gateWait                                              prometheus.Histogram
+	sandboxErrors, containers, containerErrors            *prometheus.CounterVec
+	pods, podErrors, userPods, userPodErrors              prometheus.Counter
+	imageVolumes, imageVolumesMounted, imageVolumesFailed prometheus.Counter
+}
+
+// NewMetrics registers the metrics of one Manager; a nil registry takes none.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	factory := promauto.With(registry)
+	counter := func(name, help string) prometheus.Counter {
+		return factory.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return factory.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		sandboxDuration: factory.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kubelet_run_podsandbox_duration_seconds", Buckets: prometheus.DefBuckets,
+			Help: "Duration of RunPodSandbox calls, by runtime handler; the empty handler is the runtime's default.",
+		}, []string{"runtime_handler"}),
+		gateWait: factory.NewHistogram(prometheus.HistogramOpts{
+			Name: "quartet_start_gate_wait_duration_seconds", Buckets: phases.Buckets(),
+			Help: "How long the making of a sandbox waited for its turn at the start gate, which spaces the starts of many pods.",
+		}),
+		sandboxErrors: counters("kubelet_run_podsandbox_errors_total", "RunPodSandbox calls that failed, by runtime handler.", "runtime_handler"),
+		containers: counters("kubelet_started_containers_total",
+			"Containers that were begun to be started, whatever came of it, by type.", "container_type"),
+		containerErrors: counters("kubelet_started_containers_errors_total",
+			"Containers that did not start, by type and by the reason that the status shows.", "container_type", "code"),
+		pods:      counter("kubelet_started_pods_total", "Sandboxes that were begun to be made for pods, whatever came of it."),
+		podErrors: counter("kubelet_started_pods_errors_total", "Sandboxes that could not be made."),
+		userPods: counter("kubelet_started_user_namespaced_pods_total",
+			"Pods with a user namespace of their own for which a sandbox was to be made, whatever came of it."),
+		userPodErrors:       counter("kubelet_started_user_namespaced_pods_errors_total", "Those of them that did not start then."),
+		imageVolumes:        counter("kubelet_image_volume_requested_total", "Images that containers were to be created with as volumes."),
+		imageVolumesMounted: counter("kubelet_image_volume_mounted_succeed_total", "Those that the runtime did not refuse."),
+		imageVolumesFailed:  counter("kubelet_image_volume_mounted_errors_total", "Those that the runtime could not mount."),
+	}
+	for _, kind := range []containerType{typeContainer, typeInit, typeEphemeral} {
+		m.containers.WithLabelValues(string(kind))
+	}
+	return m
+}
+
+// sandboxBegun notes that a sandbox is about to be made.
+func (m *Metrics) sandboxBegun() { m.pods.Inc() }
+
+// sandboxFailed notes that a sandbox could not be made.
+func (m *Metrics) sandboxFailed() { m.podErrors.Inc() }
+
+// gatePassed notes how long a sandbox had to wait for its turn.
+func (m *Metrics) gatePassed(waited time.Duration) { m.gateWait.Observe(max(waited, 0).Seconds()) }
+
+// sandboxCalled notes a call of RunPodSandbox.
+func (m *Metrics) sandboxCalled(handler string, took time.Duration, err error) {
+	m.sandboxDuration.WithLabelValues(handler).Observe(max(took, 0).Seconds())
+	if err != nil {
+		m.sandboxErrors.WithLabelValues(handler).Inc()
+	}
+}
+
+// userNamespacedPod notes the making of the sandbox of a pod with a user namespace, and the start of its first containers; err is nil
+// when the pod has started.
+func (m *Metrics) userNamespacedPod(err error) {
+	m.userPods.Inc()
+	if err != nil {
+		m.userPodErrors.Inc()
+	}
+}
+
+// containerBegun notes that a container is about to be started.
+func (m *Metrics) containerBegun(kind decide.Kind) {
+	m.containers.WithLabelValues(string(typeOf(kind))).Inc()
+}
+
+// containerFailed notes why a container did not start.
+func (m *Metrics) containerFailed(kind decide.Kind, code string) {
+	m.containerErrors.WithLabelValues(string(typeOf(kind)), code).Inc()
+}
+
+// imagesMounted notes that a container was to be created with so many images as volumes, and whether the runtime could mount them.
+func (m *Metrics) imagesMounted(count int, mounted bool) {
+	m.imageVolumes.Add(float64(count))
+	if mounted {
+		m.imageVolumesMounted.Add(float64(count))
+	} else {
+		m.imageVolumesFailed.Add(float64(count))
+	}
+}
+
+// typeOf is the kubelet's word for a kind of container.
+func typeOf(kind decide.Kind) containerType {
+	switch kind {
+	case decide.Init, decide.Sidecar:
+		return typeInit
+	case decide.Ephemeral:
+		return typeEphemeral
+	case decide.Ordinary:
+	}
+	return typeContainer
+}
