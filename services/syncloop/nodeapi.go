@@ -239,6 +239,24 @@ func requestOf(name string, addresses []v1.NodeAddress) *x509.CertificateRequest
 	return request
 }
 
+// awaitTurn returns when the loop turns, or when ctx ends. The HTTP API is served from then on, so that no health check fails because
+// the process is starting; connections wait.
+func (e *engine) awaitTurn(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-e.loop.Begun():
+	}
+}
+
+// awaitReady returns when the pods are known and the runtime has answered, or when ctx ends.
+func (e *engine) awaitReady(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-e.store.Known():
+		_, _ = e.runtime.Runtime(ctx) // the request that needs the runtime reports the error
+	}
+}
+
 // run serves the API of e until ctx ends.
 func (a *nodeAPI) run(ctx context.Context, e *engine, common kubeletapi.Config) error {
 	if a == nil {

@@ -377,17 +377,22 @@ func (e *engine) serveAPIs(parts *components.Group) {
 			More: map[string]prometheus.Gatherer{metrics.ProbesPath: e.probeMetrics},
 		})
 	})
-	told := kubeletapi.Config{
-		Pods: e.store, Health: e.loop.Health, Report: e.stats.Report,
+	common := kubeletapi.Config{
+		Pods: e.store, Health: e.loop.Health, Start: kubeletapi.NewStart(), Report: e.stats.Report,
 		Details:  stats.DetailsOf(podcgroups.NewMachine(e.cfg.Kubelet.CgroupDriver, clock.RealClock{})),
 		Gatherer: e.together(), Probes: e.probeMetrics, Metrics: kubeletapi.NewMetrics(e.metrics.Registry), Logger: e.logger,
 	}
+	parts.Run("waiting requests", func(ctx context.Context) error { return common.Start.Run(ctx, e.awaitReady) })
 	if e.readOnly != nil {
 		parts.Run("read-only API", func(ctx context.Context) error {
-			return httpserve.Until(ctx, e.readOnly, kubeletapi.ReadOnly(e.cfg.NodeName, told), e.logger)
+			e.awaitTurn(ctx)
+			return httpserve.Until(ctx, e.readOnly, kubeletapi.ReadOnly(e.cfg.NodeName, common), e.logger)
 		})
 	}
-	parts.Run("authenticated API", func(ctx context.Context) error { return e.api.run(ctx, e, told) })
+	parts.Run("authenticated API", func(ctx context.Context) error {
+		e.awaitTurn(ctx)
+		return e.api.run(ctx, e, common)
+	})
 	parts.Run("pod resources", e.tellPodResources)
 }
 

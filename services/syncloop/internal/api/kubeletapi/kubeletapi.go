@@ -48,6 +48,8 @@ type Pods interface {
 type Config struct {
 	Pods   Pods
 	Health func() loop.Health
+	// Start is what requests for pods and containers wait for.
+	Start *Start
 	// Report reads what the node and its pods use.
 	Report func(ctx context.Context) (*stats.Report, error)
 	// Details reads more of a cgroup, for dashboards: stats.DetailsOf. Without it they are not known.
@@ -95,18 +97,18 @@ func common(cfg Config) []route {
 	shown.MustRegister(newCadvisorMetrics(h))
 	health, pods, figures := []string{"healthz", "proxy"}, []string{"pods", "proxy"}, []string{"metrics"}
 	return []route{
-		{pattern: "GET /pods", path: "pods", subresources: pods, handler: h.pods},
-		{pattern: "GET /pods/{$}", path: "pods", subresources: pods, handler: h.pods},
+		{pattern: "GET /pods", path: "pods", subresources: pods, handler: cfg.afterStart(h.pods)},
+		{pattern: "GET /pods/{$}", path: "pods", subresources: pods, handler: cfg.afterStart(h.pods)},
 		{pattern: "GET /healthz", path: "healthz", subresources: health, handler: healthz.All(levels.counted(healthz.Ping(), h.logCheck(), h.loopCheck())...)},
 		{pattern: "GET /healthz/syncloop", path: "healthz", subresources: health, handler: healthz.One(h.loopCheck())},
 		{pattern: "GET /healthz/ping", path: "healthz", subresources: health, handler: healthz.One(healthz.Ping())},
 		{pattern: "GET /healthz/log", path: "healthz", subresources: health, handler: healthz.One(h.logCheck())},
 		{pattern: "GET /metrics", path: "metrics", subresources: figures, handler: promhttp.HandlerFor(cfg.Gatherer, options).ServeHTTP},
 		{pattern: "GET /metrics/probes", path: "metrics/probes", subresources: figures, handler: promhttp.HandlerFor(cfg.Probes, options).ServeHTTP},
-		{pattern: "GET /metrics/resource", path: "metrics/resource", subresources: figures, handler: promhttp.HandlerFor(used, options).ServeHTTP},
-		{pattern: "GET /metrics/cadvisor", path: "metrics/cadvisor", subresources: figures, handler: promhttp.HandlerFor(shown, options).ServeHTTP},
+		{pattern: "GET /metrics/resource", path: "metrics/resource", subresources: figures, handler: cfg.afterStart(promhttp.HandlerFor(used, options).ServeHTTP)},
+		{pattern: "GET /metrics/cadvisor", path: "metrics/cadvisor", subresources: figures, handler: cfg.afterStart(promhttp.HandlerFor(shown, options).ServeHTTP)},
 		{pattern: "GET /metrics/slis", path: "metrics/slis", subresources: figures, handler: promhttp.HandlerFor(slis, options).ServeHTTP},
-		{pattern: "GET /stats/summary", path: "stats", subresources: []string{"stats"}, handler: h.summary},
+		{pattern: "GET /stats/summary", path: "stats", subresources: []string{"stats"}, handler: cfg.afterStart(h.summary)},
 	}
 }
 

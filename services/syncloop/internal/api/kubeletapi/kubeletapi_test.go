@@ -96,10 +96,11 @@ func serve(t *testing.T, p kubeletapi.Pods, health loop.Health) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		registry := prometheus.NewRegistry()
+		registry, start := prometheus.NewRegistry(), kubeletapi.NewStart()
+		_ = start.Run(ctx, func(context.Context) {})
 		registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "other_total", Help: "Counted elsewhere."}))
 		done <- httpserve.Until(ctx, listener, kubeletapi.ReadOnly("node", kubeletapi.Config{
-			Pods: p, Health: func() loop.Health { return health }, Report: used, Gatherer: registry, Probes: prometheus.NewRegistry(), Metrics: kubeletapi.NewMetrics(registry), Logger: quiet,
+			Pods: p, Start: start, Health: func() loop.Health { return health }, Report: used, Gatherer: registry, Probes: prometheus.NewRegistry(), Metrics: kubeletapi.NewMetrics(registry), Logger: quiet,
 		}), quiet)
 	}()
 	t.Cleanup(func() {

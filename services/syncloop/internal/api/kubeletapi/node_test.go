@@ -53,6 +53,7 @@ func newRig(t *testing.T) *rig {
 			Pods: somePods{{
 				ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u1"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}},
 			}},
+			Start:  started(),
 			Health: func() loop.Health { return loop.Health{Healthy: true} }, Gatherer: registry, Probes: prometheus.NewRegistry(), Metrics: NewMetrics(registry),
 			Report: func(context.Context) (*stats.Report, error) {
 				return &stats.Report{Summary: &statsv1alpha1.Summary{}}, nil

@@ -35,6 +35,9 @@ type Health struct {
 	ConfigMux string
 }
 
+// Begun returns a channel that is closed when the loop turns for the first time. Until then it is not healthy.
+func (l *Loop) Begun() <-chan struct{} { return l.begun }
+
 // Health returns how the loop is. It may be called at any time, from anywhere.
 func (l *Loop) Health() Health {
 	l.waiting.mu.Lock()

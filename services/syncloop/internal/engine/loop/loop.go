@@ -172,6 +172,8 @@ type Loop struct {
 	// group and ctx are those of Run: group has every goroutine of the loop, ctx ends with it.
 	group *errgroup.Group
 	ctx   context.Context //nolint:containedctx // it lives as long as the loop
+	// begun is closed when the loop turns for the first time.
+	begun chan struct{}
 	// lastTurn is when the loop last turned, as nanoseconds of the Unix epoch; 0 before the first turn.
 	lastTurn atomic.Int64
 	waiting  waiting
@@ -260,6 +262,7 @@ func New(cfg Config) *Loop {
 	l := &Loop{
 		cfg:     cfg,
 		config:  make(chan configEvent, configCapacity),
+		begun:   make(chan struct{}),
 		desired: map[types.UID]*desiredPod{}, sources: map[string]bool{}, held: map[types.UID]podworkers.Cause{},
 		lifecycle: make(chan lifecycleEvent, lifecycleCapacity),
 		gate:      make(chan gateState, gateCapacity),
@@ -295,6 +298,8 @@ func (l *Loop) turn(ctx context.Context) error {
 	if l.cfg.Probes != nil {
 		probed = l.cfg.Probes.Changes()
 	}
+	l.lastTurn.Store(l.cfg.Clock.Now().UnixNano())
+	close(l.begun)
 	for {
 		l.lastTurn.Store(l.cfg.Clock.Now().UnixNano())
 		select {

@@ -90,6 +90,9 @@ type Store struct {
 	open bool
 	// waiting is why the pods cannot be told yet; empty when they can.
 	waiting string
+	// known is closed when they can for the first time.
+	known     chan struct{}
+	knownOnce sync.Once
 	// runtimeName is the scheme of container IDs; empty until the runtime has told it.
 	runtimeName string
 	// hostIPs are the addresses of the node, the primary one first.
@@ -132,7 +135,7 @@ func New(cfg Config) *Store {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	s := &Store{
 		cfg: cfg, level: stream.NewLevel[*enginev1.Pod](stream.Config{Clock: cfg.Clock, Metrics: cfg.StreamMetrics}),
-		waiting: "syncloop is starting", entries: map[types.UID]*entry{}, observed: map[types.UID]*lifecyclev1.PodStatus{},
+		waiting: "syncloop is starting", known: make(chan struct{}), entries: map[types.UID]*entry{}, observed: map[types.UID]*lifecyclev1.PodStatus{},
 	}
 	cfg.Metrics.Expose(s.Census)
 	return s
@@ -159,7 +162,13 @@ func (s *Store) SetWaiting(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = reason
+	if reason == "" {
+		s.knownOnce.Do(func() { close(s.known) })
+	}
 }
+
+// Known returns a channel that is closed when the pods are known for the first time.
+func (s *Store) Known() <-chan struct{} { return s.known }
 
 // SetRuntimeName says how the runtime names itself: the scheme of container IDs in the statuses.
 func (s *Store) SetRuntimeName(name string) {
