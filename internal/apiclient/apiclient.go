@@ -1,8 +1,8 @@
-// Package apiclient is the way from a service to the API server of a cluster: from a kubeconfig to a client, or to an
-// error that says which field of which file is wrong and never what stands in it, for that may be a credential.
+// Package apiclient connects a service to the API server of a cluster. It turns a kubeconfig into a client, or returns
+// an error that names the wrong field and file. The error never quotes the value, because it may be a credential.
 //
-// Services with work of different kinds make a client for each, with the limits that it may have: one that is busy with
-// pods must not keep a heartbeat waiting.
+// A service creates one client for each kind of work, with its own limits, so that a client that is busy with pods does
+// not delay a heartbeat.
 package apiclient
 
 import (
@@ -30,25 +30,28 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// Config says how to reach an API server, and as who.
+// Config holds the address, the identity and the limits of a client.
 type Config struct {
-	// Kubeconfig is the path of the file.
+	// Kubeconfig is the path of the kubeconfig file.
 	Kubeconfig string
-	// Await says that the file need not be there yet: until it is, requests fail with [ErrNotJoined].
+	// Await allows the file to be missing at first. Until it exists, requests fail with [ErrNotJoined].
 	Await bool
-	// Service is who asks. The API server logs it with the version, as the user agent "quartet-SERVICE/VERSION".
+	// Service is the name of the client. The API server logs it with the version, as the user agent
+	// "quartet-SERVICE/VERSION".
 	Service nodeconfig.Service
-	// QPS is how many requests a second are made in the long run, and Burst how many at once before that. As for the
-	// kubelet a QPS of 0 is client-go's own default of 5, and a Burst of 0 its 10. A QPS below 0 is no limit.
+	// QPS is the sustained rate of requests per second, and Burst the number of requests allowed at once above it. As for
+	// the kubelet, a QPS of 0 means client-go's default of 5, and a Burst of 0 means its default of 10. A QPS below 0
+	// means no limit.
 	QPS, Burst int32
-	// Timeout bounds each request, and so the life of a watch; 0 is no limit but the request's own.
+	// Timeout bounds each request, and therefore the lifetime of a watch. 0 means that only the request's own context
+	// bounds it.
 	Timeout time.Duration
-	// ContentType is what requests are encoded in: protobuf or JSON. Answers in JSON are understood in both cases, since
-	// some of an API server's have no other form.
+	// ContentType is the encoding of requests: protobuf or JSON. Responses in JSON are accepted in both cases, because
+	// some resources of an API server have no other form.
 	ContentType string
 }
 
-// ConfigOf takes what is said of the API server out of the configuration of a service.
+// ConfigOf returns the part of a service's configuration that concerns the API server.
 func ConfigOf(service nodeconfig.Service, cfg nodeconfig.Config) Config {
 	k := cfg.Kubelet
 	out := Config{Kubeconfig: cfg.Kubeconfig, Await: cfg.AwaitKubeconfig, Service: service, Burst: k.KubeAPIBurst, ContentType: k.ContentType}
@@ -58,22 +61,23 @@ func ConfigOf(service nodeconfig.Service, cfg nodeconfig.Config) Config {
 	return out
 }
 
-// Client reaches an API server by what it has of client-go's REST clients, one for each group version that is used. They share
-// connections and limits. A clientset of client-go would have all groups that there are: they double a service's size, and cost
-// memory where there is no API server at all.
+// Client talks to an API server through client-go's REST clients, one for each group version in use. They share
+// connections and limits. A client-go clientset is not used because it contains every API group: it doubles the size of
+// a service, and costs memory even on a node without an API server.
 type Client struct {
-	// Core is for core/v1: pods and nodes, config maps and secrets, and tokens of service accounts, which are an
-	// authentication/v1 TokenRequest each.
+	// Core is for core/v1: pods, nodes, config maps, secrets, and service account tokens, which are authentication/v1
+	// TokenRequests.
 	Core rest.Interface
-	// Certificates is for certificates/v1: requests for certificates, of pods and of others, and bundles of roots.
+	// Certificates is for certificates/v1: certificate signing requests, pod certificate requests and cluster trust
+	// bundles.
 	Certificates rest.Interface
 
 	// Node is for node/v1: runtime classes.
 	Node rest.Interface
 	// Coordination is for coordination/v1: leases.
 	Coordination rest.Interface
-	// Authentication is for authentication/v1: who a token is of. Authorization is for authorization/v1: whether somebody may do
-	// something.
+	// Authentication is for authentication/v1, which identifies the user of a token. Authorization is for
+	// authorization/v1, which decides whether a user may do something.
 	Authentication, Authorization rest.Interface
 
 	connections *http.Client
@@ -82,7 +86,8 @@ type Client struct {
 	counts      atomic.Pointer[Metrics]
 }
 
-// New returns a client. Nothing is asked of the API server yet, so it need not be there; what fails is [RESTConfig].
+// New returns a client. It sends no request, so the API server need not be reachable yet. It fails where [RESTConfig]
+// fails.
 func New(cfg Config) (*Client, error) {
 	c := &Client{dialer: newDialer()}
 	way, err := c.connect(cfg)
@@ -113,7 +118,7 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// connect makes the connections that all of the client's requests share, and returns how they are made.
+// connect sets up the connections that all requests of the client share, and returns their REST configuration.
 func (c *Client) connect(cfg Config) (*rest.Config, error) {
 	if missing(cfg) {
 		way := asking(&rest.Config{Host: nowhere}, cfg)
@@ -131,7 +136,7 @@ func (c *Client) connect(cfg Config) (*rest.Config, error) {
 	return way, nil
 }
 
-// group returns the REST client for a group version. Its types, and others that requests of it carry, each of types makes known.
+// group returns the REST client for a group version. Each function in types registers types that its requests carry.
 func (c *Client) group(way *rest.Config, version schema.GroupVersion, types ...func(*runtime.Scheme) error) (rest.Interface, error) {
 	known := runtime.NewScheme()
 	for _, add := range types {
@@ -148,8 +153,8 @@ func (c *Client) group(way *rest.Config, version schema.GroupVersion, types ...f
 	return rest.RESTClientForConfigAndClient(to, c.connections)
 }
 
-// limiter returns what holds back the requests of all group versions together; nil for nothing. What is not set is
-// client-go's default.
+// limiter returns the rate limiter that all group versions share, or nil for no limit. Unset values default as in
+// client-go.
 func limiter(way *rest.Config) flowcontrol.RateLimiter {
 	qps, burst := way.QPS, way.Burst
 	if qps < 0 {
@@ -164,12 +169,12 @@ func limiter(way *rest.Config) flowcontrol.RateLimiter {
 	return flowcontrol.NewTokenBucketRateLimiter(qps, burst)
 }
 
-// Close closes the connections, when everything that used the client has ended.
+// Close closes the connections. Call it after every user of the client has ended.
 func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.connections.Transport) }
 
-// RESTConfig reads the kubeconfig and the certificates and keys that it names. It fails when they cannot be read or do
-// not fit together, and for a server without TLS that is not on this machine. Files that it names are read again by the
-// client when they change, so that a certificate can be replaced; the kubeconfig itself is not.
+// RESTConfig reads the kubeconfig and the certificates and keys that it names. It fails if they cannot be read or do
+// not match, and for a server without TLS on another machine. The client rereads the files that the kubeconfig names
+// when they change, so that a certificate can be replaced. It does not reread the kubeconfig itself.
 func RESTConfig(cfg Config) (*rest.Config, error) {
 	content, err := load(cfg.Kubeconfig)
 	if err != nil {
@@ -182,7 +187,7 @@ func RESTConfig(cfg Config) (*rest.Config, error) {
 	return asking(way, cfg), nil
 }
 
-// asking adds how requests are made.
+// asking adds the encoding, the user agent and the timeout of requests.
 func asking(way *rest.Config, cfg Config) *rest.Config {
 	way.UserAgent = fmt.Sprintf("quartet-%s/%s", cfg.Service, buildinfo.Version())
 	way.ContentType, way.AcceptContentTypes = cfg.ContentType, cfg.ContentType

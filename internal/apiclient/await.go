@@ -15,28 +15,28 @@ import (
 	"k8s.io/client-go/util/connrotation"
 )
 
-// nowhere is the server of a client whose kubeconfig is not there yet: nothing is ever sent to it.
+// nowhere is the server address of a client whose kubeconfig does not exist yet. No request is ever sent to it.
 const nowhere = "https://kubeconfig.invalid"
 
-// ErrNotJoined is what requests fail with while the kubeconfig is not there yet.
+// ErrNotJoined is the error of requests while the kubeconfig does not exist yet.
 var ErrNotJoined = errors.New("the node has not joined its cluster yet: nodestatus writes the kubeconfig when it has, and 'quartet doctor' says what it waits for")
 
-// awaited is the way to an API server whose kubeconfig somebody has yet to write. It is read for each request until it is there;
-// what is wrong with it then is what the request fails with.
+// awaited is the transport of a client whose kubeconfig does not exist yet. Each request looks for the file until it
+// exists. An invalid file fails the request with the reason.
 type awaited struct {
 	cfg Config
-	// dialer makes the connections.
+	// dialer opens the connections.
 	dialer *connrotation.Dialer
 	open   atomic.Pointer[opened]
 }
 
-// opened is what the kubeconfig leads to.
+// opened is the transport that results from the kubeconfig.
 type opened struct {
 	server  *url.URL
 	through http.RoundTripper
 }
 
-// missing reports whether a kubeconfig that is waited for is not there yet.
+// missing reports whether an awaited kubeconfig does not exist yet.
 func missing(cfg Config) bool {
 	if !cfg.Await {
 		return false
@@ -84,7 +84,7 @@ func (a *awaited) way() (*opened, error) {
 	return a.open.Load(), nil
 }
 
-// CloseIdleConnections closes what is open and not in use.
+// CloseIdleConnections closes connections that are not in use.
 func (a *awaited) CloseIdleConnections() {
 	if way := a.open.Load(); way != nil {
 		utilnet.CloseIdleConnectionsFor(way.through)

@@ -6,20 +6,21 @@ import (
 	"time"
 )
 
-// Exchange is when a request was sent and answered by the clock of this machine, and when it was answered by the API server's,
-// which says it to the second.
+// Exchange holds the times of one request: sent and answered by this machine's clock, and answered by the API server's
+// clock, which has a resolution of one second.
 type Exchange struct {
 	Sent, Answered time.Time
 	Date           time.Time
 }
 
-// dated tells of each answer that has a date.
+// dated reports each response that carries a date.
 type dated struct {
 	next http.RoundTripper
 	told *atomic.Pointer[func(Exchange)]
 }
 
-// OnAnswer has told be called of each answer from now on, when both clocks are known; it must not block.
+// OnAnswer registers a function that is called for each response whose times are known on both clocks. It must not
+// block.
 func (c *Client) OnAnswer(told func(Exchange)) { c.told.Store(&told) }
 
 // RoundTrip implements http.RoundTripper.
@@ -36,5 +37,5 @@ func (d dated) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// WrappedRoundTripper lets idle connections be found and closed.
+// WrappedRoundTripper gives access to the transport below, so that idle connections can be closed.
 func (d dated) WrappedRoundTripper() http.RoundTripper { return d.next }

@@ -15,8 +15,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// load reads a kubeconfig, and checks what of it is used: the current context, its cluster and its user. The parsers'
-// own errors are not passed on where they quote the file.
+// load reads a kubeconfig and validates the parts in use: the current context, its cluster and its user. It does not
+// pass on errors of the parsers that quote the file.
 func load(path string) (*clientcmdapi.Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -32,7 +32,7 @@ func load(path string) (*clientcmdapi.Config, error) {
 	for _, user := range content.AuthInfos {
 		user.LocationOfOrigin = path
 	}
-	// As everywhere, relative paths in a kubeconfig are relative to it.
+	// Relative paths in a kubeconfig are relative to the file, as everywhere in Kubernetes.
 	if err := clientcmd.ResolveLocalPaths(content); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -42,10 +42,10 @@ func load(path string) (*clientcmdapi.Config, error) {
 	return content, nil
 }
 
-// lineInText is how the YAML parser says where an error is.
+// lineInText matches the line number in an error of the YAML parser.
 var lineInText = regexp.MustCompile(`line (\d+)`)
 
-// lineOf returns ":LINE" when an error tells, and nothing when it does not.
+// lineOf returns ":LINE" if an error names a line, and an empty string otherwise.
 func lineOf(err error) string {
 	if match := lineInText.FindStringSubmatch(err.Error()); match != nil {
 		return ":" + match[1]
@@ -53,7 +53,7 @@ func lineOf(err error) string {
 	return ""
 }
 
-// check reports the first thing that is wrong, by its field.
+// check returns the first validation error, with its field.
 func check(content *clientcmdapi.Config) error {
 	if content.CurrentContext == "" {
 		return errors.New("current-context: is not set: name the context to use")
@@ -78,7 +78,7 @@ func check(content *clientcmdapi.Config) error {
 	return nil
 }
 
-// proxySchemes are the proxies that client-go can go through.
+// proxySchemes lists the proxy schemes that client-go supports.
 var proxySchemes = []string{"http", "https", "socks5"}
 
 func checkCluster(cluster *clientcmdapi.Cluster) error {
@@ -107,7 +107,7 @@ func checkCluster(cluster *clientcmdapi.Cluster) error {
 	return nil
 }
 
-// isLoopback reports whether what is sent to a host stays on this machine.
+// isLoopback reports whether a host is this machine.
 func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || (err == nil && ip.IsLoopback())
@@ -135,7 +135,8 @@ func checkUser(user *clientcmdapi.AuthInfo) error {
 	return nil
 }
 
-// material returns what a field has, which stands in a file or, before that, in FIELD-data; nil when it is not set.
+// material returns the content of a field, which is either in a file or inline in FIELD-data, which takes precedence.
+// It is nil if the field is not set.
 func material(field, file string, data []byte) (name string, content []byte, err error) {
 	if len(data) > 0 {
 		return field + "-data", data, nil

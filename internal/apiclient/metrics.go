@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts the requests to API servers, by client-go's names. The clients of a process share them. client-go itself counts in
-// globals of the process, and for those that Kubernetes' own registry has.
+// Metrics counts the requests to API servers under client-go's metric names. All clients of a process share them.
+// client-go's own counters are process globals that only Kubernetes' registry exposes.
 type Metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -31,10 +31,10 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// noAnswer is the code of a request that was not answered.
+// noAnswer is the code label of a request without a response.
 const noAnswer = "<error>"
 
-// CountIn has the requests of the client counted from now on. A nil client makes none.
+// CountIn counts the requests of the client from now on. It is a no-op for a nil client.
 func (c *Client) CountIn(m *Metrics) {
 	if c != nil {
 		c.counts.Store(m)
@@ -59,7 +59,7 @@ func (c counted) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err == nil {
 		code = strconv.Itoa(response.StatusCode)
 		if response.Request != nil && response.Request.URL != nil {
-			host = response.Request.URL.Host // that of the kubeconfig that was awaited
+			host = response.Request.URL.Host // the host of the awaited kubeconfig
 		}
 	}
 	m.requests.WithLabelValues(code, request.Method, host).Inc()
@@ -67,5 +67,5 @@ func (c counted) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// WrappedRoundTripper lets idle connections be found and closed.
+// WrappedRoundTripper gives access to the transport below, so that idle connections can be closed.
 func (c counted) WrappedRoundTripper() http.RoundTripper { return c.next }

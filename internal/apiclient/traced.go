@@ -7,8 +7,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// traced gives each request that is made within a span a client span of its own, and the request its traceparent. Requests outside
-// of any span, such as watches, which may last for minutes, pass as they are.
+// traced creates a client span for each request made within a span, and sends its traceparent. Requests outside of a
+// span, such as watches, which may last for minutes, are passed on unchanged.
 type traced struct {
 	next, spans http.RoundTripper
 }
@@ -26,5 +26,5 @@ func (t traced) RoundTrip(request *http.Request) (*http.Response, error) {
 	return t.spans.RoundTrip(request)
 }
 
-// WrappedRoundTripper lets idle connections be found and closed.
+// WrappedRoundTripper gives access to the transport below, so that idle connections can be closed.
 func (t traced) WrappedRoundTripper() http.RoundTripper { return t.next }

@@ -17,11 +17,11 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// requestTimeout is how long the API server has for a request: an event that waits delays no other work, but all other events.
+// requestTimeout bounds each request. A slow request delays all other events, but no other work.
 const requestTimeout = 10 * time.Second
 
-// ClientConfig is how the API server is reached for events: by a client of its own, with the limits that eventRecordQPS and eventBurst
-// set. As for the kubelet an eventRecordQPS of 0 is no limit.
+// ClientConfig returns the configuration of the client for events. It has its own limits, eventRecordQPS and
+// eventBurst. As for the kubelet, an eventRecordQPS of 0 means no limit.
 func ClientConfig(service nodeconfig.Service, cfg nodeconfig.Config) apiclient.Config {
 	out := apiclient.ConfigOf(service, cfg)
 	out.QPS, out.Burst, out.Timeout = ptr.Deref(cfg.Kubelet.EventRecordQPS, 0), cfg.Kubelet.EventBurst, requestTimeout
@@ -31,20 +31,20 @@ func ClientConfig(service nodeconfig.Service, cfg nodeconfig.Config) apiclient.C
 	return out
 }
 
-// API takes events. Errors are those of an API server, or of the way to it.
+// API writes events. It returns errors of the API server or of the connection.
 type API interface {
-	// Create makes an event.
+	// Create creates an event.
 	Create(ctx context.Context, event *v1.Event) error
-	// Patch changes an event by a strategic merge patch.
+	// Patch changes an event with a strategic merge patch.
 	Patch(ctx context.Context, namespace, name string, patch []byte) error
 }
 
-// APIServer is the API of a client for core/v1.
+// APIServer returns the API that uses a client for core/v1.
 func APIServer(core rest.Interface) API { return apiServer{core} }
 
 type apiServer struct{ core rest.Interface }
 
-// Create implements API. What the API server asks to be waited for is not waited for in here.
+// Create implements API. It does not retry: the Sender honors Retry-After.
 func (a apiServer) Create(ctx context.Context, event *v1.Event) error {
 	return a.core.Post().Namespace(event.Namespace).Resource("events").MaxRetries(0).Body(event).Do(ctx).Error()
 }
@@ -54,15 +54,16 @@ func (a apiServer) Patch(ctx context.Context, namespace, name string, patch []by
 	return a.core.Patch(types.StrategicMergePatchType).Namespace(namespace).Resource("events").Name(name).MaxRetries(0).Body(patch).Do(ctx).Error()
 }
 
-// repeated is what changes of an event that happens again.
+// repeated holds the fields of an event that change when it repeats.
 type repeated struct {
 	Message       string      `json:"message"`
 	Count         int32       `json:"count"`
 	LastTimestamp metav1.Time `json:"lastTimestamp"`
 }
 
-// put has the API server know an event. One that has happened before is there, unless nobody could be told, or the API server has
-// forgotten it; one that is new is there only when the answer to an earlier request was lost.
+// put writes an event to the API server. An event that has repeated usually exists there and is patched; it is created
+// if it was never sent or has expired. A new event exists only if the response to an earlier request was lost; then it
+// is patched.
 func (s *Sender) put(ctx context.Context, event *v1.Event) error {
 	if event.Count <= 1 {
 		err := s.cfg.API.Create(ctx, event)
@@ -86,15 +87,15 @@ func (s *Sender) patch(ctx context.Context, event *v1.Event) error {
 	return s.cfg.API.Patch(ctx, event.Namespace, event.Name, data)
 }
 
-// failure is what an error says of sending the same again.
+// failure classifies an error by what a retry would do.
 type failure int
 
 const (
-	// away: it may work later, as for any other event.
+	// away: the API server is unavailable; a retry may succeed.
 	away failure = iota
-	// failsByItself: it may work later, and may be this event's fault.
+	// failsByItself: a retry may succeed, but this event may be the cause.
 	failsByItself
-	// refused: it will never work.
+	// refused: a retry never succeeds.
 	refused
 )
 
@@ -106,14 +107,14 @@ func kindOf(err error) failure {
 		apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err), apierrors.IsRequestEntityTooLargeError(err):
 		return refused
 	case !errors.As(err, &status), apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err), apierrors.IsServerTimeout(err),
-		apierrors.IsTimeout(err), apierrors.IsUnauthorized(err): // a certificate that has expired is replaced
+		apierrors.IsTimeout(err), apierrors.IsUnauthorized(err): // an expired certificate is replaced
 		return away
 	default:
 		return failsByItself
 	}
 }
 
-// asked is how long the API server has asked to be left alone; 0 when it has not.
+// asked returns the Retry-After delay of an error; 0 if it has none.
 func asked(err error) time.Duration {
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		return time.Duration(seconds) * time.Second

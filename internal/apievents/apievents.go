@@ -1,9 +1,9 @@
-// Package apievents sends the events of a service to an API server: those that package events has made of what was told.
+// Package apievents sends the events of a service, which package events creates, to an API server.
 //
-// An API server that is away holds up nobody. What it has not been told waits, each event once however often it repeats, so that
-// nothing grows but counts; of more events than there is room for, those that happened longest ago are dropped, and so are those
-// that the API server would have forgotten by now. One request is made at a time, so that events arrive in the order in which they
-// last happened.
+// An unreachable API server blocks no caller. Unsent events wait in a bounded queue, with one entry for each event
+// regardless of how often it repeats. If the queue is full, the events that happened longest ago are dropped. Events
+// older than the API server's retention time are dropped too. Requests are sent one at a time, so that events arrive in
+// the order in which they last happened.
 package apievents
 
 import (
@@ -22,50 +22,51 @@ import (
 )
 
 const (
-	// maxWaiting is how many events wait at most, as in client-go's broadcaster.
+	// maxWaiting is the maximum number of unsent events, as in client-go's broadcaster.
 	maxWaiting = 1000
-	// maxAge is how long ago an event may have happened to be sent: the API server's default of how long it keeps one (--event-ttl).
+	// maxAge is the maximum age of an unsent event. It is the API server's default retention time (--event-ttl).
 	maxAge = time.Hour
-	// maxTries is how often an event is tried that the API server answers with an error of its own. While it is away, or says that it has
-	// too much to do, that is no try.
+	// maxTries is the maximum number of attempts for an event that the API server answers with an internal error. Attempts
+	// while it is unavailable or overloaded do not count.
 	maxTries = 5
-	// firstDelay is what is waited after a request that failed, doubled each time up to lastDelay; by chance up to jitter longer, so
-	// that the nodes of a cluster do not all come back at once.
+	// firstDelay is the delay after a failed request. It doubles up to lastDelay, and is extended by a random part of up
+	// to jitter, so that the nodes of a cluster do not retry at the same time.
 	firstDelay = time.Second
 	lastDelay  = 30 * time.Second
 	jitter     = 0.5
 )
 
-// Config is what a Sender needs.
+// Config holds the parameters of a Sender.
 type Config struct {
 	// API takes the events: [APIServer]. Required.
 	API   API
 	Clock clock.WithTicker
-	// Logger is told of what is refused and that events wait; slog's default when nil.
+	// Logger logs refused events and delays; slog's default if nil.
 	Logger *slog.Logger
-	// Metrics counts. Required.
+	// Metrics counts the events. Required.
 	Metrics *Metrics
 }
 
-// Sender sends events, in Run.
+// Sender sends events. Run does the work.
 type Sender struct {
 	cfg Config
-	// more tells that there is an event; it holds one, since what counts is that there is something.
+	// more signals that there is an event to send. Its capacity is one, because one signal is enough for any number of
+	// events.
 	more chan struct{}
 
 	mu sync.Mutex
-	// waiting has what is not sent, what happened first in front; byName finds it.
+	// waiting lists the unsent events, the one that happened first in front; byName indexes it.
 	waiting *list.List
 	byName  map[string]*list.Element
 }
 
-// unsent is an event that the API server has not been told.
+// unsent is an event that has not been sent.
 type unsent struct {
 	event *v1.Event
 	tries int
 }
 
-// New makes a Sender. It sends nothing before Run.
+// New returns a Sender. It sends nothing before Run.
 func New(cfg Config) *Sender {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	s := &Sender{cfg: cfg, more: make(chan struct{}, 1), waiting: list.New(), byName: map[string]*list.Element{}}
@@ -73,7 +74,8 @@ func New(cfg Config) *Sender {
 	return s
 }
 
-// Send has an event sent as it is now; what waits of the same name is sent no more. It does not wait, and the event must not be changed.
+// Send queues an event in its present form and replaces a queued event of the same name. It does not block. The caller
+// must not change the event afterwards.
 func (s *Sender) Send(event *v1.Event) {
 	s.mu.Lock()
 	if e := s.byName[event.Name]; e != nil {
@@ -95,14 +97,14 @@ func (s *Sender) Send(event *v1.Event) {
 	}
 }
 
-// Waiting is how many events the API server has not been told.
+// Waiting returns the number of unsent events.
 func (s *Sender) Waiting() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waiting.Len()
 }
 
-// Run sends until ctx ends, and returns its error then.
+// Run sends events until ctx ends, and returns its error.
 func (s *Sender) Run(ctx context.Context) error {
 	failed := 0
 	for {
@@ -132,12 +134,13 @@ func (s *Sender) Run(ctx context.Context) error {
 	}
 }
 
-// judge says whether an event is to be sent again, and after how long. Failed is how many requests in a row have failed before.
+// judge decides whether to send an event again, and after which delay. failed is the number of consecutive failed
+// requests before this one.
 func (s *Sender) judge(ctx context.Context, sent *unsent, err error, failed int) (after time.Duration, again bool) {
 	if err == nil {
 		s.cfg.Metrics.sent.Inc()
 		if failed > 0 {
-			s.cfg.Logger.InfoContext(ctx, "events reach the API server again")
+			s.cfg.Logger.InfoContext(ctx, "the API server accepts events again")
 		}
 		return 0, false
 	}
@@ -155,13 +158,13 @@ func (s *Sender) judge(ctx context.Context, sent *unsent, err error, failed int)
 		return 0, false
 	}
 	if failed == 0 {
-		s.cfg.Logger.WarnContext(ctx, "an event cannot be sent to the API server; events wait until it can, and nothing more is said until then", about...)
+		s.cfg.Logger.WarnContext(ctx, "cannot send an event to the API server; events wait until it accepts them, and further failures are not logged", about...)
 	}
 	delay := min(firstDelay<<min(failed, 10), lastDelay)
 	return max(wait.Jitter(delay, jitter), min(asked(err), lastDelay)), true
 }
 
-// take returns what is to be sent next. What is too old is dropped.
+// take returns the next event to send, and drops events that are too old.
 func (s *Sender) take() (unsent, bool) {
 	oldest := s.cfg.Clock.Now().Add(-maxAge)
 	s.mu.Lock()
@@ -176,7 +179,7 @@ func (s *Sender) take() (unsent, bool) {
 	return unsent{}, false
 }
 
-// giveBack has an event sent again, before all others: unless it has happened again meanwhile.
+// giveBack queues an event at the front again, unless it has repeated in the meantime.
 func (s *Sender) giveBack(u unsent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +193,7 @@ func (s *Sender) giveBack(u unsent) {
 	s.byName[u.event.Name] = s.waiting.PushFront(u)
 }
 
-// remove takes an event out. The sender is locked.
+// remove removes an event. The caller holds the lock.
 func (s *Sender) remove(e *list.Element) unsent {
 	u := s.waiting.Remove(e).(unsent) //nolint:forcetypeassert // nothing else is put in
 	delete(s.byName, u.event.Name)

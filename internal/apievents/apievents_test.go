@@ -191,7 +191,7 @@ func TestWhatAnAPIServerThatIsAwayMissedIsSentInOrder(t *testing.T) {
 		r.mu.Unlock()
 		r.recovers()
 		r.want(time.Minute, "a: create", "c: create", "b: create")
-		if log := r.log.String(); strings.Count(log, "\n") != 2 || !strings.Contains(log, "events wait until it can") || !strings.Contains(log, "reach the API server again") {
+		if log := r.log.String(); strings.Count(log, "\n") != 2 || !strings.Contains(log, "events wait until it can") || !strings.Contains(log, "accepts events again") {
 			t.Errorf("the log is\n%s", log)
 		}
 	})

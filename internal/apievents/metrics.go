@@ -2,28 +2,28 @@ package apievents
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Why an event is not sent.
+// Reasons for dropping an event.
 const (
 	dropFull    = "queue_full"
 	dropOld     = "expired"
 	dropRefused = "refused"
 )
 
-// Metrics counts what becomes of events on their way to an API server.
+// Metrics counts sent, dropped and waiting events.
 type Metrics struct {
 	registerer prometheus.Registerer
 	sent       prometheus.Counter
 	dropped    map[string]prometheus.Counter
 }
 
-// NewMetrics makes the metrics, and registers them with a registry; with nobody when that is nil.
+// NewMetrics creates the metrics and registers them, unless the registry is nil.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	dropped := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "quartet_events_dropped_total",
-		Help: "Events that the API server was never told: too many waited, it took longer than an hour, or it refuses them.",
+		Help: "Events dropped before they reached the API server, because too many waited, they waited for longer than an hour, or it refused them.",
 	}, []string{"reason"})
 	m := &Metrics{registerer: r, dropped: map[string]prometheus.Counter{}, sent: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "quartet_events_sent_total", Help: "Events that the API server has been told, repeated ones each time.",
+		Name: "quartet_events_sent_total", Help: "Events sent to the API server, including each repetition.",
 	})}
 	for _, reason := range []string{dropFull, dropOld, dropRefused} {
 		m.dropped[reason] = dropped.WithLabelValues(reason)
@@ -34,11 +34,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// of has the events counted that wait at a sender.
+// of adds the number of events that wait at a sender.
 func (m *Metrics) of(s *Sender) {
 	if m.registerer != nil {
 		m.registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "quartet_events_waiting", Help: "Events that the API server has not been told yet.",
+			Name: "quartet_events_waiting", Help: "Events that wait to be sent to the API server.",
 		}, func() float64 { return float64(s.Waiting()) }))
 	}
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// Way is a Sender with a client of its own. That of a node that is standalone is nil, which tells nobody and runs as a matter of form.
+// Way is a Sender with its own client. A nil Way, that of a standalone node, discards all events; its Run only waits.
 type Way struct {
 	client *apiclient.Client
 	sender *Sender
 }
 
-// WayOf makes the way that the configuration of a service gives: nil without a kubeconfig. The metrics are registered when there is
-// one. Nothing is sent before Run. What fails is the reading of the kubeconfig, see [apiclient.New].
+// WayOf returns the Way for the configuration of a service, or nil without a kubeconfig. It registers the metrics if
+// there is a kubeconfig. Nothing is sent before Run. It fails if the kubeconfig cannot be used, see [apiclient.New].
 func WayOf(service nodeconfig.Service, cfg nodeconfig.Config, logger *slog.Logger, registerer prometheus.Registerer) (*Way, error) {
 	if cfg.Kubeconfig == "" {
 		return nil, nil
@@ -33,7 +33,7 @@ func WayOf(service nodeconfig.Service, cfg nodeconfig.Config, logger *slog.Logge
 	})}, nil
 }
 
-// Told takes an event to be sent, for the field of that name of events.Config; nil without a way.
+// Told returns the function for the field Told of events.Config; nil for a nil Way.
 func (w *Way) Told() func(*v1.Event) {
 	if w == nil {
 		return nil
@@ -41,7 +41,7 @@ func (w *Way) Told() func(*v1.Event) {
 	return w.sender.Send
 }
 
-// Run sends until ctx ends, and closes the client's connections then.
+// Run sends events until ctx ends, and then closes the client's connections.
 func (w *Way) Run(ctx context.Context) error {
 	if w == nil {
 		<-ctx.Done()

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// bootIDFile says which boot of the machine this is, by a name that no other has.
+// bootIDFile holds the unique ID of the machine's current boot.
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
-// Boot names this boot of the machine, so that what was written down in another one can be told from what counts still. It fails
-// when the kernel does not say.
+// Boot returns the ID of the machine's current boot. It is used to detect records from before a reboot. It fails if the
+// kernel does not provide it.
 func Boot() (string, error) {
 	id, err := os.ReadFile(bootIDFile)
 	if err != nil {
-		return "", fmt.Errorf("asking which boot of the machine this is: %w", err)
+		return "", fmt.Errorf("reading the boot ID of the machine: %w", err)
 	}
 	return strings.TrimSpace(string(id)), nil
 }

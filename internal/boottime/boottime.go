@@ -1,6 +1,6 @@
-// Package boottime reads the clock by which freshness is compared between processes of one machine: CLOCK_BOOTTIME. It
-// runs from the machine's boot, also through suspension, is the same in every process, and nobody can set it. syncloop
-// notes it after its writes to the runtime; pleg stamps every inspection with it before the first call.
+// Package boottime reads CLOCK_BOOTTIME, the clock by which processes of one machine compare freshness. It counts from
+// the machine's boot, includes suspension, is the same in every process, and cannot be set. syncloop reads it after its
+// writes to the runtime; pleg stamps every inspection with it before the first call.
 package boottime
 
 import (
@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Now returns the time since the machine's boot. Linux always has the clock; Now panics on a kernel that does not, for
-// nothing that was observed could be told from what is out of date.
+// Now returns the time since the machine's boot. It panics if the kernel lacks the clock, which every Linux has,
+// because freshness could not be decided without it.
 func Now() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

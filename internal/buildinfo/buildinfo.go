@@ -1,4 +1,4 @@
-// Package buildinfo says what the running program was built from.
+// Package buildinfo reports the versions that the running program was built from.
 package buildinfo
 
 import (
@@ -12,8 +12,8 @@ var version = "unknown"
 // Version is the version of Quartet as git describes it; "unknown" in a build that is not the Makefile's.
 func Version() string { return version }
 
-// Module returns the version of a module that is in this program, by its path; of a replaced one the version of what
-// replaces it. It is empty when the module is not in the program or the build does not say.
+// Module returns the version of a module in this program, by its path; for a replaced module, the version of its
+// replacement. It is empty if the module is not in the program or the build does not record it.
 func Module(path string) string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -31,6 +31,6 @@ func Module(path string) string {
 	return ""
 }
 
-// Kubernetes is the version of Kubernetes whose API this program was built with: v0.37.1 of k8s.io/api is Kubernetes
-// v1.37.1. It is empty when k8s.io/api is not in the program.
+// Kubernetes returns the version of Kubernetes whose API this program was built with: v0.37.1 of k8s.io/api is
+// Kubernetes v1.37.1. It is empty if k8s.io/api is not in the program.
 func Kubernetes() string { return strings.Replace(Module("k8s.io/api"), "v0.", "v1.", 1) }

@@ -1,10 +1,10 @@
-// Package bundle runs a container runtime of the node's own: containerd, runc and the CNI plugins that the build made,
-// with every file, socket and network name derived from the node's state directory. It touches nothing of a runtime that
-// the machine already has, and two nodes on one machine do not meet. `quartet up`, `quartet down` and the tests that need
-// a real runtime use it; a node that brings its own runtime does not.
+// Package bundle runs the node's own container runtime: containerd, runc and the CNI plugins from the build. Every
+// file, socket and network name is derived from the node's state directory, so it is isolated from a runtime of the
+// machine and from other nodes on the machine. `quartet up`, `quartet down` and the tests that need a real runtime use
+// it; a node that uses an existing runtime does not.
 //
-// The runtime outlives whoever started it: containerd is a session of its own and its shims are its orphans, so a pod
-// never notices that a command has ended.
+// The runtime outlives the process that started it: containerd has its own session, and its shims are orphans, so the
+// end of a command does not affect pods.
 package bundle
 
 import (
@@ -19,42 +19,42 @@ import (
 )
 
 const (
-	// PauseImage is the image of every sandbox; the build makes it.
+	// PauseImage is the image of every sandbox. The build creates it.
 	PauseImage = "quartet.local/pause:1"
-	// HelloImage is the image of the examples and the end-to-end tests; the build makes it.
+	// HelloImage is the image of the examples and the end-to-end tests. The build creates it.
 	HelloImage = "quartet.local/hello:1"
 
-	// dirMode lets only root read the state: it may hold secrets of pods.
+	// dirMode lets only root read the state, because it may hold secrets of pods.
 	dirMode = 0o700
-	// passBits let others pass through a directory to what they may use. The root of a pod's user namespace, who is nobody
-	// outside, gets to his root file system through the state directory.
+	// passBits let other users traverse a directory. The root user of a pod's user namespace, who is unprivileged outside
+	// of it, reaches its root file system through the state directory.
 	passBits = 0o011
-	// socketDirMode lets others pass to a socket that they may use; the services decide by the peer's user.
+	// socketDirMode lets other users reach a socket. The services authorize them by the user ID of the peer.
 	socketDirMode = 0o711
-	// fileMode is that of the configuration files, which hold no secrets but are nobody's to change.
+	// fileMode is the mode of the configuration files. They hold no secrets, but only root may change them.
 	fileMode = 0o600
 )
 
-// Config says which runtime, where.
+// Config holds the parameters of a Bundle.
 type Config struct {
 	// Layout has the paths of the node.
 	Layout layout.Layout
-	// BinDir has the runtime's binaries as `make build` leaves them, and images/ with the image archives.
+	// BinDir holds the runtime's binaries from `make build`, and the image archives in images/.
 	BinDir string
-	// PodNetwork is where pods get their addresses; the zero prefix lets the runtime choose a free one.
+	// PodNetwork is the network of pod addresses; the zero prefix selects a free one.
 	PodNetwork netip.Prefix
-	// Logger gets what an operator wants to know later.
+	// Logger logs for the operator.
 	Logger *slog.Logger
-	// Note gets a sentence for each fallback that was taken, for the operator who watches; nil to drop them.
+	// Note receives a sentence for each fallback that was taken, for the operator's terminal; nil discards them.
 	Note func(string)
 }
 
-// Bundle is one node's own runtime. Make it with New.
+// Bundle is the container runtime of one node. Create it with New.
 type Bundle struct {
 	cfg Config
 }
 
-// New describes a runtime; nothing is started or written.
+// New returns a Bundle. It starts and writes nothing.
 func New(cfg Config) *Bundle {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -65,7 +65,7 @@ func New(cfg Config) *Bundle {
 	return &Bundle{cfg: cfg}
 }
 
-// binaries is what the runtime consists of.
+// binaries returns the names of the runtime's binaries.
 func binaries() []string {
 	return []string{
 		"containerd", "containerd-shim-runc-v2", "ctr", "runc",
@@ -88,12 +88,12 @@ func (b *Bundle) networkConfigFile() string {
 	return filepath.Join(b.networkDir(), "10-quartet.conflist")
 }
 
-// LogFile is where containerd's log goes.
+// LogFile returns the path of containerd's log.
 func (b *Bundle) LogFile() string { return b.logFile() }
 
-// Prepare makes the directories, mounts, binaries and configuration. It may be called again, also while the runtime
-// runs; it then changes only what is out of date. It fails when the machine lacks something that has no fallback, and
-// the error says what to do.
+// Prepare creates the directories, mounts, binaries and configuration. It is idempotent, and may be called while the
+// runtime runs; it changes only what is out of date. It fails if the machine lacks something without a fallback; the
+// error names the remedy.
 func (b *Bundle) Prepare() error {
 	if err := Preflight(b.cfg.BinDir).Err(); err != nil {
 		return err
@@ -102,7 +102,7 @@ func (b *Bundle) Prepare() error {
 		path string
 		mode os.FileMode
 	}{
-		// The state directory comes first, for the others make their parents with their own mode.
+		// The state directory comes first, because the others create their parents with their own mode.
 		{b.cfg.Layout.StateDir(), dirMode},
 		{b.cfg.Layout.SocketDir(), socketDirMode},
 		{b.cfg.Layout.ShimSocketDir(), dirMode},
@@ -116,7 +116,7 @@ func (b *Bundle) Prepare() error {
 			return fmt.Errorf("making the directories of the node: %w", err)
 		}
 	}
-	for _, dir := range []string{b.cfg.Layout.StateDir(), b.dir("")} { // both had other modes in earlier versions
+	for _, dir := range []string{b.cfg.Layout.StateDir(), b.dir("")} { // earlier versions used other modes for both
 		if err := letPass(dir); err != nil {
 			return fmt.Errorf("making the directories of the node: %w", err)
 		}
@@ -136,8 +136,8 @@ func (b *Bundle) Prepare() error {
 	return b.configure(network)
 }
 
-// CleanUp undoes what Prepare did to the machine, mounts, bridge and sockets, and removes the cgroups of the pods. The runtime
-// must have been stopped. The files in the state directory stay, so that the next start finds its images.
+// CleanUp reverts the changes of Prepare to the machine: mounts, bridge and sockets. It also removes the cgroups of the
+// pods. The runtime must have stopped. The files in the state directory stay, so that the next start finds its images.
 func (b *Bundle) CleanUp() error {
 	return errors.Join(
 		unmountBelow(b.cfg.Layout.StateDir()),
@@ -148,8 +148,8 @@ func (b *Bundle) CleanUp() error {
 	)
 }
 
-// CleanUpRuntime undoes what the runtime alone did to the machine, and leaves services that run their sockets and the mount
-// of the state directory. The runtime must have been stopped.
+// CleanUpRuntime reverts only the runtime's changes to the machine. It keeps the mount of the state directory and the
+// sockets of running services. The runtime must have stopped.
 func (b *Bundle) CleanUpRuntime() error {
 	return errors.Join(
 		unmountBelow(b.cfg.Layout.Runtime()),
@@ -158,8 +158,8 @@ func (b *Bundle) CleanUpRuntime() error {
 	)
 }
 
-// removeSockets removes every socket of the node, also those that a killed process has left, and their directory unless
-// other nodes use it too.
+// removeSockets removes every socket of the node, including those of killed processes, and their directory unless other
+// nodes use it.
 func (b *Bundle) removeSockets() error {
 	l := b.cfg.Layout
 	paths := b.runtimeSockets()
@@ -172,7 +172,7 @@ func (b *Bundle) removeSockets() error {
 	return removeAll(paths)
 }
 
-// runtimeSockets are containerd's and its shims', and the file with containerd's process id.
+// runtimeSockets returns the sockets of containerd and its shims, and containerd's PID file.
 func (b *Bundle) runtimeSockets() []string {
 	l := b.cfg.Layout
 	paths := []string{l.RuntimeSocket(), l.RuntimeSocket() + ".ttrpc", b.pidFile()}
@@ -205,8 +205,8 @@ func letPass(dir string) error {
 	return os.Chmod(dir, info.Mode()|passBits)
 }
 
-// install puts a binary in place by a hard link, or by a copy across file systems. What is there and the same file stays;
-// a running process keeps the old file.
+// install installs a binary by a hard link, or by a copy across file systems. It keeps an identical file; a running
+// process keeps the old file.
 func install(from, to string) error {
 	source, err := os.Stat(from)
 	if err != nil {
@@ -232,6 +232,7 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	// For all, as the build leaves it: containerd runs itself as the root of a pod's user namespace, which is nobody outside.
+	// The mode allows all users, as in the build, because containerd runs itself as the root user of a pod's user
+	// namespace, who is unprivileged outside of it.
 	return os.WriteFile(to, content, 0o755) //nolint:gosec // an executable
 }

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupMount is where the cgroups are: of one hierarchy, or of several each in a directory of its own.
+// cgroupMount is the mount point of the cgroups: of one hierarchy, or of several, each in its own directory.
 const cgroupMount = "/sys/fs/cgroup"
 
-// RemoveCgroups removes a cgroup and all that are in it, as those of a node's pods are in layout.Layout.CgroupRoot, and those
-// above it that nothing else is in. Processes in them must have ended: one that is just ending is waited for.
+// RemoveCgroups removes a cgroup and its descendants, such as those of a node's pods in layout.Layout.CgroupRoot, and
+// then its empty ancestors. Their processes must have ended; it waits for one that is exiting.
 func RemoveCgroups(name string) error {
 	hierarchies, err := cgroupHierarchies()
 	if err != nil {
@@ -28,14 +28,14 @@ func RemoveCgroups(name string) error {
 		}
 		for above := filepath.Dir(filepath.Clean(name)); above != "/"; above = filepath.Dir(above) {
 			if os.Remove(filepath.Join(hierarchy, above)) != nil {
-				break // it is not there, or another's
+				break // it does not exist, or others use it
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// cgroupHierarchies are the directories of those that can be written; none where there are no cgroups.
+// cgroupHierarchies returns the directories of the writable hierarchies; none if the machine has no cgroups.
 func cgroupHierarchies() ([]string, error) {
 	if isCgroups(cgroupMount) {
 		return []string{cgroupMount}, nil
@@ -46,7 +46,7 @@ func cgroupHierarchies() ([]string, error) {
 	}
 	var dirs []string
 	for _, entry := range entries {
-		// Two controllers of one hierarchy have a symbolic link each.
+		// Each of two controllers in one hierarchy has a symbolic link.
 		if dir := filepath.Join(cgroupMount, entry.Name()); entry.IsDir() && isCgroups(dir) {
 			dirs = append(dirs, dir)
 		}

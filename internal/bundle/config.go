@@ -12,28 +12,28 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
-// runtimeConfig is all that containerd's configuration depends on.
+// runtimeConfig holds every value in containerd's configuration.
 type runtimeConfig struct {
-	// Root keeps images and snapshots, State what is gone after a reboot.
+	// Root keeps images and snapshots; State keeps what does not survive a reboot.
 	Root, State string
-	// Socket is containerd's, ShimSockets the directory of its shims'.
+	// Socket is containerd's socket, and ShimSockets the directory of its shims' sockets.
 	Socket, ShimSockets string
-	// BinDir has the shim, runc and the CNI plugins.
+	// BinDir holds the shim, runc and the CNI plugins.
 	BinDir string
-	// NetworkDir has the CNI configuration.
+	// NetworkDir holds the CNI configuration.
 	NetworkDir string
-	// Opt, RuncRoot are directories that would otherwise be shared with the machine's own containerd.
+	// Opt and RuncRoot are directories that containerd would otherwise share with the machine's own containerd.
 	Opt, RuncRoot string
 	// SandboxImage is the pinned image of sandboxes.
 	SandboxImage string
 	// Snapshotter is overlayfs or native.
 	Snapshotter string
-	// RestrictOOMScore leaves a score that may not be lowered as it is, instead of failing.
+	// RestrictOOMScore keeps an OOM score that may not be lowered, instead of failing.
 	RestrictOOMScore bool
 }
 
-// configTemplate names each path that has a default outside the state directory. NRI is off because its socket and
-// plugins are the machine's.
+// configTemplate sets each path whose default is outside the state directory. NRI is off because its socket and plugins
+// belong to the machine.
 var configTemplate = template.Must(template.New("containerd").Funcs(template.FuncMap{"quote": quoteTOML}).Parse(
 	`# Written by quartet; changes are overwritten by the next start.
 version = 3
@@ -86,7 +86,7 @@ imports = []
   SystemdCgroup = false
 `))
 
-// quoteTOML writes a basic string. Paths with control characters are written in the one escape that TOML and JSON share.
+// quoteTOML returns a TOML basic string. It encodes control characters in the only escape that TOML and JSON share.
 func quoteTOML(s string) (string, error) {
 	var out strings.Builder
 	encoder := json.NewEncoder(&out)
@@ -140,7 +140,7 @@ func (b *Bundle) configure(network networkConfig) error {
 	return nil
 }
 
-// writeIfChanged leaves a file alone that already says the same: containerd watches the network's directory.
+// writeIfChanged writes a file unless it already has the content, because containerd watches the network's directory.
 func writeIfChanged(path, content string) error {
 	if have, err := os.ReadFile(filepath.Clean(path)); err == nil && string(have) == content {
 		return nil

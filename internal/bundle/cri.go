@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// parallelRemovals is how many pods are stopped at once.
+	// parallelRemovals is the number of pods that are stopped at once.
 	parallelRemovals = 8
 	// namespace is containerd's namespace for what CRI manages.
 	namespace = "k8s.io"
@@ -30,7 +30,7 @@ func (b *Bundle) dial() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// waitServing waits until the runtime and its network say that they are ready.
+// waitServing waits until the runtime and its network report that they are ready.
 func (b *Bundle) waitServing(ctx context.Context) (err error) {
 	conn, err := b.dial()
 	if err != nil {
@@ -52,13 +52,13 @@ func (b *Bundle) waitServing(ctx context.Context) (err error) {
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), reason)
 		case <-ticker.C:
-			// A failed attempt to connect would otherwise be repeated only after a second.
+			// Without this, a failed connection attempt is repeated only after a second.
 			conn.ResetConnectBackoff()
 		}
 	}
 }
 
-// notReady is nil when the runtime can run a pod, else why it cannot.
+// notReady returns why the runtime cannot run a pod; nil if it can.
 func notReady(ctx context.Context, client runtimeapi.RuntimeServiceClient) error {
 	status, err := client.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
@@ -72,7 +72,7 @@ func notReady(ctx context.Context, client runtimeapi.RuntimeServiceClient) error
 	return nil
 }
 
-// ImportImages puts the images that the build made into the runtime. An image that is there already is replaced.
+// ImportImages imports the images of the build into the runtime. It replaces existing images.
 func (b *Bundle) ImportImages(ctx context.Context) error {
 	if err := b.ImportArchive(ctx, b.archive("pause"), PauseImage); err != nil {
 		return err
@@ -80,11 +80,11 @@ func (b *Bundle) ImportImages(ctx context.Context) error {
 	return b.ImportArchive(ctx, b.archive("hello"), HelloImage)
 }
 
-// pinned is the label by which containerd's CRI says of an image that it is to stay: no registry has these, so that one that is
-// removed as unused, on a disk that is too full, could not be had again.
+// pinned is the label that exempts an image from garbage collection. No registry has these images, so a removed image
+// could not be pulled again.
 const pinned = "io.cri-containerd.pinned=pinned"
 
-// ImportArchive puts one image archive into the runtime, to stay there, and waits until CRI knows the image by its name.
+// ImportArchive imports one image archive, pinned, and waits until the CRI lists the image by its name.
 func (b *Bundle) ImportArchive(ctx context.Context, archive, image string) (err error) {
 	if _, err := os.Stat(archive); err != nil {
 		return fmt.Errorf("importing %s: %w: run make build", image, err)
@@ -102,7 +102,7 @@ func (b *Bundle) ImportArchive(ctx context.Context, archive, image string) (err 
 	return waitImage(ctx, runtimeapi.NewImageServiceClient(conn), image)
 }
 
-// waitImage waits for CRI's record of images, which follows containerd's by events.
+// waitImage waits until the CRI's image store, which follows containerd's by events, has the image.
 func waitImage(ctx context.Context, client runtimeapi.ImageServiceClient, image string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -124,8 +124,8 @@ func waitImage(ctx context.Context, client runtimeapi.ImageServiceClient, image 
 	}
 }
 
-// RemovePods stops and removes every pod of the runtime, giving containers grace to end; fractions of a second are cut.
-// The runtime must run. One that cannot be removed keeps none of the others: they are gone when the error is returned.
+// RemovePods stops and removes every pod of the runtime, with a grace period that is truncated to seconds. The runtime
+// must run. A failed removal does not prevent the others: all others are removed when the error is returned.
 func (b *Bundle) RemovePods(ctx context.Context, grace time.Duration) (err error) {
 	conn, err := b.dial()
 	if err != nil {
@@ -137,7 +137,7 @@ func (b *Bundle) RemovePods(ctx context.Context, grace time.Duration) (err error
 	if err != nil {
 		return fmt.Errorf("listing the pods: %w", err)
 	}
-	// The failure of one cancels none: a removal that is cut in the middle leaves a part of the pod's network behind.
+	// A failure does not cancel the other removals: an interrupted removal leaves a part of the pod's network behind.
 	var group errgroup.Group
 	group.SetLimit(parallelRemovals)
 	failures := make([]error, len(pods.GetItems()))

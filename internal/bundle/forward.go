@@ -7,11 +7,11 @@ import (
 	"os/exec"
 )
 
-// forwardComment marks the rules as ours, for who looks at the machine's.
+// forwardComment marks the rules as Quartet's for an operator who lists them.
 const forwardComment = "quartet pods"
 
-// forwardRules let what pods send, and what is sent to them, through the machine. Where the policy of forwarding is to
-// drop, as a Docker engine sets it, pods would reach nothing beyond the machine without them.
+// forwardRules returns the rules that accept forwarded packets from and to pods. Without them, pods cannot reach beyond
+// the machine where the forward policy is drop, as a Docker engine sets it.
 func forwardRules(bridge string) [][]string {
 	var rules [][]string
 	for _, side := range []string{"-i", "-o"} {
@@ -20,7 +20,7 @@ func forwardRules(bridge string) [][]string {
 	return rules
 }
 
-// allowForwarding has the rules of a bridge in place, each once.
+// allowForwarding adds each rule of a bridge unless it exists.
 func allowForwarding(bridge string) error {
 	for _, rule := range forwardRules(bridge) {
 		if iptables("-C", rule) == nil {
@@ -33,7 +33,7 @@ func allowForwarding(bridge string) error {
 	return nil
 }
 
-// endForwarding removes the rules of a bridge; those that are not there are fine, and so is a machine without iptables.
+// endForwarding removes the rules of a bridge. Missing rules and a missing iptables are no errors.
 func endForwarding(bridge string) error {
 	if _, err := exec.LookPath("iptables"); err != nil {
 		return nil //nolint:nilerr // without the command there is no rule of ours
@@ -48,7 +48,7 @@ func endForwarding(bridge string) error {
 	return errors.Join(errs...)
 }
 
-// iptables does one thing to a rule, waiting for others who change the machine's.
+// iptables applies one operation to a rule. It waits for the lock of iptables.
 func iptables(do string, rule []string) error {
 	out, err := exec.Command("iptables", append([]string{"--wait", do}, rule...)...).CombinedOutput()
 	if err != nil {

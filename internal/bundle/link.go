@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ensureBridge makes a bridge unless it is there. That the kernel can is thereby known before the first pod.
+// ensureBridge creates a bridge unless it exists. A kernel without bridges is detected before the first pod.
 func ensureBridge(name string) error {
 	err := linkIoctl(name, unix.SIOCBRADDBR)
 	if errors.Is(err, unix.EEXIST) {
@@ -16,7 +16,7 @@ func ensureBridge(name string) error {
 	return err
 }
 
-// removeBridge takes a bridge down and away; no error when there is none.
+// removeBridge takes a bridge down and removes it. A missing bridge is no error.
 func removeBridge(name string) error {
 	err := withLinkSocket(func(fd int) error {
 		req, err := unix.NewIfreq(name)
@@ -41,7 +41,7 @@ func removeBridge(name string) error {
 	return nil
 }
 
-// linkIoctl sends a request whose argument is only the link's name, with which an ifreq begins.
+// linkIoctl sends a request whose only argument is the link's name, the first field of an ifreq.
 func linkIoctl(name string, request uint) error {
 	return withLinkSocket(func(fd int) error {
 		req, err := unix.NewIfreq(name)

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// pluginChains begins the names of the chains that the CNI plugins make for one pod each.
+// pluginChains is the prefix of the chains that the CNI plugins create for each pod.
 const pluginChains = "CNI-"
 
-// endMasquerading removes what the CNI plugins have left in the packet filter for the pods of a network, none of which may run any
-// more. A plugin that is ended in the middle of a pod's removal, as by a kill of who has asked for it, has taken the pod's
-// interface away and not its rules; when it is asked again it finds no interface, and leaves the rules where they are. Rules that
-// are not there are fine, and so is a machine without iptables or without the table.
+// endMasquerading removes the packet filter rules that the CNI plugins have left for the pods of a network. None of
+// these pods may run any more. A plugin that is killed during a pod's removal, for example together with its caller,
+// may have removed the pod's interface but not its rules; when it is called again it finds no interface and leaves the
+// rules. Missing rules are no error, and neither is a machine without iptables or without the table.
 func endMasquerading(network string) error {
 	out, err := exec.Command("iptables", "--wait", "--table", "nat", "--list-rules").Output()
 	if err != nil {
@@ -32,8 +32,8 @@ func endMasquerading(network string) error {
 	return nil
 }
 
-// undoing are the changes, as iptables-restore reads them, that remove the rules of a network's pods. Each of them has the network's
-// name in its comment, but for what is in the chain of a published port: that goes with its chain.
+// undoing returns the iptables-restore input that removes the rules of a network's pods. Each rule has the network's
+// name in its comment, except rules in the chain of a published port, which are removed with the chain.
 func undoing(rules, network string) []string {
 	var jumps, chains []string
 	for line := range strings.Lines(rules) {

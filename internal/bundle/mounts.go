@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/sharedmount"
 )
 
-// makeShared sees to it that mounts made below a directory propagate, which volumes with mount propagation need.
+// makeShared ensures that mounts below a directory propagate, which volumes with mount propagation need.
 func makeShared(dir string, note func(string)) error {
 	made, err := sharedmount.Make(dir)
 	if err != nil {
@@ -24,8 +24,8 @@ func makeShared(dir string, note func(string)) error {
 	return nil
 }
 
-// unmountBelow removes the mounts at and below a directory, the newest first. A busy one is detached: it goes when its
-// last user does.
+// unmountBelow unmounts everything at and below a directory, the newest mount first. It detaches a busy mount, which
+// disappears with its last user.
 func unmountBelow(dir string) error {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -47,7 +47,8 @@ func unmountBelow(dir string) error {
 	return errors.Join(errs...)
 }
 
-// chooseSnapshotter is overlayfs where a trial mount works, else native, which copies whole images, with the reason.
+// chooseSnapshotter returns overlayfs if a trial mount works. Otherwise it returns native, which copies whole images,
+// and the reason.
 func chooseSnapshotter(dir string) (name, why string) {
 	if err := tryOverlay(dir); err != nil {
 		return "native", fmt.Sprintf("overlayfs does not work in %s (%v): images are copied instead, which is slower "+

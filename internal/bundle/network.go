@@ -12,23 +12,23 @@ import (
 	"github.com/quartet-node/quartet/internal/machine"
 )
 
-// claimsDir has a file for each network in use that names the state directory it belongs to.
+// claimsDir holds a file for each network in use. The file names the owning state directory.
 const claimsDir = "/run/quartet/networks"
 
-// networkConfig is all that the CNI configuration depends on.
+// networkConfig holds every value in the CNI configuration.
 type networkConfig struct {
-	// Name is the network's, and Bridge the link's.
+	// Name is the name of the network, and Bridge that of its link.
 	Name, Bridge string
-	// Subnet is where pods get their addresses.
+	// Subnet is the network of pod addresses.
 	Subnet netip.Prefix
-	// IPAMDir keeps the addresses in use.
+	// IPAMDir records the addresses in use.
 	IPAMDir string
-	// Backend does masquerading and port mapping: "iptables", "nftables", or empty when the machine has neither.
+	// Backend implements masquerading and port mapping: "iptables", "nftables", or empty if the machine has neither.
 	Backend string
 }
 
-// network chooses the node's network and makes its bridge. The network stays what it is while pods have addresses of it, and
-// over every restart of the runtime and of the machine as long as nothing else takes it.
+// network chooses the node's network and creates its bridge. The network does not change while pods have its addresses,
+// nor across restarts of the runtime or the machine, unless something else on the machine takes it.
 func (b *Bundle) network() (networkConfig, error) {
 	bridge := bridgeName(b.cfg.Layout)
 	subnet, err := b.subnet(bridge)
@@ -57,8 +57,8 @@ func (b *Bundle) network() (networkConfig, error) {
 	}, nil
 }
 
-// subnet claims a network. A bridge that is left of another network and has no pods goes: the bridge plugin refuses a bridge with
-// another address.
+// subnet claims a network. It removes a bridge of another network without pods, because the bridge plugin refuses a
+// bridge with another address.
 func (b *Bundle) subnet(bridge string) (netip.Prefix, error) {
 	want := wish{Configured: b.cfg.PodNetwork, Last: b.lastSubnet()}
 	bridged := networkOf(bridge)
@@ -80,7 +80,7 @@ func (b *Bundle) subnet(bridge string) (netip.Prefix, error) {
 	return subnet, removeBridge(bridge)
 }
 
-// lastSubnet is the network that the configuration of the last run has; zero when there is none, or it cannot be read.
+// lastSubnet returns the network in the configuration of the last run; zero if there is none or it cannot be read.
 func (b *Bundle) lastSubnet() netip.Prefix {
 	content, err := os.ReadFile(b.networkConfigFile())
 	if err != nil {
@@ -107,7 +107,7 @@ func (b *Bundle) removeNetwork() error {
 	return errors.Join(endForwarding(bridge), endMasquerading(bridge), removeBridge(bridge), claims{claimsDir}.release(b.cfg.Layout))
 }
 
-// bridgeName is the link's name: at most the 15 bytes that the kernel allows.
+// bridgeName returns the link's name, at most 15 bytes, the limit of the kernel.
 func bridgeName(l layout.Layout) string {
 	if l.IsDefault() {
 		return "quartet0"
@@ -115,8 +115,8 @@ func bridgeName(l layout.Layout) string {
 	return "quartet-" + l.ID()[:7]
 }
 
-// render writes the CNI configuration: a bridge with addresses by host-local, and port mapping. Port mapping stays in
-// without a packet filter, so that a pod with a hostPort fails and says so, rather than run unreachable.
+// render returns the CNI configuration: a bridge with host-local addresses and port mapping. Port mapping is included
+// even without a packet filter, so that a pod with a hostPort fails visibly instead of being unreachable.
 func (n networkConfig) render() (string, error) {
 	bridge := map[string]any{
 		"type":        "bridge",

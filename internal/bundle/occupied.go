@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// occupied is a network that something of the machine uses.
+// occupied is a network in use on the machine.
 type occupied struct {
 	Prefix netip.Prefix
-	// By is who uses it, for an error.
+	// By names the user of the network, for an error.
 	By string
 }
 
@@ -24,8 +24,8 @@ type link struct {
 	master int
 }
 
-// occupation lists the IPv4 networks that the interfaces and routes of the machine use, those of one bridge left out. A
-// default route counts for nothing. Routes of every table count, because rules may lead packets to each of them.
+// occupation returns the IPv4 networks of the machine's interfaces and routes, except those of one bridge. It skips
+// default routes. It includes routes of every table, because rules may send packets to any of them.
 func occupation(bridge string) ([]occupied, error) {
 	links, err := net.Interfaces()
 	if err != nil {
@@ -40,7 +40,7 @@ func occupation(bridge string) ([]occupied, error) {
 		}
 		addrs, err := l.Addrs()
 		if err != nil {
-			continue // the interface has just gone
+			continue // the interface has disappeared
 		}
 		for _, addr := range addrs {
 			if prefix, err := netip.ParsePrefix(addr.String()); err == nil && prefix.Addr().Is4() {
@@ -64,14 +64,14 @@ func occupation(bridge string) ([]occupied, error) {
 	return found, nil
 }
 
-// route is a destination, and the interface that it is reached over; 0 for none, as of a route that drops packets.
+// route is a destination and the interface that leads to it; 0 for none, as in a route that drops packets.
 type route struct {
 	dst  netip.Prefix
 	link uint32
 }
 
-// routes asks the kernel for the IPv4 routes of all tables. /proc/net/route has those of one table, and of the network of
-// the process's first thread.
+// routes returns the IPv4 routes of all tables from the kernel. /proc/net/route has only one table, of the network
+// namespace of the process's first thread.
 func routes() ([]route, error) {
 	messages, err := netlinkDump(unix.RTM_GETROUTE, unix.AF_INET)
 	if err != nil {
@@ -103,7 +103,7 @@ func routes() ([]route, error) {
 	return found, nil
 }
 
-// ports is how many interfaces a bridge joins: one for each pod with an address. It is 0 for a bridge that is not there.
+// ports returns the number of interfaces of a bridge, one for each pod with an address. It is 0 for a missing bridge.
 func ports(bridge string) (int, error) {
 	messages, err := netlinkDump(unix.RTM_GETLINK, unix.AF_UNSPEC)
 	if err != nil {
@@ -146,7 +146,7 @@ func netlinkDump(request, family int) ([]syscall.NetlinkMessage, error) {
 	return syscall.ParseNetlinkMessage(raw)
 }
 
-// networkOf is the network of a bridge's IPv4 address; zero when it has none, or is not there.
+// networkOf returns the network of a bridge's IPv4 address; zero if it has none or does not exist.
 func networkOf(bridge string) netip.Prefix {
 	l, err := net.InterfaceByName(bridge)
 	if err != nil {

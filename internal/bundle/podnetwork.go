@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// sliceBits is the length of the prefix of a node's network: a /23 has 509 addresses for pods.
+	// sliceBits is the prefix length of a node's network: a /23 has 509 addresses for pods.
 	sliceBits = 23
-	// mostBits is the length of the smallest network that has an address for a pod, beside those of the network, of the
-	// bridge and of the broadcast.
+	// mostBits is the prefix length of the smallest network with an address for a pod, besides those of the network, the
+	// bridge and the broadcast.
 	mostBits = 30
 )
 
-// podRanges are the private ranges in which a node looks for its network when no configuration names one, in this order.
-// Networks that are often there are left out: the services, pods and virtual machines of other programs' defaults.
-// The three private blocks are all among them, because a route of an organisation may cover a whole block.
+// podRanges are the private ranges from which a node chooses its network if the configuration names none, in this
+// order. They exclude common networks: the defaults of other programs for services, pods and virtual machines. They
+// include parts of all three private blocks, because a route of an organisation may cover a whole block.
 var podRanges = []netip.Prefix{
 	netip.MustParsePrefix("10.88.0.0/16"), // the only range of earlier versions, and podman's default
 	netip.MustParsePrefix("10.188.0.0/16"),
@@ -36,8 +36,8 @@ var podRanges = []netip.Prefix{
 	netip.MustParsePrefix("192.168.208.0/20"),
 }
 
-// PodNetwork is the network of --pod-cidr, else that of podCIDR in a file with a KubeletConfiguration, which may have an empty
-// path. It is the zero prefix when neither names one: then the node chooses.
+// PodNetwork returns the network of --pod-cidr, or else podCIDR of a KubeletConfiguration file, whose path may be
+// empty. It returns the zero prefix if neither is set; then the node chooses.
 func PodNetwork(flag, file string) (netip.Prefix, error) {
 	if flag != "" || file == "" {
 		return parsePodNetwork("--pod-cidr", flag)
@@ -46,7 +46,7 @@ func PodNetwork(flag, file string) (netip.Prefix, error) {
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("reading the file of --config: %w", err)
 	}
-	// Only this field is checked here. The other fields are checked when the services start.
+	// Only this field is validated here. The services validate the other fields when they start.
 	var config struct {
 		PodCIDR string `json:"podCIDR"`
 	}
@@ -56,7 +56,7 @@ func PodNetwork(flag, file string) (netip.Prefix, error) {
 	return parsePodNetwork(file+": podCIDR", config.PodCIDR)
 }
 
-// parsePodNetwork reads one IPv4 network, or one of each family separated by a comma, of which the IPv4 network counts.
+// parsePodNetwork parses one IPv4 network, or one of each family separated by a comma, and returns the IPv4 network.
 func parsePodNetwork(field, text string) (netip.Prefix, error) {
 	network, err := ipv4Network(text)
 	if err != nil {
@@ -90,22 +90,22 @@ func ipv4Network(text string) (netip.Prefix, error) {
 	return found, nil
 }
 
-// wish is what is known about a node's network before one is chosen.
+// wish holds the inputs to the choice of a node's network.
 type wish struct {
-	// Configured is the range that a flag or the configuration names; zero when the node chooses.
+	// Configured is the range of the flag or the configuration; zero if the node chooses.
 	Configured netip.Prefix
-	// Running is the network that pods have addresses of now; zero without pods.
+	// Running is the network of the pods that exist now; zero without pods.
 	Running netip.Prefix
 	// Last is the network of the last run; zero before the first.
 	Last netip.Prefix
 }
 
-// claims is the directory with a file for each network in use that names the state directory that it belongs to.
+// claims is the directory with a file for each network in use. The file names the owning state directory.
 type claims struct{ dir string }
 
-// choose finds a network for a node and claims it. A lock on the directory lets one node choose at a time, so that two that
-// start at once get two networks. A node keeps the network that it has, unless the configuration names another or something else
-// of the machine has taken it while no pod ran. A claim whose state directory is gone is void.
+// choose selects and claims a network for a node. A lock on the directory serializes nodes, so that two that start at
+// once get different networks. A node keeps its network unless the configuration names another, or something else on
+// the machine has taken it while no pod ran. A claim whose state directory is gone is void.
 func (c claims) choose(l layout.Layout, want wish, taken []occupied) (subnet netip.Prefix, err error) {
 	if err := os.MkdirAll(c.dir, socketDirMode); err != nil {
 		return subnet, fmt.Errorf("claiming a network: %w", err)
@@ -130,7 +130,7 @@ func (c claims) choose(l layout.Layout, want wish, taken []occupied) (subnet net
 			continue
 		}
 		if err := os.Remove(c.path(prefix)); err != nil {
-			return netip.Prefix{}, fmt.Errorf("giving the network %s back: %w", prefix, err)
+			return netip.Prefix{}, fmt.Errorf("releasing the network %s: %w", prefix, err)
 		}
 	}
 	if err := statedir.WriteFileAtomic(c.path(subnet), []byte(l.StateDir()), fileMode); err != nil {
@@ -139,11 +139,11 @@ func (c claims) choose(l layout.Layout, want wish, taken []occupied) (subnet net
 	return subnet, nil
 }
 
-// pick decides which network a node has, from its claims, what is wished and what is taken. It asks nobody.
+// pick selects a network from the node's claims, the wish and the networks in use. It does no I/O.
 func pick(own []netip.Prefix, want wish, first int, taken []occupied) (netip.Prefix, error) {
 	switch {
 	case want.Configured.IsValid() && want.Running.IsValid() && want.Running != want.Configured:
-		return netip.Prefix{}, fmt.Errorf("pods of this node have addresses of %s, so that their network cannot become %s: end them by quartet down first",
+		return netip.Prefix{}, fmt.Errorf("pods of this node have addresses of %s, so that their network cannot become %s: end them with quartet down first",
 			want.Running, want.Configured)
 	case want.Configured.IsValid():
 		if by, free := firstOverlap(want.Configured, taken); !free && want.Running != want.Configured {
@@ -175,7 +175,7 @@ func pick(own []netip.Prefix, want wish, first int, taken []occupied) (netip.Pre
 		strings.Join(inTheWay, ", "))
 }
 
-// firstOverlap names the first user of a part of a network.
+// firstOverlap returns the first user of a network that overlaps with subnet.
 func firstOverlap(subnet netip.Prefix, taken []occupied) (by string, free bool) {
 	for _, t := range taken {
 		if t.Prefix.Overlaps(subnet) {
@@ -185,7 +185,7 @@ func firstOverlap(subnet netip.Prefix, taken []occupied) (by string, free bool) 
 	return "", true
 }
 
-// read returns the node's own claims and those of other nodes. A file that is no claim is left alone.
+// read returns the claims of the node and those of other nodes. It ignores files that are no claims.
 func (c claims) read(stateDir string) (own []netip.Prefix, others []occupied, err error) {
 	entries, err := os.ReadDir(c.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -214,7 +214,7 @@ func (c claims) read(stateDir string) (own []netip.Prefix, others []occupied, er
 	return own, others, nil
 }
 
-// release gives a node's networks back.
+// release removes the claims of a node.
 func (c claims) release(l layout.Layout) error {
 	own, _, err := c.read(l.StateDir())
 	errs := []error{err}
@@ -226,8 +226,8 @@ func (c claims) release(l layout.Layout) error {
 
 func (c claims) path(subnet netip.Prefix) string { return filepath.Join(c.dir, claimName(subnet)) }
 
-// claimName is the name of a network's claim. Those of the first range keep the numbers that earlier versions gave them, so
-// that nodes of two versions on one machine do not meet.
+// claimName returns the file name of a network's claim. Claims in the first range keep the numbers of earlier versions,
+// so that nodes of two versions on one machine do not collide.
 func claimName(subnet netip.Prefix) string {
 	if subnet.Bits() == sliceBits && podRanges[0].Contains(subnet.Addr()) {
 		return strconv.Itoa(int(subnet.Addr().As4()[2]) / 2)
@@ -235,7 +235,7 @@ func claimName(subnet netip.Prefix) string {
 	return strings.ReplaceAll(subnet.String(), "/", "-")
 }
 
-// claimed is the network that a claim's name means.
+// claimed returns the network of a claim's name.
 func claimed(name string) (netip.Prefix, bool) {
 	if n, err := strconv.ParseUint(name, 10, 32); err == nil && int(n) < sliceCount(podRanges[0]) {
 		return slice(podRanges[0], int(n)), true
@@ -244,10 +244,10 @@ func claimed(name string) (netip.Prefix, bool) {
 	return prefix, err == nil
 }
 
-// sliceCount is how many nodes fit side by side into a range.
+// sliceCount returns the number of node networks in a range.
 func sliceCount(all netip.Prefix) int { return 1 << (sliceBits - all.Bits()) }
 
-// slice is one network of a range.
+// slice returns one node network of a range.
 func slice(all netip.Prefix, index int) netip.Prefix {
 	a := all.Addr().As4()
 	a[1] += byte(2 * index >> 8) //nolint:gosec // index < sliceCount
@@ -255,13 +255,14 @@ func slice(all netip.Prefix, index int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4(a), sliceBits)
 }
 
-// exists is true unless a path is certain not to be there.
+// exists reports whether a path exists; true if that is uncertain.
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// firstSlice is where the search in a range starts: the default node's is the first, another's is spread by its directory.
+// firstSlice returns the index at which the search in a range starts: 0 for the default node, otherwise a hash of the
+// state directory.
 func firstSlice(l layout.Layout) int {
 	if l.IsDefault() {
 		return 0

@@ -9,7 +9,7 @@ import (
 	"github.com/quartet-node/quartet/internal/machine"
 )
 
-// Preflight checks what the bundled runtime needs of the machine and changes nothing. binDir has the built binaries.
+// Preflight checks the requirements of the bundled runtime and changes nothing. binDir holds the built binaries.
 func Preflight(binDir string) machine.Findings {
 	m := machine.This()
 	return machine.Findings{m.User(), checkBinaries(binDir), m.Cgroups(), m.OOMScores()}

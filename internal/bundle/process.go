@@ -20,18 +20,18 @@ import (
 )
 
 const (
-	// startTimeout is how long containerd may take until it serves CRI; it takes about half a second.
+	// startTimeout bounds the time until containerd serves the CRI, which usually takes about half a second.
 	startTimeout = 60 * time.Second
-	// stopTimeout is how long it may take to end before it is killed.
+	// stopTimeout is the time after which a containerd that does not end is killed.
 	stopTimeout = 10 * time.Second
-	// pollInterval is the time between two looks at something that tells nobody when it is done.
+	// pollInterval is the polling interval for conditions without a notification.
 	pollInterval = 20 * time.Millisecond
-	// logTail is how much of containerd's log an error quotes, in bytes.
+	// logTail is the number of bytes of containerd's log in an error.
 	logTail = 2048
 )
 
-// Start sees to it that the runtime runs and serves CRI: it starts containerd, or finds the one that runs already for
-// this state directory. Prepare must have been called. A context that ends ends the waiting, not containerd.
+// Start ensures that the runtime runs and serves the CRI. It starts containerd, or finds the running containerd of this
+// state directory. Prepare must have been called. The end of ctx ends the wait, not containerd.
 func (b *Bundle) Start(ctx context.Context) error {
 	if b.PID() == 0 {
 		if err := b.spawn(); err != nil {
@@ -46,8 +46,8 @@ func (b *Bundle) Start(ctx context.Context) error {
 	return nil
 }
 
-// spawn starts containerd as the leader of a session of its own, with its output in a file, so that nothing that ends
-// this process reaches it.
+// spawn starts containerd as a session leader with its output in a file, so that the end of this process does not
+// affect it.
 func (b *Bundle) spawn() error {
 	log, err := logfile.Open(b.logFile())
 	if err != nil {
@@ -62,7 +62,7 @@ func (b *Bundle) spawn() error {
 	if err := errors.Join(startErr, log.Close()); err != nil {
 		return fmt.Errorf("starting containerd: %w", err)
 	}
-	// Reaped when it ends, so that it is seen to have ended; the goroutine lives as long as containerd.
+	// Wait reaps containerd, so that its end is visible. The goroutine lives as long as containerd.
 	go func() {
 		err := cmd.Wait()
 		b.cfg.Logger.Debug("containerd has ended", "pid", cmd.Process.Pid, "error", err)
@@ -70,8 +70,8 @@ func (b *Bundle) spawn() error {
 	return statedir.WriteFileAtomic(b.pidFile(), fmt.Appendf(nil, "%d\n", cmd.Process.Pid), fileMode)
 }
 
-// environment is this process's, with the bundled binaries first in the path and without what is about this process
-// alone: a supervisor's notification socket, and its name in traces.
+// environment returns this process's environment with the bundled binaries first in PATH. It removes variables that
+// concern only this process: a supervisor's notification socket, and the service name in traces.
 func (b *Bundle) environment() []string {
 	env := append([]string{"PATH=" + b.binDir() + ":" + os.Getenv("PATH")}, tracing(os.Getenv)...)
 	for _, kv := range os.Environ() {
@@ -84,8 +84,8 @@ func (b *Bundle) environment() []string {
 	return env
 }
 
-// tracing lets containerd's own spans join those of the services: under its own name, by the services' protocol, and only
-// for calls that belong to a trace, since pleg asks it all day on no pod's behalf.
+// tracing configures containerd to export its spans under its own name and by the services' protocol. It samples only
+// calls that belong to a trace, because pleg polls it all day.
 func tracing(getenv func(string) string) []string {
 	if getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
 		return nil
@@ -96,7 +96,7 @@ func tracing(getenv func(string) string) []string {
 	}
 }
 
-// PID is the process id of the containerd that runs for this state directory; 0 when none does.
+// PID returns the process ID of the containerd of this state directory; 0 if none runs.
 func (b *Bundle) PID() int {
 	content, err := os.ReadFile(b.pidFile())
 	if err != nil {
@@ -109,15 +109,15 @@ func (b *Bundle) PID() int {
 	return pid
 }
 
-// isOurs tells a process from one that got the same number later: its command line names our configuration. A zombie has
-// no command line and does not count.
+// isOurs reports whether a PID is our containerd and not a process that reused the number: its command line names our
+// configuration. A zombie has no command line and does not count.
 func (b *Bundle) isOurs(pid int) bool {
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err == nil && bytes.Contains(cmdline, []byte(b.configFile()+"\x00"))
 }
 
-// Wait returns when containerd has ended, with an error that says so, or when the context ends, with nil. containerd need
-// not be a child of this process.
+// Wait returns an error when containerd has ended, or nil when ctx ends. containerd need not be a child of this
+// process.
 func (b *Bundle) Wait(ctx context.Context) error {
 	pid := b.PID()
 	if pid == 0 {
@@ -132,8 +132,7 @@ func (b *Bundle) Wait(ctx context.Context) error {
 	return fmt.Errorf("containerd (pid %d) has ended; its log is %s", pid, b.logFile())
 }
 
-// Stop ends containerd and the shims that are left; whatever runs in them ends too. RemovePods comes before it when the
-// pods should end in peace.
+// Stop ends containerd, the remaining shims and their containers. Call RemovePods before it to end the pods gracefully.
 func (b *Bundle) Stop(ctx context.Context) error {
 	if pid := b.PID(); pid != 0 {
 		if err := process.End(ctx, pid, stopTimeout); err != nil {
@@ -143,7 +142,7 @@ func (b *Bundle) Stop(ctx context.Context) error {
 	return b.killShims(ctx)
 }
 
-// killShims ends the shims of this runtime and the containers that they held.
+// killShims kills the shims of this runtime and their containers.
 func (b *Bundle) killShims(ctx context.Context) error {
 	left, err := b.leftovers()
 	if err != nil {
@@ -151,13 +150,13 @@ func (b *Bundle) killShims(ctx context.Context) error {
 	}
 	var errs []error
 	for _, pid := range left {
-		b.cfg.Logger.Warn("killing what a pod left behind", "pid", pid)
+		b.cfg.Logger.Warn("killing the remaining processes of a pod", "pid", pid)
 		errs = append(errs, process.Kill(ctx, pid))
 	}
 	return errors.Join(errs...)
 }
 
-// Running is true when containerd or anything of a pod runs.
+// Running reports whether containerd, or any process of a pod, runs.
 func (b *Bundle) Running() (bool, error) {
 	if b.PID() != 0 {
 		return true, nil
@@ -166,12 +165,12 @@ func (b *Bundle) Running() (bool, error) {
 	return len(left) > 0, err
 }
 
-// leftovers are the shims of this runtime, told by the address of containerd in their command lines, and the containers
-// that they hold: a container's first process has its shim as parent.
+// leftovers returns the shims of this runtime, identified by containerd's address in their command lines, and their
+// containers, whose first process has the shim as parent.
 func (b *Bundle) leftovers() ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil, fmt.Errorf("looking for what pods left behind: %w", err)
+		return nil, fmt.Errorf("looking for remaining processes of pods: %w", err)
 	}
 	address := []byte("\x00" + b.cfg.Layout.RuntimeSocket() + "\x00")
 	shims := map[int]bool{}
@@ -196,7 +195,7 @@ func (b *Bundle) leftovers() ([]int, error) {
 	return left, nil
 }
 
-// parentOf reads the fourth field of stat; the second, in brackets, may have spaces.
+// parentOf reads the fourth field of stat. The second field, in parentheses, may contain spaces.
 func parentOf(pid int) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -213,7 +212,7 @@ func parentOf(pid int) int {
 	return parent
 }
 
-// tailLog is the end of containerd's log, for an error.
+// tailLog returns the end of containerd's log, for an error.
 func (b *Bundle) tailLog() string {
 	content, err := os.ReadFile(b.logFile())
 	if err != nil {

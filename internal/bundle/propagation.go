@@ -15,14 +15,15 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
-// sharedMountsFile remembers which mounts of the machine were made shared for a node, so that its end can undo it.
+// sharedMountsFile records the mounts of the machine that were made shared for a node, so that they can be reverted.
 func sharedMountsFile(l layout.Layout) string {
 	return filepath.Join(l.StateDir(), "shared-mounts.json")
 }
 
-// ShareMounts sees to it that a container engine can bind the machine's root and a node's state directory into containers
-// with mount propagation: what one container mounts for a pod is then seen by the others. systemd makes all mounts shared
-// at boot and nothing is done; elsewhere the mounts that the two lie in become shared, and note gets a sentence for each.
+// ShareMounts ensures that a container engine can bind the machine's root and a node's state directory into containers
+// with mount propagation, so that a mount made by one container is visible to the others. It is a no-op where systemd
+// has made all mounts shared at boot. Elsewhere it makes the mounts that contain the two shared, and note receives a
+// sentence for each.
 func ShareMounts(l layout.Layout, note func(string)) error {
 	var changed []string
 	for _, dir := range []string{"/", l.StateDir()} {
@@ -33,7 +34,7 @@ func ShareMounts(l layout.Layout, note func(string)) error {
 		if at == nil || machine.IsShared(at) {
 			continue
 		}
-		// Remembered first: a mount that is undone without having been changed is as it was.
+		// It is recorded first: reverting a mount that was not changed is a no-op.
 		changed = append(changed, at.Mountpoint)
 		if err := rememberShared(l, changed); err != nil {
 			return err
@@ -54,7 +55,7 @@ func rememberShared(l layout.Layout, mounts []string) error {
 	return statedir.WriteFileAtomic(sharedMountsFile(l), content, fileMode)
 }
 
-// UnshareMounts undoes ShareMounts; nothing when that changed nothing.
+// UnshareMounts reverts ShareMounts. It is a no-op if that changed nothing.
 func UnshareMounts(l layout.Layout) error {
 	content, err := os.ReadFile(sharedMountsFile(l))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -17,31 +17,31 @@ import (
 )
 
 const (
-	// earliest and span say in which part of its life a certificate is renewed: from 70 to 90 % of it, as a kubelet does.
+	// earliest and span define when a certificate is renewed: between 70 and 90 % of its lifetime, as for the kubelet.
 	earliest, span = 0.7, 0.2
-	// firstRetry and lastRetry are the first and the longest wait after a failure; it doubles between.
+	// firstRetry and lastRetry are the first and the longest delay after a failure; the delay doubles in between.
 	firstRetry = 2 * time.Second
 	lastRetry  = 5 * time.Minute
-	// keySigner is the log's key of a signer's name.
+	// keySigner is the log key of a signer's name.
 	keySigner = "signer"
-	// lookAgain is how often the template is read for names that the current certificate lacks.
+	// lookAgain is the interval at which the template is compared with the names of the current certificate.
 	lookAgain = 10 * time.Second
 )
 
-// Config is for a Manager.
+// Config holds the parameters of a Manager.
 type Config struct {
 	Requester Requester
-	// Template says what to have signed; nil while that cannot be said. When the current certificate has other names (DNS names and IP
-	// addresses) than it, another one is requested.
+	// Template returns the certificate request; nil while it is not known. If the current certificate lacks DNS names or
+	// IP addresses of the template, another one is requested.
 	Template func() *x509.CertificateRequest
-	// Renewed is called after each request that has worked; nil for nothing. What it fails with fails the request.
+	// Renewed is called after each successful request; nil if it is not needed. Its error fails the request.
 	Renewed func() error
-	// Random gives a number of at least 0 and less than 1: nodes that joined together are not all to renew at one moment.
+	// Random returns a number in [0, 1). It keeps nodes that joined together from renewing at the same moment.
 	Random func() float64
 	Logger *slog.Logger
 }
 
-// Manager keeps a certificate valid. Make it with New and have it Run.
+// Manager keeps a certificate valid. Create it with New and start it with Run.
 type Manager struct {
 	cfg     Config
 	current atomic.Pointer[tls.Certificate]
@@ -49,7 +49,7 @@ type Manager struct {
 	trouble atomic.Pointer[string]
 }
 
-// New returns a manager that has what the store has. A file that cannot be read is told in the log, and replaced.
+// New returns a Manager with the certificate of the store. It logs a file that cannot be read, and replaces it.
 func New(cfg Config) *Manager {
 	m := &Manager{cfg: cfg}
 	certificate, err := cfg.Requester.Store.Load()
@@ -57,12 +57,12 @@ func New(cfg Config) *Manager {
 	case err == nil:
 		m.current.Store(certificate)
 	case !errors.Is(err, fs.ErrNotExist):
-		cfg.Logger.Warn("requesting a certificate anew, for the one there is cannot be used", telemetry.KeyError, err)
+		cfg.Logger.Warn("requesting another certificate because the present one cannot be used", telemetry.KeyError, err)
 	}
 	return m
 }
 
-// Current returns the certificate, and nil when there is none that is valid now.
+// Current returns the certificate; nil if none is valid now.
 func (m *Manager) Current() *tls.Certificate {
 	certificate := m.current.Load()
 	if certificate == nil || m.cfg.Requester.Clock.Now().After(certificate.Leaf.NotAfter) {
@@ -71,7 +71,7 @@ func (m *Manager) Current() *tls.Certificate {
 	return certificate
 }
 
-// Expires returns when the certificate does, the zero time without one.
+// Expires returns the expiration time of the certificate; zero without one.
 func (m *Manager) Expires() time.Time {
 	if certificate := m.current.Load(); certificate != nil {
 		return certificate.Leaf.NotAfter
@@ -79,10 +79,10 @@ func (m *Manager) Expires() time.Time {
 	return time.Time{}
 }
 
-// Failures returns how many requests have failed.
+// Failures returns the number of failed requests.
 func (m *Manager) Failures() int64 { return m.errs.Load() }
 
-// Trouble says why there is no newer certificate, in words for the operator; empty when nothing is wrong.
+// Trouble returns why there is no newer certificate, in words for the operator; empty if nothing is wrong.
 func (m *Manager) Trouble() string {
 	if s := m.trouble.Load(); s != nil {
 		return *s
@@ -90,14 +90,14 @@ func (m *Manager) Trouble() string {
 	return ""
 }
 
-// RenewAt returns when a certificate is to be renewed: after 70 % of its life when random is 0, up to 90 % when it is 1.
+// RenewAt returns the time to renew a certificate: at 70 % of its lifetime if random is 0, and at up to 90 % if it
+// approaches 1.
 func RenewAt(certificate *x509.Certificate, random float64) time.Time {
 	life := certificate.NotAfter.Sub(certificate.NotBefore)
 	return certificate.NotBefore.Add(time.Duration(float64(life) * (earliest + span*random)))
 }
 
-// Obtain requests a certificate until there is one that is valid, and then sees to it that Renewed has worked for it. It fails when
-// ctx ends before.
+// Obtain requests a certificate until a valid one exists and Renewed has succeeded for it. It fails if ctx ends first.
 func (m *Manager) Obtain(ctx context.Context) error {
 	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
 		if m.Current() != nil {
@@ -119,7 +119,7 @@ func (m *Manager) Obtain(ctx context.Context) error {
 	}
 }
 
-// Run requests certificates until ctx ends. What fails is made again, 2 s later at first and 5 min in the end.
+// Run requests certificates until ctx ends. It retries failures with a delay that grows from 2 s to 5 min.
 func (m *Manager) Run(ctx context.Context) {
 	retry := firstRetry
 	at := m.renewAt()
@@ -145,7 +145,7 @@ func (m *Manager) Run(ctx context.Context) {
 	}
 }
 
-// renew returns zero when it has worked, and otherwise how long to wait before the next try.
+// renew returns zero after a success, and otherwise the delay before the next attempt.
 func (m *Manager) renew(ctx context.Context, template *x509.CertificateRequest, retry time.Duration) time.Duration {
 	signer := m.cfg.Requester.Kind.Signer
 	m.cfg.Logger.Info("requesting a certificate", keySigner, signer)
@@ -158,7 +158,7 @@ func (m *Manager) renew(ctx context.Context, template *x509.CertificateRequest, 
 		if certificate, err = m.cfg.Requester.Store.Load(); err == nil {
 			m.current.Store(certificate)
 			m.trouble.Store(nil)
-			m.cfg.Logger.Info("have a certificate", keySigner, signer, "expires", certificate.Leaf.NotAfter)
+			m.cfg.Logger.Info("obtained a certificate", keySigner, signer, "expires", certificate.Leaf.NotAfter)
 			return 0
 		}
 	}
@@ -182,7 +182,7 @@ func (m *Manager) renewed() error {
 	return m.cfg.Renewed()
 }
 
-// renewAt returns when the certificate is to be renewed, the zero time without one.
+// renewAt returns the time to renew the certificate; zero without one.
 func (m *Manager) renewAt() time.Time {
 	if certificate := m.current.Load(); certificate != nil {
 		return RenewAt(certificate.Leaf, m.cfg.Random())
@@ -190,7 +190,7 @@ func (m *Manager) renewAt() time.Time {
 	return time.Time{}
 }
 
-// lacksNames reports whether the certificate is for others than the template's names.
+// lacksNames reports whether the certificate lacks names of the template.
 func (m *Manager) lacksNames(template *x509.CertificateRequest) bool {
 	certificate := m.current.Load()
 	return certificate != nil && (!sets.New(certificate.Leaf.DNSNames...).Equal(sets.New(template.DNSNames...)) ||

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Collectors returns the metrics of a certificate by a kubelet's names; whose is "client" or "server".
+// Collectors returns the metrics of a certificate under the kubelet's names. whose is "client" or "server".
 func (m *Manager) Collectors(whose string) []prometheus.Collector {
 	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

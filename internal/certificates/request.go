@@ -25,27 +25,27 @@ import (
 )
 
 const (
-	// requestTimeout bounds each call of the API server.
+	// requestTimeout bounds each request to the API server.
 	requestTimeout = 10 * time.Second
-	// firstLook and lastLook are the first and the longest wait between two looks at a request that is not signed yet.
+	// firstLook and lastLook are the first and the longest interval between two reads of a pending request.
 	firstLook = 250 * time.Millisecond
 	lastLook  = 5 * time.Second
-	// signingTimeout is how long a request is waited for, the kubelet's.
+	// signingTimeout is the time to wait for a signature, as for the kubelet.
 	signingTimeout = 15 * time.Minute
 )
 
-// resource is where requests are.
+// resource is the name of the API resource.
 const resource = "certificatesigningrequests"
 
-// Kind is what a certificate is for.
+// Kind is the purpose of a certificate.
 type Kind struct {
-	// Signer is the signer's name, as "kubernetes.io/kube-apiserver-client-kubelet".
+	// Signer is the name of the signer, for example "kubernetes.io/kube-apiserver-client-kubelet".
 	Signer string
-	// Usages are what the key may be used for.
+	// Usages are the permitted uses of the key.
 	Usages []certificatesv1.KeyUsage
 }
 
-// Client returns the kind with which a node shows an API server who it is.
+// Client returns the kind of the certificate by which an API server authenticates a node.
 func Client() Kind {
 	return Kind{
 		Signer: certificatesv1.KubeAPIServerClientKubeletSignerName,
@@ -53,7 +53,7 @@ func Client() Kind {
 	}
 }
 
-// Serving returns the kind with which a node's HTTP API shows who it is.
+// Serving returns the kind of the certificate of a node's HTTP API.
 func Serving() Kind {
 	return Kind{
 		Signer: certificatesv1.KubeletServingSignerName,
@@ -61,21 +61,22 @@ func Serving() Kind {
 	}
 }
 
-// Requester has certificates signed.
+// Requester requests certificates.
 type Requester struct {
-	// API returns the way to certificates.k8s.io/v1. It is asked for each request.
+	// API returns the client for certificates.k8s.io/v1. It is called for each request.
 	API   func() (rest.Interface, error)
 	Kind  Kind
 	Store Store
 	Clock clock.Clock
 }
 
-// errRefused says that a request will never be signed.
+// errRefused is the error of a request that is denied or has failed.
 var errRefused = errors.New("refused")
 
-// Request has a certificate signed for what the template says (subject and names), and saves it. It waits for the signature, at most
-// 15 minutes or until ctx ends. The key is on the disk before it is requested, and the request's name follows from it: a process that
-// is killed meanwhile goes on with the same request, instead of one more that somebody must approve.
+// Request requests a certificate for the subject and the names of the template, and saves it. It waits for the
+// signature for at most 15 minutes, or until ctx ends. It writes the key to disk before the request, and derives the
+// request's name from it: after a kill it continues with the same request, instead of another one that must be
+// approved.
 func (r Requester) Request(ctx context.Context, template *x509.CertificateRequest) error {
 	key, err := r.pendingKey()
 	if err != nil {
@@ -98,7 +99,7 @@ func (r Requester) Request(ctx context.Context, template *x509.CertificateReques
 	signed, err := r.signed(ctx, api, r.name(private, template), request)
 	if err != nil {
 		if errors.Is(err, errRefused) {
-			// The same request would be refused for ever.
+			// The same request would be refused again.
 			err = errors.Join(err, statedir.RemoveFile(r.Store.pending()))
 		}
 		return err
@@ -106,7 +107,7 @@ func (r Requester) Request(ctx context.Context, template *x509.CertificateReques
 	return r.Store.Save(signed, key, r.Clock.Now())
 }
 
-// pendingKey returns the key of a request that has been begun, or a new one.
+// pendingKey returns the key of a pending request, or a new one.
 func (r Requester) pendingKey() ([]byte, error) {
 	key, err := os.ReadFile(r.Store.pending())
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
@@ -118,7 +119,7 @@ func (r Requester) pendingKey() ([]byte, error) {
 	return key, statedir.WriteFileAtomic(r.Store.pending(), key, 0o600)
 }
 
-// name is that of the request for a key and a template: the same for the same.
+// name returns the name of the request, which is a function of the key and the template.
 func (r Requester) name(private any, template *x509.CertificateRequest) string {
 	sum := sha256.New()
 	if signer, ok := private.(crypto.Signer); ok {
@@ -130,7 +131,7 @@ func (r Requester) name(private any, template *x509.CertificateRequest) string {
 	return "node-csr-" + hex.EncodeToString(sum.Sum(nil))[:40]
 }
 
-// signed returns the certificates of a request in PEM when there are any.
+// signed waits for the signature of a request and returns its certificates in PEM.
 func (r Requester) signed(ctx context.Context, api rest.Interface, name string, request []byte) ([]byte, error) {
 	if err := r.create(ctx, api, name, request); err != nil {
 		return nil, err
@@ -159,7 +160,7 @@ func (r Requester) signed(ctx context.Context, api rest.Interface, name string, 
 	}
 }
 
-// create makes the request, unless it is there already.
+// create creates the request unless it exists.
 func (r Requester) create(ctx context.Context, api rest.Interface, name string, request []byte) error {
 	made := &certificatesv1.CertificateSigningRequest{
 		TypeMeta:   metav1.TypeMeta{APIVersion: certificatesv1.SchemeGroupVersion.String(), Kind: "CertificateSigningRequest"},
@@ -175,22 +176,22 @@ func (r Requester) create(ctx context.Context, api rest.Interface, name string, 
 	return nil
 }
 
-// call makes a call of its own deadline.
+// call makes one request with its own deadline.
 func (r Requester) call(ctx context.Context, do func(context.Context) rest.Result, into *certificatesv1.CertificateSigningRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return do(ctx).Into(into)
 }
 
-// temporary reports whether a call may work when it is made again: the API server is away or busy, or did not answer in time.
+// temporary reports whether a retry may succeed: the API server is unreachable, overloaded, or did not answer in time.
 func temporary(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
 		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
 }
 
-// verdict returns the certificates of a request that has been signed, errRefused for one that never will be, and neither for one
-// that waits.
+// verdict returns the certificates of a signed request, errRefused for a denied or failed one, and neither for a
+// pending one.
 func verdict(request *certificatesv1.CertificateSigningRequest) ([]byte, error) {
 	approved := false
 	for _, c := range request.Status.Conditions {

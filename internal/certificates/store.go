@@ -1,9 +1,8 @@
-// Package certificates has an API server sign certificates of a node and sees to it that there is always one that is valid: it
-// makes a key, requests a certificate for it by a CertificateSigningRequest, keeps both in one file, and does it all again before
-// the certificate expires.
+// Package certificates keeps a valid certificate for a node. It creates a key, requests a certificate with a
+// CertificateSigningRequest, stores both in one file, and renews the certificate before it expires.
 //
-// The file is a kubelet's, so that an operator finds what they know: NAME-current.pem, a link to NAME-DATE.pem, which has the
-// certificates and the key in PEM. See "Certificate Rotation" in the Kubernetes documentation.
+// The file names are the kubelet's, so that operators know them: NAME-current.pem is a link to NAME-DATE.pem, which has
+// the certificates and the key in PEM. See "Certificate Rotation" in the Kubernetes documentation.
 package certificates
 
 import (
@@ -22,36 +21,37 @@ import (
 )
 
 const (
-	// currentSuffix is what the link's name ends in.
+	// currentSuffix is the suffix of the link's name.
 	currentSuffix = "-current.pem"
-	// pendingSuffix is that of the key whose certificate has been requested.
+	// pendingSuffix is the suffix of the key of a pending request.
 	pendingSuffix = ".key.pending"
-	// kept is how many files of certificates are left: the current one, and the one before it for who has just read the link.
+	// kept is the number of certificate files to keep: the current one, and the previous one for a reader that has just
+	// resolved the link.
 	kept = 2
-	// timeFormat orders the files by their names.
+	// timeFormat sorts the files by name in order of time.
 	timeFormat = "2006-01-02-15-04-05.000"
 )
 
-// Store is where a certificate and its key are. Only one process may write it.
+// Store is the place of a certificate and its key. Only one process may write it.
 type Store struct {
 	// Dir is the directory, which must exist.
 	Dir string
-	// Name is what the files' names begin with, as "kubelet-client".
+	// Name is the prefix of the file names, for example "kubelet-client".
 	Name string
-	// Mode is that of the files, which have a private key: 0600, or 0640 where a group reads them.
+	// Mode is the mode of the files, which contain a private key: 0600, or 0640 if a group reads them.
 	Mode fs.FileMode
 }
 
-// Current is the path of the link, which is the certificate's and the key's.
+// Current returns the path of the link to the current certificate and key.
 func (s Store) Current() string { return filepath.Join(s.Dir, s.Name+currentSuffix) }
 
-// StoreOf returns the store whose link a path is, and false for a path that none has.
+// StoreOf returns the store that path is the link of, and false if path is no such link.
 func StoreOf(path string, mode fs.FileMode) (Store, bool) {
 	name, ok := strings.CutSuffix(filepath.Base(path), currentSuffix)
 	return Store{Dir: filepath.Dir(path), Name: name, Mode: mode}, ok && name != ""
 }
 
-// Load returns the current certificate with its Leaf. The error is fs.ErrNotExist when there is none.
+// Load returns the current certificate with its Leaf. The error is fs.ErrNotExist if there is none.
 func (s Store) Load() (*tls.Certificate, error) {
 	pem, err := os.ReadFile(s.Current())
 	if err != nil {
@@ -69,7 +69,8 @@ func (s Store) Load() (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// Save makes a certificate and its key, both in PEM, the current one. Whoever reads the link has the old or the new one, whole.
+// Save makes a certificate and its key, both in PEM, the current one. A reader of the link sees either the old or the
+// new file, complete.
 func (s Store) Save(certificate, key []byte, now time.Time) error {
 	file := filepath.Join(s.Dir, s.Name+"-"+now.UTC().Format(timeFormat)+".pem")
 	if err := statedir.WriteFileAtomic(file, slices.Concat(certificate, key), s.Mode); err != nil {
@@ -88,7 +89,7 @@ func (s Store) Save(certificate, key []byte, now time.Time) error {
 	return errors.Join(statedir.RemoveFile(s.pending()), s.prune(file))
 }
 
-// prune removes what is older than the current file and the one before it.
+// prune removes all files except the current one and the previous one.
 func (s Store) prune(current string) error {
 	files, err := filepath.Glob(filepath.Join(s.Dir, s.Name+"-[0-9]*.pem"))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// Group is the components of a process. Make it with New; it is used by one goroutine.
+// Group is the set of components of a process. Create it with New. It is used by one goroutine.
 type Group struct {
 	logger  *slog.Logger
 	runs    []component
@@ -35,19 +35,19 @@ type closer struct {
 // New returns a group without components.
 func New(logger *slog.Logger) *Group { return &Group{logger: logger} }
 
-// Run adds a component. Its run returns when ctx ends, with any error, or when it has nothing more to do, with nil; the other
-// components go on then. Another error ends all of them.
+// Run adds a component. run returns with any error when ctx ends, or with nil when it has nothing more to do; the other
+// components then continue. Another error ends all components.
 func (g *Group) Run(name string, run func(ctx context.Context) error) {
 	g.runs = append(g.runs, component{name: name, run: run})
 }
 
-// OnClose has something closed by [Group.Close].
+// OnClose registers a function for [Group.Close].
 func (g *Group) OnClose(name string, fn func() error) {
 	g.closers = append(g.closers, closer{name: name, close: fn})
 }
 
-// Wait runs the components until ctx ends or one of them fails, and returns when all have ended: nil after the end of ctx, otherwise
-// the first failure with the name of its component.
+// Wait runs the components until ctx ends or one of them fails, and returns when all have ended. It returns nil after
+// the end of ctx, and otherwise the first failure with the name of its component.
 func (g *Group) Wait(ctx context.Context) error {
 	group, within := errgroup.WithContext(ctx)
 	for _, c := range g.runs {
@@ -67,7 +67,7 @@ func (g *Group) Wait(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Close closes in reverse order what was registered, and returns every error. A second call is a no-op.
+// Close calls the registered functions in reverse order and returns every error. A second call is a no-op.
 func (g *Group) Close() error {
 	var errs []error
 	for _, c := range slices.Backward(g.closers) {

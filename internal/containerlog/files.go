@@ -1,10 +1,10 @@
-// Package containerlog knows the log of a container as it lies on the disk: the file that the container runtime writes to,
-// and those that syncloop has put aside since it grew too large. syncloop's logrotate makes these files, `quartet logs`
-// reads them as the one log that they are.
+// Package containerlog reads the log files of a container: the file that the container runtime writes, and the files
+// that syncloop has rotated because they grew too large. syncloop's logrotate creates these files; `quartet logs` reads
+// them as one log.
 //
-// The names are the kubelet's, so that log shippers made for its nodes find them: 0.log is the file in use,
-// 0.log.20060102-150405 one that was put aside then, in the time of the machine, 0.log.20060102-150405.gz the same compressed, and
-// 0.log.20060102-150405.tmp what is being compressed. Any other file of the folder is not looked at.
+// The names are the kubelet's, so that log shippers for its nodes find them. 0.log is the file in use.
+// 0.log.20060102-150405 was rotated at that time, in the time zone of the machine. 0.log.20060102-150405.gz is its
+// compressed form, and 0.log.20060102-150405.tmp is the compressed form while it is written. Other files are ignored.
 package containerlog
 
 import (
@@ -19,43 +19,43 @@ import (
 )
 
 const (
-	// stampLayout is how the time of a rotation stands in a name.
+	// stampLayout is the layout of the rotation time in a file name.
 	stampLayout = "20060102-150405"
-	// compressedSuffix ends the name of a file that was compressed with gzip.
+	// compressedSuffix is the suffix of a file compressed with gzip.
 	compressedSuffix = ".gz"
-	// temporarySuffix ends the name of one that is being made.
+	// temporarySuffix is the suffix of a file that is being compressed.
 	temporarySuffix = ".tmp"
 )
 
-// Rotated is a file of a log that was put aside.
+// Rotated is a rotated file of a log.
 type Rotated struct {
-	// Path is where it is.
+	// Path is the path of the file.
 	Path string
-	// Compressed is true when it is gzip.
+	// Compressed is true if the file is compressed with gzip.
 	Compressed bool
-	// stamp orders the files of a log by age.
+	// stamp sorts the files of a log by age.
 	stamp string
 }
 
-// Files are the files of one log besides the one in use.
+// Files holds the files of one log, except the one in use.
 type Files struct {
-	// Rotated has those that were put aside, the oldest first.
+	// Rotated lists the rotated files, the oldest first.
 	Rotated []Rotated
-	// Unused has the paths of what a process left that was killed while it compressed: half of a file, and one of which
-	// there is the whole compressed one.
+	// Unused lists the files that a killed compression has left: a partial file, and a file whose compressed form is
+	// complete.
 	Unused []string
 }
 
-// RotatedPath is where the file in use goes that is put aside at a moment.
+// RotatedPath returns the path to which the file in use is renamed at a time.
 func RotatedPath(log string, at time.Time) string { return log + "." + at.Format(stampLayout) }
 
-// CompressedPath is where the compressed form of a file goes that was put aside.
+// CompressedPath returns the path of the compressed form of a rotated file.
 func CompressedPath(rotated string) string { return rotated + compressedSuffix }
 
-// TemporaryPath is where that is made.
+// TemporaryPath returns the path of the compressed form while it is written.
 func TemporaryPath(rotated string) string { return rotated + temporarySuffix }
 
-// List lists the files of a log; the file in use need not be there. It fails when the folder cannot be read.
+// List lists the files of a log. The file in use need not exist. It fails if the directory cannot be read.
 func List(log string) (Files, error) {
 	entries, err := os.ReadDir(filepath.Dir(log))
 	if err != nil {
@@ -70,8 +70,8 @@ func List(log string) (Files, error) {
 	return sorted(log, names), nil
 }
 
-// Remove removes all files of a log, the one in use last: who is killed meanwhile begins again. Files that are not there are as
-// good as removed.
+// Remove removes all files of a log, the one in use last, so that a killed removal can be repeated. Missing files are
+// no error.
 func Remove(log string) error {
 	files, err := List(log)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,7 +93,7 @@ func Remove(log string) error {
 	return errors.Join(errs...)
 }
 
-// sorted tells what the files of a folder are to a log.
+// sorted classifies the files of a directory for one log.
 func sorted(log string, names []string) Files {
 	var files Files
 	dir, prefix := filepath.Dir(log), filepath.Base(log)+"."

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// pollPeriod is how often the files are looked at when the kernel tells of no change of them, and how often it is asked
-	// whether the container still runs.
+	// pollPeriod is the interval at which the files are read if the kernel reports no change, and at which Running is
+	// called.
 	pollPeriod = time.Second
-	// settleTime is how long a file that was put aside is still read from before the next one is: the runtime writes what it
-	// was about to write to it a moment after the next one is there.
+	// settleTime is how long a rotated file is still read before its successor: the runtime may finish a write to it
+	// shortly after the successor exists.
 	settleTime = 100 * time.Millisecond
 )
 
-// follow reads what is written from now on, until the container has ended and everything of it was read.
+// follow reads new lines until the container has ended and everything was read.
 func (r *reader) follow(ctx context.Context, running func(context.Context) (bool, error)) error {
 	changed, stop := watch(filepath.Dir(r.log))
 	defer stop()
@@ -54,7 +54,8 @@ func (r *reader) follow(ctx context.Context, running func(context.Context) (bool
 	}
 }
 
-// turn reads what there is of the current file, and goes on to the next one when there is one. It tells whether it did.
+// turn reads the rest of the current file, and moves on to its successor if there is one. It reports whether it moved
+// on.
 func (r *reader) turn(ctx context.Context, changed <-chan struct{}) (more bool, err error) {
 	if r.former != nil {
 		if err := r.former.drain(ctx, r.print); err != nil {
@@ -97,20 +98,21 @@ func (r *reader) turn(ctx context.Context, changed <-chan struct{}) (more bool, 
 	return true, nil
 }
 
-// next opens the file that follows the current one; nil when the current one is in use, or the runtime has not made another one
-// yet.
+// next opens the successor of the current file. It returns nil if the current file is in use, or if the runtime has not
+// created a successor yet.
 func (r *reader) next() (*source, error) {
 	if r.current.is(r.log) {
 		return nil, nil
 	}
-	// The file in use is opened before the others are listed: what was put aside before it then is in the list.
+	// The file in use is opened before the others are listed, so that the list contains every file that was rotated before
+	// it.
 	inUse, err := open(r.log, false)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	files, err := List(r.log)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // the folder was removed with the pod; what is open is read to its end all the same
+		err = nil // the directory was removed with the pod; the open file is still read to its end
 	}
 	if err != nil {
 		if inUse != nil {
@@ -132,13 +134,13 @@ func (r *reader) next() (*source, error) {
 		return s, err
 	}
 	if inUse != nil && r.current != nil && os.SameFile(inUse.info, r.current.info) {
-		inUse.close() // it was put back
+		inUse.close() // the rotation was reverted
 		return nil, nil
 	}
 	return inUse, nil
 }
 
-// later returns which of the files that were put aside come after the current one.
+// later returns the rotated files that are newer than the current one.
 func (r *reader) later(files []Rotated) []Rotated {
 	if r.current == nil {
 		return nil
@@ -148,7 +150,8 @@ func (r *reader) later(files []Rotated) []Rotated {
 			return files[i+1:]
 		}
 	}
-	// It has been compressed or removed since. A compressed file has the time of the last line, as what it was made of.
+	// It has been compressed or removed since. A compressed file has the modification time of its source, which is that of
+	// the last line.
 	now, err := r.current.file.Stat()
 	if err != nil {
 		return nil
@@ -166,8 +169,8 @@ func (r *reader) later(files []Rotated) []Rotated {
 	return nil
 }
 
-// watch tells of changes in a folder, by a channel that holds one. Without it, since the machine's inotify is used up, there is what
-// is looked at by itself.
+// watch signals changes in a directory on a channel of capacity one. If the machine's inotify limits are reached, the
+// caller polls.
 func watch(dir string) (changed <-chan struct{}, stop func()) {
 	told := make(chan struct{}, 1)
 	watcher, err := fsnotify.NewWatcher()
@@ -204,7 +207,7 @@ func watch(dir string) (changed <-chan struct{}, stop func()) {
 	}
 }
 
-// wait returns when something has changed, or with quiet after a time.
+// wait returns when something has changed, or with quiet set after a timeout.
 func wait(ctx context.Context, changed <-chan struct{}, atMost time.Duration) (quiet bool, err error) {
 	timer := time.NewTimer(atMost)
 	defer timer.Stop()
@@ -218,7 +221,7 @@ func wait(ctx context.Context, changed <-chan struct{}, atMost time.Duration) (q
 	}
 }
 
-// pause returns after a time.
+// pause waits for a duration or the end of ctx.
 func pause(ctx context.Context, d time.Duration) error {
 	_, err := wait(ctx, nil, d)
 	return err

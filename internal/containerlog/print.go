@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// errLimit ends a log of which as much was read as is wanted.
+// errLimit ends the reading of a log when Options.Limit is reached.
 var errLimit = errors.New("the limit is reached")
 
-// printer writes what is shown of the lines of a log.
+// printer writes the lines of a log in the requested form.
 type printer struct {
 	out        *bufio.Writer
 	since      time.Time
 	timestamps bool
-	// left is how many bytes may be written yet, if limited.
+	// left is the number of bytes that may still be written, if limited.
 	limited bool
 	left    int64
 }
 
-// line returns what is called with each line.
+// line returns the function that prints each line.
 func (p *printer) line() func(line []byte) error {
-	begun := false // the line before goes on in the next one
+	begun := false // the previous line continues in the next one
 	return func(line []byte) error {
 		at, text := split(line)
 		goesOn := begun
@@ -43,7 +43,7 @@ func (p *printer) line() func(line []byte) error {
 	}
 }
 
-// write fails with errLimit when there is no more to be written.
+// write writes text. It fails with errLimit when the limit is reached.
 func (p *printer) write(text []byte) error {
 	if !p.limited {
 		_, err := p.out.Write(text)
@@ -62,8 +62,8 @@ func (p *printer) write(text []byte) error {
 	return nil
 }
 
-// split returns when a line of a log was written and what a container wrote of it: TIME STREAM TAGS TEXT. The text of one with the
-// tag P goes on in the next line. What is no such line is shown as it is, and has no time.
+// split splits a line of a log, TIME STREAM TAGS TEXT, into its time and its text. The text of a line with the tag P
+// continues in the next line. A line in another form is returned unchanged, without a time.
 func split(line []byte) (at, text []byte) {
 	fields := bytes.SplitN(line, []byte(" "), 4)
 	if len(fields) < 4 || (string(fields[1]) != "stdout" && string(fields[1]) != "stderr") {

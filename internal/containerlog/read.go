@@ -15,27 +15,28 @@ import (
 	"time"
 )
 
-// Options say what is read of a log.
+// Options selects the part and the form of a log.
 type Options struct {
-	// Tail is how many lines are read, the last ones; all when it is negative.
+	// Tail is the number of last lines to read; negative for all.
 	Tail int64
-	// Follow goes on with what is written, until the container has ended.
+	// Follow waits for new lines until the container has ended.
 	Follow bool
-	// Running tells whether the container runs. It is asked while following, when nothing was written for a second.
+	// Running reports whether the container runs. It is called while following, after a second without new lines.
 	Running func(ctx context.Context) (bool, error)
-	// Since leaves out what was written before; the zero time leaves out nothing. Of the last Tail lines, not the last Tail since.
+	// Since skips lines that were written before it; zero skips none. It applies to the last Tail lines.
 	Since time.Time
-	// Timestamps puts before each line when it was written, as the runtime says it, and a space.
+	// Timestamps puts the time of each line, as the runtime wrote it, and a space before the line.
 	Timestamps bool
-	// Limit ends the log after so many bytes, in the middle of a line; 0 is no limit.
+	// Limit ends the log after this number of bytes, also in the middle of a line; 0 means no limit.
 	Limit int64
 }
 
-// Read writes to out what a container has written, oldest first, without what the runtime puts before each line: of all
-// files of the log that are left, as if it had never been put aside. Following goes on from a file that is put aside to the next
-// one and loses no line, unless so much was written meanwhile that a file is removed before it was read.
+// Read writes the output of a container to out, the oldest first, without the prefix of the runtime. It reads all
+// remaining files of the log as one. Following continues across rotations and loses no line, unless a file is removed
+// before it was read.
 //
-// It fails when there is no file, or one cannot be read or is no log, with an error of Running or of out, and with that of ctx.
+// It fails if there is no file, or if a file cannot be read or is no log. It also returns errors of Running, of out and
+// of ctx.
 func Read(ctx context.Context, log string, o Options, out io.Writer) error {
 	r := &reader{log: log, out: bufio.NewWriter(out)}
 	r.print = (&printer{out: r.out, since: o.Since, timestamps: o.Timestamps, limited: o.Limit > 0, left: o.Limit}).line()
@@ -47,7 +48,7 @@ func Read(ctx context.Context, log string, o Options, out io.Writer) error {
 	return err
 }
 
-// read reads all that is asked for.
+// read reads what the options select.
 func (r *reader) read(ctx context.Context, o Options) error {
 	if err := r.readAll(ctx, o.Tail); err != nil {
 		return err
@@ -64,11 +65,11 @@ func (r *reader) read(ctx context.Context, o Options) error {
 type reader struct {
 	log string
 	out *bufio.Writer
-	// print writes what is shown of a line.
+	// print writes a line in the requested form.
 	print func(line []byte) error
-	// current is the newest file that was read from; nil when there is none.
+	// current is the newest file that was read; nil if there is none.
 	current *source
-	// former is the one before, to which the runtime may still have had a line to write when it was put aside.
+	// former is the previous file, to which the runtime may still write a line after its rotation.
 	former *source
 }
 
@@ -80,9 +81,9 @@ func (r *reader) close() {
 	}
 }
 
-// readAll reads what is there, and leaves the file in use as current.
+// readAll reads the existing lines, and leaves the file in use as current.
 func (r *reader) readAll(ctx context.Context, tail int64) error {
-	// The file in use is opened first: one that is put aside meanwhile then is that same one.
+	// The file in use is opened first. If it is rotated in the meantime, the open file is the rotated one.
 	current, err := open(r.log, false)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -97,7 +98,7 @@ func (r *reader) readAll(ctx context.Context, tail int64) error {
 	}
 	older := slices.DeleteFunc(files.Rotated, func(file Rotated) bool { return current.is(file.Path) })
 	if last := len(older) - 1; current == nil && !older[last].Compressed {
-		// It is just being put aside: the runtime writes to it until it has made the next one.
+		// The file is being rotated: the runtime writes to it until it has created the next one.
 		if r.current, err = openRotated(older[last]); err != nil {
 			return err
 		}
@@ -112,7 +113,7 @@ func (r *reader) readAll(ctx context.Context, tail int64) error {
 	for _, file := range older {
 		s, err := openRotated(file)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile, as the oldest one is
+			continue // removed in the meantime, because it was the oldest
 		}
 		if err != nil {
 			return err
@@ -132,7 +133,7 @@ func (r *reader) readAll(ctx context.Context, tail int64) error {
 	return r.current.drain(ctx, r.print)
 }
 
-// end prints what there is of lines that were begun, when nothing more is read: those that a full disk has cut, for one.
+// end prints unfinished lines at the end of the log, for example those that a full disk has cut.
 func (r *reader) end() error {
 	for _, s := range []*source{r.former, r.current} {
 		if s == nil {
@@ -145,7 +146,7 @@ func (r *reader) end() error {
 	return r.out.Flush()
 }
 
-// after prints what comes after so many lines.
+// after skips a number of lines and prints the others.
 func (r *reader) after(skip *int64) func([]byte) error {
 	return func(line []byte) error {
 		if *skip > 0 {
@@ -156,8 +157,8 @@ func (r *reader) after(skip *int64) func([]byte) error {
 	}
 }
 
-// seekTail leaves the last so many lines to be read: it moves on in the file in use, and returns which of the older files are
-// needed too, and how many lines of the first of them are not.
+// seekTail positions the reader at the last tail lines. It seeks in the file in use, and returns the older files that
+// are needed and the number of lines to skip in the first of them.
 func (r *reader) seekTail(older []Rotated, tail int64) (needed []Rotated, skip int64, err error) {
 	if r.current != nil {
 		found, err := seekLast(r.current.file, tail)
@@ -191,7 +192,7 @@ type source struct {
 	file *os.File
 	info fs.FileInfo
 	from io.Reader
-	// begun is a line whose end has not been read.
+	// begun is the beginning of a line whose end has not been read.
 	begun []byte
 }
 
@@ -211,7 +212,7 @@ func open(path string, compressed bool) (*source, error) {
 	return s, nil
 }
 
-// openRotated opens a file that was put aside, also when it has been compressed since it was listed.
+// openRotated opens a rotated file, even if it has been compressed since it was listed.
 func openRotated(file Rotated) (*source, error) {
 	s, err := open(file.Path, file.Compressed)
 	if errors.Is(err, fs.ErrNotExist) && !file.Compressed {
@@ -220,10 +221,10 @@ func openRotated(file Rotated) (*source, error) {
 	return s, err
 }
 
-// close closes the file; it was only read from, so no error of it matters.
+// close closes the file. Its error is ignored because the file was only read.
 func (s *source) close() { _ = s.file.Close() }
 
-// is tells whether the source is the file that is at a path now.
+// is reports whether the source is the file at path.
 func (s *source) is(path string) bool {
 	if s == nil {
 		return false
@@ -232,7 +233,7 @@ func (s *source) is(path string) bool {
 	return err == nil && os.SameFile(s.info, info)
 }
 
-// drain gives every whole line to do, up to the end of the file as it is.
+// drain calls do for every complete line up to the present end of the file.
 func (s *source) drain(ctx context.Context, do func(line []byte) error) error {
 	chunk := make([]byte, 64<<10)
 	for {
@@ -253,7 +254,7 @@ func (s *source) drain(ctx context.Context, do func(line []byte) error) error {
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			s.begun = bytes.Clone(s.begun) // lets go of what was read before
+			s.begun = bytes.Clone(s.begun) // release the buffer of the lines before
 			return nil
 		case err != nil:
 			return fmt.Errorf("read %s: %w", s.file.Name(), err)
@@ -261,7 +262,7 @@ func (s *source) drain(ctx context.Context, do func(line []byte) error) error {
 	}
 }
 
-// end gives the line to do that was begun and not ended, as one that was.
+// end calls do for an unfinished line.
 func (s *source) end(do func(line []byte) error) error {
 	if len(s.begun) == 0 {
 		return nil
@@ -271,7 +272,7 @@ func (s *source) end(do func(line []byte) error) error {
 	return do(line)
 }
 
-// countLines counts the lines to the end.
+// countLines counts the lines up to the end.
 func countLines(r io.Reader) (lines int64, err error) {
 	chunk := make([]byte, 64<<10)
 	for {
@@ -286,15 +287,15 @@ func countLines(r io.Reader) (lines int64, err error) {
 	}
 }
 
-// seekLast moves to the beginning of the last so many lines of a file, and returns how many there are, at most as many. It reads no
-// more of the file than that.
+// seekLast seeks to the beginning of the last wanted lines of a file, and returns their number, which is smaller if the
+// file is shorter. It reads no more of the file than these lines.
 func seekLast(f *os.File, wanted int64) (found int64, err error) {
 	at, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return 0, err
 	}
 	chunk := make([]byte, 64<<10)
-	ends := int64(0) // of lines, seen from the end of the file
+	ends := int64(0) // newlines, counted from the end of the file
 	for at > 0 {
 		size := min(at, int64(len(chunk)))
 		at -= size

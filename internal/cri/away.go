@@ -10,17 +10,17 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// NotConnectedError says that the runtime does not answer, and what to do.
+// NotConnectedError is the error of an unreachable runtime. It names a remedy.
 type NotConnectedError struct {
-	// Endpoint is where it should be.
+	// Endpoint is the configured address.
 	Endpoint string
-	// Cause is why the last try failed; nil when none has ended.
+	// Cause is the error of the last attempt; nil if none has ended.
 	Cause error
-	// Ended is the error of the caller's context, when its end is why no more was tried; nil otherwise.
+	// Ended is the error of the caller's context if its end has stopped the attempts; nil otherwise.
 	Ended error
 }
 
-// Away returns the error of a call that the runtime did not answer, as a *NotConnectedError.
+// Away wraps the error of an unanswered call in a *NotConnectedError.
 func Away(endpoint string, err error) error {
 	if known := new(NotConnectedError); errors.As(err, &known) {
 		return known
@@ -28,7 +28,7 @@ func Away(endpoint string, err error) error {
 	return &NotConnectedError{Endpoint: endpoint, Cause: err}
 }
 
-// Error says what to check.
+// Error returns the failure and its remedy.
 func (e *NotConnectedError) Error() string {
 	if e.Cause == nil {
 		return fmt.Sprintf("the container runtime at %s has not answered yet: see that it runs", e.Endpoint)
@@ -36,7 +36,7 @@ func (e *NotConnectedError) Error() string {
 	return fmt.Sprintf("the container runtime at %s does not answer: %s: %s", e.Endpoint, plain(e.Cause), remedy(e.Cause))
 }
 
-// Unwrap returns what there is of the errors.
+// Unwrap returns the non-nil errors.
 func (e *NotConnectedError) Unwrap() []error {
 	var all []error
 	for _, err := range []error{e.Cause, e.Ended} {
@@ -47,7 +47,7 @@ func (e *NotConnectedError) Unwrap() []error {
 	return all
 }
 
-// plain is the text of an error without what gRPC puts around it.
+// plain returns the text of an error without gRPC's prefixes.
 func plain(err error) string {
 	text := err.Error()
 	if s, ok := status.FromError(err); ok {
@@ -60,7 +60,7 @@ func plain(err error) string {
 	return text
 }
 
-// remedy says what to do about a runtime that does not answer. gRPC keeps of the system's errors only the text.
+// remedy returns the advice for an unreachable runtime. gRPC keeps only the text of system errors.
 func remedy(err error) string {
 	const name = "name its socket with containerRuntimeEndpoint or --container-runtime-endpoint"
 	text := err.Error()

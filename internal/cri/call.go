@@ -10,13 +10,13 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// Caller makes traced calls of the runtime, each in a client span of its own. The trace goes on to the runtime as W3C
-// traceparent in the metadata of the call, so that the runtime's own spans stand below that of the call. (cri-client's own
-// tracing makes an event for each message besides, and cannot be told not to.)
+// Caller makes traced calls to the runtime, each in its own client span. The call's metadata carries the W3C
+// traceparent, so that the runtime's own spans are its children. cri-client's own tracing is not used because it adds
+// an event for each message, which cannot be turned off.
 type Caller struct {
 	tracer trace.Tracer
 	socket string
-	// kind is made once, so that a call that is not traced makes nothing.
+	// kind is created once, so that an untraced call allocates nothing.
 	kind []trace.SpanStartOption
 }
 
@@ -28,9 +28,9 @@ func NewCaller(tracer trace.Tracer, endpoint string) Caller {
 	}
 }
 
-// Call makes one call. Method is its full name, one of the constants of runtimeapi that end in FullMethodName. do gets a
-// context that carries the trace, and keeps cri-client from logging what its caller is told anyway. Call returns what do
-// returns. An error of which expected, which may be nil, says that it is none leaves the span a good one.
+// Call makes one call. method is its full name, one of the constants of runtimeapi that end in FullMethodName. The
+// context of do carries the trace, and keeps cri-client from logging errors that the caller receives anyway. Call
+// returns the result of do. expected, which may be nil, selects the errors that do not fail the span.
 func (c Caller) Call(ctx context.Context, method string, about telemetry.Subject, expected func(error) bool, do func(context.Context) error) error {
 	name := strings.TrimPrefix(method, "/")
 	ctx, span := telemetry.Start(ctx, c.tracer, name, about, c.kind...)

@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// CgroupDriver asks a runtime for its cgroup driver, with a value of the field cgroupDriver of the KubeletConfiguration. It is empty
-// when the runtime does not say, as older ones do not.
+// CgroupDriver asks a runtime for its cgroup driver, and returns a value of the field cgroupDriver of the
+// KubeletConfiguration. It is empty if the runtime does not report it, as older ones do not.
 func CgroupDriver(ctx context.Context, runtime internalapi.RuntimeService) (string, error) {
 	config, err := runtime.RuntimeConfig(ctx)
 	if status.Code(err) == codes.Unimplemented {

@@ -7,7 +7,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// countedImages counts each call of an image service. Close is no call of the runtime and is not counted.
+// countedImages counts each call of an image service. Close is not counted because it does not call the runtime.
 type countedImages struct {
 	internalapi.ImageManagerService
 	operations *operations

@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// countedRuntime counts each call of a runtime service. Close is no call of the runtime and is not counted.
+// countedRuntime counts each call of a runtime service. Close is not counted because it does not call the runtime.
 type countedRuntime struct {
 	internalapi.RuntimeService
 	operations *operations

@@ -1,8 +1,8 @@
-// Package cri connects a service to the container runtime by k8s.io/cri-client. A runtime that is not up yet, or is
-// killed and comes back, is normal: [New] never waits, [Client.Runtime] and [Client.Images] wait for the first good
-// answer, and after it grpc reconnects by itself.
+// Package cri connects a service to the container runtime with k8s.io/cri-client. A runtime that has not started yet or
+// restarts is normal: [New] never waits, [Client.Runtime] and [Client.Images] wait for the first successful answer, and
+// afterwards gRPC reconnects by itself.
 //
-// pleg and syncloop use it; pleg for list, inspect and event calls only.
+// pleg and syncloop use it; pleg only for list, inspect and event calls.
 package cri
 
 import (
@@ -25,36 +25,36 @@ import (
 )
 
 const (
-	// maxMessageBytes is cri-client's own limit for one answer of the runtime.
+	// maxMessageBytes is cri-client's own limit for one response of the runtime.
 	maxMessageBytes = 16 << 20
-	// attemptTimeout bounds one question to a runtime that takes connections and does not answer.
+	// attemptTimeout bounds one probe of a runtime that accepts connections and does not answer.
 	attemptTimeout = 10 * time.Second
-	// retryInterval separates questions to a runtime that cannot be reached, or answers with errors as one does whose CRI
-	// plugin still loads. A question between two tries of the connection costs nothing.
+	// retryInterval is the interval of probes to a runtime that is unreachable or fails, for example while its CRI plugin
+	// loads. A probe between two connection attempts costs nothing.
 	retryInterval = 200 * time.Millisecond
 	// reconnectDelay and reconnectDelayMax are the back-off of the connection for probes and events.
 	reconnectDelay    = 100 * time.Millisecond
 	reconnectDelayMax = time.Second
 )
 
-// Config says where the runtime is.
+// Config holds the addresses and limits of a Client.
 type Config struct {
 	// Endpoint is the runtime's socket, for example "unix:///run/containerd/containerd.sock": containerRuntimeEndpoint
 	// of the KubeletConfiguration.
 	Endpoint string
 	// ImageEndpoint is the socket of the image service; Endpoint when empty.
 	ImageEndpoint string
-	// Timeout bounds each call, and is doubled for sandboxes by cri-client: runtimeRequestTimeout of the
-	// KubeletConfiguration. A context with an earlier deadline wins.
+	// Timeout bounds each call, doubled by cri-client for sandboxes: runtimeRequestTimeout of the KubeletConfiguration. An
+	// earlier deadline of the context takes precedence.
 	Timeout time.Duration
-	// Registerer gets kubelet_runtime_operations_*: the calls of the services that are handed out, and the streams of
-	// events. The questions that wait for a runtime to come are not among them. Nobody counts when nil.
+	// Registerer registers kubelet_runtime_operations_*, which count the calls of the returned services and the event
+	// streams, but not the probes of an unreachable runtime. Calls are not counted if it is nil.
 	Registerer prometheus.Registerer
-	// Logger gets a line when the runtime cannot be reached and when it can; the default one when nil.
+	// Logger logs when the runtime becomes unreachable and reachable; slog's default if nil.
 	Logger *slog.Logger
 }
 
-// Client is a service's connection to the runtime. It starts no goroutine: who asks for a service waits for it in its own.
+// Client is a service's connection to the runtime. It starts no goroutine: callers wait in their own.
 type Client struct {
 	conn    *grpc.ClientConn
 	image   *grpc.ClientConn
@@ -63,8 +63,8 @@ type Client struct {
 	counts  *operations
 }
 
-// New checks the configuration and returns at once, whether the runtime is there or not. It fails when an endpoint is
-// not one, or the timeout is not positive.
+// New validates the configuration and returns without waiting for the runtime. It fails for an invalid endpoint or a
+// timeout that is not positive.
 func New(cfg Config) (*Client, error) {
 	if cfg.Timeout <= 0 {
 		return nil, fmt.Errorf("runtimeRequestTimeout has to be positive, it is %v", cfg.Timeout)
@@ -85,7 +85,7 @@ func New(cfg Config) (*Client, error) {
 			return nil, errors.Join(fmt.Errorf("imageServiceEndpoint %q: %w", cfg.ImageEndpoint, err), conn.Close())
 		}
 	}
-	// cri-client is told to leave its own tracing out: Caller makes the spans.
+	// cri-client's own tracing is off: Caller creates the spans.
 	c := &Client{conn: conn, image: image, counts: newOperations(cfg.Registerer)}
 	c.runtime = newSlot(cfg.Endpoint, "runtime service", cfg.Logger, func(ctx context.Context) error {
 		_, err := runtimeapi.NewRuntimeServiceClient(conn).Version(ctx, &runtimeapi.VersionRequest{})
@@ -118,8 +118,9 @@ func dial(endpoint string) (*grpc.ClientConn, error) {
 		grpc.WithConnectParams(params))
 }
 
-// Runtime returns the runtime service, waiting for the runtime's first good answer. When ctx ends before, the error is a
-// *NotConnectedError. Once it has succeeded it always does, at once, also while the runtime is away: then the calls fail.
+// Runtime waits for the runtime's first successful answer and returns the runtime service. If ctx ends first, the error
+// is a *NotConnectedError. After its first success it always succeeds at once, even while the runtime is unreachable;
+// then the calls fail.
 func (c *Client) Runtime(ctx context.Context) (internalapi.RuntimeService, error) {
 	service, err := c.runtime.get(ctx)
 	if err != nil {
@@ -128,7 +129,7 @@ func (c *Client) Runtime(ctx context.Context) (internalapi.RuntimeService, error
 	return countedRuntime{RuntimeService: service, operations: c.counts}, nil
 }
 
-// Images returns the image service, as Runtime does the runtime service.
+// Images returns the image service in the same way as Runtime.
 func (c *Client) Images(ctx context.Context) (internalapi.ImageManagerService, error) {
 	service, err := c.images.get(ctx)
 	if err != nil {
@@ -137,12 +138,13 @@ func (c *Client) Images(ctx context.Context) (internalapi.ImageManagerService, e
 	return countedImages{ImageManagerService: service, operations: c.counts}, nil
 }
 
-// Events hands every container event of the runtime to handle, from one goroutine, until the stream ends; it always
-// returns the error that ended it, codes.Unimplemented when the runtime has no events. It waits for a runtime that is
-// away. handle must not wait: containerd holds back all other work on containers while one subscriber does not read.
+// Events passes every container event of the runtime to handle, from one goroutine, until the stream ends. It always
+// returns the error that ended the stream; codes.Unimplemented if the runtime has no events. It waits for an
+// unreachable runtime. handle must not block: containerd delays all work on containers while one subscriber does not
+// read.
 //
-// opened is called when the request has been handed to a connected runtime. gRPC does not tell whether the runtime has
-// accepted it until it speaks, and it speaks when it has an event or an error.
+// opened is called when the request has been passed to a connected runtime. gRPC does not report whether the runtime
+// has accepted it before the first event or error.
 func (c *Client) Events(ctx context.Context, opened func(), handle func(*runtimeapi.ContainerEventResponse)) error {
 	return countedOnly(c.counts, "get_container_events", func() error { return c.events(ctx, opened, handle) })
 }
@@ -162,7 +164,7 @@ func (c *Client) events(ctx context.Context, opened func(), handle func(*runtime
 	}
 }
 
-// Close closes the connections. Services that were handed out do not work any more.
+// Close closes the connections. The returned services do not work any more.
 func (c *Client) Close() error {
 	ctx := Quiet(context.Background())
 	err := errors.Join(c.runtime.close(ctx, internalapi.RuntimeService.Close), c.images.close(ctx, internalapi.ImageManagerService.Close), c.conn.Close())
@@ -172,19 +174,19 @@ func (c *Client) Close() error {
 	return err
 }
 
-// Quiet keeps cri-client from logging each failed call on its own: it does so at error level, also for what its caller
-// expects, such as a container that is gone, and the caller gets the same error.
+// Quiet keeps cri-client from logging each failed call. It logs at error level, even for failures that the caller
+// expects, such as a missing container, and the caller receives the same error.
 func Quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, klog.Logger{}) }
 
-// slot holds a service once it is connected.
+// slot holds a service after it has connected.
 type slot[T any] struct {
 	endpoint, what string
 	logger         *slog.Logger
-	// probe asks the runtime on a connection that is kept. cri-client's builder leaves its connection open, with its
-	// goroutines, each time that it fails, so it is only called when the runtime has just answered.
+	// probe calls the runtime on a persistent connection. cri-client's builder leaks its connection and goroutines each
+	// time it fails, so it is called only after a successful probe.
 	probe func(context.Context) error
 	build func(context.Context) (T, error)
-	// turn has room for the one who connects; the others wait for it.
+	// turn is a semaphore for the goroutine that connects; the others wait for it.
 	turn  chan struct{}
 	state *slotState[T]
 }
@@ -254,7 +256,7 @@ func (s *slot[T]) peek() (T, bool) {
 	return s.state.service, s.state.connected
 }
 
-// note keeps why a try failed, and logs it when it is not what the last one failed of.
+// note keeps the reason of a failed attempt, and logs it if it differs from the last one.
 func (s *slot[T]) note(err error) {
 	s.state.mu.Lock()
 	known := s.state.cause != nil && s.state.cause.Error() == err.Error()

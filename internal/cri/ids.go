@@ -2,11 +2,11 @@ package cri
 
 import "strings"
 
-// idLength is how many hexadecimal digits the IDs of sandboxes and containers have, in containerd and CRI-O.
+// idLength is the number of hexadecimal digits in the IDs of sandboxes and containers, in containerd and CRI-O.
 const idLength = 64
 
-// WithoutIDs puts a word in the place of every ID of a sandbox or a container in a text. An error of the runtime often names what it
-// was about to make, by an ID that is another one at the next try: without it one can tell that it is the same error.
+// WithoutIDs replaces every ID of a sandbox or container in a text by word. Errors of the runtime often contain an ID
+// that differs in each attempt; without it, equal errors are recognizable.
 func WithoutIDs(text, word string) string {
 	var out strings.Builder
 	for text != "" {

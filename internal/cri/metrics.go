@@ -6,18 +6,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// operations counts calls of the runtime with the kubelet's names, labels and buckets, so that dashboards of a kubelet
-// show them. Like the kubelet's they count each call that the program makes, also one that fails before it leaves it.
+// operations counts calls to the runtime with the kubelet's names, labels and buckets, so that dashboards for a kubelet
+// show them. As in the kubelet, calls that fail before they are sent are counted too.
 type operations struct {
 	total    *prometheus.CounterVec
 	errors   *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 }
 
-// operationLabel names the call: the kubelet's words, for example run_podsandbox.
+// operationLabel is the label for the call, in the kubelet's words, for example run_podsandbox.
 const operationLabel = "operation_type"
 
-// newOperations registers the metrics; a nil registry counts for nobody.
+// newOperations creates the metrics, and registers them unless the registry is nil.
 func newOperations(registry prometheus.Registerer) *operations {
 	o := &operations{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -38,11 +38,11 @@ func newOperations(registry prometheus.Registerer) *operations {
 	return o
 }
 
-// done counts one call that began at a time and ended now.
+// done counts one call that has just ended.
 func (o *operations) done(operation string, began time.Time, err error) {
 	o.total.WithLabelValues(operation).Inc()
 	o.duration.WithLabelValues(operation).Observe(time.Since(began).Seconds())
-	// Asked for also when nothing failed: a rate needs the 0 before the first error.
+	// The counter is created without a failure too, because a rate needs the 0 before the first error.
 	failed := o.errors.WithLabelValues(operation)
 	if err != nil {
 		failed.Inc()

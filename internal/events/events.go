@@ -1,9 +1,9 @@
-// Package events keeps what a service tells people about the pods of the node and about the node itself: what it has done and what it
-// could not do, with the types, reasons and messages of the kubelet's events.
+// Package events records the events of a service about the pods of the node and about the node itself, with the types,
+// reasons and messages of the kubelet's events.
 //
-// What repeats becomes one event whose count grows; of many alike one says so; of an object of which too much was told nothing more
-// is for a while (client-go's correlator, with its defaults). What is kept is bounded, for each object and altogether, and an
-// hour old at most. Package apievents sends it to an API server.
+// A repeated event becomes one event whose count grows, many similar events are aggregated, and an object with too many
+// events is rate-limited. client-go's correlator does this with its defaults. The recorder keeps a bounded number of
+// events for each object and in total, for at most an hour. Package apievents sends them to an API server.
 package events
 
 import (
@@ -28,63 +28,64 @@ import (
 )
 
 const (
-	// maxAge is how long an event is kept after it was last seen: the API server's default (--event-ttl).
+	// maxAge is how long an event is kept after it last happened: the API server's default (--event-ttl).
 	maxAge = time.Hour
-	// maxPerObject is what one object may have: twice the burst that the correlator lets pass.
+	// maxPerObject is the maximum number of events of one object: twice the burst that the correlator allows.
 	maxPerObject = 50
-	// maxEvents is what all objects together may have: ten for each of 500.
+	// maxEvents is the maximum number of events in total: ten for each of 500 objects.
 	maxEvents = 5000
-	// component names who tells, in the events: the kubelet's name, so that who looks for a node agent's events in a cluster finds them.
+	// component is the reporting component in the events. It is the kubelet's name, so that a search for a node agent's
+	// events finds them.
 	component = "kubelet"
 )
 
-// Config is what a Recorder needs.
+// Config holds the parameters of a Recorder.
 type Config struct {
-	// NodeName is the host in the events, and the object of those of the node.
+	// NodeName is the host in the events, and the involved object of the node's events.
 	NodeName string
-	// NodeUID is the UID of the Node in the API server; empty while it is not known. Nil is for a node that is standalone.
+	// NodeUID returns the UID of the Node in the API server; empty while it is unknown. It is nil for a standalone node.
 	NodeUID func() types.UID
-	// Told is given each event as it has become, under the name that it keeps, one after another. It must not wait for anything
-	// and must not change the event. Nil is for nobody else to know.
+	// Told receives each new or changed event, in order, under the name that it keeps. It must not block or change the
+	// event. It may be nil.
 	Told  func(*v1.Event)
 	Clock clock.WithTicker
-	// Logger is told of what cannot be encoded; slog's default when nil.
+	// Logger logs events that cannot be encoded; slog's default if nil.
 	Logger *slog.Logger
-	// StreamMetrics counts what the stream does; nobody sees it when nil.
+	// StreamMetrics counts the operations of the stream; nothing is counted if it is nil.
 	StreamMetrics *stream.ServedMetrics
 }
 
-// Recorder takes in events and publishes them. All of its methods may be called at any time by anyone; none waits for
-// I/O.
+// Recorder records and publishes events. All its methods are safe for concurrent use; none does I/O.
 type Recorder struct {
 	cfg        Config
 	correlator *record.EventCorrelator
 	level      *stream.Level[*enginev1.PodEvent]
 
-	// mu makes one event out of another, so that what is published of it is in its order.
+	// mu serializes the changes of events, so that they are published in their order.
 	mu sync.Mutex
-	// kept has the events by when they were last seen, the oldest first; byName finds them, of counts them by their object.
+	// kept lists the events by the time they last happened, the oldest first; byName indexes it, and of counts the events
+	// of each object.
 	kept   *list.List
 	byName map[string]*list.Element
 	of     map[object]int
-	// named is the time in the newest name: no two are the same, however fast they come.
+	// named is the time in the newest name. It makes names unique.
 	named int64
 }
 
-// object is what an event is about.
+// object is the object of an event.
 type object struct {
 	kind string
 	uid  types.UID
 }
 
-// kept is what must be known of an event to drop it.
+// kept holds the keys of an event that are needed to drop it.
 type kept struct {
 	name  string
 	about object
 	last  time.Time
 }
 
-// New returns a recorder of nothing.
+// New returns a Recorder without events.
 func New(cfg Config) *Recorder {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -96,25 +97,25 @@ func New(cfg Config) *Recorder {
 	}
 }
 
-// Stream returns the events by their names.
+// Stream returns the stream of events, keyed by their names.
 func (r *Recorder) Stream() stream.Source[*enginev1.PodEvent] { return r.level }
 
 // Close ends all subscriptions.
 func (r *Recorder) Close() { r.level.Close() }
 
-// NodeNormal tells what of the node itself went as it should. The reason is a word in CamelCase, the kubelet's where it has one;
-// the message is for people.
+// NodeNormal records an event of type Normal about the node. The reason is a word in CamelCase, the kubelet's where it
+// has one. The message is for people.
 func (r *Recorder) NodeNormal(ctx context.Context, reason, message string) {
 	r.Record(ctx, r.node(), v1.EventTypeNormal, reason, message)
 }
 
-// NodeWarning tells what of the node itself did not go as it should, as NodeNormal does.
+// NodeWarning records an event of type Warning about the node, see NodeNormal.
 func (r *Recorder) NodeWarning(ctx context.Context, reason, message string) {
 	r.Record(ctx, r.node(), v1.EventTypeWarning, reason, message)
 }
 
-// node refers to the Node as the kubelet does: by its UID once that is known, before that by the name in its place, by which kubectl
-// finds it too.
+// node returns the reference to the Node as the kubelet does: by its UID if it is known, and otherwise with the name in
+// its place, by which kubectl finds it too.
 func (r *Recorder) node() v1.ObjectReference {
 	var uid types.UID
 	if r.cfg.NodeUID != nil {
@@ -123,12 +124,12 @@ func (r *Recorder) node() v1.ObjectReference {
 	return v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.cfg.NodeName, UID: cmp.Or(uid, types.UID(r.cfg.NodeName))}
 }
 
-// Record tells something about an object, with one of the types v1.EventTypeNormal and v1.EventTypeWarning.
+// Record records an event about an object, of type v1.EventTypeNormal or v1.EventTypeWarning.
 func (r *Recorder) Record(ctx context.Context, about v1.ObjectReference, kind, reason, message string) {
 	r.RecordAnnotated(ctx, about, kind, reason, message, nil)
 }
 
-// RecordAnnotated tells what Record does, with annotations for programs that read events.
+// RecordAnnotated records an event with annotations for programs that read events.
 func (r *Recorder) RecordAnnotated(ctx context.Context, about v1.ObjectReference, kind, reason, message string, annotations map[string]string) {
 	now := r.cfg.Clock.Now()
 	at := metav1.NewTime(now)
@@ -143,7 +144,7 @@ func (r *Recorder) RecordAnnotated(ctx context.Context, about v1.ObjectReference
 		Source: v1.EventSource{Component: component, Host: r.cfg.NodeName}, ReportingController: component, ReportingInstance: r.cfg.NodeName,
 	})
 	if err != nil || result.Skip {
-		return // it has told as much as it may; the log has the rest
+		return // rate-limited; the log has the rest
 	}
 	event := result.Event
 	r.correlator.UpdateState(event)
@@ -161,7 +162,7 @@ func (r *Recorder) RecordAnnotated(ctx context.Context, about v1.ObjectReference
 	}
 }
 
-// keep publishes an event, and drops those that there is no room for any more. The recorder is locked.
+// keep publishes an event, and drops the events beyond the limits. The caller holds the lock.
 func (r *Recorder) keep(k kept, event *enginev1.PodEvent) {
 	if e := r.byName[k.name]; e != nil {
 		e.Value = k
@@ -183,7 +184,7 @@ func (r *Recorder) keep(k kept, event *enginev1.PodEvent) {
 	}
 }
 
-// drop forgets an event. The recorder is locked.
+// drop removes an event. The caller holds the lock.
 func (r *Recorder) drop(e *list.Element) {
 	k := keptIn(e)
 	r.kept.Remove(e)

@@ -1,8 +1,8 @@
-// Package healthz answers GET /healthz as the kubelet and the API server do: "ok" with the code 200, or the code 500. With ?verbose, and
-// whenever a check fails, the answer has a line for each check; ?exclude=NAME leaves a check out. Unlike those two it gives the reason of
-// a failure there and then, because who asks a node is somebody who operates it.
+// Package healthz serves GET /healthz as the kubelet and the API server do: "ok" with code 200, or code 500. With
+// ?verbose, and whenever a check fails, the response has a line for each check; ?exclude=NAME skips a check. Unlike
+// those two it includes the reason of a failure, because its clients are operators.
 //
-// nodestatus serves it on healthzPort for the whole node, syncloop as a part of the kubelet's HTTP API for itself.
+// nodestatus serves it on healthzPort for the whole node, and syncloop as a part of the kubelet's HTTP API for itself.
 package healthz
 
 import (
@@ -12,21 +12,21 @@ import (
 	"strings"
 )
 
-// Path is where all checks are answered at once. Each check is at a path of its own below it.
+// Path is the path of all checks together. Each check has its own path below it.
 const Path = "/healthz"
 
-// Check is one thing that can be wrong.
+// Check is one health check.
 type Check struct {
 	// Name is its path below Path.
 	Name string
-	// Do returns what is wrong. It must not wait for anything.
+	// Do returns the failure; nil if there is none. It must not block.
 	Do func() error
 }
 
-// Ping is the check that somebody answers. It never fails.
+// Ping returns the check that never fails.
 func Ping() Check { return Check{Name: "ping", Do: func() error { return nil }} }
 
-// All answers for all checks.
+// All serves the result of all checks.
 func All(checks ...Check) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		excluded := r.URL.Query()["exclude"]
@@ -58,7 +58,7 @@ func All(checks ...Check) http.HandlerFunc {
 	}
 }
 
-// unknownOf returns the names that are those of no check, quoted.
+// unknownOf returns the quoted names that belong to no check.
 func unknownOf(names []string, checks []Check) []string {
 	var unknown []string
 	for _, name := range names {
@@ -70,7 +70,7 @@ func unknownOf(names []string, checks []Check) []string {
 	return slices.Compact(unknown)
 }
 
-// One answers for one check.
+// One serves the result of one check.
 func One(check Check) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if err := check.Do(); err != nil {
@@ -81,7 +81,7 @@ func One(check Check) http.HandlerFunc {
 	}
 }
 
-// Handler serves all checks, each at its path, too.
+// Handler serves all checks together, and each check at its own path.
 func Handler(checks ...Check) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc(Path, All(checks...))
@@ -91,7 +91,7 @@ func Handler(checks ...Check) http.Handler {
 	return mux
 }
 
-// write answers that all is well. A client that has gone does not get it.
+// write writes a successful response. It ignores errors because the client may have gone.
 func write(w http.ResponseWriter, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -1,5 +1,5 @@
-// Package httpserve is how Quartet's programs serve HTTP: with limits that keep slow and idle clients from holding
-// connections, and a stop that waits a moment for answers in flight. gRPC is package rpc's.
+// Package httpserve serves HTTP with limits that keep slow and idle clients from holding connections, and with a
+// graceful stop. Package rpc serves gRPC.
 package httpserve
 
 import (
@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// readHeaderTimeout bounds the beginning of a request.
+	// readHeaderTimeout bounds the reading of request headers.
 	readHeaderTimeout = 5 * time.Second
-	// idleTimeout is longer than Prometheus waits between two scrapes on a connection that it keeps.
+	// idleTimeout is longer than Prometheus' usual scrape interval, so that its connections stay open.
 	idleTimeout = 5 * time.Minute
-	// writeTimeout is long enough for a slow reader of the pods of a full node, or of some hundred kilobytes of metrics.
+	// writeTimeout is long enough for a slow client to read the pods of a full node, or some hundred kilobytes of metrics.
 	writeTimeout = 30 * time.Second
-	// stopTimeout is how long a stop waits for answers in flight.
+	// stopTimeout bounds the wait for responses in flight.
 	stopTimeout = 2 * time.Second
 )
 
-// Until serves on listener until ctx ends, closes it, and returns nil. It fails when connections cannot be accepted, or when
-// an answer was still under way too long after the end. The logger gets the server's own complaints.
+// Until serves on listener until ctx ends, closes it, and returns nil. It fails if connections cannot be accepted, or
+// if responses are still in flight stopTimeout after the end of ctx. The server's own errors go to logger.
 func Until(ctx context.Context, listener net.Listener, handler http.Handler, logger *slog.Logger) error {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout,
