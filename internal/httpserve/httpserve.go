@@ -35,7 +35,7 @@ func Until(ctx context.Context, listener net.Listener, handler http.Handler, log
 	return until(ctx, listener, server.Serve, server)
 }
 
-// until has serve serve on listener until ctx ends, and then the server shut down.
+// until runs serve on listener until ctx ends, and then shuts the server down.
 func until(ctx context.Context, listener net.Listener, serve func(net.Listener) error, server *http.Server) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {

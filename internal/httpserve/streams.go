@@ -10,12 +10,12 @@ import (
 	"sync"
 )
 
-// maxHeaderBytes bounds the line and the headers of a request: commands that are run in containers stand in the line.
+// maxHeaderBytes bounds the request line and the headers. The request line contains the command of an exec.
 const maxHeaderBytes = 1 << 20
 
-// Streams is Until with TLS and for answers that take as long as their clients want, on connections that handlers may take over. A
-// handler sets deadlines of its own, for the server has none once it has read the headers. The contexts of requests end with ctx, and
-// Streams returns when every handler has.
+// Streams is Until with TLS for responses without a time limit, on connections that handlers may hijack. The server
+// sets no deadline after it has read the headers, so a handler sets its own. The contexts of requests end with ctx, and
+// Streams returns when every handler has returned.
 func Streams(ctx context.Context, listener net.Listener, config *tls.Config, handler http.Handler, logger *slog.Logger) error {
 	var handlers sync.WaitGroup
 	server := &http.Server{
@@ -33,10 +33,10 @@ func Streams(ctx context.Context, listener net.Listener, config *tls.Config, han
 	return err
 }
 
-// quietHandshakes takes what clients do wrong before a request for what it is: anybody can make a server say it as often as they like.
+// quietHandshakes logs failed TLS handshakes at debug level, because any client can cause any number of them.
 type quietHandshakes struct{ slog.Handler }
 
-// handshakeError begins what net/http logs of such a client.
+// handshakeError is the prefix of net/http's log message for such a client.
 const handshakeError = "http: TLS handshake error"
 
 // Handle implements slog.Handler.

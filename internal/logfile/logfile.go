@@ -1,5 +1,5 @@
-// Package logfile opens the files that processes in the background write their output to. It keeps them from growing
-// from one start to the next; a process that writes to its own standard output cannot be rotated under way.
+// Package logfile opens the log files of background processes. It rotates them at the start only, because the output of
+// a running process cannot be redirected.
 package logfile
 
 import (
@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// MaxBytes is the size from which a file is put aside at the next start.
+	// MaxBytes is the size from which a file is rotated at the next start.
 	MaxBytes = 32 << 20
-	// mode lets only root read: logs may quote what pods say.
+	// mode lets only root read logs, because they may quote the output of pods.
 	mode = 0o600
 )
 
-// Open opens a file to append to. One of MaxBytes or more becomes PATH.1 first, in the place of the one before.
+// Open opens a file to append to. It first renames a file of MaxBytes or more to PATH.1, which it replaces.
 func Open(path string) (*os.File, error) {
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, os.ErrNotExist):
@@ -24,7 +24,7 @@ func Open(path string) (*os.File, error) {
 		return nil, fmt.Errorf("opening the log: %w", err)
 	case info.Size() >= MaxBytes:
 		if err := os.Rename(path, path+".1"); err != nil {
-			return nil, fmt.Errorf("putting the old log aside: %w", err)
+			return nil, fmt.Errorf("rotating the log: %w", err)
 		}
 	}
 	file, err := os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_WRONLY|os.O_APPEND, mode)

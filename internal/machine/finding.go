@@ -5,20 +5,20 @@ import (
 	"fmt"
 )
 
-// Level says what a finding means.
+// Level is the severity of a finding.
 type Level int
 
-// The levels, from good to bad.
+// The levels, in order of severity.
 const (
-	// OK: it is as it has to be.
+	// OK: the requirement is met.
 	OK Level = iota
-	// Warning: the node runs, with less than it could have.
+	// Warning: the node runs, but something is limited.
 	Warning
-	// Fault: the node cannot run, or harms what it runs beside.
+	// Fault: the node cannot run, or it harms another program.
 	Fault
 )
 
-// String is the word that people and scripts read.
+// String returns the level's name for people and scripts.
 func (l Level) String() string {
 	switch l {
 	case OK:
@@ -32,36 +32,36 @@ func (l Level) String() string {
 	}
 }
 
-// MarshalText writes a level as its word.
+// MarshalText returns the level's name.
 func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
 // Finding is the result of one check.
 type Finding struct {
-	// Check is what was looked at, in a word or three.
+	// Check names the check in one to three words.
 	Check string `json:"check"`
-	// Level is what came of it.
+	// Level is the severity.
 	Level Level `json:"result"`
-	// Detail says what is there or what is lacking.
+	// Detail describes what was found or what is missing.
 	Detail string `json:"detail"`
-	// Fix is what to do about it: a command, or the setting to change. Empty when nothing has to be done.
+	// Fix is the remedy: a command, or the setting to change. It is empty if nothing is wrong.
 	Fix string `json:"fix,omitempty"`
 }
 
-// Ok is the finding of something that is as it has to be.
+// Ok returns a finding of level OK.
 func Ok(check, format string, args ...any) Finding {
 	return Finding{Check: check, Level: OK, Detail: fmt.Sprintf(format, args...)}
 }
 
-// With returns the finding at another level, with what is wrong and what to do about it.
+// With returns the finding with another level, detail and remedy.
 func (f Finding) With(level Level, detail, fix string) Finding {
 	f.Level, f.Detail, f.Fix = level, detail, fix
 	return f
 }
 
-// Unknown is the finding of a fact that cannot be read.
+// Unknown returns the finding for a fact that cannot be read.
 func Unknown(check string, err error) Finding {
 	return Finding{
-		Check: check, Level: Warning, Detail: "cannot be told: " + err.Error(),
+		Check: check, Level: Warning, Detail: "cannot be determined: " + err.Error(),
 		Fix: "run the command as root, on the machine itself",
 	}
 }
@@ -69,7 +69,7 @@ func Unknown(check string, err error) Finding {
 // Findings are the results of several checks.
 type Findings []Finding
 
-// Err names every fault and what to do about it, at once; nil when there is none.
+// Err returns all faults with their remedies in one error; nil if there are none.
 func (f Findings) Err() error {
 	var errs []error
 	for _, finding := range f {
@@ -80,7 +80,7 @@ func (f Findings) Err() error {
 	return errors.Join(errs...)
 }
 
-// Count is how many findings have a level.
+// Count returns the number of findings of a level.
 func (f Findings) Count(level Level) int {
 	n := 0
 	for _, finding := range f {

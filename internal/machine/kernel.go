@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// version is the first two numbers of a kernel's release.
+// version is the major and minor number of a kernel's release.
 type version struct{ major, minor int }
 
 func (v version) before(other version) bool {
 	return v.major < other.major || (v.major == other.major && v.minor < other.minor)
 }
 
-// oldestKernel can run containers under every process of a node: pidfd_open(2), by which they are waited for, is of 5.3,
-// the freezer of cgroup v2, which runc's documentation asks for, of 5.2, and 5.4 is the first release with both that is
-// maintained for long. kubeadm's own check (k8s.io/system-validators) asks for 4.19.
+// oldestKernel is the oldest version that can run containers and a node. pidfd_open(2), which is used to wait for them,
+// is of 5.3; the freezer of cgroup v2, which runc's documentation requires, is of 5.2; and 5.4 is the first long-term
+// release with both. kubeadm's own check (k8s.io/system-validators) requires 4.19.
 var oldestKernel = version{5, 4}
 
-// wholeKernel can do everything: PIDFD_NONBLOCK, with which `quartet up` and `quartet down` wait, is of 5.10, and
-// Kubernetes asks for 5.8 with cgroup v2 (kubernetes.io, "Linux Kernel Version Requirements").
+// wholeKernel is the oldest version without limitations. PIDFD_NONBLOCK, which `quartet up` and `quartet down` use to
+// wait, is of 5.10, and Kubernetes requires 5.8 for cgroup v2 (kubernetes.io, "Linux Kernel Version Requirements").
 var wholeKernel = version{5, 10}
 
 // Kernel checks the kernel's version.
@@ -39,7 +39,7 @@ func (m Machine) Kernel() Finding {
 	case v.before(oldestKernel):
 		return f.With(Fault, release+" is older than 5.4, which containers and waiting for processes need", fix)
 	case v.before(wholeKernel):
-		return f.With(Warning, release+" is older than 5.10: quartet up and down cannot wait for processes, and cgroup v2 is not whole", fix)
+		return f.With(Warning, release+" is older than 5.10: quartet up and down cannot wait for processes, and cgroup v2 is incomplete", fix)
 	default:
 		return f
 	}
@@ -53,7 +53,7 @@ func parseVersion(release string) (version, error) {
 	return v, nil
 }
 
-// User checks that this process is root's.
+// User checks that this process runs as root.
 func (m Machine) User() Finding {
 	f := Ok("root", "running as root")
 	if m.EUID != 0 {
@@ -62,8 +62,8 @@ func (m Machine) User() Finding {
 	return f
 }
 
-// Cgroups checks the control groups. Version 2 has its controllers listed in one file, version 1 has a directory for
-// each. Without cpu, memory and pids no container has its limits; the others are asked for by single pods.
+// Cgroups checks the control groups. Version 2 lists its controllers in one file; version 1 has a directory for each.
+// The limits of every container need cpu, memory and pids; only some pods need the other controllers.
 func (m Machine) Cgroups() Finding {
 	f := Finding{Check: "cgroups"}
 	needed := []string{"cpu", "memory", "pids"}
@@ -91,7 +91,7 @@ func (m Machine) Cgroups() Finding {
 	})
 }
 
-// cgroupFinding compares the controllers that are needed by every pod, and wanted by some, with those that there are.
+// cgroupFinding compares the available controllers with those that every pod needs and those that some pods need.
 func cgroupFinding(f Finding, version string, needed, wanted, have []string, fix func(missing []string) string) Finding {
 	if missing := lacking(needed, have); len(missing) > 0 {
 		return f.With(Fault, version+" without the controllers "+strings.Join(missing, ", "), fix(missing))
@@ -117,10 +117,11 @@ func lacking(needed, have []string) []string {
 	return out
 }
 
-// CapSysResource is CAP_SYS_RESOURCE of linux/capability.h: without it a process may not lower an OOM score.
+// CapSysResource is CAP_SYS_RESOURCE of linux/capability.h. A process without it may not lower an OOM score.
 const CapSysResource = 24
 
-// Capabilities checks that this process may do what starting containers takes; root in a container often may not.
+// Capabilities checks that this process has the capabilities that starting containers needs; root in a container often
+// has not.
 func (m Machine) Capabilities() Finding {
 	f := Ok("capabilities", "all that containers need")
 	set, err := m.capabilities()
@@ -128,7 +129,7 @@ func (m Machine) Capabilities() Finding {
 		return Unknown(f.Check, err)
 	}
 	var missing []string
-	// By their numbers in linux/capability.h. What runc needs to set up a container and its network.
+	// Numbers of linux/capability.h, required by runc to set up a container and its network.
 	for _, c := range []struct {
 		number uint
 		name   string
@@ -148,7 +149,7 @@ func (m Machine) Capabilities() Finding {
 	return f
 }
 
-// OOMScores checks for CAP_SYS_RESOURCE, without which the bundled runtime leaves OOM scores as they are.
+// OOMScores checks for CAP_SYS_RESOURCE. Without it, the bundled runtime does not change OOM scores.
 func (m Machine) OOMScores() Finding {
 	f := Ok("CAP_SYS_RESOURCE", "held")
 	if !m.HasCapability(CapSysResource) {
@@ -158,7 +159,7 @@ func (m Machine) OOMScores() Finding {
 	return f
 }
 
-// HasCapability is true when this process has a capability in its effective set, by its number in linux/capability.h.
+// HasCapability reports whether this process has a capability, numbered as in linux/capability.h, in its effective set.
 func (m Machine) HasCapability(capability uint) bool {
 	set, err := m.capabilities()
 	return err == nil && set&(1<<capability) != 0

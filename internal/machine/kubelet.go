@@ -10,11 +10,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// defaultRuntime is the endpoint of a kubelet that is told no other.
+// defaultRuntime is the kubelet's default CRI endpoint.
 const defaultRuntime = "unix:///run/containerd/containerd.sock"
 
-// Kubelet checks that no kubelet uses the same runtime: each would remove the other's pods, which it does not know.
-// endpoint is the CRI socket of this node; empty when there is none yet.
+// Kubelet checks that no kubelet uses the same runtime, because each would remove the pods of the other. endpoint is
+// the CRI socket of this node; empty if there is none yet.
 func (m Machine) Kubelet(endpoint string, processes []Process) Finding {
 	f := Ok("kubelet", "none runs")
 	for _, p := range processes {
@@ -32,7 +32,7 @@ func (m Machine) Kubelet(endpoint string, processes []Process) Finding {
 	return f
 }
 
-// kubeletEndpoint is what a kubelet was told: the flag, else its file, else the default.
+// kubeletEndpoint returns the CRI endpoint of a kubelet: its flag, or else its configuration file, or else the default.
 func (m Machine) kubeletEndpoint(p Process) string {
 	if endpoint := flagOf(p.Args, "container-runtime-endpoint"); endpoint != "" {
 		return endpoint
@@ -41,7 +41,8 @@ func (m Machine) kubeletEndpoint(p Process) string {
 	if file == "" {
 		return defaultRuntime
 	}
-	// As the kubelet sees it: it may be in a container, and its path relative.
+	// The path is resolved from the kubelet's root and working directory, because it may run in a container and the path
+	// may be relative.
 	proc := filepath.Join("proc", strconv.Itoa(p.PID))
 	from := filepath.Join(proc, "root")
 	if !filepath.IsAbs(file) {
@@ -60,7 +61,7 @@ func (m Machine) kubeletEndpoint(p Process) string {
 	return config.ContainerRuntimeEndpoint
 }
 
-// flagOf is the value of --NAME VALUE or --NAME=VALUE, with one dash or two; the last one counts.
+// flagOf returns the value of --NAME VALUE or --NAME=VALUE, with one dash or two. The last one counts.
 func flagOf(args []string, name string) (value string) {
 	for i, arg := range args {
 		arg, isFlag := strings.CutPrefix(arg, "-")
@@ -78,8 +79,8 @@ func flagOf(args []string, name string) (value string) {
 	return value
 }
 
-// sameSocket compares the sockets themselves, each seen from whose it is: paths may differ by links, or be equal in
-// different containers.
+// sameSocket compares the sockets themselves, each seen from its process, because paths may differ by links, or be
+// equal in different containers.
 func (m Machine) sameSocket(p Process, theirs, ours string) bool {
 	their, err := os.Stat(m.path("proc", strconv.Itoa(p.PID), "root", strings.TrimPrefix(theirs, "unix://")))
 	if err != nil {

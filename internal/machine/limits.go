@@ -13,17 +13,16 @@ import (
 )
 
 const (
-	// minOpenFiles is more than the 4096 that a machine without systemd gives every process: a containerd with the
-	// kubelet's 110 pods needs several for each container.
+	// minOpenFiles is above the 4096 that a machine without systemd gives every process. A containerd with the kubelet's
+	// 110 pods needs several files for each container.
 	minOpenFiles = 8192
-	// minInstances and minWatches are the kernel's own defaults, below which somebody has set them; minThreads is the
-	// kernel's least default of pid_max.
+	// minInstances and minWatches are the kernel's own defaults; minThreads is the lowest default of pid_max.
 	minInstances, minWatches, minThreads = 128, 8192, 32768
-	// fullPercent of a limit in use is too much: what comes next is an error in some container.
+	// fullPercent is the percentage from which a limit counts as exhausted, because the next containers would fail.
 	fullPercent = 80
 )
 
-// OpenFiles checks how many files a process may have open.
+// OpenFiles checks the limit of open files per process.
 func (m Machine) OpenFiles() Finding {
 	f := Finding{Check: "open files"}
 	limit, err := m.OpenFilesLimit()
@@ -41,8 +40,8 @@ func (m Machine) OpenFiles() Finding {
 	return f
 }
 
-// Inotify checks that files can still be watched: configmux, runtimes and many programs in containers do, and all that
-// root starts share one allowance.
+// Inotify checks that inotify instances and watches are left. configmux, runtimes and many programs in containers use
+// them, and all processes of root share one limit.
 func (m Machine) Inotify(processes []Process) Finding {
 	f := Finding{Check: "inotify"}
 	instances, err := m.number("proc/sys/fs/inotify/max_user_instances")
@@ -70,15 +69,15 @@ func (m Machine) Inotify(processes []Process) Finding {
 	return f
 }
 
-// sysctl is how a setting of the kernel is changed, now and for good.
+// sysctl returns the advice to change a kernel setting, now and permanently.
 func sysctl(name string, value int64) string {
 	return fmt.Sprintf("sysctl -w %[1]s=%[2]d, and the line %[1]s = %[2]d in /etc/sysctl.d/quartet.conf", name, value)
 }
 
-// isFull is true when too little of a limit is left.
+// isFull reports whether a limit is nearly exhausted.
 func isFull(used, limit int64) bool { return used*100 >= limit*fullPercent }
 
-// Threads checks how many processes and threads there may be; the least of two limits counts.
+// Threads checks the limits of processes and threads; the lower of two limits counts.
 func (m Machine) Threads() Finding {
 	f := Finding{Check: "processes"}
 	pids, err := m.number("proc/sys/kernel/pid_max")
@@ -93,7 +92,7 @@ func (m Machine) Threads() Finding {
 	if err != nil {
 		return Unknown(f.Check, err)
 	}
-	limit, name, wanted := pids, "kernel.pid_max", int64(4194304) // the most that there can be, and what systemd sets
+	limit, name, wanted := pids, "kernel.pid_max", int64(4194304) // the maximum, and systemd's setting
 	if threads < limit {
 		limit, name, wanted = threads, "kernel.threads-max", max(4*minThreads, 4*used)
 	}
@@ -118,7 +117,7 @@ func (m Machine) runningThreads() (int64, error) {
 	return strconv.ParseInt(all, 10, 64)
 }
 
-// Swap checks that there is none unless failSwapOn is false: syncloop refuses to start with swap, as a kubelet does.
+// Swap checks that swap is off unless failSwapOn is false. syncloop refuses to start with swap, as the kubelet does.
 func (m Machine) Swap(failSwapOn bool) Finding {
 	f := Ok("swap", "off")
 	text, err := m.read("proc/swaps")
@@ -127,7 +126,7 @@ func (m Machine) Swap(failSwapOn bool) Finding {
 	}
 	var devices []string
 	for i, line := range strings.Split(text, "\n") {
-		if words := strings.Fields(line); i > 0 && len(words) > 0 { // the first line is the head of the table
+		if words := strings.Fields(line); i > 0 && len(words) > 0 { // the first line is the table's header
 			devices = append(devices, words[0])
 		}
 	}
@@ -146,16 +145,15 @@ func (m Machine) Swap(failSwapOn bool) Finding {
 const (
 	// staUnsync and timeError are STA_UNSYNC and TIME_ERROR of adjtimex(2).
 	staUnsync, timeError = 0x40, 5
-	// clockSlack is how far in the future a file may have been written.
+	// clockSlack is the tolerance for a file's modification time in the future.
 	clockSlack = time.Minute
 )
 
-// earliest is before every machine that this program can run on was started: a clock that says less was never set.
+// earliest is earlier than the boot of every machine that can run this program. A clock before it was never set.
 var earliest = time.Date(2025, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 // Clock checks that the clock was set, was not set back since the node wrote its files into the state directory, and is
-// kept in time by somebody. The ages of pods, certificates and the times in traces depend on it; the order of events
-// does not.
+// synchronized. The ages of pods, certificates and the times in traces depend on it; the order of events does not.
 func (m Machine) Clock(stateDir string) Finding {
 	now := m.Now()
 	f := Ok("clock", "synchronised, %s", now.UTC().Format(time.RFC3339))
@@ -178,12 +176,12 @@ func (m Machine) Clock(stateDir string) Finding {
 		return Unknown(f.Check, err)
 	}
 	if state == timeError || timex.Status&staUnsync != 0 {
-		return f.With(Warning, "nobody keeps it in time (adjtimex says STA_UNSYNC)", keep)
+		return f.With(Warning, "it is not synchronized (adjtimex reports STA_UNSYNC)", keep)
 	}
 	return f
 }
 
-// bootTime is what the kernel counts as the moment of its start, by the clock as it is set now.
+// bootTime returns the time of the kernel's boot, by the present clock.
 func (m Machine) bootTime() (time.Time, error) {
 	stat, err := m.read("proc/stat")
 	if err != nil {
@@ -198,7 +196,7 @@ func (m Machine) bootTime() (time.Time, error) {
 	return time.Time{}, fmt.Errorf("/proc/stat has no line btime")
 }
 
-// newest is the file directly in a directory that was written last; nothing when there is none.
+// newest returns the most recently written file directly in a directory; nothing if there is none.
 func (m Machine) newest(dir string) (file string, written time.Time) {
 	entries, err := os.ReadDir(m.path(dir))
 	if err != nil {

@@ -1,7 +1,6 @@
-// Package machine checks whether a machine can run a node. A check is a function of what it reads, which is passed in: the
-// files below a root directory, and a few calls to the kernel. It changes nothing and ends with a Finding that says what
-// to do. `quartet doctor` makes all checks; package bundle makes those whose outcome the bundled runtime depends on before
-// it starts.
+// Package machine checks whether a machine can run a node. A check is a function of its inputs, which are passed in:
+// the files below a root directory, and a few kernel calls. It changes nothing and returns a Finding with the remedy.
+// `quartet doctor` runs all checks; package bundle runs those that the bundled runtime depends on before it starts.
 package machine
 
 import (
@@ -17,31 +16,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is what the checks look at. Make the one that this process runs on with This; tests look at one of their own.
+// Machine provides the inputs of the checks. This returns the one that this process runs on; tests use their own.
 type Machine struct {
-	// Root is the directory that /proc, /sys and every other path are looked up in.
+	// Root is the directory below which /proc, /sys and every other path are looked up.
 	Root string
 	// EUID is the user of this process.
 	EUID int
-	// LookPath finds a program.
+	// LookPath finds a program in PATH.
 	LookPath func(name string) (string, error)
-	// Statfs reads a file system, Access whether a path may be used so (unix.W_OK).
+	// Statfs reads a file system's state; Access reports whether a path may be used in a mode (unix.W_OK).
 	Statfs func(path string, stat *unix.Statfs_t) error
 	Access func(path string, mode uint32) error
-	// OpenFilesLimit is how many files a process may open at most.
+	// OpenFilesLimit returns the limit of open files of a process.
 	OpenFilesLimit func() (uint64, error)
-	// Adjtimex reads the state of the clock, Now the time.
+	// Adjtimex reads the state of the clock; Now reads the time.
 	Adjtimex func(*unix.Timex) (int, error)
 	Now      func() time.Time
 }
 
-// This is the machine that this process runs on.
+// This returns the machine that this process runs on.
 func This() Machine {
 	return Machine{
 		Root: "/", EUID: os.Geteuid(), LookPath: exec.LookPath, Statfs: unix.Statfs, Access: unix.Access,
 		OpenFilesLimit: func() (uint64, error) {
 			var limit unix.Rlimit
-			// The hard limit: Go raises its own soft one to it, and so do the services.
+			// The hard limit counts, because Go and the services raise their soft limit to it.
 			err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
 			return limit.Max, err
 		},
@@ -66,7 +65,7 @@ func (m Machine) number(path string) (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// existing is the path itself, or the nearest directory above it that is there: where it would be made.
+// existing returns the path itself, or its nearest existing ancestor, where it would be created.
 func (m Machine) existing(path string) (string, error) {
 	for at := filepath.Clean(path); ; at = filepath.Dir(at) {
 		_, err := os.Stat(m.path(at))

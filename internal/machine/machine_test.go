@@ -89,8 +89,8 @@ func TestKernel(t *testing.T) {
 		{"the first whole one", release("5.10.0-8-amd64"), OK, nil},
 		{"a little old", release("5.4.0-200-generic"), Warning, []string{"5.10", "quartet up and down"}},
 		{"too old", release("4.19.0"), Fault, []string{"5.4"}},
-		{"not a version", release("unknown"), Warning, []string{"cannot be told"}},
-		{"no proc", files{}, Warning, []string{"cannot be told"}},
+		{"not a version", release("unknown"), Warning, []string{"cannot be determined"}},
+		{"no proc", files{}, Warning, []string{"cannot be determined"}},
 	})
 }
 
@@ -156,7 +156,7 @@ func TestForwardingAndBridges(t *testing.T) {
 		{"on", files{filter: "1\n"}, OK, nil},
 		{"off", files{filter: "0\n"}, Warning, []string{"sysctl -w net.bridge.bridge-nf-call-iptables=1"}},
 		{"not loaded", files{}, Warning, []string{"modprobe br_netfilter"}},
-		{"nonsense", files{filter: "x"}, Warning, []string{"cannot be told"}},
+		{"nonsense", files{filter: "x"}, Warning, []string{"cannot be determined"}},
 	})
 	run(t, Machine.Overlay, []fileCase{
 		{"there", files{"proc/filesystems": "nodev\tproc\nnodev\toverlay\n\text4\n"}, OK, nil},
@@ -170,7 +170,7 @@ func TestThreads(t *testing.T) {
 		{"enough", well, OK, []string{"400 of 192730", "threads-max"}},
 		{"pid_max is low", well.and(files{"proc/sys/kernel/pid_max": "4096"}), Warning, []string{"sysctl -w kernel.pid_max=4194304"}},
 		{"nearly all in use", well.and(files{"proc/loadavg": "0.1 0.2 0.3 2/190000 1234"}), Warning, []string{"sysctl -w kernel.threads-max=760000"}},
-		{"loadavg is short", well.and(files{"proc/loadavg": "0.1"}), Warning, []string{"cannot be told"}},
+		{"loadavg is short", well.and(files{"proc/loadavg": "0.1"}), Warning, []string{"cannot be determined"}},
 	})
 }
 
@@ -192,7 +192,7 @@ func TestOpenFiles(t *testing.T) {
 	expect(t, limited(1<<20, nil).OpenFiles(), OK, "1048576")
 	expect(t, limited(1<<64-1, nil).OpenFiles(), OK, "no limit")
 	expect(t, limited(4096, nil).OpenFiles(), Warning, "LimitNOFILE")
-	expect(t, limited(0, errors.New("no")).OpenFiles(), Warning, "cannot be told")
+	expect(t, limited(0, errors.New("no")).OpenFiles(), Warning, "cannot be determined")
 }
 
 func TestInotify(t *testing.T) {
@@ -205,7 +205,7 @@ func TestInotify(t *testing.T) {
 	run(t, using(10, 100), []fileCase{
 		{"enough", limits, OK, []string{"10 of 128", "100 of 65536"}},
 		{"set low", limits.and(files{"proc/sys/fs/inotify/max_user_instances": "64"}), Warning, []string{"max_user_instances=512"}},
-		{"no such limit", files{}, Warning, []string{"cannot be told"}},
+		{"no such limit", files{}, Warning, []string{"cannot be determined"}},
 	})
 	run(t, using(120, 100), []fileCase{{"instances used up", limits, Warning, []string{"120 of 128", "max_user_instances=512"}}})
 	run(t, using(10, 60000), []fileCase{{"watches used up", limits, Warning, []string{"max_user_watches=524288"}}})
@@ -232,7 +232,7 @@ func TestClock(t *testing.T) {
 		{"kept", booted, OK, []string{"2030-05-01T12:00:00Z"}},
 		{"files of the past", booted.and(files{written: "{}"}), OK, nil},
 		{"never set", files{"proc/stat": "btime 3600\n"}, Warning, []string{"1970-01-01T01:00:00Z", "never set"}},
-		{"no boot time", files{"proc/stat": "cpu 1\n"}, Warning, []string{"cannot be told"}},
+		{"no boot time", files{"proc/stat": "cpu 1\n"}, Warning, []string{"cannot be determined"}},
 	})
 	run(t, clock(0, 0, -time.Hour), []fileCase{{"a file of the future", booted.and(files{written: "{}"}), Warning, []string{"set back", written}}})
 	run(t, clock(timeError, 0, 0), []fileCase{{"an error of the clock", booted, Warning, []string{"timedatectl"}}})

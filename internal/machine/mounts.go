@@ -10,8 +10,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// MountOf is the mount that a directory lies in: the longest mount point that is a prefix of it. Among mounts on one point
-// the last counts, because it covers the others. It is nil where /proc shows no mount, as in some chroots.
+// MountOf returns the mount that contains a directory: the longest mount point that is a prefix of it. Among mounts on
+// one point the last counts, because it covers the others. It is nil if /proc shows no mount, as in some chroots.
 func (m Machine) MountOf(dir string) (at *mountinfo.Info, err error) {
 	resolved, err := filepath.EvalSymlinks(m.path(dir))
 	if err != nil {
@@ -20,7 +20,8 @@ func (m Machine) MountOf(dir string) (at *mountinfo.Info, err error) {
 	if below, found := strings.CutPrefix(resolved, filepath.Clean(m.Root)); found {
 		resolved = filepath.Join("/", below)
 	}
-	// The thread's, not the process's: a command in a container looks at the machine from a thread that has entered it.
+	// The file of the thread and not of the process: a command in a container inspects the machine from a thread that has
+	// entered its namespaces.
 	file, err := os.Open(m.path("proc/thread-self/mountinfo"))
 	if err != nil {
 		return nil, fmt.Errorf("reading the mounts: %w", err)
@@ -38,13 +39,13 @@ func (m Machine) MountOf(dir string) (at *mountinfo.Info, err error) {
 	return at, nil
 }
 
-// IsShared is true for a mount that passes on what is mounted below it.
+// IsShared reports whether mounts below a mount propagate.
 func IsShared(mount *mountinfo.Info) bool {
 	return mount != nil && strings.Contains(mount.Optional, "shared:")
 }
 
-// Propagation checks that what one container mounts below the state directory is seen by the others, as volumes with
-// mount propagation need. `quartet up` and the compose stack see to it themselves.
+// Propagation checks that a mount made by one container below the state directory is visible to the others, which
+// volumes with mount propagation need. `quartet up` and the compose stack ensure it themselves.
 func (m Machine) Propagation(stateDir string) Finding {
 	const check = "mount propagation"
 	dir, err := m.existing(stateDir)

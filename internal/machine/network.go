@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// PacketFilter names what CNI plugins can use for masquerading and host ports, "iptables" before "nftables"; empty
-// when the machine has neither.
+// PacketFilter returns the packet filter that CNI plugins use for masquerading and host ports, "iptables" before
+// "nftables"; empty if the machine has neither.
 func (m Machine) PacketFilter() string {
 	if _, err := m.LookPath("iptables"); err == nil {
 		return "iptables"
@@ -29,7 +29,7 @@ func (m Machine) Masquerading() Finding {
 	return f
 }
 
-// Forwarding checks that the kernel passes packets between pods and the network.
+// Forwarding checks that the kernel forwards packets between pods and the network.
 func (m Machine) Forwarding() Finding {
 	f := Ok("ip_forward", "on")
 	on, err := m.number("proc/sys/net/ipv4/ip_forward")
@@ -45,7 +45,7 @@ func (m Machine) Forwarding() Finding {
 }
 
 // BridgeFilter checks that packets between two pods on one bridge pass the packet filter, which host ports and services
-// need. The file is there once br_netfilter is, as a module or built in.
+// need. The file exists if br_netfilter is loaded or built in.
 func (m Machine) BridgeFilter() Finding {
 	f := Ok("br_netfilter", "on")
 	on, err := m.number("proc/sys/net/bridge/bridge-nf-call-iptables")
@@ -63,8 +63,8 @@ func (m Machine) BridgeFilter() Finding {
 	}
 }
 
-// Port checks that a TCP port on the loopback interface is free, or is held by who it is for. purpose says what it is
-// for, and fix how to use another; mine tells whether a process may hold it.
+// Port checks that a TCP port on the loopback interface is free, or that its owner holds it. purpose describes the use
+// of the port, and fix how to use another; mine reports whether a process may hold it.
 func (m Machine) Port(port int, purpose, fix string, processes []Process, mine func(Process) bool) Finding {
 	f := Ok(fmt.Sprintf("port %d", port), "free (%s)", purpose)
 	inodes, err := m.listeners(port)
@@ -78,14 +78,14 @@ func (m Machine) Port(port int, purpose, fix string, processes []Process, mine f
 	if i := slices.IndexFunc(holders, mine); i >= 0 {
 		return Ok(f.Check, "%s: %s, pid %d", purpose, holders[i].Name, holders[i].PID)
 	}
-	// systemd stores sockets for their servers.
+	// systemd holds sockets for their services.
 	if i := slices.IndexFunc(holders, func(p Process) bool { return p.PID != 1 }); i > 0 {
 		holders = holders[i:]
 	}
 	switch {
 	case len(holders) > 0 && holders[0].PID == 1:
-		return f.With(Fault, fmt.Sprintf("%s, pid 1, keeps it for a service that is away, and it is to be %s", holders[0].Name, purpose),
-			"if that is a service of this node, systemctl status says why it is away; otherwise stop it, or "+fix)
+		return f.With(Fault, fmt.Sprintf("%s, pid 1, holds it for a service that is not running; it is needed as %s", holders[0].Name, purpose),
+			"if that is a service of this node, systemctl status says why it is not running; otherwise stop it, or "+fix)
 	case len(holders) > 0:
 		holder := holders[0]
 		return f.With(Fault, fmt.Sprintf("%s, pid %d, listens there, and it is to be %s", holder.Name, holder.PID, purpose),

@@ -10,22 +10,22 @@ import (
 	"strings"
 )
 
-// Process is what several checks need to know of a process.
+// Process holds the facts about a process that several checks need.
 type Process struct {
-	// PID and UID are its id and its user's.
+	// PID is the process ID, and UID its user ID.
 	PID int
 	UID uint32
-	// Name is its command's, the first 15 bytes. Args are its arguments, its program first.
+	// Name is the command's name, truncated to 15 bytes. Args are the arguments, including the program.
 	Name string
 	Args []string
-	// Sockets are the inodes of the sockets that it has open.
+	// Sockets are the inodes of its open sockets.
 	Sockets []uint64
-	// Inotify is how many inotify instances it has open, and Watches what they watch.
+	// Inotify is the number of its inotify instances, and Watches the number of their watches.
 	Inotify, Watches int64
 }
 
-// Processes reads all processes of the machine. What may not be read of one, as by another user than root, is left out,
-// and so is a process that ends meanwhile.
+// Processes returns all processes of the machine. It omits facts that this user may not read, and processes that end in
+// the meantime.
 func (m Machine) Processes() ([]Process, error) {
 	entries, err := os.ReadDir(m.path("proc"))
 	if err != nil {
@@ -78,7 +78,8 @@ func (m Machine) process(pid int) (Process, bool) {
 	return p, true
 }
 
-// userOf is the effective user: the second number of the line Uid. One that cannot be read is nobody's.
+// userOf returns the effective user: the second number of the line Uid. If it cannot be read, it returns the overflow
+// user.
 func (m Machine) userOf(dir string) uint32 {
 	const nobody = 65534
 	status, err := m.read(dir + "/status")
@@ -95,7 +96,7 @@ func (m Machine) userOf(dir string) uint32 {
 	return nobody
 }
 
-// watches counts what an inotify instance watches: a line each.
+// watches counts the watches of an inotify instance, one for each line.
 func (m Machine) watches(fdinfo string) int64 {
 	text, err := m.read(fdinfo)
 	if err != nil {
@@ -104,7 +105,7 @@ func (m Machine) watches(fdinfo string) int64 {
 	return int64(strings.Count("\n"+text, "\ninotify wd:"))
 }
 
-// listeners are the inodes of the sockets that listen on a port of the loopback interface, or of all.
+// listeners returns the inodes of the sockets that listen on a port of the loopback interface, or of all interfaces.
 func (m Machine) listeners(port int) ([]uint64, error) {
 	const listening = "0A" // TCP_LISTEN of net/tcp_states.h
 	var inodes []uint64
@@ -134,13 +135,15 @@ func (m Machine) listeners(port int) ([]uint64, error) {
 	return inodes, nil
 }
 
-// coversLoopback is true for the addresses, as /proc/net/tcp writes them, on which nobody else can listen on 127.0.0.1
-// any more: itself, all of IPv4, and all of IPv6, which takes IPv4 too. 127.0.0.1 is written in the machine's byte order.
+// coversLoopback reports whether an address, in the form of /proc/net/tcp, prevents another socket from listening on
+// 127.0.0.1: the address itself, all of IPv4, and all of IPv6, which includes IPv4. 127.0.0.1 is in the machine's byte
+// order.
 func coversLoopback(address string) bool {
 	return address == "00000000" || address == "0100007F" || address == "7F000001" || address == strings.Repeat("0", 32)
 }
 
-// holdersOf returns the processes that have one of some sockets open: the server, and the process that keeps the socket open for it.
+// holdersOf returns the processes that have one of the sockets open: the server, and the process that holds the socket
+// for it.
 func holdersOf(processes []Process, inodes []uint64) (holders []Process) {
 	for _, p := range processes {
 		if slices.ContainsFunc(inodes, func(inode uint64) bool { return slices.Contains(p.Sockets, inode) }) {

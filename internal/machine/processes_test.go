@@ -38,7 +38,7 @@ func TestPort(t *testing.T) {
 		{"kept for one that is away", listening(tcp("00000000", 10255, "0A", 10)), Fault, []string{"systemd, pid 1, keeps it", "systemctl status", "or set readOnlyPort"}},
 		{"held by nobody that may be seen", listening(tcp("0100007F", 10255, "0A", 90)), Fault, []string{"ss -ltnp sport = :10255"}},
 		{"held on all addresses of IPv6", listening("").and(files{"proc/net/tcp6": head + tcp(strings.Repeat("0", 32), 10255, "0A", 70)}), Fault, []string{"kubelet"}},
-		{"no proc", files{}, Warning, []string{"cannot be told"}},
+		{"no proc", files{}, Warning, []string{"cannot be determined"}},
 	})
 }
 

@@ -11,7 +11,8 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// fileSystems are those, by their numbers in linux/magic.h, that a state directory should not be on, and why.
+// fileSystems are the file systems that are unsuitable for a state directory, by their numbers in linux/magic.h, with
+// the reason.
 var fileSystems = map[int64]struct{ name, why string }{
 	unix.OVERLAYFS_SUPER_MAGIC: {"overlayfs", "images cannot be layered on it and are copied instead"},
 	unix.NFS_SUPER_MAGIC:       {"nfs", "locks and sockets on a network file system do not keep two nodes apart"},
@@ -21,8 +22,8 @@ var fileSystems = map[int64]struct{ name, why string }{
 	unix.RAMFS_MAGIC:           {"ramfs", "it is in memory, and gone after a reboot"},
 }
 
-// StateDir checks that the state directory, or the place where it would be made, can be written and is on a file system
-// of this machine.
+// StateDir checks that the state directory, or the directory in which it would be created, is writable and on a local
+// file system.
 func (m Machine) StateDir(dir string) Finding {
 	f := Finding{Check: "state directory"}
 	at, err := m.existing(dir)
@@ -51,21 +52,21 @@ func (m Machine) StateDir(dir string) Finding {
 	}
 	f.Detail = dir
 	if at != dir {
-		f.Detail = dir + " is not there yet, and can be made in " + at
+		f.Detail = dir + " does not exist yet, and can be created in " + at
 	}
 	return f
 }
 
-// Room is how much of a file system must be left.
+// Room is the minimum of free space on a file system.
 type Room struct {
-	// Bytes and Inodes are thresholds of eviction; a zero one is not asked for.
+	// Bytes and Inodes are eviction thresholds; a zero one is not checked.
 	Bytes, Inodes nodeconfig.Threshold
-	// Fields names both in the configuration, for the detail.
+	// Fields names both configuration fields, for the detail.
 	Fields string
 }
 
-// Disk checks that the file system of a directory is not so full that the node would report DiskPressure. what says what
-// the directory is for.
+// Disk checks that the file system of a directory is not so full that the node would report DiskPressure. what
+// describes the use of the directory.
 func (m Machine) Disk(what, dir string, room Room) Finding {
 	f := Finding{Check: "disk of " + what}
 	at, err := m.existing(dir)

@@ -27,7 +27,7 @@ func TestPropagation(t *testing.T) {
 		{"shared mount of its own", mounted("", "shared:7 "), OK, []string{"/var/lib/x"}},
 		{"private, below a shared root", mounted("shared:1 ", ""), Warning,
 			[]string{"mount --bind /var/lib/x /var/lib/x && mount --make-rshared /var/lib/x"}},
-		{"no mounts are shown", files{"proc/thread-self/mountinfo": "", "var/lib/x/here": ""}, Warning, []string{"cannot be told"}},
+		{"no mounts are shown", files{"proc/thread-self/mountinfo": "", "var/lib/x/here": ""}, Warning, []string{"cannot be determined"}},
 	})
 	run(t, at("/var/lib/quartet"), []fileCase{
 		{"not there yet, shared root", mounted("shared:1 ", ""), OK, nil},

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// maxScrape bounds the answer of one process, in bytes. A full node's is some hundred kilobytes.
+	// maxScrape bounds the response of one process, in bytes. That of a full node has some hundred kilobytes.
 	maxScrape = 32 << 20
-	// acceptProto asks for the exact values rather than for their text.
+	// acceptProto requests exact values instead of their text.
 	acceptProto = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,text/plain;q=0.5"
 )
 
-// Scrape asks a process of this machine for what it serves at a path of its metrics address, a unix socket. What it answers is
-// bounded.
+// Scrape reads the metrics that a process of this machine serves at a path of its metrics address, a unix socket. The
+// size of the response is bounded.
 func Scrape(ctx context.Context, address, path string) (families []*dto.MetricFamily, err error) {
 	socket, isSocket := strings.CutPrefix(address, "unix://")
 	if !isSocket {

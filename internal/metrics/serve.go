@@ -20,39 +20,39 @@ import (
 )
 
 const (
-	// maxScrapes is how many scrapes may run at once; further ones are told to come again. Two servers and a person
-	// look at a node, not more.
+	// maxScrapes is the maximum number of concurrent scrapes; others are rejected. Two Prometheus servers and an operator
+	// are the expected clients.
 	maxScrapes = 4
-	// Path is where the metrics are.
+	// Path is the path of the metrics.
 	Path = "/metrics"
-	// ProbesPath is where those of probes are, as a kubelet's.
+	// ProbesPath is the path of the metrics of probes, as in the kubelet.
 	ProbesPath = "/metrics/probes"
 )
 
-// ServeConfig says what to serve and where.
+// ServeConfig holds the parameters of Serve.
 type ServeConfig struct {
-	// Address is unix:///ABSOLUTE/PATH or a loopback IP:PORT; empty to serve nothing.
+	// Address is unix:///ABSOLUTE/PATH or a loopback IP:PORT; empty to serve no metrics.
 	Address string
-	// Sockets are those that this process was passed; nil for none.
+	// Sockets are the sockets that this process has inherited; nil for none.
 	Sockets *sockets.Set
-	// AllowedUIDs are users, besides root and the process's own, who may connect to a unix socket.
+	// AllowedUIDs are the users, besides root and the process's own, who may connect to a unix socket.
 	AllowedUIDs []int
-	// Registry has what is served.
+	// Registry holds the metrics.
 	Registry prometheus.Gatherer
-	// More has what is served at paths of its own, such as "/metrics/probes"; it may be nil.
+	// More holds the metrics at other paths, such as "/metrics/probes"; it may be nil.
 	More map[string]prometheus.Gatherer
-	// Logger gets the address, refused peers and errors of single metrics; the default one when nil.
+	// Logger logs the address, refused peers and errors of single metrics; slog's default if nil.
 	Logger *slog.Logger
-	// Ready is called with the address that is listened on; it may be nil.
+	// Ready is called with the listening address; it may be nil.
 	Ready func(net.Addr)
 }
 
-// Serve answers GET /metrics, and what there is More of, in Prometheus' formats until ctx ends, and returns nil. With no address it waits for ctx. It
-// fails when the address cannot be listened on, and says what to do: the metrics of a node that nobody can read would
-// not be missed before they are needed.
+// Serve serves GET /metrics, and the paths of More, in Prometheus' formats until ctx ends, and returns nil. Without an
+// address it waits for ctx. It fails if it cannot listen on the address, with a remedy, because missing metrics would
+// otherwise remain unnoticed.
 //
-// There is neither TLS nor a password, so a TCP address has to be the loopback interface's; a unix socket asks the kernel
-// who connects.
+// There is neither TLS nor a password, so a TCP address must be on the loopback interface; a unix socket authorizes its
+// peers by user ID.
 func Serve(ctx context.Context, cfg ServeConfig) error {
 	if cfg.Address == "" {
 		<-ctx.Done()
@@ -74,7 +74,7 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 
 func serve(ctx context.Context, listener net.Listener, cfg ServeConfig) error {
 	warnings := slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn)
-	// One metric that cannot be gathered must not hide the others.
+	// A metric that cannot be gathered must not hide the others.
 	options := promhttp.HandlerOpts{ErrorLog: warnings, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes}
 	mux := http.NewServeMux()
 	mux.Handle("GET "+Path, promhttp.HandlerFor(cfg.Registry, options))

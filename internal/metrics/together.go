@@ -17,38 +17,38 @@ import (
 )
 
 const (
-	// togetherTimeout is how long each other process has to answer: less than half of the shortest timeout that people give
-	// Prometheus. All are asked at once.
+	// togetherTimeout bounds the wait for other processes, which are scraped in parallel. It is less than half of the
+	// shortest usual scrape timeout.
 	togetherTimeout = 3 * time.Second
-	// labelProcess says of which other process a sample is. It is not "service", which Prometheus gives to what it finds by a service of
-	// a cluster: where a target's labels are honored, one of that name would hide it.
+	// labelProcess is the label with the name of another process. It is not "service", which Prometheus sets on targets
+	// that it discovers by a Service of a cluster; with honor_labels, a label of that name would hide it.
 	labelProcess = "process"
-	// labelExported is what a label of a sample's own is called that has the name of that.
+	// labelExported replaces labelProcess on a sample that has a label of that name itself.
 	labelExported = "exported_process"
-	// nameUp is the metric that says which of the others have answered.
+	// nameUp is the metric that reports which of the other processes have answered.
 	nameUp = "quartet_process_up"
 )
 
-// Together gathers the metrics of this process and of others of the node, as one kubelet has them. Samples of this process are as they
-// are; those of another have the label process, so that two processes that count the same do not have one sample of two values, and a
-// sample has the same name for each process that answers.
+// Together gathers the metrics of this process and of the node's other processes, as one kubelet has them. Samples of
+// this process are unchanged. Samples of another process have the label process, so that equal metrics of two processes
+// do not collide, and do not depend on which processes answer.
 type Together struct {
-	// Own has the metrics of this process.
+	// Own gathers the metrics of this process.
 	Own prometheus.Gatherer
-	// Others has the metrics addresses of the other processes, by their names.
+	// Others maps the names of the other processes to their metrics addresses.
 	Others map[string]string
-	// Logger is told why there are no metrics of a process, in its details.
+	// Logger logs at debug level why the metrics of a process are missing.
 	Logger *slog.Logger
 }
 
-// answer is what a process said.
+// answer is the response of one process.
 type answer struct {
 	process  string
 	families []*dto.MetricFamily
 	err      error
 }
 
-// Gather implements prometheus.Gatherer. A process that does not answer in time, or not at all, is left out and is no error.
+// Gather implements prometheus.Gatherer. A process that does not answer in time is omitted without an error.
 func (t Together) Gather() ([]*dto.MetricFamily, error) {
 	answers := make([]answer, 0, len(t.Others))
 	for _, process := range slices.Sorted(maps.Keys(t.Others)) {
@@ -72,12 +72,12 @@ func (t Together) Gather() ([]*dto.MetricFamily, error) {
 	return together(own, answers), err
 }
 
-// together makes one exposition of what this process has and the others have answered, in the order of the names. A family that another
-// process has of a different type, as while one of them is being upgraded, is left out: there can be only one type.
+// together merges the metrics of this process and the answers of others, in the order of names. It omits a family of
+// another process whose type differs, as during an upgrade, because a name can have only one type.
 func together(own []*dto.MetricFamily, answers []answer) []*dto.MetricFamily {
 	families := map[string]*dto.MetricFamily{}
 	for _, family := range own {
-		// What a registry has gathered may be shared with others who gather.
+		// The gathered metrics are cloned because other gatherers may share them.
 		families[family.GetName()] = &dto.MetricFamily{Name: family.Name, Help: family.Help, Type: family.Type, Unit: family.Unit, Metric: slices.Clone(family.GetMetric())}
 	}
 	up := &dto.MetricFamily{Name: proto.String(nameUp), Help: proto.String("1 when the other process gave its metrics for this answer, 0 when it did not."), Type: dto.MetricType_GAUGE.Enum()}
@@ -112,7 +112,7 @@ func together(own []*dto.MetricFamily, answers []answer) []*dto.MetricFamily {
 	return all
 }
 
-// withProcess returns the labels with that of the process, in the order of their names.
+// withProcess adds the process label to labels, in the order of names.
 func withProcess(labels []*dto.LabelPair, process string) []*dto.LabelPair {
 	for _, label := range labels {
 		if label.GetName() == labelProcess {

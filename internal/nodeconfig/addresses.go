@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// maxSocketPath is what the kernel takes in a sockaddr_un, without the closing zero byte.
+	// maxSocketPath is the maximum length of a path in sockaddr_un, without the final zero byte.
 	maxSocketPath = 107
 	// noMetrics is the value of --metrics-listen that turns the metrics off.
 	noMetrics = "none"
 )
 
-// addresses says where the service listens, who may connect, and where the others and the runtime are.
+// addresses sets the addresses of this service, the other services and the runtime, and the allowed users.
 func (f *flags) addresses(service Service, cfg *Config, fail failure) {
 	for _, peer := range Services() {
 		if problem := checkSocket(*f.peers[peer]); problem != "" {
@@ -53,16 +53,16 @@ func (f *flags) addresses(service Service, cfg *Config, fail failure) {
 	}
 }
 
-// MetricsAddress returns where a service serves its metrics that listens on an address, unless --metrics-listen says otherwise.
+// MetricsAddress returns the default metrics address of a service that listens on an address.
 func MetricsAddress(listen string) string {
 	return strings.TrimSuffix(listen, ".sock") + "-metrics.sock"
 }
 
-// metricsAddress returns where to serve metrics, empty for nowhere, or what is wrong with the address that was given.
+// metricsAddress returns the address for metrics, empty for none, or the problem with the given address.
 func (f *flags) metricsAddress(listen string) (address, problem string) {
 	if !f.given("metrics-listen") {
 		if checkSocket(listen) != "" {
-			return "", "" // said of that flag already
+			return "", "" // already reported for that flag
 		}
 		address = MetricsAddress(listen)
 		if problem := checkSocket(address); problem != "" {
@@ -74,7 +74,7 @@ func (f *flags) metricsAddress(listen string) (address, problem string) {
 	case f.metricsListen == noMetrics:
 		return "", ""
 	case f.metricsListen == listen:
-		return "", fmt.Sprintf("%q is what --listen says too: name another address, or none", listen)
+		return "", fmt.Sprintf("%q is the address of --listen: name another address, or none", listen)
 	case strings.HasPrefix(f.metricsListen, "unix:"):
 		return f.metricsListen, checkSocket(f.metricsListen)
 	default:
@@ -82,15 +82,15 @@ func (f *flags) metricsAddress(listen string) (address, problem string) {
 	}
 }
 
-// checkLoopback returns what is wrong with an address for HTTP, or nothing. Metrics ask nobody who they are, so they
-// stay on the machine.
+// checkLoopback returns the problem with an HTTP address; empty if it is valid. Metrics have no authentication, so they
+// are served on this machine only.
 func checkLoopback(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return fmt.Sprintf("%q must be unix:///PATH, a loopback HOST:PORT such as 127.0.0.1:9101, or none", address)
 	}
 	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
-		return fmt.Sprintf("%q: the host must be a loopback address such as 127.0.0.1 or [::1], since metrics are served to whoever asks", address)
+		return fmt.Sprintf("%q: the host must be a loopback address such as 127.0.0.1 or [::1], because metrics are served without authentication", address)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return fmt.Sprintf("%q: the port must be a number from 1 to 65535", address)
@@ -98,7 +98,7 @@ func checkLoopback(address string) string {
 	return ""
 }
 
-// parseUIDs reads UID,UID, and returns what is wrong with it, or nothing.
+// parseUIDs parses UID,UID, and returns the problem; empty if it is valid.
 func parseUIDs(text string) (uids []int, problem string) {
 	for part := range strings.SplitSeq(text, ",") {
 		part = strings.TrimSpace(part)
@@ -116,8 +116,8 @@ func parseUIDs(text string) (uids []int, problem string) {
 	return slices.Compact(uids), ""
 }
 
-// overrideRuntime puts the endpoint of the flag in the place of the file's. Images come from there too, unless the file
-// has another place for them.
+// overrideRuntime replaces the runtime endpoint of the file by the flag. It applies to images too, unless the file has
+// a separate endpoint for them.
 func (f *flags) overrideRuntime(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	if !f.given("container-runtime-endpoint") {
 		return
@@ -128,7 +128,7 @@ func (f *flags) overrideRuntime(cfg *kubeletconfigv1beta1.KubeletConfiguration) 
 	cfg.ContainerRuntimeEndpoint = f.runtimeEndpoint
 }
 
-// checkSocket returns what is wrong with the address of a unix socket that a service serves on, or nothing.
+// checkSocket returns the problem with the address of a service's unix socket; empty if it is valid.
 func checkSocket(address string) string {
 	path, ok := socketPath(address)
 	if !ok {
@@ -140,7 +140,7 @@ func checkSocket(address string) string {
 	return ""
 }
 
-// checkEndpoint returns what is wrong with the address of a container runtime, or nothing.
+// checkEndpoint returns the problem with the address of a container runtime; empty if it is valid.
 func checkEndpoint(address string) string {
 	if _, ok := socketPath(address); !ok {
 		return fmt.Sprintf("%q must be unix:// and an absolute path, for example unix:///run/containerd/containerd.sock", address)
@@ -148,7 +148,7 @@ func checkEndpoint(address string) string {
 	return ""
 }
 
-// socketPath returns the path in unix:///PATH, and whether the address is one.
+// socketPath returns the path of unix:///PATH, and whether the address has that form.
 func socketPath(address string) (string, bool) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "unix" || u.Host != "" || !filepath.IsAbs(u.Path) || u.RawQuery != "" || u.Fragment != "" {

@@ -123,7 +123,7 @@ func TestAddressesThatCannotWorkAreRefusedWithWhatToDo(t *testing.T) {
 		{PLEG, "--metrics-listen=127.0.0.1", "or none"},
 		{PLEG, "--metrics-listen=127.0.0.1:0", "from 1 to 65535"},
 		{PLEG, "--metrics-listen=unix://relative", "must be unix:// and an absolute path"},
-		{PLEG, "--metrics-listen=unix:///run/quartet/pleg.sock", "is what --listen says too"},
+		{PLEG, "--metrics-listen=unix:///run/quartet/pleg.sock", "is the address of --listen"},
 		{PLEG, "--metrics-listen=", "or none"},
 		{PLEG, "--listen=unix:///" + strings.Repeat("d", 95) + ".sock", "--metrics-listen: "},
 		{PLEG, "--allowed-uids=quartet", `--allowed-uids: "quartet" must be the number of a user`},

@@ -9,18 +9,19 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// What enforceNodeAllocatable may name: whose cgroup is limited.
+// Values of enforceNodeAllocatable: the cgroups to limit.
 const (
-	// EnforcePods is for all pods together: to what the machine has less what is reserved.
+	// EnforcePods limits all pods together to the capacity of the machine minus the reservations.
 	EnforcePods = "pods"
 	enforceNone = "none"
-	// reservedSuffix ends the two that are for the reservations, compressibleSuffix what limits those in processor time only.
+	// reservedSuffix is the suffix of the values for the reservations; compressibleSuffix follows it to limit only their
+	// processor time.
 	reservedSuffix     = "-reserved"
 	compressibleSuffix = "-compressible"
 )
 
-// setCgroupDefaults limits all pods together where pods have cgroups, unless the file says what is to be limited. A file that
-// turns off the cgroups and says nothing of the limit, which a kubelet refuses, has none.
+// setCgroupDefaults limits all pods together if pods have cgroups, unless the file sets enforceNodeAllocatable. A file
+// that turns the cgroups off without setting it, which the kubelet refuses, has no limit.
 func setCgroupDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	setPointer(&cfg.CgroupsPerQOS, true)
 	if cfg.EnforceNodeAllocatable == nil && *cfg.CgroupsPerQOS {
@@ -28,7 +29,7 @@ func setCgroupDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	}
 }
 
-// enforcements are all that enforceNodeAllocatable may name.
+// enforcements returns all values of enforceNodeAllocatable.
 func enforcements() []string {
 	return []string{
 		EnforcePods, "system" + reservedSuffix, "kube" + reservedSuffix, "system" + reservedSuffix + compressibleSuffix,
@@ -69,26 +70,26 @@ func validateCgroups(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	}
 }
 
-// EnforcesReservation says whether the cgroup of daemons is limited to what is reserved for them, "system" or "kube", and whether that is in
-// processor time only.
+// EnforcesReservation reports whether the cgroup of daemons is limited to their reservation, "system" or "kube", and
+// whether the limit is on processor time only.
 func EnforcesReservation(cfg *kubeletconfigv1beta1.KubeletConfiguration, purpose string) (whole, compressible bool) {
 	return slices.Contains(cfg.EnforceNodeAllocatable, purpose+reservedSuffix), slices.Contains(cfg.EnforceNodeAllocatable, purpose+reservedSuffix+compressibleSuffix)
 }
 
-// ReservedMemoryPercent is how much of the memory that pods request qosReserved keeps from pods of lower classes, in percent. It is 0
-// without the feature gate.
+// ReservedMemoryPercent returns the percentage of the memory requested by pods that qosReserved withholds from pods of
+// lower classes. It is 0 without the feature gate.
 func ReservedMemoryPercent(cfg *kubeletconfigv1beta1.KubeletConfiguration) int64 {
 	if !gateEnabled(cfg, gateQOSReserved) {
 		return 0
 	}
 	percent, err := parsePercent(cfg.QOSReserved["memory"])
 	if err != nil {
-		return 0 // there is none: what there is has been validated
+		return 0 // not set: set values have been validated
 	}
 	return percent
 }
 
-// validateQOSReserved reports reservations that a kubelet refuses: of other resources than memory, and others than percentages.
+// validateQOSReserved reports reservations that the kubelet refuses: of other resources than memory, or not in percent.
 func validateQOSReserved(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	for name, text := range cfg.QOSReserved {
 		field := joinField("qosReserved", name)

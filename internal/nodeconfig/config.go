@@ -17,7 +17,7 @@ import (
 	"github.com/quartet-node/quartet/internal/systemd"
 )
 
-// Service is one of the four processes of a node, by the name that its socket, its logs and its lock have.
+// Service is one of the four processes of a node, by the name of its socket, its logs and its lock.
 type Service = layout.Service
 
 // The four services.
@@ -28,92 +28,93 @@ const (
 	NodeStatus = layout.NodeStatus
 )
 
-// Services has all four.
+// Services returns the four services.
 func Services() []Service { return layout.Services() }
 
-// DefaultStateDir is the state directory of a node unless a flag says otherwise.
+// DefaultStateDir is the default state directory of a node.
 const DefaultStateDir = layout.DefaultStateDir
 
-// Config is everything that a service is told at its start. All of it has been validated.
+// Config is the validated configuration of a service.
 type Config struct {
-	// Kubelet is the file with its defaults. Durations are positive, paths absolute.
+	// Kubelet is the file with defaults. Durations are positive, paths absolute.
 	Kubelet kubeletconfigv1beta1.KubeletConfiguration
-	// File is the path of the file; empty when there is none, and everything is at its default.
+	// File is the path of the file; empty if there is none, and all fields have their defaults.
 	File string
-	// Kubeconfig is for all but pleg: the absolute path of the file that says how to reach an API server, which could be
-	// read unless it is below HostRoot. Empty for a node that is standalone.
+	// Kubeconfig is the absolute path of the kubeconfig, for all services except pleg. It was readable, unless it is below
+	// HostRoot. It is empty for a standalone node.
 	Kubeconfig string
-	// AwaitKubeconfig says that Kubeconfig need not be there yet, for nodestatus writes it when the node has joined its cluster.
+	// AwaitKubeconfig allows Kubeconfig to be missing, because nodestatus writes it when the node has joined its cluster.
 	AwaitKubeconfig bool
-	// BootstrapKubeconfig is nodestatus's: the absolute path of the file that leads to the API server until the node has a
-	// certificate of its own; empty for a node that does not join by itself.
+	// BootstrapKubeconfig is for nodestatus: the absolute path of the kubeconfig for joining the cluster, used until the
+	// node has its own certificate; empty for a node that does not join by itself.
 	BootstrapKubeconfig string
-	// CertDir is nodestatus's and syncloop's: the absolute path of the directory for that certificate, and for the one that the HTTP
-	// API is served with.
+	// CertDir is for nodestatus and syncloop: the absolute path of the directory for that certificate, and for the serving
+	// certificate of the HTTP API.
 	CertDir string
-	// ExternalCloud is nodestatus's: the Node is initialised, and given its addresses, by a cloud provider outside of the node.
+	// ExternalCloud is for nodestatus: an external cloud provider initializes the Node and sets its addresses.
 	ExternalCloud bool
-	// APIAddress is syncloop's: the IP address that the authenticated API is served on.
+	// APIAddress is for syncloop: the IP address of the authenticated API.
 	APIAddress string
-	// AllowUnauthenticatedAPI is syncloop's: the authenticated API may let everybody who reaches it do everything.
+	// AllowUnauthenticatedAPI is for syncloop: the authenticated API may grant everything to everyone who reaches it.
 	AllowUnauthenticatedAPI bool
-	// Listen is the address that this service serves on.
+	// Listen is the address of this service.
 	Listen string
-	// MetricsListen is where the service serves its metrics: unix:///ABSOLUTE/PATH, or a loopback HOST:PORT. Empty is nowhere.
+	// MetricsListen is the address for metrics: unix:///ABSOLUTE/PATH, or a loopback HOST:PORT; empty for none.
 	MetricsListen string
 	// AllowedUIDs are the users, besides root and the process's own, whose processes may connect to this service's sockets.
 	AllowedUIDs []int
-	// SecretUIDs are configmux's: the users, besides root and the process's own, who may connect and are given the values of
+	// SecretUIDs is for configmux: the users, besides root and the process's own, who may connect and read the values of
 	// secrets.
 	SecretUIDs []int
-	// Standby is configmux's: when another configmux holds the lock of the state directory, wait for it instead of ending.
+	// Standby is for configmux: if another configmux holds the lock of the state directory, wait for it instead of
+	// failing.
 	Standby bool
-	// Replay is configmux's: the recording that is read instead of every source of pods; empty when there is none.
+	// Replay is for configmux: the recording that replaces all sources of pods; empty for none.
 	Replay string
-	// ReplaySpeed is how many times faster than it was recorded Replay is given back; 0 is without waiting.
+	// ReplaySpeed is the speed of Replay relative to the recording; 0 means without delays.
 	ReplaySpeed float64
-	// HostPrivileges is configmux's: which sources' pods may reach beyond their own walls.
+	// HostPrivileges is for configmux: the sources whose pods may have access to the host.
 	HostPrivileges HostPrivileges
-	// ReadOnly is pleg's: run beside the node's pleg, without the lock, on an address of its own.
+	// ReadOnly is for pleg: run beside the node's pleg, without the lock, on another address.
 	ReadOnly bool
-	// HostRoot is syncloop's: the directory where the machine's root is visible to it, "/" unless it runs in a container.
-	// syncloop makes it its root when it starts, so no path needs to be translated: those of pods, of hostPath volumes and
-	// of sockets are the machine's.
+	// HostRoot is for syncloop: the directory where the machine's root is mounted, "/" unless it runs in a container.
+	// syncloop changes its root to it when it starts, so no path needs to be translated: the paths of pods, hostPath
+	// volumes and sockets are the machine's.
 	HostRoot string
-	// CredentialProviders are syncloop's: absolute paths, at which nothing has been looked yet; empty for a node without any.
+	// CredentialProviders is for syncloop: absolute paths, not yet read; empty for none.
 	CredentialProviders CredentialProviderFlags
 	// NodeName is the name of the node: --hostname-override, or the host's name in lower case.
 	NodeName string
-	// StateDir is where services keep what must survive them.
+	// StateDir is the directory for the state that survives a restart of the services.
 	StateDir string
-	// RootDir is where the directories of pods are.
+	// RootDir is the directory of the pods' directories.
 	RootDir string
-	// NodeIP is the address that the node reports, or two, of which one is of IPv4 and one of IPv6, as "IP,IP"; empty to take the
-	// one of the default route.
+	// NodeIP is the address that the node reports, or one IPv4 and one IPv6 address as "IP,IP"; empty for the address of
+	// the default route.
 	NodeIP string
-	// NodeLabels are put on the Node, besides those that every node has.
+	// NodeLabels are the additional labels of the Node.
 	NodeLabels map[string]string
-	// Peers has the addresses of the four services, this one included.
+	// Peers holds the addresses of the four services, including this one.
 	Peers Peers
-	// Verbosity is how much is logged, by the flag or else by the file: 0 is information, 4 and more is debugging.
+	// Verbosity is the log verbosity of the flag, or else of the file: 0 is information, 4 and more is debugging.
 	Verbosity int
-	// Flags has the value of each flag, given or not, by its name. No flag holds a secret.
+	// Flags holds the value of each flag, set or default, by name. No flag holds a secret.
 	Flags map[string]string
-	// Unsupported names the fields of the file that Quartet knows and does not act on, and that would be this service's
-	// to act on: "FILE:LINE: FIELD".
+	// Unsupported lists the fields of the file, as "FILE:LINE: FIELD", that this service would have to implement and does
+	// not.
 	Unsupported []string
-	// Systemd is told when the service serves. No flag sets it, but package service.
+	// Systemd is notified when the service is ready. Package service sets it.
 	Systemd systemd.Notifier
-	// Sockets are the TCP sockets that the service was passed; nil for none. Package service sets it.
+	// Sockets are the TCP sockets that the service has inherited; nil for none. Package service sets it.
 	Sockets *sockets.Set
 }
 
-// Peers has the addresses of the four services.
+// Peers holds the addresses of the four services.
 type Peers struct {
 	ConfigMux, PLEG, SyncLoop, NodeStatus string
 }
 
-// Of returns the address of a service, and the empty string for a name that is none.
+// Of returns the address of a service, and the empty string for an unknown name.
 func (p Peers) Of(service Service) string {
 	switch service {
 	case ConfigMux:
@@ -129,13 +130,13 @@ func (p Peers) Of(service Service) string {
 	}
 }
 
-// DefaultAddress returns the address on which a service listens unless it is told otherwise.
+// DefaultAddress returns the default address of a service.
 func DefaultAddress(service Service) string {
 	return "unix://" + filepath.Join(layout.DefaultRunDir, string(service)+".sock")
 }
 
-// LogUnsupported warns, once, of all fields of the file that this service should act on and does not. It says nothing
-// when there are none. The four services together name each field once.
+// LogUnsupported logs one warning with all fields of the file that this service would have to implement and does not;
+// it is a no-op without such fields. The four services together name each field once.
 func (c Config) LogUnsupported(logger *slog.Logger) {
 	if len(c.Unsupported) == 0 {
 		return
@@ -144,9 +145,8 @@ func (c Config) LogUnsupported(logger *slog.Logger) {
 		"fields", strings.Join(c.Unsupported, ", "))
 }
 
-// Parse reads the flags and the file that they name. It writes the help to out when args ask for it, and then returns
-// pflag.ErrHelp, with which a program ends well. The error of a configuration that is wrong is an [Errors] with
-// everything that is wrong in it.
+// Parse parses the flags and the file that they name. If args ask for help, it writes the help to out and returns
+// pflag.ErrHelp, which is no failure. The error of an invalid configuration is an [Errors] with all problems.
 func Parse(service Service, args []string, out io.Writer) (Config, error) {
 	var f flags
 	set := f.flagSet(service)
@@ -201,10 +201,10 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 	return cfg, nil
 }
 
-// Errors is everything that is wrong with a configuration.
+// Errors holds all problems of a configuration.
 type Errors []error
 
-// Error has a line for each error.
+// Error returns one line for each problem.
 func (e Errors) Error() string {
 	if len(e) == 1 {
 		return "the configuration is wrong: " + e[0].Error()
@@ -218,44 +218,46 @@ func (e Errors) Error() string {
 	return b.String()
 }
 
-// Unwrap lets errors.Is and errors.As look at each.
+// Unwrap makes each problem visible to errors.Is and errors.As.
 func (e Errors) Unwrap() []error { return e }
 
-// ExitWrong is the exit code of a process whose configuration is wrong: EX_CONFIG of sysexits.h. Who starts it again without a change to
-// the configuration does so in vain.
+// ExitWrong is the exit code for an invalid configuration: EX_CONFIG of sysexits.h. A restart fails again until the
+// configuration changes.
 const ExitWrong = 78
 
-// WrongError is the error of a process that cannot work with its configuration, which it has noticed after Parse: a file that the
-// configuration names is wrong, for example. To start the process again does not help.
+// WrongError is the error of an invalid configuration that is detected after Parse, for example in a file that the
+// configuration names. A restart fails again until the configuration changes.
 type WrongError struct {
 	Err error
 }
 
 func (e *WrongError) Error() string { return e.Err.Error() }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the problem.
 func (e *WrongError) Unwrap() error { return e.Err }
 
-// IsWrong says whether an error is that of a wrong configuration: of Parse, or a [WrongError].
+// IsWrong reports whether an error is that of an invalid configuration: an error of Parse, or a [WrongError].
 func IsWrong(err error) bool {
 	var errs Errors
 	var wrong *WrongError
 	return errors.As(err, &errs) || errors.As(err, &wrong)
 }
 
-// FieldError is one thing that is wrong with a file.
+// FieldError is one problem in a file.
 type FieldError struct {
 	// File is the path of the file.
 	File string
-	// Line is where in the file, counted from 1; 0 when the field is not in the file or it is about the whole file.
+	// Line is the line in the file, counted from 1; 0 if the field is not in the file or the problem concerns the whole
+	// file.
 	Line int
-	// Field is the path of the field, for example "evictionHard[memory.available]"; empty when it is about the whole file.
+	// Field is the path of the field, for example "evictionHard[memory.available]"; empty if the problem concerns the
+	// whole file.
 	Field string
-	// Problem says what is wrong and what to do.
+	// Problem describes the problem and its remedy.
 	Problem string
 }
 
-// Error is "FILE:LINE: FIELD: PROBLEM" with the parts that there are.
+// Error returns "FILE:LINE: FIELD: PROBLEM" without empty parts.
 func (e *FieldError) Error() string {
 	var b strings.Builder
 	b.WriteString(e.File)

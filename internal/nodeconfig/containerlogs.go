@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// leastLogFiles is the least number of files of a log: the one in use and the one that was put aside last.
+	// leastLogFiles is the minimum number of files of a log: the one in use and the last rotated one.
 	leastLogFiles = 2
-	// leastLogInterval is the least time between two looks at the logs.
+	// leastLogInterval is the minimum interval of the size checks.
 	leastLogInterval = 3 * time.Second
 )
 
-// validateContainerLogs reports what no log could be kept to, as the kubelet does.
+// validateContainerLogs reports impossible limits, as the kubelet does.
 func validateContainerLogs(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	if _, err := ContainerLogMaxBytes(cfg); err != nil {
 		errs.add("containerLogMaxSize", err.Error())
@@ -31,8 +31,8 @@ func validateContainerLogs(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs 
 	}
 }
 
-// ContainerLogMaxBytes is containerLogMaxSize, in bytes; a negative one turns the rotation of logs off. It fails, saying how it has to
-// be, when that is no number of bytes.
+// ContainerLogMaxBytes returns containerLogMaxSize in bytes. A negative value turns log rotation off. It fails if the
+// value is no number of bytes; the error describes the valid form.
 func ContainerLogMaxBytes(cfg *kubeletconfigv1beta1.KubeletConfiguration) (int64, error) {
 	quantity, err := resource.ParseQuantity(cfg.ContainerLogMaxSize)
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 	kubeletconfigv1 "k8s.io/kubelet/config/v1"
 )
 
-// pluginVersion is the version of the protocol between the node and a plugin that has tokens.
+// pluginVersion is the version of the plugin protocol that supports tokens.
 const pluginVersion = "credentialprovider.kubelet.k8s.io/v1"
 
-// pluginVersions has those that the kubelet speaks.
+// pluginVersions lists the versions of the plugin protocol that the kubelet supports.
 var pluginVersions = []string{pluginVersion, "credentialprovider.kubelet.k8s.io/v1beta1", "credentialprovider.kubelet.k8s.io/v1alpha1"}
 
-// validateCredentialProviders reports what the kubelet refuses in a file.
+// validateCredentialProviders reports providers that the kubelet refuses.
 func validateCredentialProviders(providers []kubeletconfigv1.CredentialProvider, errs *problems) {
 	if len(providers) == 0 {
 		errs.add("providers", "is empty: name at least one provider, or leave out the flags")
@@ -55,7 +55,7 @@ func validateCredentialProviders(providers []kubeletconfigv1.CredentialProvider,
 	}
 }
 
-// validateProviderName reports a name that is none of a file in a directory.
+// validateProviderName reports a name that is not a file name.
 func validateProviderName(at, name string, errs *problems) {
 	switch {
 	case name == "":
@@ -67,7 +67,7 @@ func validateProviderName(at, name string, errs *problems) {
 	}
 }
 
-// validateTokenAttributes reports what is wrong with what is said of service account tokens.
+// validateTokenAttributes reports problems with the attributes of service account tokens.
 func validateTokenAttributes(at string, p kubeletconfigv1.CredentialProvider, errs *problems) {
 	token := p.TokenAttributes
 	if p.APIVersion != pluginVersion {
@@ -94,11 +94,12 @@ func validateTokenAttributes(at string, p kubeletconfigv1.CredentialProvider, er
 	validateAnnotationKeys(at+"optionalServiceAccountAnnotationKeys", token.OptionalServiceAccountAnnotationKeys, token.RequiredServiceAccountAnnotationKeys, errs)
 }
 
-// validateAnnotationKeys reports keys that are none, that are there twice, or that others have.
+// validateAnnotationKeys reports keys that are invalid, duplicate, or also in others.
 func validateAnnotationKeys(at string, keys, others []string, errs *problems) {
 	for i, key := range keys {
 		field := fmt.Sprintf("%s[%d]", at, i)
-		for _, problem := range validation.IsQualifiedName(strings.ToLower(key)) { // case does not matter in keys of annotations
+		// the case of annotation keys does not matter
+		for _, problem := range validation.IsQualifiedName(strings.ToLower(key)) {
 			errs.add(field, fmt.Sprintf("is %q: %s", key, problem))
 		}
 		if slices.Contains(keys[:i], key) {
@@ -110,7 +111,7 @@ func validateAnnotationKeys(at string, keys, others []string, errs *problems) {
 	}
 }
 
-// givenTwice reports providers of the same name.
+// givenTwice reports providers with the same name.
 func givenTwice(files []credentialFile) []error {
 	var errs []error
 	first := map[string]string{}
@@ -119,7 +120,7 @@ func givenTwice(files []credentialFile) []error {
 			field := fmt.Sprintf("providers[%d].name", i)
 			at := file.at(field, "")
 			if p.Name == "" {
-				continue // which is told already
+				continue // already reported
 			}
 			if before, twice := first[p.Name]; twice {
 				at.Problem = fmt.Sprintf("%q is given twice, first in %s: remove one", p.Name, before)
@@ -132,7 +133,7 @@ func givenTwice(files []credentialFile) []error {
 	return errs
 }
 
-// findPlugins reports plugins that are not there or cannot be run.
+// findPlugins reports plugins that are missing or not executable.
 func findPlugins(files []credentialFile, binDir string) []error {
 	if info, err := os.Stat(binDir); err != nil || !info.IsDir() {
 		if err == nil {
@@ -144,7 +145,7 @@ func findPlugins(files []credentialFile, binDir string) []error {
 	for _, file := range files {
 		for i, p := range file.providers {
 			if p.Name == "" || p.Name == "." || p.Name == ".." || strings.ContainsAny(p.Name, "/ ") {
-				continue // which is told already
+				continue // already reported
 			}
 			path := filepath.Join(binDir, p.Name)
 			_, err := exec.LookPath(path)
@@ -161,7 +162,7 @@ func findPlugins(files []credentialFile, binDir string) []error {
 	return errs
 }
 
-// at is a problem with a field of the file.
+// at returns the problem with a field of the file.
 func (f *credentialFile) at(field, problem string) *FieldError {
 	one := problems{file: f.path, index: f.index}
 	one.add(field, problem)

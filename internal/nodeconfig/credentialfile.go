@@ -25,22 +25,22 @@ const (
 	providersVersion = "kubelet.config.k8s.io/v1"
 )
 
-// credentialVersions has the versions of the file that the kubelet takes. Only the first one has tokenAttributes.
+// credentialVersions lists the versions of the file that the kubelet supports. Only the first one has tokenAttributes.
 var credentialVersions = []string{providersVersion, "kubelet.config.k8s.io/v1beta1", "kubelet.config.k8s.io/v1alpha1"}
 
 // CredentialProviders are the credential providers of a node.
 type CredentialProviders struct {
-	// Providers are validated, and the program of each is there. They are in the order in which their credentials are tried.
+	// Providers are validated, and the program of each exists. They are in the order in which their credentials are tried.
 	Providers []kubeletconfigv1.CredentialProvider
-	// BinDir is the directory of the programs: that of a provider has its name there.
+	// BinDir is the directory of the programs. The name of a program is that of its provider.
 	BinDir string
-	// Hash is a digest of the files, as the kubelet tells it in its metrics; empty when there are none.
+	// Hash is the digest of the files that the kubelet reports in its metrics; empty without files.
 	Hash string
 }
 
-// ReadCredentialProviders reads a CredentialProviderConfig, or all of a directory whose names end in .json, .yaml or .yml, in the order of
-// their names, as one. It looks for the program of each provider in binDir, and runs none. The error is an [Errors] with everything that
-// is wrong; no value of an environment variable is in it.
+// ReadCredentialProviders reads a CredentialProviderConfig, or all files of a directory whose names end in .json, .yaml
+// or .yml, merged in the order of their names. It checks that the program of each provider exists in binDir, and runs
+// none. The error is an [Errors] with all problems. It contains no value of an environment variable.
 func ReadCredentialProviders(path, binDir string) (CredentialProviders, error) {
 	paths, err := credentialFiles(path)
 	if err != nil {
@@ -55,7 +55,8 @@ func ReadCredentialProviders(path, binDir string) (CredentialProviders, error) {
 			errs = append(errs, fmt.Errorf("--%s: %w: name files that may be read", flagProvidersConfig, err))
 			continue
 		}
-		hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(data)))) // so that no two sets of files look alike
+		// length prefixes keep different sets of files distinct
+		hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(data))))
 		hash.Write(data)
 		file, wrong := decodeCredentialFile(path, data)
 		files, errs = append(files, file), append(errs, wrong...)
@@ -72,7 +73,7 @@ func ReadCredentialProviders(path, binDir string) (CredentialProviders, error) {
 	return out, nil
 }
 
-// credentialFiles are the paths of the files that a path stands for.
+// credentialFiles returns the files at a path.
 func credentialFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -86,7 +87,7 @@ func credentialFiles(path string) ([]string, error) {
 		return nil, err
 	}
 	var paths []string
-	for _, entry := range entries { // which are sorted by name
+	for _, entry := range entries { // sorted by name
 		if !entry.IsDir() && slices.Contains([]string{".json", ".yaml", ".yml"}, filepath.Ext(entry.Name())) {
 			paths = append(paths, filepath.Join(path, entry.Name()))
 		}
@@ -104,7 +105,7 @@ type credentialFile struct {
 	providers []kubeletconfigv1.CredentialProvider
 }
 
-// decodeCredentialFile reads a file, strictly, and validates it. It returns everything that is wrong, in the order of lines.
+// decodeCredentialFile decodes a file strictly and validates it. It returns all problems in the order of lines.
 func decodeCredentialFile(path string, data []byte) (credentialFile, []error) {
 	file := credentialFile{path: path, index: index{}}
 	errs := &problems{file: path, index: file.index}
@@ -127,13 +128,13 @@ func decodeCredentialFile(path string, data []byte) (credentialFile, []error) {
 		return file, errs.sorted()
 	}
 	file.decode(fields, errs)
-	if len(errs.list) == 0 { // a field that could not be read has no value to judge
+	if len(errs.list) == 0 { // a field that could not be decoded has no value to validate
 		validateCredentialProviders(file.providers, errs)
 	}
 	return file, errs.sorted()
 }
 
-// decode decodes one field after the other, so that one that is wrong does not hide the next.
+// decode decodes one field after the other, so that an invalid field does not hide other problems.
 func (f *credentialFile) decode(fields map[string]json.RawMessage, errs *problems) {
 	var kind metav1.TypeMeta
 	var providers []map[string]json.RawMessage
@@ -163,7 +164,8 @@ func (f *credentialFile) decode(fields map[string]json.RawMessage, errs *problem
 	}
 }
 
-// decodeCredentialField decodes one field into what has it. No value is in what it reports: it may be that of an environment variable.
+// decodeCredentialField decodes one field. Its errors contain no value, because it may be that of an environment
+// variable.
 func decodeCredentialField(at, name string, value json.RawMessage, into any, errs *problems) {
 	one, err := json.Marshal(map[string]json.RawMessage{name: value})
 	if err != nil {

@@ -7,26 +7,27 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The flags of credential providers, by the kubelet's names.
+// The flags of credential providers, named as in the kubelet.
 const (
 	flagProvidersConfig = "image-credential-provider-config"
 	flagProvidersBinDir = "image-credential-provider-bin-dir"
 )
 
-// CredentialProviderFlags say which credential providers a node has, as they were given. The commands that start a node take them too.
+// CredentialProviderFlags holds the flags of credential providers as given. The commands that start a node have them
+// too.
 type CredentialProviderFlags struct {
-	// Config is the path of a CredentialProviderConfig, or of a directory of such files; BinDir that of the directory with the plugins.
-	// Both are empty for a node without any.
+	// Config is the path of a CredentialProviderConfig, or of a directory with such files; BinDir is the directory of the
+	// plugins. Both are empty for a node without plugins.
 	Config, BinDir string
 }
 
 // Add adds the flags to a set.
 func (f *CredentialProviderFlags) Add(set *pflag.FlagSet) {
-	set.StringVar(&f.Config, flagProvidersConfig, "", "`FILE|DIR` with a CredentialProviderConfig (kubelet.config.k8s.io/v1), or a directory of such .json, .yaml and .yml files: which plugins have credentials of which registries")
+	set.StringVar(&f.Config, flagProvidersConfig, "", "`FILE|DIR` with a CredentialProviderConfig (kubelet.config.k8s.io/v1), or a directory of such .json, .yaml and .yml files: which plugins return credentials for which registries")
 	set.StringVar(&f.BinDir, flagProvidersBinDir, "", "`DIR` with the plugins that --"+flagProvidersConfig+" names")
 }
 
-// Args are the flags that were given.
+// Args returns the flags that were given.
 func (f *CredentialProviderFlags) Args() []string {
 	var args []string
 	if f.Config != "" {
@@ -38,7 +39,7 @@ func (f *CredentialProviderFlags) Args() []string {
 	return args
 }
 
-// Read reads what the flags name; see ReadCredentialProviders. Without the flags there are none.
+// Read reads the files that the flags name, see ReadCredentialProviders. Without the flags it returns the zero value.
 func (f *CredentialProviderFlags) Read() (CredentialProviders, error) {
 	var errs Errors
 	f.check(func(flag, format string, args ...any) {
@@ -59,11 +60,11 @@ func (f *CredentialProviderFlags) check(fail failure) {
 	case f.Config != "" && f.BinDir == "":
 		fail(flagProvidersConfig, "needs --%s with the directory of the plugins", flagProvidersBinDir)
 	case f.Config == "" && f.BinDir != "":
-		fail(flagProvidersBinDir, "needs --%s with the file that says what the plugins are for", flagProvidersConfig)
+		fail(flagProvidersBinDir, "needs --%s with the file that assigns the plugins to registries", flagProvidersConfig)
 	}
 }
 
-// Absolute makes the paths absolute by the working directory, for a process that has another.
+// Absolute makes the paths absolute, for a process with another working directory.
 func (f *CredentialProviderFlags) Absolute() error {
 	for _, path := range []*string{&f.Config, &f.BinDir} {
 		if *path == "" {
@@ -78,7 +79,8 @@ func (f *CredentialProviderFlags) Absolute() error {
 	return nil
 }
 
-// credentialProviders says where the credential providers are. Nothing is looked at before the machine's root is the process's.
+// credentialProviders sets the paths of the credential providers. The files are read later, after syncloop has changed
+// its root to the machine's.
 func (f *flags) credentialProviders(cfg *Config, fail failure) {
 	given := f.credentials
 	elsewhere := f.given("host-root") && filepath.Clean(f.hostRoot) != "/"

@@ -182,7 +182,7 @@ func TestFlagsOfCredentialProviders(t *testing.T) {
 	const file, bin = "--image-credential-provider-config=", "--image-credential-provider-bin-dir="
 	for args, want := range map[string]string{
 		file + "c.yaml": "--image-credential-provider-config: needs --image-credential-provider-bin-dir with the directory of the plugins",
-		bin + "bin":     "--image-credential-provider-bin-dir: needs --image-credential-provider-config with the file that says what the plugins are for",
+		bin + "bin":     "--image-credential-provider-bin-dir: needs --image-credential-provider-config with the file that assigns the plugins to registries",
 		"--host-root=/host " + file + "c.yaml " + bin + "/bin": `--image-credential-provider-config: "c.yaml" must be an absolute path of the machine, as --host-root is given`,
 		file + "c.yaml " + bin + "/bin":                        "",
 		"--host-root=/host " + file + "/c.yaml " + bin + "/b":  "",

@@ -19,18 +19,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Decoded is a file with its defaults.
+// Decoded is a decoded file with defaults.
 type Decoded struct {
 	// Kubelet is the file's content.
 	Kubelet kubeletconfigv1beta1.KubeletConfiguration
 
 	file  string
 	index index
-	// empty has the top-level fields that are in the file and whose value is as good as none.
+	// empty is the set of the top-level fields of the file whose value is empty.
 	empty map[string]bool
 }
 
-// index says on which line of a file each field is, by its path. A field that is not there is not set.
+// index maps the path of each field to its line in the file. A field without an entry is not set.
 type index map[string]int
 
 func (i index) has(field string) bool { return i[field] > 0 }
@@ -40,9 +40,8 @@ const (
 	wantKind       = "KubeletConfiguration"
 )
 
-// Decode reads a file, strictly, sets its defaults and validates it. The path makes the errors readable and is what
-// relative paths in the file are relative to; nothing is read from it. It returns everything that is wrong, in the
-// order of lines.
+// Decode decodes a file strictly, sets defaults and validates it. The path is for error messages and for resolving
+// relative paths in the file; nothing is read from it. It returns all problems in the order of lines.
 func Decode(path string, data []byte) (Decoded, []error) {
 	decoded := Decoded{file: path, index: index{}}
 	errs := &problems{file: path, index: decoded.index}
@@ -57,7 +56,7 @@ func Decode(path string, data []byte) (Decoded, []error) {
 		decodeFields(data, root, &decoded.Kubelet, errs)
 	}
 	checkKind(&decoded.Kubelet, errs)
-	// A field that could not be read has no value to judge.
+	// A field that could not be decoded has no value to validate.
 	if len(errs.list) == 0 {
 		setDefaults(&decoded.Kubelet)
 		resolvePaths(path, &decoded.Kubelet)
@@ -66,7 +65,7 @@ func Decode(path string, data []byte) (Decoded, []error) {
 	return decoded, errs.sorted()
 }
 
-// parseOneDocument returns the mapping that the file is, or nil for a file with nothing in it.
+// parseOneDocument returns the top-level mapping of the file, or nil for an empty file.
 func parseOneDocument(data []byte) (*yaml3.Node, error) {
 	decoder := yaml3.NewDecoder(bytes.NewReader(data))
 	var doc yaml3.Node
@@ -90,7 +89,7 @@ func parseOneDocument(data []byte) (*yaml3.Node, error) {
 	return root, nil
 }
 
-// emptyFields has the top-level fields whose value is as good as none: nothing, zero, or empty.
+// emptyFields returns the top-level fields whose value is null, zero or empty.
 func emptyFields(root *yaml3.Node) map[string]bool {
 	empty := make(map[string]bool)
 	for i := 0; i+1 < len(root.Content); i += 2 {
@@ -107,8 +106,8 @@ func emptyFields(root *yaml3.Node) map[string]bool {
 	return empty
 }
 
-// indexNode notes the line of each field below a node, and reports fields that are given twice. Aliases are not
-// followed: what they stand for has the line of the alias.
+// indexNode records the line of each field below a node, and reports duplicate fields. It does not follow aliases:
+// their fields have the line of the alias.
 func indexNode(node *yaml3.Node, path string, errs *problems) {
 	switch node.Kind {
 	case yaml3.MappingNode:
@@ -140,7 +139,7 @@ func joinField(path, key string) string {
 	return path + "." + key
 }
 
-// decodeFields decodes one top-level field after the other, so that one that is wrong does not hide the next.
+// decodeFields decodes one top-level field after the other, so that an invalid field does not hide other problems.
 func decodeFields(data []byte, root *yaml3.Node, into *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	asJSON, err := yaml.YAMLToJSON(data)
 	if err != nil {
@@ -201,7 +200,7 @@ func unknownField(field string) string {
 	return fmt.Sprintf("there is no such field in a KubeletConfiguration: did you mean %s?", best)
 }
 
-// fieldNames has the names of the top-level fields.
+// fieldNames returns the names of the top-level fields.
 func fieldNames() []string {
 	t := reflect.TypeFor[kubeletconfigv1beta1.KubeletConfiguration]()
 	var names []string
@@ -214,7 +213,7 @@ func fieldNames() []string {
 	return names
 }
 
-// editDistance is Levenshtein's: how many letters have to be put in, taken out or changed.
+// editDistance returns the Levenshtein distance: the number of inserted, deleted and replaced letters.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -269,14 +268,14 @@ func checkKind(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	}
 }
 
-// problems collects what is wrong with one file.
+// problems collects the problems of one file.
 type problems struct {
 	file  string
 	index index
 	list  []*FieldError
 }
 
-// add reports a field at the line that it or the nearest field around it has.
+// add adds a problem at the line of the field, or of the nearest field around it.
 func (p *problems) add(field, problem string) {
 	line := 0
 	for at := field; at != "" && line == 0; at = parentField(at) {
@@ -289,10 +288,10 @@ func (p *problems) addAt(line int, field, problem string) {
 	p.list = append(p.list, &FieldError{File: p.file, Line: line, Field: field, Problem: problem})
 }
 
-// lineInText is how the YAML parsers say where an error is.
+// lineInText matches the line number in an error of the YAML parsers.
 var lineInText = regexp.MustCompile(`(yaml: )?line (\d+): `)
 
-// addSyntax reports an error of a YAML parser, which has the line only in its text.
+// addSyntax adds an error of a YAML parser, which has the line only in its text.
 func (p *problems) addSyntax(err error) {
 	text, line := err.Error(), 0
 	if match := lineInText.FindStringSubmatch(text); match != nil {

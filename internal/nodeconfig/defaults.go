@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// DefaultOOMScoreAdj is how late the kernel kills the four when memory runs out, when the file does not set oomScoreAdj.
+	// DefaultOOMScoreAdj is the default of oomScoreAdj, the OOM score of the four processes.
 	DefaultOOMScoreAdj = -999
-	// DefaultMaxOpenFiles is how many files syncloop may have open when the file does not set maxOpenFiles.
+	// DefaultMaxOpenFiles is the default of maxOpenFiles, the limit of open files of syncloop.
 	DefaultMaxOpenFiles = 1_000_000
-	// DefaultAddressIP is the address of the HTTP servers when the file does not set address.
+	// DefaultAddressIP is the address of the HTTP servers if the file does not set address.
 	DefaultAddressIP = "127.0.0.1"
 )
 
-// defaultEvictionHard has the kubelet's thresholds on Linux.
+// defaultEvictionHard holds the kubelet's thresholds on Linux.
 var defaultEvictionHard = map[string]string{
 	"memory.available":   "100Mi",
 	"nodefs.available":   "10%",
@@ -28,10 +28,10 @@ var defaultEvictionHard = map[string]string{
 	"imagefs.inodesFree": "5%",
 }
 
-// setDefaults gives each field that Quartet acts on the value that the kubelet gives it. As there, a duration or number
-// of 0 counts as not set.
+// setDefaults sets the kubelet's default for each field that Quartet implements. As in the kubelet, a duration or
+// number of 0 counts as not set.
 func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
-	// As for the kubelet, who sets how often the status is computed sets how often it is reported, too.
+	// As in the kubelet, the interval of computing the status is the default for the interval of reporting it.
 	setDefault(&cfg.NodeStatusReportFrequency, cfg.NodeStatusUpdateFrequency)
 	for _, d := range []struct {
 		field *metav1.Duration
@@ -102,7 +102,7 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	setEvictionDefaults(cfg)
 }
 
-// setEvictionDefaults fills in hard thresholds: all when the file has none, the missing ones when it asks for that.
+// setEvictionDefaults sets hard thresholds: all if the file has none, and the missing ones if the file requests it.
 func setEvictionDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	if cfg.EvictionHard != nil && !*cfg.MergeDefaultEvictionSettings {
 		return

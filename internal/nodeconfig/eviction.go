@@ -10,13 +10,13 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// EvictionSignals has the signals that thresholds can be set for.
+// EvictionSignals returns the signals that can have thresholds.
 func EvictionSignals() []string {
 	return []string{"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree",
 		"containerfs.available", "containerfs.inodesFree", "allocatableMemory.available", "pid.available"}
 }
 
-// validateEviction reports thresholds that are none, and soft ones without a grace period.
+// validateEviction reports invalid thresholds, and soft ones without a grace period.
 func validateEviction(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	for field, texts := range map[string]map[string]string{
 		"evictionHard": cfg.EvictionHard, "evictionSoft": cfg.EvictionSoft, "evictionMinimumReclaim": cfg.EvictionMinimumReclaim,

@@ -10,16 +10,16 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// What memorySwap.swapBehavior may be.
+// Values of memorySwap.swapBehavior.
 const (
-	// NoSwap keeps every container from swapping.
+	// NoSwap prevents every container from swapping.
 	NoSwap = "NoSwap"
-	// LimitedSwap lets containers of burstable pods swap in proportion to the memory that they request.
+	// LimitedSwap lets containers of burstable pods swap in proportion to their memory requests.
 	LimitedSwap = "LimitedSwap"
 )
 
-// FitMachine reports every field whose value does not permit to run pods on a machine, which is the root of its file system. The
-// error is nil or an [Errors]. A machine whose files cannot be read is fit, unless it has a table of swap devices that cannot be read.
+// FitMachine reports every field whose value does not fit a machine, given as its root file system. The error is nil or
+// an [Errors]. A machine whose files cannot be read counts as fit, except for an unreadable list of swap devices.
 func (c Config) FitMachine(machine fs.FS) error {
 	var errs Errors
 	refuse := func(field, problem string) {
@@ -70,7 +70,7 @@ func (e Errors) orNil() error {
 	return e
 }
 
-// swapDevices has the devices and files that memory is swapped to. A machine without a table of them has none.
+// swapDevices returns the devices and files with swap. A machine without a list of them has none.
 func swapDevices(machine fs.FS) ([]string, error) {
 	table, err := fs.ReadFile(machine, "proc/swaps")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -80,7 +80,7 @@ func swapDevices(machine fs.FS) ([]string, error) {
 		return nil, err
 	}
 	var devices []string
-	_, rows, _ := strings.Cut(string(table), "\n") // the first line names the columns
+	_, rows, _ := strings.Cut(string(table), "\n") // the first line is the header
 	for row := range strings.Lines(rows) {
 		if columns := strings.Fields(row); len(columns) > 0 {
 			devices = append(devices, columns[0])
@@ -89,7 +89,7 @@ func swapDevices(machine fs.FS) ([]string, error) {
 	return devices, nil
 }
 
-// hasCgroupV2 is true for a machine whose cgroups are of version 2 alone.
+// hasCgroupV2 reports whether a machine has only cgroups of version 2.
 func hasCgroupV2(machine fs.FS) bool {
 	_, err := fs.Stat(machine, "sys/fs/cgroup/cgroup.controllers")
 	return err == nil

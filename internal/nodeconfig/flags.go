@@ -13,7 +13,7 @@ import (
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 )
 
-// flags has the flags as they were given.
+// flags holds the flags as given.
 type flags struct {
 	file, kubeconfig, listen   string
 	metricsListen, allowedUIDs string
@@ -41,7 +41,7 @@ func (f *flags) flagSet(service Service) *pflag.FlagSet {
 	set := pflag.NewFlagSet(string(service), pflag.ContinueOnError)
 	set.SortFlags = false
 	set.Usage = func() {}
-	set.StringVar(&f.file, "config", "", "`FILE` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1), the same for all four services; without it everything has its default")
+	set.StringVar(&f.file, "config", "", "`FILE` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1), the same for all four services; without it all fields have their defaults")
 	set.StringVar(&f.listen, "listen", "", "`ADDRESS` to serve on (default: this service's own address below)")
 	set.StringVar(&f.metricsListen, "metrics-listen", "", "`ADDRESS` to serve metrics on: a unix socket, a loopback HOST:PORT, or none (default: beside --listen, with -metrics in its name)")
 	set.StringVar(&f.allowedUIDs, "allowed-uids", "", "`UIDS` of users, besides root and the one this process runs as, that may connect to its sockets, as UID,UID")
@@ -49,7 +49,7 @@ func (f *flags) flagSet(service Service) *pflag.FlagSet {
 	for _, peer := range Services() {
 		f.peers[peer] = set.String(string(peer)+"-address", DefaultAddress(peer), "`ADDRESS` of "+string(peer)+", a unix socket")
 	}
-	set.StringVar(&f.stateDir, "state-dir", DefaultStateDir, "`DIR` for what must survive the process")
+	set.StringVar(&f.stateDir, "state-dir", DefaultStateDir, "`DIR` for state that survives a restart")
 	set.StringVar(&f.rootDir, "root-dir", "", "`DIR` for the directories of pods (default: \"root\" in the state directory)")
 	set.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "`ADDRESS` of the container runtime, instead of the file's containerRuntimeEndpoint")
 	set.StringVar(&f.hostnameOverride, "hostname-override", "", "`NAME` of the node (default: the name of the host)")
@@ -61,12 +61,12 @@ func (f *flags) flagSet(service Service) *pflag.FlagSet {
 	return set
 }
 
-// purposes says what each service is for, in its help.
+// purposes describes each service, for its help.
 var purposes = map[Service]string{
 	ConfigMux:  "configmux decides which pods this node should run: it reads them from their sources and merges them.",
-	PLEG:       "pleg observes the pods in the container runtime and tells what happens to them.",
-	SyncLoop:   "syncloop makes the container runtime run the pods that configmux names.",
-	NodeStatus: "nodestatus computes the Node: what this machine has, and whether it can run pods.",
+	PLEG:       "pleg observes the pods in the container runtime and reports their changes.",
+	SyncLoop:   "syncloop runs the pods from configmux in the container runtime.",
+	NodeStatus: "nodestatus computes the Node: the capacity of this machine, and whether it can run pods.",
 }
 
 func help(service Service, set *pflag.FlagSet) string {
@@ -75,19 +75,19 @@ It is one of the four processes of a Quartet node. They may be started in any or
 
 Usage:
   %s [flags]
-  %s health [flags]     ask the one that runs: exit code 0 when it serves, and what it waits for
+  %s health [flags]     query the running process: exit code 0 if it is ready; otherwise print what it waits for
 
 Flags:
 %s
 Environment:
-  OTEL_EXPORTER_OTLP_ENDPOINT   where traces go, by OTLP over gRPC; without it none are made
+  OTEL_EXPORTER_OTLP_ENDPOINT   where traces go, by OTLP over gRPC; without it there are none
 `, purposes[service], service, service, set.FlagUsagesWrapped(110))
 }
 
-// failure notes what is wrong with a flag.
+// failure records a problem with a flag.
 type failure func(flag, format string, args ...any)
 
-// config makes what the flags say, and everything that is wrong with them.
+// config returns the configuration of the flags, and all problems.
 func (f *flags) config(service Service) (Config, []error) {
 	var errs []error
 	fail := func(flag, format string, args ...any) {
@@ -111,7 +111,7 @@ func (f *flags) config(service Service) (Config, []error) {
 	return cfg, append(errs, labelErrs...)
 }
 
-// nodeIPs returns the addresses of --node-ip as they are written everywhere: "IP" or "IP,IP".
+// nodeIPs returns the addresses of --node-ip in their canonical form: "IP" or "IP,IP".
 func (f *flags) nodeIPs(fail failure) string {
 	if f.nodeIP == "" {
 		return ""
@@ -173,7 +173,7 @@ func (f *flags) nodeName() (string, error) {
 	return name, nil
 }
 
-// parseLabels reads KEY=VALUE,KEY=VALUE. A node may not take labels of kubernetes.io that are not a node's to set.
+// parseLabels parses KEY=VALUE,KEY=VALUE. It refuses labels of kubernetes.io that a node may not set.
 func parseLabels(text string) (map[string]string, []error) {
 	labels := make(map[string]string)
 	var errs []error

@@ -10,7 +10,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// The gates that some field needs.
+// The feature gates that fields depend on.
 const (
 	gateDefaultPodSysctls        = "DefaultPodSysctls"
 	gateEnsureSecretPulledImages = "KubeletEnsureSecretPulledImages"
@@ -19,8 +19,8 @@ const (
 	gateQOSReserved              = "QOSReserved"
 )
 
-// gatesText has the gates that a kubelet of this version knows, a line for each: its name, its default, and "locked" when it may
-// not be set to another value. A test compares it with Kubernetes' own.
+// gatesText lists the feature gates of the kubelet of this version, one per line: its name, its default, and "locked"
+// if it may not be changed. A test compares it with Kubernetes' own.
 //
 //go:embed gates.txt
 var gatesText string
@@ -39,7 +39,7 @@ func parseGates(text string) map[string]gate {
 	return parsed
 }
 
-// missingFeatures are on by default in a kubelet, and Quartet does not have them.
+// missingFeatures are on by default in the kubelet, and not implemented by Quartet.
 var missingFeatures = []string{
 	"CPUManagerPolicyBetaOptions", "CPUManagerPolicyOptions", "DRAConsumableCapacity", "DRAExtendedResource", "DRAPartitionableDevices", "DRAPrioritizedList",
 	"DisableCPUQuotaWithExclusiveCPUs", "DynamicResourceAllocation", "HugepageAwareEviction", "InPlacePodLevelResourcesVerticalScaling",
@@ -48,11 +48,11 @@ var missingFeatures = []string{
 	"SELinuxChangePolicy", "SELinuxMount", "SELinuxMountReadWriteOncePod", "SystemdWatchdog", "TopologyManagerPolicyBetaOptions", "TopologyManagerPolicyOptions",
 }
 
-// switchableFeatures are on or off in Quartet, too, as their gates say: those that a field of the file needs, and one that Quartet does
-// not need for what it does.
+// switchableFeatures can be turned on and off in Quartet too: those that a field of the file depends on, and
+// EventedPLEG, which Quartet does not depend on.
 var switchableFeatures = []string{"EventedPLEG", gateDefaultPodSysctls, gateEnsureSecretPulledImages, gateLoggingBeta, gateQOSReserved}
 
-// gateEnabled is what a feature gate says: the file, or else its default.
+// gateEnabled returns the value of a feature gate in the file, or else its default.
 func gateEnabled(cfg *kubeletconfigv1beta1.KubeletConfiguration, name string) bool {
 	if value, set := cfg.FeatureGates[name]; set {
 		return value
@@ -60,7 +60,7 @@ func gateEnabled(cfg *kubeletconfigv1beta1.KubeletConfiguration, name string) bo
 	return gates[name].value
 }
 
-// validateGates reports gates that a kubelet of this version does not take.
+// validateGates reports feature gates that the kubelet of this version does not accept.
 func validateGates(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	for name, value := range cfg.FeatureGates {
 		field := joinField("featureGates", name)
@@ -87,7 +87,7 @@ func likelyGate(name string) string {
 	return fmt.Sprintf("did you mean %s?", best)
 }
 
-// ignoredGates are the gates of a file whose value is not the one that Quartet implements, in order.
+// ignoredGates returns the gates of a file whose value Quartet does not implement, in order.
 func ignoredGates(cfg *kubeletconfigv1beta1.KubeletConfiguration) []string {
 	var ignored []string
 	for name, value := range cfg.FeatureGates {

@@ -6,7 +6,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// validateImageCollection reports what would remove images by no rule, as the kubelet does.
+// validateImageCollection reports invalid limits of image garbage collection, as the kubelet does.
 func validateImageCollection(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	high, low := *cfg.ImageGCHighThresholdPercent, *cfg.ImageGCLowThresholdPercent
 	inRange := true

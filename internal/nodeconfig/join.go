@@ -8,13 +8,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// externalCloud is the only cloud provider that there is.
+// externalCloud is the only valid cloud provider.
 const externalCloud = "external"
 
 // certDirName is the default of --cert-dir, in the state directory.
 const certDirName = "pki"
 
-// joinFlags are for a node that joins its cluster by itself: nodestatus does that, the others wait for it.
+// joinFlags holds the flags of a node that joins its cluster by itself. nodestatus joins the cluster; the other
+// services wait for it.
 type joinFlags struct {
 	bootstrapKubeconfig, certDir string
 	cloudProvider                string
@@ -36,7 +37,7 @@ func (f *joinFlags) add(service Service, set *pflag.FlagSet) {
 	}
 }
 
-// join says what the flags of joinFlags say. It runs before the kubeconfig is looked for.
+// joining evaluates joinFlags. It runs before the kubeconfig is looked for.
 func (f *flags) joining(service Service, cfg *Config, fail failure) {
 	cfg.AwaitKubeconfig = f.join.awaitKubeconfig
 	switch f.join.cloudProvider {
@@ -58,7 +59,7 @@ func (f *flags) joining(service Service, cfg *Config, fail failure) {
 	if f.join.bootstrapKubeconfig != "" {
 		path, err := readableFile(f.join.bootstrapKubeconfig)
 		if errors.Is(err, fs.ErrNotExist) && f.hasKubeconfig() {
-			// It was removed when the node had joined, as kubeadm does it.
+			// The file was removed after the node had joined, as kubeadm does.
 			path, err = filepath.Abs(f.join.bootstrapKubeconfig)
 		}
 		if err != nil {
@@ -75,7 +76,7 @@ func (f *flags) joining(service Service, cfg *Config, fail failure) {
 	}
 }
 
-// hasKubeconfig says whether the file of --kubeconfig is there.
+// hasKubeconfig reports whether the file of --kubeconfig exists.
 func (f *flags) hasKubeconfig() bool {
 	if f.kubeconfig == "" {
 		return false

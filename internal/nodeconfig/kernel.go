@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// kernelDefaults are the settings of the kernel that a kubelet wants: it may promise more memory than there is and ends processes
-// instead of the machine when none is left; it starts again 10 s after a panic, which any error of its own is; and root may have keys for
-// many containers.
+// kernelDefaults are the kernel settings that the kubelet requires: overcommit of memory and the OOM killer instead of
+// a panic, a panic on every kernel error and a reboot after 10 s, and enough keys of root for many containers.
 var kernelDefaults = []struct{ name, value string }{
 	{"vm.overcommit_memory", "1"},
 	{"vm.panic_on_oom", "0"},
@@ -18,8 +17,8 @@ var kernelDefaults = []struct{ name, value string }{
 	{"kernel.keys.root_maxbytes", "25000000"},
 }
 
-// OtherKernelDefaults has the settings of a machine's kernel that are not those that a kubelet wants: "NAME is VALUE, and should be VALUE". The
-// machine is the root of its file system.
+// OtherKernelDefaults returns the kernel settings of a machine that differ from those that the kubelet requires, as
+// "NAME is VALUE, and should be VALUE". The machine is given as its root file system.
 func OtherKernelDefaults(machine fs.FS) []string {
 	var other []string
 	for _, want := range kernelDefaults {

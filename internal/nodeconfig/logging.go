@@ -12,22 +12,22 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// What logging.format may be.
+// Values of logging.format.
 const (
 	LogText = "text"
 	LogJSON = "json"
 )
 
-// defaultFlushFrequency is how often a kubelet writes what it has logged. Quartet writes each line at once.
+// defaultFlushFrequency is the kubelet's default. Quartet writes each line at once.
 const defaultFlushFrequency = 5 * time.Second
 
 func setLoggingDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	setDefault(&cfg.Logging.Format, LogText)
 	setDefault(&cfg.Logging.FlushFrequency.Duration.Duration, defaultFlushFrequency)
-	cfg.Logging.FlushFrequency.SerializeAsString = true // "5s", as every other time, and not its nanoseconds
+	cfg.Logging.FlushFrequency.SerializeAsString = true // "5s", as every other duration, and not nanoseconds
 }
 
-// validateLogging reports what a kubelet refuses.
+// validateLogging reports values that the kubelet refuses.
 func validateLogging(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	logging := &cfg.Logging
 	switch {
@@ -63,7 +63,7 @@ func validateLogging(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	}
 }
 
-// Logging is what the configuration says of log lines.
+// Logging returns the configuration of log lines.
 func (c Config) Logging() telemetry.Logging {
 	file := &c.Kubelet.Logging
 	logging := telemetry.Logging{JSON: file.Format == LogJSON, Verbosity: c.Verbosity}

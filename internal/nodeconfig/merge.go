@@ -14,50 +14,51 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// File is a file of a configuration that has been read.
+// File is a configuration file that has been read.
 type File struct {
 	// Path is absolute.
 	Path string
 	Data []byte
 }
 
-// Setting gives one field a value, in place of the one that the files give it.
+// Setting sets one field and overrides the files.
 type Setting struct {
-	// Origin is what sets it, as errors name it, for example "--max-pods".
+	// Origin names the setting in errors, for example "--max-pods".
 	Origin string
 	// Field is the path of the field, for example "authentication.anonymous.enabled".
 	Field string
-	// Value is as encoding/json decodes it.
+	// Value is a value as encoding/json decodes it.
 	Value any
-	// Add puts the entries of a mapping beside those that are there, instead of replacing all of them.
+	// Add adds the entries of a mapping instead of replacing it.
 	Add bool
 }
 
-// Sources are the parts of one configuration, in the order in which each overrides the ones before it.
+// Sources are the parts of one configuration. Each overrides the ones before it.
 type Sources struct {
-	// Defaults are fields that have another value than the default unless the file sets them.
+	// Defaults are fields whose default differs. The file overrides them.
 	Defaults []Setting
-	// File is the configuration file; nil for a configuration without one.
+	// File is the configuration file; nil for none.
 	File *File
-	// DropIns are the files of the drop-in directory, in the order in which they apply; nil for a configuration without such a directory.
+	// DropIns are the files of the drop-in directory, in the order in which they apply; nil without such a directory.
 	DropIns []File
-	// Settings come last.
+	// Settings apply last.
 	Settings []Setting
-	// WorkDir is what relative paths of drop-ins and settings are relative to. Those of File are relative to File.
+	// WorkDir is the directory for relative paths of drop-ins and settings. Those of File are relative to File.
 	WorkDir string
 }
 
-// Merged is the configuration that some sources amount to.
+// Merged is the configuration that results from sources.
 type Merged struct {
-	// Kubelet has it with its defaults.
+	// Kubelet is the configuration with defaults.
 	Kubelet kubeletconfigv1beta1.KubeletConfiguration
-	// YAML is a configuration file that decodes to Kubelet. A comment before each field says which sources have set it.
+	// YAML is a configuration file that decodes to Kubelet. A comment before each field names the sources that have set
+	// it.
 	YAML []byte
 }
 
-// Merge returns what sources amount to, as the kubelet does it: the file with its defaults, then each drop-in as a JSON merge
-// patch (RFC 7386) of that, so that mappings are merged, lists are replaced and null is the default again; then the settings.
-// The errors are everything that is wrong, each with the file and the line, or the origin, of the field.
+// Merge merges sources as the kubelet does: the file with its defaults, then each drop-in as a JSON merge patch (RFC
+// 7386), so that mappings are merged, lists are replaced and null restores the default; then the settings. It returns
+// all problems, each with the file and line, or the origin, of the field.
 func Merge(sources Sources) (Merged, []error) {
 	m := merger{places: map[string]place{}, origins: map[string][]string{}}
 	m.base(sources)
@@ -68,7 +69,8 @@ func Merge(sources Sources) (Merged, []error) {
 		return Merged{}, m.errs
 	}
 	if _, set := m.fields["evictionHard"]; !set && m.origins["evictionHard"] != nil {
-		m.fields["evictionHard"] = map[string]any{} // a kubelet without thresholds has none: their default is that of a file
+		// a kubelet without a configuration file has no thresholds: their defaults are those of a file
+		m.fields["evictionHard"] = map[string]any{}
 	}
 	for _, setting := range sources.Settings {
 		m.set(setting)
@@ -80,19 +82,19 @@ func Merge(sources Sources) (Merged, []error) {
 	return merged, m.judge(&merged.Kubelet)
 }
 
-// merger holds a configuration while it is merged.
+// merger holds a configuration during the merge.
 type merger struct {
-	// fields has every field, those with their defaults included.
+	// fields holds every field, including defaults.
 	fields map[string]any
-	// places says where each field was set last, by its path.
+	// places maps the path of each field to the place that set it last.
 	places map[string]place
-	// origins says what has set each top-level field. The others have their defaults.
+	// origins maps each top-level field to its sources. Fields without an entry have their defaults.
 	origins map[string][]string
 	file    string
 	errs    []error
 }
 
-// place is where a field was set.
+// place is the place where a field was set.
 type place struct {
 	file string
 	line int
@@ -105,7 +107,7 @@ func (p place) String() string {
 	return fmt.Sprintf("%s:%d", p.file, p.line)
 }
 
-// base begins with the file and the defaults.
+// base starts with the file and the defaults.
 func (m *merger) base(sources Sources) {
 	var cfg kubeletconfigv1beta1.KubeletConfiguration
 	set := index{}
@@ -127,7 +129,7 @@ func (m *merger) base(sources Sources) {
 	m.fields = m.mapping(&withDefaults)
 	m.keepEmpty(sources, &withDefaults)
 	if cfg.ImageServiceEndpoint == "" {
-		// It follows containerRuntimeEndpoint, wherever that is set.
+		// Its default is containerRuntimeEndpoint, wherever that is set.
 		delete(m.fields, "imageServiceEndpoint")
 	}
 	for _, setting := range sources.Defaults {
@@ -137,23 +139,23 @@ func (m *merger) base(sources Sources) {
 	}
 }
 
-// keepEmpty puts back what is empty and not the same as nothing, which JSON leaves out.
+// keepEmpty restores empty values that differ from unset ones, because JSON omits them.
 func (m *merger) keepEmpty(sources Sources, cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	switch {
 	case sources.File == nil:
-		// The thresholds of a kubelet without a file are not part of what drop-ins are merged into.
+		// The thresholds of a kubelet without a file are not part of the base that drop-ins are merged into.
 		delete(m.fields, "evictionHard")
 	case len(cfg.EvictionHard) == 0:
 		m.fields["evictionHard"] = map[string]any{}
 	}
-	// Where drop-ins are merged a kubelet gives it the default again.
+	// If drop-ins are merged, the kubelet restores the default.
 	if sources.DropIns == nil && cfg.EnforceNodeAllocatable != nil && len(cfg.EnforceNodeAllocatable) == 0 {
 		m.fields["enforceNodeAllocatable"] = []any{}
 	}
 }
 
-// readFields reads a file strictly and without defaults: as a struct, and as a mapping that has what the file has. In a patch every field
-// may be null.
+// readFields decodes a file strictly and without defaults: as a struct, and as a mapping of the fields in the file. In
+// a patch every field may be null.
 func readFields(file File, patch bool) (kubeletconfigv1beta1.KubeletConfiguration, map[string]any, index, []error) {
 	var cfg kubeletconfigv1beta1.KubeletConfiguration
 	errs := &problems{file: file.Path, index: index{}}
@@ -187,7 +189,8 @@ func readFields(file File, patch bool) (kubeletconfigv1beta1.KubeletConfiguratio
 	return cfg, fields, errs.index, nil
 }
 
-// withoutNulls returns a file without its fields that are null. One that cannot be read is returned as it is, for its reader to say so.
+// withoutNulls returns a file without its null fields. It returns an invalid file unchanged, so that its reader reports
+// the error.
 func withoutNulls(data []byte) []byte {
 	asJSON, err := yaml.YAMLToJSON(data)
 	if err != nil {
@@ -215,7 +218,7 @@ func (m *merger) dropIn(file File) {
 	m.fields = mergePatch(m.fields, fields)
 }
 
-// mergePatch is RFC 7386 for a patch that is an object.
+// mergePatch implements RFC 7386 for a patch that is an object.
 func mergePatch(target, patch map[string]any) map[string]any {
 	merged := maps.Clone(target)
 	if merged == nil {
@@ -238,7 +241,7 @@ func mergePatch(target, patch map[string]any) map[string]any {
 	return merged
 }
 
-// cameFrom notes that a file has set fields.
+// cameFrom records that a file has set fields.
 func (m *merger) cameFrom(file string, set index) {
 	for field, line := range set {
 		m.places[field] = place{file: file, line: line}
@@ -248,7 +251,7 @@ func (m *merger) cameFrom(file string, set index) {
 	}
 }
 
-// set gives one field a value.
+// set sets one field.
 func (m *merger) set(setting Setting) {
 	path := strings.Split(setting.Field, ".")
 	m.origins[path[0]] = append(m.origins[path[0]], setting.Origin)
@@ -280,7 +283,7 @@ func (m *merger) set(setting Setting) {
 	at[last] = setting.Value
 }
 
-// finish returns the configuration, and the file that says the same.
+// finish returns the configuration and an equivalent file.
 func (m *merger) finish(workDir string) (Merged, error) {
 	want, err := m.decoded(m.fields)
 	if err != nil {
@@ -301,7 +304,7 @@ func (m *merger) finish(workDir string) (Merged, error) {
 		}
 	}
 	doc["apiVersion"], doc["kind"] = wantAPIVersion, wantKind
-	// What the defaults of the smaller file would change is written too: some defaults follow from other fields.
+	// A field is written too if the smaller file would change it, because some defaults depend on other fields.
 	got, err := m.decoded(doc)
 	if err != nil {
 		return Merged{}, err
@@ -336,7 +339,7 @@ func (m *merger) decoded(fields map[string]any) (kubeletconfigv1beta1.KubeletCon
 	return cfg, nil
 }
 
-// mapping returns a configuration as JSON has it.
+// mapping returns a configuration as a JSON object.
 func (m *merger) mapping(cfg *kubeletconfigv1beta1.KubeletConfiguration) map[string]any {
 	data, err := json.Marshal(cfg)
 	if err != nil {
@@ -351,7 +354,7 @@ func (m *merger) mapping(cfg *kubeletconfigv1beta1.KubeletConfiguration) map[str
 	return fields
 }
 
-// decodeMapping decodes a JSON object and keeps its numbers as they are written.
+// decodeMapping decodes a JSON object without converting its numbers.
 func decodeMapping(data []byte) (map[string]any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()
@@ -368,7 +371,7 @@ func sameJSON(a, b any) bool {
 	return errLeft == nil && errRight == nil && bytes.Equal(left, right)
 }
 
-// render writes the fields, each with its origins before it.
+// render writes the fields, each preceded by its origins.
 func (m *merger) render(doc map[string]any) ([]byte, error) {
 	var out bytes.Buffer
 	for _, field := range slices.Sorted(maps.Keys(doc)) {
@@ -396,7 +399,7 @@ func (m *merger) judge(cfg *kubeletconfigv1beta1.KubeletConfiguration) []error {
 	return out
 }
 
-// located says where the field of an error was set.
+// located adds the place where the field of an error was set.
 func (m *merger) located(err *FieldError) *FieldError {
 	for at := err.Field; at != ""; at = parentField(at) {
 		if where, ok := m.places[at]; ok {

@@ -13,10 +13,11 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// UsesAPIServer reports whether a service talks to the API server of a cluster, and so takes --kubeconfig.
+// UsesAPIServer reports whether a service talks to the API server of a cluster, and therefore has --kubeconfig.
 func UsesAPIServer(service Service) bool { return service != PLEG }
 
-// addOwnFlags adds what only one service acts on. The others do not have it: a flag that is accepted has an effect.
+// addOwnFlags adds the flags of a single service. The other services do not have them, because every accepted flag has
+// an effect.
 func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 	if UsesAPIServer(service) {
 		set.StringVar(&f.kubeconfig, "kubeconfig", "", "`FILE` that says how to reach an API server; without it the node is standalone")
@@ -26,23 +27,23 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 	case ConfigMux:
 		set.StringVar(&f.podManifestPath, "pod-manifest-path", "", "`PATH` of the directory or file of static pods, instead of the file's staticPodPath")
 		set.BoolVar(&f.standby, "standby", false, "when another configmux of the state directory runs, wait until it ends and take over, instead of refusing to start")
-		set.StringVar(&f.replay, "replay", "", "`FILE` written by 'quartet updates record', whose pods are desired one after the other as they were then; no other source of pods is read")
-		set.Float64Var(&f.replaySpeed, "replay-speed", 1, "how many `TIMES` faster than it was recorded --replay goes; 0 is without waiting")
+		set.StringVar(&f.replay, "replay", "", "`FILE` written by 'quartet updates record', that is replayed as the only source of pods")
+		set.Float64Var(&f.replaySpeed, "replay-speed", 1, "how many `TIMES` faster than recorded to replay; 0 replays without delays")
 		f.hostPrivileges.Add(set)
-		set.StringVar(&f.secretUIDs, "secret-uids", "", "`UIDS` of users, besides root and the one this process runs as, that may connect and are given the values of secrets, as UID,UID")
+		set.StringVar(&f.secretUIDs, "secret-uids", "", "`UIDS` of users, besides root and the one this process runs as, that may connect and read the values of secrets, as UID,UID")
 	case PLEG:
-		set.BoolVar(&f.readOnly, "read-only", false, "run beside the node's own pleg, without its lock; needs a --listen of its own")
+		set.BoolVar(&f.readOnly, "read-only", false, "run beside the node's pleg, without its lock; needs another --listen address")
 	case SyncLoop:
 		set.StringVar(&f.podLogsDir, "pod-logs-dir", "", "`DIR` for the logs of containers, as the runtime sees it, instead of the file's podLogsDir")
 		set.StringVar(&f.cgroupRoot, "cgroup-root", "", "`PATH` of the cgroup that the cgroups of pods are made in, instead of the file's cgroupRoot")
-		set.StringVar(&f.hostRoot, "host-root", "/", "`DIR` where the root of the machine is visible, for a syncloop in a container: it changes its root to it, so that all paths but that of --config are the machine's")
+		set.StringVar(&f.hostRoot, "host-root", "/", "`DIR` where the machine's root is mounted, for a syncloop in a container: syncloop changes its root to it, so that all paths except that of --config are the machine's")
 		f.credentials.Add(set)
 		AddAllowUnauthenticatedAPI(set, &f.openAPI)
 	case NodeStatus:
 	}
 }
 
-// ownFlags says what the flags of addOwnFlags say.
+// ownFlags evaluates the flags of addOwnFlags.
 func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 	cfg.Standby, cfg.ReadOnly = f.standby, f.readOnly
 	f.joining(service, cfg, fail)
@@ -75,8 +76,9 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 	}
 }
 
-// kubeconfigPath returns the absolute path of the kubeconfig once that could be read; one that is awaited need not be there. In a
-// container with the machine's root elsewhere it is a path of the machine, which is not looked at before that is the process's root.
+// kubeconfigPath returns the absolute path of the kubeconfig after checking that it is readable; an awaited one may be
+// missing. In a container with the machine's root elsewhere it is a path of the machine, which is checked after
+// syncloop has changed its root.
 func (f *flags) kubeconfigPath(awaited bool, fail failure) string {
 	if f.given("host-root") && filepath.Clean(f.hostRoot) != "/" {
 		if !filepath.IsAbs(f.kubeconfig) {
@@ -94,7 +96,7 @@ func (f *flags) kubeconfigPath(awaited bool, fail failure) string {
 	return path
 }
 
-// readableFile returns the absolute path of a file once a byte of it could be read.
+// readableFile returns the absolute path of a file after reading a byte of it.
 func readableFile(path string) (string, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -110,7 +112,7 @@ func readableFile(path string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// replayed says what is replayed, and how fast.
+// replayed sets the recording and its speed.
 func (f *flags) replayed(cfg *Config, fail failure) {
 	cfg.Replay, cfg.ReplaySpeed = f.replay, f.replaySpeed
 	if f.given("replay") && (!filepath.IsAbs(f.replay) || f.replay != filepath.Clean(f.replay)) {
@@ -129,7 +131,7 @@ func (f *flags) replayed(cfg *Config, fail failure) {
 	}
 }
 
-// overridePaths puts the paths of the flags in the place of the file's.
+// overridePaths replaces the paths of the file by those of the flags.
 func (f *flags) overridePaths(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	if f.given("pod-manifest-path") {
 		cfg.StaticPodPath = f.podManifestPath

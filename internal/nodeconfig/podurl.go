@@ -8,17 +8,17 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// StaticPodURL returns where a server gives pods; nil when the file names none.
+// StaticPodURL returns the URL of static pods; nil if the file names none.
 func (c Config) StaticPodURL() *url.URL {
 	at, err := url.Parse(c.Kubelet.StaticPodURL)
-	if err != nil || at.Host == "" { // it was validated
+	if err != nil || at.Host == "" { // not set: set values have been validated
 		return nil
 	}
 	return at
 }
 
-// validateStaticPodURL reports an address or headers that no request can be made with. Values are not shown: they may
-// have passwords in them.
+// validateStaticPodURL reports a URL or headers that are invalid in a request. It does not quote values because they
+// may contain passwords.
 func validateStaticPodURL(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	if cfg.StaticPodURL != "" {
 		at, err := url.Parse(cfg.StaticPodURL)

@@ -11,23 +11,23 @@ import (
 // everySource, in a list of sources, stands for all of them.
 const everySource = "*"
 
-// podSources are the names by which flags know the sources of pods.
+// podSources are the names of the pod sources in flags.
 var podSources = []string{"file", "http", "api", "local"}
 
-// HostPrivileges has, for each privilege by which a pod reaches beyond its own walls, the names of the sources whose pods
-// may have it: file, http, api and local, or "*" alone for every source. An empty list is none.
+// HostPrivileges lists, for each privilege of access to the host, the sources whose pods may have it: file, http, api
+// and local, or "*" alone for every source. An empty list means none.
 type HostPrivileges struct {
 	HostNetwork, HostPID, HostIPC, Privileged []string
 }
 
-// PrivilegeFlags are configmux' flags of [HostPrivileges], for it and for the commands that start it. The zero value was
-// given no flag.
+// PrivilegeFlags holds configmux's flags for [HostPrivileges], for it and for the commands that start it. The zero
+// value is without flags.
 type PrivilegeFlags struct {
 	set                           *pflag.FlagSet
 	network, pid, ipc, privileged string
 }
 
-// privilegeFlag is one of the flags, and where it goes.
+// privilegeFlag is one flag and the field that it sets.
 type privilegeFlag struct {
 	name, what string
 	value      *string
@@ -43,8 +43,7 @@ func (f *PrivilegeFlags) all() []privilegeFlag {
 	}
 }
 
-// Add adds the flags to a set, which tells later which of them were given. Every source may have everything until a flag
-// says otherwise.
+// Add adds the flags to a set. Every source has every privilege by default.
 func (f *PrivilegeFlags) Add(set *pflag.FlagSet) {
 	f.set = set
 	for _, flag := range f.all() {
@@ -53,7 +52,7 @@ func (f *PrivilegeFlags) Add(set *pflag.FlagSet) {
 	}
 }
 
-// Args returns the flags that were given, as arguments that give them to another process.
+// Args returns the given flags as arguments for another process.
 func (f *PrivilegeFlags) Args() []string {
 	var args []string
 	for _, flag := range f.given() {
@@ -62,7 +61,7 @@ func (f *PrivilegeFlags) Args() []string {
 	return args
 }
 
-// Check returns an [Errors] with everything that is wrong with the flags, or nil.
+// Check returns an [Errors] with all problems of the flags, or nil.
 func (f *PrivilegeFlags) Check() error {
 	var errs Errors
 	f.privileges(func(flag, format string, args ...any) {
@@ -78,7 +77,7 @@ func (f *PrivilegeFlags) given() []privilegeFlag {
 	return slices.DeleteFunc(f.all(), func(flag privilegeFlag) bool { return f.set == nil || !f.set.Changed(flag.name) })
 }
 
-// privileges returns what the flags say.
+// privileges returns the privileges of the flags.
 func (f *PrivilegeFlags) privileges(fail failure) HostPrivileges {
 	var out HostPrivileges
 	for _, flag := range f.all() {
@@ -91,7 +90,7 @@ func (f *PrivilegeFlags) privileges(fail failure) HostPrivileges {
 	return out
 }
 
-// parseSources reads SOURCE,SOURCE, and returns what is wrong with it, or nothing.
+// parseSources parses SOURCE,SOURCE, and returns the problem; empty if it is valid.
 func parseSources(text string) (sources []string, problem string) {
 	for part := range strings.SplitSeq(text, ",") {
 		part = strings.TrimSpace(part)

@@ -15,7 +15,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// anyAddress is where the authenticated API of a node of a cluster is served when the file sets no address, as the kubelet's is.
+// anyAddress is the default address of the authenticated API of a node of a cluster, as in the kubelet.
 const anyAddress = "0.0.0.0"
 
 // setServerDefaults gives the fields of the authenticated API the kubelet's values.
@@ -32,8 +32,8 @@ func setServerDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	setDefault(&cfg.Authorization.Webhook.CacheUnauthorizedTTL, metav1.Duration{Duration: 30 * time.Second})
 }
 
-// apiAddress is where the authenticated API is served: the address of the file, and without one, on a node of a cluster, every
-// address of the machine, for the API server calls it.
+// apiAddress returns the address of the authenticated API: that of the file, or else, on a node of a cluster, every
+// address of the machine, because the API server calls it.
 func apiAddress(cfg *Config, set index) string {
 	if cfg.Kubeconfig != "" && !set.has("address") {
 		return anyAddress
@@ -41,8 +41,8 @@ func apiAddress(cfg *Config, set index) string {
 	return cfg.Kubelet.Address
 }
 
-// ReadOnlyAddress is where the read-only API is served, which asks nobody who they are: the address of the file if only this machine
-// reaches it, else the loopback address.
+// ReadOnlyAddress returns the address of the read-only API, which has no authentication: the address of the file if it
+// is a loopback address, and otherwise the default loopback address.
 func ReadOnlyAddress(cfg *kubeletconfigv1beta1.KubeletConfiguration) string {
 	if ip := net.ParseIP(cfg.Address); ip != nil && ip.IsLoopback() {
 		return cfg.Address
@@ -50,7 +50,7 @@ func ReadOnlyAddress(cfg *kubeletconfigv1beta1.KubeletConfiguration) string {
 	return DefaultAddressIP
 }
 
-// validateServer reports what the authenticated API cannot work with, or must not.
+// validateServer reports values with which the authenticated API cannot work or is not safe.
 func validateServer(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	if _, err := TLSVersion(cfg.TLSMinVersion); err != nil {
 		errs.add("tlsMinVersion", err.Error())
@@ -93,12 +93,12 @@ func validateServer(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *proble
 	}
 }
 
-// tlsVersions has the names of the versions of TLS.
+// tlsVersions maps the names of TLS versions to their numbers.
 var tlsVersions = map[string]uint16{
 	"VersionTLS10": tls.VersionTLS10, "VersionTLS11": tls.VersionTLS11, "VersionTLS12": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13,
 }
 
-// TLSVersion returns the version of TLS that has a name, as crypto/tls names it; 1.2 for none.
+// TLSVersion returns the TLS version of a name of crypto/tls; 1.2 for an empty name.
 func TLSVersion(name string) (uint16, error) {
 	if name == "" {
 		return tls.VersionTLS12, nil
@@ -110,7 +110,8 @@ func TLSVersion(name string) (uint16, error) {
 	return version, nil
 }
 
-// CipherSuites returns the cipher suites that have names, as crypto/tls names them; nil for none, which is the choice of crypto/tls.
+// CipherSuites returns the cipher suites of names of crypto/tls; nil for no names, which selects the defaults of
+// crypto/tls.
 func CipherSuites(names []string) ([]uint16, error) {
 	var suites []uint16
 	for _, name := range names {
@@ -123,8 +124,8 @@ func CipherSuites(names []string) ([]uint16, error) {
 	return suites, nil
 }
 
-// Curves returns the mechanisms of key exchange that have numbers, as crypto/tls numbers them; nil for none, which is the choice of
-// crypto/tls.
+// Curves returns the key exchange mechanisms of numbers of crypto/tls; nil for no numbers, which selects the defaults
+// of crypto/tls.
 func Curves(numbers []int32) ([]tls.CurveID, error) {
 	known := []tls.CurveID{
 		tls.CurveP256, tls.CurveP384, tls.CurveP521, tls.X25519, tls.X25519MLKEM768, tls.SecP256r1MLKEM768, tls.SecP384r1MLKEM1024,
@@ -139,7 +140,7 @@ func Curves(numbers []int32) ([]tls.CurveID, error) {
 	return curves, nil
 }
 
-// cipherSuite returns a cipher suite by its name, or by the one that two of them had before.
+// cipherSuite returns a cipher suite by its name, including the former names that two of them have.
 func cipherSuite(name string) (uint16, bool) {
 	if strings.HasSuffix(name, "_WITH_CHACHA20_POLY1305") {
 		name += "_SHA256"
@@ -152,18 +153,18 @@ func cipherSuite(name string) (uint16, bool) {
 	return 0, false
 }
 
-// allowFlag lets a node serve everybody.
+// allowFlag permits an API without authentication.
 const allowFlag = "allow-unauthenticated-api"
 
-// AddAllowUnauthenticatedAPI adds the flag to syncloop's, and to those of commands that pass it on.
+// AddAllowUnauthenticatedAPI adds the flag to the flags of syncloop and of commands that start it.
 func AddAllowUnauthenticatedAPI(flags *pflag.FlagSet, into *bool) {
-	flags.BoolVar(into, allowFlag, false, "start although the configuration lets everybody who reaches the HTTP API run what they like in containers: anonymous requests, mode AlwaysAllow, and an address that others reach; each start warns of it")
+	flags.BoolVar(into, allowFlag, false, "start even if the configuration lets every client of the HTTP API run commands in containers: anonymous requests, mode AlwaysAllow, and an address that is not loopback; each start logs a warning")
 }
 
 // AllowUnauthenticatedAPIArg is the flag as an argument.
 const AllowUnauthenticatedAPIArg = "--" + allowFlag
 
-// UnauthenticatedAPI returns the address at which everyone on the network may do everything; empty when there is none.
+// UnauthenticatedAPI returns the address at which everyone on the network may do everything; empty if there is none.
 func (c *Config) UnauthenticatedAPI() string {
 	k := &c.Kubelet
 	if !*k.EnableServer || !*k.Authentication.Anonymous.Enabled || k.Authorization.Mode != kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow ||
@@ -175,6 +176,6 @@ func (c *Config) UnauthenticatedAPI() string {
 
 // exposed reports a configuration that lets everyone on the network do everything.
 func exposed(cfg *Config, at string) error {
-	return fmt.Errorf("%s: authentication.anonymous.enabled with authorization.mode AlwaysAllow lets everybody who reaches %s run what they like in the "+
+	return fmt.Errorf("%s: authentication.anonymous.enabled with authorization.mode AlwaysAllow lets every client of %s run commands in the "+
 		"containers of this node: leave one of the two out, set address to 127.0.0.1, or allow it with %s", cfg.File, at, AllowUnauthenticatedAPIArg)
 }

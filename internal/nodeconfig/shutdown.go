@@ -7,7 +7,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// validateShutdown reports what pods cannot be ended by before a shutdown of the machine, as the kubelet does.
+// validateShutdown reports invalid grace periods for a shutdown of the machine, as the kubelet does.
 func validateShutdown(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	whole, critical := cfg.ShutdownGracePeriod.Duration, cfg.ShutdownGracePeriodCriticalPods.Duration
 	for _, d := range []struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/quartet-node/quartet/internal/sockets"
 )
 
-// The names of the TCP sockets of the services: the field of the file, or the flag, that has the port.
+// The names of the TCP sockets of the services: the field of the file, or the flag, that sets the port.
 const (
 	SocketAPI      = "port"
 	SocketReadOnly = "readOnlyPort"
@@ -18,7 +18,7 @@ const (
 	SocketMetrics  = "metrics-listen"
 )
 
-// TCPSockets returns the TCP sockets of a service. A socket that the configuration turns off has no address.
+// TCPSockets returns the TCP sockets of a service. A socket that is turned off has no address.
 func (c *Config) TCPSockets(service Service) []sockets.Socket {
 	all := []sockets.Socket{c.MetricsSocket()}
 	switch service {
@@ -44,7 +44,7 @@ func (c *Config) ReadOnlySocket() sockets.Socket {
 	return socketAt(SocketReadOnly, ReadOnlyAddress(&c.Kubelet), c.Kubelet.ReadOnlyPort)
 }
 
-// HealthzSocket returns the socket of the health of the node.
+// HealthzSocket returns the socket of the node's health endpoint.
 func (c *Config) HealthzSocket() sockets.Socket {
 	return socketAt(SocketHealthz, c.Kubelet.HealthzBindAddress, *c.Kubelet.HealthzPort)
 }
@@ -57,7 +57,7 @@ func (c *Config) MetricsSocket() sockets.Socket {
 	return sockets.Socket{Name: SocketMetrics, Address: c.MetricsListen}
 }
 
-// socketAt returns a socket, which is off for the port 0.
+// socketAt returns a socket; port 0 turns it off.
 func socketAt(name, address string, port int32) sockets.Socket {
 	if port == 0 {
 		return sockets.Socket{Name: name}
@@ -65,8 +65,8 @@ func socketAt(name, address string, port int32) sockets.Socket {
 	return sockets.Socket{Name: name, Address: net.JoinHostPort(address, strconv.Itoa(int(port)))}
 }
 
-// WhyNoAPI returns why the node does not serve the authenticated API; empty if it does. It is not served if no client could be
-// authenticated or authorized.
+// WhyNoAPI returns why the node does not serve the authenticated API; empty if it does. The API is not served if no
+// client could be authenticated or authorized.
 func (c *Config) WhyNoAPI() string {
 	k, standalone := &c.Kubelet, c.Kubeconfig == ""
 	tokens := *k.Authentication.Webhook.Enabled && !standalone
@@ -74,9 +74,9 @@ func (c *Config) WhyNoAPI() string {
 	case !*k.EnableServer:
 		return "enableServer is false"
 	case standalone && k.Authorization.Mode != kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow:
-		return "a node without an API server can ask nobody what others may do: authorization.mode AlwaysAllow, with authentication.x509.clientCAFile, lets those do everything who have a client certificate"
+		return "a standalone node has no API server to authorize clients: authorization.mode AlwaysAllow, with authentication.x509.clientCAFile, allows everything to clients with a certificate"
 	case !tokens && k.Authentication.X509.ClientCAFile == "" && !*k.Authentication.Anonymous.Enabled:
-		return "nobody could show who they are: set authentication.x509.clientCAFile"
+		return "no client could be authenticated: set authentication.x509.clientCAFile"
 	case standalone && k.ServerTLSBootstrap:
 		return "serverTLSBootstrap needs an API server that has the certificate signed"
 	default:

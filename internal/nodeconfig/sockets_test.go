@@ -23,11 +23,11 @@ func TestWhichNodesHaveTheAuthenticatedAPI(t *testing.T) {
 		{"", true, ""},
 		{"enableServer: false", true, "enableServer is false"},
 		{"authentication: {x509: {clientCAFile: ca.crt}}", false, "a node without an API server can ask nobody"},
-		{"authorization: {mode: AlwaysAllow}", false, "nobody could show who they are"},
+		{"authorization: {mode: AlwaysAllow}", false, "no client could be authenticated"},
 		{"authorization: {mode: AlwaysAllow}\nauthentication: {x509: {clientCAFile: ca.crt}}", false, ""},
 		{"authorization: {mode: AlwaysAllow}\nauthentication: {anonymous: {enabled: true}}", false, ""},
 		{"authorization: {mode: AlwaysAllow}\nauthentication: {x509: {clientCAFile: ca.crt}}\nserverTLSBootstrap: true", false, "serverTLSBootstrap needs an API server"},
-		{"authentication: {webhook: {enabled: false}}", true, "nobody could show who they are"},
+		{"authentication: {webhook: {enabled: false}}", true, "no client could be authenticated"},
 		{"authentication: {webhook: {enabled: false}, x509: {clientCAFile: ca.crt}}\nserverTLSBootstrap: true", true, ""},
 	} {
 		cfg := parsedAs(t, SyncLoop, c.text, c.member)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// supported has the fields that some service acts on.
+// supported lists the fields that some service implements.
 var supported = []string{
 	"apiVersion", "kind",
 	// all four
