@@ -16,7 +16,8 @@ import (
 
 // TestARequestWithinASpanCarriesItsTrace, and one outside of any span, such as that of a watch, none.
 func TestARequestWithinASpanCarriesItsTrace(t *testing.T) {
-	if _, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "nodestatus"}); err != nil { // the propagator of a process
+	// the propagator of a process
+	if _, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "nodestatus"}); err != nil {
 		t.Fatal(err)
 	}
 	spans := tracetest.NewSpanRecorder()

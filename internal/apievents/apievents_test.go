@@ -168,7 +168,8 @@ func TestALostAnswerMakesNoSecondEvent(t *testing.T) {
 	})
 }
 
-// TestWhatAnAPIServerThatIsAwayMissedIsSentInOrder: each event once, as it has become, the one that happened last at last.
+// TestWhatAnAPIServerThatIsAwayMissedIsSentInOrder: each event once, as it has become, the one that happened last at
+// last.
 func TestWhatAnAPIServerThatIsAwayMissedIsSentInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -191,7 +192,7 @@ func TestWhatAnAPIServerThatIsAwayMissedIsSentInOrder(t *testing.T) {
 		r.mu.Unlock()
 		r.recovers()
 		r.want(time.Minute, "a: create", "c: create", "b: create")
-		if log := r.log.String(); strings.Count(log, "\n") != 2 || !strings.Contains(log, "events wait until it can") || !strings.Contains(log, "accepts events again") {
+		if log := r.log.String(); strings.Count(log, "\n") != 2 || !strings.Contains(log, "events wait until it accepts them") || !strings.Contains(log, "accepts events again") {
 			t.Errorf("the log is\n%s", log)
 		}
 	})
@@ -232,7 +233,8 @@ func TestWhatTheAPIServerWouldHaveForgottenIsNotSent(t *testing.T) {
 	})
 }
 
-// TestAnEventThatIsRefusedHoldsUpNoOther: for good at once, and for what may be the API server's own trouble after some tries.
+// TestAnEventThatIsRefusedHoldsUpNoOther: for good at once, and for what may be the API server's own trouble after some
+// tries.
 func TestAnEventThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	terminating := apierrors.NewForbidden(resource, "bad", errors.New("the namespace is being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: v1.NamespaceTerminatingCause}}

@@ -77,7 +77,8 @@ func await(t *testing.T, c *cluster.Cluster, node string, want ...string) []v1.E
 	}
 }
 
-// TestARealAPIServerHasTheEvents of a node that may do what nodes may: new ones, repeated ones, and those from while it was away.
+// TestARealAPIServerHasTheEvents of a node that may do what nodes may: new ones, repeated ones, and those from while it
+// was away.
 func TestARealAPIServerHasTheEvents(t *testing.T) {
 	c := shared.Cluster(t)
 	proxy := c.Proxy(t)
@@ -107,7 +108,8 @@ func TestARealAPIServerHasTheEvents(t *testing.T) {
 	await(t, c, node, "ContainerGCFailed 1", "ImageGCFailed 3", "Starting 3")
 }
 
-// TestAnAPIServerThatHangsHoldsUpNobody: whoever tells something goes on at once, and what was told arrives when it answers again.
+// TestAnAPIServerThatHangsHoldsUpNobody: whoever tells something goes on at once, and what was told arrives when it
+// answers again.
 func TestAnAPIServerThatHangsHoldsUpNobody(t *testing.T) {
 	c := shared.Cluster(t)
 	const node = "events-2"

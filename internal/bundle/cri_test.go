@@ -57,8 +57,8 @@ func (s *stubborn) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodSa
 	return new(runtimeapi.RemovePodSandboxResponse), nil
 }
 
-// TestAPodThatCannotBeRemovedKeepsNoOther: those that come after more failures than there are removals at once are removed, and the
-// error names each that was not.
+// TestAPodThatCannotBeRemovedKeepsNoOther: those that come after more failures than there are removals at once are
+// removed, and the error names each that was not.
 func TestAPodThatCannotBeRemovedKeepsNoOther(t *testing.T) {
 	l, err := layout.New(filepath.Join(harness.ShortDir(t), "state"))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// TestPacketsOfPodsPassWhereForwardingIsDropped: the rules are there once however often a node starts, and gone with it. It
-// looks at a network namespace of its own, not at the machine's rules.
+// TestPacketsOfPodsPassWhereForwardingIsDropped: the rules are there once however often a node starts, and gone with
+// it. It looks at a network namespace of its own, not at the machine's rules.
 func TestPacketsOfPodsPassWhereForwardingIsDropped(t *testing.T) {
 	require.Root(t, "a packet filter rule")
 	_, err := exec.LookPath("iptables")

@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// TestRulesOfPodsThatAPluginHasLeftGo with the network, and those of another network stay. It looks at a network namespace of its
-// own, not at the machine's rules.
+// TestRulesOfPodsThatAPluginHasLeftGo with the network, and those of another network stay. It looks at a network
+// namespace of its own, not at the machine's rules.
 func TestRulesOfPodsThatAPluginHasLeftGo(t *testing.T) {
 	require.Root(t, "a packet filter rule")
 	_, err := exec.LookPath("iptables")

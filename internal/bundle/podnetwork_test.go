@@ -175,8 +175,8 @@ func TestPodNetworkOfFlagAndFile(t *testing.T) {
 	}
 }
 
-// inNetworkNamespace runs do on a thread that has a network of its own, with the commands of ip(8) done in it first. The
-// thread ends with do, and the network with it.
+// inNetworkNamespace runs do on a thread that has a network of its own, with the commands of ip(8) done in it first.
+// The thread ends with do, and the network with it.
 func inNetworkNamespace(t *testing.T, do func(), commands ...string) {
 	t.Helper()
 	_, err := exec.LookPath("ip")

@@ -14,8 +14,8 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// inMountNamespace calls do on a thread with a mount namespace of its own whose root is private, as on a machine without
-// systemd; a command in a container is on such a thread when it works on the machine.
+// inMountNamespace calls do on a thread with a mount namespace of its own whose root is private, as on a machine
+// without systemd; a command in a container is on such a thread when it works on the machine.
 func inMountNamespace(t *testing.T, do func()) {
 	t.Helper()
 	require.Root(t, "a mount namespace")
@@ -36,8 +36,8 @@ func inMountNamespace(t *testing.T, do func()) {
 	<-done
 }
 
-// TestPrivateMountsBecomeSharedAndPrivateAgain: with one sentence each, none when there is nothing to do, and nothing is
-// undone that was not done.
+// TestPrivateMountsBecomeSharedAndPrivateAgain: with one sentence each, none when there is nothing to do, and nothing
+// is undone that was not done.
 func TestPrivateMountsBecomeSharedAndPrivateAgain(t *testing.T) {
 	l, err := layout.New(filepath.Join(t.TempDir(), "state"))
 	if err != nil {

@@ -102,8 +102,8 @@ func TestRuntimeRunsAPodThatOutlivesContainerd(t *testing.T) {
 	}
 }
 
-// Where something of the machine has 10.88.0.0/16, as podman's bridge has, pods get addresses of another network, and of the same
-// one after the runtime was prepared again: what runs keeps its address.
+// Where something of the machine has 10.88.0.0/16, as podman's bridge has, pods get addresses of another network, and
+// of the same one after the runtime was prepared again: what runs keeps its address.
 func TestRuntimeFindsANetworkBesidePodmans(t *testing.T) {
 	_, err := exec.LookPath("ip")
 	harness.Require(t, err)

@@ -1,6 +1,6 @@
-// Package components runs the parts of a process side by side and closes what they use. A process constructs its parts from top to
-// bottom, names each with [Group.Run], and registers what must be closed with [Group.OnClose] as soon as it exists; so what was
-// constructed is closed in reverse order also when a later constructor fails.
+// Package components runs the parts of a process side by side and closes what they use. A process constructs its parts
+// from top to bottom, names each with [Group.Run], and registers what must be closed with [Group.OnClose] as soon as it
+// exists; so what was constructed is closed in reverse order also when a later constructor fails.
 package components
 
 import (

@@ -35,8 +35,8 @@ func newClient(t *testing.T, cfg cri.Config) *cri.Client {
 	return client
 }
 
-// unusable asks for a runtime that cannot be used, by one client after the other, each of which is given more time, until one
-// knows the reason. It returns the log of that one and its error.
+// unusable asks for a runtime that cannot be used, by one client after the other, each of which is given more time,
+// until one knows the reason. It returns the log of that one and its error.
 func unusable(t *testing.T, endpoint, reason string) (logged string, failure error) {
 	t.Helper()
 	for limit := time.Second; ; limit *= 4 {

@@ -35,7 +35,7 @@ func TestPort(t *testing.T) {
 		{"on another address", listening(tcp("0200000A", 10255, "0A", 70)), OK, []string{"free"}},
 		{"held by who it is for", listening(tcp("0100007F", 10255, "0A", 80)), OK, []string{"syncloop, pid 8"}},
 		{"held by another", listening(tcp("00000000", 10255, "0A", 71)), Fault, []string{"kubelet, pid 7", "end pid 7, or set readOnlyPort"}},
-		{"kept for one that is away", listening(tcp("00000000", 10255, "0A", 10)), Fault, []string{"systemd, pid 1, keeps it", "systemctl status", "or set readOnlyPort"}},
+		{"kept for one that is away", listening(tcp("00000000", 10255, "0A", 10)), Fault, []string{"systemd, pid 1, holds it", "systemctl status", "or set readOnlyPort"}},
 		{"held by nobody that may be seen", listening(tcp("0100007F", 10255, "0A", 90)), Fault, []string{"ss -ltnp sport = :10255"}},
 		{"held on all addresses of IPv6", listening("").and(files{"proc/net/tcp6": head + tcp(strings.Repeat("0", 32), 10255, "0A", 70)}), Fault, []string{"kubelet"}},
 		{"no proc", files{}, Warning, []string{"cannot be determined"}},

@@ -70,7 +70,7 @@ func TestStateDir(t *testing.T) {
 		words []string
 	}{
 		"there":             {check("/var/lib/x", nil, ext4), OK, []string{"/var/lib/x"}},
-		"not there yet":     {check("/var/lib/quartet", nil, ext4), OK, []string{"can be made in /var/lib"}},
+		"not there yet":     {check("/var/lib/quartet", nil, ext4), OK, []string{"can be created in /var/lib"}},
 		"read-only":         {check("/var/lib/x", unix.EROFS, ext4), Fault, []string{"mount -o remount,rw /var/lib/x", "--state-dir"}},
 		"another user's":    {check("/var/lib/x", unix.EACCES, ext4), Fault, []string{"as root"}},
 		"a file":            {check("/var/lib/x/here", nil, ext4), Fault, []string{"not a directory"}},

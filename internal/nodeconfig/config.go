@@ -61,7 +61,8 @@ type Config struct {
 	Listen string
 	// MetricsListen is the address for metrics: unix:///ABSOLUTE/PATH, or a loopback HOST:PORT; empty for none.
 	MetricsListen string
-	// AllowedUIDs are the users, besides root and the process's own, whose processes may connect to this service's sockets.
+	// AllowedUIDs are the users, besides root and the process's own, whose processes may connect to this service's
+	// sockets.
 	AllowedUIDs []int
 	// SecretUIDs is for configmux: the users, besides root and the process's own, who may connect and read the values of
 	// secrets.

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestEveryFieldIsInTheDocuments: docs/reference/configuration.md has each field of a KubeletConfiguration in one of two tables, by what
-// it is used or why it has no effect, and support.go agrees.
+// TestEveryFieldIsInTheDocuments: docs/reference/configuration.md has each field of a KubeletConfiguration in one of
+// two tables, by what it is used or why it has no effect, and support.go agrees.
 func TestEveryFieldIsInTheDocuments(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference/configuration.md")
 	if err != nil {
@@ -62,7 +62,8 @@ func fieldsOfTable(text string) []string {
 	return names
 }
 
-// TestEveryFlagIsInTheDocuments: docs/reference/flags.md names each flag of each service, in the table of all or in its own row.
+// TestEveryFlagIsInTheDocuments: docs/reference/flags.md names each flag of each service, in the table of all or in its
+// own row.
 func TestEveryFlagIsInTheDocuments(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference/flags.md")
 	if err != nil {

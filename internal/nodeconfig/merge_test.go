@@ -111,8 +111,8 @@ func TestNoThresholdsAndNothingToEnforceStaySo(t *testing.T) {
 	}
 }
 
-// A default that follows from another field is that of the file alone, because the kubelet merges drop-ins into a file that has its
-// defaults already.
+// A default that follows from another field is that of the file alone, because the kubelet merges drop-ins into a file
+// that has its defaults already.
 func TestDropInsAreMergedIntoTheDefaultsOfTheFile(t *testing.T) {
 	base := file("/etc/base.yaml", "")
 	dropIn := file("/etc/d/10.conf", "nodeStatusUpdateFrequency: 20s\nevictionHard: {memory.available: 2Gi}\n")

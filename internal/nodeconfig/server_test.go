@@ -24,8 +24,8 @@ func TestTheAuthenticatedAPIHasTheKubeletsDefaults(t *testing.T) {
 	}
 }
 
-// TestWhereTheAPIsAreServed: the authenticated one where the file says, or where an API server reaches it; the other one on this
-// machine only, whatever is said.
+// TestWhereTheAPIsAreServed: the authenticated one where the file says, or where an API server reaches it; the other
+// one on this machine only, whatever is said.
 func TestWhereTheAPIsAreServed(t *testing.T) {
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")

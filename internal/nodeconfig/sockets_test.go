@@ -12,17 +12,18 @@ import (
 	"github.com/quartet-node/quartet/internal/sockets"
 )
 
-// TestWhichNodesHaveTheAuthenticatedAPI: those of a cluster, and others only when their file names who may do everything.
+// TestWhichNodesHaveTheAuthenticatedAPI: those of a cluster, and others only when their file names who may do
+// everything.
 func TestWhichNodesHaveTheAuthenticatedAPI(t *testing.T) {
 	for _, c := range []struct {
 		text   string
 		member bool
 		want   string
 	}{
-		{"", false, "a node without an API server can ask nobody"},
+		{"", false, "a standalone node has no API server"},
 		{"", true, ""},
 		{"enableServer: false", true, "enableServer is false"},
-		{"authentication: {x509: {clientCAFile: ca.crt}}", false, "a node without an API server can ask nobody"},
+		{"authentication: {x509: {clientCAFile: ca.crt}}", false, "a standalone node has no API server"},
 		{"authorization: {mode: AlwaysAllow}", false, "no client could be authenticated"},
 		{"authorization: {mode: AlwaysAllow}\nauthentication: {x509: {clientCAFile: ca.crt}}", false, ""},
 		{"authorization: {mode: AlwaysAllow}\nauthentication: {anonymous: {enabled: true}}", false, ""},

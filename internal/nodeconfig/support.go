@@ -35,7 +35,7 @@ var supported = []string{
 	"shutdownGracePeriod", "shutdownGracePeriodByPodPriority", "shutdownGracePeriodCriticalPods", "systemReserved",
 }
 
-// unsupported lists the fields that the file sets to something and that no service acts on. They would be syncloop's, which names them.
+// unsupported lists the fields that the file sets and no service implements. syncloop reports them.
 func (d Decoded) unsupported(service Service) []string {
 	if service != SyncLoop {
 		return nil

@@ -10,7 +10,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// validateTaints reports those with which no API server takes the Node.
+// validateTaints reports taints that an API server would refuse.
 func validateTaints(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	effects := []v1.TaintEffect{v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectNoExecute}
 	for i, taint := range cfg.RegisterWithTaints {

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// DefaultTracingEndpoint is where traces go when the configuration has a tracing section without an endpoint: OTLP's default port.
+	// DefaultTracingEndpoint is the endpoint of a tracing section that names none: OTLP's default port.
 	DefaultTracingEndpoint = "localhost:4317"
-	// maxSamplingRate is the rate at which every trace is kept.
+	// maxSamplingRate is the rate at which every trace is sampled.
 	maxSamplingRate = 1_000_000
 )
 
-// tracingSchemes are the name resolvers of gRPC that an endpoint may name.
+// tracingSchemes are the gRPC name resolvers that an endpoint may use.
 var tracingSchemes = []string{"dns", "unix", "unix-abstract"}
 
-// validateTracing reports what the kubelet refuses in a tracing section.
+// validateTracing reports problems that the kubelet reports in a tracing section.
 func validateTracing(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	if cfg.Tracing == nil {
 		return
@@ -34,7 +34,8 @@ func validateTracing(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	}
 }
 
-// tracingEndpointProblem says what is wrong with the address of an OTLP receiver, and does not repeat what may be secret in it.
+// tracingEndpointProblem returns the problem with the address of an OTLP receiver. It does not quote parts that may be
+// secret.
 func tracingEndpointProblem(endpoint string) string {
 	const example = "must be HOST:PORT, for example " + DefaultTracingEndpoint + ", or begin with dns:, unix: or unix-abstract:"
 	if endpoint == "" {

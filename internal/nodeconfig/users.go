@@ -7,7 +7,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// usersUnit is what the number of IDs of a pod with a user namespace is a multiple of: what is written in images has 16 bits.
+// usersUnit divides the number of IDs of a pod with a user namespace, because IDs in images have 16 bits.
 const usersUnit = 1 << 16
 
 func validateUserNamespaces(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {

@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// validate reports every value that Quartet cannot work with. It is run after the defaults.
+// validate reports every invalid value. It runs after the defaults are set.
 func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateDurations(cfg, errs)
 	validateNumbers(cfg, errs)
@@ -38,7 +38,7 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateServer(cfg, errs)
 	validateShutdown(cfg, errs)
 	if cfg.RunOnce {
-		errs.add("runOnce", "is refused, as by the kubelet: leave it out; 'quartet node --run-once' starts the pods that are desired and ends")
+		errs.add("runOnce", "is refused, as by the kubelet: leave it out; 'quartet node --run-once' starts the desired pods and exits")
 	}
 	validateTaints(cfg, errs)
 	validateSwap(cfg, errs)
@@ -155,7 +155,7 @@ func validateAddresses(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *pro
 	if net.ParseIP(cfg.Address) == nil {
 		errs.add("address", fmt.Sprintf("%q is not an IP address", cfg.Address))
 	}
-	// The kubelet takes whatever can be listened on.
+	// As for the kubelet, any address or host name is valid.
 	if host := cfg.HealthzBindAddress; net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(strings.ToLower(host))) > 0 {
 		errs.add("healthzBindAddress", fmt.Sprintf("%q is neither an IP address nor the name of a host", host))
 	}
@@ -175,7 +175,7 @@ func validateAddresses(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *pro
 	}
 }
 
-// validateSysctls reports those that would change the machine and not a pod.
+// validateSysctls reports sysctls of the machine, because pods may only change namespaced ones.
 func validateSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	for i, allowed := range cfg.AllowedUnsafeSysctls {
 		name, some := strings.CutSuffix(sysctl.NormalizeName(allowed), "*")
@@ -190,7 +190,7 @@ func validateSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	}
 }
 
-// DefaultPodSysctls are those that every pod gets: none without the feature gate.
+// DefaultPodSysctls returns the sysctls of every pod: none without the feature gate.
 func DefaultPodSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration) map[string]string {
 	if !gateEnabled(cfg, gateDefaultPodSysctls) {
 		return nil
@@ -198,12 +198,12 @@ func DefaultPodSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration) map[strin
 	return cfg.DefaultPodSysctls
 }
 
-// sysctlName is what a sysctl may be called, of at most maxSysctlName letters: segments with dots or slashes between them.
+// sysctlName matches the name of a sysctl, of at most maxSysctlName letters: segments separated by dots or slashes.
 var sysctlName = regexp.MustCompile(`^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)*$`)
 
 const maxSysctlName = 253
 
-// validateDefaultPodSysctls reports those that are not a pod's, and all of them without the feature gate.
+// validateDefaultPodSysctls reports sysctls that are not namespaced, and all of them without the feature gate.
 func validateDefaultPodSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	if len(cfg.DefaultPodSysctls) > 0 && !gateEnabled(cfg, gateDefaultPodSysctls) {
 		errs.add("defaultPodSysctls", fmt.Sprintf("needs the feature gate %s: set featureGates: {%[1]s: true}", gateDefaultPodSysctls))
@@ -226,7 +226,7 @@ func validateDefaultPodSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration, e
 	}
 }
 
-// reservable has the resources that may be held back from pods.
+// reservable lists the resources that can be reserved.
 var reservable = []string{"cpu", "memory", "ephemeral-storage", "pid"}
 
 func validateReservations(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
@@ -243,15 +243,15 @@ func validateReservations(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *
 	}
 }
 
-// Threshold is how much of a resource must be left.
+// Threshold is the minimum amount of a resource that must be left.
 type Threshold struct {
-	// Quantity is an absolute amount; unset when Fraction is not 0.
+	// Quantity is an absolute amount; unset if Fraction is not 0.
 	Quantity resource.Quantity
 	// Fraction is a part of the capacity, from 0 to 1.
 	Fraction float64
 }
 
-// Of returns the threshold for a resource of which there is so much in all.
+// Of returns the threshold for a resource with the given capacity.
 func (t Threshold) Of(capacity int64) int64 {
 	if t.Fraction > 0 {
 		return int64(float64(capacity) * t.Fraction)
@@ -259,7 +259,7 @@ func (t Threshold) Of(capacity int64) int64 {
 	return t.Quantity.Value()
 }
 
-// ParseThreshold reads "100Mi" or "10%". As for the kubelet, 0% and 100% turn a threshold off, and so are 0.
+// ParseThreshold parses "100Mi" or "10%". As for the kubelet, 0% and 100% turn a threshold off, and so are 0.
 func ParseThreshold(text string) (Threshold, error) {
 	if number, ok := strings.CutSuffix(text, "%"); ok {
 		percent, err := strconv.ParseFloat(number, 64)

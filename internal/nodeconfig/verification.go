@@ -9,7 +9,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// RecordsPulls says whether it is recorded with whose credentials images are pulled, and verified who may have them.
+// RecordsPulls reports whether the credentials of image pulls are recorded, to verify which pods may use an image.
 func RecordsPulls(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
 	return gateEnabled(cfg, gateEnsureSecretPulledImages)
 }
@@ -20,7 +20,7 @@ func setVerificationDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	}
 }
 
-// validateVerification reports what a kubelet refuses.
+// validateVerification reports values that the kubelet refuses.
 func validateVerification(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	const policyField, listField = "imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist"
 	policy, list := cfg.ImagePullCredentialsVerificationPolicy, cfg.PreloadedImagesVerificationAllowlist
@@ -53,7 +53,7 @@ func validateVerification(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *
 	}
 }
 
-// isAllowlistPattern tells whether an entry is the name of an image, or the beginning of some.
+// isAllowlistPattern reports whether an entry is the name of an image or a prefix of names.
 func isAllowlistPattern(pattern string) bool {
 	if beginning, ok := strings.CutSuffix(pattern, "/*"); ok {
 		return beginning != "" && !strings.Contains(beginning, "*") && beginning == strings.TrimSpace(beginning)

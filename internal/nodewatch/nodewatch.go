@@ -1,4 +1,4 @@
-// Package nodewatch is how configmux and syncloop follow nodestatus' stream of the Node.
+// Package nodewatch follows nodestatus' stream of the Node, for configmux and syncloop.
 package nodewatch
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 )
 
-// Source returns the stream. Subscribing waits for a nodestatus that is away.
+// Source returns the stream. Subscribing waits for a nodestatus that is unreachable.
 func Source(client nodev1.NodeServiceClient) stream.Source[*nodev1.Node] {
 	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*nodev1.Node], error) {
 		watch, err := client.WatchNode(ctx, &nodev1.WatchNodeRequest{ResumeToken: token}, grpc.WaitForReady(true))
@@ -28,7 +28,7 @@ func Source(client nodev1.NodeServiceClient) stream.Source[*nodev1.Node] {
 	})
 }
 
-// Decode returns the v1.Node that nodestatus sent. It fails when the bytes are none.
+// Decode returns the v1.Node in a message of nodestatus. It fails if the bytes cannot be decoded.
 func Decode(sent *nodev1.Node) (*v1.Node, error) {
 	node := &v1.Node{}
 	if err := node.Unmarshal(sent.GetNode()); err != nil {

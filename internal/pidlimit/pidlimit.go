@@ -1,6 +1,6 @@
-// Package pidlimit tells how many processes and threads the machine allows. Since Linux 6.14 each PID namespace has a pid_max of its
-// own, which says nothing of the machine's: a process in such a namespace, as of a container, cannot read that. `quartet prepare`,
-// which runs in the machine's namespace, leaves it in a file for the services.
+// Package pidlimit reads the limit of processes and threads of the machine. Since Linux 6.14 each PID namespace has its
+// own pid_max, so a process in another namespace, for example in a container, cannot read the machine's. `quartet
+// prepare`, which runs in the machine's namespace, saves it in a file for the services.
 package pidlimit
 
 import (
@@ -18,17 +18,17 @@ import (
 const (
 	// file is the name of the file in the state directory of a service.
 	file = "machine-pid-max"
-	// fileMode lets every service read it, whoever its user is.
+	// fileMode lets every service read the file, regardless of its user.
 	fileMode = 0o644
-	// machineNamespace is the PID namespace that the kernel begins with.
+	// machineNamespace is the kernel's initial PID namespace.
 	machineNamespace = "pid:[4026531836]"
 
 	pidMax     = "sys/kernel/pid_max"
 	threadsMax = "sys/kernel/threads-max"
 )
 
-// Save writes the machine's pid_max for a service with this state directory. proc is /proc. In a namespace of its own, where the
-// machine's is not known, it writes nothing.
+// Save writes the machine's pid_max for a service with this state directory. proc is /proc. In another PID namespace,
+// where the machine's value is unknown, it is a no-op.
 func Save(proc, stateDir string) error {
 	if !inMachineNamespace(proc) {
 		return nil
@@ -40,8 +40,8 @@ func Save(proc, stateDir string) error {
 	return statedir.WriteFileAtomic(filepath.Join(stateDir, file), fmt.Appendf(nil, "%d\n", n), fileMode)
 }
 
-// Read returns the limit: the least of pid_max and threads-max, and of the machine's pid_max that Save has left when this process has
-// a namespace of its own.
+// Read returns the limit: the lowest of pid_max, threads-max, and, in another PID namespace, the machine's pid_max from
+// Save.
 func Read(proc, stateDir string) (int64, error) {
 	files := []string{filepath.Join(proc, pidMax), filepath.Join(proc, threadsMax)}
 	if !inMachineNamespace(proc) {
@@ -51,7 +51,7 @@ func Read(proc, stateDir string) (int64, error) {
 	for i, name := range files {
 		n, err := read(name)
 		if i == 2 && errors.Is(err, fs.ErrNotExist) {
-			continue // nobody has prepared the machine
+			continue // the machine has not been prepared
 		}
 		if err != nil {
 			return 0, err

@@ -10,9 +10,9 @@ import (
 	"k8s.io/utils/dump"
 )
 
-// restartFields are the fields of a container's spec that a running container cannot take on: when one changes, the
-// container is restarted. Left out are those that act without a restart (probes, hooks, pull policy, restart policy and
-// rules). What of them is hashed is in hashedContainer. Every field is left out of the hash when it is empty.
+// restartFields are the fields of a container's spec whose change requires a restart of the container. Fields that take
+// effect without a restart are not among them (probes, hooks, pull policy, restart policy and rules). hashedContainer
+// defines their hashed form. An empty field is not part of the hash.
 type restartFields struct {
 	Name                     string                      `json:"n"`
 	Image                    string                      `json:"i,omitempty"`
@@ -34,8 +34,8 @@ type restartFields struct {
 	TTY                      bool                        `json:"t,omitempty"`
 }
 
-// SpecHash is a hash over the fields of a container's spec whose change needs a restart, in hexadecimal. It is the same
-// in every process, after every restart, and in later versions of this program.
+// SpecHash returns a hash, in hexadecimal, over the fields of a container's spec whose change requires a restart. It is
+// the same in every process, after every restart, and in later versions of this program.
 func SpecHash(c *v1.Container) string {
 	fields := restartFields{
 		Name: c.Name, Image: c.Image, Command: c.Command, Args: c.Args, WorkingDir: c.WorkingDir, Ports: c.Ports,
@@ -46,13 +46,13 @@ func SpecHash(c *v1.Container) string {
 	}
 	text, err := hashed(fields)
 	if err != nil {
-		// Plain data marshals always; were it not so, the text form still is the same for the same spec.
+		// Plain data can always be marshaled; if not, the text form is also the same for the same spec.
 		text = []byte(dump.ForHash(fields))
 	}
 	return sum(text)
 }
 
-// hashed is the text that a hash is of: the fields that hashedContainer has, and none that only the API has.
+// hashed returns the text to hash: the fields of hashedContainer, without fields that exist only in the API.
 func hashed(fields any) ([]byte, error) {
 	text, err := json.Marshal(fields)
 	if err != nil {
@@ -67,13 +67,13 @@ func hashed(fields any) ([]byte, error) {
 
 func sum(text []byte) string {
 	sum := fnv.New64a()
-	_, _ = sum.Write(text) // a hash takes everything
+	_, _ = sum.Write(text) // writing to a hash does not fail
 	return strconv.FormatUint(sum.Sum64(), 16)
 }
 
-// Changed says whether a container with these annotations was made from another spec than c. A container that a kubelet
-// has made is compared by the kubelet's own hash, and one with neither hash counts as unchanged: taking over a node
-// restarts nothing.
+// Changed reports whether a container with these annotations was created from another spec than c. A container of a
+// kubelet is compared by the kubelet's own hash, and one with neither hash counts as unchanged, so that taking over a
+// node restarts nothing.
 func Changed(c *v1.Container, annotations map[string]string) bool {
 	if hash, ok := annotations[ContainerSpecHash]; ok {
 		return hash != SpecHash(c)
@@ -84,11 +84,11 @@ func Changed(c *v1.Container, annotations map[string]string) bool {
 	return false
 }
 
-// kubeletHash is what the kubelet of this Kubernetes version writes as ContainerHash: name and image only.
+// kubeletHash returns the ContainerHash of the kubelet of this Kubernetes version, which covers only name and image.
 func kubeletHash(c *v1.Container) string {
 	text, err := json.Marshal(map[string]string{"name": c.Name, "image": c.Image})
 	if err != nil {
-		text = nil // two strings marshal always
+		text = nil // two strings can always be marshaled
 	}
 	sum := fnv.New32a()
 	fmt.Fprintf(sum, "%v", dump.ForHash(text))

@@ -44,7 +44,8 @@ const wholeContainer = `{
   "stdin": true, "stdinOnce": true, "tty": true
 }`
 
-// TestTheHashOfARunningContainerStays: it is on the containers that run. Another one would restart all of them at an upgrade.
+// TestTheHashOfARunningContainerStays: it is on the containers that run. Another one would restart all of them at an
+// upgrade.
 func TestTheHashOfARunningContainerStays(t *testing.T) {
 	for text, want := range map[string]string{
 		wholeContainer:    "4794f87c314808fc",
@@ -61,7 +62,8 @@ func TestTheHashOfARunningContainerStays(t *testing.T) {
 	}
 }
 
-// TestAFieldThatANewerAPIKnowsChangesNoHash: a stored pod may have it already, and an upgrade of this program begins to decode it.
+// TestAFieldThatANewerAPIKnowsChangesNoHash: a stored pod may have it already, and an upgrade of this program begins to
+// decode it.
 func TestAFieldThatANewerAPIKnowsChangesNoHash(t *testing.T) {
 	type newerMount struct {
 		v1.VolumeMount `json:",inline"`
@@ -89,8 +91,8 @@ func TestAFieldThatANewerAPIKnowsChangesNoHash(t *testing.T) {
 	}
 }
 
-// TestWhatIsHashedIsNobodyElses: the types of k8s.io/api get new fields with a new version, and the hash must not. A type that is named
-// here is a number to the API.
+// TestWhatIsHashedIsNobodyElses: the types of k8s.io/api get new fields with a new version, and the hash must not. A
+// type that is named here is a number to the API.
 func TestWhatIsHashedIsNobodyElses(t *testing.T) {
 	number := reflect.TypeFor[resource.Quantity]()
 	var walk func(path string, of reflect.Type)
@@ -110,8 +112,9 @@ func TestWhatIsHashedIsNobodyElses(t *testing.T) {
 	walk("container", reflect.TypeFor[hashedContainer]())
 }
 
-// TestEachFieldOfTheAPIIsHashedOrKnownNotToBe: when a new version of k8s.io/api brings a field to what is hashed, somebody has to decide.
-// One that is hashed from then on must not be in the hash while it is empty, and changes the hash of the pods that have it already.
+// TestEachFieldOfTheAPIIsHashedOrKnownNotToBe: when a new version of k8s.io/api brings a field to what is hashed,
+// somebody has to decide. One that is hashed from then on must not be in the hash while it is empty, and changes the
+// hash of the pods that have it already.
 func TestEachFieldOfTheAPIIsHashedOrKnownNotToBe(t *testing.T) {
 	acts := []string{ // without a restart; of the resources limits and requests are hashed
 		"container.resources", "container.resizePolicy", "container.restartPolicy", "container.restartPolicyRules", "container.livenessProbe",

@@ -2,10 +2,11 @@ package podlabels
 
 import "k8s.io/apimachinery/pkg/api/resource"
 
-// The types here are those of restartFields as they were when the hash was made. The types of k8s.io/api get fields with new versions.
-// Pods that are stored may have such a field already, which is dropped today when they are decoded: with the types of the API, an upgrade
-// that decodes it would change the hash of containers that run, and restart them. The hash is on running containers, so neither the
-// fields here, nor their order and names, nor when they are left out may change.
+// The types here are the types of restartFields at the time when the hash was introduced. The types of k8s.io/api get
+// new fields with new versions. Stored pods may already have such a field, which is dropped when they are decoded: with
+// the API's types, an upgrade that decodes it would change the hash of running containers, and restart them. The hash
+// is on running containers, so neither the fields here, nor their order and names, nor the conditions for omitting them
+// may change.
 
 type hashedContainer struct {
 	Name                     string                       `json:"n"`

@@ -1,7 +1,8 @@
-// Package podlabels names the labels and annotations that Quartet puts on the sandboxes and containers of the runtime,
-// writes them and reads them. They are all that is kept about a pod outside its source: after any restart, and for a pod
-// that is in no source any more, everything is recovered from them. The names are the kubelet's wherever it has one, so
-// that tools (and a kubelet that ran here before) find what they know. syncloop writes them; pleg and syncloop read them.
+// Package podlabels defines the labels and annotations that Quartet sets on sandboxes and containers in the runtime,
+// writes them and reads them. They are the only record of a pod outside of its source: after any restart, and for a pod
+// that is in no source any more, the state is recovered from them. The names are the kubelet's where it has one, so
+// that existing tools, and a kubelet that ran here before, recognize them. syncloop writes them; pleg and syncloop read
+// them.
 package podlabels
 
 import (
@@ -32,63 +33,64 @@ const (
 	ContainerName = types.KubernetesContainerNameLabel
 )
 
-// Annotations on containers. Their values are text; numbers are decimal unless said otherwise.
+// Annotations on containers. Their values are text; numbers are decimal unless stated otherwise.
 const (
 	// ContainerHash is the kubelet's hash of the container's name and image, in hexadecimal.
 	ContainerHash = "io.kubernetes.container.hash"
-	// ContainerSpecHash is SpecHash of the spec that the container was made from.
+	// ContainerSpecHash is the SpecHash of the spec that the container was created from.
 	ContainerSpecHash = "quartet.dev/container-spec-hash"
-	// RestartCount is how often the container was restarted before.
+	// RestartCount is the number of previous restarts of the container.
 	RestartCount = "io.kubernetes.container.restartCount"
-	// BackoffStep is how many restarts of the present row of crashes came before this container: it gives the next
-	// back-off, and unlike RestartCount begins again after a long run or a changed spec.
+	// BackoffStep is the number of consecutive crashes before this container. It determines the next back-off, and unlike
+	// RestartCount is reset after a long run or a changed spec.
 	BackoffStep = "quartet.dev/backoff-step"
-	// StartCause says to people why a container was started, and on a sandbox why it was made.
+	// StartCause is the reason for starting the container, or for creating the sandbox, for people.
 	StartCause = "quartet.dev/start-cause"
-	// ImageVolumes has the runtime's IDs of the images that are mounted in a container, with commas between them.
+	// ImageVolumes lists the runtime's IDs of the images that are mounted in a container, separated by commas.
 	ImageVolumes = "quartet.dev/image-volumes"
-	// RecursiveReadOnly has the places among the container's volumeMounts, from 0, of those that are recursively read-only, with commas
-	// between them.
+	// RecursiveReadOnly lists the indexes, from 0, of the container's volumeMounts that are recursively read-only,
+	// separated by commas.
 	RecursiveReadOnly = "quartet.dev/recursive-read-only"
-	// Resources are the requests and limits that the container was made with, in JSON. On a sandbox they are those of all containers
-	// of the pod, by name, as they were when the sandbox was made.
+	// Resources are the requests and limits that the container was created with, in JSON. On a sandbox they are those of
+	// all containers of the pod, by name, at the time when the sandbox was created.
 	Resources = "quartet.dev/resources"
-	// PodResources are the requests and limits of the pod as a whole that the container, or the sandbox, was made with, in JSON. There
-	// is none for a pod without.
+	// PodResources are the pod-level requests and limits that the container or the sandbox was created with, in JSON. It
+	// is absent for a pod without them.
 	PodResources = "quartet.dev/pod-resources"
-	// InitContainer is "true" on a container that the pod's start waits for to end. How it ends well is part of that start.
+	// InitContainer is "true" on a container that must succeed before the pod's main containers start.
 	InitContainer = "quartet.dev/init-container"
-	// TerminationMessagePath is the file in the container that its last words are read from.
+	// TerminationMessagePath is the path of the termination message in the container.
 	TerminationMessagePath = "io.kubernetes.container.terminationMessagePath"
-	// TerminationMessagePolicy says whether the log is read when that file is empty.
+	// TerminationMessagePolicy says whether the log is used if that file is empty.
 	TerminationMessagePolicy = "io.kubernetes.container.terminationMessagePolicy"
 	// PreStopHandler is the preStop hook, in JSON.
 	PreStopHandler = "io.kubernetes.container.preStopHandler"
-	// ContainerPorts are the ports of the spec, in JSON: an HTTP hook may name one of them.
+	// ContainerPorts are the ports of the spec, in JSON, because an HTTP hook may refer to one of them by name.
 	ContainerPorts = "io.kubernetes.container.ports"
-	// PodDeletionGracePeriod is the grace period of the pod's deletion, in seconds, when it was being deleted.
+	// PodDeletionGracePeriod is the grace period of the pod's deletion, in seconds, if the container was created during
+	// it.
 	PodDeletionGracePeriod = "io.kubernetes.pod.deletionGracePeriod"
 	// PodTerminationGracePeriod is the grace period of the pod's spec, in seconds.
 	PodTerminationGracePeriod = "io.kubernetes.pod.terminationGracePeriod"
 )
 
-// Restart says where a new container stands in the row of its kind.
+// Restart holds the restart count and back-off of a new container.
 type Restart struct {
-	// Count is how often the container was restarted before.
+	// Count is the number of previous restarts of the container.
 	Count int
 	// Step is the value of BackoffStep.
 	Step int
-	// Cause is the value of StartCause; empty when nobody has said.
+	// Cause is the value of StartCause; empty if unknown.
 	Cause string
 }
 
-// Attempt is the count as the runtime and the pod's status take it.
+// Attempt returns the count as the type of the runtime and the pod's status.
 func (r Restart) Attempt() uint32 {
 	return uint32(min(max(r.Count, 0), math.MaxInt32))
 }
 
-// Sandbox returns the labels and annotations of a pod's sandbox: those of the pod, and the agent's own over them. An
-// empty traceparent leaves its annotation out. It fails only when the resources cannot be written as JSON.
+// Sandbox returns the labels and annotations of a pod's sandbox: those of the pod, overridden by the agent's own. An
+// empty traceparent omits its annotation. It fails only if the resources cannot be encoded as JSON.
 func Sandbox(pod *v1.Pod, traceparent string) (labels, annotations map[string]string, err error) {
 	labels = make(map[string]string, len(pod.Labels)+3)
 	maps.Copy(labels, pod.Labels)
@@ -107,7 +109,7 @@ func Sandbox(pod *v1.Pod, traceparent string) (labels, annotations map[string]st
 	return labels, annotations, nil
 }
 
-// putAllResources notes the requests and limits of a pod and its containers; nothing for a pod without.
+// putAllResources adds the requests and limits of a pod and its containers; it is a no-op for a pod without.
 func putAllResources(annotations map[string]string, pod *v1.Pod) error {
 	all := map[string]v1.ResourceRequirements{}
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -133,8 +135,8 @@ func putPodResources(annotations map[string]string, pod *v1.Pod) error {
 	return putJSON(annotations, PodResources, v1.ResourceRequirements{Requests: r.Requests, Limits: r.Limits})
 }
 
-// Container returns the labels and annotations of a container of a pod. An empty traceparent leaves its annotation out.
-// It fails only when a hook, the resources or the ports cannot be written as JSON.
+// Container returns the labels and annotations of a container of a pod. An empty traceparent omits its annotation. It
+// fails only if a hook, the resources or the ports cannot be encoded as JSON.
 func Container(pod *v1.Pod, c *v1.Container, restart Restart, traceparent string) (labels, annotations map[string]string, err error) {
 	labels = podLabels(pod)
 	labels[ContainerName] = c.Name
@@ -180,7 +182,7 @@ func Container(pod *v1.Pod, c *v1.Container, restart Restart, traceparent string
 	return labels, annotations, nil
 }
 
-// isInit is true for an init container, and false for one that runs beside the others (restartPolicy Always).
+// isInit reports whether a container is an init container that is not a sidecar.
 func isInit(pod *v1.Pod, name string) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(c v1.Container) bool {
 		return c.Name == name && !podset.IsSidecar(&c)
@@ -200,8 +202,8 @@ func putJSON(annotations map[string]string, key string, value any) error {
 	return nil
 }
 
-// RestartOf reads Restart from a container's annotations. Without them (a container that something else has made) the
-// count is the attempt that the runtime has, and the step is the count.
+// RestartOf reads Restart from a container's annotations. Without them, as for a container of another program, the
+// count is the runtime's attempt, and the step is the count.
 func RestartOf(annotations map[string]string, attempt uint32) Restart {
 	r := Restart{Count: int(attempt), Cause: annotations[StartCause]}
 	if n, err := strconv.Atoi(annotations[RestartCount]); err == nil && n >= 0 {
@@ -214,7 +216,8 @@ func RestartOf(annotations map[string]string, attempt uint32) Restart {
 	return r
 }
 
-// ResourcesOf reads the requests and limits that a container was made with from its annotations; ok is false when they do not say.
+// ResourcesOf reads the requests and limits that a container was created with from its annotations; ok is false if they
+// are absent.
 func ResourcesOf(annotations map[string]string) (resources v1.ResourceRequirements, ok bool) {
 	text, ok := annotations[Resources]
 	if !ok || json.Unmarshal([]byte(text), &resources) != nil {
@@ -223,8 +226,8 @@ func ResourcesOf(annotations map[string]string) (resources v1.ResourceRequiremen
 	return resources, true
 }
 
-// PodResourcesOf reads the requests and limits of the pod as a whole that a container or a sandbox was made with; nil when there were
-// none, or they cannot be read.
+// PodResourcesOf reads the pod-level requests and limits that a container or a sandbox was created with; nil if there
+// were none, or they cannot be read.
 func PodResourcesOf(annotations map[string]string) *v1.ResourceRequirements {
 	var resources v1.ResourceRequirements
 	text, ok := annotations[PodResources]
@@ -234,8 +237,8 @@ func PodResourcesOf(annotations map[string]string) *v1.ResourceRequirements {
 	return &resources
 }
 
-// AllResourcesOf reads the requests and limits of all containers of a pod from the annotations of its sandbox, by name. A container
-// that had none is not among them; ok is false when they do not say.
+// AllResourcesOf reads the requests and limits of all containers of a pod, by name, from the annotations of its
+// sandbox. Containers without requests and limits are omitted; ok is false if the annotation is absent.
 func AllResourcesOf(annotations map[string]string) (all map[string]v1.ResourceRequirements, ok bool) {
 	text, ok := annotations[Resources]
 	if !ok || json.Unmarshal([]byte(text), &all) != nil {
@@ -244,9 +247,9 @@ func AllResourcesOf(annotations map[string]string) (all map[string]v1.ResourceRe
 	return all, true
 }
 
-// Recovered is what a container's annotations say about the spec that it was made from.
+// Recovered holds the parts of a container's original spec that its annotations record.
 type Recovered struct {
-	// PodTerminationGracePeriod is the grace period of the pod's spec, in seconds; nil when not recorded.
+	// PodTerminationGracePeriod is the grace period of the pod's spec, in seconds; nil if not recorded.
 	PodTerminationGracePeriod *int64
 	// PreStop is the preStop hook; nil when there is none.
 	PreStop *v1.LifecycleHandler
@@ -257,8 +260,8 @@ type Recovered struct {
 	TerminationMessagePolicy v1.TerminationMessagePolicy
 }
 
-// Recover reads a container's annotations. What cannot be read is left out and named in the error; the rest is valid
-// all the same.
+// Recover reads a container's annotations. Invalid annotations are omitted and named in the error; the other fields are
+// valid.
 func Recover(annotations map[string]string) (Recovered, error) {
 	r := Recovered{
 		TerminationMessagePath:   annotations[TerminationMessagePath],

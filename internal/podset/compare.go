@@ -10,8 +10,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Compare says what has become of one pod: Add when there was none, Remove when there is none any more, None when
-// nothing that matters has changed. Equality is semantic: an empty list equals none, and 1000m equals 1.
+// Compare returns the operation that leads from one version of a pod to another: Add if old is nil, Remove if new is
+// nil, None if nothing relevant has changed. Equality is semantic: an empty list equals none, and 1000m equals 1.
 func Compare(old, new *v1.Pod) Op {
 	switch {
 	case old == new:
@@ -32,10 +32,10 @@ func Compare(old, new *v1.Pod) Op {
 	}
 }
 
-// Equal reports whether a subscriber who holds one pod needs not hear of the other.
+// Equal reports whether a subscriber that has one version needs no update to the other.
 func Equal(a, b *v1.Pod) bool { return Compare(a, b) == None }
 
-// sameDesire reports whether two versions of a pod ask for the same thing.
+// sameDesire reports whether two versions of a pod have the same desired state.
 func sameDesire(a, b *v1.Pod) bool {
 	return sameSpec(&a.Spec, &b.Spec) &&
 		maps.Equal(a.Labels, b.Labels) &&
@@ -44,10 +44,10 @@ func sameDesire(a, b *v1.Pod) bool {
 		ptr.Equal(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds)
 }
 
-// sameSpec reports whether two specs mean the same.
+// sameSpec reports whether two specs are semantically equal.
 func sameSpec(a, b *v1.PodSpec) bool { return sameBytes(a, b) || equality.Semantic.DeepEqual(a, b) }
 
-// sameStatus reports whether two statuses mean the same.
+// sameStatus reports whether two statuses are semantically equal.
 func sameStatus(a, b *v1.PodStatus) bool {
 	return sameBytes(a, b) || equality.Semantic.DeepEqual(a, b)
 }
@@ -58,9 +58,9 @@ type encoded interface {
 	MarshalToSizedBuffer([]byte) (int, error)
 }
 
-// sameBytes reports whether two parts of pods have the same encoding, in which an empty list is none, and the keys of a map
-// have an order. Most of those that mean the same have, and it costs a tenth of comparing what each field means: a source that
-// has decoded all its pods anew has mostly such.
+// sameBytes reports whether two parts of pods have the same encoding, in which an empty list is none and map keys are
+// sorted. Most semantically equal parts have, and comparing the encodings takes a tenth of the time of a semantic
+// comparison. A source that decodes all its pods again yields mostly such parts.
 func sameBytes(a, b encoded) bool {
 	size := a.Size()
 	if size != b.Size() {
@@ -75,12 +75,12 @@ func sameBytes(a, b encoded) bool {
 	return err == nil && bytes.Equal(one, other)
 }
 
-// sameAnnotations compares all annotations but the agent's own.
+// sameAnnotations compares all annotations except the agent's own.
 func sameAnnotations(a, b map[string]string) bool {
 	return coveredBy(a, b) && coveredBy(b, a)
 }
 
-// coveredBy reports whether b has every annotation of a, with its value, the agent's own left aside.
+// coveredBy reports whether b has every annotation of a with the same value, except the agent's own.
 func coveredBy(a, b map[string]string) bool {
 	for key, value := range a {
 		if IsOwnAnnotation(key) {
@@ -93,28 +93,28 @@ func coveredBy(a, b map[string]string) bool {
 	return true
 }
 
-// The annotations that the agent itself sets on a pod; their names are the kubelet's.
+// Annotations that the agent sets on a pod, with the kubelet's names.
 const (
-	// AnnotationSource names the source that a pod came from.
+	// AnnotationSource is the name of the pod's source.
 	AnnotationSource = "kubernetes.io/config.source"
-	// AnnotationSeen has the time at which the pod was first seen, as RFC 3339 with nanoseconds.
+	// AnnotationSeen is the time at which the pod was first seen, as RFC 3339 with nanoseconds.
 	AnnotationSeen = "kubernetes.io/config.seen"
-	// AnnotationHash is set on static pods: their UID, which is a hash of their content when the manifest gives none.
+	// AnnotationHash is set on static pods. It is their UID, which is a hash of their content unless the manifest sets it.
 	AnnotationHash = "kubernetes.io/config.hash"
-	// AnnotationMirror is set on the mirror pods of static pods, and holds the hash of the pod that they mirror.
+	// AnnotationMirror is set on the mirror pods of static pods. It is the hash of the mirrored pod.
 	AnnotationMirror = v1.MirrorPodAnnotationKey
 
-	// ownPrefix is that of the annotations which only this agent knows.
+	// ownPrefix is the prefix of the annotations that only Quartet has.
 	ownPrefix = "quartet.dev/"
 )
 
-// ConditionRuntimeStateUnknown is a condition that the agent adds to a pod's status, and a kubelet does not: it is there, and
-// True, for as long as the runtime does not answer for the pod. Its transition is since when, its message why. The rest of
-// the status is as it was last seen.
+// ConditionRuntimeStateUnknown is a pod condition that the kubelet does not have. It is present, and True, while the
+// runtime does not answer for the pod. Its transition time is the start of that time, and its message the reason. The
+// rest of the status is the last known one.
 const ConditionRuntimeStateUnknown v1.PodConditionType = "quartet.dev/RuntimeStateUnknown"
 
-// IsOwnAnnotation reports whether the agent sets this annotation itself, so that no source can give it and comparing
-// ignores it.
+// IsOwnAnnotation reports whether the agent sets this annotation itself. Sources cannot set such an annotation, and
+// comparisons ignore it.
 func IsOwnAnnotation(key string) bool {
 	switch key {
 	case AnnotationSource, AnnotationSeen, AnnotationHash, AnnotationMirror:
@@ -124,7 +124,7 @@ func IsOwnAnnotation(key string) bool {
 	}
 }
 
-// StripOwnAnnotations returns the annotations without the agent's own. The map that is given is left as it was.
+// StripOwnAnnotations returns a copy of the annotations without the agent's own.
 func StripOwnAnnotations(annotations map[string]string) map[string]string {
 	if annotations == nil {
 		return nil

@@ -7,22 +7,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Rejection is a pod that was left out of its source's set.
+// Rejection is a pod that was removed from its source's set.
 type Rejection struct {
-	// Index is the pod's place in what was given.
+	// Index is the pod's position in the input.
 	Index int
-	// Pod is the pod that was left out.
+	// Pod is the rejected pod.
 	Pod *v1.Pod
-	// By is the pod that was kept instead of it.
+	// By is the pod with which it collides.
 	By *v1.Pod
-	// Field is the path of the field that repeats: "metadata.name" or "metadata.uid".
+	// Field is the path of the duplicate field: "metadata.name" or "metadata.uid".
 	Field string
-	// Reason says what repeats.
+	// Reason describes the collision.
 	Reason string
 }
 
-// Filter leaves out each pod that repeats the namespace and name, or the UID, of one before it. The order given
-// decides and nothing else, so that a restarted process keeps the same ones.
+// Filter rejects each pod that has the namespace and name, or the UID, of one before it. Only the order of the input
+// decides, so that a restarted process keeps the same pods.
 func Filter(pods []*v1.Pod) (kept []*v1.Pod, rejected []Rejection) {
 	names := make(map[types.NamespacedName]*v1.Pod, len(pods))
 	uids := make(map[types.UID]*v1.Pod, len(pods))

@@ -1,8 +1,8 @@
-// Package podset decides what has become of the pods of one source: it compares the full set that a source gives with
-// the set that it gave before, by UID, and names the difference.
+// Package podset computes the changes of the pods of one source: it compares the present set of pods with the previous
+// one, by UID, and returns the differences.
 //
 // It is pure: it has no clock, no lock and no I/O, and never changes a pod that it is given. configmux merges its
-// sources with it; syncloop classifies with Compare what it receives, so that both mean the same by an update.
+// sources with it; syncloop classifies received pods with Compare, so that both agree on what an update is.
 package podset
 
 import (
@@ -14,15 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Op says what has become of a desired pod. The values are in the order in which the changes of one merge are made:
-// a pod makes room before another takes its name, and what only informs comes last.
+// Op is the kind of a change of a desired pod. The values are in the order in which the changes of one merge are
+// applied: removals come first, so that another pod can take the name, and status changes come last.
 type Op uint8
 
-// The operations, in the order in which one merge makes them.
+// The operations, in the order in which one merge applies them.
 const (
-	// None: nothing that matters has changed.
+	// None: nothing relevant has changed.
 	None Op = iota
-	// Remove: the pod is gone from its source.
+	// Remove: the pod is not in its source any more.
 	Remove
 	// Add: the pod is new in its source.
 	Add
@@ -30,13 +30,14 @@ const (
 	Update
 	// Delete: as Update, and the pod is to be deleted with grace because its deletion timestamp is set.
 	Delete
-	// Restore: the pod comes from a checkpoint; its source has not spoken yet. A merge never yields it by itself.
+	// Restore: the pod comes from a checkpoint, and its source has not delivered any pods yet. Merge never returns it by
+	// itself.
 	Restore
 	// Reconcile: only the status has changed.
 	Reconcile
 )
 
-// String returns the name that operators know from the kubelet.
+// String returns the kubelet's name of the operation.
 func (o Op) String() string {
 	switch o {
 	case None:
@@ -58,20 +59,20 @@ func (o Op) String() string {
 	}
 }
 
-// Set holds the pods that a source gave last, by UID.
+// Set holds the pods of a source by UID.
 type Set map[types.UID]*v1.Pod
 
 // Change is one difference between two sets.
 type Change struct {
 	// Op is never None.
 	Op Op
-	// Old is what the source gave before; nil for Add and Restore.
+	// Old is the previous version; nil for Add and Restore.
 	Old *v1.Pod
-	// New is what it gives now; nil for Remove.
+	// New is the present version; nil for Remove.
 	New *v1.Pod
 }
 
-// UID returns the UID of the pod that the change is about.
+// UID returns the UID of the changed pod.
 func (c Change) UID() types.UID {
 	if c.New != nil {
 		return c.New.UID
@@ -79,16 +80,16 @@ func (c Change) UID() types.UID {
 	return c.Old.UID
 }
 
-// Changes is the outcome of one merge.
+// Changes is the result of one merge.
 type Changes struct {
-	// Set is what the source has given now, to be merged with next time. Never nil.
+	// Set is the present set, the input of the next merge. It is never nil.
 	Set Set
-	// List has the changes in the order of their operations, and in the order of namespace, name and UID within one.
+	// List holds the changes, sorted by operation, and then by namespace, name and UID.
 	List []Change
 }
 
-// Merge compares what a source gives now with what it gave before. The pods given must be free of repeated UIDs, see
-// Filter; of pods that share one, the first counts.
+// Merge compares the present pods of a source with the previous ones. Pods must not have duplicate UIDs, see Filter; of
+// duplicates, the first counts.
 func Merge(old Set, pods []*v1.Pod) Changes {
 	out := Changes{Set: make(Set, len(pods))}
 	for _, pod := range pods {
@@ -110,9 +111,9 @@ func Merge(old Set, pods []*v1.Pod) Changes {
 	return out
 }
 
-// MergePart compares some pods of a source with what it gave before; those that it does not name stay. With Remove as the
-// operation they are gone, and only their UIDs matter; with any other they are there now. One that was not there before is
-// an Add, or, when it is out of a checkpoint and the operation so Restore, a Restore. Of pods that share a UID the last counts.
+// MergePart compares some pods of a source with the previous ones; pods that it does not name stay. If op is Remove
+// they are removed, and only their UIDs matter; otherwise they are present. A new pod is an Add, or a Restore if op is
+// Restore. Of duplicate UIDs, the last counts.
 func MergePart(old Set, op Op, pods []*v1.Pod) Changes {
 	out := Changes{Set: make(Set, len(old)+len(pods))}
 	maps.Copy(out.Set, old)
@@ -142,7 +143,7 @@ func MergePart(old Set, op Op, pods []*v1.Pod) Changes {
 	return out
 }
 
-// Apply returns the set that a subscriber holds who held old and has seen the changes. Old is left as it was.
+// Apply returns the set of a subscriber that held old and received the changes. It does not change old.
 func Apply(old Set, changes []Change) Set {
 	out := make(Set, len(old))
 	maps.Copy(out, old)
@@ -156,7 +157,7 @@ func Apply(old Set, changes []Change) Set {
 	return out
 }
 
-// inOrder sorts by operation, then by namespace, name and UID.
+// inOrder compares by operation, then by namespace, name and UID.
 func inOrder(a, b Change) int {
 	p, q := a.New, b.New
 	if p == nil {

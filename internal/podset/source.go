@@ -9,17 +9,17 @@ import (
 // SourceAPI is the source of pods that an API server has bound to the node. Pods of every other source are static.
 const SourceAPI = "api"
 
-// IsStatic reports whether a pod is static, as the kubelet's IsStaticPod does: it comes from a source other than an API server.
-// A pod whose source is not known is not static.
+// IsStatic reports whether a pod is static, as the kubelet's IsStaticPod does: it comes from a source other than an API
+// server. A pod without a source annotation is not static.
 func IsStatic(pod *v1.Pod) bool {
 	source := pod.Annotations[AnnotationSource]
 	return source != "" && source != SourceAPI
 }
 
-// IsStaticSource reports whether the pods of a source are static. Unlike IsStatic it takes a source that is not known for static.
+// IsStaticSource reports whether the pods of a source are static. Unlike IsStatic, it treats an unknown source as static.
 func IsStaticSource(source string) bool { return source != SourceAPI }
 
-// Seen returns when configmux first saw a pod; the zero time when the pod does not say.
+// Seen returns the time at which configmux first saw a pod; zero if the pod does not have it.
 func Seen(pod *v1.Pod) time.Time {
 	seen, err := time.Parse(time.RFC3339Nano, pod.Annotations[AnnotationSeen])
 	if err != nil {
@@ -28,8 +28,8 @@ func Seen(pod *v1.Pod) time.Time {
 	return seen
 }
 
-// IsSidecar reports whether an init container is a sidecar: it is started in its turn and then runs as long as the pod does
-// (KEP-753). Ordinary containers have the same field and must not be asked.
+// IsSidecar reports whether an init container is a sidecar: it starts in the order of init containers and then runs as
+// long as the pod (KEP-753). It must not be called for ordinary containers, which have the same field.
 func IsSidecar(c *v1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 }

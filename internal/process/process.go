@@ -1,5 +1,5 @@
-// Package process waits for and ends processes that need not be children of this one: a runtime or a node that an earlier
-// command has started.
+// Package process waits for and ends processes that need not be children of this one, such as a runtime or a node that
+// an earlier command has started.
 package process
 
 import (
@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Wait returns when a process has ended, or when the context ends; the caller tells which by the context. A process that
-// is gone already, or never was, has ended. A zombie has ended too.
+// Wait returns when a process has ended, or when the context ends; the caller distinguishes the two by the context. A
+// process that does not exist, and a zombie, count as ended.
 func Wait(ctx context.Context, pid int) error {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
@@ -27,7 +27,7 @@ func Wait(ctx context.Context, pid int) error {
 		return errors.Join(fmt.Errorf("watching process %d: %w", pid, err), file.Close())
 	}
 	stop := context.AfterFunc(ctx, func() {
-		_ = file.SetReadDeadline(time.Unix(1, 0)) // fails only when the file is closed: the wait is over then
+		_ = file.SetReadDeadline(time.Unix(1, 0)) // fails only if the file is closed, which ends the wait too
 	})
 	defer stop()
 	conn, err := file.SyscallConn()
@@ -44,8 +44,8 @@ func Wait(ctx context.Context, pid int) error {
 	return errors.Join(err, file.Close())
 }
 
-// End asks a process to end by SIGTERM, kills it when it has not ended in time, and waits until it has. It fails when the
-// process may not be signalled, or when the context ends first.
+// End sends SIGTERM to a process, kills it if it has not ended within patience, and waits for its end. It fails if the
+// process may not be signaled, or if the context ends first.
 func End(ctx context.Context, pid int, patience time.Duration) error {
 	if err := Signal(pid, unix.SIGTERM); err != nil {
 		return err
@@ -61,7 +61,7 @@ func End(ctx context.Context, pid int, patience time.Duration) error {
 	return Kill(ctx, pid)
 }
 
-// Kill ends a process by SIGKILL and waits until it has ended.
+// Kill sends SIGKILL to a process and waits for its end.
 func Kill(ctx context.Context, pid int) error {
 	if err := Signal(pid, unix.SIGKILL); err != nil {
 		return err
@@ -75,7 +75,7 @@ func Kill(ctx context.Context, pid int) error {
 	return nil
 }
 
-// Signal sends a signal; a process that is gone needs none.
+// Signal sends a signal. It is a no-op for a process that does not exist.
 func Signal(pid int, signal unix.Signal) error {
 	if err := unix.Kill(pid, signal); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("sending %v to process %d: %w", signal, pid, err)

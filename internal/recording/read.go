@@ -18,30 +18,30 @@ import (
 
 // Message is one message of the recorded stream.
 type Message struct {
-	// Line is where it stands, counted from 1.
+	// Line is its line number, counted from 1.
 	Line int
-	// Time is when it came.
+	// Time is the time at which it was received.
 	Time time.Time
-	// Update is the message; its frame is of a kind that this version knows.
+	// Update is the message. The kind of its frame is known to this version.
 	Update *configv1.WatchPodUpdatesResponse
-	// Pod is the pod of the message, nil when it has none. Its UID is the key of the frame.
+	// Pod is the pod of the message; nil if it has none. Its UID is the key of the frame.
 	Pod *v1.Pod
 }
 
-// Error says what is wrong with a recording, and where.
+// Error is a problem in a line of a recording.
 type Error struct {
-	// File is its name.
+	// File is the name of the recording.
 	File string
-	// Line is counted from 1.
+	// Line is the line number, counted from 1.
 	Line int
-	// Problem says what is wrong and what to do.
+	// Problem describes the problem and its remedy.
 	Problem string
 }
 
-// Error is "FILE:LINE: PROBLEM".
+// Error returns "FILE:LINE: PROBLEM".
 func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Problem) }
 
-// Reader reads a recording line by line; it holds one line at a time.
+// Reader reads a recording line by line, with one line in memory at a time.
 type Reader struct {
 	name   string
 	in     *bufio.Reader
@@ -50,7 +50,7 @@ type Reader struct {
 	ended  bool
 }
 
-// NewReader reads the first line of the recording called name.
+// NewReader reads the first line of a recording. name is its name in errors.
 func NewReader(in io.Reader, name string) (*Reader, error) {
 	r := &Reader{name: name, in: bufio.NewReader(in)}
 	data, err := r.readLine()
@@ -61,7 +61,7 @@ func NewReader(in io.Reader, name string) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Another version may have other fields here: they are not looked at before the version is known.
+	// Other versions may have other fields here, which are ignored until the version is known.
 	var head line
 	if err := json.Unmarshal(data, &head); err != nil || head.Format != Format {
 		return nil, r.fail("this is no recording: its first line does not say that its format is %s: name a file that 'quartet updates record' has written", Format)
@@ -72,7 +72,7 @@ func NewReader(in io.Reader, name string) (*Reader, error) {
 	return r, nil
 }
 
-// Next returns the next message, and io.EOF at the end of a recording that is whole. Every other error is final.
+// Next returns the next message, and io.EOF at the end of a complete recording. Every other error is final.
 func (r *Reader) Next() (Message, error) {
 	data, err := r.readLine()
 	switch {
@@ -84,7 +84,7 @@ func (r *Reader) Next() (Message, error) {
 	case err != nil:
 		return Message{}, err
 	case r.ended:
-		return Message{}, r.fail("there is more after the last line of the recording: remove it")
+		return Message{}, r.fail("there are more lines after the last line of the recording: remove them")
 	}
 	var l line
 	if err := strict(data, &l); err != nil {
@@ -97,7 +97,7 @@ func (r *Reader) Next() (Message, error) {
 	return r.message(l)
 }
 
-// message makes what a line says, once it is known to make sense.
+// message validates a line and returns its message.
 func (r *Reader) message(l line) (Message, error) {
 	m := Message{Line: r.line, Time: l.Time, Update: &configv1.WatchPodUpdatesResponse{}}
 	if l.Time.IsZero() || l.Update == nil {
@@ -128,7 +128,7 @@ func (r *Reader) message(l line) (Message, error) {
 	return m, nil
 }
 
-// readLine returns the next line without its end, and io.EOF when there is none.
+// readLine returns the next line without its end, and io.EOF if there is none.
 func (r *Reader) readLine() ([]byte, error) {
 	var data []byte
 	for {
@@ -148,7 +148,7 @@ func (r *Reader) readLine() ([]byte, error) {
 			return bytes.TrimSuffix(data, []byte("\n")), nil
 		case errors.Is(err, bufio.ErrBufferFull):
 		case errors.Is(err, io.EOF) && r.line == 1:
-			return data, nil // a short file of another kind is told so
+			return data, nil // a short file of another kind is reported as such
 		case errors.Is(err, io.EOF):
 			return nil, r.fail(`the line is cut off: the recorder was killed, or the copy is not complete; to use what is there, put {"end":true} in its place`)
 		default:
@@ -161,7 +161,7 @@ func (r *Reader) fail(format string, args ...any) error {
 	return &Error{File: r.name, Line: r.line, Problem: fmt.Sprintf(format, args...)}
 }
 
-// strict decodes one object that has no fields but those of into.
+// strict decodes one object without unknown fields.
 func strict(data []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()

@@ -1,18 +1,17 @@
-// Package recording keeps a stream of PodUpdates in a file: every message as it came, with the time at which it came.
-// `quartet updates record` writes one, and configmux --replay gives it back, so that what a node was told can be looked at
-// elsewhere.
+// Package recording stores a stream of PodUpdates in a file: every message with the time at which it was received.
+// `quartet updates record` writes a recording, and configmux --replay replays it, so that the input of a node can be
+// examined elsewhere.
 //
 // A recording is lines of JSON, each an object:
 //
 //	{"time":TIME,"format":"quartet.pod-updates","version":1}   the first line
 //	{"time":TIME,"update":UPDATE}                              one for each message, in their order
-//	{"time":TIME,"end":true}                                   the last line: nothing is missing
+//	{"time":TIME,"end":true}                                   the last line of a complete recording
 //
-// TIME is RFC 3339 with nanoseconds. UPDATE is a quartet.config.v1.WatchPodUpdatesResponse in the JSON of protobuf, frame
-// and all. A stream that had to begin anew has another OPENED in the middle, with what became of its token.
+// TIME is RFC 3339 with nanoseconds. UPDATE is a quartet.config.v1.WatchPodUpdatesResponse in the JSON of protobuf,
+// including its frame. A stream that restarted has another OPENED in the middle, with the reason.
 //
-// What would change the meaning of a line changes the version. A reader refuses every other version, and everything that
-// it does not know.
+// A change of a line's meaning requires a new version. A reader refuses every other version, and unknown fields.
 package recording
 
 import (
@@ -27,11 +26,11 @@ import (
 )
 
 const (
-	// Format is what the first line calls the file.
+	// Format is the format name in the first line.
 	Format = "quartet.pod-updates"
-	// Version is the one version of the format that is written and read.
+	// Version is the only supported version of the format.
 	Version = 1
-	// MaxLine is how many bytes a line may have: more than the largest message that the processes exchange has in JSON.
+	// MaxLine is the maximum size of a line in bytes: more than the largest message of the stream in JSON.
 	MaxLine = 32 << 20
 )
 
@@ -44,18 +43,18 @@ type line struct {
 	End     bool            `json:"end,omitempty"`
 }
 
-// Writer writes a recording. Each message is with the file when Write returns.
+// Writer writes a recording. Write returns after the message is written.
 type Writer struct {
 	out io.Writer
 }
 
-// NewWriter begins a recording at a time.
+// NewWriter writes the first line of a recording that begins at a time.
 func NewWriter(out io.Writer, at time.Time) (*Writer, error) {
 	w := &Writer{out: out}
 	return w, w.put(line{Time: at, Format: Format, Version: Version})
 }
 
-// Write adds a message that came at a time.
+// Write adds a message that was received at a time.
 func (w *Writer) Write(at time.Time, update *configv1.WatchPodUpdatesResponse) error {
 	data, err := protojson.Marshal(update)
 	if err != nil {
@@ -64,7 +63,7 @@ func (w *Writer) Write(at time.Time, update *configv1.WatchPodUpdatesResponse) e
 	return w.put(line{Time: at, Update: data})
 }
 
-// End says that the recording is whole. Nothing may be written after it.
+// End writes the last line of a complete recording. Nothing may be written after it.
 func (w *Writer) End(at time.Time) error { return w.put(line{Time: at, End: true}) }
 
 func (w *Writer) put(l line) error {

@@ -111,7 +111,7 @@ func TestWhatIsNoRecordingSaysWhere(t *testing.T) {
 		"another version": {`{"format":"quartet.pod-updates","version":2,"more":1}` + "\n", "f:1: the recording is of version 2 of the format, and this program reads version 1"},
 		"half a line":     {good[:len(good)-len(lines[5])-4], "f:5: the line is cut off"},
 		"no last line":    {strings.Join(lines[:5], ""), "f:6: the recording has no last line"},
-		"more":            {good + lines[1], "f:7: there is more after the last line"},
+		"more":            {good + lines[1], "f:7: there are more lines after the last line"},
 		"no opening":      {lines[0] + lines[2] + lines[5], "f:2: update.frame.kind: KIND_SNAPSHOT comes before the stream was opened"},
 		"no time":         {lines[0] + `{"update":{}}` + "\n", "f:2: the line has no time or no update"},
 		"a field":         {lines[0] + `{"time":"2026-05-01T12:00:00Z","updates":{}}` + "\n", `unknown field "updates"`},

@@ -1,5 +1,5 @@
-// Package redact takes values out of what decoders say of a manifest: it may be that of a secret, and a value that was
-// written without quotes is often the cause of the error. configmux reports such errors, and the command line prints them.
+// Package redact removes values from decoder errors about a manifest. The manifest may be that of a secret, and an
+// unquoted value is often the cause of the error. configmux reports such errors, and the command line prints them.
 package redact
 
 import (
@@ -7,23 +7,22 @@ import (
 	"strings"
 )
 
-// These are what the parsers of YAML quote of a document, beside keys.
+// Parts of a document, other than keys, that YAML parsers quote.
 var (
 	anchor = regexp.MustCompile(`unknown anchor '[^\n]*' referenced`)
 	key    = regexp.MustCompile(`(?s)(invalid map key|unsupported map key of type).*`)
 	value  = regexp.MustCompile("`[^\n]*`")
 )
 
-// YAML returns the text of an error of a YAML parser without values of the document. What it says of lines and of keys that
-// repeat stays.
+// YAML returns the text of a YAML parser's error without values of the document. Line numbers and duplicate keys stay.
 func YAML(text string) string {
 	text = anchor.ReplaceAllString(text, "unknown anchor: put a text that begins with * in quotes")
 	text = key.ReplaceAllString(text, "a key is no text: put a text that begins with { or [ in quotes")
 	return value.ReplaceAllString(text, "a value")
 }
 
-// JSONType returns what the field Value of a json.UnmarshalTypeError says of the type of a value, which may have the value
-// behind it: "number" of "number 5".
+// JSONType returns the type name in the field Value of a json.UnmarshalTypeError, which may be followed by the value:
+// "number" of "number 5".
 func JSONType(value string) string {
 	word, _, _ := strings.Cut(value, " ")
 	return word

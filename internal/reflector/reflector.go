@@ -1,6 +1,6 @@
-// Package reflector lists and watches a resource of an API server and tells a [Handler] what there is. It is the one place that
-// adapts client-go's reflector: it bounds each request, asks for the latest state and not for any state that a cache has, reports
-// every failure, and logs nothing, because the handler decides what is said of a failure that repeats.
+// Package reflector lists and watches a resource of an API server and passes its objects to a [Handler]. It is the only
+// adapter of client-go's reflector: it bounds each request, requests the latest state and not a cached one, reports
+// every failure, and logs nothing, because the handler decides how repeated failures are logged.
 package reflector
 
 import (
@@ -22,8 +22,8 @@ import (
 const (
 	// defaultTimeout bounds a request when the configuration says nothing.
 	defaultTimeout = 15 * time.Second
-	// The pause after a failure doubles from minBackoff. client-go's own default goes up to a minute, which is too long for a
-	// pod that waits for an object.
+	// The pause after a failure doubles from minBackoff. client-go's own default goes up to a minute, which is too long
+	// for a pod that waits for an object.
 	minBackoff        = 200 * time.Millisecond
 	defaultMaxBackoff = 5 * time.Second
 )
@@ -31,25 +31,25 @@ const (
 // Verb is a kind of request.
 type Verb string
 
-// The verbs, with the words that people read.
+// The verbs, in their readable form.
 const (
 	VerbList  Verb = "list"
 	VerbWatch Verb = "watch"
 )
 
-// Handler is told what there is. One goroutine calls its methods, one after another.
+// Handler receives the objects. One goroutine calls its methods, one after another.
 type Handler interface {
-	// Listed has every object of a list that was requested at began.
+	// Listed receives every object of a list that was requested at began.
 	Listed(objects []runtime.Object, began time.Time)
-	// Changed has an object that was created or has changed.
+	// Changed receives an object that was created or changed.
 	Changed(object runtime.Object)
-	// Deleted has the last state of an object that is gone.
+	// Deleted receives the last state of a deleted object.
 	Deleted(object runtime.Object)
-	// ListFailed says why the API server did not list the objects. The reflector retries after a pause.
+	// ListFailed receives the error of a list. The reflector retries after a pause.
 	ListFailed(err error)
 }
 
-// Config says what is listed and watched.
+// Config holds the parameters of Run.
 type Config struct {
 	// Client is a client of the resource's group version. Required.
 	Client rest.Interface
@@ -61,7 +61,7 @@ type Config struct {
 	Fields fields.Selector
 	// Empty is an empty object of the type. Required.
 	Empty runtime.Object
-	// Handler is told. Required.
+	// Handler receives the objects. Required.
 	Handler Handler
 	// Clock gives the time. Required.
 	Clock clock.PassiveClock
@@ -69,10 +69,10 @@ type Config struct {
 	Timeout time.Duration
 	// MaxBackoff bounds the pause after a failure. 0 means 5 s.
 	MaxBackoff time.Duration
-	// Requested is told the outcome of each request; err is nil when it succeeded. A watch that fails after its start is one
-	// more outcome. May be nil.
+	// Requested receives the result of each request; err is nil if it succeeded. A watch that fails after its start is
+	// another result. May be nil.
 	Requested func(verb Verb, began time.Time, err error)
-	// Watching is told when a watch has begun and when it has ended. May be nil.
+	// Watching is called when a watch begins and when it ends. May be nil.
 	Watching func(watching bool)
 }
 
@@ -124,8 +124,8 @@ func (r *reflector) Watch(options metav1.ListOptions) (watch.Interface, error) {
 	return r.WatchWithContext(context.Background(), options)
 }
 
-// ListWithContext requests the latest state. client-go would accept any state that the API server's cache has (resource version
-// 0), and one of several API servers may be behind: pods that run would be missing from its list.
+// ListWithContext requests the latest state. client-go would accept any state that the API server's cache has (resource
+// version 0), and one of several API servers may be behind: pods that run would be missing from its list.
 func (r *reflector) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	options.ResourceVersion, options.ResourceVersionMatch = "", ""
 	began := r.cfg.Clock.Now()

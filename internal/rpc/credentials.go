@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// PeerUID returns the user of the process at the other end of a call, for a handler that gives something to some users
-// only; ok is false when it is not known.
+// PeerUID returns the user ID of a call's peer process, for handlers that authorize by user; ok is false if it is
+// unknown.
 func PeerUID(ctx context.Context) (uid int, ok bool) {
 	p, known := peer.FromContext(ctx)
 	if !known {
@@ -20,7 +20,7 @@ func PeerUID(ctx context.Context) (uid int, ok bool) {
 	return info.uid, known
 }
 
-// peerInfo is what a handler can be told of the peer.
+// peerInfo holds the facts about the peer that handlers can read.
 type peerInfo struct {
 	credentials.CommonAuthInfo
 
@@ -30,7 +30,7 @@ type peerInfo struct {
 // AuthType implements credentials.AuthInfo.
 func (peerInfo) AuthType() string { return "unix socket" }
 
-// peerCredentials notes who the peer is. Nothing more is said on the connection than without it.
+// peerCredentials records the peer's credentials. It does not change the protocol of the connection.
 type peerCredentials struct {
 	credentials.TransportCredentials
 }
@@ -39,7 +39,7 @@ func newPeerCredentials() credentials.TransportCredentials {
 	return peerCredentials{insecure.NewCredentials()}
 }
 
-// ServerHandshake implements credentials.TransportCredentials. A peer that cannot be asked for is nobody.
+// ServerHandshake implements credentials.TransportCredentials. A peer whose credentials cannot be read has none.
 func (c peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	socket, is := conn.(*net.UnixConn)
 	if !is {

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// Health is the health of one process. The process itself is SERVING as soon as it listens: it needs no other to start.
-// What it still waits for is a service name of its own in grpc.health.v1, NOT_SERVING until it has come, and a
-// sentence for people.
+// Health is the health of one process. The process itself is SERVING as soon as it listens, because it needs no other
+// process to start. Each missing dependency has its own service name in grpc.health.v1, which is NOT_SERVING until the
+// dependency is available, and a sentence for people.
 type Health struct {
 	server *health.Server
 
@@ -19,12 +19,13 @@ type Health struct {
 	waiting map[string]string
 }
 
-// NewHealth returns the health of a process that waits for nothing.
+// NewHealth returns the health of a process without missing dependencies.
 func NewHealth() *Health {
 	return &Health{server: health.NewServer(), waiting: map[string]string{}}
 }
 
-// Set says that what (a peer's name, "runtime", a source) is missing and why; an empty reason says that it is there.
+// Set records that a dependency (a peer's name, "runtime", a source) is missing, with the reason. An empty reason means
+// that it is available.
 func (h *Health) Set(what, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -38,7 +39,7 @@ func (h *Health) Set(what, reason string) {
 	h.server.SetServingStatus(what, status)
 }
 
-// Waiting returns why each missing thing is missing, a sentence each, in the order of what they are.
+// Waiting returns the reasons of all missing dependencies, one sentence each, sorted by dependency.
 func (h *Health) Waiting() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,26 +17,27 @@ import (
 const (
 	// socketMode lets the owner and the group connect; the peer check then decides by user.
 	socketMode = 0o660
-	// socketDirMode lets others pass through the directory of the sockets, and not list it.
+	// socketDirMode lets others traverse, but not list, the directory of the sockets.
 	socketDirMode = 0o711
-	// maxSocketPath is the longest path that the kernel takes for a unix socket (sun_path, less its final zero).
+	// maxSocketPath is the kernel's maximum length of a unix socket's path (sun_path, without its final zero).
 	maxSocketPath = 107
 )
 
-// abstractScheme begins the address of a socket that has a name and no file: unix-abstract:NAME, see unix(7).
+// abstractScheme is the prefix of the address of an abstract socket, which has a name and no file: unix-abstract:NAME,
+// see unix(7).
 const abstractScheme = "unix-abstract:"
 
 const (
-	// probes is how often a socket is asked whether somebody serves it, and probePause the time between two questions: a
-	// process that is being killed gives up its lock a moment before its sockets.
+	// probes is the number of attempts to connect to an existing socket, and probePause the pause between two of them. A
+	// killed process releases its lock shortly before its sockets.
 	probes     = 4
 	probePause = 50 * time.Millisecond
 )
 
-// ListenUnix listens on unix:///ABSOLUTE/PATH, or unix-abstract:NAME, for connections of root, of the process's own user,
-// and of the allowed ones; others are closed and logged. It makes the directory when there is none, takes the place of a
-// socket that nobody serves any more, and fails when somebody serves there. The socket has mode 0660 and the process's
-// group. The logger may be nil.
+// ListenUnix listens on unix:///ABSOLUTE/PATH, or unix-abstract:NAME, for connections of root, of the process's own
+// user, and of the allowed users. It closes and logs other connections. It creates the directory, replaces an unused
+// socket, and fails if another process serves the socket. The socket has mode 0660 and the process's group. The logger
+// may be nil.
 func ListenUnix(address string, allowedUIDs []int, logger *slog.Logger) (net.Listener, error) {
 	name, err := socketName(address)
 	if err != nil {
@@ -60,7 +61,7 @@ func ListenUnix(address string, allowedUIDs []int, logger *slog.Logger) (net.Lis
 	return newPeerListener(listener, allowedUIDs, logger), nil
 }
 
-// makeRoom makes the directory of a socket, and removes one that nobody serves.
+// makeRoom creates the directory of a socket, and removes an unused socket.
 func makeRoom(path string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, socketDirMode); err != nil {
@@ -90,12 +91,12 @@ func makeRoom(path string) error {
 	return nil
 }
 
-// probe fails when somebody serves a socket, or may, and says who.
+// probe fails if a process serves a socket, or may serve it. The error names the process.
 func probe(path string) error {
 	owner, err := WhoServes("unix://" + path)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		// It may well be served, and where the directory lets it, removing it would cut somebody off.
+		// The socket may be in use, and if the directory permits it, removing it would disconnect its clients.
 		return fmt.Errorf("%s is another user's: %w%s", path, err, remedy(err, path))
 	case err != nil:
 		return nil //nolint:nilerr // nobody answers, which is what the caller wants
@@ -106,14 +107,14 @@ func probe(path string) error {
 
 // Owner is the process at the other end of a connection to a socket.
 type Owner struct {
-	// PID is 0 when the process is not to be seen from here: it is in another container.
+	// PID is 0 if the process is not visible, because it is in another container.
 	PID int
 	UID int
-	// Name is the command's name; empty when it is not known.
+	// Name is the command's name; empty if it is unknown.
 	Name string
 }
 
-// WhoServes connects to an address, as Dial takes it, and returns who listens there. It fails when nobody does.
+// WhoServes connects to an address, as Dial does, and returns the listening process. It fails if there is none.
 func WhoServes(address string) (owner Owner, err error) {
 	name, err := socketName(address)
 	if err != nil {
@@ -135,7 +136,7 @@ func WhoServes(address string) (owner Owner, err error) {
 	return owner, nil
 }
 
-// String is "another process (pleg with pid 7 of user 0)".
+// String returns, for example, "another process (pleg with pid 7 of user 0)".
 func (o Owner) String() string {
 	switch {
 	case o.PID == 0:
@@ -147,7 +148,7 @@ func (o Owner) String() string {
 	}
 }
 
-// remedy says what to do about a file or directory that cannot be used, when that is known.
+// remedy returns the advice for a file or directory that cannot be used; empty if there is none.
 func remedy(err error, path string) string {
 	switch {
 	case errors.Is(err, unix.EROFS):
@@ -159,7 +160,7 @@ func remedy(err error, path string) string {
 	}
 }
 
-// socketName returns what the kernel calls the socket of an address: a path, or @NAME for an abstract one.
+// socketName returns the kernel's name of the socket of an address: a path, or @NAME for an abstract one.
 func socketName(address string) (string, error) {
 	if name, ok := strings.CutPrefix(address, abstractScheme); ok && name != "" && len(name) <= maxSocketPath {
 		return "@" + name, nil

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peerListener hands out only connections of root, of the user that this process runs as, and of the users that are
-// allowed besides. The mode of the socket alone would let a whole group in. Others are closed, and logged.
+// peerListener accepts only connections of root, of the process's own user, and of the allowed users, because the mode
+// of the socket alone would admit a whole group. It closes and logs other connections.
 type peerListener struct {
 	*net.UnixListener
-	// allowed has the users, sorted.
+	// allowed lists the users, sorted.
 	allowed []int
 	logger  *slog.Logger
 }
@@ -29,7 +29,7 @@ func newPeerListener(listener *net.UnixListener, allowed []int, logger *slog.Log
 	return &peerListener{UnixListener: listener, allowed: slices.Compact(all), logger: logger}
 }
 
-// Accept waits for the next connection of a user that is allowed. Its errors are the listener's own.
+// Accept waits for the next connection of an allowed user. Its errors are those of the listener.
 func (l *peerListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.AcceptUnix()
@@ -42,12 +42,12 @@ func (l *peerListener) Accept() (net.Conn, error) {
 		}
 		l.logger.Warn("refused a peer on the socket: run it as root or as the user of this process, or allow its user with --allowed-uids",
 			append(refusal, "allowed_uids", l.allowed, "socket", l.Addr().String())...)
-		// The connection is given up, whatever its end says.
+		// The connection was refused; an error of closing it does not matter.
 		_ = conn.Close()
 	}
 }
 
-// check returns nothing for a peer that may connect, and what the log is to say of another.
+// check returns nil for an allowed peer, and otherwise the attributes for the log.
 func (l *peerListener) check(conn *net.UnixConn) []any {
 	peer, err := peerOf(conn)
 	if err != nil {
@@ -59,7 +59,8 @@ func (l *peerListener) check(conn *net.UnixConn) []any {
 	return []any{"uid", peer.Uid, "pid", peer.Pid}
 }
 
-// peerOf returns who made the other end of a connection; of a listener's, who called listen(2).
+// peerOf returns the process that created the other end of a connection; for a client's connection, the process that
+// called listen(2).
 func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

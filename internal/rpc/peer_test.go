@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pingAs connects to the socket as a user of a group, says the beginning of HTTP/2, and returns how many bytes came back before
-// the end of the connection or a minute.
+// pingAs connects to the socket as a user of a group, says the beginning of HTTP/2, and returns how many bytes came
+// back before the end of the connection or a minute.
 func pingAs(t *testing.T, path string, uid, gid int) int {
 	t.Helper()
 	answers := make(chan int, 1)

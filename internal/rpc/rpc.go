@@ -1,6 +1,5 @@
-// Package rpc is how Quartet's processes serve and reach each other: gRPC on a unix socket whose peer is checked, health
-// by grpc.health.v1 from the first moment, keepalive that matches the bookmarks of the streams, and a stop that waits
-// for calls in flight but not for streams.
+// Package rpc connects Quartet's processes: gRPC on a unix socket with authorized peers, grpc.health.v1 from the start,
+// keepalive that matches the bookmarks of the streams, and a stop that waits for calls in flight but not for streams.
 package rpc
 
 import (
@@ -24,17 +23,17 @@ import (
 )
 
 const (
-	// keepaliveTime is a little more than stream.BookmarkInterval, so a stream that is alive is never pinged.
+	// keepaliveTime is slightly longer than stream.BookmarkInterval, so that an active stream is never pinged.
 	keepaliveTime = 15 * time.Second
-	// keepaliveTimeout is how long a peer may take to answer a ping before the connection counts as dead.
+	// keepaliveTimeout is the time to wait for the answer to a ping before the connection counts as dead.
 	keepaliveTimeout = 10 * time.Second
-	// maxMessageSize is containerd's and the kubelet's limit for CRI messages; a pod comes nowhere near it.
+	// maxMessageSize is the limit of containerd and the kubelet for CRI messages. Pods are much smaller.
 	maxMessageSize = 16 << 20
-	// maxAnswerSize is that of answers, which may be a set of pods: 6,000 of 10 KiB.
+	// maxAnswerSize is the limit for responses, which may be a set of pods: 6,000 of 10 KiB.
 	maxAnswerSize = 64 << 20
 )
 
-// Config says what to serve and where.
+// Config holds the parameters of Serve.
 type Config struct {
 	// Address is unix:///ABSOLUTE/PATH.
 	Address string
@@ -44,14 +43,14 @@ type Config struct {
 	Health *Health
 	// AllowedUIDs are the users that may connect besides root and the process's own.
 	AllowedUIDs []int
-	// Logger gets refused peers.
+	// Logger logs refused peers.
 	Logger *slog.Logger
-	// Ready is called when the socket accepts; it may be nil.
+	// Ready is called when the socket accepts connections; it may be nil.
 	Ready func()
 }
 
-// Serve serves until ctx ends, then ends all streams, waits a moment for calls in flight, and returns nil. It fails when
-// the address cannot be listened on.
+// Serve serves until ctx ends, then ends all streams, waits briefly for calls in flight, and returns nil. It fails if
+// it cannot listen on the address.
 func Serve(ctx context.Context, cfg Config) error {
 	listener, err := ListenUnix(cfg.Address, cfg.AllowedUIDs, cfg.Logger)
 	if err != nil {
@@ -92,7 +91,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	return group.Wait()
 }
 
-// endWith ends the context of each stream when the process stops: a stream would never end by itself.
+// endWith cancels the context of each stream when the process stops, because a stream would never end by itself.
 func endWith(process context.Context) grpc.StreamServerInterceptor {
 	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		ctx, cancel := context.WithCancel(ss.Context())
@@ -109,8 +108,8 @@ type serverStream struct {
 
 func (s serverStream) Context() context.Context { return s.ctx }
 
-// Dial returns a connection to the service at address. It connects when it is first used and again whenever it must;
-// it fails only when the address is malformed.
+// Dial returns a connection to the service at address. It connects on first use and reconnects as needed. It fails only
+// if the address is malformed.
 func Dial(address string) (*grpc.ClientConn, error) {
 	if _, err := socketName(address); err != nil {
 		return nil, err
@@ -135,7 +134,8 @@ func Dial(address string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// isUnary leaves out the watch streams, whose spans would never end, and the polls of health, which say nothing.
+// isUnary reports whether a call has a span. Watch streams have none because their spans would never end, and health
+// polls because they carry no information.
 func isUnary(info *stats.RPCTagInfo) bool {
 	service, method, _ := strings.Cut(strings.TrimPrefix(info.FullMethodName, "/"), "/")
 	return !strings.HasPrefix(method, "Watch") && method != "GetHealth" && service != grpc_health_v1.Health_ServiceDesc.ServiceName

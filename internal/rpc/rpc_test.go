@@ -19,7 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// callsPatience is how long a stop waits for calls in flight that are no streams: one that has taken less has waited for none.
+// callsPatience is how long a stop waits for calls in flight that are no streams: one that has taken less has waited
+// for none.
 const callsPatience = 5 * time.Second
 
 func serve(t *testing.T, address string, health *rpc.Health, allowed ...int) (stop func() error) {

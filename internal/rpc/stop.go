@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// stopTimeout is how long a stop waits for calls in flight.
+	// stopTimeout bounds the wait for calls in flight.
 	stopTimeout = 5 * time.Second
-	// streamTimeout is how long it then waits for the streams, which have been told to end. One whose subscriber has stopped
-	// reading cannot be told; all others take milliseconds, and lose nothing if they are cut off: they resume.
+	// streamTimeout bounds the following wait for the streams, whose contexts have ended. A stream whose subscriber does
+	// not read cannot end; all others take milliseconds. A stream that is cut off loses nothing, because it resumes.
 	streamTimeout = 500 * time.Millisecond
 )
 
-// stop waits for calls in flight and for the streams to say that they end, and cuts off what is left.
+// stop waits for calls in flight and for the end of the streams, and cuts off the others.
 func stop(server *grpc.Server, unary *calls) {
 	ended := make(chan struct{})
 	go func() {
@@ -29,7 +29,7 @@ func stop(server *grpc.Server, unary *calls) {
 	<-ended
 }
 
-// await waits until a channel is closed, but no longer than limit.
+// await waits until a channel is closed, but not longer than limit.
 func await(limit time.Duration, closed <-chan struct{}) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -64,7 +64,7 @@ func (c *calls) add(n int) {
 	c.look()
 }
 
-// stop returns a channel that is closed once no call is in flight.
+// stop returns a channel that is closed when no call is in flight.
 func (c *calls) stop() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,8 +73,8 @@ func (c *calls) stop() <-chan struct{} {
 	return c.none
 }
 
-// look closes none when it is time. A call that comes after that is cut off: its caller has been told that the server goes.
-// c is locked.
+// look closes none if no call is in flight. Later calls are cut off, because their callers were notified that the
+// server is stopping. The caller holds the lock.
 func (c *calls) look() {
 	if c.stopping && c.inFlight == 0 {
 		c.stopping = false

@@ -40,7 +40,8 @@ func (b busy) WatchPodUpdates(_ *configv1.WatchPodUpdatesRequest, out grpc.Serve
 	}
 }
 
-// serveBusy serves a busy service with a subscriber that reads nothing, and returns the client and what stops the service.
+// serveBusy serves a busy service with a subscriber that reads nothing, and returns the client and what stops the
+// service.
 func serveBusy(t *testing.T, service busy) (client configv1.ConfigServiceClient, address string, stop func() error) {
 	t.Helper()
 	address = "unix://" + filepath.Join(t.TempDir(), "s.sock")

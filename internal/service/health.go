@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// healthCommand is the sub-command that asks a process of this service how it is.
+	// healthCommand is the sub-command that queries the health of a running process of this service.
 	healthCommand = "health"
-	// healthTimeout is how long it has to answer: the answer needs no I/O.
+	// healthTimeout bounds the answer, which needs no I/O.
 	healthTimeout = 2 * time.Second
 )
 
-// health asks the process of a service that was started with the same flags how it is, says it in a line, and returns 0
-// when it works. What it waits for does not make it ill: it is in the line.
+// health queries the health of the process that was started with the same flags, prints it in a line, and returns 0 if
+// it serves. Missing dependencies are in the line and do not change the result.
 func health(ctx context.Context, name nodeconfig.Service, args []string, stdout, stderr io.Writer) int {
 	cfg, err := nodeconfig.Parse(name, args, stdout)
 	switch {
@@ -48,11 +48,12 @@ func health(ctx context.Context, name nodeconfig.Service, args []string, stdout,
 	return 0
 }
 
-// askHealth returns how the process is, or an error that says why it does not serve.
+// askHealth returns the health of the process, or an error if it does not serve.
 func askHealth(ctx context.Context, name nodeconfig.Service, cfg nodeconfig.Config) (string, error) {
 	owner, err := rpc.WhoServes(cfg.Listen)
 	if err != nil || owner.PID == 0 {
-		// Nobody of this container serves there. Beside one that serves in another container, one may stand by in this.
+		// No process of this container serves the address. A standby may run in this container while another container
+		// serves.
 		holder, standing, askErr := standby.Ask(ctx, cfg.StateDir, name)
 		if askErr != nil {
 			return "", askErr
@@ -67,7 +68,7 @@ func askHealth(ctx context.Context, name nodeconfig.Service, cfg nodeconfig.Conf
 	return askServer(ctx, cfg.Listen, owner)
 }
 
-// askServer asks grpc.health.v1 at an address.
+// askServer queries grpc.health.v1 at an address.
 func askServer(ctx context.Context, address string, owner rpc.Owner) (said string, err error) {
 	conn, err := rpc.Dial(address)
 	if err != nil {
@@ -87,7 +88,7 @@ func askServer(ctx context.Context, address string, owner rpc.Owner) (said strin
 	}
 	slices.Sort(waits)
 	if all.GetStatuses()[""].GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
-		return "", errors.New("not serving: it is ending")
+		return "", errors.New("not serving: it is stopping")
 	}
 	if len(waits) == 0 {
 		return "serving", nil

@@ -1,4 +1,4 @@
-// Package service is what the main functions of the four processes have in common: signals, flags and configuration,
+// Package service holds the common parts of the main functions of the four processes: signals, flags and configuration,
 // telemetry, and the exit code.
 package service
 
@@ -22,18 +22,18 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// flushTimeout is how long the stop waits for traces that were not sent yet.
+// flushTimeout bounds the sending of the last traces when the process stops.
 const flushTimeout = 2 * time.Second
 
-// Run is the work of a process, until ctx ends.
+// Run runs a service until ctx ends.
 type Run func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error
 
-// Main runs a process until SIGINT or SIGTERM, tells the systemd that has started it when it serves and when it ends, and exits: with 0 when it was told to stop or printed its help, with
-// nodeconfig.ExitWrong when its configuration is wrong, and with 1 when it could not start or had to give up for another reason. The
-// reason is on the standard error stream.
+// Main runs a service until SIGINT or SIGTERM, notifies systemd when it is ready and when it stops, and exits: with 0
+// after a signal or the help, with nodeconfig.ExitWrong if the configuration is invalid, and with 1 after any other
+// error. The error is on standard error.
 func Main(name nodeconfig.Service, run Run) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	notifier := systemd.Take() // before any process is started that would inherit it
+	notifier := systemd.Take() // before a child process could inherit the socket
 	given := sockets.Take(notifier)
 	code := Start(ctx, name, os.Args[1:], os.Stdout, os.Stderr, func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error {
 		tel.RouteLibraryLogs()
@@ -47,8 +47,8 @@ func Main(name nodeconfig.Service, run Run) {
 	os.Exit(code)
 }
 
-// Start is Main without the process's globals: it returns the exit code. With the first argument "health" it asks the
-// process that was started with the other arguments, and starts none.
+// Start is Main without the globals of the process: it returns the exit code. If the first argument is "health", it
+// queries the process that was started with the other arguments, and starts none.
 func Start(ctx context.Context, name nodeconfig.Service, args []string, stdout, stderr io.Writer, run Run) int {
 	if len(args) > 0 && args[0] == healthCommand {
 		return health(ctx, name, args[1:], stdout, stderr)
@@ -79,13 +79,13 @@ func start(ctx context.Context, name nodeconfig.Service, args []string, stdout i
 		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
 		if lost := tel.Shutdown(flush); lost != nil {
-			tel.Logger.Warn("the last traces are lost; see that the collector is there", telemetry.KeyError, lost)
+			tel.Logger.Warn("the last traces are lost; check that the collector is running", telemetry.KeyError, lost)
 		}
 	}()
 	return run(ctx, cfg, tel)
 }
 
-// exportOf returns where the configuration sends traces; nil for nowhere.
+// exportOf returns the configured destination of traces; nil for none.
 func exportOf(cfg nodeconfig.Config) *telemetry.Export {
 	tracing := cfg.Kubelet.Tracing
 	if tracing == nil {

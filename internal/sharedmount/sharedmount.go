@@ -1,6 +1,7 @@
-// Package sharedmount makes a directory pass on what is mounted below it. Volumes with mount propagation need that, and so do
-// recursive read-only mounts. systemd makes every mount shared at boot; on other machines the directory becomes a shared mount of
-// its own. `quartet up` does so for the state directory, and syncloop for the directory of the pods' volumes.
+// Package sharedmount makes a directory a shared mount, so that mounts below it propagate. Volumes with mount
+// propagation need that, and so do recursive read-only mounts. systemd makes every mount shared at boot; on other
+// machines the directory becomes its own shared mount. `quartet up` uses it for the state directory, and syncloop for
+// the directory of the pods' volumes.
 package sharedmount
 
 import (
@@ -15,8 +16,8 @@ import (
 	"github.com/quartet-node/quartet/internal/machine"
 )
 
-// Make sees to it that a directory lies on a shared mount, and tells whether it had to make one. It can be called again, also
-// after a process was killed in the middle. The error is unix.EPERM for who may not mount.
+// Make ensures that a directory is on a shared mount, and reports whether it had to create one. It is idempotent, even
+// after an interrupted call. The error is unix.EPERM if the process may not mount.
 func Make(dir string) (made bool, err error) {
 	dir, at, bound, err := look(dir)
 	if err != nil {
@@ -36,8 +37,8 @@ func Make(dir string) (made bool, err error) {
 	return true, nil
 }
 
-// Undo removes the mount that Make has made of a directory. It fails with unix.EBUSY while something is mounted or open below
-// it. A directory that is no such mount is left alone.
+// Undo removes the mount that Make has created. It fails with unix.EBUSY while something is mounted or open below it.
+// It is a no-op for a directory without such a mount.
 func Undo(dir string) error {
 	dir, _, bound, err := look(dir)
 	if errors.Is(err, os.ErrNotExist) || (err == nil && !bound) {
@@ -52,12 +53,13 @@ func Undo(dir string) error {
 	return nil
 }
 
-// look finds the mount that a directory lies in. It is bound when the mount is the directory itself, bound to itself.
+// look returns the mount that contains a directory. bound is true if the directory is bind-mounted on itself.
 func look(path string) (dir string, at *mountinfo.Info, bound bool, err error) {
 	if dir, err = filepath.EvalSymlinks(path); err != nil {
 		return "", nil, false, fmt.Errorf("resolving %s: %w", path, err)
 	}
-	// The thread's, not the process's: a command in a container looks at the machine from a thread that has entered it.
+	// The file of the thread and not of the process: a command in a container inspects the machine from a thread that has
+	// entered its namespaces.
 	file, err := os.Open("/proc/thread-self/mountinfo")
 	if err != nil {
 		return "", nil, false, fmt.Errorf("reading the mounts: %w", err)

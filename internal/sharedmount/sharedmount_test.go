@@ -14,8 +14,8 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// inMountNamespace calls do on a thread with a mount namespace of its own whose mounts are private, as on a machine without
-// systemd.
+// inMountNamespace calls do on a thread with a mount namespace of its own whose mounts are private, as on a machine
+// without systemd.
 func inMountNamespace(t *testing.T, do func()) {
 	t.Helper()
 	require.Root(t, "a mount namespace")

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileOf returns a copy of a listener's descriptor, close-on-exec. It does not use the method File of the listener: the method Fd of that
-// file would switch both descriptors to blocking mode, in which Accept cannot be interrupted.
+// fileOf returns a copy of a listener's descriptor, close-on-exec. It does not use the method File of the listener: the
+// method Fd of that file would switch both descriptors to blocking mode, in which Accept cannot be interrupted.
 func fileOf(listener net.Listener) (*os.File, error) {
 	tcp, ok := listener.(*net.TCPListener)
 	if !ok {
@@ -51,7 +51,8 @@ func addressOf(file *os.File) string {
 	return listener.Addr().String()
 }
 
-// fits returns nil if a listener receives the connections to an address, and otherwise the difference. No listener fits port 0.
+// fits returns nil if a listener receives the connections to an address, and otherwise the difference. No listener fits
+// port 0.
 func fits(listener net.Listener, address string) error {
 	tcp, ok := listener.(*net.TCPListener)
 	if !ok {

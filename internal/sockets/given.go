@@ -32,8 +32,8 @@ func given() []*os.File {
 	return activation.Files(true)
 }
 
-// allSockets reports whether all descriptors of the environment are sockets. If not, the variables were meant for another process, and
-// the descriptors may be this process's own.
+// allSockets reports whether all descriptors of the environment are sockets. If not, the variables were meant for
+// another process, and the descriptors may be this process's own.
 func allSockets() bool {
 	n, err := strconv.Atoi(os.Getenv(listenFDs))
 	if err != nil {
@@ -48,8 +48,8 @@ func allSockets() bool {
 	return true
 }
 
-// Give passes sockets to the process that cmd will start, which must have no other extra files. No other process inherits them, because
-// they are close-on-exec.
+// Give passes sockets to the process that cmd will start, which must have no other extra files. No other process
+// inherits them, because they are close-on-exec.
 func Give(cmd *exec.Cmd, held []Held) {
 	if len(held) == 0 {
 		return

@@ -1,10 +1,11 @@
-// Package sockets keeps the listening TCP sockets of a process open while the process restarts. The starter of the process, package
-// supervisor or systemd, holds the descriptors and passes them to each start by the protocol of sd_listen_fds(3). A connection that is
-// made in between waits in the backlog of the socket and is answered when the process is back.
+// Package sockets keeps the listening TCP sockets of a process open while the process restarts. The process that starts
+// it, package supervisor or systemd, holds the descriptors and passes them to each start by the protocol of
+// sd_listen_fds(3). A connection that is made in between waits in the backlog of the socket and is answered after the
+// restart.
 //
-// A socket has a name and an address. A process uses a passed socket only if both are those of its configuration, and shuts down a
-// socket whose address has changed, so that the old address is not served by any holder. A process without a passed socket listens by
-// itself.
+// A socket has a name and an address. A process uses a passed socket only if both match its configuration, and shuts
+// down a socket whose address has changed, so that no holder serves the old address. A process without a passed socket
+// listens by itself.
 package sockets
 
 import (
@@ -32,18 +33,20 @@ type Socket struct {
 	Address string
 }
 
-// Set is a set of open sockets: those that the process was passed, and those that it holds for other processes. The zero value is empty.
-// The methods may be called concurrently for different names. Keep, Listen and Close are valid on a nil Set, which stays empty.
+// Set is a set of open sockets: those that the process was passed, and those that it holds for other processes. The
+// zero value is empty. The methods may be called concurrently for different names. Keep, Listen and Close are valid on
+// a nil Set, which stays empty.
 type Set struct {
-	// systemd stores the sockets while this process is away, if systemd has started it.
+	// systemd stores the sockets during a restart, if systemd has started the process.
 	systemd systemd.Notifier
 
 	mu   sync.Mutex
 	held map[string]*os.File
 }
 
-// Take removes the passed sockets from the environment of this process and returns them. Call it before anything is started, because
-// child processes inherit the descriptors until then. The notifier is that of the systemd that has started the process.
+// Take removes the passed sockets from the environment of this process and returns them. Call it before anything is
+// started, because child processes inherit the descriptors until then. The notifier is that of the systemd that has
+// started the process.
 func Take(notifier systemd.Notifier) *Set {
 	s := &Set{systemd: notifier, held: map[string]*os.File{}}
 	for _, file := range given() {
@@ -56,7 +59,8 @@ func Take(notifier systemd.Notifier) *Set {
 	return s
 }
 
-// Keep closes every socket that is not in wanted: one with another address is shut down, one with an unknown name only closed.
+// Keep closes every socket that is not in wanted: one with another address is shut down, one with an unknown name only
+// closed.
 func (s *Set) Keep(wanted []Socket, logger *slog.Logger) {
 	if s == nil {
 		return
@@ -79,8 +83,8 @@ func (s *Set) Keep(wanted []Socket, logger *slog.Logger) {
 	}
 }
 
-// Listen returns a listener on the passed socket, or else on a new one, which systemd is asked to store. A passed socket stays open when
-// the listener is closed.
+// Listen returns a listener on the passed socket, or else on a new one, which systemd is asked to store. A passed
+// socket stays open when the listener is closed.
 func (s *Set) Listen(ctx context.Context, socket Socket, logger *slog.Logger) (net.Listener, error) {
 	if file := s.find(socket); file != nil {
 		return net.FileListener(file)
@@ -104,8 +108,8 @@ type Held struct {
 	File *os.File
 }
 
-// Hold returns a socket to pass to a process. It opens the socket if it is not open or its address has changed, and keeps it open. The
-// second result is false for a socket without an address, which Hold closes.
+// Hold returns a socket to pass to a process. It opens the socket if it is not open or its address has changed, and
+// keeps it open. The second result is false for a socket without an address, which Hold closes.
 func (s *Set) Hold(ctx context.Context, socket Socket, logger *slog.Logger) (Held, bool, error) {
 	if file := s.find(socket); file != nil {
 		return Held{Name: socket.Name, File: file}, true, nil
@@ -171,8 +175,8 @@ func (s *Set) add(socket Socket, file *os.File, logger *slog.Logger) {
 	s.systemd.Store(socket.Name, file, logger)
 }
 
-// drop shuts down and closes the socket of a name, if there is one. The shutdown also ends it for every other holder of the descriptor,
-// so that the address is free at once.
+// drop shuts down and closes the socket of a name, if there is one. The shutdown also ends it for every other holder of
+// the descriptor, so that the address is free at once.
 func (s *Set) drop(name string, logger *slog.Logger) {
 	s.mu.Lock()
 	file := s.held[name]

@@ -203,7 +203,8 @@ func TestAConnectionWaitsForAListener(t *testing.T) {
 	}
 }
 
-// TestAChangedAddressLeavesTheOldOneServedByNobody, whether the holder or the process that was given the socket knows of it first.
+// TestAChangedAddressLeavesTheOldOneServedByNobody, whether the holder or the process that was given the socket knows
+// of it first.
 func TestAChangedAddressLeavesTheOldOneServedByNobody(t *testing.T) {
 	refused := func(what, address string) {
 		t.Helper()

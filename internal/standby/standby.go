@@ -1,9 +1,9 @@
-// Package standby lets a second process of a service wait for the first one's end, and take over. The lock in the state
-// directory decides who works: the kernel gives it up when its holder ends, however it ends.
+// Package standby lets a second process of a service wait for the end of the first and take over. The lock in the state
+// directory decides which process is active: the kernel releases it when its holder ends, for any reason.
 //
-// A process that stands by serves nothing where the service is served. So that its own health can be asked all the same,
-// also where the two share their directories and nothing else, it answers grpc.health.v1 on a socket without a file,
-// which only processes of its own container find: [Ask].
+// A standby does not serve the service's address. To make its own health available, even where two processes share
+// their directories and nothing else, it serves grpc.health.v1 on an abstract socket, which only processes of its own
+// container can reach: [Ask].
 package standby
 
 import (
@@ -25,26 +25,27 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// pollInterval is how often the lock is tried. The kernel tells nobody that a lock of this kind has come free.
+// pollInterval is the interval of attempts to take the lock. The kernel has no notification for the release of such a
+// lock.
 const pollInterval = 100 * time.Millisecond
 
-// waitLock is what a standby waits for, as grpc.health.v1 names it.
+// waitLock is the name of the lock in grpc.health.v1.
 const waitLock = "lock"
 
-// Config says what to wait for.
+// Config holds the parameters of Lock.
 type Config struct {
-	// StateDir has the lock.
+	// StateDir is the directory with the lock.
 	StateDir string
-	// Service is whose lock it is.
+	// Service is the service of the lock.
 	Service layout.Service
-	// Clock times the tries.
+	// Clock times the attempts.
 	Clock clock.Clock
-	// Logger is told who holds the lock, and when it is taken over.
+	// Logger logs the holder of the lock and the takeover.
 	Logger *slog.Logger
 }
 
-// Lock takes the lock of a service, as statedir.Lock does, and waits while another process has it. It fails when the lock
-// cannot be tried at all, and with the error of ctx when that ends first.
+// Lock takes the lock of a service, as statedir.Lock does, and waits while another process holds it. It fails if the
+// lock is unusable, and with the error of ctx if that ends first.
 func Lock(ctx context.Context, cfg Config) (*statedir.Held, error) {
 	self := statedir.Self(string(cfg.Service))
 	held, err := statedir.LockAs(cfg.StateDir, self)
@@ -53,16 +54,16 @@ func Lock(ctx context.Context, cfg Config) (*statedir.Held, error) {
 		return held, err
 	}
 	health := rpc.NewHealth()
-	health.Set(waitLock, fmt.Sprintf("standing by for the end of %v", other.Holder))
+	health.Set(waitLock, fmt.Sprintf("standby for %v", other.Holder))
 	ctx, stop := context.WithCancel(ctx)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		// A second standby beside this one, outside of containers, has the socket already. Both stand by all the same.
+		// Another standby on this machine may have the socket already. Both still wait for the lock.
 		if err := rpc.Serve(ctx, rpc.Config{
 			Address: address(cfg.StateDir, cfg.Service), Register: func(*grpc.Server) {}, Health: health, Logger: cfg.Logger,
 		}); err != nil {
-			cfg.Logger.Warn("nobody can ask whether this process stands by", telemetry.KeyError, err)
+			cfg.Logger.Warn("the health of this standby process cannot be served", telemetry.KeyError, err)
 		}
 	}()
 	defer func() { <-served }()
@@ -70,9 +71,9 @@ func Lock(ctx context.Context, cfg Config) (*statedir.Held, error) {
 	return wait(ctx, cfg, self, other.Holder)
 }
 
-// wait tries until the lock is free.
+// wait retries until the lock is free.
 func wait(ctx context.Context, cfg Config, self, holder statedir.Holder) (*statedir.Held, error) {
-	cfg.Logger.Info("standing by: another process has the lock, and this one takes over when it ends", "holder", holder.String())
+	cfg.Logger.Info("on standby: another process holds the lock; this process takes over when it ends", "holder", holder.String())
 	for {
 		select {
 		case <-ctx.Done():
@@ -89,13 +90,13 @@ func wait(ctx context.Context, cfg Config, self, holder statedir.Holder) (*state
 			return nil, err
 		case other.Holder != holder && other.Holder.PID != 0:
 			holder = other.Holder
-			cfg.Logger.Info("another process has taken over, standing by for it", "holder", holder.String())
+			cfg.Logger.Info("another process has taken over; still on standby", "holder", holder.String())
 		}
 	}
 }
 
-// Ask asks whether a process of this container stands by for a service. It returns who that process waits for, and false
-// when nobody stands by here.
+// Ask reports whether a process of this container is on standby for a service. It returns the lock holder that the
+// standby waits for, and false if there is no standby.
 func Ask(ctx context.Context, stateDir string, service layout.Service) (holder statedir.Holder, ok bool, err error) {
 	conn, err := rpc.Dial(address(stateDir, service))
 	if err != nil {
@@ -109,8 +110,8 @@ func Ask(ctx context.Context, stateDir string, service layout.Service) (holder s
 	return holder, err == nil, err
 }
 
-// address is where a standby answers. Sockets without a file belong to a network namespace; the number of the process
-// namespace keeps containers apart that share the machine's network.
+// address returns the address of a standby's socket. Abstract sockets belong to a network namespace; the ID of the PID
+// namespace distinguishes containers that share the machine's network.
 func address(stateDir string, service layout.Service) string {
 	var namespace uint64
 	if info, err := os.Stat("/proc/self/ns/pid"); err == nil {

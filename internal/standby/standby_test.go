@@ -148,7 +148,7 @@ func TestAStandbyTakesOverAndSaysForWhomItWaits(t *testing.T) {
 	if got.err != nil {
 		t.Fatal(got.err)
 	}
-	for _, want := range []string{"standing by", "configmux with pid", "taking over"} {
+	for _, want := range []string{"on standby", "configmux with pid", "taking over"} {
 		if !strings.Contains(r.log.String(), want) {
 			t.Errorf("the log does not say %q:\n%s", want, r.log)
 		}

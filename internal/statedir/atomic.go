@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 )
 
-// WriteFileAtomic puts data into a file so that after a crash, of this process or of the machine, the file is there
-// whole with its old or its new content. The directory must exist. The temporary file beside it has a name that starts
-// with a dot; one that a crash left behind does no harm.
+// WriteFileAtomic replaces a file so that after a crash of this process or of the machine it has either its old or its
+// new content. The directory must exist. The name of the temporary file beside it starts with a dot; one that remains
+// after a crash is harmless.
 func WriteFileAtomic(path string, data []byte, mode fs.FileMode) (err error) {
 	dir, name := filepath.Split(path)
 	if dir == "" {
@@ -37,9 +37,9 @@ func WriteFileAtomic(path string, data []byte, mode fs.FileMode) (err error) {
 	return syncDir(dir)
 }
 
-// ReplaceFile puts data into a file so that a reader, and who comes after a crash of this process, sees its old or its new
-// content. It waits for no disk: after a crash of the machine the file may have either, be empty, or not be there. The directory
-// must exist; one writer at a time.
+// ReplaceFile replaces a file so that readers, also after a crash of this process, see either its old or its new
+// content. It does not wait for the disk: after a crash of the machine the file may have either content, be empty, or
+// be missing. The directory must exist. There may be only one writer at a time.
 func ReplaceFile(path string, data []byte, mode fs.FileMode) error {
 	if err := os.WriteFile(path+".tmp", data, mode); err != nil {
 		return err
@@ -57,7 +57,7 @@ func fill(file *os.File, data []byte, mode fs.FileMode) error {
 	return file.Sync()
 }
 
-// syncDir makes a rename in a directory durable: without it the machine may come back with the old file.
+// syncDir makes a rename in a directory durable. Without it, the old file may reappear after a crash of the machine.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

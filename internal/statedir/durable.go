@@ -8,25 +8,25 @@ import (
 	"path/filepath"
 )
 
-// MakeDir makes a directory that only the owner may read, in one that exists, so that a crash of the machine does not
-// lose it. One that is there is left as it is.
+// MakeDir durably creates a directory that only its owner may read. The parent must exist. It leaves an existing
+// directory unchanged.
 func MakeDir(path string) error {
 	if err := os.Mkdir(path, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("making a directory: %w", err)
 	}
 	if err := syncDir(filepath.Dir(path)); err != nil {
-		return fmt.Errorf("making %s last: %w", path, err)
+		return fmt.Errorf("syncing %s to disk: %w", path, err)
 	}
 	return nil
 }
 
-// RemoveFile removes a file so that it does not come back with a crash of the machine. That it is not there is no error.
+// RemoveFile durably removes a file. A missing file is no error.
 func RemoveFile(path string) error {
 	if err := removeIfThere(path); err != nil {
 		return err
 	}
 	if err := syncDir(filepath.Dir(path)); err != nil {
-		return fmt.Errorf("making the removal of %s last: %w", path, err)
+		return fmt.Errorf("syncing the removal of %s to disk: %w", path, err)
 	}
 	return nil
 }

@@ -12,28 +12,29 @@ import (
 	"unicode"
 )
 
-// maxHolderBytes bounds what is read from a lock file, which anyone with access to the directory may have written.
+// maxHolderBytes bounds the reading of a lock file, which any user of the directory may have written.
 const maxHolderBytes = 4096
 
-// shortID is how many digits of a container's id `docker ps` shows.
+// shortID is the number of digits of a container's ID in `docker ps`.
 const shortID = 12
 
-// Holder names the process that holds a lock. What a lock file does not say, as those of an older version do not, is empty.
+// Holder identifies the process that holds a lock. Fields that are missing in the lock file, as in those of older
+// versions, are empty.
 type Holder struct {
 	// Service is the service's name, for example "pleg".
 	Service string `json:"service"`
-	// PID is its process id, as it is numbered where it runs.
+	// PID is its process ID in its own PID namespace.
 	PID int `json:"pid"`
 	// Host is the host name that it sees.
 	Host string `json:"host,omitempty"`
-	// Container is the id of the container that it runs in, as short as `docker ps` shows it; empty outside of one, and
-	// where the id could not be told.
+	// Container is the ID of its container in the short form of `docker ps`; empty outside of a container, and if the ID
+	// is unknown.
 	Container string `json:"container,omitempty"`
-	// Since is when it took the lock.
+	// Since is the time at which it took the lock.
 	Since time.Time `json:"since,omitzero"`
 }
 
-// String is "pleg with pid 7 on HOST in container ID since TIME", with the parts that are known.
+// String returns "pleg with pid 7 on HOST in container ID since TIME", without unknown parts.
 func (h Holder) String() string {
 	if h.PID == 0 {
 		return "another process"
@@ -52,8 +53,8 @@ func (h Holder) String() string {
 	return b.String()
 }
 
-// Self is this process as the holder of the lock of a service, since no time yet. What cannot be found out is left out: it
-// is for people. Before chroot(2) it finds the container, after it no more.
+// Self returns this process as a Holder without the time. Unknown facts are omitted, because they are for people. It
+// cannot detect the container after chroot(2).
 func Self(service string) Holder {
 	host, _ := os.Hostname()
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
@@ -66,12 +67,12 @@ var (
 	ownFiles = regexp.MustCompile(`(?:/|-)containers/([0-9a-f]{64})/`)
 	// ownCgroup is a cgroup named by a container's id: /docker/ID, docker-ID.scope, /kubepods/…/ID.
 	ownCgroup = regexp.MustCompile(`[/-]([0-9a-f]{64})(?:\.scope)?$`)
-	// containerName is what a lock file may say of a container.
+	// containerName matches a container ID in a lock file.
 	containerName = regexp.MustCompile(`^[0-9a-f]{12}$`)
 )
 
-// containerID tells the container that a process runs in from its mountinfo (proc_pid_mountinfo(5)) and its cgroups
-// (cgroups(7)). The first is better: with a cgroup namespace the second says nothing.
+// containerID detects the container of a process from its mountinfo (proc_pid_mountinfo(5)) and its cgroups
+// (cgroups(7)). The first takes precedence, because in a cgroup namespace the second does not show the container.
 func containerID(mountinfo, cgroups []byte) string {
 	for line := range bytes.Lines(mountinfo) {
 		fields := strings.Fields(string(line))
@@ -106,8 +107,8 @@ func writeHolder(file *os.File, holder Holder) error {
 	return err
 }
 
-// readHolder returns the zero Holder when the file says nothing that can be read: between taking the lock and writing
-// its name a holder is nameless for a moment.
+// readHolder reads a Holder from a lock file. It returns the zero Holder for an unreadable file: a holder writes its
+// name shortly after it has taken the lock.
 func readHolder(file io.ReaderAt) Holder {
 	data, err := io.ReadAll(io.NewSectionReader(file, 0, maxHolderBytes))
 	if err != nil {
@@ -124,7 +125,7 @@ func readHolder(file io.ReaderAt) Holder {
 	return holder
 }
 
-// printable keeps what a terminal shows of a text.
+// printable removes unprintable characters from a text.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {

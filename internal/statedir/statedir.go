@@ -1,5 +1,5 @@
-// Package statedir keeps what a process must find again after a crash: one directory for the node, at most one process
-// of each service in it, and files that are either the old ones or the new ones, never half of one.
+// Package statedir keeps the state of a process across crashes: one directory for the node, a lock that admits one
+// process of each service, and files that are replaced atomically.
 package statedir
 
 import (
@@ -13,21 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dirMode lets only the owner read the state: it may hold secrets of pods.
+// dirMode lets only the owner read the state, because it may hold secrets of pods.
 const dirMode = 0o700
 
-// HeldError says that another process holds the lock of a service. Nothing is wrong with the state directory; the
-// other process has to end first.
+// HeldError is returned if another process holds the lock of a service. The state directory is fine; the other process
+// has to end first.
 type HeldError struct {
-	// Path is the lock file.
+	// Path is the path of the lock file.
 	Path string
-	// Holder is who holds it; the zero value when the file does not say.
+	// Holder is the holder of the lock; zero if the file does not name it.
 	Holder Holder
 	// here is this process.
 	here Holder
 }
 
-// Error names the holder and says what to do.
+// Error returns the holder and the remedy.
 func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s is locked by %v: %s, or use another --state-dir", e.Path, e.Holder, e.remedy())
 }
@@ -43,24 +43,23 @@ func (e *HeldError) remedy() string {
 	}
 }
 
-// Held is an exclusive hold on one service's place in a state directory. The kernel gives it up when the process ends,
-// however it ends.
+// Held is an acquired lock of a service. The kernel releases it when the process ends, for any reason.
 type Held struct {
 	file *os.File
 }
 
-// Lock takes the lock of a service in a state directory, making the directory when there is none. It never waits:
-// when another process has the lock the error is a *HeldError that names it. Where the directory cannot be written, the
-// error says who may not and what to do.
+// Lock takes the lock of a service in a state directory, which it creates if necessary. It never waits: if another
+// process holds the lock, the error is a *HeldError that names it. If the directory is not writable, the error names
+// the remedy.
 func Lock(dir, service string) (*Held, error) { return LockAs(dir, Self(service)) }
 
-// LockAs is Lock for who has called Self before: a process that tries again and again, or that has changed its root since.
+// LockAs is Lock for a caller that has called Self before, because it retries or has changed its root since.
 func LockAs(dir string, self Holder) (*Held, error) {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return nil, accessError(dir, dir, err)
 	}
 	path := filepath.Join(dir, self.Service+".lock")
-	// The file is never removed: whoever removes a lock file lets two others hold two files of one name.
+	// The file is never removed, because then two processes could lock two files of the same name.
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, accessError(dir, path, err)
@@ -80,20 +79,20 @@ func LockAs(dir string, self Holder) (*Held, error) {
 	return &Held{file: file}, nil
 }
 
-// LastHolder returns who took the lock of a service last, whether it holds it still or not; the zero value when nobody
-// has, or the file does not say.
+// LastHolder returns the last holder of the lock of a service, which may have released it; zero if there was none or
+// the file does not name it.
 func LastHolder(dir, service string) (Holder, error) {
 	file, err := os.Open(filepath.Join(dir, service+".lock"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return Holder{}, nil
 	}
 	if err != nil {
-		return Holder{}, fmt.Errorf("reading who holds the lock of %s: %w", service, err)
+		return Holder{}, fmt.Errorf("reading the holder of the lock of %s: %w", service, err)
 	}
 	return readHolder(file), file.Close()
 }
 
-// Release gives the lock up.
+// Release releases the lock.
 func (h *Held) Release() error {
 	if err := h.file.Close(); err != nil {
 		return fmt.Errorf("releasing %s: %w", h.file.Name(), err)
@@ -101,9 +100,9 @@ func (h *Held) Release() error {
 	return nil
 }
 
-// accessError says what an operator can do about a state directory in which this process cannot have a path.
+// accessError adds the remedy to the error of an unusable state directory.
 func accessError(dir, path string, err error) error {
-	remedy := "see that it is a directory on a disk that works"
+	remedy := "check that it is a directory on a working disk"
 	if errors.Is(err, unix.EROFS) {
 		remedy = "it is on a read-only file system: mount it writable"
 	}

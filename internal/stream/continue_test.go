@@ -77,8 +77,8 @@ func TestWhatIsPutIsStateAndNoEvent(t *testing.T) {
 	}
 }
 
-// TestWhatAFollowerMayHaveBeenToldIsWithheldFromHimAndTheOthersAreTold goes through two restarts after which one thing is not known
-// that the first run may have told.
+// TestWhatAFollowerMayHaveBeenToldIsWithheldFromHimAndTheOthersAreTold goes through two restarts after which one thing
+// is not known that the first run may have told.
 func TestWhatAFollowerMayHaveBeenToldIsWithheldFromHimAndTheOthersAreTold(t *testing.T) {
 	first := stream.NewEdge[string](stream.Config{Epoch: "first"})
 	told := first.Token()
@@ -138,7 +138,8 @@ func TestWhatAFollowerMayHaveBeenToldIsWithheldFromHimAndTheOthersAreTold(t *tes
 	}
 }
 
-// TestAFollowerThatFellBehindKeepsItsToken: it says that the follower knows something, which one without a token does not.
+// TestAFollowerThatFellBehindKeepsItsToken: it says that the follower knows something, which one without a token does
+// not.
 func TestAFollowerThatFellBehindKeepsItsToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := stream.NewEdge[string](stream.Config{LogSize: 2})

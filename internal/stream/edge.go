@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// Edge publishes events, and keeps beside them a keyed state from which new subscribers begin. Events are kept in a ring
-// that all subscribers share: one that falls behind the ring ends with ErrOverflow, and no event is ever folded or
-// dropped without a word.
+// Edge publishes events, and beside them a keyed state as the snapshot for new subscribers. All subscribers share a
+// ring of the last events. A subscriber that falls behind the ring ends with ErrOverflow; events are never folded or
+// silently dropped.
 type Edge[V any] struct {
 	hub[V]
 	state map[string]item[V]
-	// ring holds the last events; the event of revision r stands at index r modulo its length.
+	// ring holds the last events. The event of revision r is at index r modulo the length.
 	ring []item[V]
 }
 
@@ -26,7 +26,7 @@ func NewEdge[V any](cfg Config) *Edge[V] {
 	return e
 }
 
-// Emit publishes an event of key, and makes state what a new subscriber gets for that key.
+// Emit publishes an event of key, and sets the state of that key for new subscribers.
 func (e *Edge[V]) Emit(key string, event, state V) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -34,7 +34,7 @@ func (e *Edge[V]) Emit(key string, event, state V) {
 	e.state[key] = item[V]{rev: e.rev, key: key, value: state}
 }
 
-// EmitLast publishes the last event of key, with Removed set, and takes the key out of the state.
+// EmitLast publishes the last event of key, with Removed set, and removes the key from the state.
 func (e *Edge[V]) EmitLast(key string, event V) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -42,41 +42,42 @@ func (e *Edge[V]) EmitLast(key string, event V) {
 	delete(e.state, key)
 }
 
-// Doubt says whether there is something that has happened, which followers may have been told by a run before this one, and which
-// this one does not know yet and is to tell. Who comes with a token of an earlier run then that Config.Continues does not have may
-// know more than this run began with, or less; see Withhold.
+// Doubt declares whether this run has yet to publish events that an earlier run may already have published. While it is
+// set, a subscriber with a token of an earlier run that is not in Config.Continues may be ahead of or behind the state
+// that this run began with; see Withhold.
 func (e *Edge[V]) Doubt(doubt bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.doubt = doubt
-	e.wake() // for who is in no doubt any more, see take
+	e.wake() // for subscriptions that are not in doubt any more, see take
 }
 
-// Withhold keeps the next n events from the followers that may have been told them, see Doubt: their subscriptions end with
-// ErrOverflow, and they begin anew with a snapshot that has what these events say. All others get them.
+// Withhold withholds the next n events from the followers that may have received them from an earlier run, see Doubt.
+// Their subscriptions end with ErrOverflow, and they start again from a snapshot that includes these events. All other
+// subscribers receive them.
 func (e *Edge[V]) Withhold(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.floor = e.rev + uint64(n) //nolint:gosec // a length
 }
 
-// Put makes state what a new subscriber gets for key, without an event: for what was there before anybody could subscribe.
-// Who is subscribed, or resumes, is not told.
+// Put sets the state of key for new subscribers without an event, for things that existed before the first
+// subscription. Present subscribers, and those that resume, are not notified.
 func (e *Edge[V]) Put(key string, state V) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.state[key] = item[V]{rev: e.rev, key: key, value: state}
 }
 
-// Token returns what a subscriber holds that has been sent every event so far: Config.Continues of a later run, if that
-// knows what this one has told by now.
+// Token returns the token of a subscriber that has received every event so far. A later run can use it in
+// Config.Continues if it knows what this run has published.
 func (e *Edge[V]) Token() []byte {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return tokenOf(e.epoch, e.rev)
 }
 
-// Replace changes what a new subscriber gets for key, without an event. A key that is not in the state stays out of it.
+// Replace changes the state of key for new subscribers without an event. It does not add a key.
 func (e *Edge[V]) Replace(key string, state V) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -93,7 +94,7 @@ func (e *Edge[V]) append(it item[V]) {
 	e.wake()
 }
 
-// edgeHistory is the view that subscriptions have of an Edge.
+// edgeHistory is the interface of an Edge to its subscriptions.
 type edgeHistory[V any] Edge[V]
 
 func (e *edgeHistory[V]) snapshot() []item[V] {

@@ -9,65 +9,65 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Op says what has become of a key.
+// Op is the kind of a change of a key.
 type Op int
 
-// The changes that a follower sees, the same whether they come one by one or out of a fresh snapshot.
+// The changes that a follower handles, in the same way for deltas and for a fresh snapshot.
 const (
 	OpAdd Op = iota + 1
 	OpUpdate
 	OpRemove
 )
 
-// Change is one change as a follower sees it.
+// Change is one change of a key.
 type Change[V any] struct {
 	Op  Op
 	Key string
-	// Old is the value that the follower held, zero on OpAdd.
+	// Old is the previous value of the follower; zero for OpAdd.
 	Old V
-	// New is the value that it holds now, zero on OpRemove out of a snapshot.
+	// New is the new value; zero for an OpRemove from a snapshot.
 	New V
-	// FromSnapshot is true when the change was found by comparing a fresh snapshot with what the follower held. On a
-	// stream of events New then is a state and not an event.
+	// FromSnapshot is true if the change is a difference between a fresh snapshot and the follower's state. On a stream of
+	// events, New is then a state and not an event.
 	FromSnapshot bool
 }
 
-// FollowConfig says whom to follow and whom to tell. Handle, Synced and Connected are called by one goroutine, one
-// after the other; a Handle that takes its time holds up this follower and nobody else.
+// FollowConfig holds the parameters of Follow. One goroutine calls Handle, Synced and Connected, one after the other; a
+// slow Handle delays only this follower.
 type FollowConfig[V any] struct {
-	// Source is subscribed to again and again.
+	// Source is the stream. Follow subscribes to it repeatedly.
 	Source Source[V]
-	// Equal tells whether a value of a fresh snapshot is the one that the follower holds; then there is no change.
-	// Nothing is equal when nil.
+	// Equal reports whether a value of a fresh snapshot equals the follower's value; then there is no change. If it is
+	// nil, no values are equal.
 	Equal func(held, fresh V) bool
-	// Handle gets every change.
+	// Handle handles every change.
 	Handle func(Change[V])
-	// Synced is called after the changes of each complete snapshot, and after each resumption: all that was to be known
-	// then has been handled. It may be nil.
+	// Synced is called after the changes of each complete snapshot, and after each resumption, when all changes so far
+	// have been handled. It may be nil.
 	Synced func()
-	// Connected is called with true when a subscription has begun, and with false and the cause at the first failure
-	// after that, or at the very first one. It may be nil.
+	// Connected is called with true when a subscription has begun, and with false and the cause at the first failure after
+	// that, or at the first failure of all. It may be nil.
 	Connected func(up bool, cause error)
-	// Clock times the back-off; the real one when nil.
+	// Clock times the back-off; the real clock if nil.
 	Clock clock.Clock
-	// Logger gets a line for each loss and each return; the default one when nil.
+	// Logger logs each loss and each return of the stream; slog's default if nil.
 	Logger *slog.Logger
-	// Name is what the log calls the stream.
+	// Name is the name of the stream in the log.
 	Name string
-	// Metrics counts what comes; nobody sees it when nil.
+	// Metrics counts the messages; nothing is counted if it is nil.
 	Metrics *FollowedMetrics
 }
 
-// The back-off between subscriptions: short enough that a peer that was restarted is followed again before a person
-// notices, long enough that one that stays away costs nothing.
+// The back-off between subscriptions. It is short enough that a restarted peer is followed again before a person
+// notices, and long enough that an absent one costs little.
 const (
 	followBackoffMin    = 50 * time.Millisecond
 	followBackoffMax    = 2 * time.Second
 	followBackoffJitter = 0.3
 )
 
-// Follow keeps subscribed until ctx ends, whose error it returns. It resumes where it was, and when it has to begin again
-// it compares the snapshot with what it holds, so that Handle sees the same changes either way.
+// Follow stays subscribed until ctx ends, and returns the error of ctx. It resumes where possible. Otherwise it
+// compares the new snapshot with its state, so that Handle receives the same changes in both cases.
 func Follow[V any](ctx context.Context, cfg FollowConfig[V]) error {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}
@@ -102,7 +102,7 @@ type follower[V any] struct {
 	token   []byte
 	held    map[string]V
 	backoff wait.Backoff
-	// fresh collects a snapshot, in the order of its arrival; nil outside one.
+	// fresh collects a snapshot in the order of arrival; nil outside of a snapshot.
 	fresh []Message[V]
 	up    bool
 	lost  bool
@@ -112,10 +112,10 @@ func (f *follower[V]) setConnected(up bool, cause error) {
 	if up {
 		f.backoff = newBackoff()
 		if f.lost {
-			f.cfg.Logger.Info("stream is back", "stream", f.cfg.Name)
+			f.cfg.Logger.Info("stream is connected again", "stream", f.cfg.Name)
 		}
 	} else if !f.lost {
-		f.cfg.Logger.Info("stream is away, trying again until it is back", "stream", f.cfg.Name, "error", cause)
+		f.cfg.Logger.Info("stream is disconnected; retrying until it is connected", "stream", f.cfg.Name, "error", cause)
 	}
 	f.cfg.Metrics.flows(f.up, up)
 	changed := f.up != up || (!up && !f.lost)
@@ -125,7 +125,7 @@ func (f *follower[V]) setConnected(up bool, cause error) {
 	}
 }
 
-// subscribe runs one subscription to its end.
+// subscribe runs one subscription until it ends.
 func (f *follower[V]) subscribe(ctx context.Context) error {
 	sub, err := f.cfg.Source.Subscribe(ctx, f.token)
 	if err != nil {
@@ -184,7 +184,7 @@ func (f *follower[V]) apply(m Message[V]) {
 	}
 }
 
-// replace makes a complete snapshot what is held, and tells the difference: what is gone first, then the rest in the
+// replace replaces the state by a complete snapshot and handles the differences: removals first, then the rest in the
 // order of the snapshot.
 func (f *follower[V]) replace(fresh []Message[V]) {
 	before := f.held

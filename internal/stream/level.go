@@ -7,22 +7,22 @@ import (
 	"k8s.io/utils/third_party/forked/golang/btree"
 )
 
-// Level publishes a keyed state: the present value of each key, and, for whoever resumes, which keys have changed or
-// gone since. It keeps no log. Each key stands once in the order of changes, at its last one, so the changes that a
-// subscriber has not been sent fold by themselves, and a subscriber that sleeps costs nothing but its cursor.
+// Level publishes a keyed state: the present value of each key, and, for subscribers that resume, the keys that have
+// changed or disappeared since. It keeps no log. Each key has one position in the order of changes, that of its last
+// change, so that unsent changes fold by themselves, and a slow subscriber costs only its cursor.
 //
-// Put order matters to who reads: a key that is put last comes after every other change that was made before it.
+// Subscribers receive changes in the order of the last Put of each key.
 type Level[V any] struct {
 	hub[V]
 	entries    map[string]item[V]
 	order      *btree.BTree[item[V]]
 	tombstones *btree.BTree[item[V]]
-	// compacted is the revision of the newest tombstone that was forgotten.
+	// compacted is the revision of the newest forgotten tombstone.
 	compacted uint64
 	limit     int
 }
 
-// btreeDegree is the fan-out of the trees; any small number does for the some hundred keys of a node.
+// btreeDegree is the fan-out of the trees. Any small number is fine for the few hundred keys of a node.
 const btreeDegree = 16
 
 // NewLevel returns an empty publisher.
@@ -41,22 +41,23 @@ func NewLevel[V any](cfg Config) *Level[V] {
 	return l
 }
 
-// Put makes v the value of key. It always counts as a change; who does not want to publish what is equal compares first.
+// Put sets the value of key. It always counts as a change; callers that do not want to publish equal values compare
+// first.
 func (l *Level[V]) Put(key string, v V) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.set(item[V]{key: key, value: v})
 }
 
-// Delete takes key out of the state. It does nothing when the key is not there.
+// Delete removes key from the state. It is a no-op for a missing key.
 func (l *Level[V]) Delete(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.remove(key, func(last V) V { return last })
 }
 
-// DeleteWith takes key out of the state, and gives the subscribers last as its last value: for a removal that carries
-// something of its own, such as its trace. It does nothing when the key is not there.
+// DeleteWith removes key from the state and sends last to the subscribers as its last value, for a removal that carries
+// data such as its trace. It is a no-op for a missing key.
 func (l *Level[V]) DeleteWith(key string, last V) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +119,7 @@ func (l *Level[V]) List() []V {
 	return values
 }
 
-// levelHistory is the view that subscriptions have of a Level.
+// levelHistory is the interface of a Level to its subscriptions.
 type levelHistory[V any] Level[V]
 
 func (l *levelHistory[V]) snapshot() []item[V] {

@@ -7,66 +7,66 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The streams of a node, by the names that they have in metrics and logs.
+// The streams of a node, by their names in metrics and logs.
 const (
 	// NamePodUpdates is configmux's stream of desired pods.
 	NamePodUpdates = "pod_updates"
 	// NameObjects is configmux's stream of config maps and secrets.
 	NameObjects = "objects"
-	// NameLifecycleEvents is pleg's stream of what happens in the runtime.
+	// NameLifecycleEvents is pleg's stream of changes in the runtime.
 	NameLifecycleEvents = "lifecycle_events"
 	// NamePods is syncloop's stream of pods with their status.
 	NamePods = "pods"
-	// NamePodEvents is syncloop's stream of what it tells of its pods.
+	// NamePodEvents is syncloop's stream of events of its pods.
 	NamePodEvents = "pod_events"
 	// NameNode is nodestatus' stream of the Node.
 	NameNode = "node"
-	// NameNodeEvents is nodestatus' stream of what it tells of the node.
+	// NameNodeEvents is nodestatus' stream of events of the node.
 	NameNodeEvents = "node_events"
 )
 
 // label is the label that names the stream.
 const label = "stream"
 
-// ServedMetrics counts what a publisher does. What is counted for each message is an atomic addition; what takes a look
-// at every subscriber is worked out when somebody asks for the metrics.
+// ServedMetrics counts the operations of a publisher. Counting a message costs an atomic addition; values that depend
+// on every subscriber are computed when the metrics are gathered.
 type ServedMetrics struct {
 	sent          map[Kind]prometheus.Counter
 	subscriptions map[Start]prometheus.Counter
 	ends          map[ending]prometheus.Counter
-	// skipped counts changes that subscribers were not sent, since they fell behind what is kept.
+	// skipped counts changes that subscribers did not receive because they fell behind the kept history.
 	skipped atomic.Uint64
-	// look asks the publisher how its subscribers are; nil until there is one.
+	// look returns the state of the publisher's subscribers; nil until there is a publisher.
 	look                                                    atomic.Pointer[func() servedState]
 	subscribersDesc, changesDesc, behindDesc, behindForDesc *prometheus.Desc
 	skippedDesc                                             *prometheus.Desc
 }
 
-// servedState is how the subscribers of a publisher are at one moment.
+// servedState is the state of a publisher's subscribers at one moment.
 type servedState struct {
 	subscribers int
-	// published is how many changes there have been.
+	// published is the number of changes so far.
 	published uint64
-	// behind is how many messages the subscriber that is the farthest behind has not been given.
+	// behind is the number of messages that the slowest subscriber has not received.
 	behind int
-	// behindFor is for how long the one that has waited longest has not been up to date.
+	// behindFor is the time for which the subscriber that has waited longest has not been up to date.
 	behindFor time.Duration
 }
 
-// ending says why a subscription ended.
+// ending is the reason why a subscription ended.
 type ending string
 
 const (
-	// endLeft: the subscriber has gone, or the connection to it.
+	// endLeft: the subscriber or its connection has ended.
 	endLeft ending = "left"
-	// endOverflow: it fell behind what is kept, see ErrOverflow.
+	// endOverflow: it fell behind the kept history, see ErrOverflow.
 	endOverflow ending = "overflow"
 	// endClosed: the publisher has stopped.
 	endClosed ending = "publisher_stopped"
 )
 
-// NewServedMetrics registers the metrics of one publisher, by the name of its stream; for Config.Metrics. A registry has
-// each stream once.
+// NewServedMetrics registers the metrics of one publisher, by the name of its stream, for Config.Metrics. A stream can
+// be registered only once in a registry.
 func NewServedMetrics(registry prometheus.Registerer, name string) *ServedMetrics {
 	m := newServedMetrics(name)
 	registry.MustRegister(m)
@@ -78,7 +78,7 @@ func newServedMetrics(name string) *ServedMetrics {
 	desc := func(metric, help string) *prometheus.Desc { return prometheus.NewDesc(metric, help, nil, labels) }
 	return &ServedMetrics{
 		sent: countersOf(kindNames(), "quartet_stream_messages_sent_total",
-			"Messages given to subscribers, by kind.", name, "kind"),
+			"Messages sent to subscribers, by kind.", name, "kind"),
 		subscriptions: countersOf(startNames(), "quartet_stream_subscriptions_total",
 			"Subscriptions that have begun, by where from: resumed, or a snapshot and why.", name, "start"),
 		ends: countersOf(map[ending]string{endLeft: string(endLeft), endOverflow: string(endOverflow), endClosed: string(endClosed)},
@@ -86,15 +86,15 @@ func newServedMetrics(name string) *ServedMetrics {
 		subscribersDesc: desc("quartet_stream_subscribers", "Subscriptions that are open."),
 		changesDesc:     desc("quartet_stream_changes_total", "Changes published since the process began."),
 		behindDesc: desc("quartet_stream_lag_messages",
-			"Messages that the subscriber which is the farthest behind has not been given yet."),
+			"Messages that the slowest subscriber has not received yet."),
 		behindForDesc: desc("quartet_stream_lag_seconds",
-			"For how long the subscriber that has waited longest has not been up to date."),
+			"Time for which the subscriber that has waited longest has not been up to date."),
 		skippedDesc: desc("quartet_stream_skipped_changes_total",
-			"Changes that subscribers were not sent one by one, since they fell behind what is kept; a snapshot stood in for them."),
+			"Changes that subscribers received only as part of a snapshot, because they fell behind the kept history."),
 	}
 }
 
-// Skipped returns how many changes subscribers were not sent, since they fell behind what is kept.
+// Skipped returns the number of changes that subscribers did not receive because they fell behind the kept history.
 func (m *ServedMetrics) Skipped() uint64 { return m.skipped.Load() }
 
 // Describe implements prometheus.Collector.
@@ -119,7 +119,7 @@ func (m *ServedMetrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(m.skippedDesc, prometheus.CounterValue, float64(m.skipped.Load()))
 }
 
-// FollowedMetrics counts what a follower sees of a stream.
+// FollowedMetrics counts the messages that a follower receives.
 type FollowedMetrics struct {
 	connected   prometheus.Gauge
 	losses      prometheus.Counter
@@ -128,8 +128,8 @@ type FollowedMetrics struct {
 	received    map[Kind]prometheus.Counter
 }
 
-// NewFollowedMetrics registers the metrics of one follower, by the name of the stream that it follows; for
-// FollowConfig.Metrics. A registry has each followed stream once.
+// NewFollowedMetrics registers the metrics of one follower, by the name of its stream, for FollowConfig.Metrics. A
+// followed stream can be registered only once in a registry.
 func NewFollowedMetrics(registry prometheus.Registerer, name string) *FollowedMetrics {
 	m := newFollowedMetrics(name)
 	registry.MustRegister(m)
@@ -140,14 +140,14 @@ func newFollowedMetrics(name string) *FollowedMetrics {
 	labels := prometheus.Labels{label: name}
 	return &FollowedMetrics{
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "quartet_stream_follower_connected", Help: "1 while the stream flows, 0 while it is away.", ConstLabels: labels,
+			Name: "quartet_stream_follower_connected", Help: "1 while the stream is connected, 0 while it is not.", ConstLabels: labels,
 		}),
 		losses: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "quartet_stream_follower_losses_total", Help: "How often a stream that flowed was lost.", ConstLabels: labels,
+			Name: "quartet_stream_follower_losses_total", Help: "Number of times that the connected stream was lost.", ConstLabels: labels,
 		}),
 		lastMessage: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name:        "quartet_stream_follower_last_message_timestamp_seconds",
-			Help:        "When the last message came, in seconds since 1970; 0 before the first. A stream that flows has one every 10 s.",
+			Help:        "Time of the last message in seconds since 1970; 0 before the first. A connected stream has one every 10 s.",
 			ConstLabels: labels,
 		}),
 		begun: countersOf(startNames(), "quartet_stream_follower_connections_total",
@@ -168,7 +168,7 @@ func (m *FollowedMetrics) Collect(ch chan<- prometheus.Metric) {
 	collect(ch, m.received)
 }
 
-// note counts a message. Start is what a KindOpened says.
+// note counts a message. start is that of a KindOpened message.
 func (m *FollowedMetrics) note(kind Kind, start Start, now time.Time) {
 	m.received[kind].Inc()
 	m.lastMessage.Set(float64(now.UnixMilli()) / 1e3)
@@ -177,7 +177,7 @@ func (m *FollowedMetrics) note(kind Kind, start Start, now time.Time) {
 	}
 }
 
-// flows notes whether the stream flowed before and does now.
+// flows records whether the stream was and is connected.
 func (m *FollowedMetrics) flows(before, now bool) {
 	switch {
 	case now:
@@ -188,8 +188,8 @@ func (m *FollowedMetrics) flows(before, now bool) {
 	}
 }
 
-// countersOf makes a counter for each value of a label, all at once: so each is there, as 0, before it first counts,
-// and counting looks nothing up by text.
+// countersOf creates a counter for each value of a label in advance, so that each starts at 0 and counting needs no
+// lookup by text.
 func countersOf[K comparable](values map[K]string, metric, help, name, by string) map[K]prometheus.Counter {
 	counters := make(map[K]prometheus.Counter, len(values))
 	for key, value := range values {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// item is one change at its place in the order of all changes of a publisher.
+// item is one change at its position in the order of all changes of a publisher.
 type item[V any] struct {
 	rev     uint64
 	key     string
@@ -22,23 +22,24 @@ type item[V any] struct {
 	value   V
 }
 
-// history is what a subscription needs of a publisher's memory. Its methods are called with the hub's lock held.
+// history is the interface of a publisher's memory to its subscriptions. Its methods are called with the hub's lock
+// held.
 type history[V any] interface {
-	// snapshot returns the present state, in the order in which it came to be.
+	// snapshot returns the present state in the order of its changes.
 	snapshot() []item[V]
-	// next returns the oldest change after the revision cursor; ok is false when there is none.
+	// next returns the oldest change after the revision cursor; ok is false if there is none.
 	next(cursor uint64) (change item[V], ok bool)
-	// reaches tells whether every change after the revision cursor is still known.
+	// reaches reports whether every change after the revision cursor is still known.
 	reaches(cursor uint64) bool
-	// behind returns how many messages the changes after the revision cursor make.
+	// behind returns the number of messages after the revision cursor.
 	behind(cursor uint64) int
 }
 
-// hub is what Level and Edge share: the epoch, the revision, who waits for changes, and the subscriptions' protocol.
-// A subscriber costs its cursor, plus the snapshot while that is being sent.
+// hub is the common part of Level and Edge: the epoch, the revision, the waiting subscriptions, and their protocol. A
+// subscriber costs its cursor, plus the snapshot while that is being sent.
 type hub[V any] struct {
 	epoch string
-	// continues are the tokens of earlier runs that stand for the revision 0 of this one.
+	// continues lists the tokens of earlier runs that correspond to revision 0 of this one.
 	continues [][]byte
 	clock     clock.WithTicker
 	history   history[V]
@@ -48,13 +49,13 @@ type hub[V any] struct {
 	rev     uint64
 	waiting map[*subscription[V]]struct{}
 	closed  bool
-	// doubt is what Edge.Doubt says, floor the revision of the last event that Edge.Withhold is about.
+	// doubt is the value of Edge.Doubt, and floor the revision of the last event that Edge.Withhold covers.
 	doubt bool
 	floor uint64
 }
 
-// unsureMark is at the end of the epoch in a token whose holder may have been told, by a run before the epoch, what is told after
-// it; the next run does not resume him.
+// unsureMark ends the epoch in a token whose holder may have received later events from an earlier run. The next run
+// does not resume it.
 const unsureMark = "?"
 
 func (h *hub[V]) init(cfg Config, past history[V]) {
@@ -73,7 +74,7 @@ func (h *hub[V]) init(cfg Config, past history[V]) {
 	h.metrics.look.Store(&look)
 }
 
-// look says how the subscribers are, for the metrics.
+// look returns the state of the subscribers for the metrics.
 func (h *hub[V]) look() servedState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -87,7 +88,7 @@ func (h *hub[V]) look() servedState {
 	return state
 }
 
-// wake tells every subscription that something has changed. Called with mu held.
+// wake signals every subscription that something has changed. The caller holds mu.
 func (h *hub[V]) wake() {
 	if len(h.waiting) == 0 {
 		return
@@ -141,8 +142,8 @@ func (h *hub[V]) Subscribe(ctx context.Context, token []byte) (Subscription[V], 
 	return s, nil
 }
 
-// startFrom says where a subscription with this token begins, and whether its holder may have been told what is still to be told.
-// Called with mu held.
+// startFrom returns where a subscription with this token begins, and whether its holder may have received events that
+// are still to be published. The caller holds mu.
 func (h *hub[V]) startFrom(token []byte) (start Start, rev uint64, unsure bool) {
 	if len(token) == 0 {
 		return StartSnapshot, 0, false
@@ -167,21 +168,21 @@ func (h *hub[V]) startFrom(token []byte) (start Start, rev uint64, unsure bool) 
 	}
 }
 
-// subscription walks from OPENED over the snapshot to the deltas; phase says how far it is.
+// subscription proceeds from OPENED over the snapshot to the deltas; phase is its present stage.
 type subscription[V any] struct {
 	hub     *hub[V]
 	start   Start
 	cursor  uint64
 	pending []item[V]
 	phase   phase
-	// changed has room for one signal: the subscription looks at everything that is new when it wakes.
+	// changed has room for one signal: the subscription handles everything that is new when it wakes.
 	changed chan struct{}
-	// unsure is true of a follower that may have been told what is still to be told, see Edge.Doubt.
+	// unsure is true for a follower that may have received events that are still to be published, see Edge.Doubt.
 	unsure bool
-	// unsent is the length of pending, for who looks on from outside.
+	// unsent is the length of pending, for readers in other goroutines.
 	unsent atomic.Int64
-	// behindSince is when the subscription was last up to date, and end is why it will have ended when it is closed.
-	// Both are under the hub's lock; behindSince is zero while it is up to date.
+	// behindSince is when the subscription was last up to date; zero while it is. end is the reason recorded when it is
+	// closed. The hub's lock guards both.
 	behindSince time.Time
 	end         ending
 }
@@ -264,7 +265,7 @@ func (s *subscription[V]) nextDelta(ctx context.Context) (Message[V], error) {
 	}
 }
 
-// take moves the cursor over the next change, if there is one.
+// take returns the next change, if there is one, and moves the cursor past it.
 func (s *subscription[V]) take() (item[V], bool, error) {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()

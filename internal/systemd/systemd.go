@@ -1,8 +1,9 @@
-// Package systemd tells the systemd that has started a process how far that is, as sd_notify(3) has it: a unit of Type=notify is
-// active when its process serves, and not before. It also has systemd keep descriptors while the process is away.
+// Package systemd notifies the systemd that has started a process of its state, as sd_notify(3) describes: a unit of
+// Type=notify is active when its process is ready, and not before. It also stores descriptors in systemd during a
+// restart.
 //
-// go-systemd's package daemon is not used for it: that finds the socket in the environment at each message, where every process that
-// is started meanwhile would find it, too.
+// go-systemd's package daemon is not used because it reads the socket from the environment for each message, so that
+// child processes would inherit it.
 package systemd
 
 import (
@@ -23,32 +24,33 @@ const (
 	variable = "NOTIFY_SOCKET"
 	// ready and stopping are the messages.
 	ready, stopping = "READY=1", "STOPPING=1"
-	// patience is how long systemd may take to make room for a message: it then has other troubles.
+	// patience bounds the wait for systemd to accept a message.
 	patience = time.Second
 )
 
-// Notifier sends messages to the systemd that has started this process. The zero value is of a process that was started by nobody who
-// wants to know, and sends nothing.
+// Notifier sends messages to the systemd that has started this process. The zero value, for a process that was started
+// without a notification socket, sends nothing.
 type Notifier struct {
 	// Socket is the path of the socket, or @NAME for one without a file.
 	Socket string
 }
 
-// Take takes the socket out of the environment of this process, so that none that it starts speaks in its name.
+// Take removes the socket from the environment of this process and returns its Notifier, so that child processes cannot
+// use it.
 func Take() Notifier {
 	n := Notifier{Socket: os.Getenv(variable)}
-	_ = os.Unsetenv(variable) // fails only for what is no name
+	_ = os.Unsetenv(variable) // fails only for an invalid name
 	return n
 }
 
-// Ready says that this process serves. That it cannot be said is in the log, for nothing else can be done about it.
+// Ready reports that this process is ready. It logs a failure.
 func (n Notifier) Ready(logger *slog.Logger) { n.send(ready, logger) }
 
-// Stopping says that it ends, as Ready does.
+// Stopping reports that this process is stopping. It logs a failure.
 func (n Notifier) Stopping(logger *slog.Logger) { n.send(stopping, logger) }
 
-// Store has systemd keep a descriptor and give it, under the name, to the next start of the unit, if the unit permits that by
-// FileDescriptorStoreMax=.
+// Store has systemd keep a descriptor and pass it under the name to the next start of the unit, if the unit permits
+// that with FileDescriptorStoreMax=.
 func (n Notifier) Store(name string, file *os.File, logger *slog.Logger) {
 	n.sendWith("FDSTORE=1\nFDNAME="+name, file, logger)
 }
@@ -66,7 +68,7 @@ func (n Notifier) sendWith(message string, file *os.File, logger *slog.Logger) {
 		return
 	}
 	if err := write(n.Socket, message, file); err != nil {
-		logger.Warn("systemd is not told how this process is", "message", message, telemetry.KeyError, err)
+		logger.Warn("cannot notify systemd of the state of this process", "message", message, telemetry.KeyError, err)
 	}
 }
 
@@ -75,7 +77,7 @@ func write(socket, message string, file *os.File) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
-	defer func() { _ = conn.Close() }() // the message is on its way, or is not
+	defer func() { _ = conn.Close() }() // the message was sent, or writing it has failed
 	if err := conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
@@ -87,7 +89,7 @@ func write(socket, message string, file *os.File) error {
 	if file != nil {
 		rights = unix.UnixRights(int(file.Fd()))
 	}
-	// The method WriteMsgUnix refuses a socket that is connected, and an unconnected one would need an address of its own.
+	// The method WriteMsgUnix refuses a connected socket, and an unconnected one would need its own address.
 	var sendErr error
 	if err := raw.Write(func(fd uintptr) bool {
 		sendErr = unix.Sendmsg(int(fd), []byte(message), rights, nil, unix.MSG_NOSIGNAL)

@@ -53,8 +53,8 @@ type nowhere struct{}
 func (nowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
 func (nowhere) Shutdown(context.Context) error                             { return nil }
 
-// BenchmarkPhase is a phase that does nothing but trace: without a trace at all, with no endpoint, with a trace that is not
-// kept, and with one that is.
+// BenchmarkPhase is a phase that does nothing but trace: without a trace at all, with no endpoint, with a trace that is
+// not kept, and with one that is.
 func BenchmarkPhase(b *testing.B) {
 	ctx := context.Background()
 	b.Run("untraced", func(b *testing.B) {

@@ -10,19 +10,19 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// exporter sends spans, and says so when nobody takes them. The queue before it is bounded and drops what does not fit, so
-// that an endpoint that is away, or hangs, costs its memory and no time of anybody's.
+// exporter exports spans and logs failures. The queue before it is bounded and drops spans when it is full, so that an
+// unreachable endpoint costs bounded memory and delays no caller.
 type exporter struct {
 	sdktrace.SpanExporter
 	endpoint string
 	logger   *slog.Logger
 	limit    limiter
-	// ended ends what is being sent when nobody waits for it any more.
+	// ended cancels an export in progress when nothing waits for it any more.
 	ended  context.Context //nolint:containedctx // it is the exporter's own life
 	cancel context.CancelFunc
 
 	mu sync.Mutex
-	// lost is how many spans were not taken since the last that were.
+	// lost is the number of spans that were not accepted since the last success.
 	lost int
 }
 
@@ -31,7 +31,7 @@ func newExporter(next sdktrace.SpanExporter, endpoint string, logger *slog.Logge
 	return &exporter{SpanExporter: next, endpoint: redact(endpoint), logger: logger, limit: limiter{now: now}, ended: ended, cancel: cancel}
 }
 
-// ExportSpans implements sdktrace.SpanExporter. It always succeeds: what is wrong has been told.
+// ExportSpans implements sdktrace.SpanExporter. It always succeeds because it logs failures itself.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -44,28 +44,28 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	case err != nil:
 		e.lost += len(spans)
 		if e.ended.Err() == nil && e.limit.pass() {
-			e.logger.Warn("traces are lost: nobody takes them; check that an OTLP receiver listens there and speaks gRPC, as on port 4317, not HTTP, as on 4318",
+			e.logger.Warn("traces are lost because the endpoint does not accept them; check that an OTLP receiver listens there for gRPC (usually port 4317), not HTTP (usually port 4318)",
 				"endpoint", e.endpoint, "lost", e.lost, KeyError, err)
 		}
 	case e.lost > 0:
-		e.logger.Info("traces are taken again", "endpoint", e.endpoint, "lost", e.lost)
+		e.logger.Info("traces are accepted again", "endpoint", e.endpoint, "lost", e.lost)
 		e.lost = 0
 	}
 	return nil
 }
 
-// end ends what is still being sent. It fails when the last spans were not taken.
+// end stops an export in progress. It fails if the last spans were not accepted.
 func (e *exporter) end() error {
 	e.cancel()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.lost > 0 {
-		return fmt.Errorf("%s did not take %d spans", e.endpoint, e.lost)
+		return fmt.Errorf("%s did not accept %d spans", e.endpoint, e.lost)
 	}
 	return nil
 }
 
-// dropIdle leaves out the spans that Idle was said of.
+// dropIdle drops the spans that Idle has marked.
 type dropIdle struct{ sdktrace.SpanProcessor }
 
 // OnEnd implements sdktrace.SpanProcessor.

@@ -143,7 +143,7 @@ func TestTracesGoOnWhenTheEndpointIsBack(t *testing.T) {
 	}
 	until("traces are lost")
 	sink := otlpsink.StartAt(t, address)
-	until("traces are taken again")
+	until("traces are accepted again")
 	if err := tel.Shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}

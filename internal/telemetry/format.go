@@ -13,27 +13,27 @@ import (
 	"time"
 )
 
-// debugVerbosity is the verbosity from which on details are logged.
+// debugVerbosity is the verbosity from which details are logged.
 const debugVerbosity = 4
 
-// Logging says which log lines are written, and how.
+// Logging holds the format and the verbosity of log lines.
 type Logging struct {
-	// JSON writes each line as an object of JSON, else as KEY=VALUE.
+	// JSON writes each line as a JSON object instead of KEY=VALUE.
 	JSON bool
 	// Verbosity follows klog: 0 to 2 logs what an operator needs, 4 and more adds the details of each decision.
 	Verbosity int
-	// Parts have verbosities of their own where these are higher; the first that matches counts.
+	// Parts override the verbosity with a higher one; the first match counts.
 	Parts []Part
 }
 
 // Part is the verbosity of a part of the program.
 type Part struct {
-	// Pattern matches the name of a package or that of a file without .go, as path.Match does.
+	// Pattern matches the name of a package, or of a file without .go, as path.Match does.
 	Pattern   string
 	Verbosity int
 }
 
-// levelOf returns the least level that is logged with a verbosity.
+// levelOf returns the lowest level that is logged at a verbosity.
 func levelOf(verbosity int) slog.Level {
 	if verbosity >= debugVerbosity {
 		return slog.LevelDebug
@@ -59,8 +59,8 @@ func (l Logging) Handler(w io.Writer) slog.Handler {
 	return byPart{Handler: handler, levels: &partLevels{level: levelOf(l.Verbosity), parts: l.Parts, known: map[uintptr]slog.Level{}}}
 }
 
-// kubernetesKeys gives time and source the keys and the form that Kubernetes' JSON logs have: "ts", the milliseconds since 1970, and
-// "caller", "DIRECTORY/FILE:LINE".
+// kubernetesKeys converts time and source to the keys and the form of Kubernetes' JSON logs: "ts", the milliseconds
+// since 1970, and "caller", "DIRECTORY/FILE:LINE".
 func kubernetesKeys(groups []string, attr slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return attr
@@ -76,10 +76,10 @@ func kubernetesKeys(groups []string, attr slog.Attr) slog.Attr {
 	return attr
 }
 
-// packageOf is the name of the directory that a file is in.
+// packageOf returns the name of the directory of a file.
 func packageOf(file string) string { return filepath.Base(filepath.Dir(file)) }
 
-// byPart leaves out what the part that has logged it is not verbose enough for.
+// byPart drops lines below the level of the part that has logged them.
 type byPart struct {
 	slog.Handler
 	levels *partLevels
@@ -103,17 +103,17 @@ func (h byPart) WithGroup(name string) slog.Handler {
 	return byPart{Handler: h.Handler.WithGroup(name), levels: h.levels}
 }
 
-// partLevels are the levels of the parts of a program.
+// partLevels holds the levels of the parts of a program.
 type partLevels struct {
 	level slog.Level
 	parts []Part
 
 	mu sync.Mutex
-	// known has the levels of the places in the program that have logged: there are as many as calls in its source.
+	// known caches the levels of the call sites that have logged. Its size is bounded by their number in the source.
 	known map[uintptr]slog.Level
 }
 
-// of returns the least level that is logged by the code at a program counter.
+// of returns the lowest level that the code at a program counter logs.
 func (l *partLevels) of(pc uintptr) slog.Level {
 	l.mu.Lock()
 	defer l.mu.Unlock()

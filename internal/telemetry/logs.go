@@ -12,8 +12,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// withTraceIDs adds the ids of the span that a line is written in, as OpenTelemetry wants them in text logs: lower-case
-// hexadecimal under trace_id and span_id. Lines of a trace that is not kept have them too: they still belong together.
+// withTraceIDs adds the IDs of the current span to a line, as OpenTelemetry specifies for text logs: lower-case
+// hexadecimal under trace_id and span_id. Lines of traces that are not sampled have them too, because they still belong
+// together.
 type withTraceIDs struct {
 	slog.Handler
 
@@ -38,10 +39,11 @@ func (h withTraceIDs) WithGroup(name string) slog.Handler {
 	return withTraceIDs{h.Handler.WithGroup(name), h.output}
 }
 
-// watched knows since when a write to the log is under way.
+// watched records the start of a write to the log.
 type watched struct {
 	to io.Writer
-	// since is when it began, in nanoseconds since 1970; 0 while there is none. A handler of slog writes one line after the other.
+	// since is the start of the present write, in nanoseconds since 1970; 0 if there is none. A handler of slog writes one
+	// line at a time.
 	since atomic.Int64
 }
 
@@ -52,11 +54,12 @@ func (w *watched) Write(p []byte) (int, error) {
 	return w.to.Write(p)
 }
 
-// blockedAfter is how long a write to the log may take. Whoever reads a pipe empties it in less.
+// blockedAfter is the time after which a write to the log counts as blocked. A reader of a pipe usually empties it much
+// faster.
 const blockedAfter = time.Minute
 
-// LogBlocked returns an error while a line that was given to a logger of Setup's has not been written for a minute: what reads the
-// standard error stream of the process does not read, and everything that logs waits.
+// LogBlocked returns an error if a line for a logger of Setup has not been written for a minute: the reader of the
+// process's standard error does not read, and everything that logs is blocked.
 func LogBlocked(logger *slog.Logger) error {
 	h, ok := logger.Handler().(withTraceIDs)
 	if !ok {
@@ -67,15 +70,15 @@ func LogBlocked(logger *slog.Logger) error {
 		return nil
 	}
 	if took := time.Since(time.Unix(0, since)); took > blockedAfter {
-		return fmt.Errorf("a line of the log has not been written for %s: see what reads the standard error stream of the process", took.Round(time.Second))
+		return fmt.Errorf("a line of the log has not been written for %s: check the reader of the standard error stream of the process", took.Round(time.Second))
 	}
 	return nil
 }
 
-// complaintPeriod separates two lines about the same trouble with traces.
+// complaintPeriod is the minimum time between two lines about the same problem with traces.
 const complaintPeriod = time.Minute
 
-// limiter lets one through each complaintPeriod.
+// limiter permits one event in each complaintPeriod.
 type limiter struct {
 	now func() time.Time
 
@@ -83,7 +86,7 @@ type limiter struct {
 	last time.Time
 }
 
-// pass tells whether it is time again.
+// pass reports whether an event is permitted.
 func (l *limiter) pass() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +98,7 @@ func (l *limiter) pass() bool {
 	return true
 }
 
-// quietHandler logs what the tracing library complains of, now and then. It implements otel.ErrorHandler.
+// quietHandler logs errors of the tracing library at a limited rate. It implements otel.ErrorHandler.
 type quietHandler struct {
 	logger *slog.Logger
 	limit  limiter

@@ -8,15 +8,15 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// AnnotationTraceparent is the annotation on sandboxes and containers that holds the W3C traceparent of the span that
-// created them.
+// AnnotationTraceparent is the annotation of sandboxes and containers with the W3C traceparent of the span that created
+// them.
 const AnnotationTraceparent = "quartet.dev/traceparent"
 
 // headerTraceparent is the name of the traceparent in the metadata of a gRPC call, and in the carriers of propagators.
 const headerTraceparent = "traceparent"
 
-// Traceparent returns the W3C traceparent of the span in ctx, empty when there is none. That of a span that is not sampled
-// says so: who begins the trace decides for everybody downstream, who would else begin traces of their own.
+// Traceparent returns the W3C traceparent of the span in ctx; empty if there is none. It includes the sampling decision
+// of an unsampled span, because otherwise processes downstream would begin their own traces.
 func Traceparent(ctx context.Context) string {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return ""
@@ -26,8 +26,8 @@ func Traceparent(ctx context.Context) string {
 	return carrier[headerTraceparent]
 }
 
-// WithTraceparent returns ctx with the span that traceparent names as its parent; ctx itself when traceparent is empty
-// or cannot be read.
+// WithTraceparent returns ctx with the span of traceparent as its parent; ctx itself if traceparent is empty or
+// invalid.
 func WithTraceparent(ctx context.Context, traceparent string) context.Context {
 	if traceparent == "" {
 		return ctx
@@ -35,8 +35,8 @@ func WithTraceparent(ctx context.Context, traceparent string) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{headerTraceparent: traceparent})
 }
 
-// Outgoing puts the traceparent of the span in ctx into the metadata of the gRPC calls that are made with the context that
-// it returns; ctx itself when it has no span.
+// Outgoing adds the traceparent of the span in ctx to the metadata of gRPC calls; it returns ctx itself if it has no
+// span.
 func Outgoing(ctx context.Context) context.Context {
 	if traceparent := Traceparent(ctx); traceparent != "" {
 		return metadata.AppendToOutgoingContext(ctx, headerTraceparent, traceparent)
@@ -44,8 +44,8 @@ func Outgoing(ctx context.Context) context.Context {
 	return ctx
 }
 
-// LinkTo links a span to the ones that traceparents name. Those that are empty, that are not kept, or that are of the
-// span's own trace are left out: a link to them leads nowhere.
+// LinkTo links a span to the spans of traceparents. It skips those that are empty, not sampled, or of the span's own
+// trace, because such links are useless.
 func LinkTo(span trace.Span, traceparents ...string) {
 	if !span.IsRecording() {
 		return

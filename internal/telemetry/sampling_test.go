@@ -18,8 +18,8 @@ func process(t *testing.T, sink *otlpsink.Sink, service, sampler, arg string) *t
 		"OTEL_TRACES_SAMPLER", sampler, "OTEL_TRACES_SAMPLER_ARG", arg)
 }
 
-// passThrough begins a trace in the first process, and goes on with it in the others: by the traceparent of a message, as
-// between the four, and by the metadata of a call, as to the runtime.
+// passThrough begins a trace in the first process, and goes on with it in the others: by the traceparent of a message,
+// as between the four, and by the metadata of a call, as to the runtime.
 func passThrough(first *telemetry.Telemetry, others ...*telemetry.Telemetry) {
 	ctx, span := first.Tracer.Start(context.Background(), "begin")
 	defer span.End()

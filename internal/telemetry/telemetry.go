@@ -1,11 +1,11 @@
-// Package telemetry gives each process its logger and its tracer, and carries trace contexts in the messages between
-// processes: a change gets its trace when configmux first sees it, the traceparent travels inside each message and on
-// sandboxes and containers as an annotation, and goes to the runtime with each call.
+// Package telemetry provides the logger and the tracer of each process, and propagates trace contexts between
+// processes. A change gets its trace when configmux first sees it. The traceparent is in each message, on sandboxes and
+// containers as an annotation, and in each call to the runtime.
 //
 // Log lines are for people who read them one by one: their keys are short words (pod, container, reason). Spans are for
-// tools that know OpenTelemetry's semantic conventions: their attributes have the names of those, and names under
-// "quartet." where there is none. Both are in attributes.go, side by side. A log line that is written within a span has
-// its trace_id and span_id.
+// tools that know OpenTelemetry's semantic conventions: their attributes have the names of the conventions, or names
+// under "quartet." where there are none. Both are in attributes.go, side by side. A log line within a span has its
+// trace_id and span_id.
 package telemetry
 
 import (
@@ -38,41 +38,42 @@ import (
 // scope is the instrumentation scope of all of Quartet's spans.
 const scope = "github.com/quartet-node/quartet"
 
-// Config says whose telemetry it is.
+// Config describes the process.
 type Config struct {
 	// Service is the name of the process: service.name of its spans, "service" of its log lines.
 	Service string
-	// Version is what was built: service.version.
+	// Version is the version of the build: service.version.
 	Version string
-	// Node is the node's name: k8s.node.name. It is left out when empty.
+	// Node is the node's name: k8s.node.name. It is omitted if empty.
 	Node string
 	Logging
-	// Output gets the log lines; the standard error stream when nil.
+	// Output receives the log lines; standard error if nil.
 	Output io.Writer
-	// Export is where traces go when no OTEL variable says so; nil for nowhere.
+	// Export is the destination of traces if no OTEL variable sets one; nil for none.
 	Export *Export
 }
 
-// Export is the tracing section of a KubeletConfiguration. Each of its fields counts only where OpenTelemetry's variables are silent.
+// Export is the tracing section of a KubeletConfiguration. OpenTelemetry's variables override each of its fields.
 type Export struct {
-	// Endpoint is the OTLP receiver as gRPC names it, for example "localhost:4317". The connection has no TLS.
+	// Endpoint is the gRPC address of the OTLP receiver, for example "localhost:4317". The connection has no TLS.
 	Endpoint string
-	// SampledPerMillion is how many of a million traces that this process begins are kept. The decision of a caller wins.
+	// SampledPerMillion is the number of sampled traces per million that this process begins. The decision of a caller
+	// takes precedence.
 	SampledPerMillion int32
 }
 
-// Telemetry is what a process logs and traces with.
+// Telemetry holds the logger and the tracer of a process.
 type Telemetry struct {
-	// Logger writes lines. It is also slog's default.
+	// Logger writes log lines. It is also slog's default.
 	Logger *slog.Logger
-	// Tracer makes spans; they go nowhere and cost nothing when no endpoint is set.
+	// Tracer creates spans; they are discarded and cost nothing if no endpoint is set.
 	Tracer   trace.Tracer
 	shutdown func(context.Context) error
 }
 
-// Setup makes the telemetry of a process. Spans are sent by OTLP over gRPC when OTEL_EXPORTER_OTLP_ENDPOINT or
-// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set, or cfg.Export is; the standard OTEL variables say how, and which traces are kept. It
-// does not wait for the endpoint, which may come and go. It fails when the variables cannot be understood.
+// Setup creates the telemetry of a process. Spans are exported by OTLP over gRPC if OTEL_EXPORTER_OTLP_ENDPOINT,
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or cfg.Export is set; the standard OTEL variables configure the export and the
+// sampling. It does not wait for the endpoint, which may be unreachable. It fails if the variables are invalid.
 func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if cfg.Output == nil {
 		cfg.Output = os.Stderr
@@ -95,8 +96,8 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if err != nil {
 		return nil, err
 	}
-	// gRPC would ask the name servers for settings of the receiver first, and a machine that cannot reach any would wait ten
-	// seconds for that: longer than a batch of spans has.
+	// gRPC would look up the service config of the receiver in DNS first, and a machine without DNS would wait ten seconds
+	// for that: longer than the timeout of a batch of spans.
 	otlp, err := otlptracegrpc.New(ctx, append(to.client, otlptracegrpc.WithDialOption(grpc.WithDisableServiceConfig()))...)
 	if err != nil {
 		return nil, fmt.Errorf("make the OTLP trace exporter from the OTEL_EXPORTER_OTLP_* variables and the configured endpoint: %w", err)
@@ -113,12 +114,12 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// resourceOf describes the process. What OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME say wins. It fails when the former
-// cannot be read.
+// resourceOf describes the process. OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME take precedence. It fails if the
+// former is invalid.
 func resourceOf(ctx context.Context, cfg Config) (*resource.Resource, error) {
 	attrs := []attribute.KeyValue{
 		semconv.ServiceName(cfg.Service), semconv.ServiceNamespace("quartet"), semconv.ServiceVersion(cfg.Version),
-		// A process that is started again is another instance.
+		// A restarted process is another instance.
 		semconv.ServiceInstanceID(uuid.NewString()), semconv.ProcessPID(os.Getpid()),
 	}
 	if cfg.Node != "" {
@@ -131,25 +132,26 @@ func resourceOf(ctx context.Context, cfg Config) (*resource.Resource, error) {
 	return res, nil
 }
 
-// Tracing tells whether instrumentation that takes the process's tracer from OpenTelemetry's globals is worth its cost: it is
-// not once Setup has found that there is nowhere to send traces to.
+// Tracing reports whether instrumentation that uses OpenTelemetry's global tracer is worth its cost: false after Setup
+// has found no destination for traces.
 func Tracing() bool {
 	_, off := otel.GetTracerProvider().(noop.TracerProvider)
 	return !off
 }
 
-// destination is where traces go, and which of them.
+// destination is the endpoint of traces and their sampling.
 type destination struct {
-	// endpoint names the receiver; empty for none.
+	// endpoint is the address of the receiver; empty for none.
 	endpoint string
 	client   []otlptracegrpc.Option
 	provider []sdktrace.TracerProviderOption
 }
 
-// samplingScale is what SampledPerMillion is counted in.
+// samplingScale is the unit of SampledPerMillion.
 const samplingScale = 1_000_000
 
-// destinationOf returns where traces go. OpenTelemetry's variables win over the configuration, one by one.
+// destinationOf returns the destination of traces. OpenTelemetry's variables take precedence over the configuration,
+// one by one.
 func destinationOf(configured *Export) destination {
 	var d destination
 	if os.Getenv("OTEL_SDK_DISABLED") == "true" || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
@@ -170,14 +172,14 @@ func destinationOf(configured *Export) destination {
 	return d
 }
 
-// RouteLibraryLogs sends what Kubernetes' libraries and gRPC log to the logger. They keep their loggers in globals that are
-// not to be set while they work, so main calls this, first thing after Setup.
+// RouteLibraryLogs redirects the logs of Kubernetes' libraries and gRPC to the logger. Their loggers are globals that
+// must not be set while they are in use, so main calls this first after Setup.
 func (t *Telemetry) RouteLibraryLogs() {
 	klog.SetSlogLogger(t.Logger.With("from", "kubernetes"))
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, lineWriter{t.Logger.With("from", "grpc")}))
 }
 
-// lineWriter logs what is written to it as errors, a line each.
+// lineWriter logs each line that is written to it as an error.
 type lineWriter struct{ logger *slog.Logger }
 
 // Write implements io.Writer.
@@ -186,7 +188,7 @@ func (w lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Shutdown sends the spans that wait, until ctx ends. It fails when some are lost.
+// Shutdown exports the remaining spans until ctx ends. It fails if some are lost.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	if err := t.shutdown(ctx); err != nil {
 		return fmt.Errorf("send the last traces: %w", err)

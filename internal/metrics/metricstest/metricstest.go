@@ -108,9 +108,9 @@ func valueOf(metric *dto.Metric) float64 {
 	}
 }
 
-// The sections of docs/reference/metrics.md that have tables of metrics: what every service has, what those have that serve or
-// follow a stream or call the container runtime, what one service alone has, what is at a path of its own, and what
-// `quartet metrics` adds.
+// The sections of docs/reference/metrics.md that have tables of metrics: what every service has, what those have that
+// serve or follow a stream or call the container runtime, what one service alone has, what is at a path of its own, and
+// what `quartet metrics` adds.
 const (
 	WholeNode       = "The whole node at once"
 	NodeAPI         = "The whole node at the HTTP API"
@@ -129,9 +129,9 @@ const (
 	EventsInCluster = "Events of a cluster"
 )
 
-// Documented compares what a service exposes with sections of docs/reference/metrics.md: it is [Within] them, and [Exposes] all
-// that they have. So every metric has to be there, with all its labels, when this is called: vectors that are still empty
-// are not seen.
+// Documented compares what a service exposes with sections of docs/reference/metrics.md: it is [Within] them, and
+// [Exposes] all that they have. So every metric has to be there, with all its labels, when this is called: vectors that
+// are still empty are not seen.
 func Documented(t testing.TB, from prometheus.Gatherer, sections ...string) {
 	t.Helper()
 	Within(t, from, sections...)

@@ -1,5 +1,5 @@
-// Package streamrpc carries a stream.Source over gRPC: Serve is the body of every watch handler, NewSource is the client
-// that implements stream.Source again on the other side. Errors are translated here and nowhere else.
+// Package streamrpc carries a stream.Source over gRPC: Serve is the body of every watch handler, NewSource is the
+// client that implements stream.Source on the other side. Errors are translated only here.
 package streamrpc
 
 import (
@@ -17,7 +17,7 @@ import (
 )
 
 // Serve subscribes to src after token and sends every message until ctx, the subscription or the connection ends. The
-// value given to send is zero on messages without one. It returns a gRPC status error: RESOURCE_EXHAUSTED for
+// value passed to send is zero for messages without one. It returns a gRPC status error: RESOURCE_EXHAUSTED for
 // stream.ErrOverflow, UNAVAILABLE for stream.ErrClosed.
 func Serve[V any](ctx context.Context, src stream.Source[V], token []byte, send func(*streamv1.Frame, V) error) error {
 	sub, err := src.Subscribe(ctx, token)
@@ -47,7 +47,7 @@ func toFrame[V any](m stream.Message[V]) *streamv1.Frame {
 // Receive returns the next frame of a gRPC stream and its value.
 type Receive[V any] func() (*streamv1.Frame, V, error)
 
-// NewSource returns a Source whose subscriptions are gRPC streams. Open begins one; it must end when its context does.
+// NewSource returns a Source whose subscriptions are gRPC streams. open starts one, which must end with its context.
 func NewSource[V any](open func(ctx context.Context, token []byte) (Receive[V], error)) stream.Source[V] {
 	return source[V]{open: open}
 }
@@ -56,7 +56,7 @@ type source[V any] struct {
 	open func(ctx context.Context, token []byte) (Receive[V], error)
 }
 
-// Subscribe implements stream.Source. The subscription lives as long as ctx, or until it is closed.
+// Subscribe implements stream.Source. The subscription lives until ctx ends or it is closed.
 func (s source[V]) Subscribe(ctx context.Context, token []byte) (stream.Subscription[V], error) {
 	ctx, cancel := context.WithCancel(ctx)
 	receive, err := s.open(ctx, token)
@@ -75,7 +75,7 @@ type subscription[V any] struct {
 // Close implements stream.Subscription.
 func (s *subscription[V]) Close() { s.cancel() }
 
-// Next implements stream.Subscription. When ctx ends first the subscription is over, as after any failure.
+// Next implements stream.Subscription. The end of ctx ends the subscription, as any failure does.
 func (s *subscription[V]) Next(ctx context.Context) (stream.Message[V], error) {
 	stop := context.AfterFunc(ctx, s.cancel)
 	defer stop()

@@ -15,18 +15,18 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// Transport makes a publisher reachable.
+// Transport connects subscribers to a publisher.
 type Transport interface {
-	// Serve makes src what Source leads to. When something was served before, it breaks all its subscriptions, as a
-	// restart of the process would.
+	// Serve makes src the publisher behind Source. It breaks all subscriptions of a previous publisher, as a restart of
+	// the process would.
 	Serve(t *testing.T, src stream.Source[string])
-	// Source is how subscribers reach what is served.
+	// Source returns the source that subscribers use.
 	Source() stream.Source[string]
-	// Buffered is how many messages may be on their way to a subscriber that does not read.
+	// Buffered returns the number of messages that may be in transit to a subscriber that does not read.
 	Buffered() int
 }
 
-// publisher is what the suite needs of Level and Edge alike.
+// publisher is the common interface of Level and Edge for the suite.
 type publisher interface {
 	stream.Source[string]
 	write(key string, n int)
@@ -79,7 +79,7 @@ func byKey(values []string) map[string]string {
 	return m
 }
 
-// Run checks all guarantees of both kinds of publisher through the transport that newTransport makes.
+// Run checks all guarantees of both kinds of publisher through a transport.
 func Run(t *testing.T, newTransport func(t *testing.T) Transport) {
 	for name, newPublisher := range map[string]func() publisher{
 		"level": func() publisher { return level{stream.NewLevel[string](stream.Config{})} },
@@ -110,13 +110,13 @@ const (
 	deadline = 30 * time.Second
 )
 
-// seeded is randomness that repeats, so that a failure does too.
+// seeded returns a reproducible source of randomness, so that failures are reproducible.
 func seeded(seed uint64, run int) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, uint64(run))) //nolint:gosec // a test has to repeat
 }
 
-// writeRandomly makes writes to a few keys and ends with lastKey, after which a reader has seen everything. It goes on
-// from the numbers of an earlier call.
+// writeRandomly makes writes to a few keys and ends with lastKey, which tells readers that they have received
+// everything. It continues from the numbers of an earlier call.
 func writeRandomly(p publisher, random *rand.Rand, writes int, numbers map[string]int) {
 	keys := []string{"a", "b", "c", "d", "e"}
 	for range writes {
@@ -132,7 +132,7 @@ func writeRandomly(p publisher, random *rand.Rand, writes int, numbers map[strin
 	p.write(lastKey, numbers[lastKey])
 }
 
-// read subscribes with the reader's token and reads until stop says so.
+// read subscribes with the reader's token and reads until stop returns true.
 func read(ctx context.Context, src stream.Source[string], r *Reader, stop func(stream.Message[string]) bool) error {
 	sub, err := src.Subscribe(ctx, r.Token)
 	if err != nil {
@@ -187,7 +187,7 @@ func (s suite) concurrentWrites(t *testing.T) {
 	}
 }
 
-// resumes breaks the subscription off after every possible number of messages, and writes in between.
+// resumes breaks the subscription off after every possible number of messages, with writes in between.
 func (s suite) resumes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
@@ -215,7 +215,7 @@ func (s suite) resumes(t *testing.T) {
 	s.same(t, r, p)
 }
 
-// restarts replaces the publisher by one of another epoch with another state; tokens that make no sense are refused too.
+// restarts replaces the publisher by one with another epoch and state. It also checks that invalid tokens are refused.
 func (s suite) restarts(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
@@ -239,7 +239,8 @@ func (s suite) restarts(t *testing.T) {
 	}
 }
 
-// stuckSubscriber lets one subscriber sleep while a hundred thousand changes are made and another one reads them.
+// stuckSubscriber checks that a subscriber that does not read does not delay another one during a hundred thousand
+// changes.
 func (s suite) stuckSubscriber(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
@@ -290,8 +291,8 @@ func (s suite) stuckSubscriber(t *testing.T) {
 	}
 }
 
-// follower follows through restarts with changes in between, and must see each key added once, updated only while it is
-// there, and removed once.
+// follower follows through restarts with changes in between. It checks that each key is added once, updated only while
+// it exists, and removed once.
 func (s suite) follower(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()

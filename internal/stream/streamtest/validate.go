@@ -1,4 +1,4 @@
-// Package streamtest is the conformance suite of the stream contract: it drives a publisher and subscribers through a
+// Package streamtest is the conformance suite of the stream contract: it connects a publisher and subscribers through a
 // Transport (in process, or a gRPC server on a unix socket) and checks the five guarantees by name.
 package streamtest
 
@@ -11,21 +11,21 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// The guarantees. A violation wraps the one that was broken.
+// The guarantees. A violation wraps the broken one.
 var (
 	// ErrOrdered: changes of one key arrive in the order in which they happened.
 	ErrOrdered = errors.New("not Ordered")
-	// ErrUnique: the same change never arrives twice on one subscription, its resumptions included.
+	// ErrUnique: the same change never arrives twice on one subscription, including its resumptions.
 	ErrUnique = errors.New("not Unique")
-	// ErrReliable: there is no gap that is not announced; who has read everything knows the state.
+	// ErrReliable: there is no unannounced gap; a subscriber that has read everything knows the state.
 	ErrReliable = errors.New("not Reliable")
-	// ErrResumable: a token gives exactly what was missed, or a fresh snapshot that says so.
+	// ErrResumable: a token yields exactly the missed changes, or a fresh snapshot that is announced as such.
 	ErrResumable = errors.New("not Resumable")
-	// ErrBounded: who is slow costs memory by the number of keys and holds up nobody.
+	// ErrBounded: a slow subscriber costs memory in proportion to the number of keys, and delays no other subscriber.
 	ErrBounded = errors.New("not Bounded")
 )
 
-// version is what the suite publishes: the n-th write of a key, as text "key#n".
+// version returns the published value of the n-th write of a key: "key#n".
 func version(key string, n int) string { return key + "#" + strconv.Itoa(n) }
 
 func number(value string) (int, error) {
@@ -37,27 +37,27 @@ func number(value string) (int, error) {
 	return n, nil
 }
 
-// Reader holds what one subscriber has seen over all its subscriptions, and checks every message as it comes.
+// Reader holds what one subscriber has seen over all its subscriptions, and checks every message.
 type Reader struct {
-	// Edges says that the stream is one of events: then no number of a key may be missing either.
+	// Edges is true for a stream of events, in which no number of a key may be missing.
 	Edges bool
-	// State is what the subscriber knows: the last value of each key.
+	// State is the last value of each key.
 	State map[string]string
-	// Token is the last one that was given.
+	// Token is the last received token.
 	Token []byte
-	// Starts are the openings so far.
+	// Starts lists the kinds of start so far.
 	Starts []stream.Start
 
 	fresh map[string]string
 	seen  map[string]int
 }
 
-// NewReader returns a reader that knows nothing.
+// NewReader returns a reader without state.
 func NewReader(edges bool) *Reader {
 	return &Reader{Edges: edges, State: map[string]string{}, seen: map[string]int{}}
 }
 
-// Check takes the next message of the subscription; opened with the reader's Token.
+// Check checks the next message of a subscription that was opened with the reader's Token.
 func (r *Reader) Check(m stream.Message[string]) error {
 	if len(m.Token) > 0 {
 		r.Token = m.Token
