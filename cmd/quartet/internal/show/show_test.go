@@ -290,7 +290,7 @@ func readyNode() *v1.Node {
 			NodeInfo: v1.NodeSystemInfo{KubeletVersion: "v1.37.1", OSImage: "Debian", KernelVersion: "6.18", ContainerRuntimeVersion: "containerd://2.4.2"},
 			Conditions: []v1.NodeCondition{
 				{Type: v1.NodeMemoryPressure, Status: v1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "enough"},
-				{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "all parts of the node are well"},
+				{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"},
 			},
 		},
 	}

@@ -231,7 +231,7 @@ func TestFirstNodeIsReadyWhenPeersAre(t *testing.T) {
 	r := newRig(t)
 	r.servePLEG()
 	heart := r.start()
-	r.untilReady(v1.ConditionTrue, "all parts")
+	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 	if first := r.all()[0].Node.Status.Conditions[3]; first.Status != v1.ConditionTrue {
 		t.Errorf("the first Node was not ready: %+v", first)
 	}
@@ -247,7 +247,7 @@ func TestHeartBeatsEveryPeriodWithoutSavingEachTime(t *testing.T) {
 	r := newRig(t)
 	r.servePLEG()
 	r.start()
-	r.untilReady(v1.ConditionTrue, "all parts")
+	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 	begin := r.clock.Now()
 	_, before := r.last()
 	c := r.until("three more", func(_ v1.NodeCondition, n int) bool { return n >= before+3 })
@@ -277,7 +277,7 @@ func TestPeerAwayFromTheStartIsNamed(t *testing.T) {
 	begin := r.clock.Now()
 	r.servePLEG()
 	r.plegConn.ResetConnectBackoff() // which is by the real clock
-	r.untilReady(v1.ConditionTrue, "all parts")
+	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 	if took := r.clock.Now().Sub(begin); took > time.Minute {
 		t.Errorf("it took %s of the clock to see that pleg had come", took)
 	}
@@ -288,12 +288,12 @@ func TestUnhealthyPeerIsReportedBeforeTheNextPeriod(t *testing.T) {
 	r.cfg.Period = time.Hour
 	r.servePLEG()
 	r.start()
-	r.untilReady(v1.ConditionTrue, "all parts")
+	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 	begin := r.clock.Now()
 	r.pleg.set(illPLEG, false)
 	r.untilReady(v1.ConditionFalse, "the network of the container runtime is not ready: install a CNI configuration")
 	r.pleg.set(wellPLEG, false)
-	r.untilReady(v1.ConditionTrue, "all parts")
+	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 	if took := r.clock.Now().Sub(begin); took > time.Minute {
 		t.Errorf("it took %s of the clock to see both changes", took)
 	}
@@ -304,7 +304,7 @@ func TestHungPeerDoesNotStopTheHeart(t *testing.T) {
 	r.cfg.AskTimeout = 200 * time.Millisecond
 	r.servePLEG()
 	r.start()
-	r.untilReady(v1.ConditionTrue, "all parts")
+	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 	r.pleg.set(nil, true)
 	r.untilReady(v1.ConditionTrue, "bearing for a while with: pleg does not answer in time")
 	_, before := r.last()
@@ -316,7 +316,7 @@ func TestRestartedPeerChangesNothing(t *testing.T) {
 	r := newRig(t)
 	stop := r.servePLEG()
 	r.start()
-	r.untilReady(v1.ConditionTrue, "all parts")
+	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 	stop()
 	r.untilReady(v1.ConditionTrue, "cannot be reached")
 	r.pleg.set(newPLEG, false)
@@ -326,7 +326,7 @@ func TestRestartedPeerChangesNothing(t *testing.T) {
 	r.plegConn.ResetConnectBackoff()
 	r.untilReady(v1.ConditionTrue, "no relist has finished yet")
 	r.pleg.set(wellPLEG, false)
-	r.untilReady(v1.ConditionTrue, "all parts")
+	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 	for i, state := range r.all() {
 		if c := state.Node.Status.Conditions[3]; c.Status != v1.ConditionTrue {
 			t.Errorf("Node %d was not ready: %s", i, c.Message)
@@ -377,7 +377,7 @@ func TestMachineThatCannotBeReadIsTriedAgain(t *testing.T) {
 	if err := heart.Overdue(); err == nil {
 		t.Error("not overdue before the first Node")
 	}
-	r.untilReady(v1.ConditionTrue, "all parts")
+	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 }
 
 func TestReadingThatFailsIsInTheNode(t *testing.T) {
@@ -390,7 +390,7 @@ func TestReadingThatFailsIsInTheNode(t *testing.T) {
 	r.cfg.Settings.Thresholds = thresholds
 	r.cfg.ReadNow = func() (facts.Readings, error) { return facts.Readings{}, errors.New("no /proc") }
 	r.start()
-	r.untilReady(v1.ConditionTrue, "all parts")
+	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 	if memory := r.all()[0].Node.Status.Conditions[0]; memory.Status != v1.ConditionUnknown {
 		t.Errorf("memory pressure is %s, want Unknown", memory.Status)
 	}

@@ -16,7 +16,7 @@ func TestMetricsFollowTheNode(t *testing.T) {
 	r.cfg.ReadNow = func() (facts.Readings, error) { return facts.Readings{}, reading }
 	stop := r.servePLEG()
 	r.start()
-	r.untilReady(v1.ConditionTrue, "all parts")
+	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 	r.until("a second Node", func(_ v1.NodeCondition, published int) bool { return published > 1 })
 	value := func(metric string, labels ...string) float64 {
 		t.Helper()

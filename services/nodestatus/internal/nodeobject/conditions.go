@@ -74,9 +74,7 @@ func (p Peer) patience() time.Duration {
 // conditions makes the four conditions in the kubelet's order.
 func conditions(in Input, short eviction.State) []v1.NodeCondition {
 	all := []v1.NodeCondition{
-		pressure(in, short, v1.NodeMemoryPressure, "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory", "the node has enough memory"),
-		pressure(in, short, v1.NodeDiskPressure, "KubeletHasDiskPressure", "KubeletHasNoDiskPressure", "the node has enough disk space"),
-		pressure(in, short, v1.NodePIDPressure, "KubeletHasInsufficientPID", "KubeletHasSufficientPID", "the node can start enough processes"),
+		pressure(in, short, memoryPressure), pressure(in, short, diskPressure), pressure(in, short, pidPressure),
 		ready(in),
 	}
 	for i := range all {
@@ -125,7 +123,7 @@ func ready(in Input) v1.NodeCondition {
 	text := strings.Join(reasons, "; ")
 	switch {
 	case len(reasons) == 0 && in.PLEG.State == PeerHealthy && in.SyncLoop.State == PeerHealthy:
-		return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "all parts of the node are well"}
+		return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
 	case bear:
 		return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "bearing for a while with: " + text}
 	default:
@@ -133,35 +131,58 @@ func ready(in Input) v1.NodeCondition {
 	}
 }
 
-// pressure is true while a threshold is crossed, be its grace period over or not, and for the transition period after that.
-func pressure(in Input, short eviction.State, kind v1.NodeConditionType, bad, good, wellText string) v1.NodeCondition {
+// pressed is a condition of pressure, with the kubelet's reasons and messages.
+type pressed struct {
+	kind                    v1.NodeConditionType
+	reason, message         string
+	goodReason, goodMessage string
+}
+
+var (
+	memoryPressure = pressed{
+		v1.NodeMemoryPressure, "KubeletHasInsufficientMemory", "kubelet has insufficient memory available",
+		"KubeletHasSufficientMemory", "kubelet has sufficient memory available",
+	}
+	diskPressure = pressed{
+		v1.NodeDiskPressure, "KubeletHasDiskPressure", "kubelet has disk pressure",
+		"KubeletHasNoDiskPressure", "kubelet has no disk pressure",
+	}
+	pidPressure = pressed{
+		v1.NodePIDPressure, "KubeletHasInsufficientPID", "kubelet has insufficient PID available",
+		"KubeletHasSufficientPID", "kubelet has sufficient PID available",
+	}
+)
+
+// pressure is true while a threshold is crossed, be its grace period over or not, and for the transition period after that. The
+// message begins as the kubelet's, and goes on with what is short.
+func pressure(in Input, short eviction.State, of pressed) v1.NodeCondition {
 	var lines []string
 	for _, signal := range short.Crossed {
-		if eviction.ConditionOf(signal.Name) == kind {
+		if eviction.ConditionOf(signal.Name) == of.kind {
 			lines = append(lines, fmt.Sprintf("%s is %s, %s must be left", signal.Name, amount(signal.Name, signal.Available), amount(signal.Name, signal.Threshold)))
 		}
 	}
 	if len(lines) > 0 {
-		return v1.NodeCondition{Type: kind, Status: v1.ConditionTrue, Reason: bad, Message: strings.Join(lines, "; ")}
+		return v1.NodeCondition{Type: of.kind, Status: v1.ConditionTrue, Reason: of.reason, Message: of.message + ": " + strings.Join(lines, "; ")}
 	}
-	seen, ever := short.Seen[kind]
-	if before := previous(in, kind); ever && before != nil && before.Status == v1.ConditionTrue && in.Now.Sub(seen) < in.Settings.PressureTransition {
+	seen, ever := short.Seen[of.kind]
+	if before := previous(in, of.kind); ever && before != nil && before.Status == v1.ConditionTrue && in.Now.Sub(seen) < in.Settings.PressureTransition {
 		return v1.NodeCondition{
-			Type: kind, Status: v1.ConditionTrue, Reason: bad,
-			Message: fmt.Sprintf("over since %s; reported until it has been over for %s", seen.UTC().Format(time.RFC3339), in.Settings.PressureTransition),
+			Type: of.kind, Status: v1.ConditionTrue, Reason: of.reason,
+			Message: fmt.Sprintf("%s: over since %s, reported until it has been over for %s", of.message, seen.UTC().Format(time.RFC3339), in.Settings.PressureTransition),
 		}
 	}
-	text := wellText
+	text := of.goodMessage
 	for _, signal := range short.Unread {
 		switch {
-		case eviction.ConditionOf(signal) != kind:
+		case eviction.ConditionOf(signal) != of.kind:
 		case isOwn(signal):
-			return v1.NodeCondition{Type: kind, Status: v1.ConditionUnknown, Reason: "ReadingFailed", Message: signal + " could not be read: see the log of nodestatus"}
+			return v1.NodeCondition{Type: of.kind, Status: v1.ConditionUnknown, Reason: "ReadingFailed", Message: signal + " could not be read: see the log of nodestatus"}
 		default:
 			text += ", as far as is known: syncloop does not say " + signal
 		}
 	}
-	return v1.NodeCondition{Type: kind, Status: v1.ConditionFalse, Reason: good, Message: text}
+	return v1.NodeCondition{Type: of.kind, Status: v1.ConditionFalse, Reason: of.goodReason, Message: text}
 }
 
 // amount writes bytes as people do, and counts as they are.
