@@ -162,12 +162,15 @@ func (c *Cluster) saw(key Key, h *held, object runtime.Object) {
 	}
 }
 
-// failed notes that the API server could not be asked.
+// failed notes that the API server could not be asked. It may tell the node of a pod before its authorizer knows that the node has
+// the pod, so "forbidden" is no first answer: whoever waits goes on waiting for the next try, as in a kubelet.
 func (c *Cluster) failed(h *held, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h.err = err
-	h.once.Do(func() { close(h.answered) })
+	if !apierrors.IsForbidden(err) {
+		h.once.Do(func() { close(h.answered) })
+	}
 }
 
 func isImmutable(object runtime.Object) bool {

@@ -281,3 +281,24 @@ func TestObjectsAreAskedForEachTime(t *testing.T) {
 		t.Errorf("while the API server is away it gives %q", got)
 	}
 }
+
+// TestAnObjectOfAPodThatTheAuthorizerDoesNotKnowYet is waited for: the API server lets a node read what its pods use, and may tell the
+// node of a pod before it knows that itself.
+func TestAnObjectOfAPodThatTheAuthorizerDoesNotKnowYet(t *testing.T) {
+	r := newClusterRig(t, "early", kubeletconfigv1beta1.WatchChangeDetectionStrategy, testingclock.NewFakeClock(time.Now()))
+	r.put("login", "hunter2", false)
+	early := pod("early", "login")
+	early.Namespace = r.shop
+	r.cluster.Use(early)
+	given := make(chan string, 1)
+	go func() { given <- r.gives("login") }()
+	select {
+	case got := <-given:
+		t.Fatalf("got %q although the node may not read the secret yet", got)
+	case <-time.After(100 * time.Millisecond):
+	}
+	r.use("web", "login")
+	if got := <-given; got != "hunter2" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -28,6 +29,12 @@ import (
 
 // requestTimeout bounds a request for a token: so long the other files of a volume may wait for an API server that hangs.
 const requestTimeout = 10 * time.Second
+
+// A forbidden request for a first token is repeated after firstPause, and after pauses that double up to lastPause.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = 400 * time.Millisecond
+)
 
 // Issue has a token of a service account made. It fails when uid is another account's, unless that is empty.
 type Issue func(ctx context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error)
@@ -157,7 +164,7 @@ func (t *Tokens) renew(ctx context.Context, pod *v1.Pod, k key) (string, error) 
 	asked := t.cfg.Clock.Now() // it may have been made any time after this
 	limited, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	answer, err := t.cfg.Issue(limited, k.namespace, k.account, k.asker, spec)
+	answer, err := t.issue(limited, k, spec)
 	if err == nil && answer.Status.Token == "" {
 		err = errors.New("its answer has none")
 	}
@@ -173,6 +180,34 @@ func (t *Tokens) renew(ctx context.Context, pod *v1.Pod, k key) (string, error) 
 	t.mu.Unlock()
 	t.signal()
 	return answer.Status.Token, nil
+}
+
+// issue asks for a token. The API server may tell the node of a pod before its own authorizer and admission know that the node has
+// the pod, and forbids the token until then. A refused request is repeated for a moment, because the pod would wait longer after a
+// failure and would get an event.
+func (t *Tokens) issue(ctx context.Context, k key, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
+	pause := firstPause
+	for {
+		answer, err := t.cfg.Issue(ctx, k.namespace, k.account, k.asker, spec)
+		if !apierrors.IsForbidden(err) || pause > lastPause || t.holds(k) {
+			return answer, err
+		}
+		timer := t.cfg.Clock.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, err
+		case <-timer.C():
+		}
+		pause *= 2
+	}
+}
+
+// holds says whether there is a token, be it to be replaced.
+func (t *Tokens) holds(k key) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.held[k] != nil
 }
 
 // failed gives the token that there is although it is to be replaced, if there is one that is good; else it fails with err.

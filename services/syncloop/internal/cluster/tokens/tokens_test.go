@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -271,6 +272,27 @@ func TestWithoutATokenTheCauseIsSaid(t *testing.T) {
 	if _, err := r.Token(t.Context(), static, "", 600); err == nil || !strings.Contains(err.Error(), `the source "file"`) || r.api.times() != 2 {
 		t.Errorf("got %v, asked %d times", err, r.api.times())
 	}
+}
+
+// TestATokenOfAPodThatTheAPIServerDoesNotKnowYet is asked for again: it may tell the node of a pod before its admission knows it.
+func TestATokenOfAPodThatTheAPIServerDoesNotKnowYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		forbidden := apierrors.NewForbidden(v1.Resource("serviceaccounts"), "robot", errors.New("node requested token bound to a pod scheduled on a different node"))
+		for _, test := range []struct{ refused, asked int }{{2, 3}, {100, 5}} {
+			a, began := &api{}, time.Now()
+			tokens := tokens.New(tokens.Config{Changed: func(types.UID) {}, Clock: clock.RealClock{}, Issue: func(ctx context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
+				a.fails = nil
+				if len(a.asked) < test.refused {
+					a.fails = forbidden
+				}
+				return a.issue(ctx, namespace, account, uid, spec)
+			}})
+			_, err := tokens.Token(t.Context(), newPod("u1"), "", 600)
+			if took := time.Since(began); (err == nil) != (test.refused < test.asked) || a.times() != test.asked || took > time.Second {
+				t.Errorf("refused %d times: asked %d times in %s, %v", test.refused, a.times(), took, err)
+			}
+		}
+	})
 }
 
 func TestVolumesThatAskTogetherHaveOneToken(t *testing.T) {
