@@ -53,7 +53,7 @@ func TestVolumesWaitForTheirObjectsAndFollowThem(t *testing.T) {
 	m.putSecret(pod.Namespace, "login", "password", "hunter2")
 	m.eventually("web says that one is missing still", func() bool {
 		return m.pod("u1").Status.Message ==
-			`MountVolume.SetUp failed for volume "settings" : configMap: config map `+pod.Namespace+`/settings: configmap "settings" not found`
+			`MountVolume.SetUp failed for volume "settings" : configmap "settings" not found`
 	})
 	m.putConfigMap(pod.Namespace, "settings", "color", "blue")
 	m.eventually("web is ready", m.ready("u1"))

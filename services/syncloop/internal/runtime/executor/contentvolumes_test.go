@@ -58,7 +58,7 @@ func TestNothingOfAPodStartsWithoutTheObjectOfAVolume(t *testing.T) {
 	source := v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "none"}}}
 	_, err := n.manager.SyncPod(n.ctx, withVolume(newPod("a"), source, v1.VolumeMount{}), nil)
 	notReady := (*volumes.NotReadyError)(nil)
-	want := `MountVolume.SetUp failed for volume "data" : configMap: config map shop/none: configmaps "none" not found`
+	want := `MountVolume.SetUp failed for volume "data" : configmaps "none" not found`
 	if !errors.As(err, &notReady) || notReady.Message != want || n.methods() != "" {
 		t.Errorf("error %v, calls %s; want %s", err, n.methods(), want)
 	}

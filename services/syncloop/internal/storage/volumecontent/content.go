@@ -43,8 +43,8 @@ type Inputs struct {
 	Allocatable func() (v1.ResourceList, error)
 }
 
-// Of says which files a volume has. An error names the source and the object, the item and the key, but not the volume, which the
-// caller knows; it has nothing of what is in a secret or token. A projected volume fails of all its sources that fail.
+// Of says which files a volume has. An error names the object, the item and the key, and the source of a projected volume, but not the volume,
+// which the caller knows; it has nothing of what is in a secret or token. A projected volume fails of all its sources that fail.
 //
 // As in a kubelet the user fields of sources and items, which are alpha, change nothing.
 func Of(v *v1.Volume, in Inputs) (Files, error) {
@@ -53,10 +53,10 @@ func Of(v *v1.Volume, in Inputs) (Files, error) {
 	switch {
 	case v.ConfigMap != nil:
 		s := v.ConfigMap
-		err = named("configMap", in.configMap(files, s.Name, s.Items, s.Optional, modeOr(s.DefaultMode, defaultMode)))
+		err = in.configMap(files, s.Name, s.Items, s.Optional, modeOr(s.DefaultMode, defaultMode))
 	case v.Secret != nil:
 		s := v.Secret
-		err = named("secret", in.secret(files, s.SecretName, s.Items, s.Optional, modeOr(s.DefaultMode, defaultMode)))
+		err = in.secret(files, s.SecretName, s.Items, s.Optional, modeOr(s.DefaultMode, defaultMode))
 	case v.DownwardAPI != nil:
 		err = named("downwardAPI", in.downwardAPI(files, v.DownwardAPI.Items, modeOr(v.DownwardAPI.DefaultMode, defaultMode)))
 	case v.Projected != nil:
@@ -112,7 +112,7 @@ func (in Inputs) configMap(files Files, name string, items []v1.KeyToPath, optio
 	}
 	what := fmt.Sprintf("config map %s/%s", in.Pod.Namespace, name)
 	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return notHad(what, err)
 	}
 	// Which of two with the same key is taken is the kubelet's choice, and another one with items.
 	all := make(map[string][]byte, len(object.Data)+len(object.BinaryData))
@@ -128,6 +128,14 @@ func (in Inputs) configMap(files Files, name string, items []v1.KeyToPath, optio
 	return named(what, files.addKeys(all, items, isTrue(optional), mode))
 }
 
+// notHad is why an object cannot be had. That there is none is said as a kubelet says it: `secret "login" not found`.
+func notHad(what string, err error) error {
+	if apierrors.IsNotFound(err) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
 func (in Inputs) secret(files Files, name string, items []v1.KeyToPath, optional *bool, mode fs.FileMode) error {
 	object, err := in.Secret(name)
 	if apierrors.IsNotFound(err) && isTrue(optional) {
@@ -135,7 +143,7 @@ func (in Inputs) secret(files Files, name string, items []v1.KeyToPath, optional
 	}
 	what := fmt.Sprintf("secret %s/%s", in.Pod.Namespace, name)
 	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return notHad(what, err)
 	}
 	return named(what, files.addKeys(object.Data, items, isTrue(optional), mode))
 }

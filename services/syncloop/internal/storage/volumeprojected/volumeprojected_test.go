@@ -110,7 +110,7 @@ func TestWhatHasChangedIsSeenAndWhatCannotBeHadStays(t *testing.T) {
 	v.has("a", "one", "c", "3")
 
 	r.objects.failing(errors.New("no answer"))
-	if err := v.setUp(); err == nil || err.Error() != "configMap: config map shop/settings: no answer" {
+	if err := v.setUp(); err == nil || err.Error() != "config map shop/settings: no answer" {
 		t.Errorf("nobody answers: %v", err)
 	}
 	v.has("a", "one", "c", "3")
