@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -120,7 +121,7 @@ func (g *generation) state(c *lifecyclev1.Container, old *v1.ContainerStatus) v1
 	case podview.Exited(c):
 		terminated := &v1.ContainerStateTerminated{
 			ExitCode: c.GetExitCode(), Reason: c.GetReason(), Message: c.GetMessage(), ContainerID: g.id(c),
-			StartedAt: metav1.NewTime(podview.Time(c.GetStartedAt())), FinishedAt: metav1.NewTime(podview.Time(c.GetFinishedAt())),
+			StartedAt: moment(c.GetStartedAt()), FinishedAt: moment(c.GetFinishedAt()),
 		}
 		if text := g.in.Messages[c.GetId()]; text != "" {
 			if terminated.Message != "" {
@@ -144,6 +145,15 @@ func (g *generation) state(c *lifecyclev1.Container, old *v1.ContainerStatus) v1
 		return v1.ContainerState{Waiting: g.notStarted()} // also when its start was interrupted
 	}
 	return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
+}
+
+// moment is when a container that has ended started or ended. One that could not be started has no start; a kubelet shows the
+// runtime's 0 as it is, the beginning of 1970, and so clients know it.
+func moment(t *timestamppb.Timestamp) metav1.Time {
+	if t == nil {
+		return metav1.Unix(0, 0)
+	}
+	return metav1.NewTime(t.AsTime())
 }
 
 // notStarted is what a container waits for that has not been started, as far as the spec of its pod says.

@@ -436,6 +436,17 @@ func TestTerminationMessageAndID(t *testing.T) {
 	}
 }
 
+// TestAContainerThatCouldNotBeStartedHasTheStartOfAKubelet, which shows the 0 of the runtime.
+func TestAContainerThatCouldNotBeStartedHasTheStartOfAKubelet(t *testing.T) {
+	pod := podviewtest.Pod(v1.RestartPolicyNever, "a")
+	status := podviewtest.Status(pod, "s0:ready a@s0:exited=128")
+	status.Containers[0].StartedAt = nil
+	got, start := podstatus.Generate(pod, status, podstatus.Inputs{Now: now}).ContainerStatuses[0].State.Terminated, metav1.Unix(0, 0)
+	if got == nil || !got.StartedAt.Equal(&start) || got.FinishedAt.IsZero() {
+		t.Errorf("got %v", got)
+	}
+}
+
 func TestWhatHoldsAPendingPodUpIsShownAndThenGone(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	first := podstatus.Generate(pod, nil, podstatus.Inputs{Now: now, Reason: "VolumeNotSupported", Message: "volume x"})
