@@ -3,7 +3,10 @@ package systemdunits
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -156,9 +159,13 @@ func TestTheUnits(t *testing.T) {
 		}
 	}
 
+	portStaysOpen(t, "quartet-nodestatus.service")
+
 	// The other way to run the four takes their place when they have ended, and they its.
 	systemctl(t, "start", "quartet.service")
 	ended(t, four...)
+	serving(t)
+	portStaysOpen(t, "quartet.service")
 	serving(t)
 	if running := processes(t); len(running) != len(four) {
 		t.Errorf("quartet.service runs %q", running)
@@ -172,8 +179,45 @@ func TestTheUnits(t *testing.T) {
 	if left := processes(t); len(left) > 0 {
 		t.Errorf("when all are stopped there is %q", left)
 	}
+	if _, err := askHealth(t); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("when all are stopped the port of the health is open: %v", err)
+	}
 	clusterFlags(t, four)
 	activeOnlyWhenItServes(t)
+}
+
+// portStaysOpen: a connection to the port of a unit is not refused when its main process is killed. It waits for the next one.
+func portStaysOpen(t *testing.T, unit string) {
+	t.Helper()
+	if _, err := askHealth(t); err != nil {
+		t.Fatalf("%s does not serve the health: %v", unit, err)
+	}
+	main := pid(t, unit)
+	must(t, syscall.Kill(main, syscall.SIGKILL))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	harness.Eventually(ctx, t, unit+" is killed", func() bool { return pid(t, unit) != main })
+	if answer, err := askHealth(t); err != nil || answer != "ok" {
+		t.Errorf("while %s restarts, its port answers %q: %v", unit, answer, err)
+	}
+	awaitActive(t, unit)
+}
+
+// askHealth asks the port of the node's health whether somebody serves it.
+func askHealth(t *testing.T) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:10248/healthz/ping", http.NoBody)
+	must(t, err)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was only read
+	body, err := io.ReadAll(resp.Body)
+	return strings.TrimSpace(string(body)), err
 }
 
 // noneSpeaksForTheUnit: what quartet.service has started does not know the socket by which systemd is told how the unit is.
