@@ -174,6 +174,8 @@ func chooseAttempt(pod *v1.Pod, observed *lifecyclev1.PodStatus, name string, pr
 	}
 	slices.SortFunc(attempts, func(x, y *lifecyclev1.Container) int { return cmp.Compare(y.GetAttempt(), x.GetAttempt()) })
 	switch {
+	case len(attempts) == 0 && hasEnded(pod, name):
+		return nil, fmt.Errorf("container %s has ended and was removed with its log%s", name, reasonOf(pod))
 	case len(attempts) == 0:
 		return nil, fmt.Errorf("container %s has not been created yet%s", name, waitingReason(pod, name))
 	case !previous:
@@ -200,6 +202,21 @@ func lastTermination(pod *v1.Pod, name string) string {
 		}
 	}
 	return ""
+}
+
+// hasEnded says whether a pod's status has the end of a container.
+func hasEnded(pod *v1.Pod, name string) bool {
+	return pod != nil && slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(c v1.ContainerStatus) bool {
+		return c.Name == name && c.State.Terminated != nil
+	})
+}
+
+// reasonOf is why a pod has ended, for the end of a sentence; empty when its status has no reason.
+func reasonOf(pod *v1.Pod) string {
+	if pod.Status.Reason == "" {
+		return ""
+	}
+	return ": the pod is " + string(pod.Status.Phase) + ", " + pod.Status.Reason
 }
 
 func waitingReason(pod *v1.Pod, name string) string {

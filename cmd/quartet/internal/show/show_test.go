@@ -378,6 +378,10 @@ func TestLogs(t *testing.T) {
 		LastTerminationState: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, ContainerID: "containerd://c7"}},
 	}
 	n.putPod(crash, "file", syncing)
+	evicted := pod("default", "evicted-node-1", "main")
+	evicted.Status.Phase, evicted.Status.Reason = v1.PodFailed, "Evicted"
+	evicted.Status.ContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 137}}
+	n.putPod(evicted, "file", syncing)
 	web := logFile(t, line("stdout", "F", "one"), line("stderr", "F", "two"), line("stdout", "P", "th"), line("stdout", "F", "ree"), line("stdout", "F", "four"))
 	n.pleg.set(
 		observed("hello-node-1",
@@ -408,6 +412,7 @@ func TestLogs(t *testing.T) {
 		{"hello-node-1", "choose with -c one of web, side, late; init containers: setup"},
 		{"hello-node-1 -c db", `the pod has no container "db": its containers are web`},
 		{"hello-node-1 -c late", "container late has not been created yet: ErrImagePull: no such image"},
+		{"evicted-node-1", "container main has ended and was removed with its log: the pod is Failed, Evicted"},
 		{"hello-node-1 -c setup --previous", "container setup has no previous log"},
 		{"hello-node-1 -c web -f -p", "leave one out"},
 		{"nobody", `there is no pod "nobody": there are crash-node-1, hello-node-1, single-node-1`},

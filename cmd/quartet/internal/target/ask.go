@@ -27,15 +27,11 @@ func Serving(ctx context.Context, conn grpc.ClientConnInterface) error {
 
 // NodeReady asks nodestatus. It is nil when the Node has the condition Ready, else it says what the node waits for.
 func NodeReady(ctx context.Context, conn grpc.ClientConnInterface) error {
-	answer, err := nodev1.NewNodeServiceClient(conn).GetNode(ctx, &nodev1.GetNodeRequest{})
+	conditions, err := conditionsOf(ctx, conn)
 	if err != nil {
-		return fmt.Errorf("asking for the node: %w", err)
+		return err
 	}
-	var object corev1.Node
-	if err := object.Unmarshal(answer.GetNode().GetNode()); err != nil {
-		return fmt.Errorf("reading the node: %w", err)
-	}
-	for _, condition := range object.Status.Conditions {
+	for _, condition := range conditions {
 		if condition.Type != corev1.NodeReady {
 			continue
 		}
@@ -45,4 +41,31 @@ func NodeReady(ctx context.Context, conn grpc.ClientConnInterface) error {
 		return fmt.Errorf("the node is not ready: %s: %s", condition.Reason, strings.TrimSpace(condition.Message))
 	}
 	return errors.New("the node has no Ready condition yet")
+}
+
+// Pressures asks nodestatus what the node is short of. Each line is a condition that is true, with its message.
+func Pressures(ctx context.Context, conn grpc.ClientConnInterface) ([]string, error) {
+	conditions, err := conditionsOf(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	for _, condition := range conditions {
+		if condition.Type != corev1.NodeReady && condition.Status == corev1.ConditionTrue {
+			lines = append(lines, fmt.Sprintf("%s: %s", condition.Type, strings.TrimSpace(condition.Message)))
+		}
+	}
+	return lines, nil
+}
+
+func conditionsOf(ctx context.Context, conn grpc.ClientConnInterface) ([]corev1.NodeCondition, error) {
+	answer, err := nodev1.NewNodeServiceClient(conn).GetNode(ctx, &nodev1.GetNodeRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("asking for the node: %w", err)
+	}
+	var object corev1.Node
+	if err := object.Unmarshal(answer.GetNode().GetNode()); err != nil {
+		return nil, fmt.Errorf("reading the node: %w", err)
+	}
+	return object.Status.Conditions, nil
 }

@@ -21,7 +21,8 @@ const (
 	askTimeout = 2 * time.Second
 )
 
-// waitHealthy waits until each service serves and the node is Ready.
+// waitHealthy waits until each service serves and the node is Ready. It notes what the node is short of, because pods that have
+// just been started are evicted for it.
 func (n *node) waitHealthy(ctx context.Context) error {
 	for _, service := range layout.Services() {
 		address := n.layout.Address(service)
@@ -31,9 +32,23 @@ func (n *node) waitHealthy(ctx context.Context) error {
 			return err
 		}
 	}
-	return n.progress.step("node", func() (string, error) {
-		return "Ready", poll(ctx, n.layout.Address(layout.NodeStatus), target.NodeReady)
-	})
+	var pressures []string
+	if err := n.progress.step("node", func() (string, error) {
+		return "Ready", poll(ctx, n.layout.Address(layout.NodeStatus), func(ctx context.Context, conn grpc.ClientConnInterface) error {
+			if err := target.NodeReady(ctx, conn); err != nil {
+				return err
+			}
+			var err error
+			pressures, err = target.Pressures(ctx, conn)
+			return err
+		})
+	}); err != nil {
+		return err
+	}
+	for _, pressure := range pressures {
+		n.progress.note(pressure + "; pods may be evicted: free some, or set evictionHard in a file for --config")
+	}
+	return nil
 }
 
 // poll asks until the answer is nil. Its error is the last answer.
