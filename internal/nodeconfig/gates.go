@@ -14,6 +14,7 @@ import (
 const (
 	gateDefaultPodSysctls        = "DefaultPodSysctls"
 	gateEnsureSecretPulledImages = "KubeletEnsureSecretPulledImages"
+	gatePodLevelResize           = "InPlacePodLevelResourcesVerticalScaling"
 	gateLoggingAlpha             = "LoggingAlphaOptions"
 	gateLoggingBeta              = "LoggingBetaOptions"
 	gateQOSReserved              = "QOSReserved"
@@ -42,15 +43,21 @@ func parseGates(text string) map[string]gate {
 // missingFeatures are on by default in the kubelet, and not implemented by Quartet.
 var missingFeatures = []string{
 	"CPUManagerPolicyBetaOptions", "CPUManagerPolicyOptions", "DRAConsumableCapacity", "DRAExtendedResource", "DRAPartitionableDevices", "DRAPrioritizedList",
-	"DisableCPUQuotaWithExclusiveCPUs", "DynamicResourceAllocation", "HugepageAwareEviction", "InPlacePodLevelResourcesVerticalScaling",
-	"InPlacePodVerticalScaling", "InPlacePodVerticalScalingInitContainers", "KubeletPSI", "KubeletPodResourcesDynamicResources", "MemoryQoS",
+	"DisableCPUQuotaWithExclusiveCPUs", "DynamicResourceAllocation", "HugepageAwareEviction", "KubeletPSI", "KubeletPodResourcesDynamicResources", "MemoryQoS",
 	"MutableCSINodeAllocatableCount", "PodsAPI", "RecoverVolumeExpansionFailure", "ResourceHealthStatus", "ResourceHealthStatusMessage",
 	"SELinuxChangePolicy", "SELinuxMount", "SELinuxMountReadWriteOncePod", "SystemdWatchdog", "TopologyManagerPolicyBetaOptions", "TopologyManagerPolicyOptions",
 }
 
-// switchableFeatures can be turned on and off in Quartet too: those that a field of the file depends on, and
-// EventedPLEG, which Quartet does not depend on.
-var switchableFeatures = []string{"EventedPLEG", gateDefaultPodSysctls, gateEnsureSecretPulledImages, gateLoggingBeta, gateQOSReserved}
+// switchableFeatures can be turned on and off in Quartet too: those that a field of the file depends on, the resizing of
+// pod-level resources, and EventedPLEG, which Quartet does not depend on.
+var switchableFeatures = []string{
+	"EventedPLEG", gateDefaultPodSysctls, gateEnsureSecretPulledImages, gateLoggingBeta, gatePodLevelResize, gateQOSReserved,
+}
+
+// ResizesPodLevel reports whether the pod-level resources of a running pod can be changed.
+func ResizesPodLevel(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
+	return gateEnabled(cfg, gatePodLevelResize)
+}
 
 // gateEnabled returns the value of a feature gate in the file, or else its default.
 func gateEnabled(cfg *kubeletconfigv1beta1.KubeletConfiguration, name string) bool {

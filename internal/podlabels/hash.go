@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
@@ -71,17 +72,44 @@ func sum(text []byte) string {
 	return strconv.FormatUint(sum.Sum64(), 16)
 }
 
-// Changed reports whether a container with these annotations was created from another spec than c. A container of a
-// kubelet is compared by the kubelet's own hash, and one with neither hash counts as unchanged, so that taking over a
-// node restarts nothing.
+// Changed reports whether a container with these annotations was created from another spec than c. Other amounts of cpu
+// and memory are no change, because a running container is resized. A container of a kubelet is compared by the kubelet's
+// own hash, and one with neither hash counts as unchanged, so that taking over a node restarts nothing.
 func Changed(c *v1.Container, annotations map[string]string) bool {
 	if hash, ok := annotations[ContainerSpecHash]; ok {
-		return hash != SpecHash(c)
+		return hash != SpecHash(unresized(c, annotations))
 	}
 	if hash, ok := annotations[ContainerHash]; ok {
 		return hash != kubeletHash(c)
 	}
 	return false
+}
+
+// unresized returns c with the cpu and memory that a container with these annotations was created with, as far as they
+// say.
+func unresized(c *v1.Container, annotations map[string]string) *v1.Container {
+	created, ok := ResourcesOf(annotations)
+	if !ok {
+		return c
+	}
+	out := *c
+	out.Resources.Requests = withOf(c.Resources.Requests, created.Requests)
+	out.Resources.Limits = withOf(c.Resources.Limits, created.Limits)
+	return &out
+}
+
+// withOf returns list with the cpu and memory of created.
+func withOf(list, created v1.ResourceList) v1.ResourceList {
+	out := make(v1.ResourceList, len(list))
+	maps.Copy(out, list)
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		if quantity, ok := created[name]; ok {
+			out[name] = quantity
+		} else {
+			delete(out, name)
+		}
+	}
+	return out
 }
 
 // kubeletHash returns the ContainerHash of the kubelet of this Kubernetes version, which covers only name and image.

@@ -166,11 +166,11 @@ func TestChangedOnlyForWhatNeedsARestart(t *testing.T) {
 		"security context": {func(c *v1.Container) { c.SecurityContext = &v1.SecurityContext{Privileged: new(bool)} }, true},
 		"memory limit": {func(c *v1.Container) {
 			c.Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}
-		}, true},
+		}, false},
 		"cpu request": {func(c *v1.Container) {
 			c.Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}
-		}, true},
-		"no cpu limit": {func(c *v1.Container) { c.Resources.Limits = nil }, true},
+		}, false},
+		"no cpu limit": {func(c *v1.Container) { c.Resources.Limits = nil }, false},
 		"huge pages": {func(c *v1.Container) {
 			c.Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1"), "hugepages-2Mi": resource.MustParse("2Mi")}
 		}, true},

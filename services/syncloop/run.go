@@ -46,6 +46,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/iptableschains"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
@@ -221,6 +222,10 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if err != nil {
 		return nil, err
 	}
+	promises, err := resizes.Open(filepath.Join(cfg.StateDir, "resizes"), tel.Logger)
+	if err != nil {
+		return nil, err
+	}
 	e := &engine{boot: boot, cfg: cfg, logger: tel.Logger, tracer: tel.Tracer, runtime: runtime, health: rpc.NewHealth(), metrics: counted, probeMetrics: prometheus.NewRegistry()}
 	if cfg.Kubeconfig != "" {
 		e.requests = apiclient.NewMetrics(e.metrics.Registry)
@@ -251,7 +256,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, NodeName: cfg.NodeName, HostIPs: e.addresses,
 		Node: askNode, NodeFile: filepath.Join(cfg.StateDir, "told-node.json"),
 		UserIDs:    userIDs(cfg).Of,
-		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Metrics: executor.NewMetrics(e.metrics.Registry),
+		PodLogsDir: cfg.Kubelet.PodLogsDir, RootDir: cfg.RootDir, CgroupDriver: cfg.Kubelet.CgroupDriver, Kubelet: &cfg.Kubelet, Endings: ends, Resizes: promises, Metrics: executor.NewMetrics(e.metrics.Registry),
 		ImageMetrics: images.NewMetrics(e.metrics.Registry), Events: e.events, Phases: starts, Credentials: imagepull.NewDockerConfigs(cfg.RootDir, homeDir(), tel.Logger).For, Providers: e.credentials.For,
 		Liveness: e.probes.Liveness, Startup: e.probes.Startup, Objects: e.objects, Volumes: e.podVolumes(),
 	}
@@ -261,7 +266,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 		return nil, err
 	}
 	e.store = podstore.New(podstore.Config{
-		API: e.statuses.store(), Generate: podstatus.Generate, Probes: e.probes, Replaced: ends.Replaced, Messages: terminationmessages.Reader{RootDir: cfg.RootDir, Logger: tel.Logger}.Read, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: podstore.NewMetrics(e.metrics.Registry),
+		API: e.statuses.store(), Generate: podstatus.Generate, Probes: e.probes, Replaced: ends.Replaced, Resizes: promises, Messages: terminationmessages.Reader{RootDir: cfg.RootDir, Logger: tel.Logger}.Read, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: podstore.NewMetrics(e.metrics.Registry),
 		Phases: starts, StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePods),
 	})
 	e.addresses.Tell(e.store.SetHostIPs)
@@ -275,7 +280,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	pleg := clients.NewPLEG(lifecyclev1.NewLifecycleServiceClient(to.pleg))
 	resync := cfg.Kubelet.SyncFrequency.Duration
 	e.pool = podworkers.NewPool(ctx, podworkers.Config{
-		Runtime: e.manager, Observer: pleg, Statuses: e.store, Endings: ends, Clock: realClock, BootTime: boottime.Now,
+		Runtime: e.manager, Observer: pleg, Statuses: e.store, Endings: ends, Resizes: promises, Clock: realClock, BootTime: boottime.Now,
 		Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: podworkers.NewMetrics(e.metrics.Registry), Events: e.events, Phases: starts,
 	})
 	e.statuses.mirror(e, tel, e.pool, e.store)
@@ -286,7 +291,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	e.loop = loop.New(loop.Config{
 		Desired: clients.ConfigMux(configv1.NewConfigServiceClient(to.configmux)), Events: pleg.Events(),
 		Pleg: connectedPLEG{PLEG: pleg, runtime: runtime}, Probes: e.probes,
-		Workers: e.pool, Store: e.store, Evictions: book, Endings: ends, PodFromObserved: executor.PodFromObserved, Leftovers: e.manager.Leftovers,
+		Workers: e.pool, Store: e.store, Evictions: book, Endings: ends, Resizes: promises, Resizing: e.resizing(), PodFromObserved: executor.PodFromObserved, Leftovers: e.manager.Leftovers,
 		Waiting: e.health.Set, Clock: realClock, Tracer: tel.Tracer, Logger: tel.Logger, Resync: resync, Metrics: loop.NewMetrics(e.metrics.Registry),
 		Node: nodewatch.Source(nodev1.NewNodeServiceClient(to.nodestatus)), Mirrors: e.statuses.loop(),
 		Machine: machineOf(os.DirFS("/"), tel.Logger), UnsafeSysctls: cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: e.events,
@@ -304,6 +309,7 @@ func newEngine(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Teleme
 	if e.logs, err = containerLogsOf(ctx, cfg, e.store, runtime, logrotate.NewMetrics(e.metrics.Registry), tel.Logger); err != nil {
 		return nil, err
 	}
+	resizes.Expose(e.metrics.Registry, func() resizes.Counts { return promises.Count(e.store.Pod) })
 	logrotate.Expose(e.metrics.Registry, func() []logrotate.Used { return logUsageOf(e.store) })
 	if socket := cfg.ReadOnlySocket(); socket.Address != "" {
 		if e.readOnly, err = kubeletapi.ListenReadOnly(ctx, cfg.Sockets, socket, tel.Logger); err != nil {

@@ -54,6 +54,8 @@ type Settings struct {
 	PressureTransition time.Duration
 	// KubernetesVersion is the version of Kubernetes that the node behaves as, for example "v1.37.1".
 	KubernetesVersion string
+	// ResizesPodLevel is true for a node that changes the resources of a pod as a whole while it runs.
+	ResizesPodLevel bool
 }
 
 // SettingsOf takes the settings out of a configuration, which has been validated.
@@ -64,6 +66,7 @@ func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, erro
 		Taints: taintsOf(cfg), ProviderID: k.ProviderID, PodCIDR: k.PodCIDR,
 		MaxPods: int64(k.MaxPods), PodsPerCore: int64(k.PodsPerCore), MaxImages: *k.NodeStatusMaxImages, Reserved: v1.ResourceList{},
 		PressureTransition: k.EvictionPressureTransitionPeriod.Duration, KubernetesVersion: kubernetesVersion,
+		ResizesPodLevel: nodeconfig.ResizesPodLevel(&k),
 	}
 	if *k.EnableServer {
 		s.Port = k.Port

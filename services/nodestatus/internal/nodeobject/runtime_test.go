@@ -83,16 +83,21 @@ func TestTheMachineAndItsPlaceAreTold(t *testing.T) {
 }
 
 // TestFeaturesAreDeclared: without the first an API server translates streams over WebSocket, which a node without an HTTP API does not
-// serve; without the second no scheduler gives the node a pod with a rule that restarts all containers.
+// serve; without the second and the third it does not let anybody resize pods as a whole or init containers; without the last no scheduler
+// gives the node a pod with a rule that restarts all containers.
 func TestFeaturesAreDeclared(t *testing.T) {
 	in := input(t)
-	if got := Build(in).Node.Status.DeclaredFeatures; !slices.Equal(got, []string{"RestartAllContainersOnContainerExits"}) {
-		t.Errorf("a node without an HTTP API declares %q", got)
+	check := func(want ...string) {
+		t.Helper()
+		if got := Build(in).Node.Status.DeclaredFeatures; !slices.Equal(got, want) {
+			t.Errorf("the node declares %q, want %q", got, want)
+		}
 	}
-	in.Settings.Port = 10250
-	if got := Build(in).Node.Status.DeclaredFeatures; !slices.Equal(got, []string{"ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"}) {
-		t.Errorf("got %q", got)
-	}
+	in.Settings.ResizesPodLevel = false
+	check("InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits")
+	in.Settings.Port, in.Settings.ResizesPodLevel = 10250, true
+	check("ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+		"RestartAllContainersOnContainerExits")
 }
 
 // TestTheVersionOfTheRuntimeIsWrittenAsAKubeletWritesIt, also of one that says it with a v before it, as containerd does.

@@ -1,4 +1,4 @@
-// Package metricset registers the metrics of every component of syncloop, for tests that look at all of them: that docs/metrics.md
+// Package metricset registers the metrics of every component of syncloop, for tests that look at all of them: that docs/reference/metrics.md
 // lists them, that the process exposes them, and, in the module oracle, that they are as the kubelet's. The components themselves
 // register their metrics where package main makes them.
 package metricset
@@ -18,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/oom"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
@@ -46,6 +47,9 @@ func All(registry prometheus.Registerer) {
 	m.workers.Expose(func() podworkers.Census { return podworkers.Census{States: map[string]int{"syncing": 1}} })
 	m.volumes.Expose(func() []volumes.Count {
 		return []volumes.Count{{Plugin: "kubernetes.io/empty-dir", State: volumes.StateActual, Volumes: 1}}
+	})
+	resizes.Expose(registry, func() resizes.Counts {
+		return resizes.Counts{Pending: map[resizes.Class]int{{Reason: "Deferred", Priority: "normal"}: 1}, InProgress: 1}
 	})
 	logrotate.Expose(registry, func() []logrotate.Used { return []logrotate.Used{{Container: "web", Bytes: 1}} })
 	podcertificates.Expose(registry, func() map[podcertificates.Counted]int {

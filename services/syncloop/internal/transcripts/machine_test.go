@@ -26,6 +26,7 @@ const (
 	takesStart   = 31 * time.Millisecond
 	takesStop    = 11 * time.Millisecond
 	takesRemove  = 7 * time.Millisecond
+	takesUpdate  = 5 * time.Millisecond
 )
 
 // machine is what outlives syncloop: the container runtime, and what is mounted.
@@ -185,6 +186,15 @@ func (r runtimeService) RemoveContainer(ctx context.Context, id string) error {
 	uid, name := r.m.container(id)
 	return r.m.call(ctx, uid, "RemoveContainer "+name, takesRemove, func() error {
 		_, err := r.m.fake.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
+		return err
+	})
+}
+
+func (r runtimeService) UpdateContainerResources(ctx context.Context, id string, to *runtimeapi.ContainerResources) error {
+	uid, name := r.m.container(id)
+	what := fmt.Sprintf("UpdateContainerResources %s: %d shares of cpu", name, to.GetLinux().GetCpuShares())
+	return r.m.call(ctx, uid, what, takesUpdate, func() error {
+		_, err := r.m.fake.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: to.GetLinux()})
 		return err
 	})
 }

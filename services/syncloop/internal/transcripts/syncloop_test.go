@@ -27,6 +27,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
@@ -60,6 +61,11 @@ func newSyncloop(s *story) (*syncloop, error) {
 		end()
 		return nil, err
 	}
+	promises, err := resizes.Open(filepath.Join(s.stateDir, "resizes"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		end()
+		return nil, err
+	}
 	told := events{s, ctx, &sync.Map{}}
 	realClock, tracer := clock.RealClock{}, telemetry.Off()
 	asking, err := newProbes(s, log(lanePLEG, "probe"))
@@ -72,20 +78,20 @@ func newSyncloop(s *story) (*syncloop, error) {
 		end()
 		return nil, err
 	}
-	manager, err := newManager(s, ends, told, asking, mounts)
+	manager, err := newManager(s, ends, promises, told, asking, mounts)
 	if err != nil {
 		end()
 		return nil, err
 	}
 	out := &syncloop{changed: make(chan struct{}, 1)}
-	out.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Probes: asking, Replaced: ends.Replaced, Clock: realClock, Tracer: tracer, Logger: slog.New(slog.DiscardHandler)})
+	out.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Probes: asking, Replaced: ends.Replaced, Resizes: promises, Clock: realClock, Tracer: tracer, Logger: slog.New(slog.DiscardHandler)})
 	out.pool = podworkers.NewPool(ctx, podworkers.Config{
-		Runtime: acting{manager, s, ctx}, Observer: s.pleg, Statuses: states{out.store, s, ctx, &sync.Map{}}, Endings: ends, Clock: realClock, BootTime: s.sinceBoot,
+		Runtime: acting{manager, s, ctx}, Observer: s.pleg, Statuses: states{out.store, s, ctx, &sync.Map{}}, Endings: ends, Resizes: promises, Clock: realClock, BootTime: s.sinceBoot,
 		Tracer: tracer, Logger: log(laneWork, "worker"), Events: told, Resync: time.Minute,
 		Jitter: func(d time.Duration) time.Duration { return d },
 	})
 	cfg := loop.Config{
-		Desired: s.config, Events: s.pleg.events, Pleg: s.pleg, Probes: asking, Workers: out.pool, Store: out.store, PodEvents: told, Evictions: book, Endings: ends,
+		Desired: s.config, Events: s.pleg.events, Pleg: s.pleg, Probes: asking, Workers: out.pool, Store: out.store, PodEvents: told, Evictions: book, Endings: ends, Resizes: promises,
 		PodFromObserved: executor.PodFromObserved, Clock: realClock, Tracer: tracer, Logger: log(laneLoop, "loop"), Resync: time.Minute,
 	}
 	if len(s.nodes.List()) > 0 {
@@ -129,7 +135,7 @@ func newVolumes(s *story, told events) (*volumes.Manager, error) {
 	})
 }
 
-func newManager(s *story, ends *gracebook.Book, told events, asking *prober.Manager, mounts *volumes.Manager) (*executor.Manager, error) {
+func newManager(s *story, ends *gracebook.Book, promises *resizes.Book, told events, asking *prober.Manager, mounts *volumes.Manager) (*executor.Manager, error) {
 	resolvConf := filepath.Join(s.stateDir, "resolv.conf")
 	if err := os.WriteFile(resolvConf, []byte("nameserver 198.51.100.53\n"), 0o600); err != nil {
 		return nil, err
@@ -137,7 +143,7 @@ func newManager(s *story, ends *gracebook.Book, told events, asking *prober.Mana
 	return executor.New(executor.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtimeService{m: s.machine}, nil },
 		Images:  func() (internalapi.ImageManagerService, error) { return imageService{m: s.machine}, nil },
-		Clock:   clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Events: told, Endings: ends, NodeName: "node", HostIPs: hostips.New(func() []string { return []string{"198.51.100.1"} }),
+		Clock:   clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Events: told, Endings: ends, Resizes: promises, NodeName: "node", HostIPs: hostips.New(func() []string { return []string{"198.51.100.1"} }),
 		PodLogsDir: filepath.Join(s.stateDir, "logs"), RootDir: filepath.Join(s.stateDir, "root"),
 		Liveness: asking.Liveness, Startup: asking.Startup, Volumes: mounts,
 		Kubelet: &kubeletconfigv1beta1.KubeletConfiguration{ResolverConfig: &resolvConf},
@@ -207,6 +213,9 @@ func statusOf(pod *v1.Pod, told *enginev1.Pod) string {
 		}
 		if c.Type == v1.PodResizePending {
 			words = append(words, "resize "+c.Reason+" ("+c.Message+")")
+		}
+		if c.Type == v1.PodResizeInProgress {
+			words = append(words, "is resized")
 		}
 	}
 	for _, c := range pod.Status.ContainerStatuses {

@@ -14,7 +14,7 @@ import (
 // Merge returns the status that the API server should have of a pod: what was computed for it, on what the API server has. It
 // changes neither.
 //
-// Conditions that are not this node's, and all that is said of resizes, claims and nominations, stay as they are. A phase in which the
+// Conditions that are not this node's, and all that is said of claims and nominations, stay as they are. A phase in which the
 // pod has ended stays, and is not said while the pod may run. A condition that is as before has come to be so when it did before, and a
 // pod has begun when it was first said to, whatever a restart of this process makes of it.
 func Merge(has *v1.PodStatus, computed v1.PodStatus, mayRun bool) v1.PodStatus {
@@ -24,6 +24,7 @@ func Merge(has *v1.PodStatus, computed v1.PodStatus, mayRun bool) v1.PodStatus {
 	out.InitContainerStatuses = computed.InitContainerStatuses
 	out.ContainerStatuses = computed.ContainerStatuses
 	out.EphemeralContainerStatuses = computed.EphemeralContainerStatuses
+	out.Resources, out.AllocatedResources = computed.Resources, computed.AllocatedResources
 	out.Phase, out.Reason, out.Message = computed.Phase, computed.Reason, computed.Message
 	ends := hasEnded(computed.Phase)
 	switch {
@@ -63,9 +64,11 @@ func mergeConditions(has, computed []v1.PodCondition) []v1.PodCondition {
 	return out
 }
 
-// since gives a condition the transition time of the one before it when that says the same.
+// since gives a condition the transition time of the one before it when that says the same. That of a resize is another one with
+// another reason, for it is never false.
 func since(c v1.PodCondition, before *v1.PodCondition) v1.PodCondition {
-	if before.Status == c.Status && !before.LastTransitionTime.IsZero() {
+	resizes := c.Type == v1.PodResizePending || c.Type == v1.PodResizeInProgress
+	if before.Status == c.Status && (!resizes || before.Reason == c.Reason) && !before.LastTransitionTime.IsZero() {
 		c.LastTransitionTime = before.LastTransitionTime
 	}
 	c.LastProbeTime = before.LastProbeTime

@@ -19,9 +19,13 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
@@ -39,6 +43,9 @@ type Node struct {
 	reasons []string
 	network string
 	script  Script
+	// resizes has what pods run with that were to be resized; cgroups has what the cgroups of pods have.
+	resizes executor.Resizes
+	cgroups map[types.UID]resources.Resources
 	// released has the pods that ReleasePod was called for.
 	released []types.UID
 }
@@ -49,6 +56,8 @@ type Script struct {
 	Sync func(ctx context.Context, pod *v1.Pod) error
 	// Kill is called before a pod is stopped; its error is KillPod's.
 	Kill func(ctx context.Context, pod *v1.Pod, grace int64) error
+	// Resize is called before a pod that runs is resized; its error is that of SyncPod's result.
+	Resize func(pod *v1.Pod) error
 	// Release is called before what a pod held is given back; its error is ReleasePod's.
 	Release func(pod *v1.Pod) error
 	// Observe is called before pleg answers; its error is GetPodStatus's.
@@ -67,7 +76,15 @@ func New() *Node {
 	return &Node{
 		Events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}),
 		pods:   map[types.UID]*lifecyclev1.PodStatus{}, busy: map[types.UID]string{},
+		cgroups: map[types.UID]resources.Resources{},
 	}
+}
+
+// SetResizes has the node resize pods, and note there what they run with.
+func (n *Node) SetResizes(r executor.Resizes) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.resizes = r
 }
 
 // SetScript changes how the node answers from now on.
@@ -139,7 +156,7 @@ func (n *Node) Exit(uid types.UID, code int32) {
 }
 
 // SyncPod implements podworkers.Runtime: it starts what has not run yet, and what has ended when the policy says so.
-func (n *Node) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (executor.Result, error) {
+func (n *Node) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (result executor.Result, err error) {
 	defer n.enter(pod.UID, "sync "+pod.Name)()
 	n.mu.Lock()
 	script := n.script
@@ -149,9 +166,14 @@ func (n *Node) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.P
 			return executor.Result{SandboxError: script.SandboxError}, err
 		}
 	}
+	resized, resizeError := n.resize(pod, observed, script)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	result := executor.Result{RetryAfter: script.RetryAfter, Reasons: script.Reasons}
+	result = executor.Result{RetryAfter: script.RetryAfter, Reasons: script.Reasons, ResizeError: resizeError, Wrote: resized}
+	defer func() {
+		has := n.cgroups[pod.UID]
+		result.Cgroup = &has
+	}()
 	c := observed.GetContainers()
 	if len(c) > 0 && (c[0].GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING || pod.Spec.RestartPolicy == v1.RestartPolicyNever) {
 		return result, script.Late
@@ -159,6 +181,37 @@ func (n *Node) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.P
 	n.start(pod, telemetry.Traceparent(ctx))
 	result.Wrote = true
 	return result, script.Late
+}
+
+// resize notes that a pod that runs has what it wants. It returns whether it had not.
+func (n *Node) resize(pod *v1.Pod, observed *lifecyclev1.PodStatus, script Script) (resized bool, err error) {
+	n.mu.Lock()
+	resizes := n.resizes
+	n.mu.Unlock()
+	if resizes == nil {
+		return false, nil
+	}
+	actuated, _ := resizes.Actuated(pod.UID)
+	if !resize.InProgress(pod, observed, actuated) {
+		return false, nil
+	}
+	n.mu.Lock()
+	n.calls = append(n.calls, "resize "+pod.Name)
+	n.mu.Unlock()
+	if script.Resize != nil {
+		if err := script.Resize(pod); err != nil {
+			return false, &executor.ResizeError{Err: err}
+		}
+	}
+	n.mu.Lock()
+	n.cgroups[pod.UID] = resources.ForPod(pod, resources.Limits{CPUQuota: true})
+	n.mu.Unlock()
+	return true, resizes.Actuate(pod, func(a *resize.Actuated) {
+		for i := range pod.Spec.Containers {
+			c := &pod.Spec.Containers[i]
+			a.Note(observed, podview.Latest(observed, c.Name).GetId(), resize.AmountsOf(pod.Spec.Resources, c.Resources))
+		}
+	})
 }
 
 // KillPod implements podworkers.Runtime.
@@ -309,12 +362,16 @@ func (n *Node) start(pod *v1.Pod, traceparent string) {
 			CreatedAt: timestamppb.Now(), Ips: p.GetIps(),
 		})
 	}
-	now := timestamppb.Now()
+	now, c := timestamppb.Now(), &pod.Spec.Containers[0]
+	_, annotations, err := podlabels.Container(pod, c, podlabels.Restart{Count: len(p.GetContainers())}, traceparent)
+	if err != nil {
+		n.broken = append(n.broken, err.Error())
+	}
+	n.cgroups[pod.UID] = resources.ForPod(pod, resources.Limits{CPUQuota: true})
 	p.Containers = slices.Insert(p.Containers, 0, &lifecyclev1.Container{
-		Id: fmt.Sprintf("container-%d", n.serial), SandboxId: p.GetSandboxes()[0].GetId(), Name: pod.Spec.Containers[0].Name,
+		Id: fmt.Sprintf("container-%d", n.serial), SandboxId: p.GetSandboxes()[0].GetId(), Name: c.Name,
 		Attempt: uint32(len(p.GetContainers())), State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING, //nolint:gosec // a few
-		CreatedAt: now, StartedAt: now, Image: pod.Spec.Containers[0].Image,
-		Annotations: map[string]string{telemetry.AnnotationTraceparent: traceparent},
+		CreatedAt: now, StartedAt: now, Image: c.Image, Annotations: annotations,
 	})
 	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED, traceparent)
 }

@@ -126,7 +126,9 @@ func (l *Loop) active(without types.UID) []*v1.Pod {
 			continue
 		}
 		if phase := l.cfg.Store.Phase(uid); phase != v1.PodSucceeded && phase != v1.PodFailed {
-			pods = append(pods, l.asItIs(uid, d))
+			pod := *l.asItIs(uid, d)
+			pod.Status = l.cfg.Store.Status(uid) // what is being lowered counts until it is
+			pods = append(pods, &pod)
 		}
 	}
 	return pods

@@ -147,10 +147,11 @@ func (l *Loop) want(d *Desired) {
 	next := &desiredPod{pod: d.Pod, wanted: d.Pod, source: d.Source, life: d.Life, traceparent: d.Traceparent}
 	if known != nil {
 		next.admitted, next.refused, next.behind = known.admitted, known.refused, known.behind
-		next.allocated, next.resize = known.allocated, known.resize
+		next.allocated, next.has, next.waits, next.promise = known.allocated, known.has, known.waits, known.promise
 	}
-	if next.allocated { // it is decided later whether it has others
-		next.pod = withResources(d.Pod, resourcesOf(known.pod))
+	if next.allocated { // it is decided later whether it gets what is wanted
+		next.pod = next.has.On(d.Pod)
+		l.countRequests(known, next)
 	}
 	l.desired[uid] = next
 	l.mirror(d)
@@ -183,6 +184,11 @@ func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	}
 	if end == nil {
 		l.allocate(uid, d)
+		trigger := podUpdated
+		if op == podset.Add {
+			trigger = podsAdded
+		}
+		l.askForResize(uid, d, trigger)
 	}
 	cause := l.span(d, op, traceparent)
 	if _, ending := l.cfg.Endings.Remaining(uid); end == nil && ending && !l.cfg.Workers.Has(uid) {
@@ -224,6 +230,9 @@ func (l *Loop) remove(uid types.UID, traceparent string) {
 	cause := l.span(d, podset.Remove, traceparent)
 	delete(l.desired, uid)
 	delete(l.held, uid)
+	l.settleResize(uid, d, resizeTerminated)
+	l.forgetResize(uid)
+	l.resizeFor = podsRemoved
 	l.cfg.Mirrors.Unwant(uid)
 	l.forgetEviction(uid)
 	l.cfg.Store.Unwant(uid)

@@ -31,12 +31,13 @@ func (l *Loop) housekeep() {
 	l.cfg.Workers.Tidy()
 	if l.isOpen() {
 		l.startUnknown()
-		l.retryResizes()
+		l.resizeAgain()
 		l.endOverdue()
 		if l.allReady() {
 			l.endOrphans()
 			l.forgetEvictions()
 			l.forgetEndings()
+			l.forgetResizes()
 			l.forgetProbes()
 		}
 	}

@@ -39,8 +39,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 )
 
@@ -141,6 +142,10 @@ type Config struct {
 	Evictions *evictionbook.Book
 	// Endings has the pods that were being ended when the process before this one was.
 	Endings *gracebook.Book
+	// Resizes has what was promised to pods that were to be resized. Nil keeps it in memory.
+	Resizes *resizes.Book
+	// Resizing is what decides whether the node can resize a pod at all.
+	Resizing resize.Node
 	// PodFromObserved makes a pod of what the runtime says of one that nobody knows: executor.PodFromObserved.
 	PodFromObserved func(*lifecyclev1.PodStatus) *v1.Pod
 	// Leftovers lists the pods that there are files of, with what their names tell: (*executor.Manager).Leftovers. Nil
@@ -206,6 +211,12 @@ type Loop struct {
 	network string
 	// configDown is why configmux is away; empty when it is followed.
 	configDown string
+	// saving has the records of resizes that are being written to disk.
+	saving map[types.UID]*saving
+	// resizeFor is why pods are to be asked about that are to be resized, when the event that is handled is over; resizeLater why by the
+	// next housekeeping. Empty is none. LastActive is how many pods had a share of the node by the last housekeeping.
+	resizeFor, resizeLater resizeTrigger
+	lastActive             int
 	// opened is when both snapshots were in; zero before.
 	opened time.Time
 	// serving is true once the pods are shown to readers.
@@ -224,10 +235,12 @@ type desiredPod struct {
 	traceparent string
 	// admitted is true once the pod was let in, refused once it was not. Neither is taken back.
 	admitted, refused bool
-	// allocated is true once it was decided which resources the pod has. Resize is why it does not have those that its source names;
-	// empty when it has.
-	allocated bool
-	resize    podstatus.Reason
+	// has is what the pod was promised of cpu and memory, once allocated is true. Waits is true when that is not what is wanted, and
+	// infeasible when the node can never do what is.
+	has                          resize.Allocation
+	allocated, waits, infeasible bool
+	// promise is what it is promised now; nil when there is nothing new.
+	promise *promise
 	// behind are the pods that were ended so that this one, a critical one, can be let in; it waits until nothing of them runs.
 	behind []types.UID
 }
@@ -258,6 +271,9 @@ func New(cfg Config) *Loop {
 	if cfg.Mirrors == nil {
 		cfg.Mirrors = noMirrors{}
 	}
+	if cfg.Resizes == nil {
+		cfg.Resizes = resizes.InMemory()
+	}
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	l := &Loop{
 		cfg:     cfg,
@@ -268,7 +284,7 @@ func New(cfg Config) *Loop {
 		gate:      make(chan gateState, gateCapacity),
 		nodes:     make(chan nodeWord),
 		leftovers: make(chan []*v1.Pod), outcomes: make(chan outcome),
-		reading: map[types.UID]*reading{}, recording: map[types.UID]bool{}, forgotten: map[types.UID]bool{},
+		reading: map[types.UID]*reading{}, recording: map[types.UID]bool{}, forgotten: map[types.UID]bool{}, saving: map[types.UID]*saving{},
 	}
 	l.gateState.reason = "pleg has not been asked yet"
 	l.tellWaiting()
@@ -330,10 +346,15 @@ func (l *Loop) turn(ctx context.Context) error {
 	}
 }
 
-// timed handles an event and notes how long that took: for so long no other event was handled.
+// timed handles an event, and what follows from it for pods that are to be resized, and notes how long that took: for so long no other
+// event was handled.
 func (l *Loop) timed(event event, handle func()) {
 	begun := l.cfg.Clock.Now()
 	handle()
+	if trigger := l.resizeFor; trigger != "" {
+		l.resizeFor = ""
+		l.resizePods(trigger)
+	}
 	l.cfg.Metrics.turned(event, l.cfg.Clock.Since(begun))
 }
 

@@ -30,6 +30,7 @@ type Metrics struct {
 	turns                *prometheus.HistogramVec
 	refusals, preemption *prometheus.CounterVec
 	orphans              prometheus.Counter
+	resizes              resizeMetrics
 	factory              promauto.Factory
 }
 
@@ -50,6 +51,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		orphans: factory.NewCounter(prometheus.CounterOpts{
 			Name: "kubelet_orphaned_runtime_pods_total", Help: "Pods that were found running, that no source names and that no worker knew.",
 		}),
+		resizes: newResizeMetrics(factory),
 		factory: factory,
 	}
 	for _, what := range []event{eventConfig, eventLifecycle, eventGate, eventNode, eventLeftovers, eventDue, eventHousekeeping} {

@@ -2,140 +2,238 @@ package loop
 
 import (
 	"context"
-	"maps"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
-// eventResizeDeferred is the kubelet's reason of the event that a pod goes on with the resources that it has.
-const eventResizeDeferred = "ResizeDeferred"
+// Reasons of events, as the kubelet has them.
+const (
+	eventResizeStarted    = "ResizeStarted"
+	eventResizeDeferred   = "ResizeDeferred"
+	eventResizeInfeasible = "ResizeInfeasible"
+)
 
-// resources are the requests and limits of containers, by name.
-type resources map[string]v1.ResourceRequirements
-
-// allocate decides which resources a pod that was let in has: those that its source names, or, as long as the node has no room for
-// them, those that it has now. It returns whether the pod has come to others by that. The first time in this process what it has is
-// known from the runtime.
-func (l *Loop) allocate(uid types.UID, d *desiredPod) (changed bool) {
-	before, kept := d.pod, l.asItIs(uid, d)
-	d.allocated, d.pod = true, d.wanted
-	pending := podstatus.Reason{}
-	if kept != d.wanted {
-		if message := l.resizeRefusal(uid, d.wanted, kept); message != "" {
-			d.pod, pending = kept, podstatus.Reason{Reason: v1.PodReasonDeferred, Message: message}
-		}
+// recorded is what a pod was promised before this process: what is on record, or else what it was made with.
+func (l *Loop) recorded(uid types.UID, d *desiredPod) resize.Allocation {
+	record, known := l.cfg.Resizes.Get(uid)
+	switch {
+	case known:
+		return record.Allocated
+	case l.cfg.Workers.Ending(uid): // what runs is of a life that is over
+		return resize.Of(d.wanted)
+	case l.cfg.Resizes.Lost(uid):
+		return resize.Rebuild(d.wanted, l.cfg.Store.Observed(uid)).Allocated
 	}
-	if d.pod != before && !sameResources(d.pod, before) {
-		changed = true
-		l.cfg.Store.SetPod(d.pod, d.source, d.traceparent)
-	}
-	if pending != d.resize {
-		l.tellResize(uid, d, pending)
-	}
-	return changed
+	return resize.Recover(d.wanted, l.cfg.Store.Observed(uid))
 }
 
-// tellResize says why a pod goes on with the resources that it has, or that it does not any more.
-func (l *Loop) tellResize(uid types.UID, d *desiredPod, pending podstatus.Reason) {
-	if d.resize.Reason == "" {
-		l.cfg.Logger.Info("a pod goes on with the resources that it has, because the node has no room for those that it asks for",
-			telemetry.KeyPod, d.pod.Namespace+"/"+d.pod.Name, telemetry.KeyPodUID, string(uid), telemetry.KeyError, pending.Message)
-		l.cfg.PodEvents.Warning(telemetry.WithTraceparent(context.Background(), d.traceparent), d.pod, "", eventResizeDeferred,
-			"Pod resize "+pending.Reason+": "+pending.Message)
+// allocate finds out what a pod that was let in was promised, once in this process. A pod that is new is promised what is wanted.
+func (l *Loop) allocate(uid types.UID, d *desiredPod) {
+	if d.allocated {
+		return
 	}
-	d.resize = pending
-	l.cfg.Store.SetResize(uid, pending)
+	d.allocated, d.has = true, l.recorded(uid, d)
+	if l.cfg.Resizes.Lost(uid) {
+		rebuilt := resize.Rebuild(d.wanted, l.cfg.Store.Observed(uid))
+		l.noteResize(uid, d, func(r *resize.Record) { r.Actuated = rebuilt.Actuated })
+	}
+	l.setPod(uid, d, d.has.On(d.wanted))
 }
 
-// retryResizes gives the pods that wait for it the resources that they ask for, as far as the node has room for them now.
-func (l *Loop) retryResizes() {
-	for _, uid := range l.oldestFirst(maps.Keys(l.desired)) {
-		d := l.desired[uid]
-		if d.resize.Reason == "" || d.pod.DeletionTimestamp != nil || l.cfg.Workers.Ending(uid) {
+// asItIs returns a pod as it is wanted with the resources that it was promised.
+func (l *Loop) asItIs(uid types.UID, d *desiredPod) *v1.Pod {
+	switch {
+	case !d.allocated:
+		return l.recorded(uid, d).On(d.wanted)
+	case d.promise != nil:
+		return d.promise.has.On(d.wanted)
+	}
+	return d.pod
+}
+
+// setPod has a pod worked on, and shown, as it is given.
+func (l *Loop) setPod(uid types.UID, d *desiredPod, pod *v1.Pod) {
+	if pod == d.pod {
+		return
+	}
+	d.pod = pod
+	l.cfg.Store.SetPod(pod, d.source, d.traceparent)
+	l.cfg.Store.Resized(uid)
+}
+
+// askForResize sees to it that a pod that was let in is resized when it is wanted with other resources than it has. All pods that are to
+// be are asked about together, when the event is handled that has brought this one.
+func (l *Loop) askForResize(uid types.UID, d *desiredPod, trigger resizeTrigger) {
+	if d.waits = d.has.On(d.wanted) != d.wanted; d.waits {
+		l.resizeFor = trigger
+		return
+	}
+	l.settleResize(uid, d, resizeReverted)
+}
+
+// settleResize takes back that a resize is pending: nobody waits for it any more.
+func (l *Loop) settleResize(uid types.UID, d *desiredPod, resolution resizeResolution) {
+	record, known := l.cfg.Resizes.Get(uid)
+	if !known || record.Conditions.Pending == nil {
+		return
+	}
+	l.deferredOver(d, record.Conditions, resolution)
+	l.noteResize(uid, d, func(r *resize.Record) { r.Conditions = r.Conditions.Settle() })
+}
+
+// noteResize changes what is known of a pod's resize.
+func (l *Loop) noteResize(uid types.UID, d *desiredPod, change func(*resize.Record)) {
+	l.cfg.Resizes.Change(uid, d.has, change)
+	l.cfg.Store.Resized(uid)
+	l.saveResize(uid, nil)
+}
+
+// deferredOver notes how long a resize was deferred.
+func (l *Loop) deferredOver(d *desiredPod, conditions resize.Conditions, resolution resizeResolution) {
+	if p := conditions.Pending; p != nil && p.Reason == v1.PodReasonDeferred {
+		l.cfg.Metrics.deferredResizeOver(resolution, resize.PriorityClass(d.wanted.Spec.Priority), l.cfg.Clock.Since(p.Since))
+	}
+}
+
+// countRequests counts what is asked for by another version of a pod. What was never possible may be with it.
+func (l *Loop) countRequests(known, next *desiredPod) {
+	requests := resize.Requests(known.wanted, next.wanted)
+	for _, r := range requests {
+		l.cfg.Metrics.resizeRequested(r)
+	}
+	next.infeasible = known.infeasible && resize.Of(known.wanted).Equal(resize.Of(next.wanted))
+}
+
+// resizePods asks the node for all that pods want and do not have, in the order of package resize, once every source has said which
+// pods there are. Those for which there is no room are asked about again by each housekeeping, and whenever a pod goes.
+func (l *Loop) resizePods(trigger resizeTrigger) {
+	if !l.isOpen() || !l.allReady() {
+		return
+	}
+	var waiting []resize.Waiting
+	for uid, d := range l.desired {
+		if !d.waits || d.infeasible || d.promise != nil || d.pod.DeletionTimestamp != nil || l.cfg.Workers.Ending(uid) {
 			continue
 		}
-		if l.allocate(uid, d) {
-			l.cfg.Workers.Want(d.pod, podworkers.Cause{Kind: podworkers.CauseConfig, Traceparent: d.traceparent}, nil)
+		if phase := l.cfg.Store.Phase(uid); phase == v1.PodSucceeded || phase == v1.PodFailed {
+			d.waits = false
+			l.settleResize(uid, d, resizeTerminated)
+			continue
 		}
+		w := resize.Waiting{Wanted: d.wanted, Allocated: d.pod}
+		if record, known := l.cfg.Resizes.Get(uid); known && record.Conditions.Pending != nil {
+			w.Since = record.Conditions.Pending.Since
+		}
+		waiting = append(waiting, w)
+	}
+	resize.Order(waiting)
+	for _, w := range waiting {
+		l.resizePod(w.Wanted.UID, l.desired[w.Wanted.UID], trigger)
 	}
 }
 
-// resizeRefusal says why the node has no room for a pod as it is wanted, which goes on as it is kept otherwise; empty when it has. A
-// pod that asks for no more than it has is never refused.
-func (l *Loop) resizeRefusal(uid types.UID, wanted, kept *v1.Pod) string {
-	if !admission.AsksForMore(wanted, kept) {
-		return ""
+// resizeAgain asks again for what there was no room for, and notes what may have made some since the last time.
+func (l *Loop) resizeAgain() {
+	if !l.anyWaits() {
+		l.lastActive = 0
+		return
 	}
+	trigger, active := periodic, len(l.active(""))
+	switch {
+	case l.resizeLater != "":
+		trigger = l.resizeLater
+	case active < l.lastActive:
+		trigger = podTerminated
+	}
+	l.resizeLater, l.lastActive = "", active
+	l.resizePods(trigger)
+}
+
+func (l *Loop) anyWaits() bool {
+	for _, d := range l.desired {
+		if d.waits && !d.infeasible {
+			return true
+		}
+	}
+	return false
+}
+
+// resizePod promises a pod what it wants, or says why that is not done.
+func (l *Loop) resizePod(uid types.UID, d *desiredPod, trigger resizeTrigger) {
+	if refusal := resize.Infeasible(d.wanted, d.pod, l.cfg.Resizing); refusal != nil {
+		d.infeasible = true
+		l.cfg.Metrics.resizeInfeasible(refusal.Detail)
+		l.resizeWaits(uid, d, v1.PodReasonInfeasible, refusal.Message)
+		return
+	}
+	if message := l.noRoom(uid, d); message != "" {
+		l.resizeWaits(uid, d, v1.PodReasonDeferred, message)
+		return
+	}
+	l.promise(uid, d, trigger)
+}
+
+// noRoom says why a pod cannot have now what it wants; empty when it can. By the kubelet's rules it is let in anew, beside the others.
+func (l *Loop) noRoom(uid types.UID, d *desiredPod) string {
 	if l.cfg.Node != nil && l.node == nil {
 		return "the node's resources are not known yet"
 	}
-	if refusal := admission.CheckResize(admission.Request{Pod: wanted, Others: l.active(uid), Node: l.node}); refusal != nil {
-		return refusal.Message
+	if l.shuttingDown {
+		return shutdownRefusal().Message
 	}
-	return ""
+	if !l.areGone(d.behind) {
+		return "pods are being ended to make room for it"
+	}
+	refusal := admission.Check(admission.Request{
+		Pod: d.wanted, Static: podset.IsStaticSource(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node,
+		Machine: l.cfg.Machine, UnsafeSysctls: l.cfg.UnsafeSysctls,
+	})
+	if refusal == nil {
+		d.behind = nil
+		return ""
+	}
+	l.preempt(telemetry.WithTraceparent(context.Background(), d.traceparent), uid, d, refusal)
+	return refusal.Message
 }
 
-// asItIs returns a pod as it is wanted with the resources that it has.
-func (l *Loop) asItIs(uid types.UID, d *desiredPod) *v1.Pod {
-	if d.allocated {
-		return d.pod
+// resizeWaits says why a pod goes on with the resources that it has.
+func (l *Loop) resizeWaits(uid types.UID, d *desiredPod, reason, message string) {
+	news := false
+	l.noteResize(uid, d, func(r *resize.Record) {
+		r.Conditions, news = r.Conditions.Wait(reason, message, d.wanted.Generation, l.cfg.Clock.Now())
+	})
+	if !news {
+		return
 	}
-	return withResources(d.wanted, l.resourcesMade(uid, d.wanted))
+	event := eventResizeDeferred
+	if reason == v1.PodReasonInfeasible {
+		event = eventResizeInfeasible
+	}
+	ctx := telemetry.WithTraceparent(context.Background(), d.traceparent)
+	l.cfg.Logger.InfoContext(ctx, "a pod goes on with the resources that it has", telemetry.KeyPod, d.wanted.Namespace+"/"+d.wanted.Name,
+		telemetry.KeyPodUID, string(uid), telemetry.KeyReason, reason, telemetry.KeyError, message)
+	l.cfg.PodEvents.Warning(ctx, d.wanted, "", event, "Pod resize "+reason+": "+resize.Summary(d.wanted, d.wanted.Generation, message))
 }
 
-// resourcesMade are the resources that the newest containers of a pod were made with, as far as the runtime says.
-func (l *Loop) resourcesMade(uid types.UID, pod *v1.Pod) resources {
-	status, made := l.cfg.Store.Observed(uid), resources{}
-	for name := range resourcesOf(pod) {
-		if r, ok := podlabels.ResourcesOf(podview.Latest(status, name).GetAnnotations()); ok {
-			made[name] = r
+// forgetResize drops the record of a pod that its source does not name any more.
+func (l *Loop) forgetResize(uid types.UID) {
+	if _, known := l.cfg.Resizes.Get(uid); known {
+		l.cfg.Resizes.Forget(uid)
+		l.saveResize(uid, nil)
+	}
+}
+
+// forgetResizes drops the records of pods that went while this process did not run.
+func (l *Loop) forgetResizes() {
+	for _, uid := range l.cfg.Resizes.UIDs() {
+		if l.desired[uid] == nil {
+			l.forgetResize(uid)
 		}
 	}
-	return made
-}
-
-func resourcesOf(pod *v1.Pod) resources {
-	all := resources{}
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			all[list[i].Name] = list[i].Resources
-		}
-	}
-	return all
-}
-
-// withResources returns a pod with the resources that its containers have; the pod itself when that changes nothing.
-func withResources(pod *v1.Pod, has resources) *v1.Pod {
-	out := pod
-	for _, list := range []func(*v1.PodSpec) []v1.Container{
-		func(s *v1.PodSpec) []v1.Container { return s.InitContainers }, func(s *v1.PodSpec) []v1.Container { return s.Containers },
-	} {
-		for i, c := range list(&pod.Spec) {
-			r, ok := has[c.Name]
-			if !ok || sameRequirements(&r, &c.Resources) {
-				continue
-			}
-			if out == pod {
-				out = pod.DeepCopy()
-			}
-			to := &list(&out.Spec)[i].Resources
-			to.Requests, to.Limits = r.Requests, r.Limits
-		}
-	}
-	return out
-}
-
-func sameResources(a, b *v1.Pod) bool { return withResources(a, resourcesOf(b)) == a }
-
-func sameRequirements(a, b *v1.ResourceRequirements) bool {
-	return equality.Semantic.DeepEqual(a.Requests, b.Requests) && equality.Semantic.DeepEqual(a.Limits, b.Limits)
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
@@ -108,6 +109,7 @@ type rig struct {
 	tracer     *trace.TracerProvider
 	book       *evictionbook.Book
 	endings    *gracebook.Book
+	resizes    *resizes.Book
 	nodes      *stream.Level[*nodev1.Node]
 	events     *told
 	probes     *prober.Manager
@@ -149,16 +151,20 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 	}); err != nil {
 		t.Fatal(err)
 	}
+	if r.resizes, err = resizes.Open(filepath.Join(stateDir, "resizes"), logger); err != nil {
+		t.Fatal(err)
+	}
+	node.SetResizes(r.resizes)
 	r.makeProbes(stateDir, tracer, logger)
 	r.store = podstore.New(podstore.Config{
-		Generate: podstatus.Generate, Probes: r.probes, Messages: r.readMessages, Clock: r.clock, Tracer: tracer, Logger: logger,
+		Generate: podstatus.Generate, Probes: r.probes, Messages: r.readMessages, Resizes: r.resizes, Clock: r.clock, Tracer: tracer, Logger: logger,
 	})
 	r.pool = podworkers.NewPool(process, podworkers.Config{
-		Runtime: node, Observer: node, Statuses: r.store, Endings: r.endings, Clock: r.clock, BootTime: boottime.Now,
+		Runtime: node, Observer: node, Statuses: r.store, Endings: r.endings, Resizes: r.resizes, Events: r.events, Clock: r.clock, BootTime: boottime.Now,
 		Tracer: tracer, Logger: logger, Resync: time.Minute,
 	})
 	cfg := loop.Config{
-		Desired: r.configPeer, Events: r.plegPeer, Pleg: node, Workers: r.pool, Store: r.store, Evictions: r.book, Endings: r.endings,
+		Desired: r.configPeer, Events: r.plegPeer, Pleg: node, Workers: r.pool, Store: r.store, Evictions: r.book, Endings: r.endings, Resizes: r.resizes,
 		Node: r.nodes, PodEvents: r.events, Probes: r.probes,
 		PodFromObserved: func(s *lifecyclev1.PodStatus) *v1.Pod {
 			return fakenode.Pod(s.GetUid(), s.GetName(), v1.RestartPolicyAlways)

@@ -32,7 +32,10 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	in := podstatus.Inputs{
 		Now: s.cfg.Clock.Now(), Reasons: e.reasons, Previous: e.previous(), RuntimeName: s.runtimeName, HostIPs: s.hostIPs,
 		Messages: e.messages, Terminal: e.state >= podworkers.Terminated, Reason: e.whole.Reason, Message: e.whole.Message,
-		Resize: e.resize,
+		Cgroup: e.cgroup,
+	}
+	if s.cfg.Resizes != nil {
+		in.Resize, _ = s.cfg.Resizes.Get(uid)
 	}
 	if s.cfg.Probes != nil {
 		in.Readiness, in.Started, in.ProbedSince, in.Unhealthy = s.cfg.Probes.Ready, s.cfg.Probes.Started, s.cfg.Probes.Since, s.cfg.Probes.Unhealthy

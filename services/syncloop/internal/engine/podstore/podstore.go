@@ -27,6 +27,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	seen "github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
@@ -46,6 +47,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics is told how far pods have come; nil counts nothing.
 	Metrics *Metrics
+	// Resizes has the records of the pods that were to be resized; nil is a node that resizes none.
+	Resizes Resizes
 	// Phases is told the last parts of a pod's start; nil keeps nothing.
 	Phases *phases.Book
 	// API is told what to say to an API server; nil is a node that is standalone.
@@ -119,8 +122,8 @@ type entry struct {
 	whole    podstatus.Reason
 	wholeIn  string
 	messages map[string]string
-	// resize is why the pod does not have the resources that its source names; empty when it has.
-	resize   podstatus.Reason
+	// cgroup is what the pod's cgroup has; nil when that is not known.
+	cgroup   *resources.Resources
 	eviction *Eviction
 	// last is the last status of a pod whose ended containers are removed; nil for every other one.
 	last   *v1.PodStatus
@@ -249,16 +252,6 @@ func (s *Store) SetReasons(uid types.UID, reasons map[string]podstatus.Reason, w
 	defer s.mu.Unlock()
 	if e := s.entries[uid]; e != nil {
 		e.reasons, e.whole, e.wholeIn = reasons, whole, seen.Sandbox(s.observed[uid]).GetId()
-		s.compute(uid, false)
-	}
-}
-
-// SetResize says why a pod does not have the resources that its source names; empty when it has.
-func (s *Store) SetResize(uid types.UID, pending podstatus.Reason) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e := s.entries[uid]; e != nil {
-		e.resize = pending
 		s.compute(uid, false)
 	}
 }

@@ -13,17 +13,23 @@ const (
 	eventFailedSync    = "FailedSync"
 	eventFailedKill    = "FailedKillPod"
 	eventExceededGrace = "ExceededGracePeriod"
+	eventResized       = "ResizeCompleted"
+	eventResizeError   = "ResizeError"
 )
 
-// Events is told what cannot be done for pods; *podevents.Recorder keeps it.
+// Events is told what was done for pods, and what cannot be; *podevents.Recorder keeps it.
 type Events interface {
-	// Warning tells something of a container of a pod, of the pod as a whole when container is empty: a reason in one word,
+	// Normal and Warning tell something of a container of a pod, of the pod as a whole when container is empty: a reason in one word,
 	// and a sentence.
+	Normal(ctx context.Context, pod *v1.Pod, container, reason, message string)
 	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
 }
 
 // untold is Events for nobody to read.
 type untold struct{}
+
+// Normal implements Events.
+func (untold) Normal(context.Context, *v1.Pod, string, string, string) {}
 
 // Warning implements Events.
 func (untold) Warning(context.Context, *v1.Pod, string, string, string) {}

@@ -36,6 +36,12 @@ func (e *told) Warning(_ context.Context, pod *v1.Pod, _, reason, message string
 	e.lines = append(e.lines, pod.Name+" "+reason+": "+message)
 }
 
+func (e *told) Normal(_ context.Context, pod *v1.Pod, _, reason, message string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lines = append(e.lines, pod.Name+" "+reason+": "+message)
+}
+
 func (e *told) has(line string) func() bool {
 	return func() bool {
 		e.mu.Lock()

@@ -17,6 +17,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
@@ -49,6 +50,10 @@ type Statuses interface {
 	SetState(uid types.UID, state State)
 	// SetReleased takes in that a pod of which nothing runs any more has given back what it held of the machine.
 	SetReleased(uid types.UID)
+	// Resized takes in that the record of a pod's resize has changed, SetCgroup what the pod's cgroup has, which is nil when that cannot be
+	// told.
+	Resized(uid types.UID)
+	SetCgroup(uid types.UID, has *resources.Resources)
 	// Phase returns the phase that was computed for a pod last.
 	Phase(uid types.UID) v1.PodPhase
 	// Forget drops what is known of a pod that nothing is left of. A pod that a source names again keeps its place.
@@ -73,7 +78,9 @@ type Config struct {
 	Observer Observer
 	Statuses Statuses
 	Endings  Endings
-	Clock    clock.Clock
+	// Resizes has what was promised to pods; nil is a node that resizes none.
+	Resizes Resizes
+	Clock   clock.Clock
 	// BootTime is boottime.Now: the clock that observations are stamped with.
 	BootTime func() time.Duration
 	Tracer   trace.Tracer

@@ -74,6 +74,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 		return w.failed(ctx, span, err, transientDelay)
 	}
 	w.measureStart(begun, observed)
+	w.resizing(ctx, observed)
 	if phase := cfg.Statuses.Phase(w.uid); phase == v1.PodSucceeded || phase == v1.PodFailed {
 		cfg.Logger.InfoContext(ctx, "pod has run to its end", telemetry.KeyPod, w.fullName.String(), telemetry.KeyPhase, string(phase))
 		return outcome{input: InputFinished}
@@ -84,6 +85,10 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 		return w.failed(ctx, span, err, transientDelay)
 	}
 	result, err := cfg.Runtime.SyncPod(ctx, w.pod, observed)
+	cfg.Statuses.SetCgroup(w.uid, result.Cgroup)
+	if result.ResizeError != nil && ctx.Err() == nil {
+		w.resizeFailed(ctx, result.ResizeError)
+	}
 	waits := ""
 	if result.Wrote || err != nil {
 		w.lastWrite, w.looking = cfg.BootTime(), false
@@ -109,7 +114,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 		return cutShort(span)
 	}
 	if err == nil {
-		err = result.SandboxError
+		err = cmp.Or(result.SandboxError, result.ResizeError)
 	}
 	delay := transientDelay
 	if err != nil {
@@ -143,7 +148,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 // and so may the runtime's absence; what is wrong with the pod itself does not.
 func (w *worker) delayAfter(err error) time.Duration {
 	_, refused := status.FromError(err)
-	if refused || errors.As(err, new(*cri.NotConnectedError)) || errors.As(err, new(*executor.CgroupError)) || errors.As(err, new(*volumes.NotReadyError)) {
+	if refused || errors.As(err, new(*executor.ResizeError)) || errors.As(err, new(*cri.NotConnectedError)) || errors.As(err, new(*executor.CgroupError)) || errors.As(err, new(*volumes.NotReadyError)) {
 		return min(transientDelay, w.pool.cfg.Resync)
 	}
 	return w.pool.cfg.Resync

@@ -95,9 +95,6 @@ func Check(r Request) *Refusal {
 	return short
 }
 
-// CheckResize returns why a pod that runs cannot have the resources that it asks for now; nil when it can.
-func CheckResize(r Request) *Refusal { return resources(r) }
-
 func predicate(reason, message string) *Refusal {
 	return &Refusal{Reason: reason, Message: fmt.Sprintf(predicateMessage, reason, message)}
 }
@@ -156,7 +153,7 @@ func resources(r Request) *Refusal {
 	}
 	used := v1.ResourceList{}
 	for _, other := range r.Others {
-		for name, quantity := range requests(other) {
+		for name, quantity := range inUse(other) {
 			sum := used[name]
 			sum.Add(quantity)
 			used[name] = sum
@@ -185,6 +182,11 @@ func resources(r Request) *Refusal {
 
 func requests(pod *v1.Pod) v1.ResourceList {
 	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+}
+
+// inUse is what a pod has of the node: what was promised to it, and what it has not given back yet by its status.
+func inUse(pod *v1.Pod) v1.ResourceList {
+	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true})
 }
 
 func outOf(name v1.ResourceName, requested, used, capacity int64) *Refusal {

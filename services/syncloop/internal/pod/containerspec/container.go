@@ -79,7 +79,7 @@ func Container(pod *v1.Pod, c *v1.Container, node Node, in Inputs) (*runtimeapi.
 		StdinOnce:   c.StdinOnce,
 		Tty:         c.TTY,
 		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources:       containerResources(pod, c, node),
+			Resources:       Resources(pod, c, node),
 			SecurityContext: security,
 		},
 	}

@@ -50,8 +50,8 @@ func linuxResources(request, limit, memory *resource.Quantity, node Node) *runti
 	return r
 }
 
-// containerResources makes the runtime's resources of one container.
-func containerResources(pod *v1.Pod, c *v1.Container, node Node) *runtimeapi.LinuxContainerResources {
+// Resources makes the runtime's resources of one container, which may have other ones than its pod says.
+func Resources(pod *v1.Pod, c *v1.Container, node Node) *runtimeapi.LinuxContainerResources {
 	var request *resource.Quantity
 	if q, ok := c.Resources.Requests[v1.ResourceCPU]; ok {
 		request = &q

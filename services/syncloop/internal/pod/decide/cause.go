@@ -24,6 +24,8 @@ const (
 	CauseNeverStarted = "created and never started"
 	// CauseSpecChanged is a container whose spec has changed in what needs a restart.
 	CauseSpecChanged = "spec changed"
+	// CauseResized is a container that has to be made again to have other resources.
+	CauseResized = "resources changed"
 	// CauseLiveness and CauseStartup are containers that a probe has had killed.
 	CauseLiveness = "liveness probe failed"
 	CauseStartup  = "startup probe failed"
@@ -56,6 +58,9 @@ func (d *decision) causeOf(c *v1.Container, lost bool) string {
 	}
 	if podlabels.Changed(c, latest.GetAnnotations()) {
 		causes = append(causes, CauseSpecChanged)
+	}
+	if d.madeAgain(c, latest) {
+		causes = append(causes, CauseResized)
 	}
 	if d.livenessFailed(c, latest) {
 		causes = append(causes, CauseLiveness)

@@ -9,6 +9,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
 // Initialized says whether a pod has its init containers behind it, by what is seen in its present sandbox: an ordinary
@@ -73,6 +74,7 @@ func (d *decision) initDone(c *v1.Container) bool {
 	latest := podview.LatestIn(d.status, c.Name, d.SandboxID)
 	switch latest.GetState() {
 	case lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING:
+		d.resize(c, latest)
 		return false
 	case lifecyclev1.ContainerState_CONTAINER_STATE_EXITED:
 		if latest.GetExitCode() == 0 {
@@ -155,6 +157,8 @@ func (d *decision) keepRunning(c *v1.Container, running *lifecyclev1.Container) 
 		d.killByProbe(c, running, LivenessFailed, "liveness")
 	case d.startupFailed(c, running):
 		d.killByProbe(c, running, StartupFailed, "startup")
+	default:
+		d.resize(c, running)
 	}
 }
 
@@ -172,4 +176,5 @@ func (d *decision) killByProbe(c *v1.Container, running *lifecyclev1.Container, 
 func (d *decision) over() {
 	d.StopAll = podview.AnyAlive(d.status)
 	d.Start, d.Wait, d.Kill, d.StopSandboxes = nil, nil, nil, nil
+	d.Resize = resize.Plan{}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
 // ProbeResult is what a probe has last come to.
@@ -48,9 +49,12 @@ type Facts struct {
 	BackoffMax time.Duration
 	// Liveness and Startup give the results of probes by container ID; nil is a node without a prober.
 	Liveness, Startup func(containerID string) ProbeResult
-	// Replaced says whether a container was killed as [SpecChanged], also by a process before this one. Nil is nobody who
+	// Replaced says whether a container was killed as [SpecChanged] or [Resized], also by a process before this one. Nil is nobody who
 	// remembers it.
 	Replaced func(containerID string) bool
+	// Resized is true for a pod that was to be resized since it was started. Actuated is what its containers run with.
+	Resized  bool
+	Actuated resize.Actuated
 	// Logged gives the restart count that follows the logs of a container's name: what the runtime has lost, as after a
 	// reboot, was there all the same. Nil is a node without logs.
 	Logged func(container string) int
@@ -86,6 +90,8 @@ const (
 	NotWanted
 	// AllRestart is a container of a pod that begins again because of another one's end.
 	AllRestart
+	// Resized is a container that has to be made again to have other resources.
+	Resized
 )
 
 // Kill is a container to kill.
@@ -138,6 +144,8 @@ type Actions struct {
 	SandboxReason string
 	// SandboxID is the sandbox to start containers in, when none is made.
 	SandboxID string
+	// Resize is what is to be changed of the containers that run, and of the pod's cgroup.
+	Resize resize.Plan
 	// Start are the containers to start, one after another.
 	Start []Start
 	// Wait are the containers in their crash back-off.
@@ -146,7 +154,8 @@ type Actions struct {
 
 // Nothing says whether there is nothing to be done now.
 func (a Actions) Nothing() bool {
-	return !a.StopAll && !a.CreateSandbox && len(a.StopSandboxes) == 0 && len(a.Kill) == 0 && len(a.Reset) == 0 && len(a.Start) == 0
+	return !a.StopAll && !a.CreateSandbox && len(a.StopSandboxes) == 0 && len(a.Kill) == 0 && len(a.Reset) == 0 && len(a.Start) == 0 &&
+		a.Resize.Nothing()
 }
 
 // Pod decides what is to be done for a pod.
@@ -173,6 +182,7 @@ func Pod(pod *v1.Pod, status *lifecyclev1.PodStatus, facts Facts) Actions {
 		d.ordinaryContainers()
 	}
 	d.notWhenDeleted()
+	d.resizePod()
 	return d.Actions
 }
 
@@ -200,6 +210,8 @@ type decision struct {
 	facts  Facts
 	// asked says whose ends ask to begin the pod again, for causeOf.
 	asked []string
+	// resized has the names of the containers that are made again to have other resources.
+	resized []string
 }
 
 // newSandbox decides for a pod whose sandbox is missing or cannot be used: begin again, or leave it because it is over.
@@ -272,6 +284,7 @@ func (d *decision) inSpec(name string) bool {
 func (d *decision) notWhenDeleted() {
 	if d.pod.DeletionTimestamp != nil {
 		d.Start, d.Wait = nil, nil
+		d.Resize = resize.Plan{}
 	}
 }
 

@@ -62,6 +62,9 @@ func (d *decision) restartOf(c *v1.Container) (s Start, delay time.Duration, unt
 		return s, 0, time.Time{}
 	case podlabels.Changed(c, latest.GetAnnotations()):
 		return s, 0, time.Time{} // what crashed was another program
+	case d.madeAgain(c, latest):
+		s.Restart.Step = d.stepOf(latest)
+		return s, 0, time.Time{} // it has not crashed
 	}
 	step := d.stepOf(latest)
 	s.Restart.Step = step + 1
@@ -164,8 +167,7 @@ func policyOf(pod *v1.Pod, c *v1.Container) v1.RestartPolicy {
 
 // restarts says whether the latest container of a name is to be run again, once it has ended.
 func (d *decision) restarts(c *v1.Container, latest *lifecyclev1.Container) bool {
-	replaced := d.facts.Replaced != nil && d.facts.Replaced(latest.GetId())
-	return Restarts(d.pod, c, Ending{Code: exitCode(latest), Unhealthy: d.unhealthy(c, latest), Replaced: replaced})
+	return Restarts(d.pod, c, Ending{Code: exitCode(latest), Unhealthy: d.unhealthy(c, latest), Replaced: d.replaced(latest)})
 }
 
 // unhealthy says whether a probe of a container has failed that has the container killed. The prober keeps the results of a

@@ -30,6 +30,15 @@ func say(a decide.Actions) string {
 	if a.CreateSandbox {
 		add("sandbox(%d)", a.Attempt)
 	}
+	for _, u := range a.Resize.Memory {
+		add("memory(%s)", u.ID)
+	}
+	for _, u := range a.Resize.CPU {
+		add("cpu(%s)", u.ID)
+	}
+	if a.Resize.Pod {
+		add("cgroup")
+	}
 	for _, s := range a.Start {
 		word := s.Container.Name
 		if s.Restart.Count > 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
 // Reasons of conditions, as the kubelet writes them.
@@ -31,7 +32,7 @@ const reasonNotInspected = "InspectionFailed"
 // owned are the conditions that are computed here; others (readiness gates, DisruptionTarget) are kept as they are.
 var owned = []v1.PodConditionType{
 	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled, v1.AllContainersRestarting,
-	v1.PodResizePending,
+	v1.PodResizePending, v1.PodResizeInProgress,
 }
 
 // Owns tells whether a condition is one that this node says of its pods, and nobody else. That a pod is disrupted anybody may say.
@@ -64,15 +65,33 @@ func (g *generation) conditions(out v1.PodStatus) []v1.PodCondition {
 	if decide.MayBeginAgain(g.pod) {
 		own = append(own, g.beginsAgain())
 	}
-	if g.in.Resize.Reason != "" && !g.in.Terminal {
-		own = append(own, v1.PodCondition{Type: v1.PodResizePending, Status: v1.ConditionTrue, Reason: g.in.Resize.Reason, Message: g.in.Resize.Message})
-	}
 	for _, c := range own {
 		c.ObservedGeneration = g.pod.Generation
 		c.LastTransitionTime = g.transition(c, out)
 		conditions = append(conditions, c)
 	}
+	conditions = append(conditions, g.resizes()...)
 	return append(conditions, g.unknown()...)
+}
+
+// resizes are the conditions of a resize; none for a pod that has what is wanted, and for one that has ended. They are about the
+// generation of the pod in which it was asked for, and have come to be with their reason.
+func (g *generation) resizes() []v1.PodCondition {
+	if g.in.Terminal {
+		return nil
+	}
+	var out []v1.PodCondition
+	add := func(kind v1.PodConditionType, c *resize.Condition) {
+		if c != nil {
+			out = append(out, v1.PodCondition{
+				Type: kind, Status: v1.ConditionTrue, Reason: c.Reason, Message: c.Message, ObservedGeneration: c.Generation,
+				LastTransitionTime: metav1.NewTime(c.Since),
+			})
+		}
+	}
+	add(v1.PodResizePending, g.in.Resize.Conditions.Pending)
+	add(v1.PodResizeInProgress, g.in.Resize.Conditions.InProgress)
+	return out
 }
 
 // unknown is the condition of a pod that pleg cannot look at; none when it can. All the rest of the status stays as it was

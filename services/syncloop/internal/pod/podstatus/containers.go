@@ -70,7 +70,7 @@ func (g *generation) fromRecord(c *v1.Container, old *v1.ContainerStatus) *v1.Co
 	if latest == nil {
 		return nil
 	}
-	status := g.blank(c)
+	status := g.blank(c, old)
 	if latest.GetImage() != "" {
 		status.Image = latest.GetImage()
 	}
@@ -178,30 +178,22 @@ func (g *generation) fit(message string) string {
 	return strings.ToValidUTF8(message[:part], "")
 }
 
-// blank is the part of a container's status that comes from the spec, with nothing known of its state.
-func (g *generation) blank(c *v1.Container) *v1.ContainerStatus {
+// blank is the part of a container's status that comes from the spec, with nothing known of its state. Old is the status before, or
+// nil.
+func (g *generation) blank(c *v1.Container, old *v1.ContainerStatus) *v1.ContainerStatus {
 	made := podview.Latest(g.status, c.Name)
 	status := &v1.ContainerStatus{Name: c.Name, Image: c.Image, VolumeMounts: volumeMounts(c, made)}
 	if made != nil {
-		status.Resources = resourcesOf(c, made)
+		status.Resources = g.containerResources(c, made, old)
 		status.AllocatedResources = c.Resources.Requests.DeepCopy()
 	}
 	return status
 }
 
-// resourcesOf are the resources of a container: those that it was made with while it runs, and otherwise those that it is to have.
-func resourcesOf(c *v1.Container, made *lifecyclev1.Container) *v1.ResourceRequirements {
-	resources := c.Resources.DeepCopy()
-	if has, ok := podlabels.ResourcesOf(made.GetAnnotations()); ok && podview.Running(made) {
-		resources.Requests, resources.Limits = has.Requests, has.Limits
-	}
-	return resources
-}
-
 // withoutRecord makes the status of a container that the runtime knows nothing of: it was not made yet, or its record is
 // gone.
 func (g *generation) withoutRecord(c *v1.Container, old *v1.ContainerStatus, init bool) *v1.ContainerStatus {
-	status := g.blank(c)
+	status := g.blank(c, old)
 	status.State.Waiting = g.notStarted()
 	switch {
 	case old != nil && old.State.Terminated != nil:

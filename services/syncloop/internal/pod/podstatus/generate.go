@@ -36,6 +36,7 @@ func Generate(pod *v1.Pod, status *lifecyclev1.PodStatus, in Inputs) v1.PodStatu
 	if in.Terminal {
 		g.end(&out)
 	}
+	out.Resources, out.AllocatedResources = g.podResources(out.Phase)
 	out.Reason, out.Message = g.reason(out.Phase)
 	out.StartTime = g.startTime()
 	out.Conditions = g.conditions(out)

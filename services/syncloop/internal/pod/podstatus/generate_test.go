@@ -10,12 +10,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podviewtest"
@@ -282,55 +280,6 @@ func TestReadinessGates(t *testing.T) {
 	pod.Status.Conditions = []v1.PodCondition{{Type: "lb", Status: v1.ConditionTrue}}
 	if c := ready(); c.Status != v1.ConditionTrue {
 		t.Errorf("with the gate's condition: %+v", c)
-	}
-}
-
-// TestTheResourcesOfAContainerAreThoseThatItRunsWith, and those that it is to have when it does not run.
-func TestTheResourcesOfAContainerAreThoseThatItRunsWith(t *testing.T) {
-	cpu := func(amount string) v1.ResourceList {
-		return v1.ResourceList{v1.ResourceCPU: resource.MustParse(amount)}
-	}
-	for observed, want := range map[string]string{"s0:ready a@s0:running": "250m", "s0:ready a@s0:exited=1": "500m"} {
-		pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
-		c := &pod.Spec.Containers[0]
-		status := podviewtest.Status(pod, observed)
-		c.Resources.Requests = cpu("250m")
-		_, annotations, err := podlabels.Container(pod, c, podlabels.Restart{}, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		status.Containers[0].Annotations = annotations
-		c.Resources.Requests = cpu("500m")
-		got := podstatus.Generate(pod, status, podstatus.Inputs{Now: now}).ContainerStatuses[0]
-		if has := got.Resources.Requests.Cpu().String(); has != want || got.AllocatedResources.Cpu().String() != "500m" {
-			t.Errorf("%s: resources %s, allocated %s, want %s and 500m", observed, has, got.AllocatedResources.Cpu(), want)
-		}
-	}
-}
-
-func TestAPodThatDoesNotHaveWhatItAsksForSaysSo(t *testing.T) {
-	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
-	pod.Generation = 3
-	pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodResizePending, Status: v1.ConditionTrue, Reason: v1.PodReasonDeferred, Message: "old"}}
-	pending := func(in podstatus.Inputs) *v1.PodCondition {
-		in.Now = now
-		conditions := podstatus.Generate(pod, podviewtest.Status(pod, "s0:ready a@s0:running"), in).Conditions
-		for i := range conditions {
-			if conditions[i].Type == v1.PodResizePending {
-				return &conditions[i]
-			}
-		}
-		return nil
-	}
-	wait := podstatus.Reason{Reason: v1.PodReasonDeferred, Message: "no room"}
-	if c := pending(podstatus.Inputs{Resize: wait}); c == nil || c.Status != v1.ConditionTrue || c.Reason != wait.Reason || c.Message != wait.Message || c.ObservedGeneration != 3 {
-		t.Errorf("the condition is %+v", c)
-	}
-	if c := pending(podstatus.Inputs{}); c != nil {
-		t.Errorf("a pod that has what it asks for has %+v", c)
-	}
-	if c := pending(podstatus.Inputs{Resize: wait, Terminal: true}); c != nil {
-		t.Errorf("a pod that has ended has %+v", c)
 	}
 }
 

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
 // Reason is why a container waits, as the status shows it.
@@ -51,8 +54,10 @@ type Inputs struct {
 	// Reason and Message are of the pod as a whole, when something holds it up that is not about one container, for
 	// example a volume that cannot be mounted. They do not count for a pod that has ended: it keeps those of Previous.
 	Reason, Message string
-	// Resize is why the pod does not have the resources that its source names; empty when it has.
-	Resize Reason
+	// Resize is the record of a pod that was to be resized; zero for every other one.
+	Resize resize.Record
+	// Cgroup is what the pod's cgroup has; nil when that is not known, or there is none.
+	Cgroup *resources.Resources
 }
 
 // The reasons of a pod that something holds up which is not about one container. A kubelet has them in its events only.

@@ -80,11 +80,9 @@ func TestWhatRunsWithSomethingElse(t *testing.T) {
 
 func TestWhatIsGoneIsForgotten(t *testing.T) {
 	status := &lifecyclev1.PodStatus{Containers: []*lifecyclev1.Container{{Id: "a"}, {Id: "b"}}}
-	actuated := resize.Actuated{Containers: map[string]resize.Amounts{"gone": {}, "a": {}}, Restarting: []string{"gone", "a"}}
-	actuated.Restart(status, "b")
-	actuated.Restart(status, "b")
+	actuated := resize.Actuated{Containers: map[string]resize.Amounts{"gone": {}, "a": {}}}
 	actuated.Note(status, "b", resize.Amounts{CPULimit: 1})
-	want := resize.Actuated{Containers: map[string]resize.Amounts{"a": {}, "b": {CPULimit: 1}}, Restarting: []string{"a", "b"}}
+	want := resize.Actuated{Containers: map[string]resize.Amounts{"a": {}, "b": {CPULimit: 1}}}
 	if diff := cmp.Diff(want, actuated); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}

@@ -70,9 +70,6 @@ type Actuated struct {
 	Pod *Amounts `json:"pod,omitempty"`
 	// Containers has what containers have, by their ID in the runtime.
 	Containers map[string]Amounts `json:"containers,omitempty"`
-	// Restarting has the IDs of containers that were killed to be made again with other resources. Whoever finds one ended makes it
-	// again, whatever the restart policy says.
-	Restarting []string `json:"restarting,omitempty"`
 }
 
 // Of is what a container runs with; not ok when that is not known: it was made by something that does not say.
@@ -101,31 +98,15 @@ func (a Actuated) OfPod(allocated *v1.Pod, status *lifecyclev1.PodStatus) Amount
 
 // Note notes what a container has, and drops the containers that the runtime does not have any more.
 func (a *Actuated) Note(status *lifecyclev1.PodStatus, id string, has Amounts) {
-	a.prune(status)
+	for _, known := range sortedNames(a.Containers) {
+		if !slices.ContainsFunc(status.GetContainers(), func(c *lifecyclev1.Container) bool { return c.GetId() == known }) {
+			delete(a.Containers, known)
+		}
+	}
 	if a.Containers == nil {
 		a.Containers = map[string]Amounts{}
 	}
 	a.Containers[id] = has
-}
-
-// Restart notes that a container is about to be killed to be made again.
-func (a *Actuated) Restart(status *lifecyclev1.PodStatus, id string) {
-	a.prune(status)
-	if !slices.Contains(a.Restarting, id) {
-		a.Restarting = append(a.Restarting, id)
-	}
-}
-
-func (a *Actuated) prune(status *lifecyclev1.PodStatus) {
-	there := func(id string) bool {
-		return slices.ContainsFunc(status.GetContainers(), func(c *lifecyclev1.Container) bool { return c.GetId() == id })
-	}
-	for _, id := range sortedNames(a.Containers) {
-		if !there(id) {
-			delete(a.Containers, id)
-		}
-	}
-	a.Restarting = slices.DeleteFunc(a.Restarting, func(id string) bool { return !there(id) })
 }
 
 // InProgress tells whether a pod that is given with what is allocated to it runs with something else. What does not run has what is

@@ -50,3 +50,33 @@ func priorityOf(pod *v1.Pod) int32 {
 }
 
 func isGuaranteed(pod *v1.Pod) bool { return qos.GetPodQOS(pod) == v1.PodQOSGuaranteed }
+
+// PriorityUnknown is the class of a pod that is not known any more.
+const PriorityUnknown = "unknown"
+
+// The least priorities of some classes.
+const (
+	systemCritical = 2_000_000_000
+	high           = 100_000
+	low            = -1000
+)
+
+// PriorityClass is the class of a pod's priority, in the kubelet's words; nil is a pod without one.
+func PriorityClass(priority *int32) string {
+	if priority == nil {
+		return "normal"
+	}
+	switch p := *priority; {
+	case p >= systemCritical:
+		return "system-critical"
+	case p >= high:
+		return "high"
+	case p > 0:
+		return "medium"
+	case p == 0:
+		return "normal"
+	case p > low:
+		return "low"
+	}
+	return "very-low"
+}

@@ -36,6 +36,12 @@ type Record struct {
 	Conditions Conditions `json:"conditions"`
 }
 
+// Clone returns a record whose parts can be changed without a change of this one.
+func (r Record) Clone() Record {
+	r.Allocated.Containers, r.Actuated.Containers = maps.Clone(r.Allocated.Containers), maps.Clone(r.Actuated.Containers)
+	return r
+}
+
 // Allocation is the requests and limits of a pod and of its containers.
 type Allocation struct {
 	// Pod has those of the pod as a whole; nil for a pod without.

@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
 // eventCgroupFailed is the reason of the kubelet's event for a pod whose cgroup cannot be made.
@@ -21,6 +23,15 @@ const podDirMode = 0o750
 type Cgroups interface {
 	// Ensure makes a pod's cgroup, or brings it up to date, and returns its name.
 	Ensure(ctx context.Context, pod *v1.Pod) (name string, err error)
+	// Name returns the name of a pod's cgroup, and whether it is there.
+	Name(pod *v1.Pod) (name string, there bool)
+	// Given returns what a pod's cgroup has of processors and memory, and what it is to have by the pod's spec. It fails with
+	// fs.ErrNotExist when it is not there.
+	Given(pod *v1.Pod) (has, wants resources.Resources, err error)
+	// Limit changes a part of what a pod's cgroup has.
+	Limit(pod *v1.Pod, part resources.Resources) error
+	// MemoryUsage is how many bytes of memory a pod uses.
+	MemoryUsage(pod *v1.Pod) (uint64, error)
 	// Remove removes a pod's cgroup with all that runs in it. A pod without one is fine.
 	Remove(ctx context.Context, uid types.UID) error
 }
@@ -42,6 +53,10 @@ func (s *podSync) ensureCgroup(ctx context.Context) error {
 		if err := os.MkdirAll(s.m.podDir(uid), podDirMode); err != nil {
 			return fmt.Errorf("folder of pod %s: %w", podName(s.pod), err)
 		}
+	}
+	if name, there := s.m.cfg.Cgroups.Name(s.pod); there && s.result.ResizeError != nil {
+		s.cgroup = name // it stays as it is for now
+		return nil
 	}
 	name, err := s.m.cfg.Cgroups.Ensure(ctx, s.pod)
 	if err != nil {

@@ -3,6 +3,8 @@ package executor_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
@@ -23,6 +26,11 @@ type cgroups struct {
 	mu   sync.Mutex
 	have map[types.UID]bool
 	err  error
+	// now is what the cgroups have of processors and memory, uses how much memory a pod uses. A pod is limited by what it asks for.
+	now  map[types.UID]resources.Resources
+	uses uint64
+	// step is told each change of a part of a cgroup, and may refuse it.
+	step func(string) error
 	// podDirs is looked at for the folder of a pod when its cgroup is made.
 	podDirs  string
 	noFolder bool
@@ -38,7 +46,52 @@ func (c *cgroups) Ensure(_ context.Context, pod *v1.Pod) (string, error) {
 		c.noFolder = true
 	}
 	c.have[pod.UID] = true
+	if c.now == nil {
+		c.now = map[types.UID]resources.Resources{}
+	}
+	c.now[pod.UID] = resources.ForPod(pod, resources.Limits{CPUQuota: true})
 	return "/kubepods/pod" + string(pod.UID), nil
+}
+
+func (c *cgroups) Name(pod *v1.Pod) (string, bool) {
+	return "/kubepods/pod" + string(pod.UID), c.has(pod.UID)
+}
+
+func (c *cgroups) Given(pod *v1.Pod) (has, wants resources.Resources, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	has, there := c.now[pod.UID]
+	if !there {
+		return has, has, fs.ErrNotExist
+	}
+	return has, resources.ForPod(pod, resources.Limits{CPUQuota: true}), nil
+}
+
+func (c *cgroups) Limit(pod *v1.Pod, part resources.Resources) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	has, what := c.now[pod.UID], ""
+	switch {
+	case part.Memory != 0:
+		has.Memory, what = part.Memory, fmt.Sprintf("memory limit %d", part.Memory)
+	case part.CPUQuota != 0:
+		has.CPUQuota, has.CPUPeriod, what = part.CPUQuota, part.CPUPeriod, fmt.Sprintf("cpu limit %d", part.CPUQuota)
+	default:
+		has.CPUShares, what = part.CPUShares, fmt.Sprintf("cpu shares %d", part.CPUShares)
+	}
+	if c.step != nil {
+		if err := c.step("pod: " + what); err != nil {
+			return err
+		}
+	}
+	c.now[pod.UID] = has
+	return nil
+}
+
+func (c *cgroups) MemoryUsage(*v1.Pod) (uint64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.uses, nil
 }
 
 func (c *cgroups) Remove(_ context.Context, uid types.UID) error {
@@ -46,6 +99,7 @@ func (c *cgroups) Remove(_ context.Context, uid types.UID) error {
 	defer c.mu.Unlock()
 	if c.err == nil {
 		delete(c.have, uid)
+		delete(c.now, uid)
 	}
 	return c.err
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
@@ -67,6 +68,8 @@ type Config struct {
 	UserIDs func(types.UID) (containerspec.IDs, error)
 	// Cgroups gives each pod a cgroup of its own; nil puts all pods under one.
 	Cgroups Cgroups
+	// Resizes has what pods run with that were to be resized; nil resizes none.
+	Resizes Resizes
 	// RuntimeClasses says which handler of the runtime a pod asks for; nil is a node on which a runtime class is named as its handler.
 	RuntimeClasses RuntimeClasses
 	// Services gives the variables that tell containers where services are; nil is a node without an API server, which has none.
@@ -122,6 +125,10 @@ type Result struct {
 	// SandboxError is why the sandbox could not be made, or is not tried (an *UnsupportedError, or a *volumes.NotReadyError); nil when
 	// it is up.
 	SandboxError error
+	// ResizeError is why what runs could not be changed to what is allocated; nil when it is, or when that was not tried.
+	ResizeError error
+	// Cgroup is what the pod's cgroup has; nil when the pod has none, or it cannot be told.
+	Cgroup *resources.Resources
 	// RetryAfter is when work is due again, for example the end of a back-off; 0 when nothing is known to be. It is set
 	// beside an error when the error knows.
 	RetryAfter time.Duration

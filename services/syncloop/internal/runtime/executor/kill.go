@@ -178,7 +178,7 @@ func (m *Manager) killListed(ctx context.Context, rt *tracedRuntime, pod *v1.Pod
 		}
 		t := m.targetOf(ctx, pod, status.GetContainers()[at])
 		t.why = k.Message
-		if k.Why == decide.SpecChanged {
+		if k.Why == decide.SpecChanged || k.Why == decide.Resized {
 			m.noteReplaced(ctx, pod, t)
 		}
 		running.Go(func() { errs[i] = m.killContainer(ctx, rt, pod, t, graceFor(pod, t.spec, k.Why), status.GetIps()) })
@@ -206,7 +206,7 @@ func graceFor(pod *v1.Pod, spec *v1.Container, why decide.Why) int64 {
 		probe = spec.StartupProbe
 	case decide.AllRestart:
 		return 0
-	case decide.SpecChanged, decide.StateUnknown, decide.NotWanted:
+	case decide.SpecChanged, decide.StateUnknown, decide.NotWanted, decide.Resized:
 	}
 	if probe != nil && probe.TerminationGracePeriodSeconds != nil && pod.DeletionGracePeriodSeconds == nil {
 		return *probe.TerminationGracePeriodSeconds

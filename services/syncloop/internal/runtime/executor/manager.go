@@ -70,6 +70,9 @@ func New(cfg Config) *Manager {
 	if cfg.Objects == nil {
 		cfg.Objects = configobjects.None{}
 	}
+	if cfg.Resizes == nil {
+		cfg.Resizes = neverResized{}
+	}
 	if cfg.RuntimeClasses == nil {
 		cfg.RuntimeClasses = runtimeclasses.ByName{}
 	}
@@ -130,6 +133,7 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 			return nextInLogs(filepath.Join(containerspec.LogDir(m.cfg.PodLogsDir, pod), container))
 		},
 	}
+	facts.Actuated, facts.Resized = m.cfg.Resizes.Actuated(pod.UID)
 	if longest := m.cfg.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; longest != nil {
 		facts.BackoffMax = longest.Duration
 	}
@@ -138,7 +142,7 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 	if s.actions.CreateSandbox && ownUsers(pod) && ctx.Err() == nil {
 		m.cfg.Metrics.userNamespacedPod(err)
 	}
-	s.result.Wrote = s.rt.wrote.Load()
+	s.result.Wrote, s.result.Cgroup = s.rt.wrote.Load(), s.cgroupOf()
 	return s.result, err
 }
 
@@ -173,6 +177,9 @@ func (s *podSync) run(ctx context.Context) error {
 		return nil
 	}
 	if err := s.stop(ctx); err != nil {
+		return err
+	}
+	if err := s.resize(ctx); err != nil {
 		return err
 	}
 	if len(s.actions.Start) == 0 && !s.actions.CreateSandbox {

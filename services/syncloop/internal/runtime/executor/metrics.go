@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +21,9 @@ const (
 	typeEphemeral containerType = "ephemeral_container"
 )
 
+// resizeBuckets are the kubelet's, in milliseconds.
+var resizeBuckets = []float64{10, 50, 100, 500, 1000, 2000, 5000, 10000, 20000, 30000, 60000, 120000, 300000, 600000}
+
 // Metrics counts and times what is started. The names are the kubelet's where it has the same figure.
 type Metrics struct {
 	sandboxDuration                                       *prometheus.HistogramVec
@@ -27,6 +31,7 @@ type Metrics struct {
 	sandboxErrors, containers, containerErrors            *prometheus.CounterVec
 	pods, podErrors, userPods, userPodErrors              prometheus.Counter
 	imageVolumes, imageVolumesMounted, imageVolumesFailed prometheus.Counter
+	resizes                                               *prometheus.HistogramVec
 }
 
 // NewMetrics registers the metrics of one Manager; a nil registry takes none.
@@ -60,6 +65,10 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		imageVolumes:        counter("kubelet_image_volume_requested_total", "Images that containers were to be created with as volumes."),
 		imageVolumesMounted: counter("kubelet_image_volume_mounted_succeed_total", "Those that the runtime did not refuse."),
 		imageVolumesFailed:  counter("kubelet_image_volume_mounted_errors_total", "Those that the runtime could not mount."),
+		resizes: factory.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kubelet_pod_resize_duration_milliseconds", Buckets: resizeBuckets,
+			Help: "How long it took to change the cgroup and the containers of a pod, by whether that went well.",
+		}, []string{"success"}),
 	}
 	for _, kind := range []containerType{typeContainer, typeInit, typeEphemeral} {
 		m.containers.WithLabelValues(string(kind))
@@ -111,6 +120,11 @@ func (m *Metrics) imagesMounted(count int, mounted bool) {
 	} else {
 		m.imageVolumesFailed.Add(float64(count))
 	}
+}
+
+// podResized notes that a pod was resized, or not.
+func (m *Metrics) podResized(took time.Duration, err error) {
+	m.resizes.WithLabelValues(strconv.FormatBool(err == nil)).Observe(float64(took.Milliseconds()))
 }
 
 // typeOf is the kubelet's word for a kind of container.

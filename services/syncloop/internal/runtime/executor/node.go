@@ -123,6 +123,11 @@ func (m *Manager) nodeNow() *containerspec.Node {
 	return &node
 }
 
+// Swaps tells whether a container of a pod may swap on this node.
+func (m *Manager) Swaps(pod *v1.Pod, c *v1.Container) bool {
+	return containerspec.Swaps(pod, c, *m.node.Load())
+}
+
 // nodeOf gathers what the specs of all pods have in common.
 func nodeOf(cfg Config) *containerspec.Node {
 	kubelet := cfg.Kubelet

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"go.opentelemetry.io/otel/trace"
@@ -118,6 +119,41 @@ func (t *tracedRuntime) removeContainer(ctx context.Context, id string) error {
 	return t.end(ctx, runtimeapi.RuntimeService_RemoveContainer_FullMethodName, telemetry.Subject{ContainerID: id}, func(ctx context.Context) error {
 		return t.service.RemoveContainer(ctx, id)
 	})
+}
+
+func (t *tracedRuntime) updateContainer(ctx context.Context, id string, resources *runtimeapi.LinuxContainerResources) error {
+	t.wrote.Store(true)
+	return t.calls.Call(ctx, runtimeapi.RuntimeService_UpdateContainerResources_FullMethodName, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
+		return t.service.UpdateContainerResources(ctx, id, &runtimeapi.ContainerResources{Linux: resources})
+	})
+}
+
+// updatePodSandbox tells the runtime what the cgroup of a pod is about to have. A runtime that does not ask for that is fine.
+func (t *tracedRuntime) updatePodSandbox(ctx context.Context, request *runtimeapi.UpdatePodSandboxResourcesRequest) error {
+	about := telemetry.Subject{SandboxID: request.GetPodSandboxId()}
+	err := t.calls.Call(ctx, runtimeapi.RuntimeService_UpdatePodSandboxResources_FullMethodName, about, isUnimplemented, func(ctx context.Context) error {
+		_, err := t.service.UpdatePodSandboxResources(ctx, request)
+		return err
+	})
+	if isUnimplemented(err) {
+		return nil
+	}
+	return err
+}
+
+// isUnimplemented tells whether a runtime does not have a call. containerd 2.2 says so in another way.
+func isUnimplemented(err error) bool {
+	return status.Code(err) == codes.Unimplemented || status.Code(err) == codes.Unknown && strings.Contains(err.Error(), "not implemented")
+}
+
+// memoryUsage is how many bytes of memory a container uses; nil when the runtime does not say.
+func (t *tracedRuntime) memoryUsage(ctx context.Context, id string) (usage *runtimeapi.UInt64Value, err error) {
+	err = t.calls.Call(ctx, runtimeapi.RuntimeService_ContainerStats_FullMethodName, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
+		stats, err := t.service.ContainerStats(ctx, id)
+		usage = stats.GetMemory().GetUsageBytes()
+		return err
+	})
+	return usage, err
 }
 
 // execHook runs a command in a container until it ends. What it printed stays in the container, and so does what it was: both

@@ -74,8 +74,9 @@ type Cgroups interface {
 	Set(name string, r resources.Resources) error
 	// Limit gives resources to a cgroup that is there.
 	Limit(name string, r resources.Resources) error
-	// Usage reads what a cgroup uses.
+	// Usage reads what a cgroup uses, Given what it has been given of processors and memory.
 	Usage(name string) (Usage, error)
+	Given(name string) (resources.Resources, error)
 	// Remove kills what runs in a cgroup and below it, and removes them. One that is not there is fine.
 	Remove(ctx context.Context, name string) error
 }

@@ -3,6 +3,7 @@ package podcgroups_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"slices"
@@ -62,12 +63,41 @@ func (m *memory) Set(name string, r resources.Resources) error {
 	return nil
 }
 
-func (m *memory) Limit(name string, r resources.Resources) error { return m.Set(name, r) }
+// Limit changes what r says something of.
+func (m *memory) Limit(name string, r resources.Resources) error {
+	has := m.get(name)
+	if r.CPUShares > 0 {
+		has.CPUShares = r.CPUShares
+	}
+	if r.CPUQuota != 0 {
+		has.CPUQuota, has.CPUPeriod = r.CPUQuota, r.CPUPeriod
+	}
+	if r.Memory != 0 {
+		has.Memory = r.Memory
+	}
+	if r.PIDs != 0 {
+		has.PIDs = r.PIDs
+	}
+	if r.HugePages != nil {
+		has.HugePages = r.HugePages
+	}
+	return m.Set(name, has)
+}
 
 func (m *memory) Usage(name string) (podcgroups.Usage, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return podcgroups.Usage{MemoryBytes: m.uses[name]}, nil
+}
+
+func (m *memory) Given(name string) (resources.Resources, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	given, there := m.have[name]
+	if !there {
+		return resources.Resources{}, fs.ErrNotExist
+	}
+	return given, nil
 }
 
 func (m *memory) Remove(_ context.Context, name string) error {

@@ -1,0 +1,45 @@
+package podstore
+
+import (
+	"reflect"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
+)
+
+// Resizes has the records of the pods that were to be resized; *resizes.Book does. It is called with the store's lock held.
+type Resizes interface {
+	Get(uid types.UID) (record resize.Record, ok bool)
+}
+
+// Resized takes in that the record of a pod's resize has changed.
+func (s *Store) Resized(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.entries[uid] != nil {
+		s.compute(uid, false)
+	}
+}
+
+// SetCgroup implements podworkers.Statuses.
+func (s *Store) SetCgroup(uid types.UID, has *resources.Resources) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil && has != nil && !reflect.DeepEqual(e.cgroup, has) {
+		e.cgroup = has
+		s.compute(uid, false)
+	}
+}
+
+// Status returns the status that was computed for a pod last; it must not be changed.
+func (s *Store) Status(uid types.UID) v1.PodStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil {
+		return e.status
+	}
+	return v1.PodStatus{}
+}

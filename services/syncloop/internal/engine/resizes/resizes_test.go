@@ -1,0 +1,164 @@
+package resizes_test
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podtest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
+)
+
+func open(t *testing.T, dir string) *resizes.Book {
+	t.Helper()
+	book, err := resizes.Open(dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return book
+}
+
+func allocation(cpu string) resize.Allocation {
+	return resize.Of(podtest.Pod("u", podtest.Container(podtest.List("cpu", cpu), nil)))
+}
+
+func TestAPromiseOutlivesTheProcess(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "resizes")
+	book := open(t, dir)
+	if _, ok := book.Get("u"); ok {
+		t.Error("there is a record of a pod that was never resized")
+	}
+	pod := podtest.Pod("u", podtest.Container(podtest.List("cpu", "1"), nil))
+	if err := book.Note("u", resize.Of(pod), func(r *resize.Record) { r.Allocated = allocation("2") }); err != nil {
+		t.Fatal(err)
+	}
+	if err := book.Actuate(pod, func(a *resize.Actuated) { a.Note(nil, "c", resize.Amounts{CPURequest: 2000}) }); err != nil {
+		t.Fatal(err)
+	}
+	want, _ := book.Get("u")
+	got, ok := open(t, dir).Get("u")
+	if diff := cmp.Diff(want, got); diff != "" || !ok || !got.Allocated.Equal(allocation("2")) {
+		t.Errorf("the next process has %+v\n%s", got, diff)
+	}
+	for range 2 {
+		book.Forget("u")
+		if err := book.Save("u"); err != nil {
+			t.Fatalf("forgetting it, and again: %v", err)
+		}
+	}
+	if _, ok := book.Get("u"); ok {
+		t.Error("it is on record still")
+	}
+	if uids := open(t, dir).UIDs(); len(uids) > 0 {
+		t.Errorf("of %v there are records still", uids)
+	}
+}
+
+func TestAPodMayHaveAnyUID(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "resizes")
+	uids := []types.UID{"a/../b", "..", "u.json", "%2e"}
+	book := open(t, dir)
+	for _, uid := range uids {
+		if err := book.Note(uid, allocation("1"), func(r *resize.Record) { r.Allocated = allocation("2") }); err != nil {
+			t.Errorf("%q: %v", uid, err)
+		}
+	}
+	slices.Sort(uids)
+	if got := open(t, dir).UIDs(); !slices.Equal(got, uids) {
+		t.Errorf("there are records of %q, want %q", got, uids)
+	}
+}
+
+func TestADamagedRecordIsSetAside(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "resizes")
+	book := open(t, dir)
+	for _, uid := range []types.UID{"cut", "empty", "good"} {
+		if err := book.Note(uid, allocation("1"), func(r *resize.Record) { r.Allocated = allocation("2") }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	damage := map[string]string{"cut.json": `{"allocated": {"contai`, "empty.json": `{}`}
+	for name, content := range damage {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var told bytes.Buffer
+	book, err := resizes.Open(dir, slog.New(slog.NewTextHandler(&told, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(book.UIDs(), []types.UID{"good"}) || !book.Lost("cut") || !book.Lost("empty") || book.Lost("good") {
+		t.Errorf("there are records of %v", book.UIDs())
+	}
+	if strings.Count(told.String(), "set aside") != 2 {
+		t.Errorf("it says\n%s", told.String())
+	}
+	for name, content := range damage {
+		if kept, err := os.ReadFile(filepath.Join(dir, name+".damaged")); err != nil || string(kept) != content {
+			t.Errorf("%s: %q, %v", name, kept, err)
+		}
+	}
+	if err := book.Note("cut", allocation("1"), func(r *resize.Record) { r.Allocated = allocation("2") }); err != nil || book.Lost("cut") {
+		t.Errorf("the record is not made anew: %v", err)
+	}
+	if again := open(t, dir); again.Lost("empty") || len(again.UIDs()) != 2 {
+		t.Error("what was set aside is found again")
+	}
+}
+
+// TestWhatCannotBeWritten is known to this process all the same, and is written the next time.
+func TestWhatCannotBeWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "resizes")
+	book := open(t, dir)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	err := book.Note("u", allocation("1"), func(r *resize.Record) { r.Allocated = allocation("2") })
+	if record, ok := book.Get("u"); !errors.Is(err, fs.ErrNotExist) || !ok || !record.Allocated.Equal(allocation("2")) {
+		t.Errorf("error %v, %+v", err, record)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := book.Save("u"); err != nil {
+		t.Fatal(err)
+	}
+	if record, ok := open(t, dir).Get("u"); !ok || !record.Allocated.Equal(allocation("2")) {
+		t.Errorf("the next process has %+v", record)
+	}
+}
+
+func TestManyChangeOneRecord(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "resizes")
+	book := open(t, dir)
+	var running sync.WaitGroup
+	for i := range 20 {
+		running.Go(func() {
+			err := book.Note("u", allocation("1"), func(r *resize.Record) {
+				if r.Actuated.Containers == nil {
+					r.Actuated.Containers = map[string]resize.Amounts{}
+				}
+				r.Actuated.Containers[string(rune('a'+i))] = resize.Amounts{}
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	if record, _ := open(t, dir).Get("u"); len(record.Actuated.Containers) != 20 {
+		t.Errorf("%d of 20 changes are there", len(record.Actuated.Containers))
+	}
+}

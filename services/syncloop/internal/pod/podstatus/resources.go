@@ -1,0 +1,120 @@
+package podstatus
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
+)
+
+// leastQuota is the limit of cpu, in thousandths, that the least quota of the kernel stands for: what is limited to less has that.
+const leastQuota = 10
+
+// containerResources are what a container has. While it runs that is what the runtime says, and otherwise what is allocated to it. The
+// runtime does not know what is no cpu and no memory. Old is the status before, or nil.
+func (g *generation) containerResources(c *v1.Container, made *lifecyclev1.Container, old *v1.ContainerStatus) *v1.ResourceRequirements {
+	out := c.Resources.DeepCopy()
+	if !podview.Running(made) {
+		return out
+	}
+	before := &v1.ResourceRequirements{}
+	if old != nil && old.State.Running != nil && old.ContainerID == g.id(made) && old.Resources != nil {
+		before = old.Resources
+	}
+	has := seenOf(made.GetResources())
+	if out.Limits != nil {
+		put(out.Limits, v1.ResourceCPU, has.cpuLimit, before.Limits, leastQuota)
+		put(out.Limits, v1.ResourceMemory, has.memoryLimit, before.Limits, 0)
+	}
+	if out.Requests != nil {
+		if runs, known := g.in.Resize.Actuated.Of(made); known { // of which the runtime does not know this one
+			has.memoryRequest = bytesOf(runs.MemoryRequest)
+		}
+		put(out.Requests, v1.ResourceCPU, has.cpuRequest, before.Requests, resources.MinShares)
+		put(out.Requests, v1.ResourceMemory, has.memoryRequest, before.Requests, 0)
+	}
+	return out
+}
+
+// seen is what can be seen of resources; nil for what cannot.
+type seen struct{ cpuRequest, cpuLimit, memoryRequest, memoryLimit *resource.Quantity }
+
+func seenOf(r *lifecyclev1.LinuxResources) seen {
+	return seen{
+		cpuRequest:  milli(resources.MilliOfShares(uint64(max(r.GetCpuShares(), 0)))),
+		cpuLimit:    milli(resources.MilliOfQuota(r.GetCpuQuota(), r.GetCpuPeriod())),
+		memoryLimit: bytesOf(r.GetMemoryLimitInBytes()),
+	}
+}
+
+func milli(n int64) *resource.Quantity {
+	if n <= 0 {
+		return nil
+	}
+	return resource.NewMilliQuantity(n, resource.DecimalSI)
+}
+
+func bytesOf(n int64) *resource.Quantity {
+	if n <= 0 {
+		return nil
+	}
+	return resource.NewQuantity(n, resource.BinarySI)
+}
+
+// put puts into a list what is seen of a resource, or else what was said of it before. Up to least the kernel does not tell amounts
+// apart, and what is allocated stays.
+func put(list v1.ResourceList, name v1.ResourceName, seen *resource.Quantity, before v1.ResourceList, least int64) {
+	allocated := list[name]
+	switch said, ok := before[name]; {
+	case seen != nil && seen.Cmp(allocated) == 0: // it stays as it was written
+	case seen != nil:
+		if least == 0 || seen.MilliValue() > least || allocated.MilliValue() > least {
+			list[name] = *seen
+		}
+	case ok:
+		list[name] = said.DeepCopy()
+	}
+}
+
+// podResources are what the pod as a whole has, of its own or of its containers together: while it runs what its cgroup has, and
+// otherwise what is allocated. Where pods have no cgroups, what is allocated counts once it runs with it.
+func (g *generation) podResources(phase v1.PodPhase) (has *v1.ResourceRequirements, allocated v1.ResourceList) {
+	options := resourcehelper.PodResourcesOptions{}
+	allocated = resourcehelper.PodRequests(g.pod, options)
+	if before := &g.in.Previous; phase == v1.PodRunning && g.in.Cgroup == nil && g.in.Resize.Conditions.InProgress != nil && before.Resources != nil {
+		return before.Resources.DeepCopy(), allocated
+	}
+	if has = g.pod.Spec.Resources.DeepCopy(); has == nil {
+		has = &v1.ResourceRequirements{}
+	}
+	if phase != v1.PodRunning || g.in.Cgroup == nil {
+		has.Requests, has.Limits = allocated.DeepCopy(), resourcehelper.PodLimits(g.pod, options)
+		return has, allocated
+	}
+	if has.Requests == nil {
+		has.Requests = v1.ResourceList{}
+	}
+	if has.Limits == nil {
+		has.Limits = v1.ResourceList{}
+	}
+	r := g.in.Cgroup
+	cgroup := seenOf(&lifecyclev1.LinuxResources{
+		CpuShares: int64(r.CPUShares), CpuQuota: r.CPUQuota, CpuPeriod: int64(r.CPUPeriod), MemoryLimitInBytes: r.Memory, //nolint:gosec // they are small
+	})
+	// The weight of cgroup v2 is coarser than what is allocated.
+	if asked := has.Requests.Cpu(); !asked.IsZero() && resources.SharesOf(resources.Weight(resources.Shares(asked.MilliValue()))) == r.CPUShares {
+		cgroup.cpuRequest = asked
+	}
+	put(has.Requests, v1.ResourceCPU, cgroup.cpuRequest, nil, resources.MinShares)
+	if _, ok := has.Requests[v1.ResourceMemory]; !ok {
+		if memory, asked := allocated[v1.ResourceMemory]; asked {
+			has.Requests[v1.ResourceMemory] = memory.DeepCopy()
+		}
+	}
+	put(has.Limits, v1.ResourceCPU, cgroup.cpuLimit, nil, leastQuota)
+	put(has.Limits, v1.ResourceMemory, cgroup.memoryLimit, nil, 0)
+	return has, allocated
+}

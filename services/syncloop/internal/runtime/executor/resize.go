@@ -1,0 +1,308 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
+)
+
+// Resizes knows what pods run with that were to be resized; package resizes keeps it.
+type Resizes interface {
+	// Actuated returns what was changed of a pod since it was made; resized is false for one that was never to be resized.
+	Actuated(pod types.UID) (actuated resize.Actuated, resized bool)
+	// Actuate notes a change of a pod, which is given with what is allocated to it. With an error the next process does not know of it.
+	Actuate(pod *v1.Pod, note func(*resize.Actuated)) error
+}
+
+// neverResized is Resizes of a node that resizes no pod.
+type neverResized struct{}
+
+// Actuated implements Resizes.
+func (neverResized) Actuated(types.UID) (resize.Actuated, bool) { return resize.Actuated{}, false }
+
+// Actuate implements Resizes.
+func (neverResized) Actuate(*v1.Pod, func(*resize.Actuated)) error { return nil }
+
+// ResizeError says that a pod could not be resized, or only a part of it. It is tried again.
+type ResizeError struct{ Err error }
+
+func (e *ResizeError) Error() string { return e.Err.Error() }
+func (e *ResizeError) Unwrap() error { return e.Err }
+
+// actuate notes a change. A process that is killed before it is on disk only makes it again.
+func (s *podSync) actuate(ctx context.Context, note func(*resize.Actuated)) {
+	if err := s.m.cfg.Resizes.Actuate(s.pod, note); err != nil {
+		s.m.cfg.Logger.WarnContext(ctx, "should syncloop be killed now, the next one makes a change of a resize again",
+			telemetry.KeyPod, podName(s.pod), telemetry.KeyPodUID, string(s.pod.UID), telemetry.KeyError, err)
+	}
+}
+
+// resize changes what runs to what is allocated, and notes in the result why it could not: what is to be started is started all the
+// same. It fails only when it was cut short.
+func (s *podSync) resize(ctx context.Context) error {
+	if s.actions.Resize.Nothing() {
+		return nil
+	}
+	ctx, span := s.m.phase(ctx, "resize", s.pod, telemetry.Subject{})
+	begun := s.m.cfg.Clock.Now()
+	s.m.learnNode(ctx)
+	r := &resizing{podSync: s, plan: s.actions.Resize}
+	err := r.run(ctx)
+	telemetry.End(span, err)
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	s.m.cfg.Metrics.podResized(s.m.cfg.Clock.Since(begun), err)
+	if err != nil {
+		s.result.ResizeError = &ResizeError{err}
+	}
+	return nil
+}
+
+// resizing is one change of what runs of a pod. Memory comes first, then cpu. Of each the pod's cgroup is raised before its containers
+// are, and lowered after them, so that none of them is held by a limit of the pod that is not its own. The first error ends it; what
+// was done by then stays.
+type resizing struct {
+	*podSync
+	plan resize.Plan
+	// grouped is true when the pod has a cgroup; has is what that has, and wants what it is to have.
+	grouped    bool
+	has, wants resources.Resources
+}
+
+func (r *resizing) run(ctx context.Context) error {
+	if err := r.look(); err != nil {
+		return err
+	}
+	if err := r.checkMemory(ctx); err != nil {
+		return err
+	}
+	if err := r.memory(ctx); err != nil {
+		return err
+	}
+	if err := r.cpu(ctx); err != nil {
+		return err
+	}
+	if r.grouped { // which brings the cgroup of its class up to date with it
+		if _, err := r.m.cfg.Cgroups.Ensure(ctx, r.pod); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look reads what the pod's cgroup has. A pod whose cgroup is not there yet gets it when something is started.
+func (r *resizing) look() error {
+	if r.m.cfg.Cgroups == nil {
+		return nil
+	}
+	has, wants, err := r.m.cfg.Cgroups.Given(r.pod)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("unable to get pod cgroup config for pod %q: %w", fullName(r.pod), err)
+	}
+	r.grouped, r.has, r.wants = true, has, wants
+	return nil
+}
+
+// checkMemory refuses limits of memory that are less than what is used: the kernel would not take them, or would end processes.
+func (r *resizing) checkMemory(ctx context.Context) error {
+	var wrong []string
+	if limit := r.wants.Memory; r.grouped && orAll(limit) < orAll(r.has.Memory) {
+		usage, err := r.m.cfg.Cgroups.MemoryUsage(r.pod)
+		if err != nil {
+			return fmt.Errorf("unable to read memory usage for pod %q: %w", fullName(r.pod), err)
+		}
+		if usage >= uint64(limit) { //nolint:gosec // it is less than another limit, so it is one
+			wrong = append(wrong, fmt.Sprintf("attempting to set pod memory limit (%d) below current usage (%d)", limit, usage))
+		}
+	}
+	for _, u := range r.plan.Memory {
+		limit := u.Wants.MemoryLimit
+		if limit == 0 || u.Has.MemoryLimit != 0 && limit >= u.Has.MemoryLimit {
+			continue
+		}
+		usage, err := r.rt.memoryUsage(ctx, u.ID)
+		if err != nil {
+			return fmt.Errorf("unable to read memory usage for pod %q: %w", fullName(r.pod), err)
+		}
+		switch {
+		case usage == nil:
+			wrong = append(wrong, fmt.Sprintf("missing container %q memory usage", u.Container.Name))
+		case usage.GetValue() >= uint64(limit):
+			wrong = append(wrong, fmt.Sprintf("attempting to set container %q memory limit (%d) below current usage (%d)", u.Container.Name, limit, usage.GetValue()))
+		}
+	}
+	switch len(wrong) {
+	case 0:
+		return nil
+	case 1:
+		return errors.New("cannot decrease memory limits: " + wrong[0])
+	}
+	return errors.New("cannot decrease memory limits: [" + strings.Join(wrong, ", ") + "]")
+}
+
+func (r *resizing) memory(ctx context.Context) error {
+	limit := resources.Resources{Memory: r.wants.Memory}
+	if orAll(r.wants.Memory) > orAll(r.has.Memory) {
+		if err := r.limit(ctx, v1.ResourceMemory, limit); err != nil {
+			return err
+		}
+	}
+	for _, u := range r.plan.Memory {
+		if err := r.update(ctx, u, u.Has.WithMemory(u.Wants)); err != nil {
+			return err
+		}
+	}
+	if orAll(r.wants.Memory) < orAll(r.has.Memory) {
+		if err := r.limit(ctx, v1.ResourceMemory, limit); err != nil {
+			return err
+		}
+	}
+	r.notePod(ctx, resize.Amounts.WithMemory)
+	return nil
+}
+
+func (r *resizing) cpu(ctx context.Context) error {
+	limit := resources.Resources{CPUQuota: r.wants.CPUQuota, CPUPeriod: r.wants.CPUPeriod}
+	request := resources.Resources{CPUShares: r.wants.CPUShares}
+	limited := compareQuotas(r.wants, r.has)
+	// What is raised begins with the limit, and what is lowered ends with it, so that the request is never more.
+	steps := []struct {
+		when bool
+		part resources.Resources
+	}{{limited > 0, limit}, {r.wants.CPUShares > r.has.CPUShares, request}, {r.wants.CPUShares < r.has.CPUShares, request}, {limited < 0, limit}}
+	for i, step := range steps {
+		if i == len(steps)/2 {
+			for _, u := range r.plan.CPU {
+				// Its memory was changed before.
+				if err := r.update(ctx, u, u.Wants); err != nil {
+					return err
+				}
+			}
+		}
+		if !step.when {
+			continue
+		}
+		if err := r.limit(ctx, v1.ResourceCPU, step.part); err != nil {
+			return err
+		}
+	}
+	r.notePod(ctx, resize.Amounts.WithCPU)
+	return nil
+}
+
+// limit changes a part of what the pod's cgroup has. The runtime is told before, and may refuse it.
+func (r *resizing) limit(ctx context.Context, name v1.ResourceName, part resources.Resources) error {
+	if !r.grouped {
+		return nil
+	}
+	next := with(r.has, part)
+	if err := r.rt.updatePodSandbox(ctx, containerspec.SandboxUpdate(r.actions.SandboxID, r.pod, *r.m.nodeNow(), next)); err != nil {
+		return fmt.Errorf("failed to notify runtime for UpdatePodSandboxResources (resource=%s); resize rejected: %w", name, err)
+	}
+	if err := r.m.cfg.Cgroups.Limit(r.pod, part); err != nil {
+		back := r.rt.updatePodSandbox(ctx, containerspec.SandboxUpdate(r.actions.SandboxID, r.pod, *r.m.nodeNow(), r.has))
+		return errors.Join(err, back)
+	}
+	r.has = next
+	return nil
+}
+
+// update changes what a running container has.
+func (r *resizing) update(ctx context.Context, u resize.Update, to resize.Amounts) error {
+	c := u.Container.DeepCopy()
+	amounts := to.Requirements()
+	for from, into := range map[*v1.ResourceList]*v1.ResourceList{&amounts.Requests: &c.Resources.Requests, &amounts.Limits: &c.Resources.Limits} {
+		if *into == nil {
+			*into = v1.ResourceList{}
+		}
+		for name, quantity := range *from {
+			if quantity.IsZero() {
+				delete(*into, name)
+			} else {
+				(*into)[name] = quantity
+			}
+		}
+	}
+	if err := r.rt.updateContainer(ctx, u.ID, containerspec.Resources(r.pod, c, *r.m.nodeNow())); err != nil {
+		return fmt.Errorf("update the resources of container %q: %w", c.Name, err)
+	}
+	r.m.cfg.Logger.InfoContext(ctx, "resized a container", telemetry.KeyPod, podName(r.pod), telemetry.KeyContainer, c.Name, telemetry.KeyContainerID, u.ID)
+	r.actuate(ctx, func(a *resize.Actuated) { a.Note(r.observed, u.ID, to) })
+	return nil
+}
+
+// notePod notes what of the pod as a whole has been changed.
+func (r *resizing) notePod(ctx context.Context, with func(has, wants resize.Amounts) resize.Amounts) {
+	actuated, _ := r.m.cfg.Resizes.Actuated(r.pod.UID)
+	has := actuated.OfPod(r.pod, r.observed)
+	if next := with(has, resize.OfPod(r.pod.Spec.Resources)); next != has {
+		r.actuate(ctx, func(a *resize.Actuated) { a.Pod = &next })
+	}
+}
+
+// orAll is a limit to compare with others: none is more than any.
+func orAll(limit int64) int64 {
+	if limit == resources.NoLimit {
+		return math.MaxInt64
+	}
+	return limit
+}
+
+// compareQuotas compares limits of processor time, whatever their periods are.
+func compareQuotas(a, b resources.Resources) int {
+	milli := func(r resources.Resources) int64 {
+		if r.CPUQuota == resources.NoLimit {
+			return math.MaxInt64
+		}
+		return resources.MilliOfQuota(r.CPUQuota, int64(r.CPUPeriod)) //nolint:gosec // a period is short
+	}
+	switch x, y := milli(a), milli(b); {
+	case x > y:
+		return 1
+	case x < y:
+		return -1
+	}
+	return 0
+}
+
+// with returns what a cgroup has with a part of it changed.
+func with(has, part resources.Resources) resources.Resources {
+	if part.CPUShares > 0 {
+		has.CPUShares = part.CPUShares
+	}
+	if part.CPUQuota != 0 {
+		has.CPUQuota, has.CPUPeriod = part.CPUQuota, part.CPUPeriod
+	}
+	if part.Memory != 0 {
+		has.Memory = part.Memory
+	}
+	return has
+}
+
+// cgroupOf reads what the pod's cgroup has, for the pod's status; nil when that cannot be told.
+func (s *podSync) cgroupOf() *resources.Resources {
+	if s.m.cfg.Cgroups == nil || podview.Sandbox(s.observed) == nil && s.cgroup == "" {
+		return nil
+	}
+	has, _, err := s.m.cfg.Cgroups.Given(s.pod)
+	if err != nil {
+		return nil
+	}
+	return &has
+}

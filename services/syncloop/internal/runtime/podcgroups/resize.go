@@ -1,0 +1,54 @@
+package podcgroups
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
+)
+
+// Name returns the name of a pod's cgroup, and whether it is there.
+func (t *Tree) Name(pod *v1.Pod) (name string, there bool) {
+	name, err := t.cfg.Names.Pod(pod)
+	return name, err == nil && t.cfg.Cgroups.Has(name)
+}
+
+// Given returns what a pod's cgroup has of processors and memory, and what it is to have by the pod's spec. It fails with
+// fs.ErrNotExist when there is no such cgroup.
+func (t *Tree) Given(pod *v1.Pod) (has, wants resources.Resources, err error) {
+	name, err := t.cfg.Names.Pod(pod)
+	if err != nil {
+		return resources.Resources{}, resources.Resources{}, err
+	}
+	has, err = t.cfg.Cgroups.Given(name)
+	return has, resources.ForPod(pod, t.cfg.Limits), err
+}
+
+// Limit changes a part of what a pod's cgroup has. Ensure gives it the whole again.
+func (t *Tree) Limit(pod *v1.Pod, part resources.Resources) error {
+	name, err := t.cfg.Names.Pod(pod)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	delete(t.given, name)
+	t.mu.Unlock()
+	begun := t.cfg.Clock.Now()
+	err = t.cfg.Cgroups.Limit(name, part)
+	t.cfg.Metrics.done(operationUpdate, t.cfg.Clock.Since(begun))
+	if err != nil {
+		return fmt.Errorf("cgroupsPerQOS: %w", err)
+	}
+	return nil
+}
+
+// MemoryUsage is how many bytes of memory the containers of a pod use together.
+func (t *Tree) MemoryUsage(pod *v1.Pod) (uint64, error) {
+	name, err := t.cfg.Names.Pod(pod)
+	if err != nil {
+		return 0, err
+	}
+	usage, err := t.cfg.Cgroups.Usage(name)
+	return usage.MemoryBytes, err
+}
