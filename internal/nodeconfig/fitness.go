@@ -14,7 +14,7 @@ import (
 const (
 	// NoSwap prevents every container from swapping.
 	NoSwap = "NoSwap"
-	// LimitedSwap lets containers of burstable pods swap in proportion to their memory requests.
+	// LimitedSwap lets containers of burstable pods swap in proportion to their memory requests. With cgroup v1 it is NoSwap.
 	LimitedSwap = "LimitedSwap"
 )
 
@@ -46,9 +46,6 @@ func (c Config) FitMachine(machine fs.FS) error {
 	// Unlike the kubelet's, the default is false: cgroup v1 is supported.
 	if ptr.Deref(c.Kubelet.FailCgroupV1, false) {
 		refuse("failCgroupV1", "this machine has cgroup v1: start it with cgroup v2 (systemd.unified_cgroup_hierarchy=1 on the kernel's command line), or set failCgroupV1: false")
-	}
-	if c.Kubelet.MemorySwap.SwapBehavior == LimitedSwap {
-		refuse("memorySwap.swapBehavior", "LimitedSwap needs cgroup v2, and this machine has cgroup v1: set NoSwap")
 	}
 	if !ptr.Deref(c.Kubelet.SingleProcessOOMKill, true) {
 		refuse("singleProcessOOMKill", "false needs cgroup v2, and this machine has cgroup v1: leave the field out")

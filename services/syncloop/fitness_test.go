@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"k8s.io/utils/ptr"
-
-	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
 // TestAMachineThatTheConfigurationDoesNotPermit ends syncloop before it touches anything.
@@ -17,9 +15,9 @@ func TestAMachineThatTheConfigurationDoesNotPermit(t *testing.T) {
 	}
 	m := newMachine(t)
 	m.cfg.Kubelet.FailCgroupV1 = ptr.To(true)
-	m.cfg.Kubelet.MemorySwap.SwapBehavior = nodeconfig.LimitedSwap
+	m.cfg.Kubelet.SingleProcessOOMKill = ptr.To(false)
 	err := run(t.Context(), m.cfg, m.tel)
-	for _, want := range []string{"failCgroupV1: ", "memorySwap.swapBehavior: "} {
+	for _, want := range []string{"failCgroupV1: ", "singleProcessOOMKill: "} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)
 		}
