@@ -197,6 +197,7 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 	if !f.given("v") {
 		cfg.Verbosity = int(cfg.Kubelet.Logging.Verbosity)
 	}
+	cfg.Kubelet.Address = cfg.APIAddress // /configz shows what is in effect
 	f.overrideRuntime(&cfg.Kubelet)
 	f.overridePaths(&cfg.Kubelet)
 	return cfg, nil
