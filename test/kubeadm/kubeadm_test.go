@@ -15,7 +15,7 @@ import (
 )
 
 // version is that of Kubernetes.
-const version = "v1.37.1"
+const version = "v1.37.2"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

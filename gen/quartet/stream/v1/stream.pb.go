@@ -253,7 +253,7 @@ type Opening struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// From where this subscription begins.
 	Start Start `protobuf:"varint,1,opt,name=start,proto3,enum=quartet.stream.v1.Start" json:"start,omitempty"`
-	// The version of k8s.io/api with which pods and nodes in this stream are marshalled, for example "v0.37.1". A reader
+	// The version of k8s.io/api with which pods and nodes in this stream are marshalled, for example "v0.37.2". A reader
 	// of another version drops fields that it does not know.
 	KubernetesApiVersion string `protobuf:"bytes,2,opt,name=kubernetes_api_version,json=kubernetesApiVersion,proto3" json:"kubernetes_api_version,omitempty"`
 	unknownFields        protoimpl.UnknownFields

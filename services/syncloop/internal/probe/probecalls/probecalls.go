@@ -109,7 +109,7 @@ type Events interface {
 type Config struct {
 	// Runtime returns the runtime's service at once, or why there is none.
 	Runtime func() (internalapi.RuntimeService, error)
-	// Version is the Kubernetes that the probes say to be of, such as "v1.37.1"; that which the program is built with when empty.
+	// Version is the Kubernetes that the probes say to be of, such as "v1.37.2"; that which the program is built with when empty.
 	Version string
 	// Clock tells how long calls take; the real one when nil.
 	Clock clock.PassiveClock

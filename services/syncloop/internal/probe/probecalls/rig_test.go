@@ -40,7 +40,7 @@ func (r *rig) Warning(_ context.Context, pod *v1.Pod, container, reason, message
 func newRig(t testing.TB) *rig {
 	t.Helper()
 	r := &rig{probes: prometheus.NewRegistry()}
-	r.config = probecalls.Config{Version: "v1.37.1", Events: r, Metrics: probecalls.NewMetrics(r.probes)}
+	r.config = probecalls.Config{Version: "v1.37.2", Events: r, Metrics: probecalls.NewMetrics(r.probes)}
 	r.Caller = probecalls.New(r.config)
 	return r
 }
