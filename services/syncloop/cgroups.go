@@ -14,6 +14,8 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/pidlimit"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
@@ -38,12 +40,11 @@ func cgroupDriver(ctx context.Context, runtime *cri.Client, configured string, l
 	return driver
 }
 
-// cgroupTree makes the cgroups of the pods; nil when the configuration wants none for pods.
-func (e *engine) cgroupTree(node func(context.Context) (*v1.Node, error), logger *slog.Logger, counts *podcgroups.Metrics) *podcgroups.Tree {
-	kubelet := &e.cfg.Kubelet
-	if !*kubelet.CgroupsPerQOS {
-		return nil
-	}
+// newCgroups returns the tree of the cgroups of pods.
+func newCgroups(
+	h *host, askNode func(context.Context) (*v1.Node, error), store *podstore.Store, events *podevents.Recorder, counts *podcgroups.Metrics,
+) *podcgroups.Tree {
+	kubelet := &h.cfg.Kubelet
 	limits := resources.Limits{CPUQuota: *kubelet.CPUCFSQuota, CPUPeriod: kubelet.CPUCFSQuotaPeriod.Duration, PIDs: *kubelet.PodPidsLimit}
 	notForPods := []v1.ResourceList{quantities(kubelet.SystemReserved), quantities(kubelet.KubeReserved)}
 	var reserved []v1.ResourceList
@@ -52,8 +53,9 @@ func (e *engine) cgroupTree(node func(context.Context) (*v1.Node, error), logger
 	}
 	return podcgroups.New(podcgroups.Config{
 		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}), Names: podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot),
-		Limits: limits, Reserved: reserved, NotForPods: notForPods, Existing: cgroupsOfDaemons(kubelet), MemoryPercent: nodeconfig.ReservedMemoryPercent(kubelet), Node: node, PIDs: func() int64 { return mostProcesses(e.cfg.StateDir) }, Waiting: e.health.Set, Events: e.events, Clock: clock.RealClock{}, Logger: logger, Metrics: counts,
-		Pods: e.store.Pods,
+		Limits: limits, Reserved: reserved, NotForPods: notForPods, Existing: cgroupsOfDaemons(kubelet),
+		MemoryPercent: nodeconfig.ReservedMemoryPercent(kubelet), Node: askNode, PIDs: func() int64 { return mostProcesses(h.cfg.StateDir) },
+		Pods: store.Pods, Waiting: h.health.Set, Events: events, Clock: clock.RealClock{}, Logger: h.logger, Metrics: counts,
 	})
 }
 

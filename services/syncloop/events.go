@@ -4,26 +4,21 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/apievents"
+	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/stream"
-	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 )
 
-// tellEvents makes what keeps the events, and in a cluster sends them to the API server too.
-func (e *engine) tellEvents(tel *telemetry.Telemetry) (err error) {
-	if e.eventsWay, err = apievents.WayOf(nodeconfig.SyncLoop, e.cfg, tel.Logger, e.metrics.Registry); err != nil {
-		return err
+// newEvents returns the recorder of the events of pods, which are sent to the API server too in a cluster.
+func newEvents(h *host, parts *components.Group) (*podevents.Recorder, error) {
+	way, err := apievents.WayOf(nodeconfig.SyncLoop, h.cfg, h.logger, h.registry)
+	if err != nil {
+		return nil, err
 	}
-	e.events = podevents.New(podevents.Config{
-		NodeName: e.cfg.NodeName, Told: e.eventsWay.Told(), Clock: clock.RealClock{}, Logger: tel.Logger,
-		StreamMetrics: stream.NewServedMetrics(e.metrics.Registry, stream.NamePodEvents),
-	})
-	return nil
-}
-
-// serving says that this process serves: in its log, and to the systemd that has started it.
-func (e *engine) serving() {
-	e.logger.Info("serving", "address", e.cfg.Listen)
-	e.cfg.Systemd.Ready(e.logger)
+	parts.Run("events to the API server", way.Run)
+	return podevents.New(podevents.Config{
+		NodeName: h.cfg.NodeName, Told: way.Told(), Clock: clock.RealClock{}, Logger: h.logger,
+		StreamMetrics: stream.NewServedMetrics(h.registry, stream.NamePodEvents),
+	}), nil
 }

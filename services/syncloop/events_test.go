@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"testing"
@@ -11,9 +10,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/quartet-node/quartet/internal/metrics"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
-	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
@@ -26,20 +26,21 @@ func TestEventsOfPodsReachTheAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{cfg: cfg, metrics: metrics.New(nodeconfig.SyncLoop)}
-	if err := e.tellEvents(&telemetry.Telemetry{Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	parts := components.New(slog.New(slog.DiscardHandler))
+	events, err := newEvents(&host{cfg: cfg, logger: slog.New(slog.DiscardHandler), registry: prometheus.NewRegistry()}, parts)
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer e.events.Close()
+	defer events.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- e.eventsWay.Run(ctx) }()
+	go func() { ended <- parts.Wait(ctx) }()
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "uid-1"},
 		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "main"}}},
 	}
-	e.events.Warning(t.Context(), pod, "main", "BackOff", "Back-off restarting failed container")
-	e.events.Warning(t.Context(), pod, "main", "BackOff", "Back-off restarting failed container")
+	events.Warning(t.Context(), pod, "main", "BackOff", "Back-off restarting failed container")
+	events.Warning(t.Context(), pod, "main", "BackOff", "Back-off restarting failed container")
 	var last []v1.Event
 	for end := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
 		list, err := c.Client(t).CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.uid=uid-1"})
@@ -57,7 +58,7 @@ func TestEventsOfPodsReachTheAPIServer(t *testing.T) {
 		t.Errorf("the event is %+v", got)
 	}
 	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
+	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 }

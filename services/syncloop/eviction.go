@@ -5,33 +5,58 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
-// newEvictor makes what makes room when the node has run short of something, and holds pods to their limits of the disk.
-func (e *engine) newEvictor(inCluster bool, evicter *engineapi.Evictions) *eviction.Evictor {
-	return eviction.New(eviction.Config{
-		Stats: e.stats, Limits: *e.cfg.Kubelet.LocalStorageCapacityIsolation,
-		Pods: e.evictable, Spared: func(pod *v1.Pod) bool { return isSpared(pod, inCluster) }, Evict: evicter.EvictAnnotated,
-		Gone:             e.store.IsGone,
-		RemoveContainers: e.dead.Reclaim, RemoveEvicted: e.dead.Look, RemoveImages: e.garbage.RemoveUnused, Events: e.events,
-		MaxGrace: int64(e.cfg.Kubelet.EvictionMaxPodGracePeriod), Clock: clock.RealClock{}, BootTime: boottime.Now, Logger: e.logger, Metrics: eviction.NewMetrics(e.metrics.Registry),
-	})
+// evictorConfig is what newEvictor needs beside the host.
+type evictorConfig struct {
+	usage     *stats.Stats
+	store     *podstore.Store
+	manager   *executor.Manager
+	garbage   *containergc.Queue
+	book      *evictionbook.Book
+	evictions *engineapi.Evictions
+	events    *podevents.Recorder
 }
 
-// evictable are the pods that run and have not ended, nor been ended.
-func (e *engine) evictable() ([]*v1.Pod, error) {
-	pods, err := e.store.Pods()
+// newEvictor returns the evictor, which frees what the node has run short of and holds pods to their limits of the disk, with the
+// collectors that free what no pod needs.
+func newEvictor(h *host, c evictorConfig, parts *components.Group) *eviction.Evictor {
+	containers := newContainerCollector(h, c.garbage, c.manager, c.store, c.book, c.events, parts)
+	images := newImageCollector(h, c.manager, c.events, parts)
+	inCluster := h.cfg.Kubeconfig != ""
+	evictor := eviction.New(eviction.Config{
+		Stats: c.usage, Limits: *h.cfg.Kubelet.LocalStorageCapacityIsolation,
+		Pods:   func() ([]*v1.Pod, error) { return evictable(c.store) },
+		Spared: func(pod *v1.Pod) bool { return isSpared(pod, inCluster) }, Evict: c.evictions.EvictAnnotated, Gone: c.store.IsGone,
+		RemoveContainers: containers.Reclaim, RemoveEvicted: containers.Look, RemoveImages: images.RemoveUnused, Events: c.events,
+		MaxGrace: int64(h.cfg.Kubelet.EvictionMaxPodGracePeriod), Clock: clock.RealClock{}, BootTime: boottime.Now, Logger: h.logger,
+		Metrics: eviction.NewMetrics(h.registry),
+	})
+	parts.Run("eviction", evictor.Run)
+	return evictor
+}
+
+// evictable returns the pods that run and have not ended, nor been ended.
+func evictable(store *podstore.Store) ([]*v1.Pod, error) {
+	pods, err := store.Pods()
 	if err != nil {
 		return nil, err
 	}
 	var running []*v1.Pod
 	for _, pod := range pods {
-		if ended := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed; !ended && podview.AnyAlive(e.store.Observed(pod.UID)) {
+		if ended := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed; !ended && podview.AnyAlive(store.Observed(pod.UID)) {
 			running = append(running, pod)
 		}
 	}

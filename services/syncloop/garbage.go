@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/cri"
-	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
@@ -17,26 +17,35 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagegc"
 )
 
-// collectorOf makes what removes images that nobody uses.
-func collectorOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, runtime *cri.Client, manager *executor.Manager, counts *imagegc.Metrics, events *podevents.Recorder) *imagegc.Collector {
-	return imagegc.New(imagegc.Config{
-		Runtime: runtime.Runtime, Images: runtime.Images, Usage: imagegc.DiskUsage, Uses: manager.Images(),
+// newImageCollector returns the collector of images that nobody uses.
+func newImageCollector(h *host, manager *executor.Manager, events *podevents.Recorder, parts *components.Group) *imagegc.Collector {
+	kubelet := &h.cfg.Kubelet
+	collector := imagegc.New(imagegc.Config{
+		Runtime: h.runtime.Runtime, Images: h.runtime.Images, Usage: imagegc.DiskUsage, Uses: manager.Images(),
 		Policy: imagegc.Policy{
-			HighPercent: int(*cfg.Kubelet.ImageGCHighThresholdPercent), LowPercent: int(*cfg.Kubelet.ImageGCLowThresholdPercent),
-			MinAge: cfg.Kubelet.ImageMinimumGCAge.Duration, MaxAge: cfg.Kubelet.ImageMaximumGCAge.Duration,
+			HighPercent: int(*kubelet.ImageGCHighThresholdPercent), LowPercent: int(*kubelet.ImageGCLowThresholdPercent),
+			MinAge: kubelet.ImageMinimumGCAge.Duration, MaxAge: kubelet.ImageMaximumGCAge.Duration,
 		},
-		Clock: clock.RealClock{}, Tracer: tel.Tracer, Calls: cri.NewCaller(tel.Tracer, cfg.Kubelet.ImageServiceEndpoint), Logger: tel.Logger, Metrics: counts,
-		Events: events, Left: manager.Images().Left,
+		Clock: clock.RealClock{}, Tracer: h.tracer, Calls: cri.NewCaller(h.tracer, kubelet.ImageServiceEndpoint), Logger: h.logger,
+		Metrics: imagegc.NewMetrics(h.registry), Events: events, Left: manager.Images().Left,
 	})
+	parts.Run("image garbage", collector.Run)
+	return collector
 }
 
-// deadCollector returns the collector of the containers and sandboxes of present pods that nobody needs, and of what is in the queue.
-func deadCollector(queue *containergc.Queue, manager *executor.Manager, store *podstore.Store, book *evictionbook.Book, counts *containergc.Metrics, events *podevents.Recorder, logger *slog.Logger) *containergc.Collector {
-	return containergc.New(containergc.Config{
+// newContainerCollector returns the collector of the containers and sandboxes of present pods that nobody needs, and of what is in the
+// queue.
+func newContainerCollector(
+	h *host, queue *containergc.Queue, manager *executor.Manager, store *podstore.Store, book *evictionbook.Book, events *podevents.Recorder, parts *components.Group,
+) *containergc.Collector {
+	collector := containergc.New(containergc.Config{
 		Queue: queue, Observed: store.AllObserved,
-		Disposable: func(uid types.UID, pressed bool) bool { return isDisposable(store, book, uid, pressed, logger) },
-		Remove:     manager.RemoveGarbage, Busy: manager.Starting, Clock: clock.RealClock{}, Logger: logger, Metrics: counts, Events: events,
+		Disposable: func(uid types.UID, pressed bool) bool { return isDisposable(store, book, uid, pressed, h.logger) },
+		Remove:     manager.RemoveGarbage, Busy: manager.Starting, Clock: clock.RealClock{}, Logger: h.logger,
+		Metrics: containergc.NewMetrics(h.registry), Events: events,
 	})
+	parts.Run("container garbage", collector.Run)
+	return collector
 }
 
 // isDisposable tells whether the ended containers of a pod are of no use: those of one that was evicted, and, with pressed, of each that has

@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"path/filepath"
 
 	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
@@ -15,37 +15,34 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/logrotate"
 )
 
-// containerLogs is what is done about the logs of containers while they are there.
-type containerLogs struct {
-	links *loglinks.Keeper
-	// rotator is nil when no log is put aside.
-	rotator *logrotate.Rotator
-}
-
-// containerLogsOf makes it. What the runtime has is what the store was told.
-func containerLogsOf(ctx context.Context, cfg nodeconfig.Config, store *podstore.Store, runtime *cri.Client, counts *logrotate.Metrics, logger *slog.Logger) (containerLogs, error) {
-	realClock := clock.RealClock{}
-	logs := containerLogs{links: loglinks.New(loglinks.Config{
-		PodLogsDir: cfg.Kubelet.PodLogsDir, Containers: func() ([]loglinks.Container, bool) { return linkedOf(store) }, Clock: realClock, Logger: logger,
-	})}
-	size, err := nodeconfig.ContainerLogMaxBytes(&cfg.Kubelet)
-	if err != nil || size < 0 {
-		return logs, err
+// watchLogs adds what keeps the links to the logs of containers and rotates the logs.
+func watchLogs(ctx context.Context, h *host, store *podstore.Store, parts *components.Group) error {
+	kubelet := &h.cfg.Kubelet
+	logrotate.Expose(h.registry, func() []logrotate.Used { return logUsageOf(store) })
+	parts.Run("log links", loglinks.New(loglinks.Config{
+		PodLogsDir: kubelet.PodLogsDir, Containers: func() ([]loglinks.Container, bool) { return linkedOf(store) },
+		Clock: clock.RealClock{}, Logger: h.logger,
+	}).Run)
+	counts := logrotate.NewMetrics(h.registry)
+	size, err := nodeconfig.ContainerLogMaxBytes(kubelet)
+	if err != nil || size < 0 { // a negative size turns rotation off
+		return err
 	}
-	logs.rotator = logrotate.New(logrotate.Config{
+	runtime := h.runtimeNow(ctx)
+	parts.Run("log rotation", logrotate.New(logrotate.Config{
 		Containers: func() []logrotate.Container { return loggedOf(store) },
-		Reopen: func(asking context.Context, id string) error {
-			service, err := runtime.Runtime(atOnce(ctx))
+		Reopen: func(ctx context.Context, id string) error {
+			service, err := runtime()
 			if err != nil {
 				return err
 			}
-			return service.ReopenContainerLog(cri.Quiet(asking), id)
+			return service.ReopenContainerLog(cri.Quiet(ctx), id)
 		},
-		Policy:  logrotate.Policy{MaxSize: size, MaxFiles: int(*cfg.Kubelet.ContainerLogMaxFiles)},
-		Workers: int(*cfg.Kubelet.ContainerLogMaxWorkers), Interval: cfg.Kubelet.ContainerLogMonitorInterval.Duration,
-		Clock: realClock, Logger: logger, Metrics: counts,
-	})
-	return logs, nil
+		Policy:  logrotate.Policy{MaxSize: size, MaxFiles: int(*kubelet.ContainerLogMaxFiles)},
+		Workers: int(*kubelet.ContainerLogMaxWorkers), Interval: kubelet.ContainerLogMonitorInterval.Duration,
+		Clock: clock.RealClock{}, Logger: h.logger, Metrics: counts,
+	}).Run)
+	return nil
 }
 
 // logUsageOf says what the logs of each container that runs take, and of those of its name that ran before.

@@ -7,12 +7,12 @@ import (
 
 // together has the metrics of the four processes, which a kubelet has in one. Those of the others are asked for on the sockets where they
 // serve them unless --metrics-listen of them says otherwise.
-func (e *engine) together() metrics.Together {
+func together(h *host) metrics.Together {
 	others := map[string]string{}
 	for _, service := range nodeconfig.Services() {
 		if service != nodeconfig.SyncLoop {
-			others[string(service)] = nodeconfig.MetricsAddress(e.cfg.Peers.Of(service))
+			others[string(service)] = nodeconfig.MetricsAddress(h.cfg.Peers.Of(service))
 		}
 	}
-	return metrics.Together{Own: e.metrics.Registry, Others: others, Logger: e.logger}
+	return metrics.Together{Own: h.registry, Others: others, Logger: h.logger}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -18,13 +19,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/quartet-node/quartet/internal/apiclient"
-	"github.com/quartet-node/quartet/internal/metrics"
+	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
-	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
-	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
 )
 
 // denies is an API server whose signer denies every request for a certificate of a pod.
@@ -67,31 +69,28 @@ func TestADeniedCertificateIsToldAndCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.Kubelet.ContentType = "application/json"
-	cluster, err := apiclient.New(apiclient.ConfigOf(nodeconfig.SyncLoop, cfg))
+	told := make(chan *v1.Event, 10)
+	logger, registry := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+	events := podevents.New(podevents.Config{
+		NodeName: "node-1", Told: func(event *v1.Event) { told <- event }, Clock: clock.RealClock{}, Logger: logger,
+	})
+	defer events.Close()
+	askNode := func(context.Context) (*v1.Node, error) {
+		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "n-1"}}, nil
+	}
+	parts := components.New(logger)
+	h := &host{cfg: cfg, logger: logger, registry: registry, requests: apiclient.NewMetrics(registry)}
+	ctx, cancel := context.WithCancel(t.Context())
+	link, err := newLink(ctx, h, askNode, podchanges.New(), events, parts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cluster.Close()
-	told := make(chan *v1.Event, 10)
-	tel := &telemetry.Telemetry{Logger: slog.New(slog.DiscardHandler)}
-	e := &engine{cfg: cfg, metrics: metrics.New(nodeconfig.SyncLoop), events: podevents.New(podevents.Config{
-		NodeName: "node-1", Told: func(event *v1.Event) { told <- event }, Clock: clock.RealClock{}, Logger: tel.Logger,
-	})}
-	defer e.events.Close()
-	if e.volumes, err = volumes.New(volumes.Config{PodsDir: t.TempDir(), Clock: clock.RealClock{}}); err != nil {
-		t.Fatal(err)
-	}
-	node := func(context.Context) (*v1.Node, error) {
-		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "n-1"}}, nil
-	}
-	e.identities = identitiesOf(e, tel, connections{cluster: cluster}, node)
-	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- e.identities.run(ctx) }()
+	go func() { ended <- parts.Wait(ctx) }()
 	pod := newPod("u-1", "web", "main")
 	pod.Spec.ServiceAccountName = "robot"
 	source := &v1.PodCertificateProjection{SignerName: "shop.example/signer", KeyType: "ECDSAP256"}
-	if _, _, err := e.identities.certificates.Get(ctx, pod, "tls", 0, source); err == nil {
+	if _, _, err := link.Certificates.Get(ctx, pod, "tls", 0, source); err == nil {
 		t.Error("it has a certificate")
 	}
 	select {
@@ -103,9 +102,9 @@ func TestADeniedCertificateIsToldAndCounted(t *testing.T) {
 	case <-time.After(60 * time.Second):
 		t.Error("nobody is told")
 	}
-	metricstest.Want(t, e.metrics.Registry, 1, "kubelet_podcertificate_states", "signer_name", "shop.example/signer", "state", "denied")
+	metricstest.Want(t, registry, 1, "kubelet_podcertificate_states", "signer_name", "shop.example/signer", "state", "denied")
 	cancel()
-	if err := <-ended; err != nil {
+	if err := errors.Join(<-ended, parts.Close()); err != nil {
 		t.Error(err)
 	}
 }

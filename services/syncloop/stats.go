@@ -3,21 +3,26 @@ package main
 import (
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// newStats makes what says what pods and the node use.
-func (e *engine) newStats() *stats.Stats {
-	kubelet := &e.cfg.Kubelet
+// newStats returns what measures the resources that pods and the node use.
+func newStats(h *host, store *podstore.Store, volumes *volumes.Manager, parts *components.Group) *stats.Stats {
+	kubelet := &h.cfg.Kubelet
 	cfg := stats.Config{
-		NodeName: e.cfg.NodeName, Observed: e.store.AllObserved, Pod: e.store.Pod, Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}),
-		Runtime: e.runtime.Runtime, Images: e.runtime.Images, VolumePath: e.volumes.Path, VolumePeriod: kubelet.VolumeStatsAggPeriod.Duration,
-		RootDir: e.cfg.RootDir, Machine: func() stats.Machine { return stats.ReadMachine(e.cfg.StateDir) }, Clock: clock.RealClock{}, Logger: e.logger,
+		NodeName: h.cfg.NodeName, Observed: store.AllObserved, Pod: store.Pod, Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}),
+		Runtime: h.runtime.Runtime, Images: h.runtime.Images, VolumePath: volumes.Path, VolumePeriod: kubelet.VolumeStatsAggPeriod.Duration,
+		RootDir: h.cfg.RootDir, Machine: func() stats.Machine { return stats.ReadMachine(h.cfg.StateDir) }, Clock: clock.RealClock{}, Logger: h.logger,
 	}
 	if *kubelet.CgroupsPerQOS {
 		names := podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot)
 		cfg.Names = &names
 	}
-	return stats.New(cfg)
+	measured := stats.New(cfg)
+	parts.Run("statistics", measured.Run)
+	return measured
 }

@@ -11,8 +11,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
-	"github.com/quartet-node/quartet/internal/nodeconfig"
-	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumeprojected"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
@@ -20,22 +21,28 @@ import (
 // nodeTimeout bounds the question for what memory pods may use: a volume can do with less than the exact answer.
 const nodeTimeout = 2 * time.Second
 
-// newVolumes makes the volume manager with every kind of volume that there is. It knows what an earlier process has left.
-func newVolumes(cfg nodeconfig.Config, tel *telemetry.Telemetry, node func(context.Context) (*v1.Node, error), e *engine) (*volumes.Manager, error) {
-	realClock := clock.RealClock{}
-	swappable := swappableTold("/proc/swaps", e.events)
-	content := volumeprojected.Config{Mounter: volumes.Machine{}, Swappable: swappable, Memory: memoryForPods(node), Objects: e.objects, Node: node, Clock: realClock}
-	if e.identities != nil {
-		content.Tokens, content.TrustBundles, content.Certificates = e.identities.tokens, e.identities.bundles, e.identities.certificates
-	}
-	return volumes.New(volumes.Config{
-		PodsDir: filepath.Join(cfg.RootDir, "pods"), Clock: realClock, Events: e.events, Metrics: volumes.NewMetrics(e.metrics.Registry), Tracer: tel.Tracer, Logger: tel.Logger,
+// newVolumes returns the volume manager with every kind of volume. It knows what an earlier process has left.
+func newVolumes(
+	h *host, askNode func(context.Context) (*v1.Node, error), link *cluster.Link, events *podevents.Recorder, parts *components.Group,
+) (*volumes.Manager, error) {
+	swappable, memory := swappableTold("/proc/swaps", events), memoryForPods(askNode)
+	manager, err := volumes.New(volumes.Config{
+		PodsDir: filepath.Join(h.cfg.RootDir, "pods"), Clock: clock.RealClock{}, Events: events, Metrics: volumes.NewMetrics(h.registry),
+		Tracer: h.tracer, Logger: h.logger,
 		Plugins: append([]volumes.Plugin{
-			&volumes.EmptyDir{Mounter: volumes.Unswapped{Mounter: volumes.Machine{}, Swappable: swappable}, Memory: memoryForPods(node)},
+			&volumes.EmptyDir{Mounter: volumes.Unswapped{Mounter: volumes.Machine{}, Swappable: swappable}, Memory: memory},
 			volumes.HostPath{},
 			volumes.Image{},
-		}, volumeprojected.Plugins(content)...),
+		}, volumeprojected.Plugins(volumeprojected.Config{
+			Mounter: volumes.Machine{}, Swappable: swappable, Memory: memory, Objects: link.Objects, Tokens: link.Tokens,
+			TrustBundles: link.TrustBundles, Certificates: link.Certificates, Node: askNode, Clock: clock.RealClock{},
+		})...),
 	})
+	if err != nil {
+		return nil, err
+	}
+	parts.Run("volumes", manager.Run)
+	return manager, nil
 }
 
 // nodeWarnings takes events of the node; *podevents.Recorder keeps them.

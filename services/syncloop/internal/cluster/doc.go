@@ -1,5 +1,5 @@
-// Package cluster is the wing of the API server's side: what pods need from it and what it is told. It has no code of its
-// own.
+// Package cluster is the wing of the API server's side: what pods need from it and what it is told. [Link] is all of it: [Connect] returns
+// that of a node in a cluster, [Standalone] that of a node without an API server.
 //
 // In: config maps and secrets (configobjects), tokens of service accounts (tokens), certificates and roots (podcertificates,
 // clustertrustbundles), runtime classes (runtimeclasses), services (servicelinks).

@@ -35,6 +35,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/mirrorpods"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
@@ -130,7 +131,7 @@ type Config struct {
 	Pressing func([]*nodev1.EvictionSignal)
 	// Preempt ends a pod for one that the node cannot do without. Nil ends none.
 	Preempt func(ctx context.Context, uid types.UID, eviction podstore.Eviction) error
-	// Mirrors has an API server show the pods of other sources: *mirrorpods.Manager. Nil is a node that is standalone.
+	// Mirrors has an API server show the pods of other sources: *mirrorpods.Manager. Nil is mirrorpods.None.
 	Mirrors Mirrors
 	// Machine is what the machine is able to do, which decides whether it takes a pod.
 	Machine admission.Machine
@@ -269,7 +270,7 @@ func New(cfg Config) *Loop {
 		cfg.PodEvents = discard{}
 	}
 	if cfg.Mirrors == nil {
-		cfg.Mirrors = noMirrors{}
+		cfg.Mirrors = mirrorpods.None{}
 	}
 	if cfg.Resizes == nil {
 		cfg.Resizes = resizes.InMemory()

@@ -20,27 +20,6 @@ type Mirrors interface {
 	SetNode(uid types.UID)
 }
 
-// noMirrors is a Mirrors for a node that is standalone.
-type noMirrors struct{}
-
-// Want implements Mirrors.
-func (noMirrors) Want(*v1.Pod) {}
-
-// Unwant implements Mirrors.
-func (noMirrors) Unwant(types.UID) {}
-
-// Seen implements Mirrors.
-func (noMirrors) Seen(*v1.Pod) {}
-
-// Gone implements Mirrors.
-func (noMirrors) Gone(types.UID) {}
-
-// SetKnown implements Mirrors.
-func (noMirrors) SetKnown(bool, bool) {}
-
-// SetNode implements Mirrors.
-func (noMirrors) SetNode(types.UID) {}
-
 // tellMirrors says how much is known of mirror pods, and of the pods that they are of.
 func (l *Loop) tellMirrors() {
 	l.cfg.Mirrors.SetKnown(l.configSynced && l.sources[podset.SourceAPI], l.allReady())

@@ -24,6 +24,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	seen "github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
@@ -51,7 +52,7 @@ type Config struct {
 	Resizes Resizes
 	// Phases is told the last parts of a pod's start; nil keeps nothing.
 	Phases *phases.Book
-	// API is told what to say to an API server; nil is a node that is standalone.
+	// API is told what to say to an API server; nil is statusmanager.None.
 	API API
 	// StreamMetrics counts what the stream of pods does; nil counts nothing.
 	StreamMetrics *stream.ServedMetrics
@@ -136,6 +137,9 @@ type entry struct {
 // New returns an empty store.
 func New(cfg Config) *Store {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
+	if cfg.API == nil {
+		cfg.API = statusmanager.None{}
+	}
 	s := &Store{
 		cfg: cfg, level: stream.NewLevel[*enginev1.Pod](stream.Config{Clock: cfg.Clock, Metrics: cfg.StreamMetrics}),
 		waiting: "syncloop is starting", known: make(chan struct{}), entries: map[types.UID]*entry{}, observed: map[types.UID]*lifecyclev1.PodStatus{},

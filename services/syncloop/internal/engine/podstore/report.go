@@ -21,7 +21,7 @@ type API interface {
 // report tells the API server's part what there is to say of a pod: of one that the API server has, or that is static. Called with mu held.
 func (s *Store) report(e *entry) {
 	fromAPI := !podset.IsStaticSource(e.source)
-	if s.cfg.API == nil || !s.open || e.source == "" || (fromAPI && !e.desired) {
+	if !s.open || e.source == "" || (fromAPI && !e.desired) {
 		return
 	}
 	s.cfg.API.Report(statusmanager.Report{
@@ -32,9 +32,7 @@ func (s *Store) report(e *entry) {
 }
 
 func (s *Store) unreport(uid types.UID) {
-	if s.cfg.API != nil {
-		s.cfg.API.Forget(uid)
-	}
+	s.cfg.API.Forget(uid)
 }
 
 // previous is the status before the one that is to be computed. The first one of a pod that the API server has follows on what that

@@ -41,7 +41,7 @@ type Config struct {
 	}
 	// Boot names this boot of the machine: boottime.Boot.
 	Boot string
-	// Unsent returns how many pods have a status that the API server does not have; nil is a node without one.
+	// Unsent returns how many pods have a status that the API server does not have. Required.
 	Unsent func() int
 	Clock  clock.WithTicker
 }
@@ -99,7 +99,7 @@ func (e *Ender) eviction(pod *v1.Pod) podstore.Eviction {
 
 // AwaitStatuses returns when the API server has the status of every pod. It fails with ctx's error when that ends before.
 func (e *Ender) AwaitStatuses(ctx context.Context) error {
-	return e.until(ctx, func() bool { return e.cfg.Unsent == nil || e.cfg.Unsent() == 0 })
+	return e.until(ctx, func() bool { return e.cfg.Unsent() == 0 })
 }
 
 // until returns when something is so, or with ctx's error.

@@ -52,7 +52,7 @@ type Config struct {
 	Providers nodeconfig.CredentialProviders
 	// Run runs plugins; see Exec. Required.
 	Run Run
-	// Accounts are nil for a node without an API server.
+	// Accounts gives the service accounts of pods. Required for providers with tokenAttributes.
 	Accounts Accounts
 	// Clock is the time. Required.
 	Clock clock.Clock

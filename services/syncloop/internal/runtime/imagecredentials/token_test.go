@@ -3,10 +3,12 @@ package imagecredentials_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
 	kubeletconfigv1 "k8s.io/kubelet/config/v1"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -71,14 +73,24 @@ func TestWhoIsAskedForByItsServiceAccount(t *testing.T) {
 	}
 }
 
+// noAccounts is a node without an API server.
+type noAccounts struct{}
+
+func (noAccounts) Account(context.Context, string, string) (*v1.ServiceAccount, error) {
+	return nil, errors.New("there is no API server")
+}
+
+func (noAccounts) Token(context.Context, *v1.Pod, *v1.ServiceAccount, string) (string, error) {
+	return "", errors.New("there is no API server")
+}
+
 func TestWithoutAnAPIServerThereAreNoTokens(t *testing.T) {
 	r := newRig(t)
 	r.end()
 	providers := nodeconfig.CredentialProviders{Providers: []kubeletconfigv1.CredentialProvider{withToken(byAccount, false)}, BinDir: "/plugins"}
-	r.start(imagecredentials.Config{Providers: providers, Run: r.run, Clock: r.clock})
+	r.start(imagecredentials.Config{Providers: providers, Run: r.run, Accounts: noAccounts{}, Clock: r.clock})
 	r.want(newPod("u1", ""), "a.test/web", "a.test", "")
-	r.want(newPod("u1", "robot"), "a.test/web", "", `credential provider "ecr": it wants a token of the pod's service account, and this node has no API server that makes one: `+
-		"leave serviceAccountName out of the pod, or tokenAttributes out of the provider")
+	r.want(newPod("u1", "robot"), "a.test/web", "", `credential provider "ecr": getting the service account shop/robot, of which it wants a token: there is no API server`)
 }
 
 // TestAnswersForServiceAccountsAreKeptApart, and those for tokens by the token.

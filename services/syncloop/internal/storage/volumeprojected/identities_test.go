@@ -52,8 +52,6 @@ func TestRootsAndCertificatesAreInMemoryAlone(t *testing.T) {
 // TestWithoutAnAPIServerWhatToDoIsSaid of each source that only one has.
 func TestWithoutAnAPIServerWhatToDoIsSaid(t *testing.T) {
 	r := newRig(t)
-	r.tokens = nil
-	r.restart()
 	v := r.volume(identity())
 	err := v.setUp()
 	for _, want := range []string{

@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/clustertrustbundles"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podcertificates"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumeprojected"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 	"github.com/quartet-node/quartet/test/require"
@@ -47,7 +49,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	require.Root(t, "mounting")
-	r := &rig{t: t, dir: t.TempDir(), mounter: volumes.Machine{}, tokens: tokens{}, objects: &objects{all: map[string]any{}, asked: map[string]int{}}}
+	r := &rig{t: t, dir: t.TempDir(), mounter: volumes.Machine{}, tokens: everyToken{}, objects: &objects{all: map[string]any{}, asked: map[string]int{}}}
 	r.restart()
 	return r
 }
@@ -56,6 +58,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) restart() {
 	r.plugins = volumeprojected.Plugins(volumeprojected.Config{
 		Mounter: r.mounter, Swappable: func() { r.swappable++ }, Memory: func(context.Context) int64 { return r.memory }, Objects: r.objects, Tokens: r.tokens,
+		TrustBundles: clustertrustbundles.None{}, Certificates: podcertificates.None{},
 		Clock: clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0)),
 		Node: func(context.Context) (*v1.Node, error) {
 			return &v1.Node{Status: v1.NodeStatus{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("3")}}}, nil
@@ -231,10 +234,10 @@ func (o *objects) Secret(_ context.Context, namespace, name string) (*v1.Secret,
 	return s.(*v1.Secret), nil
 }
 
-// tokens are those of an API server that knows every service account.
-type tokens struct{}
+// everyToken is the tokens of an API server that knows every service account.
+type everyToken struct{}
 
-func (tokens) Token(_ context.Context, pod *v1.Pod, audience string, expirationSeconds int64) (string, error) {
+func (everyToken) Token(_ context.Context, pod *v1.Pod, audience string, expirationSeconds int64) (string, error) {
 	if audience == "refused" {
 		return "", errors.New("not for you")
 	}

@@ -62,9 +62,8 @@ type Config struct {
 	Swappable func()
 	// Objects gives config maps and secrets. Required.
 	Objects Objects
-	// Tokens gives tokens; nil is a node that has none to give.
-	Tokens Tokens
-	// TrustBundles gives roots, Certificates keys with certificates; nil is a node that has none to give.
+	// Tokens gives tokens, TrustBundles roots, Certificates keys with certificates. Required for volumes with such sources.
+	Tokens       Tokens
 	TrustBundles TrustBundles
 	Certificates Certificates
 	// Node is the node as it is known to be: its allocatable resources stand in for limits that containers have not. Required.
@@ -166,21 +165,12 @@ func (p *Plugin) inputs(ctx context.Context, r volumes.Request) volumecontent.In
 			})
 		},
 		Token: func(audience string, expirationSeconds int64) (string, error) {
-			if p.cfg.Tokens == nil {
-				return "", errors.New("this node has no tokens to give; leave the source out, or say automountServiceAccountToken: false")
-			}
 			return p.cfg.Tokens.Token(ctx, r.Pod, audience, expirationSeconds)
 		},
 		TrustBundle: func(s *v1.ClusterTrustBundleProjection) ([]byte, error) {
-			if p.cfg.TrustBundles == nil {
-				return nil, errors.New("this node has no API server whose bundles of roots it could give; leave the source out, or have them in a config map")
-			}
 			return p.cfg.TrustBundles.Get(ctx, r.Pod, s)
 		},
 		Certificate: func(source int, s *v1.PodCertificateProjection) (key, chain []byte, err error) {
-			if p.cfg.Certificates == nil {
-				return nil, nil, errors.New("this node has no API server whose signers could be asked for a certificate; leave the source out, or have one in a secret")
-			}
 			return p.cfg.Certificates.Get(ctx, r.Pod, r.Volume.Name, source, s)
 		},
 		Allocatable: func() (v1.ResourceList, error) {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/tokens"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumeprojected"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
@@ -238,7 +239,7 @@ func TestAFolderForPodsThatALinkLeadsTo(t *testing.T) {
 
 func TestANodeWithoutTokensSaysSo(t *testing.T) {
 	r := newRig(t)
-	r.tokens = nil
+	r.tokens = tokens.None{}
 	r.restart()
 	want := "projected.sources[0].serviceAccountToken: service account shop/default: this node has no tokens to give; leave the source out, or say automountServiceAccountToken: false"
 	if err := r.volume(projected(tokenFor(""))).setUp(); err == nil || err.Error() != want {

@@ -1,0 +1,20 @@
+package clustertrustbundles
+
+import (
+	"context"
+	"errors"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// None is for a node without an API server: there are no bundles.
+type None struct{}
+
+// Get fails and says what to do instead.
+func (None) Get(context.Context, *v1.Pod, *v1.ClusterTrustBundleProjection) ([]byte, error) {
+	return nil, errors.New("this node has no API server whose bundles of roots it could give; leave the source out, or have them in a config map")
+}
+
+// Forget is a no-op.
+func (None) Forget(types.UID) {}

@@ -1,0 +1,87 @@
+package cluster
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
+)
+
+// Link is what the pods of a node have from the API server and what is reported to it. [Connect] returns that of a node in a cluster,
+// [Standalone] that of a node without an API server. Every field is set in both.
+type Link struct {
+	// Objects has the config maps and secrets that pods name.
+	Objects configobjects.Source
+	// Tokens has tokens of service accounts, TrustBundles the roots of the cluster, and Certificates keys with certificates.
+	Tokens       Tokens
+	TrustBundles TrustBundles
+	Certificates Certificates
+	// Accounts has the service accounts of pods, for credential providers of images.
+	Accounts Accounts
+	// RuntimeClasses has the handler that a pod asks for, Services the variables of the cluster's services.
+	RuntimeClasses RuntimeClasses
+	Services       Services
+	// Statuses writes the statuses of pods.
+	Statuses Statuses
+	// Mirrors returns what shows static pods as mirror pods. A mirror pod stays as long as ending returns true: while another pod of that
+	// name than the one with the UID is not gone yet. Call it once.
+	Mirrors func(ending func(name types.NamespacedName, but types.UID) bool) Mirrors
+}
+
+// Tokens gives tokens of service accounts; see [tokens.Tokens].
+type Tokens interface {
+	Token(ctx context.Context, pod *v1.Pod, audience string, expirationSeconds int64) (string, error)
+	Forget(uid types.UID)
+}
+
+// TrustBundles gives the roots that pods check certificates by; see [clustertrustbundles.Bundles].
+type TrustBundles interface {
+	Get(ctx context.Context, pod *v1.Pod, p *v1.ClusterTrustBundleProjection) ([]byte, error)
+	Forget(uid types.UID)
+}
+
+// Certificates gives keys with certificates; see [podcertificates.Certificates].
+type Certificates interface {
+	Get(ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection) (privateKey, chain []byte, err error)
+	Forget(uid types.UID)
+}
+
+// Accounts gives service accounts and their tokens.
+type Accounts interface {
+	Account(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error)
+	Token(ctx context.Context, pod *v1.Pod, account *v1.ServiceAccount, audience string) (string, error)
+}
+
+// RuntimeClasses resolves the runtime class of a pod; see [runtimeclasses.Classes].
+type RuntimeClasses interface {
+	Use(pod *v1.Pod)
+	Forget(uid types.UID)
+	Handler(ctx context.Context, pod *v1.Pod) (string, error)
+}
+
+// Services gives the service variables of a pod; see [servicelinks.Links].
+type Services interface {
+	Variables(ctx context.Context, pod *v1.Pod) ([]v1.EnvVar, error)
+	Forget(uid types.UID)
+}
+
+// Statuses writes the statuses of pods; see [statusmanager.Manager].
+type Statuses interface {
+	Report(report statusmanager.Report)
+	Forget(uid types.UID)
+	// Unsent returns how many pods have a status that the API server does not have yet.
+	Unsent() int
+}
+
+// Mirrors shows static pods as mirror pods; see [mirrorpods.Manager].
+type Mirrors interface {
+	Want(pod *v1.Pod)
+	Unwant(uid types.UID)
+	Seen(mirror *v1.Pod)
+	Gone(uid types.UID)
+	SetKnown(mirrors, statics bool)
+	SetNode(uid types.UID)
+}

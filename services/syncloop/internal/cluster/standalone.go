@@ -1,0 +1,51 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/clustertrustbundles"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/mirrorpods"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podcertificates"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/servicelinks"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/tokens"
+)
+
+// Standalone returns the Link of a node without an API server. Its config maps and secrets come from configmux, a runtime class is the
+// name of a handler, and the rest fails with an error that says what to do instead. The metrics of what a cluster has are there, with
+// the value 0.
+func Standalone(objects configobjects.ConfigmuxConfig, registry prometheus.Registerer, parts *components.Group) *Link {
+	statusmanager.NewMetrics(registry)
+	mirrorpods.NewMetrics(registry)
+	known := configobjects.NewConfigmux(objects)
+	parts.Run("config maps and secrets", known.Run)
+	return &Link{
+		Objects: known, Tokens: tokens.None{}, TrustBundles: clustertrustbundles.None{}, Certificates: podcertificates.None{},
+		Accounts: noAccounts{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{}, Statuses: statusmanager.None{},
+		Mirrors: func(func(types.NamespacedName, types.UID) bool) Mirrors { return mirrorpods.None{} },
+	}
+}
+
+// errNoAccounts says that a credential provider cannot have what it wants.
+var errNoAccounts = errors.New("this node has no API server that makes one: leave serviceAccountName out of the pod, or tokenAttributes out of the provider")
+
+// noAccounts is Accounts of a node without an API server.
+type noAccounts struct{}
+
+// Account implements Accounts.
+func (noAccounts) Account(context.Context, string, string) (*v1.ServiceAccount, error) {
+	return nil, errNoAccounts
+}
+
+// Token implements Accounts.
+func (noAccounts) Token(context.Context, *v1.Pod, *v1.ServiceAccount, string) (string, error) {
+	return "", errNoAccounts
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"os"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/internal/nodewatch"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/terminationmessages"
+)
+
+// newStore returns the store of what is known of pods.
+func newStore(h *host, books books, link *cluster.Link, probes *prober.Manager, starts *phases.Book) *podstore.Store {
+	return podstore.New(podstore.Config{
+		API: link.Statuses, Generate: podstatus.Generate, Probes: probes, Replaced: books.endings.Replaced, Resizes: books.resizes,
+		Messages: terminationmessages.Reader{RootDir: h.cfg.RootDir, Logger: h.logger}.Read,
+		Clock:    clock.RealClock{}, Tracer: h.tracer, Logger: h.logger, Metrics: podstore.NewMetrics(h.registry),
+		Phases: starts, StreamMetrics: stream.NewServedMetrics(h.registry, stream.NamePods),
+	})
+}
+
+// loopConfig is what newLoop needs beside the host.
+type loopConfig struct {
+	pleg      *clients.PLEG
+	probes    *prober.Manager
+	workers   *podworkers.Pool
+	store     *podstore.Store
+	books     books
+	manager   *executor.Manager
+	events    *podevents.Recorder
+	mirrors   cluster.Mirrors
+	addresses *hostips.Addresses
+	evictor   *eviction.Evictor
+	evictions *engineapi.Evictions
+}
+
+// newLoop returns the sync loop, which follows the three streams.
+func newLoop(h *host, c loopConfig, parts *components.Group) *loop.Loop {
+	l := loop.New(loop.Config{
+		Desired: clients.ConfigMux(configv1.NewConfigServiceClient(h.peers.configmux)), Events: c.pleg.Events(),
+		Pleg: connectedPLEG{PLEG: c.pleg, runtime: h.runtime}, Probes: c.probes,
+		Workers: c.workers, Store: c.store, Evictions: c.books.evictions, Endings: c.books.endings, Resizes: c.books.resizes, Resizing: resizing(h, c.manager),
+		PodFromObserved: executor.PodFromObserved, Leftovers: c.manager.Leftovers, Waiting: h.health.Set,
+		Clock: clock.RealClock{}, Tracer: h.tracer, Logger: h.logger, Resync: h.cfg.Kubelet.SyncFrequency.Duration, Metrics: loop.NewMetrics(h.registry),
+		Node: nodewatch.Source(nodev1.NewNodeServiceClient(h.peers.nodestatus)), Mirrors: c.mirrors,
+		Machine: machineOf(os.DirFS("/"), h.logger), UnsafeSysctls: h.cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: c.events,
+		NodeMetrics:    stream.NewFollowedMetrics(h.registry, stream.NameNode),
+		DesiredMetrics: stream.NewFollowedMetrics(h.registry, stream.NamePodUpdates),
+		EventsMetrics:  stream.NewFollowedMetrics(h.registry, stream.NameLifecycleEvents),
+		Learned:        c.addresses.Learn, Pressing: c.evictor.Pressing, Preempt: c.evictions.Preempt,
+	})
+	parts.Run("sync loop", l.Run)
+	return l
+}
+
+// poke returns the function that has the worker of a pod look at it.
+func poke(workers *podworkers.Pool) func(uid types.UID) {
+	return func(uid types.UID) { workers.Poke(uid, podworkers.Cause{Kind: podworkers.CauseConfig}) }
+}

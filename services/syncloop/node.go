@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/iptableschains"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/kernellog"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/oom"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/runtimewatch"
+)
+
+// watchMachine adds what watches the runtime, the addresses of the node, the kernel's log and the packet filter.
+func watchMachine(h *host, store *podstore.Store, addresses *hostips.Addresses, events *podevents.Recorder, parts *components.Group) {
+	parts.Run("runtime connection", func(ctx context.Context) error {
+		return runtimewatch.Run(ctx, runtimewatch.Config{
+			Endpoint: h.cfg.Kubelet.ContainerRuntimeEndpoint, Runtime: h.runtime.Runtime, Images: h.runtime.Images,
+			Named: store.SetRuntimeName, CgroupDriver: h.cfg.Kubelet.CgroupDriver, Waiting: h.health.Set, Clock: clock.RealClock{},
+		})
+	})
+	parts.Run("node addresses", func(ctx context.Context) error { return addresses.Run(ctx, clock.RealClock{}) })
+	killed := oom.NewMetrics(h.registry)
+	parts.Run("OOM kills", func(ctx context.Context) error {
+		oom.Run(ctx, oom.Config{
+			Open: func() (oom.Log, error) { return kernellog.Open(kernellog.Device) },
+			File: filepath.Join(h.cfg.StateDir, "oom-told.json"), Boot: h.boot, Now: awake,
+			Events: events, Logger: h.logger, Metrics: killed,
+		})
+		return nil // without the kernel's log all else goes on
+	})
+	if *h.cfg.Kubelet.MakeIPTablesUtilChains {
+		parts.Run("iptables chains", iptableschains.New(iptableschains.Exec, clock.RealClock{}, h.logger).Run)
+	}
+}
+
+// awake is how long the machine has run since its boot and not slept; 0 when it does not say.
+func awake() time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return 0
+	}
+	return time.Duration(now.Nano())
+}
+
+// guessedAddresses returns the addresses of the node as long as nodestatus has not said them: those that were given, else that of the
+// default route; none when there is neither, as on a machine without a network.
+func guessedAddresses(cfg nodeconfig.Config) []string {
+	if cfg.NodeIP != "" {
+		return strings.Split(cfg.NodeIP, ",")
+	}
+	if ip, err := utilnet.ChooseHostInterface(); err == nil {
+		return []string{ip.String()}
+	}
+	return nil
+}

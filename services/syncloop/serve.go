@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/internal/httpserve"
+	"github.com/quartet-node/quartet/internal/metrics"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/kubeletapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+)
+
+// apiConfig is what the served APIs need beside the host.
+type apiConfig struct {
+	engine  *engineapi.Server
+	askNode func(context.Context) (*v1.Node, error)
+	store   *podstore.Store
+	loop    *loop.Loop
+	usage   *stats.Stats
+	events  *podevents.Recorder
+}
+
+// serveAPIs adds what this process serves: EngineService, metrics, the HTTP API with and without authentication, and pod resources.
+func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Group) error {
+	parts.Run("EngineService", func(ctx context.Context) error {
+		defer c.store.Close() // what is streamed to others ends
+		defer c.events.Close()
+		return rpc.Serve(ctx, rpc.Config{
+			Address: h.cfg.Listen, Health: h.health, Logger: h.logger, AllowedUIDs: h.cfg.AllowedUIDs,
+			Register: func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, c.engine) },
+			Ready: func() {
+				h.logger.Info("serving", "address", h.cfg.Listen)
+				h.cfg.Systemd.Ready(h.logger)
+			},
+		})
+	})
+	parts.Run("metrics", func(ctx context.Context) error {
+		return metrics.Serve(ctx, metrics.ServeConfig{
+			Address: h.cfg.MetricsListen, Sockets: h.cfg.Sockets, AllowedUIDs: h.cfg.AllowedUIDs, Registry: h.registry, Logger: h.logger,
+			More: map[string]prometheus.Gatherer{metrics.ProbesPath: h.probeRegistry},
+		})
+	})
+	common := kubeletapi.Config{
+		Pods: c.store, Health: c.loop.Health, Start: kubeletapi.NewStart(), Report: c.usage.Report,
+		Details:  stats.DetailsOf(podcgroups.NewMachine(h.cfg.Kubelet.CgroupDriver, clock.RealClock{})),
+		Gatherer: together(h), Probes: h.probeRegistry, Metrics: kubeletapi.NewMetrics(h.registry), Logger: h.logger,
+	}
+	parts.Run("waiting requests", func(ctx context.Context) error {
+		return common.Start.Run(ctx, func(ctx context.Context) { awaitPods(ctx, h, c.store) })
+	})
+	if socket := h.cfg.ReadOnlySocket(); socket.Address != "" {
+		listener, err := kubeletapi.ListenReadOnly(ctx, h.cfg.Sockets, socket, h.logger)
+		if err != nil {
+			return err
+		}
+		parts.Run("read-only API", func(ctx context.Context) error {
+			await(ctx, c.loop.Begun())
+			return httpserve.Until(ctx, listener, kubeletapi.ReadOnly(h.cfg.NodeName, common), h.logger)
+		})
+	}
+	addPodResources(h, c.store, parts)
+	return addNodeAPI(ctx, h, c.askNode, common, c.loop.Begun(), parts)
+}
+
+// await returns when begun is closed or ctx ends. The HTTP API is served from the loop's first turn on, so that no health check fails
+// because the process is starting; connections wait.
+func await(ctx context.Context, begun <-chan struct{}) {
+	select {
+	case <-ctx.Done():
+	case <-begun:
+	}
+}
+
+// awaitPods returns when the pods are known and the runtime has answered, or when ctx ends.
+func awaitPods(ctx context.Context, h *host, store *podstore.Store) {
+	select {
+	case <-ctx.Done():
+	case <-store.Known():
+		_, _ = h.runtime.Runtime(ctx) // the request that needs the runtime reports the error
+	}
+}
+
+// addPodResources adds the pod-resources API. Pods do not need it: a node that cannot serve it runs them all the same.
+func addPodResources(h *host, store *podstore.Store, parts *components.Group) {
+	path := podresources.Socket(h.cfg.RootDir)
+	config := podresources.Config{
+		Path: path, Pods: store.Active, Metrics: podresources.NewMetrics(h.registry), Logger: h.logger, Clock: clock.RealClock{},
+	}
+	parts.Run("pod resources", func(ctx context.Context) error {
+		if err := podresources.Serve(ctx, config); err != nil {
+			h.logger.Warn("the pod-resources API is not served; once that is put right, restart syncloop", telemetry.KeyFile, path, telemetry.KeyError, err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/certificates"
+	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/servingcert"
+)
+
+// askNodeTimeout limits the request for the Node, whose names are those of a serving certificate.
+const askNodeTimeout = 5 * time.Second
+
+// addServingCertificate returns the function that returns the certificate that the HTTP API shows, and adds what keeps it valid. It is
+// that of the files of the configuration, one that the cluster signs, or one that this node signs itself.
+func addServingCertificate(
+	ctx context.Context, h *host, askNode func(context.Context) (*v1.Node, error), signers rest.Interface, parts *components.Group,
+) (func() (*tls.Certificate, error), error) {
+	kubelet := &h.cfg.Kubelet
+	if kubelet.ServerTLSBootstrap && kubelet.TLSCertFile == "" {
+		return addSignedCertificate(ctx, h, askNode, signers, parts)
+	}
+	certificate, key := kubelet.TLSCertFile, kubelet.TLSPrivateKeyFile
+	if certificate == "" {
+		own := servingcert.SelfSigned{Dir: h.cfg.CertDir, Name: h.cfg.NodeName, Addresses: addressesOf(h.cfg), Clock: clock.RealClock{}}
+		var err error
+		if certificate, key, err = own.Ensure(); err != nil {
+			return nil, err
+		}
+		parts.Run("serving certificate", func(ctx context.Context) error {
+			own.Keep(ctx, func(err error) {
+				h.logger.Warn("the certificate of the HTTP API is not replaced", telemetry.KeyFile, certificate, telemetry.KeyError, err)
+			})
+			return nil
+		})
+	}
+	files := servingcert.Files(certificate, key)
+	if _, _, err := files.Get(); err != nil {
+		h.logger.Warn("the HTTP API answers nobody before its certificate can be read", telemetry.KeyFile, certificate, telemetry.KeyError, err)
+	}
+	return func() (*tls.Certificate, error) {
+		current, ok, err := files.Get()
+		if ok {
+			return current, nil
+		}
+		return nil, err
+	}, nil
+}
+
+// addSignedCertificate does it for a certificate that the cluster signs.
+func addSignedCertificate(
+	ctx context.Context, h *host, askNode func(context.Context) (*v1.Node, error), signers rest.Interface, parts *components.Group,
+) (func() (*tls.Certificate, error), error) {
+	if err := statedir.MakeDir(h.cfg.CertDir); err != nil {
+		return nil, err
+	}
+	manager := certificates.New(certificates.Config{
+		Requester: certificates.Requester{
+			API:  func() (rest.Interface, error) { return signers, nil },
+			Kind: certificates.Serving(), Clock: clock.RealClock{},
+			Store: certificates.Store{Dir: h.cfg.CertDir, Name: "kubelet-server", Mode: 0o600},
+		},
+		Template: func() *x509.CertificateRequest { return servingTemplate(ctx, h.cfg.NodeName, askNode) },
+		Random:   rand.Float64, Logger: h.logger,
+	})
+	parts.Run("serving certificate", func(ctx context.Context) error {
+		manager.Run(ctx)
+		return nil
+	})
+	servingcert.Expose(h.registry, manager.Expires, manager.Failures)
+	return func() (*tls.Certificate, error) {
+		if current := manager.Current(); current != nil {
+			return current, nil
+		}
+		return nil, fmt.Errorf("there is no serving certificate yet: %s", manager.Trouble())
+	}, nil
+}
+
+// addressesOf are those of a node that are known without a cluster.
+func addressesOf(cfg nodeconfig.Config) []net.IP {
+	addresses := []net.IP{net.IPv4(127, 0, 0, 1)}
+	for _, text := range guessedAddresses(cfg) {
+		if ip := net.ParseIP(text); ip != nil {
+			addresses = append(addresses, ip)
+		}
+	}
+	return addresses
+}
+
+// servingTemplate says what a serving certificate is to be of: the Node, at its addresses; nil while those are not known.
+func servingTemplate(process context.Context, name string, askNode func(context.Context) (*v1.Node, error)) *x509.CertificateRequest {
+	ctx, cancel := context.WithTimeout(process, askNodeTimeout)
+	defer cancel()
+	node, err := askNode(ctx)
+	if err != nil {
+		return nil
+	}
+	return requestOf(name, node.Status.Addresses)
+}
+
+// requestOf makes the request of a serving certificate; nil without an IP address, for which no signer would sign it.
+func requestOf(name string, addresses []v1.NodeAddress) *x509.CertificateRequest {
+	request := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}}}
+	seen := map[string]bool{}
+	for _, address := range addresses {
+		if address.Address == "" || seen[address.Address] {
+			continue
+		}
+		seen[address.Address] = true
+		if ip := net.ParseIP(address.Address); ip != nil {
+			request.IPAddresses = append(request.IPAddresses, ip)
+		} else if address.Type != v1.NodeInternalIP && address.Type != v1.NodeExternalIP {
+			request.DNSNames = append(request.DNSNames, address.Address)
+		}
+	}
+	if len(request.IPAddresses) == 0 {
+		return nil
+	}
+	return request
+}
