@@ -1,19 +1,11 @@
 package podworkers
 
 import (
-	"errors"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
-	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
-	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // Census counts the workers as they are at this moment.
@@ -48,39 +40,6 @@ func (w *worker) count(census *Census) {
 		census.Pending++
 	}
 }
-
-// failureOf puts an error of a worker's work into a class.
-func failureOf(err error) failure {
-	_, refused := status.FromError(err)
-	switch {
-	case isAway(err):
-		return failedAway
-	case errors.As(err, new(*inspectError)):
-		return failedInspect
-	case errors.As(err, new(*networkError)):
-		return failedNetwork
-	case errors.As(err, new(*executor.UnsupportedError)):
-		return failedUnsupported
-	case errors.As(err, new(*volumes.NotReadyError)):
-		return failedVolume
-	case errors.As(err, new(*images.Error)):
-		return failedImage
-	case refused:
-		return failedRuntime
-	default:
-		return failedOther
-	}
-}
-
-// isAway tells whether work failed because pleg or the runtime is not there.
-func isAway(err error) bool {
-	return status.Code(err) == codes.Unavailable || errors.As(err, new(*cri.NotConnectedError))
-}
-
-// inspectError says that pleg could not look at a pod.
-type inspectError struct{ reason string }
-
-func (e *inspectError) Error() string { return "pleg cannot inspect the pod: " + e.reason }
 
 // operation is the kubelet's word for the work that the worker is about to do.
 func (w *worker) operation(cause Cause) operation {

@@ -20,29 +20,6 @@ const (
 	operationTerminated operation = "terminated"
 )
 
-// failure is what a piece of work has failed of.
-type failure string
-
-// The failures.
-const (
-	// failedAway: pleg or the runtime is not there.
-	failedAway failure = "away"
-	// failedInspect: pleg cannot inspect the pod.
-	failedInspect failure = "inspect"
-	// failedNetwork: the network of pods is not ready.
-	failedNetwork failure = "network"
-	// failedUnsupported: the pod asks for something that this version does not have.
-	failedUnsupported failure = "unsupported"
-	// failedVolume: a volume cannot be set up or removed.
-	failedVolume failure = "volume"
-	// failedImage: an image cannot be had.
-	failedImage failure = "image"
-	// failedRuntime: the runtime has refused a call.
-	failedRuntime failure = "runtime"
-	// failedOther: anything else, said in the log.
-	failedOther failure = "other"
-)
-
 // Metrics counts and times the work.
 type Metrics struct {
 	duration         *prometheus.HistogramVec
@@ -74,8 +51,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		registry: registry,
 	}
 	// What is there from the beginning shows its first increase.
-	for _, reason := range []failure{failedAway, failedInspect, failedNetwork, failedUnsupported, failedVolume, failedImage, failedRuntime, failedOther} {
-		m.retries.WithLabelValues(string(reason))
+	for _, class := range failures() {
+		m.retries.WithLabelValues(class.label)
 	}
 	for _, static := range []bool{false, true} {
 		m.revived.WithLabelValues(StaticLabel(static))
@@ -92,7 +69,7 @@ func (m *Metrics) worked(what operation, took time.Duration) {
 func (m *Metrics) started(sinceSeen time.Duration) { m.start.Observe(max(sinceSeen, 0).Seconds()) }
 
 // retried notes that a piece of work has failed and is tried again.
-func (m *Metrics) retried(reason failure) { m.retries.WithLabelValues(string(reason)).Inc() }
+func (m *Metrics) retried(class failure) { m.retries.WithLabelValues(class.label).Inc() }
 
 // restarted notes that a pod that has come back while it was ending is started again.
 func (m *Metrics) restarted(static bool) {

@@ -103,24 +103,6 @@ func (w *worker) waited(ctx context.Context, about telemetry.Subject) {
 	telemetry.Wait(ctx, w.pool.cfg.Tracer, about, before.reason, before.since, w.pool.cfg.Clock.Now())
 }
 
-// waitOf says in a few words what a worker waits for after an error.
-func waitOf(err error) string {
-	switch failureOf(err) {
-	case failedAway:
-		return "pleg or the runtime, which is away"
-	case failedInspect:
-		return "pleg, which cannot inspect the pod"
-	case failedNetwork:
-		return "the network of pods"
-	case failedVolume:
-		return "volumes"
-	case failedUnsupported:
-		return "a change of the pod, which asks for what this node cannot do"
-	case failedImage, failedRuntime, failedOther:
-	}
-	return "the next try, because " + telemetry.ErrorType(err)
-}
-
 // cutShort is the outcome of work that was interrupted, because the pod is to end or the process does.
 func cutShort(span trace.Span) outcome {
 	if span.IsRecording() {

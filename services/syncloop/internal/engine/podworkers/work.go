@@ -3,21 +3,16 @@ package podworkers
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
-	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
-	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 const (
@@ -96,16 +91,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	if err == nil || result.Reasons != nil || result.SandboxError != nil {
 		var whole podstatus.Reason
 		if result.SandboxError != nil {
-			whole = podstatus.Reason{Reason: podstatus.ReasonSandbox, Message: result.SandboxError.Error()}
-			if errors.As(result.SandboxError, new(*executor.UnsupportedError)) {
-				whole.Reason = podstatus.ReasonUnsupported
-			}
-			if errors.As(result.SandboxError, new(*executor.CgroupError)) {
-				whole.Reason = podstatus.ReasonCgroup
-			}
-			if errors.As(result.SandboxError, new(*volumes.NotReadyError)) {
-				whole.Reason = podstatus.ReasonVolumes
-			}
+			whole = podstatus.Reason{Reason: classify(result.SandboxError).reason, Message: result.SandboxError.Error()}
 		}
 		cfg.Statuses.SetReasons(w.uid, result.Reasons, whole)
 		waits = w.waitsFor(result.Reasons)
@@ -147,8 +133,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 // delayAfter is the mean time to the next try of a sync that failed. What the runtime or the kernel has refused may well pass,
 // and so may the runtime's absence; what is wrong with the pod itself does not.
 func (w *worker) delayAfter(err error) time.Duration {
-	_, refused := status.FromError(err)
-	if refused || errors.As(err, new(*executor.ResizeError)) || errors.As(err, new(*cri.NotConnectedError)) || errors.As(err, new(*executor.CgroupError)) || errors.As(err, new(*volumes.NotReadyError)) {
+	if refused(err) || classify(err).passes {
 		return min(transientDelay, w.pool.cfg.Resync)
 	}
 	return w.pool.cfg.Resync
@@ -293,11 +278,12 @@ func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay t
 		return cutShort(span)
 	}
 	telemetry.Fail(span, err)
-	w.pool.cfg.Metrics.retried(failureOf(err))
-	if errors.As(err, new(*inspectError)) {
+	class := classify(err)
+	w.pool.cfg.Metrics.retried(class)
+	if class == failedInspect {
 		w.warn(ctx, eventFailedSync, "error determining status: "+err.Error())
 	}
-	if isAway(err) {
+	if class == failedAway {
 		delay = min(awayDelay<<min(w.away/2, awayDoublings), delay)
 		w.away++
 	}
@@ -308,7 +294,7 @@ func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay t
 	}
 	w.pool.cfg.Logger.Log(ctx, level, "work on a pod failed; it is tried again",
 		telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid), telemetry.KeyRetryAfter, after, telemetry.KeyError, err)
-	return outcome{err: err, after: after, waits: waitOf(err)}
+	return outcome{err: err, after: after, waits: class.waitsFor(err)}
 }
 
 // Runs tells whether anything of a pod runs: a container that does, or of which the runtime cannot tell, or a sandbox.

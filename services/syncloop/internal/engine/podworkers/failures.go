@@ -1,0 +1,101 @@
+package podworkers
+
+import (
+	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+)
+
+// failure is the class of an error of a worker's work. How the error is counted, what the pod's status shows, what the worker waits for
+// and when it tries again follow from the class.
+type failure struct {
+	// label is the reason of quartet_pod_worker_retries_total.
+	label string
+	// reason is that of the pod's containers in its status, while the error keeps the sandbox from being made.
+	reason string
+	// waits says what the worker waits for; empty is the next try.
+	waits string
+	// passes is true for an error that may be over at any moment, whatever becomes of the pod's spec: it is tried again soon.
+	passes bool
+}
+
+// The classes.
+var (
+	failedAway        = failure{label: "away", waits: "pleg or the runtime, which is away", reason: podstatus.ReasonSandbox, passes: true}
+	failedInspect     = failure{label: "inspect", waits: "pleg, which cannot inspect the pod", reason: podstatus.ReasonSandbox, passes: true}
+	failedNetwork     = failure{label: "network", waits: "the network of pods", reason: podstatus.ReasonNoNetwork, passes: true}
+	failedCgroup      = failure{label: "cgroup", waits: "its cgroup", reason: podstatus.ReasonCgroup, passes: true}
+	failedVolume      = failure{label: "volume", waits: "volumes", reason: podstatus.ReasonVolumes, passes: true}
+	failedResize      = failure{label: "resize", waits: "the runtime to resize it", reason: podstatus.ReasonSandbox, passes: true}
+	failedUnsupported = failure{
+		label: "unsupported", waits: "a change of the pod, which asks for what this node cannot do", reason: podstatus.ReasonUnsupported,
+	}
+	failedImage   = failure{label: "image", reason: podstatus.ReasonSandbox}
+	failedRuntime = failure{label: "runtime", reason: podstatus.ReasonSandbox, passes: true}
+	failedOther   = failure{label: "other", reason: podstatus.ReasonSandbox}
+)
+
+// failures returns every class.
+func failures() []failure {
+	return []failure{
+		failedAway, failedInspect, failedNetwork, failedCgroup, failedVolume, failedResize, failedUnsupported, failedImage, failedRuntime, failedOther,
+	}
+}
+
+// classify returns the class of an error.
+func classify(err error) failure {
+	switch {
+	case isAway(err):
+		return failedAway
+	case errors.As(err, new(*inspectError)):
+		return failedInspect
+	case errors.As(err, new(*networkError)):
+		return failedNetwork
+	case errors.As(err, new(*executor.CgroupError)):
+		return failedCgroup
+	case errors.As(err, new(*executor.ResizeError)):
+		return failedResize
+	case errors.As(err, new(*executor.UnsupportedError)):
+		return failedUnsupported
+	case errors.As(err, new(*volumes.NotReadyError)):
+		return failedVolume
+	case errors.As(err, new(*images.Error)):
+		return failedImage
+	case refused(err):
+		return failedRuntime
+	default:
+		return failedOther
+	}
+}
+
+// waitsFor says in a few words what a worker waits for after an error of the class.
+func (f failure) waitsFor(err error) string {
+	if f.waits != "" {
+		return f.waits
+	}
+	return "the next try, because " + telemetry.ErrorType(err)
+}
+
+// isAway tells whether work failed because pleg or the runtime is not there.
+func isAway(err error) bool {
+	return status.Code(err) == codes.Unavailable || errors.As(err, new(*cri.NotConnectedError))
+}
+
+// refused tells whether the runtime or pleg has answered with an error.
+func refused(err error) bool {
+	_, ok := status.FromError(err)
+	return ok
+}
+
+// inspectError says that pleg could not look at a pod.
+type inspectError struct{ reason string }
+
+func (e *inspectError) Error() string { return "pleg cannot inspect the pod: " + e.reason }
