@@ -1,18 +1,18 @@
 package bundle
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/quartet-node/quartet/internal/logfile"
 	"github.com/quartet-node/quartet/internal/process"
@@ -112,8 +112,12 @@ func (b *Bundle) PID() int {
 // isOurs reports whether a PID is our containerd and not a process that reused the number: its command line names our
 // configuration. A zombie has no command line and does not count.
 func (b *Bundle) isOurs(pid int) bool {
-	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && bytes.Contains(cmdline, []byte(b.configFile()+"\x00"))
+	proc, err := procfs.NewProc(pid)
+	if err != nil {
+		return false
+	}
+	args, err := proc.CmdLine()
+	return err == nil && slices.Contains(args, b.configFile())
 }
 
 // Wait returns an error when containerd has ended, or nil when ctx ends. containerd need not be a child of this
@@ -168,22 +172,19 @@ func (b *Bundle) Running() (bool, error) {
 // leftovers returns the shims of this runtime, identified by containerd's address in their command lines, and their
 // containers, whose first process has the shim as parent.
 func (b *Bundle) leftovers() ([]int, error) {
-	entries, err := os.ReadDir("/proc")
+	all, err := procfs.AllProcs()
 	if err != nil {
 		return nil, fmt.Errorf("looking for remaining processes of pods: %w", err)
 	}
-	address := []byte("\x00" + b.cfg.Layout.RuntimeSocket() + "\x00")
 	shims := map[int]bool{}
 	parents := map[int]int{}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
+	for _, proc := range all {
+		// A process that cannot be read has ended.
+		if stat, err := proc.Stat(); err == nil {
+			parents[proc.PID] = stat.PPID
 		}
-		parents[pid] = parentOf(pid)
-		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err == nil && bytes.HasPrefix(cmdline, []byte(b.binary("containerd-shim-runc-v2"))) && bytes.Contains(cmdline, address) {
-			shims[pid] = true
+		if args, err := proc.CmdLine(); err == nil && b.isShim(args) {
+			shims[proc.PID] = true
 		}
 	}
 	var left []int
@@ -195,21 +196,10 @@ func (b *Bundle) leftovers() ([]int, error) {
 	return left, nil
 }
 
-// parentOf reads the fourth field of stat. The second field, in parentheses, may contain spaces.
-func parentOf(pid int) int {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 2 {
-		return 0
-	}
-	parent, err := strconv.Atoi(fields[1])
-	if err != nil {
-		return 0
-	}
-	return parent
+// isShim reports whether a command line is that of a shim of this runtime.
+func (b *Bundle) isShim(args []string) bool {
+	return len(args) > 0 && args[0] == b.binary("containerd-shim-runc-v2") &&
+		slices.Contains(args, b.cfg.Layout.RuntimeSocket())
 }
 
 // tailLog returns the end of containerd's log, for an error.

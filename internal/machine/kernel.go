@@ -3,7 +3,6 @@ package machine
 import (
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 )
 
@@ -167,14 +166,14 @@ func (m Machine) HasCapability(capability uint) bool {
 
 // capabilities reads the effective set of this process.
 func (m Machine) capabilities() (uint64, error) {
-	status, err := m.read("proc/self/status")
+	proc, err := m.proc()
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(status) {
-		if hex, found := strings.CutPrefix(line, "CapEff:"); found {
-			return strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
-		}
+	self, err := proc.Self()
+	if err != nil {
+		return 0, err
 	}
-	return 0, fmt.Errorf("/proc/self/status has no line CapEff")
+	status, err := self.NewStatus()
+	return status.CapEff, err
 }

@@ -1,15 +1,17 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/internal/pidlimit"
 )
 
 const (
@@ -88,7 +90,7 @@ func (m Machine) Threads() Finding {
 	if err != nil {
 		return Unknown(f.Check, err)
 	}
-	used, err := m.runningThreads()
+	used, err := pidlimit.Running(m.path("proc"))
 	if err != nil {
 		return Unknown(f.Check, err)
 	}
@@ -103,32 +105,20 @@ func (m Machine) Threads() Finding {
 	return f
 }
 
-// runningThreads is in the fourth word of loadavg, "RUNNABLE/ALL".
-func (m Machine) runningThreads() (int64, error) {
-	text, err := m.read("proc/loadavg")
-	if err != nil {
-		return 0, err
-	}
-	words := strings.Fields(text)
-	if len(words) < 4 {
-		return 0, fmt.Errorf("%q is not what /proc/loadavg has", text)
-	}
-	_, all, _ := strings.Cut(words[3], "/")
-	return strconv.ParseInt(all, 10, 64)
-}
-
 // Swap checks that swap is off unless failSwapOn is false. syncloop refuses to start with swap, as the kubelet does.
 func (m Machine) Swap(failSwapOn bool) Finding {
 	f := Ok("swap", "off")
-	text, err := m.read("proc/swaps")
+	proc, err := m.proc()
+	if err != nil {
+		return Unknown(f.Check, err)
+	}
+	swaps, err := proc.Swaps()
 	if err != nil {
 		return Unknown(f.Check, err)
 	}
 	var devices []string
-	for i, line := range strings.Split(text, "\n") {
-		if words := strings.Fields(line); i > 0 && len(words) > 0 { // the first line is the table's header
-			devices = append(devices, words[0])
-		}
+	for _, swap := range swaps {
+		devices = append(devices, swap.Filename)
 	}
 	switch {
 	case len(devices) == 0:
@@ -183,17 +173,18 @@ func (m Machine) Clock(stateDir string) Finding {
 
 // bootTime returns the time of the kernel's boot, by the present clock.
 func (m Machine) bootTime() (time.Time, error) {
-	stat, err := m.read("proc/stat")
+	proc, err := m.proc()
 	if err != nil {
 		return time.Time{}, err
 	}
-	for line := range strings.Lines(stat) {
-		if text, found := strings.CutPrefix(line, "btime "); found {
-			seconds, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-			return time.Unix(seconds, 0), err
-		}
+	stat, err := proc.Stat()
+	if err != nil {
+		return time.Time{}, err
 	}
-	return time.Time{}, fmt.Errorf("/proc/stat has no line btime")
+	if stat.BootTime == 0 {
+		return time.Time{}, errors.New("/proc/stat has no line btime")
+	}
+	return time.Unix(int64(stat.BootTime), 0), nil //nolint:gosec // seconds since 1970
 }
 
 // newest returns the most recently written file directly in a directory; nothing if there is none.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,6 +52,9 @@ func This() Machine {
 func (m Machine) path(parts ...string) string {
 	return filepath.Join(append([]string{m.Root}, parts...)...)
 }
+
+// proc returns the machine's /proc.
+func (m Machine) proc() (procfs.FS, error) { return procfs.NewFS(m.path("proc")) }
 
 func (m Machine) read(path string) (string, error) {
 	content, err := os.ReadFile(m.path(path))

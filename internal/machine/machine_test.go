@@ -30,7 +30,8 @@ func (f files) and(more files) files {
 
 const absent = "\x00"
 
-// in writes the files below a root and returns the machine; what it asks the kernel is what this one would say.
+// in writes the files below a root and returns the machine; what it asks the kernel is what this one would say. This process is the one
+// with pid 7 there.
 func (f files) in(t *testing.T) Machine {
 	t.Helper()
 	m := This()
@@ -43,6 +44,12 @@ func (f files) in(t *testing.T) Machine {
 		if err := os.WriteFile(full, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.MkdirAll(m.path("proc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("7", m.path("proc/self")); err != nil {
+		t.Fatal(err)
 	}
 	return m
 }
@@ -117,12 +124,12 @@ func TestCgroups(t *testing.T) {
 }
 
 func TestCapabilities(t *testing.T) {
-	effective := func(set string) files { return files{"proc/self/status": "Name:\tx\nCapEff:\t" + set + "\n"} }
+	effective := func(set string) files { return files{"proc/7/status": "Name:\tx\nCapEff:\t" + set + "\n"} }
 	run(t, Machine.Capabilities, []fileCase{
 		{"all", effective("000001ffffffffff"), OK, nil},
 		{"root of a container", effective("00000000a80425fb"), Fault, []string{"CAP_NET_ADMIN", "CAP_SYS_ADMIN", "--privileged"}},
 		{"none", effective("0000000000000000"), Fault, []string{"CAP_CHOWN"}},
-		{"not said", files{"proc/self/status": "Name:\tx\n"}, Warning, nil},
+		{"not said", files{"proc/7/comm": "x\n"}, Warning, []string{"cannot be determined"}},
 	})
 	run(t, Machine.OOMScores, []fileCase{
 		{"held", effective("000001ffffffffff"), OK, nil},
@@ -213,7 +220,7 @@ func TestInotify(t *testing.T) {
 
 func TestClock(t *testing.T) {
 	now := time.Date(2030, 5, 1, 12, 0, 0, 0, time.UTC)
-	booted := files{"proc/stat": "cpu 1 2 3\nbtime 1903860000\nprocesses 5\n"} // 2030-05-01T10:00:00Z
+	booted := files{"proc/stat": "cpu  1 2 3 4 5 6 7 8 9 10\nbtime 1903860000\nprocesses 5\n"} // 2030-05-01T10:00:00Z
 	const written = "state/nodestatus.json"
 	clock := func(state int, status int32, age time.Duration) func(Machine) Finding {
 		return func(m Machine) Finding {
@@ -232,7 +239,7 @@ func TestClock(t *testing.T) {
 		{"kept", booted, OK, []string{"2030-05-01T12:00:00Z"}},
 		{"files of the past", booted.and(files{written: "{}"}), OK, nil},
 		{"never set", files{"proc/stat": "btime 3600\n"}, Warning, []string{"1970-01-01T01:00:00Z", "never set"}},
-		{"no boot time", files{"proc/stat": "cpu 1\n"}, Warning, []string{"cannot be determined"}},
+		{"no boot time", files{"proc/stat": "cpu  1 2 3 4 5 6 7 8 9 10\n"}, Warning, []string{"cannot be determined"}},
 	})
 	run(t, clock(0, 0, -time.Hour), []fileCase{{"a file of the future", booted.and(files{written: "{}"}), Warning, []string{"set back", written}}})
 	run(t, clock(timeError, 0, 0), []fileCase{{"an error of the clock", booted, Warning, []string{"timedatectl"}}})

@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/prometheus/procfs"
 )
 
 // Process holds the facts about a process that several checks need.
@@ -27,44 +28,41 @@ type Process struct {
 // Processes returns all processes of the machine. It omits facts that this user may not read, and processes that end in
 // the meantime.
 func (m Machine) Processes() ([]Process, error) {
-	entries, err := os.ReadDir(m.path("proc"))
+	proc, err := m.proc()
+	if err != nil {
+		return nil, fmt.Errorf("reading the processes: %w", err)
+	}
+	all, err := proc.AllProcs()
 	if err != nil {
 		return nil, fmt.Errorf("reading the processes: %w", err)
 	}
 	var out []Process
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if p, ok := m.process(pid); ok {
+	for _, one := range all {
+		if p, ok := processOf(one); ok {
 			out = append(out, p)
 		}
 	}
 	return out, nil
 }
 
-func (m Machine) process(pid int) (Process, bool) {
-	p := Process{PID: pid}
-	dir := filepath.Join("proc", strconv.Itoa(pid))
-	name, err := m.read(dir + "/comm")
-	if err != nil {
+func processOf(proc procfs.Proc) (Process, bool) {
+	const nobody = 65534 // a user that cannot be read
+	p := Process{PID: proc.PID, UID: nobody}
+	var err error
+	if p.Name, err = proc.Comm(); err != nil {
 		return p, false
 	}
-	p.Name = name
-	if cmdline, err := m.read(dir + "/cmdline"); err == nil {
-		p.Args = strings.Split(strings.TrimRight(cmdline, "\x00"), "\x00")
+	if args, err := proc.CmdLine(); err == nil {
+		p.Args = args
 	}
-	p.UID = m.userOf(dir)
-	files, err := os.ReadDir(m.path(dir, "fd"))
+	if status, err := proc.NewStatus(); err == nil {
+		p.UID = uint32(status.UIDs[1]) //nolint:gosec // the effective one, which the kernel has as 32 bits
+	}
+	targets, err := proc.FileDescriptorTargets()
 	if err != nil {
 		return p, true
 	}
-	for _, file := range files {
-		target, err := os.Readlink(m.path(dir, "fd", file.Name()))
-		if err != nil {
-			continue
-		}
+	for _, target := range targets {
 		if inode, found := strings.CutPrefix(target, "socket:["); found {
 			if n, err := strconv.ParseUint(strings.TrimSuffix(inode, "]"), 10, 64); err == nil {
 				p.Sockets = append(p.Sockets, n)
@@ -72,40 +70,21 @@ func (m Machine) process(pid int) (Process, bool) {
 		}
 		if target == "anon_inode:inotify" {
 			p.Inotify++
-			p.Watches += m.watches(filepath.Join(dir, "fdinfo", file.Name()))
+		}
+	}
+	// This reads a file for each open file, so it is left out for processes without inotify instances.
+	if p.Inotify > 0 {
+		if infos, err := proc.FileDescriptorsInfo(); err == nil {
+			for _, info := range infos {
+				p.Watches += int64(len(info.InotifyInfos))
+			}
 		}
 	}
 	return p, true
 }
 
-// userOf returns the effective user: the second number of the line Uid. If it cannot be read, it returns the overflow
-// user.
-func (m Machine) userOf(dir string) uint32 {
-	const nobody = 65534
-	status, err := m.read(dir + "/status")
-	if err != nil {
-		return nobody
-	}
-	for line := range strings.Lines(status) {
-		if words := strings.Fields(line); len(words) > 2 && words[0] == "Uid:" {
-			if uid, err := strconv.ParseUint(words[2], 10, 32); err == nil {
-				return uint32(uid)
-			}
-		}
-	}
-	return nobody
-}
-
-// watches counts the watches of an inotify instance, one for each line.
-func (m Machine) watches(fdinfo string) int64 {
-	text, err := m.read(fdinfo)
-	if err != nil {
-		return 0
-	}
-	return int64(strings.Count("\n"+text, "\ninotify wd:"))
-}
-
-// listeners returns the inodes of the sockets that listen on a port of the loopback interface, or of all interfaces.
+// listeners returns the inodes of the sockets that listen on a port of the loopback interface, or of all interfaces. It does
+// not use procfs, because procfs has deprecated its reader of these files.
 func (m Machine) listeners(port int) ([]uint64, error) {
 	const listening = "0A" // TCP_LISTEN of net/tcp_states.h
 	var inodes []uint64

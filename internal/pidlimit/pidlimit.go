@@ -1,6 +1,6 @@
-// Package pidlimit reads the limit of processes and threads of the machine. Since Linux 6.14 each PID namespace has its
-// own pid_max, so a process in another namespace, for example in a container, cannot read the machine's. `quartet
-// prepare`, which runs in the machine's namespace, saves it in a file for the services.
+// Package pidlimit reads the limit of processes and threads of the machine, and how many there are. Since Linux 6.14 each
+// PID namespace has its own pid_max, so a process in another namespace, for example in a container, cannot read the
+// machine's. `quartet prepare`, which runs in the machine's namespace, saves it in a file for the services.
 package pidlimit
 
 import (
@@ -61,6 +61,23 @@ func Read(proc, stateDir string) (int64, error) {
 		}
 	}
 	return least, nil
+}
+
+// Running returns how many processes and threads there are: the second number in the fourth word of loadavg,
+// "RUNNABLE/ALL". procfs reads only the words before it.
+func Running(proc string) (int64, error) {
+	text, err := os.ReadFile(filepath.Join(proc, "loadavg"))
+	if err != nil {
+		return 0, fmt.Errorf("reading how many processes run: %w", err)
+	}
+	if words := strings.Fields(string(text)); len(words) >= 4 {
+		if _, all, found := strings.Cut(words[3], "/"); found {
+			if n, err := strconv.ParseInt(all, 10, 64); err == nil {
+				return n, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("reading how many processes run: %q is not what loadavg has", strings.TrimSpace(string(text)))
 }
 
 func inMachineNamespace(proc string) bool {

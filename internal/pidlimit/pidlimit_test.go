@@ -72,6 +72,20 @@ func TestADamagedFileIsAnError(t *testing.T) {
 	}
 }
 
+func TestRunningProcesses(t *testing.T) {
+	proc := t.TempDir()
+	for text, want := range map[string]int64{
+		"0.51 0.60 0.44 2/317 4711\n": 317, "": 0, "1 2 3": 0, "1 2 3 4 5": 0, "1 2 3 4/x": 0,
+	} {
+		if err := os.WriteFile(filepath.Join(proc, "loadavg"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := pidlimit.Running(proc); n != want || (err == nil) != (want > 0) {
+			t.Errorf("%q is read as %d, %v, want %d", text, n, err, want)
+		}
+	}
+}
+
 // A real process in a PID namespace of its own reads the machine's limit.
 func TestAProcessInANamespaceOfItsOwn(t *testing.T) {
 	const env = "QUARTET_TEST_PID_STATE"

@@ -1,7 +1,6 @@
 package statedir
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/prometheus/procfs"
 )
 
 // maxHolderBytes bounds the reading of a lock file, which any user of the directory may have written.
@@ -57,9 +58,11 @@ func (h Holder) String() string {
 // cannot detect the container after chroot(2).
 func Self(service string) Holder {
 	host, _ := os.Hostname()
-	mounts, _ := os.ReadFile("/proc/self/mountinfo")
-	cgroups, _ := os.ReadFile("/proc/self/cgroup")
-	return Holder{Service: service, PID: os.Getpid(), Host: host, Container: containerID(mounts, cgroups)}
+	holder := Holder{Service: service, PID: os.Getpid(), Host: host}
+	if self, err := procfs.Self(); err == nil {
+		holder.Container = containerID(self)
+	}
+	return holder
 }
 
 var (
@@ -73,23 +76,20 @@ var (
 
 // containerID detects the container of a process from its mountinfo (proc_pid_mountinfo(5)) and its cgroups
 // (cgroups(7)). The first takes precedence, because in a cgroup namespace the second does not show the container.
-func containerID(mountinfo, cgroups []byte) string {
-	for line := range bytes.Lines(mountinfo) {
-		fields := strings.Fields(string(line))
-		if len(fields) < 5 {
-			continue
-		}
-		root, mountPoint := fields[3], fields[4]
-		switch mountPoint {
+func containerID(process procfs.Proc) string {
+	mounts, _ := process.MountInfo()
+	for _, mount := range mounts {
+		switch mount.MountPoint {
 		case "/etc/hostname", "/etc/hosts", "/etc/resolv.conf":
-			if match := ownFiles.FindStringSubmatch(root); match != nil {
+			if match := ownFiles.FindStringSubmatch(mount.Root); match != nil {
 				return match[1][:shortID]
 			}
 		}
 	}
-	for line := range bytes.Lines(cgroups) {
-		if match := ownCgroup.FindSubmatch(bytes.TrimSpace(line)); match != nil {
-			return string(match[1][:shortID])
+	cgroups, _ := process.Cgroups()
+	for _, cgroup := range cgroups {
+		if match := ownCgroup.FindStringSubmatch(cgroup.Path); match != nil {
+			return match[1][:shortID]
 		}
 	}
 	return ""

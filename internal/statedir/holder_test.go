@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/quartet-node/quartet/test/require"
@@ -30,7 +31,15 @@ func TestTheContainerOfAProcessIsFound(t *testing.T) {
 		"nothing":              {mountinfo: "short\n", cgroups: "0::/\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := containerID([]byte(tc.mountinfo), []byte(tc.cgroups)); got != tc.want {
+			dir := t.TempDir()
+			must(t, os.Mkdir(filepath.Join(dir, "7"), 0o755))
+			must(t, os.WriteFile(filepath.Join(dir, "7/mountinfo"), []byte(tc.mountinfo), 0o600))
+			must(t, os.WriteFile(filepath.Join(dir, "7/cgroup"), []byte(tc.cgroups), 0o600))
+			proc, err := procfs.NewFS(dir)
+			must(t, err)
+			process, err := proc.Proc(7)
+			must(t, err)
+			if got := containerID(process); got != tc.want {
 				t.Errorf("container %q, want %q", got, tc.want)
 			}
 		})

@@ -130,7 +130,8 @@ func cgroupVersion(dir string) int {
 	return 1
 }
 
-// userNamespace tells by the map of user IDs: without a namespace of its own a process has each ID of the machine as it is.
+// userNamespace tells by the map of user IDs, which procfs does not read: without a namespace of its own a process has
+// each ID of the machine as it is.
 func userNamespace(file string) bool {
 	ids, err := os.ReadFile(file)
 	if err != nil {
@@ -156,7 +157,7 @@ func ReadNow(rootDir, stateDir string) (Readings, error) {
 		errs []error
 		err  error
 	)
-	if r.MemoryAvailableBytes, err = memoryAvailable("/proc/meminfo"); err != nil {
+	if r.MemoryAvailableBytes, err = memoryAvailable("/proc"); err != nil {
 		errs = append(errs, err)
 	}
 	if r.NodeFS, err = filesystem(rootDir); err != nil {

@@ -1,10 +1,10 @@
 package stats
 
 import (
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
+	"maps"
+	"slices"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
@@ -31,51 +31,39 @@ func DetailsOf(cgroups *podcgroups.Machine) func(cgroup string, packets bool) De
 			return Details{}
 		}
 		details := Details{Details: read}
-		switch {
-		case !packets:
-		case cgroup == wholeMachine:
-			details.Packets = packetsIn("/proc/net/dev")
-		case read.PID > 0:
-			details.Packets = packetsIn(fmt.Sprintf("/proc/%d/net/dev", read.PID))
+		if packets {
+			details.Packets = packetsOf("/proc", cgroup, read.PID)
 		}
 		return details
 	}
 }
 
-// packetsIn reads a file of the kernel's; none when it cannot be read.
-func packetsIn(file string) []Packets {
-	data, err := os.ReadFile(file)
+// packetsOf reads the packets of a cgroup's network: the machine's, or that of a process in the cgroup. It returns none if
+// they cannot be read.
+func packetsOf(proc, cgroup string, pid int) []Packets {
+	dir, err := procfs.NewFS(proc)
 	if err != nil {
 		return nil
 	}
-	return parsePackets(string(data))
-}
-
-// The places of numbers behind the name of an interface.
-const (
-	receivedPackets, receivedDropped, sentPackets, sentDropped = 1, 3, 9, 11
-	interfaceNumbers                                           = 16
-)
-
-// parsePackets reads lines as "  eth0: 1 2 3 …", below two of headings.
-func parsePackets(content string) []Packets {
+	var interfaces procfs.NetDev
+	switch {
+	case cgroup == wholeMachine:
+		interfaces, err = dir.NetDev()
+	case pid > 0:
+		var process procfs.Proc
+		if process, err = dir.Proc(pid); err == nil {
+			interfaces, err = process.NetDev()
+		}
+	}
+	if err != nil {
+		return nil
+	}
 	var all []Packets
-	for line := range strings.Lines(content) {
-		name, rest, found := strings.Cut(line, ":")
-		words := strings.Fields(rest)
-		if !found || len(words) < interfaceNumbers {
-			continue
-		}
-		number := func(at int) uint64 {
-			n, err := strconv.ParseUint(words[at], 10, 64)
-			if err != nil {
-				return 0
-			}
-			return n
-		}
+	for _, name := range slices.Sorted(maps.Keys(interfaces)) {
+		line := interfaces[name]
 		all = append(all, Packets{
-			Interface: strings.TrimSpace(name), Received: number(receivedPackets), ReceivedDropped: number(receivedDropped),
-			Sent: number(sentPackets), SentDropped: number(sentDropped),
+			Interface: name,
+			Received:  line.RxPackets, ReceivedDropped: line.RxDropped, Sent: line.TxPackets, SentDropped: line.TxDropped,
 		})
 	}
 	return all

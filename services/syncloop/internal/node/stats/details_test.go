@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,11 +20,28 @@ func TestPacketsOfInterfaces(t *testing.T) {
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
     lo:     100       1    0    0    0     0          0         0      100       1    0    0    0     0       0          0
   eth0:12345678     200    1    2    0     0          0         0  7654321     300    3    4    0     0       0          0
- cut: 1 2
 `
-	want := []Packets{{Interface: "lo", Received: 1, Sent: 1}, {Interface: "eth0", Received: 200, ReceivedDropped: 2, Sent: 300, SentDropped: 4}}
-	if diff := cmp.Diff(want, parsePackets(content)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	proc := t.TempDir()
+	for _, dir := range []string{"net", "7/net"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(proc, dir), 0o755))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(proc, "net/dev"), []byte(content), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(proc, "7/net/dev"), []byte(strings.ReplaceAll(content, "eth0", "eth7")), 0o600))
+	for name, tc := range map[string]struct {
+		cgroup string
+		pid    int
+		want   string
+	}{
+		"the machine": {wholeMachine, 0, "eth0"}, "a pod": {"/kubepods/a", 7, "eth7"},
+		"a pod without a process": {"/kubepods/a", 0, ""}, "a process that has ended": {"/kubepods/a", 8, ""},
+	} {
+		var want []Packets
+		if tc.want != "" {
+			want = []Packets{{Interface: tc.want, Received: 200, ReceivedDropped: 2, Sent: 300, SentDropped: 4}, {Interface: "lo", Received: 1, Sent: 1}}
+		}
+		if diff := cmp.Diff(want, packetsOf(proc, tc.cgroup, tc.pid)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }
 

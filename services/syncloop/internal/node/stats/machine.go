@@ -4,7 +4,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -66,7 +65,9 @@ func ReadMachine(stateDir string) Machine {
 		}
 		slices.SortFunc(m.Interfaces, func(a, b statsv1alpha1.InterfaceStats) int { return strings.Compare(a.Name, b.Name) })
 	}
-	m.Processes = numberIn("/proc/loadavg", 3, "/")
+	if running, err := pidlimit.Running("/proc"); err == nil {
+		m.Processes = &running
+	}
 	if limit, err := pidlimit.Read("/proc", stateDir); err == nil {
 		m.MaxProcesses = &limit
 	}
@@ -80,27 +81,6 @@ func textIn(file string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(data))
-}
-
-// numberIn reads a word of a file, what is after a separator in it when there is one; nil when it is no number.
-func numberIn(file string, word int, after string) *int64 {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil
-	}
-	words := strings.Fields(string(data))
-	if len(words) <= word {
-		return nil
-	}
-	text := words[word]
-	if after != "" {
-		_, text, _ = strings.Cut(text, after)
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return nil
-	}
-	return &n
 }
 
 // networkOf is the network of the machine.
