@@ -38,8 +38,12 @@ func (f *format) Type() string { return "format" }
 
 // Set implements pflag.Value.
 func (f *format) Set(text string) error {
-	if !slices.Contains([]format{formatWide, formatJSON, formatYAML, formatName}, format(text)) {
-		return errors.New("must be wide, json, yaml or name")
+	if given := format(text); given.hasTemplate() {
+		if _, err := templatePrinter(given); err != nil {
+			return err
+		}
+	} else if !slices.Contains([]format{formatWide, formatJSON, formatYAML, formatName}, given) {
+		return errors.New("must be wide, json, yaml or name, or one of " + strings.Join(templates, ", ") + " with =TEMPLATE")
 	}
 	*f = format(text)
 	return nil
@@ -104,6 +108,9 @@ func printObject(out io.Writer, f format, object runtime.Object) error {
 
 // objectPrinter prints Kubernetes objects that have their kind, one after another.
 func objectPrinter(f format) (printers.ResourcePrinter, error) {
+	if f.hasTemplate() {
+		return templatePrinter(f)
+	}
 	switch f {
 	case formatJSON:
 		return &printers.JSONPrinter{}, nil
@@ -125,6 +132,9 @@ func printMessage(out io.Writer, f format, message proto.Message) error {
 
 // printWith prints a message of one of the services with what the options say of its fields.
 func printWith(options protojson.MarshalOptions, out io.Writer, f format, message proto.Message) error {
+	if f.hasTemplate() {
+		return printMessageBy(options, out, f, message)
+	}
 	data, err := options.Marshal(message)
 	if err != nil {
 		return err

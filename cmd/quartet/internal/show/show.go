@@ -66,7 +66,7 @@ func (a *asker) getCommand() *cobra.Command {
 func (a *asker) addFlags(cmd *cobra.Command, output *format, watch *bool) {
 	target.AddFlag(cmd.Flags(), &a.stateDir)
 	if output != nil {
-		cmd.Flags().VarP(output, "output", "o", "`FORMAT` of the output: wide, json, yaml or name")
+		cmd.Flags().VarP(output, "output", "o", "`FORMAT` of the output: wide, json, yaml or name; or with a template, as kubectl has them: jsonpath=TEMPLATE, go-template=TEMPLATE, custom-columns=NAME:PATH,...")
 	}
 	if watch != nil {
 		cmd.Flags().BoolVarP(watch, "watch", "w", false, "go on, and print every change")

@@ -61,11 +61,11 @@ func (a *asker) printSources(out io.Writer, output format, response *configv1.Li
 			}
 		}
 		return nil
+	case formatTable, formatWide:
 	case formatJSON, formatYAML:
 		return printMessage(out, output, response)
-	case formatTable, formatWide:
-	default:
-		return fmt.Errorf("there is no format %q", output)
+	default: // a template
+		return printMessage(out, output, response)
 	}
 	if len(response.GetSources()) == 0 {
 		_, err := fmt.Fprintln(out, "No source of pods is configured: set staticPodPath or staticPodURL in the configuration.")

@@ -93,11 +93,11 @@ func (a *asker) printWorkers(out io.Writer, output format, response *enginev1.Li
 			}
 		}
 		return nil
+	case formatTable, formatWide:
 	case formatJSON, formatYAML:
 		return printMessage(out, output, response)
-	case formatTable, formatWide:
-	default:
-		return fmt.Errorf("there is no format %q", output)
+	default: // a template
+		return printMessage(out, output, response)
 	}
 	now := a.clock.Now()
 	var rows [][]any
