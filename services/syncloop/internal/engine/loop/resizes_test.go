@@ -1,0 +1,182 @@
+package loop_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
+)
+
+// condition returns a condition of a pod; an empty one when the pod has none of that type.
+func (r *rig) condition(uid string, kind v1.PodConditionType) v1.PodCondition {
+	for _, c := range r.pod(uid).Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return v1.PodCondition{}
+}
+
+// isResized tells whether a pod has so many CPUs and no resize is pending or in progress.
+func (r *rig) isResized(uid, cpus string) func() bool {
+	return func() bool {
+		return r.asked(uid) == cpus && r.condition(uid, v1.PodResizePending).Type == "" && r.condition(uid, v1.PodResizeInProgress).Type == ""
+	}
+}
+
+// counting gives a loop metrics of its own.
+func counting(registry *prometheus.Registry) func(*loop.Config) {
+	return func(cfg *loop.Config) { cfg.Metrics = loop.NewMetrics(registry) }
+}
+
+// TestAPromiseOutlivesAKill: a resize was promised and could not be made before the process was killed. The next process
+// makes it, although something else is wanted by then for which there is no room, and although the pod would not fit any more.
+func TestAPromiseOutlivesAKill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node, stateDir := fakenode.New(), t.TempDir()
+		begin := func(wanted *v1.Pod) *rig {
+			r := newRig(t, node, stateDir)
+			r.tellNode(machine("2"))
+			r.add(wanted)
+			r.source("file", true)
+			r.configPeer.set(r.config)
+			r.plegPeer.set(node.Events)
+			return r
+		}
+		r := begin(cpus("a", "500m", 0))
+		r.eventually("it runs", r.runs("a"))
+		first := node.Container("a")
+		node.SetScript(fakenode.Script{Resize: func(*v1.Pod) error { return errors.New("the runtime is busy") }})
+		wanted := cpus("a", "1500m", 0)
+		wanted.Generation = 2
+		r.change(wanted)
+		r.eventually("it cannot be resized", func() bool { return r.condition("a", v1.PodResizeInProgress).Reason == v1.PodReasonError })
+		if c := r.condition("a", v1.PodResizeInProgress); c.Message != "the runtime is busy" || c.ObservedGeneration != 2 {
+			t.Errorf("the condition is %+v", c)
+		}
+		r.stop()
+
+		node.SetScript(fakenode.Script{})
+		wanted = cpus("a", "3", 0)
+		wanted.Generation = 3
+		r = begin(wanted)
+		r.eventually("it has what was promised", func() bool {
+			return r.asked("a") == "1500m" && r.condition("a", v1.PodResizeInProgress).Type == ""
+		})
+		if c := r.condition("a", v1.PodResizePending); c.Reason != v1.PodReasonDeferred || c.ObservedGeneration != 3 {
+			t.Errorf("what is wanted now is %+v", c)
+		}
+		if !slices.Contains(r.events.told(), "Normal ResizeCompleted a") {
+			t.Errorf("events %v", r.events.told())
+		}
+		if got := node.Container("a"); got != first {
+			t.Errorf("its container is %s, was %s", got, first)
+		}
+	})
+}
+
+// TestAPromiseThatCannotBeWrittenIsNotMade: the next process would not know of it.
+func TestAPromiseThatCannotBeWrittenIsNotMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stateDir := t.TempDir()
+		r := newRig(t, fakenode.New(), stateDir)
+		r.tellNode(machine("2"))
+		r.add(cpus("a", "500m", 0))
+		r.source("file", true)
+		r.configPeer.set(r.config)
+		r.plegPeer.set(r.node.Events)
+		r.eventually("it runs", r.runs("a"))
+		dir := filepath.Join(stateDir, "resizes")
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		r.change(cpus("a", "1", 0))
+		r.eventually("it waits for the disk", func() bool {
+			return strings.Contains(r.condition("a", v1.PodResizePending).Message, "cannot be written to disk")
+		})
+		r.pass(time.Minute)
+		if calls := r.node.Calls(); slices.Contains(calls, "resize a") || r.asked("a") != "500m" {
+			t.Errorf("it was resized: %v", calls)
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("it is resized", r.isResized("a", "1"))
+	})
+}
+
+// TestDeferredResizesAreDoneByPriority, and each at the first event that makes room.
+func TestDeferredResizesAreDoneByPriority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		r := start(t, counting(registry))
+		r.tellNode(machine("4"))
+		sized := func(uid, amount string, priority int32) *v1.Pod {
+			pod := cpus(uid, amount, 0)
+			pod.Spec.Priority = ptr.To(priority)
+			return pod
+		}
+		r.add(sized("low", "500m", 0))
+		r.add(sized("high", "500m", 10))
+		r.add(cpus("big", "1500m", 0))
+		once := cpus("once", "1500m", 0)
+		once.Spec.RestartPolicy = v1.RestartPolicyNever
+		r.add(once)
+		r.source("file", true)
+		r.eventually("all run", func() bool { return len(r.node.Running()) == 4 })
+		r.change(sized("low", "1500m", 0))
+		r.eventually("one waits", func() bool { return r.pending("low") })
+		r.pass(10 * time.Second)
+		r.change(sized("high", "1500m", 10))
+		r.eventually("both wait", func() bool { return r.pending("high") })
+
+		r.node.Exit("once", 0)
+		r.eventually("there is room for one", r.isResized("high", "1500m"))
+		if !r.pending("low") || r.asked("low") != "500m" {
+			t.Error("the pod with the lower priority does not wait")
+		}
+		metricstest.Want(t, registry, 1, "kubelet_pod_deferred_accepted_resizes_total", "retry_trigger", "pod_terminated")
+		r.config.Delete("big")
+		r.eventually("there is room for the other one", r.isResized("low", "1500m"))
+		metricstest.Want(t, registry, 1, "kubelet_pod_deferred_accepted_resizes_total", "retry_trigger", "pods_removed")
+		metricstest.Want(t, registry, 1, "kubelet_pod_deferred_resize_duration_seconds", "resolution", "accepted", "priority_bucket", "medium")
+		metricstest.Want(t, registry, 2, "kubelet_container_requested_resizes_total", "resource", "cpu", "requirement", "requests", "operation", "increase")
+	})
+}
+
+// TestAnInfeasibleResizeIsNotAskedAgain until something else is wanted.
+func TestAnInfeasibleResizeIsNotAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		r := start(t, counting(registry), func(cfg *loop.Config) { cfg.Resizing = resize.Node{PodLevel: false} })
+		r.tellNode(machine("2"))
+		r.add(cpus("a", "500m", 0))
+		r.source("file", true)
+		r.eventually("it runs", r.runs("a"))
+		whole := cpus("a", "500m", 0)
+		whole.Spec.Resources = &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}
+		r.change(whole)
+		r.eventually("it is said", func() bool { return r.condition("a", v1.PodResizePending).Reason == v1.PodReasonInfeasible })
+		r.pass(time.Minute)
+		metricstest.Want(t, registry, 1, "kubelet_pod_infeasible_resizes_total", "reason_detail", "plr_feature_gate_off")
+		if told := r.events.told(); !slices.Equal(told, []string{"Warning ResizeInfeasible a"}) {
+			t.Errorf("events %v, want one", told)
+		}
+		r.change(cpus("a", "1", 0))
+		r.eventually("another resize is done", r.isResized("a", "1"))
+	})
+}
