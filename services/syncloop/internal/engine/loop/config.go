@@ -14,6 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
 // configEvent is one word from configmux's stream: a change, or, with synced, that all that was to be known is known.
@@ -155,7 +156,9 @@ func (l *Loop) want(d *Desired) {
 	}
 	l.desired[uid] = next
 	l.mirror(d)
-	l.cfg.Store.SetPod(next.pod, d.Source, d.Traceparent)
+	next.undecided = d.Pod.DeletionTimestamp == nil &&
+		(known == nil || known.undecided || !resize.Of(known.wanted).Equal(resize.Of(next.wanted)))
+	l.store(next)
 	if op == podset.Reconcile && l.cfg.Workers.Has(uid) {
 		next.traceparent = known.traceparent
 		return // the API server has another status: nothing that a worker has to do with, and mostly what it was told from here
@@ -180,7 +183,13 @@ func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 		end = &podworkers.End{}
 	}
 	if end == nil && (!l.clearName(d.pod) || !l.admit(telemetry.WithTraceparent(context.Background(), traceparent), uid, d)) {
+		if d.refused {
+			l.decide(uid, d)
+		}
 		return // housekeeping comes back to one that is not refused
+	}
+	if end != nil {
+		l.decide(uid, d)
 	}
 	if end == nil {
 		l.allocate(uid, d)

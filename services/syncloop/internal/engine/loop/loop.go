@@ -240,6 +240,8 @@ type desiredPod struct {
 	// infeasible when the node can never do what is.
 	has                          resize.Allocation
 	allocated, waits, infeasible bool
+	// undecided is true until the loop has decided about the resources of this version of the pod, for the first time.
+	undecided bool
 	// promise is what it is promised now; nil when there is nothing new.
 	promise *promise
 	// behind are the pods that were ended so that this one, a critical one, can be let in; it waits until nothing of them runs.

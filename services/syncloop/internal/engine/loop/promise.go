@@ -55,7 +55,7 @@ func (l *Loop) keep(uid types.UID, d *desiredPod, err error) {
 	ctx := telemetry.WithTraceparent(context.Background(), d.traceparent)
 	l.cfg.Logger.InfoContext(ctx, "a pod is resized", telemetry.KeyPod, d.wanted.Namespace+"/"+d.wanted.Name, telemetry.KeyPodUID, string(uid))
 	l.cfg.PodEvents.Normal(ctx, next, "", eventResizeStarted, "Pod resize started: "+resize.Summary(next, d.wanted.Generation, ""))
-	d.has = p.has
+	d.has, d.undecided = p.has, next != d.wanted
 	l.setPod(uid, d, next)
 	if d.pod.DeletionTimestamp == nil && !l.cfg.Workers.Ending(uid) {
 		l.cfg.Workers.Want(d.pod, podworkers.Cause{Kind: podworkers.CauseConfig, Traceparent: d.traceparent}, nil)

@@ -63,8 +63,25 @@ func (l *Loop) setPod(uid types.UID, d *desiredPod, pod *v1.Pod) {
 		return
 	}
 	d.pod = pod
-	l.cfg.Store.SetPod(pod, d.source, d.traceparent)
+	l.store(d)
 	l.cfg.Store.Resized(uid)
+}
+
+// store shows a pod to readers.
+func (l *Loop) store(d *desiredPod) {
+	if d.undecided {
+		l.cfg.Store.SetUndecided(d.pod, d.source, d.traceparent)
+	} else {
+		l.cfg.Store.SetPod(d.pod, d.source, d.traceparent)
+	}
+}
+
+// decide notes that the conditions of a pod say all that there is to say of its present version.
+func (l *Loop) decide(uid types.UID, d *desiredPod) {
+	if d.undecided {
+		d.undecided = false
+		l.cfg.Store.Decide(uid)
+	}
 }
 
 // askForResize sees to it that a pod that was let in is resized when it is wanted with other resources than it has. All pods that are to
@@ -75,6 +92,7 @@ func (l *Loop) askForResize(uid types.UID, d *desiredPod, trigger resizeTrigger)
 		return
 	}
 	l.settleResize(uid, d, resizeReverted)
+	l.decide(uid, d)
 }
 
 // settleResize takes back that a resize is pending: nobody waits for it any more.
@@ -124,6 +142,7 @@ func (l *Loop) resizePods(trigger resizeTrigger) {
 		if phase := l.cfg.Store.Phase(uid); phase == v1.PodSucceeded || phase == v1.PodFailed {
 			d.waits = false
 			l.settleResize(uid, d, resizeTerminated)
+			l.decide(uid, d)
 			continue
 		}
 		w := resize.Waiting{Wanted: d.wanted, Allocated: d.pod}
@@ -208,6 +227,7 @@ func (l *Loop) resizeWaits(uid types.UID, d *desiredPod, reason, message string)
 	l.noteResize(uid, d, func(r *resize.Record) {
 		r.Conditions, news = r.Conditions.Wait(reason, message, d.wanted.Generation, l.cfg.Clock.Now())
 	})
+	l.decide(uid, d)
 	if !news {
 		return
 	}

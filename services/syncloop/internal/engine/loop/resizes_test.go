@@ -15,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
@@ -178,5 +180,42 @@ func TestAnInfeasibleResizeIsNotAskedAgain(t *testing.T) {
 		}
 		r.change(cpus("a", "1", 0))
 		r.eventually("another resize is done", r.isResized("a", "1"))
+	})
+}
+
+// TestAGenerationIsObservedWhenItsResizeIsDecided: whoever waits for a resize looks for the generation first, and takes a pod
+// without conditions for resized. That is also so when the resize was asked for while no syncloop ran.
+func TestAGenerationIsObservedWhenItsResizeIsDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node, stateDir := fakenode.New(), t.TempDir()
+		begin := func(wanted *v1.Pod) *rig {
+			r := newRig(t, node, stateDir)
+			r.tellNode(machine("2"))
+			r.config.Put("a", &loop.Desired{Op: configv1.Op_OP_ADD, Pod: wanted, Source: "api"})
+			r.source("api", true)
+			r.configPeer.set(r.config)
+			r.plegPeer.set(node.Events)
+			return r
+		}
+		version := func(generation int64, cpu string) *v1.Pod {
+			pod := cpus("a", cpu, 0)
+			pod.Generation, pod.Status.ObservedGeneration = generation, generation-1
+			return pod
+		}
+		check := func(r *rig, generation int64, cpu string) {
+			t.Helper()
+			r.eventually("it is resized to "+cpu, func() bool { return r.isResized("a", cpu)() && r.pod("a").Status.ObservedGeneration == generation })
+			all := r.reports.list()
+			first := slices.IndexFunc(all, func(report statusmanager.Report) bool { return report.Status.ObservedGeneration == generation })
+			if !slices.ContainsFunc(all[first].Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodResizeInProgress }) {
+				t.Errorf("generation %d is observed, and the pod is not resized and has no condition", generation)
+			}
+		}
+		r := begin(version(1, "500m"))
+		r.eventually("it runs", r.runs("a"))
+		r.config.Put("a", &loop.Desired{Op: configv1.Op_OP_UPDATE, Pod: version(2, "1"), Source: "api"})
+		check(r, 2, "1")
+		r.stop()
+		check(begin(version(3, "1500m")), 3, "1500m")
 	})
 }

@@ -24,6 +24,7 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
@@ -93,6 +94,29 @@ func (e *told) told() []string {
 	return slices.Clone(e.lines)
 }
 
+// reports keeps what an API server would be told of the pods.
+type reports struct {
+	mu  sync.Mutex
+	all []statusmanager.Report
+}
+
+// Report implements podstore.API.
+func (r *reports) Report(report statusmanager.Report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, report)
+}
+
+// Forget implements podstore.API.
+func (*reports) Forget(types.UID) {}
+
+// list returns all reports so far.
+func (r *reports) list() []statusmanager.Report {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.all)
+}
+
 // rig is a loop with everything real but the machine, on a clock that moves while the test waits.
 type rig struct {
 	t      *testing.T
@@ -112,6 +136,7 @@ type rig struct {
 	resizes    *resizes.Book
 	nodes      *stream.Level[*nodev1.Node]
 	events     *told
+	reports    *reports
 	probes     *prober.Manager
 	// unwell is true while every probe fails.
 	unwell atomic.Bool
@@ -139,6 +164,7 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 		clock: clocktesting.NewFakeClock(time.Now()), spans: tracetest.NewSpanRecorder(),
 	}
 	r.begun, r.nodes, r.events = r.clock.Now(), stream.NewLevel[*nodev1.Node](stream.Config{}), &told{}
+	r.reports = &reports{}
 	r.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(r.spans))
 	tracer, logger := r.tracer.Tracer("test"), slog.New(slog.DiscardHandler)
 	process, end := context.WithCancel(context.Background())
@@ -157,7 +183,7 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 	node.SetResizes(r.resizes)
 	r.makeProbes(stateDir, tracer, logger)
 	r.store = podstore.New(podstore.Config{
-		Generate: podstatus.Generate, Probes: r.probes, Messages: r.readMessages, Resizes: r.resizes, Clock: r.clock, Tracer: tracer, Logger: logger,
+		API: r.reports, Generate: podstatus.Generate, Probes: r.probes, Messages: r.readMessages, Resizes: r.resizes, Clock: r.clock, Tracer: tracer, Logger: logger,
 	})
 	r.pool = podworkers.NewPool(process, podworkers.Config{
 		Runtime: node, Observer: node, Statuses: r.store, Endings: r.endings, Resizes: r.resizes, Events: r.events, Clock: r.clock, BootTime: boottime.Now,

@@ -32,7 +32,7 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	in := podstatus.Inputs{
 		Now: s.cfg.Clock.Now(), Reasons: e.reasons, Previous: e.previous(), RuntimeName: s.runtimeName, HostIPs: s.hostIPs,
 		Messages: e.messages, Terminal: e.state >= podworkers.Terminated, Reason: e.whole.Reason, Message: e.whole.Message,
-		Cgroup: e.cgroup,
+		Cgroup: e.cgroup, Undecided: e.undecided,
 	}
 	if s.cfg.Resizes != nil {
 		in.Resize, _ = s.cfg.Resizes.Get(uid)

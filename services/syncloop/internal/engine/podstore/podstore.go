@@ -123,6 +123,8 @@ type entry struct {
 	whole    podstatus.Reason
 	wholeIn  string
 	messages map[string]string
+	// undecided is true while it is not decided which resources the pod gets of those that this version asks for.
+	undecided bool
 	// cgroup is what the pod's cgroup has; nil when that is not known.
 	cgroup   *resources.Resources
 	eviction *Eviction
@@ -205,6 +207,10 @@ func (s *Store) SetHostIPs(ips []string) {
 
 // SetPod puts in a pod. Source is empty for one that only the runtime knows.
 func (s *Store) SetPod(pod *v1.Pod, source, traceparent string) {
+	s.setPod(pod, source, traceparent, false)
+}
+
+func (s *Store) setPod(pod *v1.Pod, source, traceparent string, undecided bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.entries[pod.UID]
@@ -217,7 +223,7 @@ func (s *Store) SetPod(pod *v1.Pod, source, traceparent string) {
 	if wanted {
 		e.traceparent, e.cause = traceparent, traceparent
 	}
-	e.pod, e.source, e.desired = pod, source, source != ""
+	e.pod, e.source, e.desired, e.undecided = pod, source, source != "", undecided
 	if !s.compute(pod.UID, wanted) {
 		s.report(e)
 	}

@@ -15,6 +15,22 @@ type Resizes interface {
 	Get(uid types.UID) (record resize.Record, ok bool)
 }
 
+// SetUndecided is SetPod of a version of a pod whose resize is not decided yet. Until Decide or SetPod is called, the status says
+// that an earlier version is observed, because a resize without a condition counts as done.
+func (s *Store) SetUndecided(pod *v1.Pod, source, traceparent string) {
+	s.setPod(pod, source, traceparent, true)
+}
+
+// Decide takes in that the resize of a pod is decided.
+func (s *Store) Decide(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[uid]; e != nil && e.undecided {
+		e.undecided = false
+		s.compute(uid, false)
+	}
+}
+
 // Resized takes in that the record of a pod's resize has changed.
 func (s *Store) Resized(uid types.UID) {
 	s.mu.Lock()

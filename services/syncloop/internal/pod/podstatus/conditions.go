@@ -66,12 +66,20 @@ func (g *generation) conditions(out v1.PodStatus) []v1.PodCondition {
 		own = append(own, g.beginsAgain())
 	}
 	for _, c := range own {
-		c.ObservedGeneration = g.pod.Generation
+		c.ObservedGeneration = g.observedGeneration()
 		c.LastTransitionTime = g.transition(c, out)
 		conditions = append(conditions, c)
 	}
 	conditions = append(conditions, g.resizes()...)
 	return append(conditions, g.unknown()...)
+}
+
+// observedGeneration is the generation of the pod that its status is about. A new pod has none before.
+func (g *generation) observedGeneration() int64 {
+	if before := g.in.Previous.ObservedGeneration; g.in.Undecided && before != 0 {
+		return before
+	}
+	return g.pod.Generation
 }
 
 // resizes are the conditions of a resize; none for a pod that has what is wanted, and for one that has ended. They are about the
@@ -111,7 +119,7 @@ func (g *generation) unknown() []v1.PodCondition {
 	}
 	return []v1.PodCondition{{
 		Type: podset.ConditionRuntimeStateUnknown, Status: v1.ConditionTrue, Reason: reasonNotInspected, Message: reason,
-		ObservedGeneration: g.pod.Generation, LastTransitionTime: metav1.NewTime(since),
+		ObservedGeneration: g.observedGeneration(), LastTransitionTime: metav1.NewTime(since),
 	}}
 }
 

@@ -19,7 +19,7 @@ func Generate(pod *v1.Pod, status *lifecyclev1.PodStatus, in Inputs) v1.PodStatu
 	if g.in.RuntimeName == "" {
 		g.in.RuntimeName = "containerd"
 	}
-	out := v1.PodStatus{ObservedGeneration: pod.Generation, QOSClass: qos.GetPodQOS(pod)}
+	out := v1.PodStatus{ObservedGeneration: g.observedGeneration(), QOSClass: qos.GetPodQOS(pod)}
 	out.InitContainerStatuses = g.containerStatuses(pod.Spec.InitContainers, in.Previous.InitContainerStatuses, true)
 	out.ContainerStatuses = g.containerStatuses(pod.Spec.Containers, in.Previous.ContainerStatuses, false)
 	out.EphemeralContainerStatuses = g.ephemeralStatuses()

@@ -56,6 +56,9 @@ type Inputs struct {
 	Reason, Message string
 	// Resize is the record of a pod that was to be resized; zero for every other one.
 	Resize resize.Record
+	// Undecided is true while it is not decided which resources the pod gets of those that this version asks for: the status is
+	// about the version before it.
+	Undecided bool
 	// Cgroup is what the pod's cgroup has; nil when that is not known, or there is none.
 	Cgroup *resources.Resources
 }

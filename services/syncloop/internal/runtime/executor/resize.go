@@ -143,7 +143,7 @@ func (r *resizing) checkMemory(ctx context.Context) error {
 		switch {
 		case usage == nil:
 			wrong = append(wrong, fmt.Sprintf("missing container %q memory usage", u.Container.Name))
-		case usage.GetValue() >= uint64(limit):
+		case usage.GetValue() >= uint64(limit): //nolint:gosec // a limit is more than nothing
 			wrong = append(wrong, fmt.Sprintf("attempting to set container %q memory limit (%d) below current usage (%d)", u.Container.Name, limit, usage.GetValue()))
 		}
 	}
