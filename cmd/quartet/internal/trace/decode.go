@@ -1,10 +1,18 @@
 package trace
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"time"
+
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
+	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // span is one step of a trace.
@@ -31,75 +39,59 @@ type trace struct {
 	spans []*span
 }
 
-// What follows is the part that is needed of the JSON of Jaeger's query API (its package model/json). Times are in
-// microseconds, those of starts since 1970.
-type (
-	jaegerAnswer struct {
-		Data   []jaegerTrace `json:"data"`
-		Errors []jaegerError `json:"errors"`
-	}
-	jaegerError struct {
-		Code    int    `json:"code"`
-		Message string `json:"msg"`
-	}
-	jaegerTrace struct {
-		ID        string                   `json:"traceID"`
-		Spans     []jaegerSpan             `json:"spans"`
-		Processes map[string]jaegerProcess `json:"processes"`
-	}
-	jaegerSpan struct {
-		ID         string            `json:"spanID"`
-		Name       string            `json:"operationName"`
-		References []jaegerReference `json:"references"`
-		Start      uint64            `json:"startTime"`
-		Duration   uint64            `json:"duration"`
-		Tags       []jaegerTag       `json:"tags"`
-		Logs       []jaegerLog       `json:"logs"`
-		Process    string            `json:"processID"`
-	}
-	jaegerReference struct {
-		Type  string `json:"refType"`
-		Trace string `json:"traceID"`
-		Span  string `json:"spanID"`
-	}
-	jaegerTag struct {
-		Key   string `json:"key"`
-		Value any    `json:"value"`
-	}
-	jaegerLog struct {
-		Fields []jaegerTag `json:"fields"`
-	}
-	jaegerProcess struct {
-		Service string `json:"serviceName"`
-	}
-)
+// maxDuration keeps what is computed with durations from overflowing.
+const maxDuration = 100 * 365 * 24 * time.Hour
 
-const (
-	childOf = "CHILD_OF"
-	// maxStart, the year 9999, and maxDuration keep what is computed with times from overflowing.
-	maxStart    = 253402300799_000_000
-	maxDuration = uint64(100 * 365 * 24 * time.Hour / time.Microsecond)
-)
-
-// decode reads an answer of Jaeger's query API. An error that Jaeger reports in it is returned as a *reportedError.
+// decode reads an answer of version 3 of Jaeger's query API: OTLP in JSON, or an error, which is returned as a
+// *reportedError.
 func decode(data []byte) ([]trace, error) {
-	var answer jaegerAnswer
+	var answer struct {
+		Result json.RawMessage `json:"result"`
+		Error  *struct {
+			Code    int    `json:"httpCode"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
 	if err := json.Unmarshal(data, &answer); err != nil {
 		return nil, fmt.Errorf("the answer is not the JSON of Jaeger's query API: %w", err)
 	}
-	traces := make([]trace, 0, len(answer.Data))
-	for _, t := range answer.Data {
-		spans, err := t.decode()
-		if err != nil {
-			return nil, err
-		}
-		traces = append(traces, trace{id: t.ID, spans: spans})
+	if answer.Error != nil {
+		return nil, &reportedError{code: answer.Error.Code, message: answer.Error.Message}
 	}
-	// Of a search it may report an error for one trace beside others.
-	if len(traces) == 0 && len(answer.Errors) > 0 {
+	if len(answer.Result) == 0 || string(answer.Result) == "null" {
+		return nil, nil
+	}
+	var traces tracev1.TracesData
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(answer.Result, &traces); err != nil {
+		return nil, fmt.Errorf("the answer is not OTLP: %w", err)
+	}
+	return group(&traces)
+}
+
+// decodeIDs reads an answer of version 1 of Jaeger's query API, of which only the ids of the traces are needed. An error
+// in it is returned as a *reportedError.
+func decodeIDs(data []byte) ([]string, error) {
+	var answer struct {
+		Data []struct {
+			ID string `json:"traceID"`
+		} `json:"data"`
+		Errors []struct {
+			Code    int    `json:"code"`
+			Message string `json:"msg"`
+		} `json:"errors"`
+	}
+	if err := json.Unmarshal(data, &answer); err != nil {
+		return nil, fmt.Errorf("the answer is not the JSON of Jaeger's query API: %w", err)
+	}
+	// A search can report an error for one trace beside the others.
+	if len(answer.Data) == 0 && len(answer.Errors) > 0 {
 		return nil, &reportedError{code: answer.Errors[0].Code, message: answer.Errors[0].Message}
 	}
-	return traces, nil
+	ids := make([]string, 0, len(answer.Data))
+	for _, t := range answer.Data {
+		ids = append(ids, t.ID)
+	}
+	return ids, nil
 }
 
 // reportedError is an error that Jaeger has put into words.
@@ -111,75 +103,107 @@ type reportedError struct {
 // Error implements error.
 func (e *reportedError) Error() string { return fmt.Sprintf("it answers %q", e.message) }
 
-func (t jaegerTrace) decode() ([]*span, error) {
-	spans := make([]*span, 0, len(t.Spans))
-	known := make(map[string]bool, len(t.Spans))
-	for _, in := range t.Spans {
-		switch {
-		case in.ID == "":
-			return nil, fmt.Errorf("trace %s has a span %q without an id", t.ID, in.Name)
-		case in.Start > maxStart || in.Duration > maxDuration:
-			return nil, fmt.Errorf("trace %s: span %s (%s) has the start %d and the duration %d µs, which are no times", t.ID, in.ID, in.Name, in.Start, in.Duration)
-		case known[in.ID]:
-			// A service that was not told that its spans arrived sends them again.
-			continue
+// group sorts spans into traces, in the order in which the first span of each comes.
+func group(data *tracev1.TracesData) ([]trace, error) {
+	var traces []trace
+	at := map[string]int{}
+	known := map[[2]string]bool{}
+	for _, resource := range data.GetResourceSpans() {
+		service := texts(resource.GetResource().GetAttributes())[string(semconv.ServiceNameKey)]
+		for _, scope := range resource.GetScopeSpans() {
+			for _, in := range scope.GetSpans() {
+				id := hexOf(in.GetTraceId())
+				out, err := convert(id, service, in)
+				if err != nil {
+					return nil, err
+				}
+				// A service that does not know that its spans arrived sends them again.
+				if known[[2]string{id, out.id}] {
+					continue
+				}
+				known[[2]string{id, out.id}] = true
+				if _, found := at[id]; !found {
+					at[id] = len(traces)
+					traces = append(traces, trace{id: id})
+				}
+				traces[at[id]].spans = append(traces[at[id]].spans, out)
+			}
 		}
-		known[in.ID] = true
-		spans = append(spans, t.span(in))
 	}
-	return spans, nil
+	return traces, nil
 }
 
-// span converts one span. The reference to a parent in the same trace is its parent; every other trace that it refers to
-// is a link.
-func (t jaegerTrace) span(in jaegerSpan) *span {
-	start := time.UnixMicro(int64(in.Start)) //nolint:gosec // decode has checked it
-	out := &span{
-		id: in.ID, service: t.Processes[in.Process].Service, name: in.Name, attributes: make(map[string]string, len(in.Tags)),
-		start: start, end: start.Add(time.Duration(in.Duration) * time.Microsecond), //nolint:gosec // decode has checked it
+// hexOf returns an id as text. OTLP writes ids as hexadecimal digits where the JSON of protobuf has base64, so an id that
+// was decoded as base64 is what it was when it is encoded again.
+func hexOf(id []byte) string { return base64.StdEncoding.EncodeToString(id) }
+
+// convert converts one span. Each other trace that it refers to is a link.
+func convert(traceID, service string, in *tracev1.Span) (*span, error) {
+	id, from, to := hexOf(in.GetSpanId()), in.GetStartTimeUnixNano(), in.GetEndTimeUnixNano()
+	switch {
+	case id == "":
+		return nil, fmt.Errorf("trace %s has a span %q without an id", traceID, in.GetName())
+	case from > math.MaxInt64 || to > math.MaxInt64 || to > from && to-from > uint64(maxDuration):
+		return nil, fmt.Errorf("trace %s: span %s (%s) is from %d to %d ns, which are no times", traceID, id, in.GetName(), from, to)
 	}
-	for _, r := range in.References {
-		switch {
-		case r.Type == childOf && out.parent == "" && (r.Trace == t.ID || r.Trace == ""):
-			out.parent = r.Span
-		case r.Trace != t.ID && r.Trace != "":
-			out.links = append(out.links, r.Trace)
+	out := &span{
+		id: id, parent: hexOf(in.GetParentSpanId()), service: service, name: in.GetName(), attributes: texts(in.GetAttributes()),
+		start: time.Unix(0, int64(from)), end: time.Unix(0, int64(max(from, to))), //nolint:gosec // checked above
+		failed: in.GetStatus().GetCode() == tracev1.Status_STATUS_CODE_ERROR,
+	}
+	for _, link := range in.GetLinks() {
+		if other := hexOf(link.GetTraceId()); other != traceID && other != "" {
+			out.links = append(out.links, other)
 		}
 	}
-	for _, tag := range in.Tags {
-		out.attributes[tag.Key] = asText(tag.Value)
-	}
-	out.failed = out.attributes["error"] == "true" || out.attributes["otel.status_code"] == "ERROR"
 	if out.failed {
-		out.message = failure(out.attributes, in.Logs)
+		out.message = failure(in, out.attributes)
 	}
-	return out
+	return out, nil
 }
 
 // failure is why a span failed: the description of its status, else the last exception that was recorded, else the
 // type of the error.
-func failure(attributes map[string]string, logs []jaegerLog) string {
-	if text := attributes["otel.status_description"]; text != "" {
+func failure(in *tracev1.Span, attributes map[string]string) string {
+	if text := in.GetStatus().GetMessage(); text != "" {
 		return text
 	}
-	for i := len(logs) - 1; i >= 0; i-- {
-		for _, field := range logs[i].Fields {
-			if field.Key == "exception.message" {
-				return asText(field.Value)
-			}
+	events := in.GetEvents()
+	for i := len(events) - 1; i >= 0; i-- {
+		if text, found := texts(events[i].GetAttributes())[string(semconv.ExceptionMessageKey)]; found {
+			return text
 		}
 	}
-	return attributes["error.type"]
+	return attributes[string(semconv.ErrorTypeKey)]
 }
 
-// asText is the value of a tag, as text.
-func asText(value any) string {
-	switch v := value.(type) {
+// texts returns attributes as text.
+func texts(attributes []*commonv1.KeyValue) map[string]string {
+	out := make(map[string]string, len(attributes))
+	for _, a := range attributes {
+		out[a.GetKey()] = asText(a.GetValue())
+	}
+	return out
+}
+
+// asText returns the value of an attribute as text; of a list or a map as JSON.
+func asText(value *commonv1.AnyValue) string {
+	switch v := value.GetValue().(type) {
 	case nil:
 		return ""
-	case string:
-		return strings.ToValidUTF8(v, "\uFFFD")
+	case *commonv1.AnyValue_StringValue:
+		return strings.ToValidUTF8(v.StringValue, "\uFFFD")
+	case *commonv1.AnyValue_BoolValue:
+		return strconv.FormatBool(v.BoolValue)
+	case *commonv1.AnyValue_IntValue:
+		return strconv.FormatInt(v.IntValue, 10)
+	case *commonv1.AnyValue_DoubleValue:
+		return strconv.FormatFloat(v.DoubleValue, 'g', -1, 64)
 	default:
-		return fmt.Sprint(v)
+		data, err := protojson.Marshal(value)
+		if err != nil {
+			return err.Error()
+		}
+		return string(data)
 	}
 }

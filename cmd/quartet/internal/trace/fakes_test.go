@@ -3,6 +3,7 @@ package trace
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -15,6 +16,10 @@ import (
 	"testing"
 	"time"
 
+	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
+	resourcev1 "go.opentelemetry.io/proto/otlp/resource/v1"
+	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/encoding/protojson"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/show"
@@ -33,7 +38,7 @@ type fakeJaeger struct {
 func newFakeJaeger(t *testing.T) *fakeJaeger {
 	f := &fakeJaeger{traces: make(map[string][]*span)}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /api/traces/{id}", f.one)
+	mux.HandleFunc("GET /api/v3/traces/{id}", f.one)
 	mux.HandleFunc("GET /api/traces", f.search)
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
@@ -63,10 +68,15 @@ func (f *fakeJaeger) one(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	if len(f.traces[id]) == 0 {
 		// As the real one does: the JSON is text to its error handler.
-		http.Error(w, `{"data":null,"total":0,"limit":0,"offset":0,"errors":[{"code":404,"msg":"trace not found"}]}`, http.StatusNotFound)
+		http.Error(w, `{"error":{"httpCode":404,"message":"trace not found"}}`, http.StatusNotFound)
 		return
 	}
-	reply(w, encode(id, f.traces[id]))
+	result, err := protojson.Marshal(encode(id, f.traces[id]))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	reply(w, map[string]any{"result": json.RawMessage(result)})
 }
 
 func (f *fakeJaeger) search(w http.ResponseWriter, r *http.Request) {
@@ -77,43 +87,58 @@ func (f *fakeJaeger) search(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, `{"errors":[{"code":400,"msg":"malformed 'tags' parameter"}]}`, http.StatusBadRequest)
 		return
 	}
-	found := []jaegerTrace{}
+	found := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(f.traces)) {
 		if slices.ContainsFunc(f.traces[id], func(s *span) bool {
 			return s.service == r.FormValue("service") && (r.FormValue("operation") == "" || s.name == r.FormValue("operation")) && has(s.attributes, tags)
 		}) {
-			found = append(found, encode(id, f.traces[id]))
+			found = append(found, map[string]any{"traceID": id})
 		}
 	}
-	reply(w, found...)
+	reply(w, map[string]any{"data": found})
 }
 
-func reply(w http.ResponseWriter, traces ...jaegerTrace) {
+func reply(w http.ResponseWriter, answer map[string]any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(jaegerAnswer{Data: traces})
+	_ = json.NewEncoder(w).Encode(answer)
 }
 
 // encode is what Jaeger would say of some spans.
-func encode(id string, spans []*span) jaegerTrace {
-	t := jaegerTrace{ID: id, Processes: map[string]jaegerProcess{}}
+func encode(id string, spans []*span) *tracev1.TracesData {
+	data := &tracev1.TracesData{}
 	for _, s := range spans {
-		t.Processes[s.service] = jaegerProcess{Service: s.service}
-		out := jaegerSpan{ID: s.id, Name: s.name, Process: s.service, Start: uint64(s.start.UnixMicro()), Duration: uint64(s.duration().Microseconds())}
-		if s.parent != "" {
-			out.References = append(out.References, jaegerReference{Type: childOf, Trace: id, Span: s.parent})
+		out := &tracev1.Span{
+			TraceId: idOf(id), SpanId: idOf(s.id), ParentSpanId: idOf(s.parent), Name: s.name, Attributes: attributesOf(s.attributes),
+			StartTimeUnixNano: uint64(s.start.UnixNano()), EndTimeUnixNano: uint64(s.end.UnixNano()),
 		}
 		for _, link := range s.links {
-			out.References = append(out.References, jaegerReference{Type: "FOLLOWS_FROM", Trace: link, Span: "1"})
-		}
-		for key, value := range s.attributes {
-			out.Tags = append(out.Tags, jaegerTag{Key: key, Value: value})
+			out.Links = append(out.Links, &tracev1.Span_Link{TraceId: idOf(link), SpanId: idOf("1111111111111111")})
 		}
 		if s.failed {
-			out.Tags = append(out.Tags, jaegerTag{Key: "error", Value: true}, jaegerTag{Key: "otel.status_description", Value: s.message})
+			out.Status = &tracev1.Status{Code: tracev1.Status_STATUS_CODE_ERROR, Message: s.message}
 		}
-		t.Spans = append(t.Spans, out)
+		data.ResourceSpans = append(data.ResourceSpans, &tracev1.ResourceSpans{
+			Resource:   &resourcev1.Resource{Attributes: attributesOf(map[string]string{"service.name": s.service})},
+			ScopeSpans: []*tracev1.ScopeSpans{{Spans: []*tracev1.Span{out}}},
+		})
 	}
-	return t
+	return data
+}
+
+// idOf is an id that the JSON of protobuf writes as OTLP writes it: as it is given.
+func idOf(text string) []byte {
+	id, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		panic(err)
+	}
+	return id
+}
+
+func attributesOf(texts map[string]string) (out []*commonv1.KeyValue) {
+	for key, value := range texts {
+		out = append(out, &commonv1.KeyValue{Key: key, Value: &commonv1.AnyValue{Value: &commonv1.AnyValue_StringValue{StringValue: value}}})
+	}
+	return out
 }
 
 // fixture runs the command against fakes.

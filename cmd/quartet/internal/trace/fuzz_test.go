@@ -11,9 +11,13 @@ import (
 // Whatever Jaeger answers, each span of it is shown once, nothing breaks the lines, and no time is negative.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
-		`{"data":[{"traceID":"1","spans":[{"spanID":"a","operationName":"x","references":[{"refType":"CHILD_OF","traceID":"1","spanID":"a"}],"startTime":1,"duration":2,"tags":[{"key":"error","value":true}],"logs":[{"fields":[{"key":"exception.message","value":3}]}]}]}]}`,
-		`{"data":[{"traceID":"1","spans":[{"spanID":"a","startTime":18446744073709551615}]}]}`,
-		`{"errors":[{"code":404,"msg":"trace not found"}]}`,
+		`{"result":{"resourceSpans":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"pleg"}}]},"scopeSpans":[{"spans":[` +
+			`{"traceId":"11111111111111111111111111111111","spanId":"aaaaaaaaaaaaaaaa","parentSpanId":"aaaaaaaaaaaaaaaa","name":"x","startTimeUnixNano":"1000","endTimeUnixNano":"3000",` +
+			`"attributes":[{"key":"n","value":{"intValue":"3"}},{"key":"l","value":{"arrayValue":{"values":[{"boolValue":true}]}}}],` +
+			`"events":[{"attributes":[{"key":"exception.message","value":{"doubleValue":3}}]}],"links":[{"traceId":"2222"}],"status":{"code":2}}]}]}]}}`,
+		`{"result":{"resourceSpans":[{"scopeSpans":[{"spans":[{"spanId":"aaaa","startTimeUnixNano":"18446744073709551615"}]}]}]}}`,
+		`{"result":{"resourceSpans":[{"scopeSpans":[{"spans":[{"spanId":"aaaa","startTimeUnixNano":"9","endTimeUnixNano":"3"}]}]}]}}`,
+		`{"error":{"httpCode":404,"message":"trace not found"}}`,
 	} {
 		f.Add([]byte(seed), uint8(80))
 	}

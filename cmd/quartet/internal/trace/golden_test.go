@@ -93,7 +93,7 @@ func parse(t *testing.T, text string) given {
 			g.pod.span = words[1]
 		default:
 			depth := (len(text) - len(strings.TrimLeft(text, " "))) / 2
-			s := parseSpan(t, fmt.Sprintf("span-%d", i+1), strings.TrimSpace(text))
+			s := parseSpan(t, fmt.Sprintf("%016d", i+1), strings.TrimSpace(text))
 			if depth > 0 {
 				s.parent = above[depth-1].id
 			}

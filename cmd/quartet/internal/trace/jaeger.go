@@ -51,24 +51,25 @@ func (j *jaeger) link(id string) string {
 	return link.String()
 }
 
-// trace fetches one trace as it was sent, without Jaeger's adjustments of clocks. It fails with errNoTrace when Jaeger
-// does not have it.
+// trace fetches one trace as it was sent, without Jaeger's adjustments of clocks, which its version 1 does not make in
+// this API. It fails with errNoTrace when Jaeger does not have it.
 func (j *jaeger) trace(ctx context.Context, id string) (trace, error) {
-	traces, err := j.get(ctx, j.base.JoinPath("api", "traces", id), url.Values{"raw": {"true"}})
+	traces, err := get(ctx, j, j.base.JoinPath("api", "v3", "traces", id), url.Values{"raw_traces": {"true"}}, decode)
 	if reported := (*reportedError)(nil); errors.As(err, &reported) && reported.code == http.StatusNotFound {
 		return trace{}, errNoTrace
 	}
 	if err != nil {
 		return trace{}, err
 	}
-	if len(traces) == 0 || len(traces[0].spans) == 0 {
+	if len(traces) == 0 {
 		return trace{}, errNoTrace
 	}
 	return traces[0], nil
 }
 
-// search finds traces of a service that have a span with some attributes, begun in a time before now; operation is the span's name,
-// empty for any.
+// search finds traces of a service that have a span with some attributes, begun in a time before now; operation is the
+// span's name, empty for any. Version 3 of the API cannot search for attributes over HTTP, so version 1 says which traces
+// there are.
 func (j *jaeger) search(ctx context.Context, service, operation string, attributes map[string]string, now time.Time) ([]trace, error) {
 	tags, err := json.Marshal(attributes)
 	if err != nil {
@@ -81,30 +82,49 @@ func (j *jaeger) search(ctx context.Context, service, operation string, attribut
 	if operation != "" {
 		query.Set("operation", operation)
 	}
-	return j.get(ctx, j.base.JoinPath("api", "traces"), query)
+	ids, err := get(ctx, j, j.base.JoinPath("api", "traces"), query, decodeIDs)
+	if err != nil {
+		return nil, err
+	}
+	traces := make([]trace, 0, len(ids))
+	for _, id := range ids {
+		t, err := j.trace(ctx, id)
+		if errors.Is(err, errNoTrace) {
+			continue // Jaeger has dropped it since
+		}
+		if err != nil {
+			return nil, err
+		}
+		traces = append(traces, t)
+	}
+	return traces, nil
 }
 
-func (j *jaeger) get(ctx context.Context, address *url.URL, query url.Values) ([]trace, error) {
+// get asks Jaeger and decodes its answer.
+func get[T any](ctx context.Context, j *jaeger, address *url.URL, query url.Values, decode func([]byte) (T, error)) (answer T, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	address.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	response, err := j.http.Do(request)
 	if err != nil {
-		return nil, j.unreachable(err)
+		return answer, j.unreachable(err)
 	}
 	defer response.Body.Close() //nolint:errcheck // it was read as far as it is of use
 	body, err := io.ReadAll(io.LimitReader(response.Body, bodyLimit+1))
 	switch {
 	case err != nil:
-		return nil, j.unreachable(err)
+		return answer, j.unreachable(err)
 	case len(body) > bodyLimit:
-		return nil, fmt.Errorf("jaeger at %s answers with more than %d MiB: look at the trace in its user interface", j.base.Redacted(), bodyLimit>>20)
+		return answer, fmt.Errorf("jaeger at %s answers with more than %d MiB: look at the trace in its user interface", j.base.Redacted(), bodyLimit>>20)
+	case isPage(response):
+		return answer, fmt.Errorf("%s answers with a web page, not with the API of Jaeger: give the address of Jaeger's query service with --jaeger, with the path in front of /api if there is one", j.base.Redacted())
 	}
-	return j.read(response, body)
+	answer, err = decode(body)
+	return answer, j.explain(err, response, body)
 }
 
 func (j *jaeger) unreachable(err error) error {
@@ -118,25 +138,27 @@ func (j *jaeger) unreachable(err error) error {
 	return fmt.Errorf("cannot reach Jaeger at %s: %w: start it (the compose stack has one), or give its address with --jaeger or %s", j.base.Redacted(), err, EnvJaeger)
 }
 
-// read tells Jaeger's answer from that of something else.
-func (j *jaeger) read(response *http.Response, body []byte) ([]trace, error) {
-	if kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type")); err == nil && kind == "text/html" {
-		return nil, fmt.Errorf("%s answers with a web page, not with the API of Jaeger: give the address of Jaeger's query service with --jaeger, with the path in front of /api if there is one", j.base.Redacted())
-	}
-	traces, err := decode(body)
+// isPage is true for what is meant for people.
+func isPage(response *http.Response) bool {
+	kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	return err == nil && kind == "text/html"
+}
+
+// explain completes what is wrong with an answer: an error that Jaeger reports, that of a proxy, or no answer of Jaeger.
+func (j *jaeger) explain(err error, response *http.Response, body []byte) error {
 	reported := (*reportedError)(nil)
 	switch {
 	case errors.As(err, &reported):
 		if reported.code == 0 {
 			reported.code = response.StatusCode
 		}
-		return nil, fmt.Errorf("jaeger at %s: %w", j.base.Redacted(), err)
+		return fmt.Errorf("jaeger at %s: %w", j.base.Redacted(), err)
 	case response.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("jaeger at %s answers %s: %q: see its log, or give another address with --jaeger", j.base.Redacted(), response.Status, firstLine(body))
+		return fmt.Errorf("jaeger at %s answers %s: %q: see its log, or give another address with --jaeger", j.base.Redacted(), response.Status, firstLine(body))
 	case err != nil:
-		return nil, fmt.Errorf("%s: %w: is it Jaeger's query service (port 16686)?", j.base.Redacted(), err)
+		return fmt.Errorf("%s: %w: is it Jaeger's query service (port 16686)?", j.base.Redacted(), err)
 	}
-	return traces, nil
+	return nil
 }
 
 // firstLine is the begin of an answer that is not understood.

@@ -123,6 +123,14 @@ func TestTheNameOfTheNodeMayBeLeftOutWithoutANode(t *testing.T) {
 	f.wants(out, "pod      hello-"+strings.ToLower(host))
 }
 
+func TestASearchThatFails(t *testing.T) {
+	f := newFixture(t)
+	f.jaeger.answer = func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, `{"data":null,"errors":[{"code":500,"msg":"the store is full"}]}`, http.StatusInternalServerError)
+	}
+	f.fails(`it answers "the store is full"`, "hello-node-1")
+}
+
 // A pod that never got as far as a container has a start too.
 func TestAStartThatFailedIsFound(t *testing.T) {
 	f := newFixture(t)
@@ -167,16 +175,22 @@ func TestWhatJaegerAnswers(t *testing.T) {
 			_, _ = w.Write([]byte("<!doctype html>"))
 		}, "answers with a web page, not with the API of Jaeger"},
 		"its own error": {func(w http.ResponseWriter, _ *http.Request) {
-			http.Error(w, `{"data":null,"errors":[{"code":500,"msg":"the store is full"}]}`, http.StatusInternalServerError)
+			http.Error(w, `{"error":{"httpCode":500,"message":"the store is full"}}`, http.StatusInternalServerError)
 		}, `it answers "the store is full"`},
 		"a proxy's error": {func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "no upstream\nat all", http.StatusBadGateway)
 		}, `answers 502 Bad Gateway: "no upstream"`},
-		"no JSON":  {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }, "is it Jaeger's query service (port 16686)?"},
-		"no trace": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"data":[]}`)) }, "has Jaeger been restarted"},
+		"no JSON": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }, "is it Jaeger's query service (port 16686)?"},
+		"no trace": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"result":{"resourceSpans":[]}}`))
+		}, "has Jaeger been restarted"},
 		"a broken span": {func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = w.Write([]byte(`{"data":[{"spans":[{"spanID":""}]}]}`))
+			_, _ = w.Write([]byte(`{"result":{"resourceSpans":[{"scopeSpans":[{"spans":[{"spanId":""}]}]}]}}`))
 		}, "without an id"},
+		"no OTLP": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"result":{"resourceSpans":1}}`)) }, "the answer is not OTLP"},
+		"a span of 300 years": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"result":{"resourceSpans":[{"scopeSpans":[{"spans":[{"spanId":"aaaa","endTimeUnixNano":"9223372036854775807"}]}]}]}}`))
+		}, "which are no times"},
 		"too much": {func(w http.ResponseWriter, _ *http.Request) {
 			blanks := []byte(strings.Repeat(" ", 1<<20))
 			for range bodyLimit>>20 + 1 {
