@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/components"
@@ -50,7 +49,11 @@ func newManager(ctx context.Context, h *host, c managerConfig, parts *components
 		Credentials: images.NewDockerConfigs(h.cfg.RootDir, homeDir(), h.logger).For, Providers: credentials.For,
 		Liveness: c.probes.Liveness, Startup: c.probes.Startup, Endings: c.books.endings, Resizes: c.books.resizes, Garbage: c.garbage,
 		UserIDs: userIDs(h.cfg).Of, Objects: c.link.Objects, RuntimeClasses: c.link.RuntimeClasses, Services: c.link.Services,
-		Volumes: linkedVolumes{Manager: c.volumes, link: c.link},
+		Volumes: c.volumes, Issued: []executor.Issued{
+			{Name: "service account tokens", Forget: c.link.Tokens.Forget},
+			{Name: "trust bundles", Forget: c.link.TrustBundles.Forget},
+			{Name: "certificates", Forget: c.link.Certificates.Forget},
+		},
 	}
 	counts := podcgroups.NewMetrics(h.registry)
 	if *h.cfg.Kubelet.CgroupsPerQOS {
@@ -61,21 +64,4 @@ func newManager(ctx context.Context, h *host, c managerConfig, parts *components
 	manager := executor.New(config)
 	parts.Run("pull records", func(ctx context.Context) error { return manager.Images().Recover(ctx, h.runtime.Images) })
 	return manager, nil
-}
-
-// linkedVolumes are volumes in which pods find what the link gives them.
-type linkedVolumes struct {
-	*volumes.Manager
-	link *cluster.Link
-}
-
-// Release implements executor.Volumes. What the link has given to a pod is forgotten with its volumes.
-func (v linkedVolumes) Release(ctx context.Context, uid types.UID) error {
-	if err := v.Manager.Release(ctx, uid); err != nil {
-		return err
-	}
-	v.link.Tokens.Forget(uid)
-	v.link.TrustBundles.Forget(uid)
-	v.link.Certificates.Forget(uid)
-	return nil
 }

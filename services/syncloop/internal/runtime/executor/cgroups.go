@@ -74,19 +74,10 @@ func (s *podSync) inCgroup(config *runtimeapi.PodSandboxConfig) {
 	}
 }
 
-// ReleasePod gives back what a pod that nothing runs of any more holds of the machine: its cgroup, with what is left in it, and then
-// its volumes. What says how it ended stays. Calling it again is harmless.
-func (m *Manager) ReleasePod(ctx context.Context, pod *v1.Pod) error {
-	if m.cfg.Cgroups != nil {
-		if err := m.cfg.Cgroups.Remove(ctx, pod.UID); err != nil {
-			return fmt.Errorf("pod %s: %w", podName(pod), err)
-		}
+// removeCgroup removes the cgroup of a pod with what is left in it.
+func (m *Manager) removeCgroup(ctx context.Context, uid types.UID) error {
+	if m.cfg.Cgroups == nil {
+		return nil
 	}
-	if err := m.cfg.Volumes.Release(ctx, pod.UID); err != nil {
-		return fmt.Errorf("pod %s: %w", podName(pod), err)
-	}
-	m.cfg.Objects.Forget(pod.UID)
-	m.cfg.RuntimeClasses.Forget(pod.UID)
-	m.cfg.Services.Forget(pod.UID)
-	return nil
+	return m.cfg.Cgroups.Remove(ctx, uid)
 }

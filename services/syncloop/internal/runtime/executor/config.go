@@ -78,6 +78,8 @@ type Config struct {
 	Objects configobjects.Source
 	// Volumes has the volumes of pods in place. Required.
 	Volumes Volumes
+	// Issued is what else others hand out to pods, and forget when a pod ends.
+	Issued []Issued
 	// CgroupDriver is "cgroupfs" or "systemd": how the cgroup that all pods are put under is named. Empty is cgroupfs.
 	CgroupDriver string
 	// Kubelet is the node's configuration, defaulted. Required.

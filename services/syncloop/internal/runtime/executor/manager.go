@@ -48,6 +48,8 @@ type Manager struct {
 	nodeFileMu sync.Mutex
 
 	images *images.Puller
+	// held is what is held for each pod.
+	held []podResource
 
 	// starts spaces the making of sandboxes, removals the removing of pods that are gone.
 	starts, removals *startgate.Gate
@@ -101,6 +103,7 @@ func New(cfg Config) *Manager {
 		cfg: cfg, images: images.New(puller), starts: startgate.New(runtime.NumCPU(), cfg.Clock), removals: startgate.New(runtime.NumCPU(), cfg.Clock),
 		calls: cri.NewCaller(cfg.Tracer, kubelet.ContainerRuntimeEndpoint),
 	}
+	m.held = m.heldForPods()
 	m.node.Store(nodeOf(cfg))
 	m.recallNode()
 	return m
@@ -123,9 +126,7 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 	if err != nil {
 		return Result{}, err
 	}
-	m.cfg.Objects.Use(pod) // before any is asked for, so that no change is missed
-	m.cfg.RuntimeClasses.Use(pod)
-	m.cfg.Volumes.Want(ctx, pod)
+	m.useResources(ctx, pod) // before any is asked for, so that no change is missed
 	facts := decide.Facts{
 		Now: m.cfg.Clock.Now(), Liveness: m.cfg.Liveness, Startup: m.cfg.Startup,
 		Replaced: func(containerID string) bool { return m.cfg.Endings.Replaced(pod.UID, containerID) },
@@ -185,10 +186,7 @@ func (s *podSync) run(ctx context.Context) error {
 	if len(s.actions.Start) == 0 && !s.actions.CreateSandbox {
 		return nil
 	}
-	err := s.ensureCgroup(ctx)
-	if err == nil {
-		err = s.waitForVolumes(ctx)
-	}
+	err := s.prepareResources(ctx)
 	if err == nil {
 		err = s.prepareSandbox(ctx)
 	}
