@@ -70,7 +70,7 @@ func (n *nodeEvents) computed(node *v1.Node) {
 	n.mu.Unlock()
 	ctx := context.Background() // it is part of no other work
 	if !began {
-		n.NodeNormal(ctx, "Starting", "Starting the node agent.")
+		n.NodeNormal(ctx, "Starting", "Starting kubelet.")
 		if boot := node.Status.NodeInfo.BootID; last != nil && last.Status.NodeInfo.BootID != "" && last.Status.NodeInfo.BootID != boot {
 			n.NodeWarning(ctx, "Rebooted", fmt.Sprintf("Node %s has been rebooted, boot id: %s", node.Name, boot))
 		}
