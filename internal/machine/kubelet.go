@@ -35,7 +35,7 @@ func (m Machine) Kubelet(endpoint string, processes []Process) Finding {
 // kubeletEndpoint returns the CRI endpoint of a kubelet: its flag, or else its configuration file, or else the default.
 func (m Machine) kubeletEndpoint(p Process) string {
 	if endpoint := flagOf(p.Args, "container-runtime-endpoint"); endpoint != "" {
-		return endpoint
+		return fullEndpoint(endpoint)
 	}
 	file := flagOf(p.Args, "config")
 	if file == "" {
@@ -58,7 +58,15 @@ func (m Machine) kubeletEndpoint(p Process) string {
 	if err := yaml.Unmarshal(content, &config); err != nil || config.ContainerRuntimeEndpoint == "" {
 		return defaultRuntime
 	}
-	return config.ContainerRuntimeEndpoint
+	return fullEndpoint(config.ContainerRuntimeEndpoint)
+}
+
+// fullEndpoint adds the scheme to an endpoint that is only a path. The kubelet accepts one.
+func fullEndpoint(endpoint string) string {
+	if filepath.IsAbs(endpoint) {
+		return "unix://" + endpoint
+	}
+	return endpoint
 }
 
 // flagOf returns the value of --NAME VALUE or --NAME=VALUE, with one dash or two. The last one counts.

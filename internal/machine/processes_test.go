@@ -118,6 +118,7 @@ func TestKubelet(t *testing.T) {
 		"none":                         {[]Process{{PID: 1, Args: []string{"/sbin/init"}}}, ours, OK, []string{"none"}},
 		"by default the same":          {kubelet(), ours, Fault, []string{"pid 9", "systemctl disable --now kubelet"}},
 		"the same by its flag":         {kubelet("--container-runtime-endpoint=unix:///run/crio/crio.sock"), "unix:///run/crio/crio.sock", Fault, nil},
+		"the same by a path":           {kubelet("--container-runtime-endpoint=/run/crio/crio.sock"), "unix:///run/crio/crio.sock", Fault, nil},
 		"another by its flag":          {kubelet("--container-runtime-endpoint", "unix:///run/crio/crio.sock"), ours, OK, []string{"/run/crio/crio.sock"}},
 		"another by its file":          {kubelet("--config=/etc/kubelet.yaml"), ours, OK, []string{"/run/crio/crio.sock"}},
 		"the same, its file is silent": {kubelet("-config", "kubelet.yaml"), ours, Fault, nil},

@@ -47,6 +47,7 @@ func (f *flags) addresses(service Service, cfg *Config, fail failure) {
 	}
 	cfg.AllowedUIDs = uids
 	if f.given("container-runtime-endpoint") {
+		f.runtimeEndpoint = fullEndpoint(f.runtimeEndpoint)
 		if problem := checkEndpoint(f.runtimeEndpoint); problem != "" {
 			fail("container-runtime-endpoint", "%s", problem)
 		}
@@ -138,6 +139,15 @@ func checkSocket(address string) string {
 		return fmt.Sprintf("%q: the path has %d bytes, and a socket's may have %d: use a shorter directory", address, len(path), maxSocketPath)
 	}
 	return ""
+}
+
+// fullEndpoint adds the scheme to the address of a container runtime that is only a path. Old configurations have such addresses,
+// and the kubelet accepts them.
+func fullEndpoint(address string) string {
+	if filepath.IsAbs(address) {
+		return "unix://" + address
+	}
+	return address
 }
 
 // checkEndpoint returns the problem with the address of a container runtime; empty if it is valid.

@@ -69,6 +69,18 @@ func TestTheRuntimeOfTheFlagTakesTheImagesWithIt(t *testing.T) {
 	}
 }
 
+// TestTheAddressOfARuntimeMayBeAPath, as for a kubelet.
+func TestTheAddressOfARuntimeMayBeAPath(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubelet.yaml")
+	noError(t, os.WriteFile(file, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: /run/a.sock\nimageServiceEndpoint: /run/b.sock\n"), 0o600))
+	if k := parse(t, SyncLoop, "--config", file).Kubelet; k.ContainerRuntimeEndpoint != "unix:///run/a.sock" || k.ImageServiceEndpoint != "unix:///run/b.sock" {
+		t.Errorf("got %s and %s", k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint)
+	}
+	if k := parse(t, PLEG, "--container-runtime-endpoint", "/run/c.sock").Kubelet; k.ContainerRuntimeEndpoint != "unix:///run/c.sock" {
+		t.Errorf("the flag gives %s", k.ContainerRuntimeEndpoint)
+	}
+}
+
 // TestPathsOfTheFlagsWin over the file's: in a container they are where the directories of the machine are mounted.
 func TestPathsOfTheFlagsWin(t *testing.T) {
 	if got := parse(t, ConfigMux, "--pod-manifest-path", "/m").Kubelet.StaticPodPath; got != "/m" {
@@ -129,7 +141,7 @@ func TestAddressesThatCannotWorkAreRefusedWithWhatToDo(t *testing.T) {
 		{PLEG, "--allowed-uids=quartet", `--allowed-uids: "quartet" must be the number of a user`},
 		{PLEG, "--allowed-uids=-1", "from 0 to 4294967294"},
 		{PLEG, "--allowed-uids=4294967295", "from 0 to 4294967294"},
-		{PLEG, "--container-runtime-endpoint=/run/containerd/containerd.sock", "--container-runtime-endpoint: "},
+		{PLEG, "--container-runtime-endpoint=run/containerd/containerd.sock", "--container-runtime-endpoint: "},
 		{PLEG, "--read-only", "--read-only: needs an address of its own, for the node's pleg serves on unix:///run/quartet/pleg.sock: add --listen"},
 		{PLEG, "--read-only --listen=unix:///run/quartet/pleg.sock", "--read-only: needs an address of its own"},
 		{ConfigMux, "--replay=r.jsonl", `--replay: "r.jsonl" must be an absolute path`},
