@@ -6,7 +6,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
-// resizing is what decides whether this node can resize a pod at all.
+// resizing returns the properties of this node that make resizes infeasible.
 func resizing(h *host, manager *executor.Manager) resize.Node {
 	kubelet := &h.cfg.Kubelet
 	return resize.Node{

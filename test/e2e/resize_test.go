@@ -12,7 +12,8 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// resizable is a pod with a UID of its own, so that another size of its two containers is another version of the same pod.
+// resizable is a pod with a UID of its own, so that another size of its two containers is another version of the same
+// pod.
 const resizable = `apiVersion: v1
 kind: Pod
 metadata: {name: resizable, namespace: e2e, uid: 5c2b1d1e-0000-4000-8000-00000000e2e1}
@@ -23,8 +24,8 @@ spec:
   - {name: side, image: %[1]q, args: [sleep], resources: {requests: {cpu: 50m}, limits: {cpu: %[4]dm, memory: 64Mi}}}
 `
 
-// TestARunningPodIsResizedWheneverSyncloopIsKilled: each time it has the last size that was asked for, in its status and in its
-// cgroup, and no container is restarted.
+// TestARunningPodIsResizedWheneverSyncloopIsKilled: each time it has the last size that was asked for, in its status
+// and in its cgroup, and no container is restarted.
 func TestARunningPodIsResizedWheneverSyncloopIsKilled(t *testing.T) {
 	const within = 400 * time.Millisecond
 	sizes := []struct{ main, memory, side int }{{300, 128, 100}, {100, 64, 400}, {500, 256, 400}, {200, 64, 100}, {600, 192, 200}, {100, 128, 100}}

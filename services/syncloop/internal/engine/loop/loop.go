@@ -143,9 +143,9 @@ type Config struct {
 	Evictions *evictionbook.Book
 	// Endings has the pods that were being ended when the process before this one was.
 	Endings *gracebook.Book
-	// Resizes has what was promised to pods that were to be resized. Nil keeps it in memory.
+	// Resizes has the records of resized pods. Nil keeps them in memory.
 	Resizes *resizes.Book
-	// Resizing is what decides whether the node can resize a pod at all.
+	// Resizing has the properties of the node that make resizes infeasible.
 	Resizing resize.Node
 	// PodFromObserved makes a pod of what the runtime says of one that nobody knows: executor.PodFromObserved.
 	PodFromObserved func(*lifecyclev1.PodStatus) *v1.Pod
@@ -214,8 +214,8 @@ type Loop struct {
 	configDown string
 	// saving has the records of resizes that are being written to disk.
 	saving map[types.UID]*saving
-	// resizeFor is why pods are to be asked about that are to be resized, when the event that is handled is over; resizeLater why by the
-	// next housekeeping. Empty is none. LastActive is how many pods had a share of the node by the last housekeeping.
+	// resizeFor is why resizes are decided at the end of the current event, resizeLater why at the next housekeeping; empty is
+	// neither. lastActive is the number of active pods at the last housekeeping.
 	resizeFor, resizeLater resizeTrigger
 	lastActive             int
 	// opened is when both snapshots were in; zero before.
@@ -236,13 +236,13 @@ type desiredPod struct {
 	traceparent string
 	// admitted is true once the pod was let in, refused once it was not. Neither is taken back.
 	admitted, refused bool
-	// has is what the pod was promised of cpu and memory, once allocated is true. Waits is true when that is not what is wanted, and
-	// infeasible when the node can never do what is.
+	// has are the allocated resources, once allocated is true. waits is true while the source asks for others, and infeasible
+	// if the node can never allocate those.
 	has                          resize.Allocation
 	allocated, waits, infeasible bool
-	// undecided is true until the loop has decided about the resources of this version of the pod, for the first time.
+	// undecided is true until the loop has decided about the resources of this version of the pod for the first time.
 	undecided bool
-	// promise is what it is promised now; nil when there is nothing new.
+	// promise is a new allocation while it is written to disk; nil if there is none.
 	promise *promise
 	// behind are the pods that were ended so that this one, a critical one, can be let in; it waits until nothing of them runs.
 	behind []types.UID
@@ -349,8 +349,8 @@ func (l *Loop) turn(ctx context.Context) error {
 	}
 }
 
-// timed handles an event, and what follows from it for pods that are to be resized, and notes how long that took: for so long no other
-// event was handled.
+// timed handles an event, then decides about the resizes that it asked for, and records how long that took: no other event
+// was handled meanwhile.
 func (l *Loop) timed(event event, handle func()) {
 	begun := l.cfg.Clock.Now()
 	handle()

@@ -11,15 +11,15 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
-// promise is what the node promises to a pod, while that is being written to disk: the next process has to know of it before anything
-// is changed. The pod's share of the node is taken at once.
+// promise is a new allocation of a pod while it is written to disk: a restarted process has to know it before anything
+// is changed. Admission of other pods counts it at once.
 type promise struct {
 	has     resize.Allocation
 	before  resize.Conditions
 	trigger resizeTrigger
 }
 
-// promise promises a pod what it wants.
+// promise allocates to a pod what it asks for.
 func (l *Loop) promise(uid types.UID, d *desiredPod, trigger resizeTrigger) {
 	record, _ := l.cfg.Resizes.Get(uid)
 	p := &promise{has: resize.Of(d.wanted), before: record.Conditions, trigger: trigger}
@@ -34,14 +34,14 @@ func (l *Loop) promise(uid types.UID, d *desiredPod, trigger resizeTrigger) {
 	})
 }
 
-// keep has a pod resized to what was promised to it, or takes the promise back when that could not be written to disk. Something else
-// may be wanted by now.
+// keep hands a pod with its new allocation to its worker, or takes the allocation back if it could not be written to
+// disk. The source may ask for something else by now.
 func (l *Loop) keep(uid types.UID, d *desiredPod, err error) {
 	p := d.promise
 	d.promise = nil
 	if err != nil {
 		l.cfg.Resizes.Change(uid, d.has, func(r *resize.Record) { r.Allocated, r.Conditions = d.has, p.before })
-		l.resizeWaits(uid, d, v1.PodReasonDeferred, "what the node promises cannot be written to disk: "+err.Error())
+		l.resizeWaits(uid, d, v1.PodReasonDeferred, "the allocation cannot be written to disk: "+err.Error())
 		return
 	}
 	if pending := p.before.Pending; pending != nil && pending.Reason == v1.PodReasonDeferred {
@@ -49,11 +49,11 @@ func (l *Loop) keep(uid types.UID, d *desiredPod, err error) {
 		l.deferredOver(d, p.before, resizeAccepted)
 	}
 	next := p.has.On(d.wanted)
-	if resize.Shrinks(d.pod, next) { // others have more room when that is done
+	if resize.Shrinks(d.pod, next) { // which frees resources for other pods when it is done
 		l.resizeLater = podResized
 	}
 	ctx := telemetry.WithTraceparent(context.Background(), d.traceparent)
-	l.cfg.Logger.InfoContext(ctx, "a pod is resized", telemetry.KeyPod, d.wanted.Namespace+"/"+d.wanted.Name, telemetry.KeyPodUID, string(uid))
+	l.cfg.Logger.InfoContext(ctx, "pod resize started", telemetry.KeyPod, d.wanted.Namespace+"/"+d.wanted.Name, telemetry.KeyPodUID, string(uid))
 	l.cfg.PodEvents.Normal(ctx, next, "", eventResizeStarted, "Pod resize started: "+resize.Summary(next, d.wanted.Generation, ""))
 	d.has, d.undecided = p.has, next != d.wanted
 	l.setPod(uid, d, next)
@@ -63,14 +63,15 @@ func (l *Loop) keep(uid types.UID, d *desiredPod, err error) {
 	l.askForResize(uid, d, podUpdated)
 }
 
-// saving is the record of one pod that is being written to disk.
+// saving is a record that is being written to disk.
 type saving struct {
-	// then are told what has come of it. Next are those of what was changed since; again is true when there was such a change.
+	// then are called with the result. next are those of later changes; again is true if there are later changes.
 	then, next []func(error)
 	again      bool
 }
 
-// saveResize has what is known of a pod's resize written to disk aside, one version after another, and tells then what has come of it.
+// saveResize writes the record of a pod to disk outside of the loop's goroutine, one version after another, and calls
+// then with the result.
 func (l *Loop) saveResize(uid types.UID, then func(error)) {
 	var told []func(error)
 	if then != nil {
@@ -88,11 +89,11 @@ func (l *Loop) saveResize(uid types.UID, then func(error)) {
 	})
 }
 
-// saved takes in that a record is on disk, or why it is not.
+// saved handles the result of a write.
 func (l *Loop) saved(uid types.UID, s *saving, err error) {
 	delete(l.saving, uid)
 	if err != nil {
-		l.cfg.Logger.Warn("the record of a pod's resize cannot be written to disk: mend the disk of the state directory",
+		l.cfg.Logger.Warn("cannot write the record of a pod's resize: check the disk of the state directory",
 			telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 	}
 	if s.again {

@@ -19,13 +19,14 @@ const (
 	eventResizeInfeasible = "ResizeInfeasible"
 )
 
-// recorded is what a pod was promised before this process: what is on record, or else what it was made with.
+// recorded returns the resources that an earlier process allocated to a pod: those on record, or else those that its
+// containers were created with.
 func (l *Loop) recorded(uid types.UID, d *desiredPod) resize.Allocation {
 	record, known := l.cfg.Resizes.Get(uid)
 	switch {
 	case known:
 		return record.Allocated
-	case l.cfg.Workers.Ending(uid): // what runs is of a life that is over
+	case l.cfg.Workers.Ending(uid): // the running containers belong to an earlier pod with this UID
 		return resize.Of(d.wanted)
 	case l.cfg.Resizes.Lost(uid):
 		return resize.Rebuild(d.wanted, l.cfg.Store.Observed(uid)).Allocated
@@ -33,7 +34,8 @@ func (l *Loop) recorded(uid types.UID, d *desiredPod) resize.Allocation {
 	return resize.Recover(d.wanted, l.cfg.Store.Observed(uid))
 }
 
-// allocate finds out what a pod that was let in was promised, once in this process. A pod that is new is promised what is wanted.
+// allocate finds out, once in this process, which resources are allocated to an admitted pod. A new pod gets what its
+// spec asks for.
 func (l *Loop) allocate(uid types.UID, d *desiredPod) {
 	if d.allocated {
 		return
@@ -46,7 +48,7 @@ func (l *Loop) allocate(uid types.UID, d *desiredPod) {
 	l.setPod(uid, d, d.has.On(d.wanted))
 }
 
-// asItIs returns a pod as it is wanted with the resources that it was promised.
+// asItIs returns a pod as its source names it, with the allocated resources.
 func (l *Loop) asItIs(uid types.UID, d *desiredPod) *v1.Pod {
 	switch {
 	case !d.allocated:
@@ -57,7 +59,7 @@ func (l *Loop) asItIs(uid types.UID, d *desiredPod) *v1.Pod {
 	return d.pod
 }
 
-// setPod has a pod worked on, and shown, as it is given.
+// setPod hands pod to readers and, from now on, to the worker.
 func (l *Loop) setPod(uid types.UID, d *desiredPod, pod *v1.Pod) {
 	if pod == d.pod {
 		return
@@ -76,7 +78,7 @@ func (l *Loop) store(d *desiredPod) {
 	}
 }
 
-// decide notes that the conditions of a pod say all that there is to say of its present version.
+// decide notes that the resize of the current version of a pod is decided: its conditions are complete.
 func (l *Loop) decide(uid types.UID, d *desiredPod) {
 	if d.undecided {
 		d.undecided = false
@@ -84,8 +86,8 @@ func (l *Loop) decide(uid types.UID, d *desiredPod) {
 	}
 }
 
-// askForResize sees to it that a pod that was let in is resized when it is wanted with other resources than it has. All pods that are to
-// be are asked about together, when the event is handled that has brought this one.
+// askForResize requests a resize if an admitted pod asks for other resources than are allocated to it. At the end of
+// the current event, resizePods decides about all pods that wait.
 func (l *Loop) askForResize(uid types.UID, d *desiredPod, trigger resizeTrigger) {
 	if d.waits = d.has.On(d.wanted) != d.wanted; d.waits {
 		l.resizeFor = trigger
@@ -95,7 +97,7 @@ func (l *Loop) askForResize(uid types.UID, d *desiredPod, trigger resizeTrigger)
 	l.decide(uid, d)
 }
 
-// settleResize takes back that a resize is pending: nobody waits for it any more.
+// settleResize removes the condition PodResizePending, because nobody waits for the resize any more.
 func (l *Loop) settleResize(uid types.UID, d *desiredPod, resolution resizeResolution) {
 	record, known := l.cfg.Resizes.Get(uid)
 	if !known || record.Conditions.Pending == nil {
@@ -105,21 +107,21 @@ func (l *Loop) settleResize(uid types.UID, d *desiredPod, resolution resizeResol
 	l.noteResize(uid, d, func(r *resize.Record) { r.Conditions = r.Conditions.Settle() })
 }
 
-// noteResize changes what is known of a pod's resize.
+// noteResize changes the record of a pod's resize.
 func (l *Loop) noteResize(uid types.UID, d *desiredPod, change func(*resize.Record)) {
 	l.cfg.Resizes.Change(uid, d.has, change)
 	l.cfg.Store.Resized(uid)
 	l.saveResize(uid, nil)
 }
 
-// deferredOver notes how long a resize was deferred.
+// deferredOver records how long a resize was deferred.
 func (l *Loop) deferredOver(d *desiredPod, conditions resize.Conditions, resolution resizeResolution) {
 	if p := conditions.Pending; p != nil && p.Reason == v1.PodReasonDeferred {
 		l.cfg.Metrics.deferredResizeOver(resolution, resize.PriorityClass(d.wanted.Spec.Priority), l.cfg.Clock.Since(p.Since))
 	}
 }
 
-// countRequests counts what is asked for by another version of a pod. What was never possible may be with it.
+// countRequests counts the changes that a new version of a pod asks for. An infeasible resize may be feasible with it.
 func (l *Loop) countRequests(known, next *desiredPod) {
 	requests := resize.Requests(known.wanted, next.wanted)
 	for _, r := range requests {
@@ -128,8 +130,8 @@ func (l *Loop) countRequests(known, next *desiredPod) {
 	next.infeasible = known.infeasible && resize.Of(known.wanted).Equal(resize.Of(next.wanted))
 }
 
-// resizePods asks the node for all that pods want and do not have, in the order of package resize, once every source has said which
-// pods there are. Those for which there is no room are asked about again by each housekeeping, and whenever a pod goes.
+// resizePods decides about all pods that wait for a resize, in the order of package resize, once every source has named
+// its pods. Housekeeping and the removal of a pod retry the deferred ones.
 func (l *Loop) resizePods(trigger resizeTrigger) {
 	if !l.isOpen() || !l.allReady() {
 		return
@@ -157,7 +159,7 @@ func (l *Loop) resizePods(trigger resizeTrigger) {
 	}
 }
 
-// resizeAgain asks again for what there was no room for, and notes what may have made some since the last time.
+// resizeAgain retries the deferred resizes, and finds out what may have freed resources since the last time.
 func (l *Loop) resizeAgain() {
 	if !l.anyWaits() {
 		l.lastActive = 0
@@ -183,7 +185,7 @@ func (l *Loop) anyWaits() bool {
 	return false
 }
 
-// resizePod promises a pod what it wants, or says why that is not done.
+// resizePod allocates to a pod what it asks for, or says in its status why not.
 func (l *Loop) resizePod(uid types.UID, d *desiredPod, trigger resizeTrigger) {
 	if refusal := resize.Infeasible(d.wanted, d.pod, l.cfg.Resizing); refusal != nil {
 		d.infeasible = true
@@ -198,7 +200,8 @@ func (l *Loop) resizePod(uid types.UID, d *desiredPod, trigger resizeTrigger) {
 	l.promise(uid, d, trigger)
 }
 
-// noRoom says why a pod cannot have now what it wants; empty when it can. By the kubelet's rules it is let in anew, beside the others.
+// noRoom returns why the node cannot allocate now what a pod asks for; empty if it can. As in a kubelet, the pod has to
+// pass admission again, beside the other pods.
 func (l *Loop) noRoom(uid types.UID, d *desiredPod) string {
 	if l.cfg.Node != nil && l.node == nil {
 		return "the node's resources are not known yet"
@@ -221,7 +224,7 @@ func (l *Loop) noRoom(uid types.UID, d *desiredPod) string {
 	return refusal.Message
 }
 
-// resizeWaits says why a pod goes on with the resources that it has.
+// resizeWaits says in the status of a pod why it keeps its resources.
 func (l *Loop) resizeWaits(uid types.UID, d *desiredPod, reason, message string) {
 	news := false
 	l.noteResize(uid, d, func(r *resize.Record) {
@@ -236,7 +239,7 @@ func (l *Loop) resizeWaits(uid types.UID, d *desiredPod, reason, message string)
 		event = eventResizeInfeasible
 	}
 	ctx := telemetry.WithTraceparent(context.Background(), d.traceparent)
-	l.cfg.Logger.InfoContext(ctx, "a pod goes on with the resources that it has", telemetry.KeyPod, d.wanted.Namespace+"/"+d.wanted.Name,
+	l.cfg.Logger.InfoContext(ctx, "pod resize is pending", telemetry.KeyPod, d.wanted.Namespace+"/"+d.wanted.Name,
 		telemetry.KeyPodUID, string(uid), telemetry.KeyReason, reason, telemetry.KeyError, message)
 	l.cfg.PodEvents.Warning(ctx, d.wanted, "", event, "Pod resize "+reason+": "+resize.Summary(d.wanted, d.wanted.Generation, message))
 }
@@ -249,7 +252,7 @@ func (l *Loop) forgetResize(uid types.UID) {
 	}
 }
 
-// forgetResizes drops the records of pods that went while this process did not run.
+// forgetResizes drops the records of pods that were removed while this process did not run.
 func (l *Loop) forgetResizes() {
 	for _, uid := range l.cfg.Resizes.UIDs() {
 		if l.desired[uid] == nil {

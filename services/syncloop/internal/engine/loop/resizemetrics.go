@@ -9,11 +9,13 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
-// resizeTrigger names why pods whose resize is deferred are asked about again, as the kubelet does.
+// resizeTrigger is the kubelet's name for why deferred resizes are retried.
 type resizeTrigger string
 
-// The triggers: a pod is to be resized, or pods were added or removed, one has ended, one was made smaller, or it is time.
+// The triggers.
 const (
+	// podUpdated is another pod that asks for a resize, podResized another pod that shrinks, and periodic a retry
+	// without a known cause.
 	podUpdated    resizeTrigger = "pod_updated"
 	podsAdded     resizeTrigger = "pods_added"
 	podsRemoved   resizeTrigger = "pods_removed"
@@ -22,10 +24,10 @@ const (
 	periodic      resizeTrigger = "periodic_retry"
 )
 
-// resizeResolution names what became of a resize that was deferred.
+// resizeResolution is the kubelet's name for the end of a deferred resize.
 type resizeResolution string
 
-// What becomes of it: there is room, nobody wants it any more, or the pod is gone.
+// A deferred resize is accepted, or nobody asks for it any more, or the pod is gone.
 const (
 	resizeAccepted   resizeResolution = "accepted"
 	resizeReverted   resizeResolution = "reverted"
@@ -35,7 +37,7 @@ const (
 // deferredBuckets are the kubelet's, in seconds.
 var deferredBuckets = []float64{5, 10, 15, 20, 30, 45, 60, 90, 120, 150, 180, 300, 600, 1200, 1800, 3600}
 
-// resizeMetrics count what is decided about pods that are to be resized.
+// resizeMetrics count the decisions about resizes.
 type resizeMetrics struct {
 	requested, infeasible, accepted *prometheus.CounterVec
 	deferred                        *prometheus.HistogramVec
@@ -45,40 +47,39 @@ func newResizeMetrics(factory promauto.Factory) resizeMetrics {
 	return resizeMetrics{
 		requested: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_container_requested_resizes_total",
-			Help: "Changes of cpu or memory that somebody has asked for, by resource, by requirement (requests or limits) and by operation " +
+			Help: "Requested changes of cpu or memory, by resource, by requirement (requests or limits) and by operation " +
 				"(add, remove, increase, decrease).",
 		}, []string{"resource", "requirement", "operation"}),
 		infeasible: factory.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_pod_infeasible_resizes_total", Help: "Resizes that this node never does, by reason.",
+			Name: "kubelet_pod_infeasible_resizes_total", Help: "Infeasible resizes, by reason.",
 		}, []string{"reason_detail"}),
 		accepted: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_pod_deferred_accepted_resizes_total",
-			Help: "Resizes for which there was room after they had been deferred, by what made the node look again.",
+			Help: "Deferred resizes that were accepted, by what triggered the retry.",
 		}, []string{"retry_trigger"}),
 		deferred: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "kubelet_pod_deferred_resize_duration_seconds", Buckets: deferredBuckets,
-			Help: "How long resizes were deferred, by what became of them (accepted, reverted, terminated) and by the class of the pod's " +
-				"priority.",
+			Help: "How long resizes were deferred, by resolution (accepted, reverted, terminated) and by the class of the pod's priority.",
 		}, []string{"resolution", "priority_bucket"}),
 	}
 }
 
-// resizeRequested notes that somebody has asked for a change.
+// resizeRequested counts a requested change.
 func (m *Metrics) resizeRequested(r resize.Request) {
 	m.resizes.requested.WithLabelValues(r.Resource, r.Requirement, r.Operation).Inc()
 }
 
-// resizeInfeasible notes that a resize is never done on this node.
+// resizeInfeasible counts an infeasible resize.
 func (m *Metrics) resizeInfeasible(detail string) {
 	m.resizes.infeasible.WithLabelValues(detail).Inc()
 }
 
-// deferredResizeAccepted notes that there is room for a resize that was deferred.
+// deferredResizeAccepted counts a deferred resize that is accepted.
 func (m *Metrics) deferredResizeAccepted(trigger resizeTrigger) {
 	m.resizes.accepted.WithLabelValues(string(trigger)).Inc()
 }
 
-// deferredResizeOver notes how long a resize was deferred.
+// deferredResizeOver records how long a resize was deferred.
 func (m *Metrics) deferredResizeOver(resolution resizeResolution, priority string, took time.Duration) {
 	m.resizes.deferred.WithLabelValues(string(resolution), priority).Observe(max(took, 0).Seconds())
 }

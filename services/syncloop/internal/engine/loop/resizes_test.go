@@ -45,8 +45,9 @@ func counting(registry *prometheus.Registry) func(*loop.Config) {
 	return func(cfg *loop.Config) { cfg.Metrics = loop.NewMetrics(registry) }
 }
 
-// TestAPromiseOutlivesAKill: a resize was promised and could not be made before the process was killed. The next process
-// makes it, although something else is wanted by then for which there is no room, and although the pod would not fit any more.
+// TestAPromiseOutlivesAKill: a resize was promised and could not be made before the process was killed. The next
+// process makes it, although something else is wanted by then for which there is no room, and although the pod would
+// not fit any more.
 func TestAPromiseOutlivesAKill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, stateDir := fakenode.New(), t.TempDir()
@@ -183,8 +184,8 @@ func TestAnInfeasibleResizeIsNotAskedAgain(t *testing.T) {
 	})
 }
 
-// TestAGenerationIsObservedWhenItsResizeIsDecided: whoever waits for a resize looks for the generation first, and takes a pod
-// without conditions for resized. That is also so when the resize was asked for while no syncloop ran.
+// TestAGenerationIsObservedWhenItsResizeIsDecided: whoever waits for a resize looks for the generation first, and takes
+// a pod without conditions for resized. That is also so when the resize was asked for while no syncloop ran.
 func TestAGenerationIsObservedWhenItsResizeIsDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, stateDir := fakenode.New(), t.TempDir()

@@ -48,7 +48,7 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics is told how far pods have come; nil counts nothing.
 	Metrics *Metrics
-	// Resizes has the records of the pods that were to be resized; nil is a node that resizes none.
+	// Resizes has the records of resized pods; nil resizes no pod.
 	Resizes Resizes
 	// Phases is told the last parts of a pod's start; nil keeps nothing.
 	Phases *phases.Book
@@ -123,9 +123,9 @@ type entry struct {
 	whole    podstatus.Reason
 	wholeIn  string
 	messages map[string]string
-	// undecided is true while it is not decided which resources the pod gets of those that this version asks for.
+	// undecided is true while the resize of this version of the pod is not decided.
 	undecided bool
-	// cgroup is what the pod's cgroup has; nil when that is not known.
+	// cgroup has the limits of the pod's cgroup; nil if they are not known.
 	cgroup   *resources.Resources
 	eviction *Eviction
 	// last is the last status of a pod whose ended containers are removed; nil for every other one.

@@ -10,18 +10,19 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// Resizes has the records of the pods that were to be resized; *resizes.Book does. It is called with the store's lock held.
+// Resizes has the records of resized pods; *resizes.Book implements it. It is called with the store's lock held.
 type Resizes interface {
 	Get(uid types.UID) (record resize.Record, ok bool)
 }
 
-// SetUndecided is SetPod of a version of a pod whose resize is not decided yet. Until Decide or SetPod is called, the status says
-// that an earlier version is observed, because a resize without a condition counts as done.
+// SetUndecided is like SetPod, for a version of a pod whose resize is not decided yet. Until Decide or SetPod is
+// called, the status keeps the observedGeneration of the version before it, because clients take a resize without a
+// condition for done.
 func (s *Store) SetUndecided(pod *v1.Pod, source, traceparent string) {
 	s.setPod(pod, source, traceparent, true)
 }
 
-// Decide takes in that the resize of a pod is decided.
+// Decide notes that the resize of a pod is decided.
 func (s *Store) Decide(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,7 +32,7 @@ func (s *Store) Decide(uid types.UID) {
 	}
 }
 
-// Resized takes in that the record of a pod's resize has changed.
+// Resized computes the status of a pod again, because the record of its resize has changed.
 func (s *Store) Resized(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -50,8 +50,8 @@ type Statuses interface {
 	SetState(uid types.UID, state State)
 	// SetReleased takes in that a pod of which nothing runs any more has given back what it held of the machine.
 	SetReleased(uid types.UID)
-	// Resized takes in that the record of a pod's resize has changed, SetCgroup what the pod's cgroup has, which is nil when that cannot be
-	// told.
+	// Resized notes that the record of a pod's resize has changed. SetCgroup takes the limits of the pod's cgroup; nil if they
+	// are not known.
 	Resized(uid types.UID)
 	SetCgroup(uid types.UID, has *resources.Resources)
 	// Phase returns the phase that was computed for a pod last.
@@ -78,7 +78,7 @@ type Config struct {
 	Observer Observer
 	Statuses Statuses
 	Endings  Endings
-	// Resizes has what was promised to pods; nil is a node that resizes none.
+	// Resizes has the records of resized pods; nil resizes no pod.
 	Resizes Resizes
 	Clock   clock.Clock
 	// BootTime is boottime.Now: the clock that observations are stamped with.

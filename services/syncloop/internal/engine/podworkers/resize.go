@@ -10,15 +10,16 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
-// Resizes has the records of the pods that were to be resized; *resizes.Book does.
+// Resizes has the records of resized pods; *resizes.Book implements it.
 type Resizes interface {
-	// Get returns the record of a pod; not ok is one that was never to be resized.
+	// Get returns the record of a pod; ok is false for a pod that was never resized.
 	Get(uid types.UID) (record resize.Record, ok bool)
-	// Note changes it. With an error the next process does not know of the change.
+	// Note changes the record. After an error a restarted process does not know the change.
 	Note(uid types.UID, has resize.Allocation, change func(*resize.Record)) error
 }
 
-// resizing says in the conditions of a pod whether it runs with what was promised to it, by an observation.
+// resizing updates the condition PodResizeInProgress from an observation: it stays until the pod runs with its
+// allocation.
 func (w *worker) resizing(ctx context.Context, observed *lifecyclev1.PodStatus) {
 	var generation int64
 	done := false
@@ -30,12 +31,12 @@ func (w *worker) resizing(ctx context.Context, observed *lifecyclev1.PodStatus) 
 		}
 	})
 	if done {
-		w.pool.cfg.Logger.InfoContext(ctx, "a pod was resized", telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid))
+		w.pool.cfg.Logger.InfoContext(ctx, "pod resize completed", telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid))
 		w.pool.cfg.Events.Normal(ctx, w.pod, "", eventResized, "Pod resize completed: "+resize.Summary(w.pod, generation, ""))
 	}
 }
 
-// resizeFailed says in the conditions of a pod why it could not be resized.
+// resizeFailed says in the condition PodResizeInProgress why the resize failed.
 func (w *worker) resizeFailed(ctx context.Context, err error) {
 	var generation int64
 	news := false
@@ -48,8 +49,8 @@ func (w *worker) resizeFailed(ctx context.Context, err error) {
 	}
 }
 
-// noteResize changes what is said of a pod's resize, unless something else was promised to the pod meanwhile: then that comes next, and
-// what is known here is not about it.
+// noteResize changes the record of a pod's resize, unless the pod has got another allocation meanwhile: this worker
+// does not have that version of the pod yet.
 func (w *worker) noteResize(ctx context.Context, change func(*resize.Record)) {
 	cfg := w.pool.cfg
 	if cfg.Resizes == nil {
@@ -65,7 +66,7 @@ func (w *worker) noteResize(ctx context.Context, change func(*resize.Record)) {
 		}
 	})
 	if err != nil {
-		cfg.Logger.WarnContext(ctx, "what is said of a pod's resize cannot be written to disk; the next syncloop says it again",
+		cfg.Logger.WarnContext(ctx, "cannot write the conditions of a pod's resize: after a restart, syncloop repeats them",
 			telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid), telemetry.KeyError, err)
 	}
 	cfg.Statuses.Resized(w.uid)

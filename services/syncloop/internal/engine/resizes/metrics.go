@@ -22,7 +22,8 @@ type Counts struct {
 	InProgress int
 }
 
-// Count counts the pods whose resize is pending or in progress. Pod returns a pod, or nil when it is not known any more.
+// Count counts the pods whose resize is pending or in progress. Pod returns a pod, or nil when it is not known any
+// more.
 func (b *Book) Count(pod func(types.UID) *v1.Pod) Counts {
 	counts := Counts{Pending: map[Class]int{}}
 	for _, uid := range b.UIDs() {

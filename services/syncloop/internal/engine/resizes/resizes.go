@@ -1,9 +1,10 @@
-// Package resizes keeps on disk what pods were promised that were to be resized, what of that their containers run with, and what is
-// said of it, so that a restarted syncloop goes on where the one before it was. A pod that was never to be resized is not in it: what
-// it was made with says all. The sync loop writes what is promised, a pod's worker what runs; package resize says what follows from it.
+// Package resizes keeps the records of resized pods on disk: the allocated resources, those that the containers run
+// with, and the conditions in the status. A restarted syncloop continues from them. A pod that was never resized has no
+// record, because the annotations of its containers have its resources. The sync loop writes allocations and a pod's
+// worker what runs; package resize has the rules.
 //
-// There is one small file for each pod, synced before a promise is acted upon: a crash loses none. A file that cannot be read is set
-// aside, and the record is built anew from what runs.
+// Each pod has a small file, which is synced before an allocation is acted on, so that a crash loses none. A file that
+// cannot be read is set aside, and the record is rebuilt from the running containers.
 package resizes
 
 import (
@@ -35,8 +36,8 @@ const (
 	damaged = ".damaged"
 )
 
-// Book has the records. Its methods may be called by anyone. What changes a record only does so in memory, and waits for nothing; Save
-// puts it on disk.
+// Book has the records. Its methods may be called concurrently. Change and Forget work in memory and do not block; Save
+// writes to disk.
 type Book struct {
 	dir string
 
@@ -48,15 +49,16 @@ type Book struct {
 
 // entry is one pod.
 type entry struct {
-	// writing is held over a write: it orders the versions of the file. Saved is what that has; nil when there is none.
+	// writing is held over a write, because it orders the versions of the file. saved is the content of the file; nil
+	// if there is none.
 	writing sync.Mutex
 	saved   []byte
-	// known is true while there is a record, which is never changed once it is here. Both are guarded by Book.mu.
+	// known is true while there is a record. A record is replaced and never changed. Both are guarded by Book.mu.
 	known  bool
 	record resize.Record
 }
 
-// Open reads the book in a directory, which is made when it is not there. It fails when the directory cannot be made or read.
+// Open reads the records in a directory, which it creates if necessary.
 func Open(dir string, logger *slog.Logger) (*Book, error) {
 	b := InMemory()
 	b.dir = dir
@@ -70,7 +72,7 @@ func Open(dir string, logger *slog.Logger) (*Book, error) {
 	for _, file := range files {
 		name, named := strings.CutSuffix(file.Name(), suffix)
 		uid, err := url.PathUnescape(name)
-		if !named || err != nil { // set aside, or left by a crash in the middle of a write
+		if !named || err != nil { // set aside, or left by a crash during a write
 			continue
 		}
 		path := filepath.Join(dir, file.Name())
@@ -80,14 +82,14 @@ func Open(dir string, logger *slog.Logger) (*Book, error) {
 			continue
 		}
 		aside := path + damaged
-		logger.Error("the record of a resized pod cannot be read; it is set aside, and built anew from what runs", telemetry.KeyPodUID, uid,
+		logger.Error("cannot read the record of a resized pod: it is set aside and rebuilt from the running containers", telemetry.KeyPodUID, uid,
 			telemetry.KeyFile, aside, telemetry.KeyError, errors.Join(err, os.Rename(path, aside)))
 		b.lost[types.UID(uid)] = true
 	}
 	return b, nil
 }
 
-// InMemory returns an empty book that nothing survives.
+// InMemory returns an empty book without files.
 func InMemory() *Book {
 	return &Book{entries: map[types.UID]*entry{}, lost: map[types.UID]bool{}}
 }
@@ -101,12 +103,12 @@ func read(path string) (record resize.Record, data []byte, err error) {
 		return resize.Record{}, nil, err
 	}
 	if record.Allocated.Containers == nil {
-		return resize.Record{}, nil, errors.New("it says nothing of the pod's containers")
+		return resize.Record{}, nil, errors.New("it has no containers")
 	}
 	return record, data, nil
 }
 
-// Get returns the record of a pod; it must not be changed. Not ok is a pod that was never to be resized.
+// Get returns the record of a pod, which must not be changed; ok is false for a pod that was never resized.
 func (b *Book) Get(uid types.UID) (record resize.Record, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,14 +118,14 @@ func (b *Book) Get(uid types.UID) (record resize.Record, ok bool) {
 	return resize.Record{}, false
 }
 
-// Lost tells whether the record of a pod could not be read, and was not written since.
+// Lost reports whether the record of a pod could not be read and has not been written since.
 func (b *Book) Lost(uid types.UID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.lost[uid]
 }
 
-// UIDs returns the pods that there are records of, in order.
+// UIDs returns the pods with a record, sorted.
 func (b *Book) UIDs() []types.UID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -137,7 +139,7 @@ func (b *Book) UIDs() []types.UID {
 	return uids
 }
 
-// Change changes the record of a pod, which begins with what the pod has when there is none.
+// Change changes the record of a pod in memory. Without a record it begins with the allocation has.
 func (b *Book) Change(uid types.UID, has resize.Allocation, change func(*resize.Record)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -155,7 +157,7 @@ func (b *Book) Change(uid types.UID, has resize.Allocation, change func(*resize.
 	delete(b.lost, uid)
 }
 
-// Forget drops a pod that is gone.
+// Forget drops the record of a pod in memory.
 func (b *Book) Forget(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,7 +167,8 @@ func (b *Book) Forget(uid types.UID) {
 	delete(b.lost, uid)
 }
 
-// Save puts on disk what is known of a pod now, or that nothing is. With an error the next process knows what was saved before.
+// Save writes the current record of a pod to disk, or removes the file if there is none. After an error a restarted
+// process has the version before it.
 func (b *Book) Save(uid types.UID) error {
 	b.mu.Lock()
 	e := b.entries[uid]
@@ -173,7 +176,7 @@ func (b *Book) Save(uid types.UID) error {
 	if e == nil {
 		return nil
 	}
-	e.writing.Lock() // over the write: it orders the versions of one pod's file
+	e.writing.Lock() // over the write, because it orders the versions of the file
 	defer e.writing.Unlock()
 	b.mu.Lock()
 	record, known := e.record, e.known
@@ -189,13 +192,13 @@ func (b *Book) Save(uid types.UID) error {
 	}
 	data, err := json.Marshal(record)
 	if err != nil {
-		return fmt.Errorf("note the resize of a pod: %w", err)
+		return fmt.Errorf("record the resize of a pod: %w", err)
 	}
 	if bytes.Equal(data, e.saved) {
 		return nil
 	}
 	if err := statedir.WriteFileAtomic(b.path(uid), data, fileMode); err != nil {
-		return fmt.Errorf("note the resize of a pod: %w", err)
+		return fmt.Errorf("record the resize of a pod: %w", err)
 	}
 	e.saved = data
 	return nil
@@ -213,7 +216,7 @@ func (b *Book) remove(uid types.UID, e *entry) error {
 	return nil
 }
 
-// Note is Change, and Save.
+// Note calls Change and Save.
 func (b *Book) Note(uid types.UID, has resize.Allocation, change func(*resize.Record)) error {
 	b.Change(uid, has, change)
 	return b.Save(uid)
@@ -230,7 +233,7 @@ func (b *Book) Actuate(pod *v1.Pod, note func(*resize.Actuated)) error {
 	return b.Note(pod.UID, resize.Of(pod), func(r *resize.Record) { note(&r.Actuated) })
 }
 
-// path is the file of a pod. A UID may have characters that no name of a file has.
+// path returns the file of a pod. A UID may have characters that a file name must not have.
 func (b *Book) path(uid types.UID) string {
 	return filepath.Join(b.dir, url.PathEscape(string(uid))+suffix)
 }

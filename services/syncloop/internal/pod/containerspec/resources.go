@@ -50,7 +50,7 @@ func linuxResources(request, limit, memory *resource.Quantity, node Node) *runti
 	return r
 }
 
-// Resources makes the runtime's resources of one container, which may have other ones than its pod says.
+// Resources makes the runtime's resources of one container. c may have other resources than in the spec of pod.
 func Resources(pod *v1.Pod, c *v1.Container, node Node) *runtimeapi.LinuxContainerResources {
 	var request *resource.Quantity
 	if q, ok := c.Resources.Requests[v1.ResourceCPU]; ok {

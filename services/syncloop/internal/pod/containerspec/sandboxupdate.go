@@ -7,7 +7,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// SandboxUpdate tells a runtime what the cgroup of a pod is to have: its overhead, and the rest. A limit that there is none of is 0.
+// SandboxUpdate makes the request that tells a runtime the new limits of a pod's cgroup: those of its overhead, and the
+// rest. No limit is 0.
 func SandboxUpdate(sandboxID string, pod *v1.Pod, node Node, has resources.Resources) *runtimeapi.UpdatePodSandboxResourcesRequest {
 	over := overhead(pod, node)
 	r := &runtimeapi.LinuxContainerResources{CpuPeriod: int64(has.CPUPeriod), CpuShares: int64(has.CPUShares)} //nolint:gosec // they are small

@@ -11,7 +11,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
-// resize has a running container changed to what is allocated to it, or made again where its resize policy asks for that.
+// resize changes a running container to its allocated resources, or recreates it if its resize policy asks for that.
 func (d *decision) resize(c *v1.Container, running *lifecyclev1.Container) {
 	has, known := d.facts.Actuated.Of(running)
 	wants := resize.AmountsOf(d.pod.Spec.Resources, c.Resources)
@@ -27,18 +27,18 @@ func (d *decision) resize(c *v1.Container, running *lifecyclev1.Container) {
 	d.start(c)
 }
 
-// madeAgain says whether a container was killed, or is about to be, to have other resources.
+// madeAgain reports whether a container was killed, or is about to be, to get other resources.
 func (d *decision) madeAgain(c *v1.Container, latest *lifecyclev1.Container) bool {
 	return slices.Contains(d.resized, c.Name) || d.replaced(latest) && !podlabels.Changed(c, latest.GetAnnotations())
 }
 
-// replaced says whether a container was killed so that another one takes its place.
+// replaced reports whether a container was killed to be replaced by another one.
 func (d *decision) replaced(c *lifecyclev1.Container) bool {
 	return d.facts.Replaced != nil && d.facts.Replaced(c.GetId())
 }
 
-// resizePod has the pod's cgroup changed with its containers. That is also looked at when a container of a resized pod is started: what
-// is allocated to it may have changed since the cgroup was.
+// resizePod changes the pod's cgroup. It also does so when a container of a resized pod starts, because its allocation
+// may have changed since the last change of the cgroup.
 func (d *decision) resizePod() {
 	if d.CreateSandbox || d.SandboxID == "" || d.pod.DeletionTimestamp != nil || d.StopAll {
 		return

@@ -74,7 +74,7 @@ func (g *generation) conditions(out v1.PodStatus) []v1.PodCondition {
 	return append(conditions, g.unknown()...)
 }
 
-// observedGeneration is the generation of the pod that its status is about. A new pod has none before.
+// observedGeneration returns the generation that the status is about. A new pod has no earlier one.
 func (g *generation) observedGeneration() int64 {
 	if before := g.in.Previous.ObservedGeneration; g.in.Undecided && before != 0 {
 		return before
@@ -82,8 +82,8 @@ func (g *generation) observedGeneration() int64 {
 	return g.pod.Generation
 }
 
-// resizes are the conditions of a resize; none for a pod that has what is wanted, and for one that has ended. They are about the
-// generation of the pod in which it was asked for, and have come to be with their reason.
+// resizes returns the conditions of a resize; none for a pod that has ended. Their generation is the one that asked for the
+// resize, and their last transition is that of the reason.
 func (g *generation) resizes() []v1.PodCondition {
 	if g.in.Terminal {
 		return nil

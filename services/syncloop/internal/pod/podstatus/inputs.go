@@ -54,12 +54,11 @@ type Inputs struct {
 	// Reason and Message are of the pod as a whole, when something holds it up that is not about one container, for
 	// example a volume that cannot be mounted. They do not count for a pod that has ended: it keeps those of Previous.
 	Reason, Message string
-	// Resize is the record of a pod that was to be resized; zero for every other one.
+	// Resize is the record of a resized pod; zero for every other pod.
 	Resize resize.Record
-	// Undecided is true while it is not decided which resources the pod gets of those that this version asks for: the status is
-	// about the version before it.
+	// Undecided is true while the resize of this version of the pod is not decided: the status is about the version before it.
 	Undecided bool
-	// Cgroup is what the pod's cgroup has; nil when that is not known, or there is none.
+	// Cgroup has the limits of the pod's cgroup; nil if there is none or they are not known.
 	Cgroup *resources.Resources
 }
 

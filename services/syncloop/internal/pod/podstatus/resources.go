@@ -10,11 +10,13 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// leastQuota is the limit of cpu, in thousandths, that the least quota of the kernel stands for: what is limited to less has that.
+// leastQuota is the cpu limit, in thousandths, of the smallest quota that the kernel has. Smaller limits have that
+// quota.
 const leastQuota = 10
 
-// containerResources are what a container has. While it runs that is what the runtime says, and otherwise what is allocated to it. The
-// runtime does not know what is no cpu and no memory. Old is the status before, or nil.
+// containerResources returns the resources of a container: those that the runtime reports while it runs, and otherwise
+// the allocated ones. Resources other than cpu and memory are always the allocated ones. old is the status before, or
+// nil.
 func (g *generation) containerResources(c *v1.Container, made *lifecyclev1.Container, old *v1.ContainerStatus) *v1.ResourceRequirements {
 	out := c.Resources.DeepCopy()
 	if !podview.Running(made) {
@@ -30,7 +32,7 @@ func (g *generation) containerResources(c *v1.Container, made *lifecyclev1.Conta
 		put(out.Limits, v1.ResourceMemory, has.memoryLimit, before.Limits, 0)
 	}
 	if out.Requests != nil {
-		if runs, known := g.in.Resize.Actuated.Of(made); known { // of which the runtime does not know this one
+		if runs, known := g.in.Resize.Actuated.Of(made); known { // because the runtime does not know the memory request
 			has.memoryRequest = bytesOf(runs.MemoryRequest)
 		}
 		put(out.Requests, v1.ResourceCPU, has.cpuRequest, before.Requests, resources.MinShares)
@@ -39,7 +41,7 @@ func (g *generation) containerResources(c *v1.Container, made *lifecyclev1.Conta
 	return out
 }
 
-// seen is what can be seen of resources; nil for what cannot.
+// seen has the observed amounts; nil for unknown ones.
 type seen struct{ cpuRequest, cpuLimit, memoryRequest, memoryLimit *resource.Quantity }
 
 func seenOf(r *lifecyclev1.LinuxResources) seen {
@@ -64,12 +66,12 @@ func bytesOf(n int64) *resource.Quantity {
 	return resource.NewQuantity(n, resource.BinarySI)
 }
 
-// put puts into a list what is seen of a resource, or else what was said of it before. Up to least the kernel does not tell amounts
-// apart, and what is allocated stays.
+// put puts the observed amount of a resource into a list, or else the amount of the status before. The kernel does not
+// distinguish amounts up to least, so that the allocated amount stays.
 func put(list v1.ResourceList, name v1.ResourceName, seen *resource.Quantity, before v1.ResourceList, least int64) {
 	allocated := list[name]
 	switch said, ok := before[name]; {
-	case seen != nil && seen.Cmp(allocated) == 0: // it stays as it was written
+	case seen != nil && seen.Cmp(allocated) == 0: // keep the notation of the spec
 	case seen != nil:
 		if least == 0 || seen.MilliValue() > least || allocated.MilliValue() > least {
 			list[name] = *seen
@@ -79,8 +81,8 @@ func put(list v1.ResourceList, name v1.ResourceName, seen *resource.Quantity, be
 	}
 }
 
-// podResources are what the pod as a whole has, of its own or of its containers together: while it runs what its cgroup has, and
-// otherwise what is allocated. Where pods have no cgroups, what is allocated counts once it runs with it.
+// podResources returns the resources of the pod as a whole: those of its cgroup while it runs, and otherwise the
+// allocated ones. On a node without pod cgroups, a new allocation counts when the resize is done.
 func (g *generation) podResources(phase v1.PodPhase) (has *v1.ResourceRequirements, allocated v1.ResourceList) {
 	options := resourcehelper.PodResourcesOptions{}
 	allocated = resourcehelper.PodRequests(g.pod, options)
@@ -104,7 +106,7 @@ func (g *generation) podResources(phase v1.PodPhase) (has *v1.ResourceRequiremen
 	cgroup := seenOf(&lifecyclev1.LinuxResources{
 		CpuShares: int64(r.CPUShares), CpuQuota: r.CPUQuota, CpuPeriod: int64(r.CPUPeriod), MemoryLimitInBytes: r.Memory, //nolint:gosec // they are small
 	})
-	// The weight of cgroup v2 is coarser than what is allocated.
+	// The weight of cgroup v2 is coarser than a request.
 	if asked := has.Requests.Cpu(); !asked.IsZero() && resources.SharesOf(resources.Weight(resources.Shares(asked.MilliValue()))) == r.CPUShares {
 		cgroup.cpuRequest = asked
 	}

@@ -138,8 +138,8 @@ func observed(a resize.Amounts) *lifecyclev1.LinuxResources {
 	return r
 }
 
-// TestALostRecordIsRebuiltFromWhatRuns: whatever containers were made with, have been resized to and are wanted to have, the pod is
-// promised what its containers run with afterwards, and what they run with is known.
+// TestALostRecordIsRebuiltFromWhatRuns: whatever containers were made with, have been resized to and are wanted to
+// have, the pod is promised what its containers run with afterwards, and what they run with is known.
 func TestALostRecordIsRebuiltFromWhatRuns(t *testing.T) {
 	// A container always has both limits, since none is ever taken away, and requests that they allow.
 	requirements := rapid.Custom(func(t *rapid.T) v1.ResourceRequirements {

@@ -19,7 +19,8 @@ type Amounts struct {
 	MemoryLimit   int64 `json:"memoryLimit,omitempty"`
 }
 
-// AmountsOf are those of a container. A limit that it does not have is that of its pod as a whole, which may be nil.
+// AmountsOf returns the amounts of a container. A container without a limit has the pod-level limit, if there is one;
+// pod may be nil.
 func AmountsOf(pod *v1.ResourceRequirements, c v1.ResourceRequirements) Amounts {
 	limit := func(name v1.ResourceName) resource.Quantity {
 		if quantity, ok := c.Limits[name]; ok || pod == nil {
@@ -34,7 +35,7 @@ func AmountsOf(pod *v1.ResourceRequirements, c v1.ResourceRequirements) Amounts 
 	}
 }
 
-// OfPod are the amounts of a pod as a whole; none for a pod without.
+// OfPod returns the amounts of pod-level resources; zero for a pod without.
 func OfPod(pod *v1.ResourceRequirements) Amounts {
 	if pod == nil {
 		return Amounts{}
@@ -42,7 +43,8 @@ func OfPod(pod *v1.ResourceRequirements) Amounts {
 	return AmountsOf(nil, *pod)
 }
 
-// Requirements are the amounts as requests and limits. What is 0 is there, too, as a kubelet has it: a limit of 0 is none.
+// Requirements returns the amounts as requests and limits. Zero amounts are included, as in a kubelet: a limit of 0 is
+// none.
 func (a Amounts) Requirements() v1.ResourceRequirements {
 	list := func(cpu, memory int64) v1.ResourceList {
 		return v1.ResourceList{
@@ -52,27 +54,28 @@ func (a Amounts) Requirements() v1.ResourceRequirements {
 	return v1.ResourceRequirements{Requests: list(a.CPURequest, a.MemoryRequest), Limits: list(a.CPULimit, a.MemoryLimit)}
 }
 
-// WithMemory and WithCPU return the amounts with those of another one for one resource.
+// WithMemory returns the amounts with the memory of another one.
 func (a Amounts) WithMemory(of Amounts) Amounts {
 	a.MemoryRequest, a.MemoryLimit = of.MemoryRequest, of.MemoryLimit
 	return a
 }
 
-// WithCPU is like WithMemory, of cpu.
+// WithCPU returns the amounts with the cpu of another one.
 func (a Amounts) WithCPU(of Amounts) Amounts {
 	a.CPURequest, a.CPULimit = of.CPURequest, of.CPULimit
 	return a
 }
 
-// Actuated is what was changed of a pod while it ran. What is not in it is as it was made.
+// Actuated has the changes of a running pod. What is not in it is as it was created.
 type Actuated struct {
-	// Pod is what the pod as a whole has; nil when that was not changed.
+	// Pod has the pod-level amounts; nil if they were not changed.
 	Pod *Amounts `json:"pod,omitempty"`
-	// Containers has what containers have, by their ID in the runtime.
+	// Containers has the amounts of containers by their ID in the runtime.
 	Containers map[string]Amounts `json:"containers,omitempty"`
 }
 
-// Of is what a container runs with; not ok when that is not known: it was made by something that does not say.
+// Of returns the amounts that a container runs with. ok is false if they are not known, because the creator of the
+// container has not recorded them.
 func (a Actuated) Of(c *lifecyclev1.Container) (Amounts, bool) {
 	if has, ok := a.Containers[c.GetId()]; ok {
 		return has, true
@@ -81,7 +84,7 @@ func (a Actuated) Of(c *lifecyclev1.Container) (Amounts, bool) {
 	return AmountsOf(podlabels.PodResourcesOf(c.GetAnnotations()), made), ok
 }
 
-// OfPod is what a pod as a whole has. What is not known of it counts as what is allocated.
+// OfPod returns the pod-level amounts that a pod runs with. Unknown ones count as those that are allocated.
 func (a Actuated) OfPod(allocated *v1.Pod, status *lifecyclev1.PodStatus) Amounts {
 	if a.Pod != nil {
 		return *a.Pod
@@ -96,7 +99,7 @@ func (a Actuated) OfPod(allocated *v1.Pod, status *lifecyclev1.PodStatus) Amount
 	return OfPod(allocated.Spec.Resources)
 }
 
-// Note notes what a container has, and drops the containers that the runtime does not have any more.
+// Note records the amounts of a container, and drops the containers that the runtime does not have any more.
 func (a *Actuated) Note(status *lifecyclev1.PodStatus, id string, has Amounts) {
 	for _, known := range sortedNames(a.Containers) {
 		if !slices.ContainsFunc(status.GetContainers(), func(c *lifecyclev1.Container) bool { return c.GetId() == known }) {
@@ -109,8 +112,8 @@ func (a *Actuated) Note(status *lifecyclev1.PodStatus, id string, has Amounts) {
 	a.Containers[id] = has
 }
 
-// InProgress tells whether a pod that is given with what is allocated to it runs with something else. What does not run has what is
-// allocated when it is started.
+// InProgress reports whether a pod, which is given with its allocated resources, runs with others. A container that
+// does not run gets the allocated resources when it starts.
 func InProgress(pod *v1.Pod, status *lifecyclev1.PodStatus, actuated Actuated) bool {
 	for c := range containers(&pod.Spec) {
 		latest := podview.Latest(status, c.Name)

@@ -7,26 +7,26 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Condition is PodResizePending or PodResizeInProgress of a pod; there is none that is not true.
+// Condition is PodResizePending or PodResizeInProgress of a pod. Such a condition is always true.
 type Condition struct {
 	// Reason is v1.PodReasonDeferred, v1.PodReasonInfeasible, v1.PodReasonError or empty.
 	Reason string `json:"reason,omitempty"`
-	// Message is a sentence.
+	// Message explains the reason.
 	Message string `json:"message,omitempty"`
-	// Generation is that of the pod that it is about.
+	// Generation is the generation of the pod that asked for the resize.
 	Generation int64 `json:"generation,omitempty"`
-	// Since is since when it has this reason.
+	// Since is the last transition: since when the condition has this reason.
 	Since time.Time `json:"since"`
 }
 
-// Conditions are those of one pod. They are values: each method returns the next ones.
+// Conditions are those of one pod. They are values: each method returns the changed ones.
 type Conditions struct {
 	Pending    *Condition `json:"pending,omitempty"`
 	InProgress *Condition `json:"inProgress,omitempty"`
 }
 
-// Wait notes why the pod is not resized yet, or never will be. It returns whether that is worth an event: for this generation of the
-// pod it was not said before.
+// Wait sets why the pod is not resized yet, or never will be. news is true if that was not said before of this
+// generation, and is worth an event.
 func (c Conditions) Wait(reason, message string, generation int64, now time.Time) (next Conditions, news bool) {
 	before := c.Pending
 	c.Pending = &Condition{Reason: reason, Message: message, Generation: generation, Since: now}
@@ -36,18 +36,18 @@ func (c Conditions) Wait(reason, message string, generation int64, now time.Time
 	return c, before == nil || before.Reason != reason || before.Generation != generation
 }
 
-// Accept notes that the node has promised what is wanted. An error of a resize before it does not count any more.
+// Accept begins a resize. The error of an earlier resize does not count any more.
 func (c Conditions) Accept(generation int64, now time.Time) Conditions {
 	return Conditions{InProgress: &Condition{Generation: generation, Since: now}}
 }
 
-// Settle notes that there is nothing to wait for.
+// Settle ends the waiting.
 func (c Conditions) Settle() Conditions {
 	c.Pending = nil
 	return c
 }
 
-// Continue notes that the pod runs with something else than was promised. What is known of that stays.
+// Continue notes that the pod does not run with its allocated resources yet. A reason stays.
 func (c Conditions) Continue(generation int64, now time.Time) Conditions {
 	if c.InProgress == nil {
 		c.InProgress = &Condition{Generation: generation, Since: now}
@@ -55,7 +55,7 @@ func (c Conditions) Continue(generation int64, now time.Time) Conditions {
 	return c
 }
 
-// Fail notes why the pod could not be changed; it is tried again. It returns whether that is worth an event.
+// Fail sets why a resize failed, which is retried. news is true if it is worth an event.
 func (c Conditions) Fail(message string, generation int64, now time.Time) (next Conditions, news bool) {
 	failed := Condition{Reason: v1.PodReasonError, Message: message, Generation: generation, Since: now}
 	if before := c.InProgress; before != nil {
@@ -71,7 +71,7 @@ func (c Conditions) Fail(message string, generation int64, now time.Time) (next 
 	return c, news
 }
 
-// Done notes that the pod runs with what was promised. It returns the generation that the resize was of, and whether there was one.
+// Done ends a resize. was is true if there was one, and generation is the generation that asked for it.
 func (c Conditions) Done() (next Conditions, generation int64, was bool) {
 	if c.InProgress == nil {
 		return c, 0, false
@@ -81,7 +81,7 @@ func (c Conditions) Done() (next Conditions, generation int64, was bool) {
 	return c, generation, true
 }
 
-// summary is what the events of a resize say, in the kubelet's form.
+// summary is the message of the events of a resize, in the kubelet's format.
 type summary struct {
 	InitContainers []named `json:"initContainers,omitempty"`
 	Containers     []named `json:"containers,omitempty"`
@@ -94,8 +94,8 @@ type named struct {
 	Resources v1.ResourceRequirements `json:"resources"`
 }
 
-// Summary says in JSON which resources the containers of a pod are to have, of which generation that is, and what is wrong, if
-// anything is.
+// Summary returns, as JSON, the resources of the containers of a pod, the generation that asks for them, and the error,
+// if there is one.
 func Summary(pod *v1.Pod, generation int64, wrong string) string {
 	list := func(containers []v1.Container) (out []named) {
 		for i := range containers {

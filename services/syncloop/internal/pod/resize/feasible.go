@@ -8,26 +8,26 @@ import (
 	"k8s.io/kubectl/pkg/util/qos"
 )
 
-// policyStatic is the policy of a CPU or memory manager that gives pods processors or memory of their own.
+// policyStatic is the policy of a CPU manager that assigns processors to pods exclusively.
 const policyStatic = "static"
 
-// Node is what of a node decides whether it can resize a pod at all.
+// Node has the properties of a node that make resizes infeasible.
 type Node struct {
 	// CPUManager and MemoryManager are cpuManagerPolicy and memoryManagerPolicy of the KubeletConfiguration.
 	CPUManager, MemoryManager string
-	// PodLevel is true when the resources of a pod as a whole can be changed.
+	// PodLevel is true if pod-level resources can be changed.
 	PodLevel bool
-	// Swaps tells whether a container of a pod may swap; nil is a node that does not swap.
+	// Swaps reports whether a container of a pod may swap; nil is a node without swap.
 	Swaps func(pod *v1.Pod, c *v1.Container) bool
 }
 
-// Refusal is why a resize is never done on this node. The words are the kubelet's.
+// Refusal is why a resize is infeasible, in the kubelet's words.
 type Refusal struct {
-	// Message is a sentence, Detail the word for it that is counted.
+	// Message is for the condition, Detail a label of a metric.
 	Message, Detail string
 }
 
-// Infeasible returns why a pod cannot be resized to what is wanted, whatever room there is; nil when it can.
+// Infeasible returns why this node can never resize a pod as wanted; nil if it can.
 func Infeasible(wanted, allocated *v1.Pod, node Node) *Refusal {
 	if swapping(wanted, allocated, node) {
 		return &Refusal{Message: "In-place resize of containers with swap is not supported.", Detail: "swap_limitation"}
@@ -53,8 +53,8 @@ func Infeasible(wanted, allocated *v1.Pod, node Node) *Refusal {
 	return nil
 }
 
-// swapping tells whether a container whose requested memory changes swaps, or would. How much it may swap depends on its request, and
-// that is not changed while it runs.
+// swapping reports whether a container whose memory request changes may swap before or after. Its swap limit depends on
+// the request and cannot be changed while it runs.
 func swapping(wanted, allocated *v1.Pod, node Node) bool {
 	if node.Swaps == nil {
 		return false
@@ -75,7 +75,8 @@ func swapping(wanted, allocated *v1.Pod, node Node) bool {
 	return false
 }
 
-// requestChanges tells whether any container is to request another amount of a resource. Of a guaranteed pod that is its limit, too.
+// requestChanges reports whether the request of any container for a resource changes. In a guaranteed pod that is also
+// the limit.
 func requestChanges(wanted, allocated *v1.Pod, name v1.ResourceName) bool {
 	had := Of(allocated).Containers
 	for c := range containers(&wanted.Spec) {

@@ -11,14 +11,14 @@ import (
 
 // Waiting is a pod whose resize is pending.
 type Waiting struct {
-	// Wanted is the pod as its source asks for it, Allocated with what it has.
+	// Wanted is the pod as its source names it, Allocated the pod with its allocated resources.
 	Wanted, Allocated *v1.Pod
-	// Since is since when the resize is pending; zero for one that was not asked about yet.
+	// Since is since when the resize is pending; zero for a new one.
 	Since time.Time
 }
 
-// Order puts pods into the order in which the node is asked for them, which is the kubelet's: those that do not request more, which is
-// expected to be possible; then by priority, then guaranteed pods before others, then those that have waited longest.
+// Order sorts pods in the kubelet's order: those that do not request more, which should always fit; then by priority;
+// then guaranteed pods before others; then by the time that they have waited, the longest first.
 func Order(waiting []Waiting) {
 	slices.SortStableFunc(waiting, func(a, b Waiting) int {
 		return cmp.Or(
@@ -31,7 +31,7 @@ func Order(waiting []Waiting) {
 	})
 }
 
-// compareBool puts false first.
+// compareBool sorts false before true.
 func compareBool(a, b bool) int {
 	switch {
 	case a == b:
@@ -51,7 +51,7 @@ func priorityOf(pod *v1.Pod) int32 {
 
 func isGuaranteed(pod *v1.Pod) bool { return qos.GetPodQOS(pod) == v1.PodQOSGuaranteed }
 
-// PriorityUnknown is the class of a pod that is not known any more.
+// PriorityUnknown is the priority class of a pod that is not known any more.
 const PriorityUnknown = "unknown"
 
 // The least priorities of some classes.
@@ -61,7 +61,7 @@ const (
 	low            = -1000
 )
 
-// PriorityClass is the class of a pod's priority, in the kubelet's words; nil is a pod without one.
+// PriorityClass returns the kubelet's name for a range of priorities; nil is a pod without a priority.
 func PriorityClass(priority *int32) string {
 	if priority == nil {
 		return "normal"

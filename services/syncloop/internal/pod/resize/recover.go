@@ -10,15 +10,15 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// Recover says what a pod was promised of which nothing is on record: what its sandbox and its newest containers were made with. What
-// they do not say is as it is wanted. A pod that was never resized has nothing on record.
+// Recover returns the allocated resources of a pod without a record, which is a pod that was never resized: those that
+// its sandbox and its newest containers were created with. Resources that are not in their annotations are as wanted.
 func Recover(wanted *v1.Pod, status *lifecyclev1.PodStatus) Allocation {
 	a := Of(wanted)
 	sandbox := podview.Sandbox(status).GetAnnotations()
 	if all, ok := podlabels.AllResourcesOf(sandbox); ok {
 		a.Pod = podlabels.PodResourcesOf(sandbox)
 		for name := range a.Containers {
-			a.Containers[name] = all[name] // one without is not among them
+			a.Containers[name] = all[name] // a container without resources is not in it
 		}
 	}
 	for name := range a.Containers {
@@ -30,9 +30,10 @@ func Recover(wanted *v1.Pod, status *lifecyclev1.PodStatus) Allocation {
 	return a
 }
 
-// Rebuild is like Recover for a pod whose record was lost: it may have been resized since its containers were made, so what the
-// runtime says that they have counts, too. A container that has what it was made with was not resized. Of one that has something else
-// the runtime does not know the request of memory: it is taken from what is wanted, if all the rest of that fits what the runtime says.
+// Rebuild is like Recover for a pod whose record was lost. The pod may have been resized since its containers were
+// created, so that the resources in the runtime count, too. A container with the resources of its creation was not
+// resized. The runtime does not know the memory request of a resized container: it is taken from wanted if the rest of
+// that agrees with the runtime.
 func Rebuild(wanted *v1.Pod, status *lifecyclev1.PodStatus) Record {
 	r := Record{Allocated: Recover(wanted, status)}
 	want := Of(wanted)
@@ -57,8 +58,8 @@ func Rebuild(wanted *v1.Pod, status *lifecyclev1.PodStatus) Record {
 	return r
 }
 
-// fits tells whether the runtime would say what it says of a container with these amounts. Without a period nothing is limited by
-// quotas on this node.
+// fits reports whether a container with these amounts looks like this in the runtime. Without a period the node sets no
+// quotas.
 func fits(a Amounts, has *lifecyclev1.LinuxResources) bool {
 	request := a.CPURequest
 	if request == 0 {
@@ -69,16 +70,16 @@ func fits(a Amounts, has *lifecyclev1.LinuxResources) bool {
 		(has.GetCpuPeriod() == 0 || a.CPULimit == quota || (a.CPULimit < leastQuota && quota == leastQuota))
 }
 
-// sharesOf are the shares of a container, the least for one that has none.
+// sharesOf returns the cpu shares of a container; the minimum if there are none.
 func sharesOf(has *lifecyclev1.LinuxResources) uint64 {
 	return uint64(max(has.GetCpuShares(), resources.MinShares))
 }
 
-// leastQuota is the limit of cpu, in thousandths, that the least quota of the kernel stands for.
+// leastQuota is the cpu limit, in thousandths, of the smallest quota that the kernel has.
 const leastQuota = 10
 
-// seen are requests and limits with what the runtime says of them. What it does not limit stays: a limit is never taken away from a
-// container that runs.
+// seen returns requests and limits with the amounts of the runtime. Limits that the runtime does not have stay, because
+// a limit of a running container is never removed.
 func seen(made v1.ResourceRequirements, has *lifecyclev1.LinuxResources) v1.ResourceRequirements {
 	out := *made.DeepCopy()
 	put := func(list *v1.ResourceList, name v1.ResourceName, quantity *resource.Quantity) {

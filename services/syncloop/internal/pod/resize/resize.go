@@ -1,19 +1,18 @@
-// Package resize decides about pods that are to have more or less cpu and memory while they run. It is pure, and keeps apart three
-// things that are the same for a pod that was never resized:
+// Package resize decides how the cpu and memory of running pods change. It does no I/O. There are three versions of a
+// pod's resources, which are equal in a pod that was never resized:
 //
-//	wanted     what the source of the pod asks for, by the subresource resize for example
-//	allocated  what the node has promised to the pod: its share of the node, by which others are let in, its containers are
-//	           started and its cgroup is limited
-//	actuated   what its containers run with
+//	wanted     what the source of the pod asks for, for example by the subresource resize
+//	allocated  what the node has promised to the pod: admission counts it, containers start with it, the cgroup has it
+//	actuated   what the containers run with
 //
-// A resize goes through them in order:
+// A resize passes through them in this order:
 //
-//	wanted ≠ allocated     pending: Infeasible says that this node cannot do it; if the node has no room it is deferred, and Order says
-//	                       who is asked first when there is some
-//	allocated ≠ actuated   in progress: Plan says which containers are changed, in which order, and which have to be restarted
+//	wanted ≠ allocated     pending: Infeasible if this node can never do it, or deferred until the node has room; Order says
+//	                       which pod is next
+//	allocated ≠ actuated   in progress: Plan has the containers to change, in order, and NeedsRestart says which to restart
 //
-// Conditions are what the status of the pod says of that, Recover finds out what a pod was promised of which nothing is on record.
-// Package resizes keeps the record, the sync loop allocates, package executor actuates.
+// Conditions are those of the pod's status. Recover finds out the allocated resources of a pod without a record.
+// Package resizes keeps the records, the sync loop allocates, and package executor actuates.
 package resize
 
 import (
@@ -26,31 +25,31 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// Record is what has to be kept of a pod once it was to be resized.
+// Record is what is kept of a pod from its first resize on.
 type Record struct {
-	// Allocated is what the node has promised to the pod.
+	// Allocated are the resources that the node has promised to the pod.
 	Allocated Allocation `json:"allocated"`
-	// Actuated is what was changed of its containers since they were made.
+	// Actuated is what was changed of its containers since their creation.
 	Actuated Actuated `json:"actuated"`
-	// Conditions are what its status says.
+	// Conditions are those of its status.
 	Conditions Conditions `json:"conditions"`
 }
 
-// Clone returns a record whose parts can be changed without a change of this one.
+// Clone returns a deep copy.
 func (r Record) Clone() Record {
 	r.Allocated.Containers, r.Actuated.Containers = maps.Clone(r.Allocated.Containers), maps.Clone(r.Actuated.Containers)
 	return r
 }
 
-// Allocation is the requests and limits of a pod and of its containers.
+// Allocation has the requests and limits of a pod and of its containers.
 type Allocation struct {
-	// Pod has those of the pod as a whole; nil for a pod without.
+	// Pod has the pod-level resources; nil for a pod without.
 	Pod *v1.ResourceRequirements `json:"pod,omitempty"`
 	// Containers has those of its containers, init containers included, by name.
 	Containers map[string]v1.ResourceRequirements `json:"containers,omitempty"`
 }
 
-// Of returns the requests and limits of a pod as it is given.
+// Of returns the requests and limits in the spec of a pod.
 func Of(pod *v1.Pod) Allocation {
 	a := Allocation{Containers: map[string]v1.ResourceRequirements{}}
 	if r := pod.Spec.Resources; r != nil {
@@ -62,7 +61,7 @@ func Of(pod *v1.Pod) Allocation {
 	return a
 }
 
-// On returns a pod with these requests and limits; the pod itself when it has them.
+// On returns the pod with these requests and limits; it returns pod itself if it has them already.
 func (a Allocation) On(pod *v1.Pod) *v1.Pod {
 	out := pod
 	change := func() *v1.Pod {
@@ -97,7 +96,7 @@ func (a Allocation) On(pod *v1.Pod) *v1.Pod {
 	return out
 }
 
-// Equal tells whether two allocations are the same.
+// Equal reports whether two allocations are the same.
 func (a Allocation) Equal(b Allocation) bool {
 	return same(a.Pod, b.Pod) && maps.EqualFunc(a.Containers, b.Containers, func(x, y v1.ResourceRequirements) bool { return same(&x, &y) })
 }
@@ -114,7 +113,8 @@ func same(a, b *v1.ResourceRequirements) bool {
 	return equality.Semantic.DeepEqual(a.Requests, b.Requests) && equality.Semantic.DeepEqual(a.Limits, b.Limits)
 }
 
-// containers gives the containers of a pod that can be resized: all but the ephemeral ones, which have no resources.
+// containers iterates over the containers of a pod that can be resized: all but the ephemeral ones, which have no
+// resources.
 func containers(spec *v1.PodSpec) func(yield func(*v1.Container) bool) {
 	return func(yield func(*v1.Container) bool) {
 		for _, list := range [][]v1.Container{spec.InitContainers, spec.Containers} {
@@ -127,13 +127,14 @@ func containers(spec *v1.PodSpec) func(yield func(*v1.Container) bool) {
 	}
 }
 
-// Request is a change of one resource of one container that somebody has asked for.
+// Request is a requested change of one resource of one container.
 type Request struct {
-	// Resource is "cpu" or "memory", Requirement "requests" or "limits", Operation "add", "remove", "increase" or "decrease".
+	// Resource is "cpu" or "memory", Requirement "requests" or "limits", Operation "add", "remove", "increase" or
+	// "decrease".
 	Resource, Requirement, Operation string
 }
 
-// Requests are the changes between two versions of a pod as it is wanted, in the kubelet's words.
+// Requests returns the changes between two versions of a pod, in the kubelet's words.
 func Requests(before, after *v1.Pod) []Request {
 	var all []Request
 	had := Of(before).Containers
@@ -169,18 +170,18 @@ func operationOf(from, to *resource.Quantity) string {
 	return ""
 }
 
-// Shrinks tells whether a pod with one allocation requests less cpu or memory than with another one.
+// Shrinks reports whether the pod to requests less cpu or memory than the pod from.
 func Shrinks(from, to *v1.Pod) bool {
 	before, after := requested(from), requested(to)
 	return after.Cpu().Cmp(*before.Cpu()) < 0 || after.Memory().Cmp(*before.Memory()) < 0
 }
 
-// grows tells whether a pod with one allocation requests more cpu or memory than with another one.
+// grows reports whether the pod to requests more cpu or memory than the pod from.
 func grows(from, to *v1.Pod) bool { return Shrinks(to, from) }
 
 func requested(pod *v1.Pod) v1.ResourceList {
 	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 }
 
-// sortedNames are the keys of a map in their order.
+// sortedNames returns the sorted keys of a map.
 func sortedNames[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }

@@ -152,8 +152,8 @@ func amounts() *rapid.Generator[resize.Amounts] {
 	})
 }
 
-// TestAPlanNeedsNoMoreThanBeforeOrAfter: what is lowered comes first, so at no time do the containers of a pod together have more than
-// before it or after it; and when it was carried out, all have what they want.
+// TestAPlanNeedsNoMoreThanBeforeOrAfter: what is lowered comes first, so at no time do the containers of a pod together
+// have more than before it or after it; and when it was carried out, all have what they want.
 func TestAPlanNeedsNoMoreThanBeforeOrAfter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := rapid.SliceOfN(amounts(), 1, 6).Draw(t, "before")

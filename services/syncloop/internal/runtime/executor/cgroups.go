@@ -25,12 +25,12 @@ type Cgroups interface {
 	Ensure(ctx context.Context, pod *v1.Pod) (name string, err error)
 	// Name returns the name of a pod's cgroup, and whether it is there.
 	Name(pod *v1.Pod) (name string, there bool)
-	// Given returns what a pod's cgroup has of processors and memory, and what it is to have by the pod's spec. It fails with
-	// fs.ErrNotExist when it is not there.
+	// Given returns the cpu and memory limits of a pod's cgroup, and those that the pod's spec asks for. The error is
+	// fs.ErrNotExist if there is no such cgroup.
 	Given(pod *v1.Pod) (has, wants resources.Resources, err error)
-	// Limit changes a part of what a pod's cgroup has.
+	// Limit changes a part of the limits of a pod's cgroup.
 	Limit(pod *v1.Pod, part resources.Resources) error
-	// MemoryUsage is how many bytes of memory a pod uses.
+	// MemoryUsage returns how many bytes of memory a pod uses.
 	MemoryUsage(pod *v1.Pod) (uint64, error)
 	// Remove removes a pod's cgroup with all that runs in it. A pod without one is fine.
 	Remove(ctx context.Context, uid types.UID) error

@@ -68,7 +68,7 @@ type Config struct {
 	UserIDs func(types.UID) (containerspec.IDs, error)
 	// Cgroups gives each pod a cgroup of its own; nil puts all pods under one.
 	Cgroups Cgroups
-	// Resizes has what pods run with that were to be resized; nil resizes none.
+	// Resizes knows what resized pods run with; nil resizes no pod.
 	Resizes Resizes
 	// RuntimeClasses says which handler of the runtime a pod asks for; nil is a node on which a runtime class is named as its handler.
 	RuntimeClasses RuntimeClasses
@@ -127,9 +127,9 @@ type Result struct {
 	// SandboxError is why the sandbox could not be made, or is not tried (an *UnsupportedError, or a *volumes.NotReadyError); nil when
 	// it is up.
 	SandboxError error
-	// ResizeError is why what runs could not be changed to what is allocated; nil when it is, or when that was not tried.
+	// ResizeError is why a resize failed; nil if it did not, or if there was none.
 	ResizeError error
-	// Cgroup is what the pod's cgroup has; nil when the pod has none, or it cannot be told.
+	// Cgroup has the limits of the pod's cgroup; nil if there is none or they cannot be read.
 	Cgroup *resources.Resources
 	// RetryAfter is when work is due again, for example the end of a back-off; 0 when nothing is known to be. It is set
 	// beside an error when the error knows.

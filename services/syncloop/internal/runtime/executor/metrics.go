@@ -67,7 +67,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		imageVolumesFailed:  counter("kubelet_image_volume_mounted_errors_total", "Those that the runtime could not mount."),
 		resizes: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "kubelet_pod_resize_duration_milliseconds", Buckets: resizeBuckets,
-			Help: "How long it took to change the cgroup and the containers of a pod, by whether that went well.",
+			Help: "How long the resize of a pod took, by success.",
 		}, []string{"success"}),
 	}
 	for _, kind := range []containerType{typeContainer, typeInit, typeEphemeral} {
@@ -122,7 +122,7 @@ func (m *Metrics) imagesMounted(count int, mounted bool) {
 	}
 }
 
-// podResized notes that a pod was resized, or not.
+// podResized records a resize of a pod.
 func (m *Metrics) podResized(took time.Duration, err error) {
 	m.resizes.WithLabelValues(strconv.FormatBool(err == nil)).Observe(float64(took.Milliseconds()))
 }

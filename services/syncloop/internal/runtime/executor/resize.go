@@ -18,15 +18,17 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// Resizes knows what pods run with that were to be resized; package resizes keeps it.
+// Resizes knows which resources resized pods run with; package resizes implements it.
 type Resizes interface {
-	// Actuated returns what was changed of a pod since it was made; resized is false for one that was never to be resized.
+	// Actuated returns what was changed of a pod since its containers were created; resized is false for a pod that was
+	// never resized.
 	Actuated(pod types.UID) (actuated resize.Actuated, resized bool)
-	// Actuate notes a change of a pod, which is given with what is allocated to it. With an error the next process does not know of it.
+	// Actuate records a change of a pod, which has its allocated resources. After an error a restarted process does not
+	// know the change.
 	Actuate(pod *v1.Pod, note func(*resize.Actuated)) error
 }
 
-// neverResized is Resizes of a node that resizes no pod.
+// neverResized implements Resizes for a node that resizes no pod.
 type neverResized struct{}
 
 // Actuated implements Resizes.
@@ -35,22 +37,22 @@ func (neverResized) Actuated(types.UID) (resize.Actuated, bool) { return resize.
 // Actuate implements Resizes.
 func (neverResized) Actuate(*v1.Pod, func(*resize.Actuated)) error { return nil }
 
-// ResizeError says that a pod could not be resized, or only a part of it. It is tried again.
+// ResizeError says that a resize failed, as a whole or in part. It is retried.
 type ResizeError struct{ Err error }
 
 func (e *ResizeError) Error() string { return e.Err.Error() }
 func (e *ResizeError) Unwrap() error { return e.Err }
 
-// actuate notes a change. A process that is killed before it is on disk only makes it again.
+// actuate records a change. If the process is killed before the record is on disk, the next one repeats the change.
 func (s *podSync) actuate(ctx context.Context, note func(*resize.Actuated)) {
 	if err := s.m.cfg.Resizes.Actuate(s.pod, note); err != nil {
-		s.m.cfg.Logger.WarnContext(ctx, "should syncloop be killed now, the next one makes a change of a resize again",
+		s.m.cfg.Logger.WarnContext(ctx, "cannot record a change of a pod resize: after a restart, syncloop repeats it",
 			telemetry.KeyPod, podName(s.pod), telemetry.KeyPodUID, string(s.pod.UID), telemetry.KeyError, err)
 	}
 }
 
-// resize changes what runs to what is allocated, and notes in the result why it could not: what is to be started is started all the
-// same. It fails only when it was cut short.
+// resize changes the running containers and the pod's cgroup to the allocated resources. A failure is in the result and
+// does not keep other containers from starting. resize returns an error only if ctx ends.
 func (s *podSync) resize(ctx context.Context) error {
 	if s.actions.Resize.Nothing() {
 		return nil
@@ -71,13 +73,13 @@ func (s *podSync) resize(ctx context.Context) error {
 	return nil
 }
 
-// resizing is one change of what runs of a pod. Memory comes first, then cpu. Of each the pod's cgroup is raised before its containers
-// are, and lowered after them, so that none of them is held by a limit of the pod that is not its own. The first error ends it; what
-// was done by then stays.
+// resizing is one resize of a running pod: memory first, then cpu. The pod's cgroup grows before its containers and
+// shrinks after them, so that a container is never limited by a smaller limit of its pod. The first error ends the
+// resize; what is done by then stays.
 type resizing struct {
 	*podSync
 	plan resize.Plan
-	// grouped is true when the pod has a cgroup; has is what that has, and wants what it is to have.
+	// grouped is true if the pod has a cgroup. has are the current limits of the cgroup, wants those that it gets.
 	grouped    bool
 	has, wants resources.Resources
 }
@@ -95,7 +97,7 @@ func (r *resizing) run(ctx context.Context) error {
 	if err := r.cpu(ctx); err != nil {
 		return err
 	}
-	if r.grouped { // which brings the cgroup of its class up to date with it
+	if r.grouped { // Ensure also updates the cgroup of the QoS class
 		if _, err := r.m.cfg.Cgroups.Ensure(ctx, r.pod); err != nil {
 			return err
 		}
@@ -103,7 +105,7 @@ func (r *resizing) run(ctx context.Context) error {
 	return nil
 }
 
-// look reads what the pod's cgroup has. A pod whose cgroup is not there yet gets it when something is started.
+// look reads the limits of the pod's cgroup. A pod without a cgroup gets one when a container starts.
 func (r *resizing) look() error {
 	if r.m.cfg.Cgroups == nil {
 		return nil
@@ -119,7 +121,7 @@ func (r *resizing) look() error {
 	return nil
 }
 
-// checkMemory refuses limits of memory that are less than what is used: the kernel would not take them, or would end processes.
+// checkMemory refuses memory limits below the current usage: the kernel would refuse them or kill processes.
 func (r *resizing) checkMemory(ctx context.Context) error {
 	var wrong []string
 	if limit := r.wants.Memory; r.grouped && orAll(limit) < orAll(r.has.Memory) {
@@ -127,7 +129,7 @@ func (r *resizing) checkMemory(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("unable to read memory usage for pod %q: %w", fullName(r.pod), err)
 		}
-		if usage >= uint64(limit) { //nolint:gosec // it is less than another limit, so it is one
+		if usage >= uint64(limit) { //nolint:gosec // it is below another limit, so it is not NoLimit
 			wrong = append(wrong, fmt.Sprintf("attempting to set pod memory limit (%d) below current usage (%d)", limit, usage))
 		}
 	}
@@ -143,7 +145,7 @@ func (r *resizing) checkMemory(ctx context.Context) error {
 		switch {
 		case usage == nil:
 			wrong = append(wrong, fmt.Sprintf("missing container %q memory usage", u.Container.Name))
-		case usage.GetValue() >= uint64(limit): //nolint:gosec // a limit is more than nothing
+		case usage.GetValue() >= uint64(limit): //nolint:gosec // it is positive
 			wrong = append(wrong, fmt.Sprintf("attempting to set container %q memory limit (%d) below current usage (%d)", u.Container.Name, limit, usage.GetValue()))
 		}
 	}
@@ -181,7 +183,8 @@ func (r *resizing) cpu(ctx context.Context) error {
 	limit := resources.Resources{CPUQuota: r.wants.CPUQuota, CPUPeriod: r.wants.CPUPeriod}
 	request := resources.Resources{CPUShares: r.wants.CPUShares}
 	limited := compareQuotas(r.wants, r.has)
-	// What is raised begins with the limit, and what is lowered ends with it, so that the request is never more.
+	// A growing pod begins with the limit and a shrinking pod ends with it, so that the request never exceeds the
+	// limit.
 	steps := []struct {
 		when bool
 		part resources.Resources
@@ -189,7 +192,7 @@ func (r *resizing) cpu(ctx context.Context) error {
 	for i, step := range steps {
 		if i == len(steps)/2 {
 			for _, u := range r.plan.CPU {
-				// Its memory was changed before.
+				// The memory of the container was changed before.
 				if err := r.update(ctx, u, u.Wants); err != nil {
 					return err
 				}
@@ -206,7 +209,7 @@ func (r *resizing) cpu(ctx context.Context) error {
 	return nil
 }
 
-// limit changes a part of what the pod's cgroup has. The runtime is told before, and may refuse it.
+// limit changes a part of the limits of the pod's cgroup. The runtime is notified before and may refuse the change.
 func (r *resizing) limit(ctx context.Context, name v1.ResourceName, part resources.Resources) error {
 	if !r.grouped {
 		return nil
@@ -223,7 +226,7 @@ func (r *resizing) limit(ctx context.Context, name v1.ResourceName, part resourc
 	return nil
 }
 
-// update changes what a running container has.
+// update changes the resources of a running container.
 func (r *resizing) update(ctx context.Context, u resize.Update, to resize.Amounts) error {
 	c := u.Container.DeepCopy()
 	amounts := to.Requirements()
@@ -247,7 +250,7 @@ func (r *resizing) update(ctx context.Context, u resize.Update, to resize.Amount
 	return nil
 }
 
-// notePod notes what of the pod as a whole has been changed.
+// notePod records the changed pod-level resources.
 func (r *resizing) notePod(ctx context.Context, with func(has, wants resize.Amounts) resize.Amounts) {
 	actuated, _ := r.m.cfg.Resizes.Actuated(r.pod.UID)
 	has := actuated.OfPod(r.pod, r.observed)
@@ -256,7 +259,7 @@ func (r *resizing) notePod(ctx context.Context, with func(has, wants resize.Amou
 	}
 }
 
-// orAll is a limit to compare with others: none is more than any.
+// orAll returns a limit that compares with others: no limit is larger than any.
 func orAll(limit int64) int64 {
 	if limit == resources.NoLimit {
 		return math.MaxInt64
@@ -264,7 +267,7 @@ func orAll(limit int64) int64 {
 	return limit
 }
 
-// compareQuotas compares limits of processor time, whatever their periods are.
+// compareQuotas compares cpu limits, which may have different periods.
 func compareQuotas(a, b resources.Resources) int {
 	milli := func(r resources.Resources) int64 {
 		if r.CPUQuota == resources.NoLimit {
@@ -281,7 +284,7 @@ func compareQuotas(a, b resources.Resources) int {
 	return 0
 }
 
-// with returns what a cgroup has with a part of it changed.
+// with returns the limits of a cgroup with a part of them replaced.
 func with(has, part resources.Resources) resources.Resources {
 	if part.CPUShares > 0 {
 		has.CPUShares = part.CPUShares
@@ -295,7 +298,7 @@ func with(has, part resources.Resources) resources.Resources {
 	return has
 }
 
-// cgroupOf reads what the pod's cgroup has, for the pod's status; nil when that cannot be told.
+// cgroupOf reads the limits of the pod's cgroup for the pod's status; nil if they cannot be read.
 func (s *podSync) cgroupOf() *resources.Resources {
 	if s.m.cfg.Cgroups == nil || podview.Sandbox(s.observed) == nil && s.cgroup == "" {
 		return nil

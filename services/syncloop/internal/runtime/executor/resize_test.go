@@ -291,8 +291,8 @@ func TestAContainerIsMadeAgainForAResize(t *testing.T) {
 	}
 }
 
-// TestAResizeGoesOnAfterAKill: the process is killed before each step in turn, and the next one finishes, without a restart of a
-// container that needs none.
+// TestAResizeGoesOnAfterAKill: the process is killed before each step in turn, and the next one finishes, without a
+// restart of a container that needs none.
 func TestAResizeGoesOnAfterAKill(t *testing.T) {
 	killed := errors.New("killed")
 	for n, done := 0, false; !done; n++ {

@@ -14,8 +14,8 @@ func (t *Tree) Name(pod *v1.Pod) (name string, there bool) {
 	return name, err == nil && t.cfg.Cgroups.Has(name)
 }
 
-// Given returns what a pod's cgroup has of processors and memory, and what it is to have by the pod's spec. It fails with
-// fs.ErrNotExist when there is no such cgroup.
+// Given returns the cpu and memory limits of a pod's cgroup, and those that the pod's spec asks for. The error is
+// fs.ErrNotExist if there is no such cgroup.
 func (t *Tree) Given(pod *v1.Pod) (has, wants resources.Resources, err error) {
 	name, err := t.cfg.Names.Pod(pod)
 	if err != nil {
@@ -25,7 +25,7 @@ func (t *Tree) Given(pod *v1.Pod) (has, wants resources.Resources, err error) {
 	return has, resources.ForPod(pod, t.cfg.Limits), err
 }
 
-// Limit changes a part of what a pod's cgroup has. Ensure gives it the whole again.
+// Limit changes a part of the limits of a pod's cgroup. A later Ensure sets all of them.
 func (t *Tree) Limit(pod *v1.Pod, part resources.Resources) error {
 	name, err := t.cfg.Names.Pod(pod)
 	if err != nil {
@@ -43,7 +43,7 @@ func (t *Tree) Limit(pod *v1.Pod, part resources.Resources) error {
 	return nil
 }
 
-// MemoryUsage is how many bytes of memory the containers of a pod use together.
+// MemoryUsage returns how many bytes of memory the containers of a pod use together.
 func (t *Tree) MemoryUsage(pod *v1.Pod) (uint64, error) {
 	name, err := t.cfg.Names.Pod(pod)
 	if err != nil {
