@@ -18,17 +18,16 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 )
 
-// apiPodsFile, in the state directory, keeps the pods of the API server.
+// apiPodsFile, in the state directory, is the checkpoint of the API server's pods.
 const apiPodsFile = "api-pods"
 
-// membership is what a node that belongs to a cluster needs for its pods. It is nil for one that is standalone, and for a
-// replay.
+// membership holds the clients of a node that belongs to a cluster. It is nil for a standalone node, and for a replay.
 type membership struct {
 	client     *apiclient.Client
 	nodestatus *grpc.ClientConn
 }
 
-// join makes the clients of the API server and of nodestatus. Neither need be there.
+// join creates the clients of the API server and of nodestatus, which need not be reachable yet.
 func join(cfg nodeconfig.Config) (*membership, error) {
 	if cfg.Kubeconfig == "" || cfg.Replay != "" {
 		return nil, nil
@@ -39,12 +38,12 @@ func join(cfg nodeconfig.Config) (*membership, error) {
 	}
 	nodestatus, err := rpc.Dial(cfg.Peers.NodeStatus)
 	if err != nil {
-		return nil, fmt.Errorf("reaching nodestatus: %w", err)
+		return nil, fmt.Errorf("create the client of nodestatus: %w", err)
 	}
 	return &membership{client: client, nodestatus: nodestatus}, nil
 }
 
-// leave closes the connections, when everything that used them has ended.
+// leave closes the connections. Call it after every user of them has ended.
 func (m *membership) leave() error {
 	if m == nil {
 		return nil

@@ -136,8 +136,8 @@ func (m *member) subscribe(t *testing.T) *told {
 	}}
 }
 
-// pods fails the test unless the next messages about pods are these, as "OP name image", in any order. An API server may
-// shorten the grace of a pod to nothing before it removes it: a DELETE that is not wanted is passed over.
+// pods fails the test unless the next messages about pods are these, as "OP name image", in any order. An API server
+// may shorten the grace of a pod to nothing before it removes it: a DELETE that is not wanted is passed over.
 func (s *told) pods(want ...string) {
 	s.t.Helper()
 	var got []string
@@ -291,7 +291,7 @@ func TestAnAPIServerThatComesBack(t *testing.T) {
 	s.pods("ADD b-cut i:1")
 
 	proxy.Refuse(t)
-	e := m.wrong("connection refused: see that it runs and can be reached; its pods run on as they were last")
+	e := m.wrong("connection refused: check that it runs and is reachable; its pods continue to run in their last known form")
 	if e.GetPath() != proxy.URL() {
 		t.Errorf("error %v", e)
 	}
@@ -365,7 +365,7 @@ func TestANodeThatStartsWithoutItsAPIServerRunsWhatItKnew(t *testing.T) {
 	m.run()
 	s = m.subscribe(t)
 	s.pods("RESTORE r-kept i:1", "RESTORE r-gone i:1")
-	m.wrong("the pods of the checkpoint run meanwhile")
+	m.wrong("the pods of the checkpoint run in the meantime")
 	if m.source("api").GetReady() {
 		t.Error("the source is ready, and there was no list")
 	}

@@ -94,7 +94,7 @@ func TestAPodOfAServerArrivesBesideOneOfAFileAndStaysWithoutTheServer(t *testing
 		return len(errs) == 1 && errs[0].GetCount() >= 5
 	})
 	e := p.source("http").GetErrors()[0]
-	if e.GetPath() != server.URL+"/pods" || !strings.Contains(e.GetMessage(), "what was known of it is kept") ||
+	if e.GetPath() != server.URL+"/pods" || !strings.Contains(e.GetMessage(), "its last known pods are kept") ||
 		!e.GetLastSeenAt().AsTime().After(e.GetFirstSeenAt().AsTime()) {
 		t.Errorf("error %v", e)
 	}

@@ -1,5 +1,5 @@
-// Command configmux decides what this node is to run: it merges the pods of all sources and serves the outcome as
-// quartet.config.v1. It needs to read the manifests, and neither root nor the container runtime.
+// Command configmux determines the desired pods of this node: it merges the pods of all sources and serves the result
+// as quartet.config.v1. It needs to read the manifests, and needs neither root nor the container runtime.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 func main() {
-	// The memory of this process has secrets: it is never dumped, and no other process of its user may look at it.
+	// The memory of this process contains secrets: it must not be dumped, and no other process of its user may read it.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		fmt.Fprintf(os.Stderr, "configmux: cannot keep the kernel from dumping its memory: %v\n", err)
 		os.Exit(1)

@@ -259,8 +259,8 @@ func TestWhatIsWrongWithAnObjectIsToldByField(t *testing.T) {
 	}
 }
 
-// Of two sources with one object the first in the order file, http, local counts, and the other is told of, until it does not
-// have it any more.
+// Of two sources with one object the first in the order file, http, local counts, and the other is told of, until it
+// does not have it any more.
 func TestOfTwoSourcesWithOneObjectTheFileCounts(t *testing.T) {
 	p := newProcess(t)
 	p.run()

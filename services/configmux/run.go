@@ -23,24 +23,24 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/server"
 )
 
-// checkpointFile, in the state directory, keeps what the manifests stood for.
+// checkpointFile, in the state directory, stores the last good content of the manifests.
 const checkpointFile = "configmux-manifests.json"
 
-// appliedDir, in the state directory, has the pods that were applied.
+// appliedDir, in the state directory, stores the applied pods.
 const appliedDir = "applied"
 
-// keyFile, in the state directory, has the key that encrypts secrets.
+// keyFile, in the state directory, stores the key that encrypts secrets.
 const keyFile = "secrets.key"
 
-// objectsPerPod is how many config maps and secrets may be applied for each pod that may: more are a mistake, and each has a
-// file.
+// objectsPerPod limits the config maps and secrets that may be applied, relative to the limit of pods, because each has
+// a file.
 const objectsPerPod = 2
 
-// appliedPerRunning is how many pods may be applied for each that the node runs at most: more are a mistake, and each has
-// a file.
+// appliedPerRunning limits the pods that may be applied, relative to the maximum of running pods, because each has a
+// file.
 const appliedPerRunning = 10
 
-// firstReading is how long those who subscribe at the start wait for the sources to be read.
+// firstReading bounds the delay of subscribers at the start while the sources are read.
 const firstReading = time.Second
 
 // run reads the sources and serves the desired pods until ctx ends.
@@ -108,7 +108,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	return group.Wait()
 }
 
-// lock takes the lock of the state directory. With --standby it waits for it as long as another process has it.
+// lock takes the lock of the state directory. With --standby it waits while another process holds it.
 func lock(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger) (*statedir.Held, error) {
 	if cfg.Standby {
 		return standby.Lock(ctx, standby.Config{
@@ -123,7 +123,7 @@ func lock(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger) (*sta
 	return held, err
 }
 
-// ended makes no error of the end of the process.
+// ended maps the end of the process to nil.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

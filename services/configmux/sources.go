@@ -25,18 +25,17 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// sources are those that the configuration asks for.
+// sources are the configured sources.
 type sources struct {
-	// all are in the order in which one goes before the others where two have a config map or a secret of one name.
+	// all lists the sources in the order of precedence for config maps and secrets of the same name.
 	all []source.Source
-	// local is the one that pods are applied to; nil of a replay.
+	// local is the source of applied pods; nil for a replay.
 	local *localsource.Source
-	// keys rotates the key of secrets; nil where there are none, with an API server or a replay.
+	// keys rotates the key of secrets; nil with an API server or a replay, where there are none.
 	keys *rotation.Rotation
 }
 
-// sourcesOf returns the sources that the configuration asks for. A replay of a recording has no other: it is to depend on
-// nothing else.
+// sourcesOf creates the configured sources. A replay is the only source, so that the result depends on nothing else.
 func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometheus.Registerer, member *membership, health *rpc.Health, others func() localsource.Others) sources {
 	if cfg.Replay != "" {
 		return sources{all: []source.Source{replay.New(replay.Config{
@@ -77,7 +76,7 @@ func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometh
 	return out
 }
 
-// served returns what is served of the sources.
+// served returns the server configuration of the sources.
 func (s sources) served(cfg nodeconfig.Config, desired *mux.Mux, opened <-chan struct{}, logger *slog.Logger) server.Config {
 	out := server.Config{Desired: desired, Opening: opened}
 	if s.local != nil {
@@ -90,18 +89,18 @@ func (s sources) served(cfg nodeconfig.Config, desired *mux.Mux, opened <-chan s
 	return out
 }
 
-// rotate rotates the key of secrets, and logs what came of it.
+// rotate rotates the key of secrets, and logs the result.
 func (s sources) rotate(ctx context.Context, logger *slog.Logger) (files int, key string, err error) {
 	files, key, err = s.keys.Rotate(ctx)
 	if err != nil {
-		logger.Warn("the key of secrets was not rotated to the end; what was encrypted stays readable", telemetry.KeyError, err)
+		logger.Warn("the rotation of the key of secrets failed; encrypted secrets stay readable", telemetry.KeyError, err)
 	} else if key != "" {
 		logger.Info("the key of secrets was rotated", "key", key, "files", files)
 	}
 	return files, key, err
 }
 
-// resume goes on with a rotation of the key that was cut short, once the sources were read.
+// resume continues an interrupted rotation of the key after the sources were read.
 func (s sources) resume(ctx context.Context, opened <-chan struct{}, logger *slog.Logger) {
 	if s.keys == nil {
 		return
@@ -112,6 +111,6 @@ func (s sources) resume(ctx context.Context, opened <-chan struct{}, logger *slo
 		return
 	}
 	if err := s.keys.Resume(ctx); err != nil && ctx.Err() == nil {
-		logger.Warn("cannot go on with the rotation of the key of secrets; 'quartet secrets rotate-key' does", telemetry.KeyError, err)
+		logger.Warn("cannot continue the rotation of the key of secrets; repeat it with 'quartet secrets rotate-key'", telemetry.KeyError, err)
 	}
 }

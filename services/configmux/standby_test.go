@@ -82,8 +82,8 @@ func (p *process) eventually(what string, condition func() bool) {
 	}
 }
 
-// TestAStandbyTakesOverAndAFollowerSeesNothing has two configmux on one state directory and one socket, and kills the one
-// that serves, twice: the one that was killed comes back as the standby.
+// TestAStandbyTakesOverAndAFollowerSeesNothing has two configmux on one state directory and one socket, and kills the
+// one that serves, twice: the one that was killed comes back as the standby.
 func TestAStandbyTakesOverAndAFollowerSeesNothing(t *testing.T) {
 	p := newProcess(t)
 	var want []string

@@ -115,8 +115,8 @@ func (p benchPLEG) resident(b *testing.B) float64 {
 	return float64(pages) * float64(os.Getpagesize()) / (1 << 20)
 }
 
-// BenchmarkIdle has pods of two containers on a fake runtime, to which nothing happens, and measures what pleg, in a process of its
-// own, needs to know that.
+// BenchmarkIdle has pods of two containers on a fake runtime, to which nothing happens, and measures what pleg, in a
+// process of its own, needs to know that.
 func BenchmarkIdle(b *testing.B) {
 	for _, in := range []struct {
 		name string
@@ -148,9 +148,10 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-// BenchmarkExitToEvent kills containers of a real containerd, one after another, and measures from the runtime's word for when one
-// ended to the receipt of ContainerDied by a subscriber of pleg (p50-ms, p99-ms). The runtime's part of that is until its own event
-// is received by who listens to it directly: containerd tells of an end when it has cleaned up after the container. The rest is pleg's.
+// BenchmarkExitToEvent kills containers of a real containerd, one after another, and measures from the runtime's word
+// for when one ended to the receipt of ContainerDied by a subscriber of pleg (p50-ms, p99-ms). The runtime's part of
+// that is until its own event is received by who listens to it directly: containerd tells of an end when it has cleaned
+// up after the container. The rest is pleg's.
 func BenchmarkExitToEvent(b *testing.B) {
 	const deaths = 100
 	containerd := harness.StartContainerd(b)

@@ -178,8 +178,8 @@ func TestWithARealContainerd(t *testing.T) {
 	}
 }
 
-// TestAnInterruptedStartIsNoEnd: when the caller of StartContainer goes away, containerd undoes the start and says that the container
-// has exited. pleg tells that it was never started.
+// TestAnInterruptedStartIsNoEnd: when the caller of StartContainer goes away, containerd undoes the start and says that
+// the container has exited. pleg tells that it was never started.
 func TestAnInterruptedStartIsNoEnd(t *testing.T) {
 	t.Parallel()
 	containerd := harness.StartContainerd(t)

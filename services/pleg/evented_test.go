@@ -23,7 +23,8 @@ func (r *rig) metric(name string) float64 {
 	return metricstest.Value(r.t, metricstest.Scrape(r.cfg.MetricsListen), name)
 }
 
-// TestEventsThatAreNotGoodTellTheSame: without a status, twice and in the wrong order. None is a reason to doubt the stream.
+// TestEventsThatAreNotGoodTellTheSame: without a status, twice and in the wrong order. None is a reason to doubt the
+// stream.
 func TestEventsThatAreNotGoodTellTheSame(t *testing.T) {
 	for name, twists := range map[string][]fakecri.Twist{
 		"without status":             {fakecri.WithoutStatus()},

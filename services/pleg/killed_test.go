@@ -78,8 +78,8 @@ func TestAPLEGThatIsKilledTellsOnceOfWhatContainerdDidMeanwhile(t *testing.T) {
 	f.told()
 }
 
-// TestAPLEGThatIsKilledWhileItTellsTellsNothingTwice: whatever of it is on the disk, a follower gets each death by an event or
-// by a snapshot that shows it, and never by two events.
+// TestAPLEGThatIsKilledWhileItTellsTellsNothingTwice: whatever of it is on the disk, a follower gets each death by an
+// event or by a snapshot that shows it, and never by two events.
 func TestAPLEGThatIsKilledWhileItTellsTellsNothingTwice(t *testing.T) {
 	t.Parallel()
 	fake := fakecri.New(t)

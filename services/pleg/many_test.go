@@ -9,8 +9,9 @@ import (
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
-// Five hundred pods lose a container at the same time, while one of them hangs, the inspections of ten others fail at first, and of
-// the events some are lost and the others come twice and in no order: each death is told once, with its exit code.
+// Five hundred pods lose a container at the same time, while one of them hangs, the inspections of ten others fail at
+// first, and of the events some are lost and the others come twice and in no order: each death is told once, with its
+// exit code.
 //
 // It is beside no other test: it needs a processor of its own.
 func TestFiveHundredDeathsAtOnceAreToldOnceEach(t *testing.T) {

@@ -93,8 +93,8 @@ func TestAStartIsToldWithinMillisecondsOfTheRuntimesEvent(t *testing.T) {
 			best = min(best, time.Since(begin))
 		}
 	}
-	// The best of many, so that a busy machine does not fail the test. Were they told with a tick, each but the first would take
-	// the whole second from one tick to the next.
+	// The best of many, so that a busy machine does not fail the test. Were they told with a tick, each but the first
+	// would take the whole second from one tick to the next.
 	if best > 500*time.Millisecond {
 		t.Errorf("the quickest of 19 starts was told after %v", best)
 	}
@@ -174,8 +174,8 @@ func TestAFailedInspectionIsTriedAgainUntilItWorks(t *testing.T) {
 	}
 }
 
-// What is not inspected yet when the first relist ends must not look gone, and an exit code that nobody has read must not
-// look like success.
+// What is not inspected yet when the first relist ends must not look gone, and an exit code that nobody has read must
+// not look like success.
 func TestAPodThatCannotBeInspectedIsThereFromTheFirstRelistOn(t *testing.T) {
 	fake := fakecri.New(t)
 	_, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app", "init"}})

@@ -71,8 +71,8 @@ func (f *follower) returned(times int) {
 	})
 }
 
-// told returns what came one by one, by type and container and in the order of pods, as soon as it is what is wanted, and forgets
-// it. At the end it asks for a relist, after which there would be more if there were any.
+// told returns what came one by one, by type and container and in the order of pods, as soon as it is what is wanted,
+// and forgets it. At the end it asks for a relist, after which there would be more if there were any.
 func (f *follower) told(want ...string) []*lifecyclev1.Event {
 	f.r.t.Helper()
 	var got []*lifecyclev1.Event

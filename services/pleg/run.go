@@ -54,9 +54,9 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	return observe(ctx, cfg, tel, client, registry)
 }
 
-// takePlace takes the lock of the node's pleg, and returns what gives it up. One that only reads beside it takes none: it
-// writes nothing, so two do not harm each other; the lock keeps the node's own the only one that others find, and that keeps
-// what it has told.
+// takePlace takes the lock of the node's pleg, and returns what gives it up. One that only reads beside it takes none:
+// it writes nothing, so two do not harm each other; the lock keeps the node's own the only one that others find, and
+// that keeps what it has told.
 func takePlace(cfg nodeconfig.Config, logger *slog.Logger) (release func() error, err error) {
 	if cfg.ReadOnly {
 		logger.Info("running beside the node's own pleg, without its lock", "address", cfg.Listen)
@@ -128,8 +128,8 @@ func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 	return group.Wait()
 }
 
-// openTold opens what the node's pleg has told before this process; nil for one that only reads beside it, which has its own
-// followers and leaves the file alone.
+// openTold opens what the node's pleg has told before this process; nil for one that only reads beside it, which has
+// its own followers and leaves the file alone.
 func openTold(cfg nodeconfig.Config, logger *slog.Logger, registry *prometheus.Registry) *journal.Book {
 	if cfg.ReadOnly {
 		return nil

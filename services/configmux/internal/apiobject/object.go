@@ -1,9 +1,9 @@
-// Package apiobject is what configmux knows of a config map or a secret: which one it is, what makes it whole (defaults,
-// stringData folded into data, as an API server does), and what is wrong with it.
+// Package apiobject represents a config map or a secret in configmux: its key, its preparation (defaults, stringData
+// folded into data, as in an API server), and its validation.
 //
-// It stands beside the pods: staticpod decodes objects out of manifests with it, localsource keeps those that are applied,
-// the mux merges and publishes them. It is a function of its arguments, and nothing that it says has a value of a secret:
-// not an error, and not what fmt and slog make of an Object.
+// staticpod decodes objects out of manifests with it, localsource stores applied objects, and the mux merges and
+// publishes them. It is pure, and it never reveals a value of a secret: neither in an error, nor when fmt or slog
+// formats an Object.
 package apiobject
 
 import (
@@ -21,27 +21,28 @@ import (
 // Kind is the kind of an object.
 type Kind string
 
-// The kinds that there are, as manifests and the contract name them.
+// The supported kinds, as manifests and the contract name them.
 const (
 	ConfigMap Kind = "ConfigMap"
 	Secret    Kind = "Secret"
 )
 
-// Known reports whether it is one of the kinds that there are.
+// Known reports whether the kind is supported.
 func (k Kind) Known() bool { return k == ConfigMap || k == Secret }
 
-// Key says which object it is.
+// Key identifies an object.
 type Key struct {
 	Kind            Kind
 	Namespace, Name string
 }
 
-// String is how people name the object: "configmap default/settings".
+// String returns the readable name of the object: "configmap default/settings".
 func (k Key) String() string {
 	return strings.ToLower(string(k.Kind)) + " " + k.Namespace + "/" + k.Name
 }
 
-// Path is the object's key in the stream of objects: "ConfigMap/default/settings". None of its parts has a slash.
+// Path returns the object's key in the stream of objects: "ConfigMap/default/settings". None of its parts contains a
+// slash.
 func (k Key) Path() string { return string(k.Kind) + "/" + k.Namespace + "/" + k.Name }
 
 // Compare orders keys by kind, namespace and name.
@@ -49,13 +50,13 @@ func (k Key) Compare(other Key) int {
 	return cmp.Or(cmp.Compare(k.Kind, other.Kind), cmp.Compare(k.Namespace, other.Namespace), cmp.Compare(k.Name, other.Name))
 }
 
-// Object is a config map or a secret: exactly one of the two is set. It is not changed once it is prepared.
+// Object is a config map or a secret: exactly one of the two is set. It is immutable after Prepare.
 type Object struct {
 	ConfigMap *v1.ConfigMap
 	Secret    *v1.Secret
 }
 
-// Kind returns which of the two it is.
+// Kind returns the kind of the object.
 func (o *Object) Kind() Kind {
 	if o.Secret != nil {
 		return Secret
@@ -63,7 +64,7 @@ func (o *Object) Kind() Kind {
 	return ConfigMap
 }
 
-// Meta returns the metadata, which may be changed of an object that is not prepared yet.
+// Meta returns the metadata, which may be changed before Prepare.
 func (o *Object) Meta() *metav1.ObjectMeta {
 	if o.Secret != nil {
 		return &o.Secret.ObjectMeta
@@ -71,12 +72,12 @@ func (o *Object) Meta() *metav1.ObjectMeta {
 	return &o.ConfigMap.ObjectMeta
 }
 
-// Key says which object it is.
+// Key returns the key of the object.
 func (o *Object) Key() Key {
 	return Key{Kind: o.Kind(), Namespace: o.Meta().Namespace, Name: o.Meta().Name}
 }
 
-// Immutable reports whether the object says that its data are not to be changed.
+// Immutable reports whether the object's field immutable is true.
 func (o *Object) Immutable() bool {
 	var set *bool
 	if o.Secret != nil {
@@ -87,13 +88,13 @@ func (o *Object) Immutable() bool {
 	return set != nil && *set
 }
 
-// String names the object and has nothing of its data, so that one that comes into a log or an error tells no secret.
+// String returns the name of the object without its data, so that logs and errors reveal no secret.
 func (o *Object) String() string { return o.Key().String() }
 
-// Format does so for every verb of fmt.
+// Format formats the name for every verb of fmt.
 func (o *Object) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, o.String()) }
 
-// LogValue implements slog.LogValuer, so that no handler looks into the object.
+// LogValue implements slog.LogValuer, so that no handler reads the data.
 func (o *Object) LogValue() slog.Value { return slog.StringValue(o.String()) }
 
 // Marshal returns the bytes of the v1.ConfigMap or v1.Secret. Equal objects have equal bytes.
@@ -111,20 +112,20 @@ func (o *Object) Marshal() ([]byte, error) {
 	return data, nil
 }
 
-// Unmarshal reads what Marshal has written.
+// Unmarshal decodes the bytes of Marshal.
 func Unmarshal(kind Kind, data []byte) (*Object, error) {
 	switch kind {
 	case ConfigMap:
 		o := &Object{ConfigMap: &v1.ConfigMap{}}
 		if err := o.ConfigMap.Unmarshal(data); err != nil {
-			return nil, fmt.Errorf("it is not the bytes of a v1.ConfigMap: %w", err)
+			return nil, fmt.Errorf("it is not an encoded v1.ConfigMap: %w", err)
 		}
 		return o, nil
 	case Secret:
 		o := &Object{Secret: &v1.Secret{}}
 		if err := o.Secret.Unmarshal(data); err != nil {
-			// The decoder's own words are of the bytes, which are a secret's.
-			return nil, fmt.Errorf("it is not the bytes of a v1.Secret")
+			// The decoder's error is not used because it may quote the bytes of the secret.
+			return nil, fmt.Errorf("it is not an encoded v1.Secret")
 		}
 		return o, nil
 	default:
@@ -132,15 +133,15 @@ func Unmarshal(kind Kind, data []byte) (*Object, error) {
 	}
 }
 
-// KindError says that a kind is none of those that there are.
+// KindError is the error of an unsupported kind.
 type KindError struct{ Kind string }
 
-// Error says which there are.
+// Error names the supported kinds.
 func (e *KindError) Error() string {
 	return fmt.Sprintf("kind: must be %s or %s, not %q", ConfigMap, Secret, e.Kind)
 }
 
-// Sizes returns how many bytes the value of each key has.
+// Sizes returns the size in bytes of the value of each key.
 func (o *Object) Sizes() map[string]int {
 	sizes := map[string]int{}
 	if o.Secret != nil {
@@ -158,16 +159,16 @@ func (o *Object) Sizes() map[string]int {
 	return sizes
 }
 
-// Keys returns the keys of the data, in their order.
+// Keys returns the sorted keys of the data.
 func (o *Object) Keys() []string { return slices.Sorted(maps.Keys(o.Sizes())) }
 
-// Repeated is an object that was left out of its source's.
+// Repeated is an object that was removed from its source's set because its key is a duplicate.
 type Repeated struct {
-	// Index is its place in what was given, and By that of the one that is there instead.
+	// Index is the object's position in the input, and By that of the object that was kept.
 	Index, By int
 }
 
-// Filter leaves out each object that has the key of one before it. The order given decides and nothing else.
+// Filter removes each object that has the key of one before it. Only the order of the input decides.
 func Filter(objects []*Object) (kept []*Object, repeated []Repeated) {
 	first := make(map[Key]int, len(objects))
 	for i, o := range objects {

@@ -106,8 +106,8 @@ func TestAnObjectIsPrintedWithoutItsData(t *testing.T) {
 	}
 }
 
-// What is prepared is prepared: to do it again, also after it was sent, changes nothing. Nor does the order of who is left out
-// matter to who is kept.
+// What is prepared is prepared: to do it again, also after it was sent, changes nothing. Nor does the order of who is
+// left out matter to who is kept.
 func TestPreparedObjectsStayAsTheyAre(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		keys := rapid.MapOf(rapid.StringMatching(`[-._a-z]{1,5}`), rapid.SliceOf(rapid.Byte()))

@@ -12,9 +12,9 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 )
 
-// Prepare makes an object what an API server would make of one that is created: without what only a server sets, in the
-// namespace "default" unless it names one, with the defaults of the API, and with the stringData of a secret in its data. It
-// returns what is wrong with it then, by field.
+// Prepare processes an object as an API server does on creation: it removes fields that only a server sets, sets the
+// namespace "default" if there is none, applies the defaults of the API, and folds the stringData of a secret into its
+// data. It returns the validation errors of the result.
 func (o *Object) Prepare() field.ErrorList {
 	meta := o.Meta()
 	if meta.Namespace == "" {
@@ -23,7 +23,7 @@ func (o *Object) Prepare() field.ErrorList {
 	meta.UID, meta.ResourceVersion, meta.Generation = "", "", 0
 	meta.CreationTimestamp, meta.DeletionTimestamp, meta.DeletionGracePeriodSeconds = metav1.Time{}, nil, nil
 	meta.ManagedFields = nil
-	// kubectl keeps a copy of the whole object there, the values of a secret among them.
+	// kubectl stores a copy of the whole object there, including the values of a secret.
 	meta.Annotations = without(meta.Annotations, v1.LastAppliedConfigAnnotation)
 	if meta.Name == "" {
 		return field.ErrorList{field.Required(field.NewPath("metadata", "name"), "name the "+string(o.Kind()))}
@@ -39,11 +39,11 @@ func (o *Object) Prepare() field.ErrorList {
 	return o.validate(nil)
 }
 
-// CheckUpdate returns what is wrong with putting the object in the place of another of its key: a type that differs, or
-// data of one that is immutable. Both are prepared.
+// CheckUpdate returns the validation errors of replacing another object of the same key: a different type, or changed
+// data of an immutable object. Both must be prepared.
 func (o *Object) CheckUpdate(old *Object) field.ErrorList { return o.validate(old) }
 
-// fold puts the stringData of a secret into its data.
+// fold folds the stringData of a secret into its data.
 func (o *Object) fold() {
 	if len(o.Secret.StringData) > 0 {
 		data := make(map[string][]byte, len(o.Secret.Data)+len(o.Secret.StringData))
@@ -56,7 +56,7 @@ func (o *Object) fold() {
 	o.Secret.StringData = nil
 }
 
-// validate returns what an API server would find wrong: with an object that is new, or that takes the place of another.
+// validate returns the validation errors of an API server for a new object, or for one that replaces old.
 func (o *Object) validate(old *Object) field.ErrorList {
 	if o.Secret != nil {
 		return withoutValues(o.validateSecret(old))
@@ -90,24 +90,24 @@ func (o *Object) validateSecret(old *Object) field.ErrorList {
 	return validation.ValidateSecretUpdate(&internal, &before)
 }
 
-// align gives metadata what a server would have set, so that its validation finds an update of one object.
+// align sets the metadata that a server would have set, so that validation treats the two as versions of one object.
 func align(fresh, old *metav1.ObjectMeta) {
 	fresh.ResourceVersion, old.ResourceVersion = "1", "1"
 	fresh.CreationTimestamp = old.CreationTimestamp
 }
 
-// withoutValues leaves out of errors what they may quote of a secret's data. What they say of keys stays.
+// withoutValues removes quoted data of a secret from errors. Keys stay.
 func withoutValues(errs field.ErrorList) field.ErrorList {
 	for _, err := range errs {
 		if value, is := err.BadValue.(string); is && value == redacted {
-			// The library's text may quote a letter of it.
+			// The library's text may quote a character of it.
 			err.BadValue, err.Detail = field.OmitValueType{}, "its content must be a JSON object"
 		}
 	}
 	return errs
 }
 
-// redacted is what the validation says in the place of a value.
+// redacted is the library's placeholder for a value.
 const redacted = "<secret contents redacted>"
 
 func without(all map[string]string, key string) map[string]string {

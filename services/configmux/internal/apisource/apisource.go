@@ -1,15 +1,15 @@
 // Package apisource is the source "api": the pods that an API server has bound to this node.
 //
-// A reflector of client-go lists them and then watches, begun once nodestatus says that the API server has the Node. What it
-// brings goes through one goroutine, which alone knows the pods, decides, and gives readings to a source.Sink:
+// A reflector of client-go lists and watches them. It starts when nodestatus reports that the API server has the Node.
+// Its results go through one goroutine, which alone holds the pods, decides, and passes readings to a source.Sink:
 //
 //	nodestatus: synced ──► reflector ──► list: the full set; watch: one pod ──┐
-//	                          └──► a request that failed, or works again ─────┼──► Run ──► sink
-//	checkpoint ──► no list for a second, or one that failed: restore, once ───┘     └────► keeper ──► checkpoint
+//	                          └──► a request failed, or succeeds again ───────┼──► Run ──► sink
+//	checkpoint ──► no list for a second, or a failed one: restore, once ──────┘     └────► keeper ──► checkpoint
 //
-// Nothing is removed because the API server is away, does not let this node in or cannot be understood: only a list or a
-// watch that says so removes a pod. A pod is taken as the API server has it, which has validated it; only what it says in
-// the agent's own name is left out.
+// No pod is removed because the API server is unreachable, refuses this node or returns invalid data: only a list or a
+// watch event removes a pod. The API server has validated the pods, so they are used unchanged, except that annotations
+// reserved for the agent are removed.
 package apisource
 
 import (
@@ -39,34 +39,34 @@ import (
 // Name is the name of this source.
 const Name = podset.SourceAPI
 
-// How this source notices changes, for people.
+// The modes of noticing changes, for people.
 const (
 	modeWaiting  = "waiting for nodestatus"
 	modeWatch    = "watch"
 	modeRetrying = "trying again"
 )
 
-// restoreAfter is how long the first list may take before the pods of the checkpoint are given. A list takes milliseconds
-// when the API server is there; and who subscribes at the start waits for 1 s to see what is desired.
+// restoreAfter is the delay after which the pods of the checkpoint are used if there is no list yet. A list takes
+// milliseconds if the API server is reachable, and a new subscriber waits 1 s for the desired pods.
 const restoreAfter = 700 * time.Millisecond
 
-// requestLimit is how long a list may take, and the beginning of a watch. The API server itself gives up after a minute; a
-// healthy one needs milliseconds for the pods of a node.
+// requestLimit bounds a list, and the start of a watch. The API server's own limit is a minute; a healthy one needs
+// milliseconds for the pods of a node.
 const requestLimit = 30 * time.Second
 
-// Config is what an API source needs. All fields but Allowed must be set.
+// Config holds the parameters of an API source. All fields except Allowed are required.
 type Config struct {
-	// Client reaches the core API; what requests are encoded in, and how many there may be, is the client's.
+	// Client is the client for core/v1. It sets the encoding and the rate limit of requests.
 	Client rest.Interface
 	// Node is the node's name.
 	Node string
-	// Allowed says what this source's pods may have of the machine.
+	// Allowed lists the privileges of this source's pods.
 	Allowed privilege.Allowed
 	// Nodes is nodestatus' stream of the Node, see NodeStatus.
 	Nodes stream.Source[*nodev1.Node]
-	// Checkpoint is the path of the file that the pods are kept in. Its directory must exist.
+	// Checkpoint is the path of the checkpoint of the pods. Its directory must exist.
 	Checkpoint string
-	// Health is told of the wait for nodestatus.
+	// Health reports the wait for nodestatus.
 	Health  *rpc.Health
 	Clock   clock.WithTicker
 	Tracer  trace.Tracer
@@ -78,25 +78,26 @@ type Config struct {
 type Source struct {
 	cfg    Config
 	target string
-	// limit is requestLimit, but in tests.
+	// limit is requestLimit, except in tests.
 	limit time.Duration
-	// news is what the reflector tells Run. It holds nothing: a reflector that is faster than the sink waits.
+	// news carries the reflector's results to Run. It has no buffer, so that the reflector waits for a slow sink.
 	news chan news
 
-	// What follows is Run's alone.
+	// Only Run uses the following fields.
 
 	sink   source.Sink
 	keeper *keeper
 	pods   *pods
 	mode   string
-	// restored are the pods of the checkpoint, until they were given or are not needed any more.
+	// restored are the pods of the checkpoint, until they are used or not needed any more.
 	restored []*v1.Pod
-	// listed is true from the first list on, and listedAt when the last one came.
+	// listed is true after the first list, and listedAt is the time of the last one.
 	listed   bool
 	listedAt time.Time
-	// failures has, by verb, why the last request of it failed; nil when it did not.
+	// failures maps each verb to the error of its last request; nil if it succeeded.
 	failures map[reflector.Verb]*source.Error
-	// damaged says what was wrong with the checkpoint at the start, unsaved why it cannot be written; nil when all is well.
+	// damaged describes the problem with the checkpoint at the start, and unsaved why it cannot be written; nil if there
+	// is no problem.
 	damaged, unsaved *source.Error
 }
 
@@ -109,7 +110,7 @@ func New(cfg Config) *Source {
 	}
 }
 
-// shown is the address of an API server, from that of its core API: without what may be secret in a URL.
+// shown returns the address of an API server, from that of its core API, without secret parts of the URL.
 func shown(core *url.URL) string {
 	prefix := strings.TrimSuffix(strings.TrimSuffix(core.Path, "/"), "/api/v1")
 	return (&url.URL{Scheme: core.Scheme, Host: core.Host, Path: prefix}).String()
@@ -121,8 +122,8 @@ func (s *Source) Name() string { return Name }
 // Target implements source.Source. It is the URL of the API server.
 func (s *Source) Target() string { return s.target }
 
-// Run implements source.Source. It never fails: whatever is wrong with the API server or the checkpoint is reported through
-// the sink, and may be mended at any time.
+// Run implements source.Source. It never fails: problems with the API server or the checkpoint are reported through the
+// sink, and may be solved at any time.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	s.sink = sink
 	s.openCheckpoint()
@@ -151,7 +152,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	}
 }
 
-// follow waits until the Node is known to the API server, and reflects its pods until ctx ends.
+// follow waits until the API server has the Node, and reflects its pods until ctx ends.
 func (s *Source) follow(ctx context.Context) {
 	if !awaitNode(ctx, s.cfg) {
 		return
@@ -160,7 +161,7 @@ func (s *Source) follow(ctx context.Context) {
 	s.reflect(ctx)
 }
 
-// tell gives a piece of news to Run, which is there until ctx ends.
+// tell passes a result to Run, which receives until ctx ends.
 func (s *Source) tell(ctx context.Context, n news) {
 	select {
 	case s.news <- n:
@@ -168,7 +169,7 @@ func (s *Source) tell(ctx context.Context, n news) {
 	}
 }
 
-// take takes in a piece of news.
+// take processes a result.
 func (s *Source) take(ctx context.Context, n news) {
 	switch n.kind {
 	case begun:
@@ -183,7 +184,7 @@ func (s *Source) take(ctx context.Context, n news) {
 		s.listed, s.listedAt, s.restored, s.mode = true, s.cfg.Clock.Now(), nil, modeWatch
 		delete(s.failures, reflector.VerbList)
 		change := s.pods.replace(n.pods, s.cfg.Clock.Now())
-		// What the checkpoint has may not have been given.
+		// The pods of the checkpoint may not have been passed to the sink.
 		change.lasting = change.lasting || first
 		s.keep(change)
 		s.sink.Set(Name, s.reading(podset.None, s.pods.all(), s.cause(ctx, n, change)))
@@ -198,7 +199,7 @@ func (s *Source) take(ctx context.Context, n news) {
 	}
 }
 
-// give gives what has become of one pod. One that was left out is no change, but an error that came or went.
+// give passes the change of one pod to the sink. For a rejected pod, it passes only the changed errors.
 func (s *Source) give(ctx context.Context, n news, c change) {
 	if c.op == podset.None {
 		s.sink.Set(Name, s.corrected())
@@ -207,14 +208,14 @@ func (s *Source) give(ctx context.Context, n news, c change) {
 	s.sink.Set(Name, s.reading(c.op, []*v1.Pod{c.pod}, s.cause(ctx, n, c)))
 }
 
-// keep has the pods written if another start would not find them as they are.
+// keep writes the checkpoint if a restart would not find the present pods in it.
 func (s *Source) keep(c change) {
 	if c.lasting {
 		s.keeper.keep(maps.Clone(s.pods.held))
 	}
 }
 
-// answered notes that requests of a verb work. If they did not before, that is told.
+// answered records that requests of a verb succeed, and reports it if they failed before.
 func (s *Source) answered(v reflector.Verb) {
 	s.mode = modeWatch
 	if s.failures[v] == nil {
@@ -224,19 +225,19 @@ func (s *Source) answered(v reflector.Verb) {
 	s.sink.Set(Name, s.corrected())
 }
 
-// refused notes that a request failed. Without a list yet the pods of the checkpoint are run meanwhile.
+// refused records a failed request. Without a list so far, the pods of the checkpoint are used.
 func (s *Source) refused(ctx context.Context, n news) {
 	if !s.listed {
 		s.restore(ctx)
 	}
 	now, text := s.cfg.Clock.Now(), reason(n.err)
-	kept := "its pods run on as they were last"
+	kept := "its pods continue to run in their last known form"
 	switch {
 	case s.listed:
 	case len(s.pods.held) > 0:
-		kept = "the pods of the checkpoint run meanwhile"
+		kept = "the pods of the checkpoint run in the meantime"
 	default:
-		kept = "none of its pods is known yet, and what runs is left alone"
+		kept = "none of its pods is known yet, and running pods are not changed"
 	}
 	failure := &source.Error{
 		Path: s.target, SeenAt: now, Message: fmt.Sprintf("cannot %s pods: %s; %s", n.verb, text, kept),
@@ -250,7 +251,7 @@ func (s *Source) refused(ctx context.Context, n news) {
 	s.sink.Set(Name, reading)
 }
 
-// restore gives the pods of the checkpoint, unless there was a list, or they were given before.
+// restore passes the pods of the checkpoint to the sink, unless there was a list or it has done so before.
 func (s *Source) restore(ctx context.Context) {
 	if len(s.restored) == 0 {
 		return
@@ -258,7 +259,7 @@ func (s *Source) restore(ctx context.Context) {
 	began := s.cfg.Clock.Now()
 	s.pods.replace(s.restored, began)
 	s.restored = nil
-	s.cfg.Logger.Info("there is no list of the API server's pods yet; those that were known last are run meanwhile",
+	s.cfg.Logger.Info("there is no list of the API server's pods yet; the last known pods run in the meantime",
 		telemetry.KeySource, Name, telemetry.KeyFile, s.cfg.Checkpoint, "pods", len(s.pods.held))
 	causes := map[string]context.Context{
 		s.cfg.Checkpoint: s.trace(ctx, began, telemetry.AttrFile.String(s.cfg.Checkpoint), ""),
@@ -266,12 +267,12 @@ func (s *Source) restore(ctx context.Context) {
 	s.sink.Set(Name, s.reading(podset.Restore, s.pods.all(), causes))
 }
 
-// saved takes in what came of writing the checkpoint.
+// saved processes the result of writing the checkpoint.
 func (s *Source) saved(err error) {
 	if err != nil {
 		s.unsaved = &source.Error{
 			Path: s.cfg.Checkpoint, SeenAt: s.cfg.Clock.Now(),
-			Message: fmt.Sprintf("cannot keep the pods of the API server: %v; a node that starts without its API server runs those that were kept last: mend the disk", err),
+			Message: fmt.Sprintf("cannot keep the pods of the API server: %v; a node that starts without its API server runs the last saved pods: repair the disk", err),
 		}
 		s.sink.Set(Name, s.corrected())
 		return

@@ -131,7 +131,7 @@ func TestARefusalIsToldAndRemovesNothing(t *testing.T) {
 		with http.HandlerFunc
 		want string
 	}{
-		"unauthorized": {refuseWith(401, metav1.StatusReasonUnauthorized, "Unauthorized"), "(401): see to the client certificate or the token in the kubeconfig"},
+		"unauthorized": {refuseWith(401, metav1.StatusReasonUnauthorized, "Unauthorized"), "(401): check the client certificate or the token in the kubeconfig"},
 		"forbidden":    {refuseWith(403, metav1.StatusReasonForbidden, `pods is forbidden: User "x" cannot list`), `(403): pods is forbidden: User "x" cannot list: let the user`},
 		"busy":         {refuseWith(429, metav1.StatusReasonTooManyRequests, "later"), "too much to do (429)"},
 		"broken":       {refuseWith(500, metav1.StatusReasonInternalError, "etcd is gone"), "the status 500: etcd is gone"},
@@ -165,7 +165,7 @@ func TestAServerThatIsAwayIsWaitedFor(t *testing.T) {
 	a.Close()
 	r := newRig(t, client).run()
 	for range 3 {
-		if e := r.wrong("connection refused: see that it runs"); !strings.Contains(e.Message, "none of its pods is known yet") {
+		if e := r.wrong("connection refused: check that it runs"); !strings.Contains(e.Message, "none of its pods is known yet") {
 			t.Errorf("error %+v", e)
 		}
 	}
@@ -266,7 +266,7 @@ func TestAPodWhoseSourceMayNotHaveWhatItAsksFor(t *testing.T) {
 		Name: "debug", Image: "i:1", SecurityContext: &v1.SecurityContext{Privileged: &yes},
 	}}}
 	a.put(grows)
-	if e := r.wrong("it runs on as it was"); e.Field != "spec.ephemeralContainers[0].securityContext.privileged" {
+	if e := r.wrong("it continues to run unchanged"); e.Field != "spec.ephemeralContainers[0].securityContext.privileged" {
 		t.Errorf("error %v", e)
 	}
 	// Its end is not refused.

@@ -16,7 +16,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// The checkpoint is a line with what the file is and the checksum of all that follows, a line with the node's name, and a
+// The checkpoint consists of a line with the format and the checksum of the rest, a line with the node's name, and a
 // v1.PodList as protobuf:
 //
 //	quartet.api-pods/1 sha256:HEX
@@ -24,13 +24,13 @@ import (
 //	…
 const checkpointMagic = "quartet.api-pods/1 sha256:"
 
-// checkpointMode lets only the owner read the pods, whose environment may hold what others should not see.
+// checkpointMode lets only the owner read the pods, because their environment may be confidential.
 const checkpointMode = 0o600
 
-// corruptSuffix is added to the name of a checkpoint that cannot be read. There is one at most: the last.
+// corruptSuffix is the suffix of a corrupt checkpoint. Only the last one is kept.
 const corruptSuffix = ".corrupt"
 
-// encode returns the checkpoint of some pods. The same pods have the same bytes.
+// encode returns the checkpoint of pods. It is deterministic.
 func encode(node string, held map[types.UID]*v1.Pod) ([]byte, error) {
 	var list v1.PodList
 	for _, pod := range sorted(held) {
@@ -45,15 +45,15 @@ func encode(node string, held map[types.UID]*v1.Pod) ([]byte, error) {
 	return append([]byte(checkpointMagic+hex.EncodeToString(sum[:])+"\n"), body...), nil
 }
 
-// decode reads a checkpoint. The error says what is wrong with its bytes; nothing is returned then.
+// decode decodes a checkpoint. The error describes the problem with its bytes.
 func decode(data []byte) (node string, pods []*v1.Pod, err error) {
 	rest, ours := bytes.CutPrefix(data, []byte(checkpointMagic))
 	if !ours {
-		return "", nil, errors.New("it does not begin as a checkpoint of this version does")
+		return "", nil, errors.New("it does not begin like a checkpoint of this version")
 	}
 	sum, body, whole := bytes.Cut(rest, []byte("\n"))
 	if actual := sha256.Sum256(body); !whole || string(sum) != hex.EncodeToString(actual[:]) {
-		return "", nil, errors.New("its checksum is wrong, so that it was changed or is not whole")
+		return "", nil, errors.New("its checksum is wrong, so it was changed or is incomplete")
 	}
 	name, encoded, whole := bytes.Cut(body, []byte("\n"))
 	if !whole {
@@ -69,8 +69,8 @@ func decode(data []byte) (node string, pods []*v1.Pod, err error) {
 	return string(name), pods, nil
 }
 
-// openCheckpoint reads the checkpoint and makes what will keep it. One that cannot be read is put aside; the node then
-// starts without.
+// openCheckpoint reads the checkpoint and creates its keeper. It renames a corrupt checkpoint; the node then starts
+// without one.
 func (s *Source) openCheckpoint() {
 	path := s.cfg.Checkpoint
 	s.keeper = newKeeper(s.cfg)
@@ -94,7 +94,7 @@ func (s *Source) openCheckpoint() {
 	}
 }
 
-// damage notes what is wrong with the checkpoint, until it has been written anew.
+// damage records the problem with the checkpoint until it is written again.
 func (s *Source) damage(what string) {
 	s.damaged = &source.Error{
 		Path: s.cfg.Checkpoint, SeenAt: s.cfg.Clock.Now(),
@@ -102,11 +102,11 @@ func (s *Source) damage(what string) {
 	}
 }
 
-// putAside renames a checkpoint, so that it is not lost to who looks for what has happened, and says so.
+// putAside renames a checkpoint, so that it is available for an investigation, and returns a sentence about it.
 func putAside(path string) string {
 	aside := path + corruptSuffix
 	if err := os.Rename(path, aside); err != nil {
-		return fmt.Sprintf("it cannot be put aside: %v", err)
+		return fmt.Sprintf("it cannot be renamed: %v", err)
 	}
 	return "it is now " + aside + ": look at the disk, then remove it"
 }

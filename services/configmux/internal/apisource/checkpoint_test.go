@@ -95,7 +95,7 @@ func TestWithoutTheAPIServerThePodsOfTheCheckpointAreRestored(t *testing.T) {
 	if got.Pods[1].DeletionTimestamp == nil || !got.ReadAt.IsZero() || got.Causes[r.checkpoint] == nil {
 		t.Errorf("the pods came as %+v", got)
 	}
-	if e := r.wrong("connection refused"); !strings.Contains(e.Message, "the pods of the checkpoint run meanwhile") {
+	if e := r.wrong("connection refused"); !strings.Contains(e.Message, "the pods of the checkpoint run in the meantime") {
 		t.Errorf("error %v", e)
 	}
 	r.clock.Step(time.Minute)
@@ -247,8 +247,8 @@ func sealed(body string) []byte {
 	return []byte(checkpointMagic + hex.EncodeToString(sum[:]) + "\n" + body)
 }
 
-// FuzzCheckpoint holds that nothing that stands in the file makes the decoder panic, and that what it takes is what it would
-// write.
+// FuzzCheckpoint holds that nothing that stands in the file makes the decoder panic, and that what it takes is what it
+// would write.
 func FuzzCheckpoint(f *testing.F) {
 	p := pod("a", "i:1")
 	good, err := encode("node", map[types.UID]*v1.Pod{p.UID: p})

@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	// saveEvery is the shortest time between two writes: a hundred pods that come at once are a few writes.
+	// saveEvery is the minimum interval of writes, so that a hundred pods at once cause few writes.
 	saveEvery = time.Second
-	// saveAgain is how long after a write that failed it is tried again, if nothing changes before.
+	// saveAgain is the delay before a failed write is retried, unless something changes earlier.
 	saveAgain = 10 * time.Second
 )
 
-// keeper writes the checkpoint, apart from the goroutine that gives the pods: a slow disk delays no pod.
+// keeper writes the checkpoint in its own goroutine, so that a slow disk delays no pod.
 type keeper struct {
 	path, node string
 	clock      clock.WithTicker
 	logger     *slog.Logger
 	metrics    *Metrics
-	// latest has the pods that are to be written next. It holds one: newer ones replace those that are not written yet.
+	// latest holds the pods to write next. Its capacity is one: newer pods replace unwritten ones.
 	latest chan map[types.UID]*v1.Pod
-	// outcome has what came of the last write. It holds one: a newer one replaces one that nobody has taken yet.
+	// outcome holds the result of the last write. Its capacity is one: a newer result replaces one that was not received.
 	outcome chan saving
-	// written is what the file holds; nil when that is not known.
+	// written is the content of the file; nil if unknown.
 	written []byte
 }
 
-// saving is what came of a write; err is nil when it went well.
+// saving is the result of a write.
 type saving struct{ err error }
 
 func newKeeper(cfg Config) *keeper {
@@ -44,8 +44,7 @@ func newKeeper(cfg Config) *keeper {
 	}
 }
 
-// start begins to write what is handed over; what it returns ends that, once the last pods that were handed over are
-// written.
+// start starts the keeper. The returned function writes the last pods and stops it.
 func (k *keeper) start() (stop func()) {
 	end, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -58,7 +57,8 @@ func (k *keeper) start() (stop func()) {
 	}
 }
 
-// keep hands over all pods, which must not be changed any more. It never waits; it is called by one goroutine.
+// keep passes all pods to the keeper. The caller must not change them afterwards. It never blocks; one goroutine calls
+// it.
 func (k *keeper) keep(pods map[types.UID]*v1.Pod) {
 	select {
 	case <-k.latest:
@@ -67,9 +67,9 @@ func (k *keeper) keep(pods map[types.UID]*v1.Pod) {
 	k.latest <- pods
 }
 
-// run writes what it is handed until the end, and then once more what is left.
+// run writes pods until the end, and then the last ones.
 func (k *keeper) run(end <-chan struct{}) {
-	// unsaved are pods that could not be written, nil when there are none.
+	// unsaved holds pods that could not be written; nil if there are none.
 	var unsaved map[types.UID]*v1.Pod
 	for {
 		again, stop := k.after(saveAgain, unsaved != nil)
@@ -96,7 +96,7 @@ func (k *keeper) run(end <-chan struct{}) {
 	}
 }
 
-// after returns a channel that has something after a while, or never; stop gives it up.
+// after returns a channel that fires after a delay, or never; stop releases it.
 func (k *keeper) after(d time.Duration, ever bool) (c <-chan time.Time, stop func()) {
 	if !ever {
 		return nil, func() {}
@@ -105,7 +105,7 @@ func (k *keeper) after(d time.Duration, ever bool) (c <-chan time.Time, stop fun
 	return timer.C(), func() { timer.Stop() }
 }
 
-// last writes what was handed over last, or else what could not be written before.
+// last writes the last pods, or else those that could not be written before.
 func (k *keeper) last(unsaved map[types.UID]*v1.Pod) {
 	select {
 	case unsaved = <-k.latest:
@@ -115,12 +115,12 @@ func (k *keeper) last(unsaved map[types.UID]*v1.Pod) {
 		return
 	}
 	if err := k.save(unsaved); err != nil {
-		// There is nobody left to tell it to.
-		k.logger.Warn("cannot keep the pods of the API server", telemetry.KeyFile, k.path, telemetry.KeyError, err)
+		// Run has ended, so that the error can only be logged.
+		k.logger.Warn("cannot save the pods of the API server", telemetry.KeyFile, k.path, telemetry.KeyError, err)
 	}
 }
 
-// save writes pods, unless the file holds them.
+// save writes pods, unless the file already holds them.
 func (k *keeper) save(pods map[types.UID]*v1.Pod) error {
 	data, err := encode(k.node, pods)
 	if err == nil && bytes.Equal(data, k.written) {
@@ -139,7 +139,7 @@ func (k *keeper) save(pods map[types.UID]*v1.Pod) error {
 	return nil
 }
 
-// tell says what came of a write. It never waits.
+// tell publishes the result of a write. It never blocks.
 func (k *keeper) tell(err error) {
 	select {
 	case <-k.outcome:

@@ -6,33 +6,33 @@ import (
 	"github.com/quartet-node/quartet/internal/reflector"
 )
 
-// Metrics counts what is asked of the API server, and what becomes of the checkpoint.
+// Metrics counts the requests to the API server and the writes of the checkpoint.
 type Metrics struct {
 	requests *prometheus.CounterVec
 	watching prometheus.Gauge
-	// written and unwritten are writes of the checkpoint.
+	// written and unwritten count successful and failed writes of the checkpoint.
 	written, unwritten prometheus.Counter
 }
 
-// What comes of a request.
+// The results of a request.
 const (
 	outcomeOK      = "ok"
 	outcomeExpired = "expired"
 	outcomeFailed  = "failed"
 )
 
-// NewMetrics registers the metrics of one API source. Each has its labels from the start, so that a rate has its 0.
+// NewMetrics registers the metrics of one API source. All label values exist from the start, so that a rate has its 0.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "quartet_configmux_api_requests_total", Help: "Lists and watches of pods asked of the API server, by what came of them.",
+			Name: "quartet_configmux_api_requests_total", Help: "Lists and watches of pods requested from the API server, by result.",
 		}, []string{"verb", "outcome"}),
 		watching: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "quartet_configmux_api_watching", Help: "1 while the API server tells of changes of this node's pods.",
+			Name: "quartet_configmux_api_watching", Help: "1 while a watch of this node's pods is open.",
 		}),
 	}
 	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "quartet_configmux_api_checkpoint_writes_total", Help: "How often the pods of the API server were to be written to the disk, by what came of it.",
+		Name: "quartet_configmux_api_checkpoint_writes_total", Help: "Writes of the API server's pods to disk, by result.",
 	}, []string{"outcome"})
 	for _, v := range verbs {
 		for _, outcome := range []string{outcomeOK, outcomeExpired, outcomeFailed} {

@@ -9,11 +9,12 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// awaitNode returns true once nodestatus has said that the API server has the Node, and false when ctx ends first. An API
-// server authorizes a node that it knows; and the pods of one that is about to be registered anew are not its own.
+// awaitNode returns true when nodestatus reports that the API server has the Node, and false if ctx ends first. An API
+// server authorizes only a node that it knows, and pods bound to a Node that is about to be registered again belong to
+// its predecessor.
 func awaitNode(ctx context.Context, cfg Config) bool {
 	const what = string(nodeconfig.NodeStatus)
-	cfg.Health.Set(what, "waiting for nodestatus, which is to say that the API server has this Node: see that it runs")
+	cfg.Health.Set(what, "waiting for nodestatus to report that the API server has this Node: check that it runs")
 	waiting, found := context.WithCancel(ctx)
 	defer found()
 	synced := false
@@ -22,13 +23,13 @@ func awaitNode(ctx context.Context, cfg Config) bool {
 		case c.Op == stream.OpRemove || synced:
 		case c.New.GetSynced():
 			if c.New.GetStandalone() {
-				cfg.Logger.Warn("nodestatus registers this node with no API server, and this process is to take pods from one: give both the same --kubeconfig",
+				cfg.Logger.Warn("nodestatus has no API server to register this node with, but this process has one: give both the same --kubeconfig",
 					telemetry.KeySource, Name)
 			}
 			synced = true
 			found()
 		default:
-			cfg.Health.Set(what, "waiting for the API server to have this Node, which nodestatus has not registered yet: see its health")
+			cfg.Health.Set(what, "waiting for nodestatus to register this Node with the API server: check its health")
 		}
 	}
 	// It ends with its context, which is no failure.

@@ -16,27 +16,27 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// maxLeftOut bounds how many pods that are left out are remembered and shown at a time.
+// maxLeftOut bounds the number of rejected pods that are remembered and reported.
 const maxLeftOut = 100
 
-// pods are those that the API server has for this node, and what is wrong with others that it sent. It decides, and has no
-// clock and no I/O. A pod that it is given is its own from then on.
+// pods holds the API server's pods for this node, and the problems with rejected ones. It decides, and has no clock and
+// no I/O. It takes ownership of the pods that are passed to it.
 type pods struct {
 	node, target string
 	allowed      privilege.Allowed
 	held         map[types.UID]*v1.Pod
-	// leftOut has, by identity, why a pod is not held.
+	// leftOut maps the identity of a rejected pod to the reason.
 	leftOut map[string]source.Error
 }
 
-// change is what has become of the pods.
+// change is the result of one update.
 type change struct {
-	// op and pod are the change of one pod: None when it was not taken, or is none of those that are held.
+	// op and pod are the change of one pod: None if it was rejected, or is not held.
 	op  podset.Op
 	pod *v1.Pod
-	// any is true when a pod is not as it was, in what a node looks at.
+	// any is true if a pod has changed in a field that matters to a node.
 	any bool
-	// lasting is true when that is more than its status: see lasts.
+	// lasting is true if more than its status has changed, see lasts.
 	lasting bool
 }
 
@@ -44,7 +44,7 @@ func newPods(node, target string, allowed privilege.Allowed) *pods {
 	return &pods{node: node, target: target, allowed: allowed, held: map[types.UID]*v1.Pod{}, leftOut: map[string]source.Error{}}
 }
 
-// all returns the pods in the order of namespace, name and UID.
+// all returns the pods sorted by namespace, name and UID.
 func (p *pods) all() []*v1.Pod { return sorted(p.held) }
 
 func sorted(pods map[types.UID]*v1.Pod) []*v1.Pod {
@@ -53,7 +53,7 @@ func sorted(pods map[types.UID]*v1.Pod) []*v1.Pod {
 	})
 }
 
-// wrong returns why pods are left out, in the order of their identity.
+// wrong returns the reasons for rejected pods, sorted by identity.
 func (p *pods) wrong() []source.Error {
 	out := make([]source.Error, 0, len(p.leftOut))
 	for _, id := range slices.Sorted(maps.Keys(p.leftOut)) {
@@ -62,7 +62,7 @@ func (p *pods) wrong() []source.Error {
 	return out
 }
 
-// replace takes all pods of the API server. Those of the same version stay the same pointers.
+// replace replaces the pods by a list of the API server. Pods of the same resource version keep their pointers.
 func (p *pods) replace(all []*v1.Pod, now time.Time) change {
 	before := p.held
 	p.held = make(map[types.UID]*v1.Pod, len(all))
@@ -89,7 +89,7 @@ func (p *pods) replace(all []*v1.Pod, now time.Time) change {
 	return out
 }
 
-// put takes a pod that is new or has changed.
+// put adds or replaces a pod.
 func (p *pods) put(pod *v1.Pod, now time.Time) change {
 	delete(p.leftOut, identity(pod))
 	old := p.held[pod.UID]
@@ -108,7 +108,7 @@ func (p *pods) put(pod *v1.Pod, now time.Time) change {
 	return out
 }
 
-// remove takes that a pod is gone.
+// remove removes a pod.
 func (p *pods) remove(pod *v1.Pod) change {
 	delete(p.leftOut, identity(pod))
 	old := p.held[pod.UID]
@@ -119,8 +119,8 @@ func (p *pods) remove(pod *v1.Pod) change {
 	return change{op: podset.Remove, pod: old, any: true, lasting: true}
 }
 
-// lasts tells whether a start without the API server is to know of a change. A status that changes is not worth a write,
-// but for that of a pod that has ended: it must not be run once more.
+// lasts reports whether a change must survive a start without the API server. A status change is not worth a write,
+// except for a pod that has ended, because it must not run again.
 func lasts(op podset.Op, old, new *v1.Pod) bool {
 	switch op {
 	case podset.None:
@@ -138,21 +138,21 @@ func hasEnded(pod *v1.Pod) bool {
 	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 }
 
-// admit cleans a pod and returns it if it can be one of this node's. If not, the reason is noted, and what is held of it
-// stays: old is returned, nil when there is none.
+// admit cleans a pod and returns it if it is valid for this node. Otherwise it records the reason and returns old, the
+// held version, which may be nil.
 func (p *pods) admit(pod, old *v1.Pod, now time.Time) *v1.Pod {
 	clean(pod)
 	if field, message := unfit(pod, p.node); field != "" {
-		p.leave(pod, now, field, message+"; it is left out: see that what answers at this address is the API server")
+		p.leave(pod, now, field, message+"; it is rejected: check that the server at this address is the API server")
 		return nil
 	}
 	_, mirror := pod.Annotations[podset.AnnotationMirror]
 	if mirror || (old != nil && pod.DeletionTimestamp != nil) {
-		return pod // it asks for nothing but its end, or for nothing at all
+		return pod // it is terminating, or requests no privilege
 	}
 	outcome := "it is left out"
 	if old != nil {
-		outcome = "it runs on as it was"
+		outcome = "it continues to run unchanged"
 	}
 	errs := privilege.Check(pod, Name, p.allowed)
 	if len(errs) == 0 {
@@ -162,14 +162,14 @@ func (p *pods) admit(pod, old *v1.Pod, now time.Time) *v1.Pod {
 	return old
 }
 
-// leave notes why a pod is not taken.
+// leave records why a pod is rejected.
 func (p *pods) leave(pod *v1.Pod, now time.Time, field, message string) {
 	if len(p.leftOut) < maxLeftOut {
 		p.leftOut[identity(pod)] = source.Error{Path: pathOf(p.target, pod), Pod: pod.Namespace + "/" + pod.Name, Field: field, SeenAt: now, Message: message}
 	}
 }
 
-// unfit says what a pod lacks without which nothing can be done with it: names that a node makes files and directories of.
+// unfit returns the problem with the names that a node uses for files and directories; empty if they are valid.
 func unfit(pod *v1.Pod, node string) (field, message string) {
 	for _, name := range []struct{ field, value string }{
 		{"metadata.name", pod.Name}, {"metadata.namespace", pod.Namespace}, {"metadata.uid", string(pod.UID)},
@@ -187,12 +187,12 @@ func unfit(pod *v1.Pod, node string) (field, message string) {
 	return "", ""
 }
 
-// identity tells pods apart that may lack a name or a UID.
+// identity identifies a pod that may lack a name or a UID.
 func identity(pod *v1.Pod) string { return pod.Namespace + "/" + pod.Name + "/" + string(pod.UID) }
 
-// clean takes out of a pod who wrote which of its fields, which the node has no use for and which is often most of it, and
-// the annotations that only the agent may write: anybody who may write a pod could forge them. Those by which a mirror pod
-// and the static pod that it mirrors are known are not among them: the API server has them from the agent.
+// clean removes two things from a pod: managedFields, which the node does not need and which is often most of the pod,
+// and the annotations reserved for the agent, which anyone who may write a pod could forge. The annotations that link a
+// mirror pod to its static pod stay, because the agent itself has written them.
 func clean(pod *v1.Pod) {
 	pod.ManagedFields = nil
 	for key := range pod.Annotations {
@@ -202,7 +202,7 @@ func clean(pod *v1.Pod) {
 	}
 }
 
-// pathOf is where the API server has a pod.
+// pathOf returns the URL of a pod at the API server.
 func pathOf(target string, pod *v1.Pod) string {
 	return target + "/api/v1/namespaces/" + pod.Namespace + "/pods/" + pod.Name
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// reading is what the sink is told of some pods, or of all.
+// reading returns the reading for some pods, or for all.
 func (s *Source) reading(op podset.Op, pods []*v1.Pod, causes map[string]context.Context) source.Reading {
 	reading := source.Reading{Op: op, ReadAt: s.listedAt, Mode: s.mode, Errors: s.wrong(), Causes: causes}
 	for _, pod := range pods {
@@ -22,12 +22,12 @@ func (s *Source) reading(op podset.Op, pods []*v1.Pod, causes map[string]context
 	return reading
 }
 
-// failed is what the sink is told when there is nothing new of any pod: what is wrong, and what is not wrong any more.
+// failed returns the reading for changed errors without a change of a pod.
 func (s *Source) failed() source.Reading {
 	return source.Reading{Failed: true, Mode: s.mode, Errors: s.wrong()}
 }
 
-// corrected is what the sink is told when only what is wrong has changed: that no pod has.
+// corrected returns the reading for changed errors of pods only.
 func (s *Source) corrected() source.Reading {
 	if !s.listed || len(s.failures) > 0 {
 		return s.failed()
@@ -35,7 +35,7 @@ func (s *Source) corrected() source.Reading {
 	return s.reading(podset.Update, nil, nil)
 }
 
-// wrong is everything that is wrong now.
+// wrong returns all present problems.
 func (s *Source) wrong() []source.Error {
 	var out []source.Error
 	for _, v := range verbs {
@@ -51,7 +51,7 @@ func (s *Source) wrong() []source.Error {
 	return append(out, s.pods.wrong()...)
 }
 
-// cause is the trace of a change that the API server told of; there is none when nothing has changed.
+// cause returns the trace of a change from the API server; none if nothing has changed.
 func (s *Source) cause(ctx context.Context, n news, c change) map[string]context.Context {
 	if !c.any {
 		return nil
@@ -59,7 +59,7 @@ func (s *Source) cause(ctx context.Context, n news, c change) map[string]context
 	return map[string]context.Context{s.target: s.trace(ctx, n.began, telemetry.AttrURL.String(s.target), "")}
 }
 
-// trace makes the trace of a change: of a good answer when failure is empty.
+// trace creates the trace of a change; failure is empty for a successful request.
 func (s *Source) trace(ctx context.Context, began time.Time, from attribute.KeyValue, failure string) context.Context {
 	ctx, span := s.cfg.Tracer.Start(ctx, "source.read", trace.WithNewRoot(), trace.WithTimestamp(began))
 	defer span.End()

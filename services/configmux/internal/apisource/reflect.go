@@ -12,45 +12,45 @@ import (
 	"github.com/quartet-node/quartet/internal/reflector"
 )
 
-// maxBackoff bounds the pause after a failed request: a node knows of an API server that is back within five seconds, and one
-// that stays away is asked every three to four and a half.
+// maxBackoff bounds the pause after a failed request, so that a node notices within five seconds that an API server is
+// reachable again.
 const maxBackoff = 3 * time.Second
 
-// verbs has the verbs in the order in which they are requested.
+// verbs lists the verbs in the order in which they are requested.
 var verbs = [...]reflector.Verb{reflector.VerbList, reflector.VerbWatch}
 
-// newsKind says what a piece of news is about.
+// newsKind is the kind of a result of the reflector.
 type newsKind uint8
 
 const (
-	// begun: the Node is known to the API server, and its pods are asked for from now on.
+	// begun: the API server has the Node, and its pods are requested from now on.
 	begun newsKind = iota
-	// answered: a request of the verb works.
+	// answered: a request of the verb succeeded.
 	answered
 	// refused: a request of the verb failed.
 	refused
-	// listed: the pods are all that there are.
+	// listed: the pods are the full set.
 	listed
-	// changed: the one pod is new or not as it was.
+	// changed: the pod was created or changed.
 	changed
-	// removed: the one pod is gone.
+	// removed: the pod was deleted.
 	removed
 )
 
-// news is what the reflector tells.
+// news is a result of the reflector.
 type news struct {
 	kind newsKind
 	verb reflector.Verb
 	err  error
 	pods []*v1.Pod
-	// began is when the request was made, or when the change came.
+	// began is the time of the request, or of the arrival of the change.
 	began time.Time
 }
 
-// reflect lists and watches the pods of the node until ctx ends, and tells the source.
+// reflect lists and watches the pods of the node until ctx ends, and passes the results to the source.
 func (s *Source) reflect(ctx context.Context) {
 	r := &reflection{s: s, ctx: ctx}
-	_ = reflector.Run(ctx, reflector.Config{ // it ends with ctx, and never else
+	_ = reflector.Run(ctx, reflector.Config{ // it ends only with ctx
 		Client: s.cfg.Client, Resource: "pods", Fields: fields.OneTermEqualSelector("spec.nodeName", s.cfg.Node), Empty: &v1.Pod{},
 		Handler: r, Clock: s.cfg.Clock, Timeout: s.limit, MaxBackoff: maxBackoff, Requested: r.requested,
 		Watching: func(watching bool) {
@@ -63,19 +63,20 @@ func (s *Source) reflect(ctx context.Context) {
 	})
 }
 
-// reflection implements reflector.Handler. It holds nothing but passes all on.
+// reflection implements reflector.Handler. It has no state.
 type reflection struct {
 	s *Source
-	// ctx is that of the reflector, whose handler is given none.
+	// ctx is the context of the reflector, which it does not pass to its handler.
 	ctx context.Context //nolint:containedctx // it lives as long as the reflector
 }
 
-// requested counts a request and tells its outcome. A resource version that is too old is no failure: the reflector lists again.
+// requested counts a request and reports its result. An expired resource version is no failure: the reflector lists
+// again.
 func (r *reflection) requested(verb reflector.Verb, began time.Time, err error) {
 	switch {
 	case err == nil:
 		r.s.cfg.Metrics.ok(verb)
-		if verb == reflector.VerbWatch { // Listed tells that a list succeeded
+		if verb == reflector.VerbWatch { // Listed reports the success of a list
 			r.s.tell(r.ctx, news{kind: answered, verb: verb, began: began})
 		}
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
@@ -97,7 +98,7 @@ func (r *reflection) Changed(object runtime.Object) { r.one(changed, object) }
 // Deleted implements reflector.Handler.
 func (r *reflection) Deleted(object runtime.Object) { r.one(removed, object) }
 
-// ListFailed implements reflector.Handler. requested has told it.
+// ListFailed implements reflector.Handler. requested has reported the failure.
 func (*reflection) ListFailed(error) {}
 
 func (r *reflection) one(kind newsKind, object runtime.Object) {
@@ -106,7 +107,7 @@ func (r *reflection) one(kind newsKind, object runtime.Object) {
 	}
 }
 
-// podsOf returns the pods among what a reflector brings, which has brought nothing else.
+// podsOf returns the pods among the objects of a reflector, which are all pods.
 func podsOf(items ...runtime.Object) []*v1.Pod {
 	out := make([]*v1.Pod, 0, len(items))
 	for _, item := range items {

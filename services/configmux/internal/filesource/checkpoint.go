@@ -18,14 +18,14 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-// checkpoint is what each manifest stood for, on disk: a manifest that is broken when the process starts keeps its last
-// good version too. Manifests that are good are never taken from it.
+// checkpoint stores the last good content of each manifest on disk, for manifests that are broken when the process
+// starts. It is not used for valid manifests.
 type checkpoint struct {
-	// Node is the node whose pods these are. Those of another are of no use.
+	// Node is the name of the node. The checkpoint of another node is ignored.
 	Node string `json:"node"`
-	// Manifests has, by path, the pods as the bytes of their Marshal methods.
+	// Manifests maps paths to the encoded pods.
 	Manifests map[string][][]byte `json:"manifests"`
-	// Objects has, by path, the config maps and secrets.
+	// Objects maps paths to the config maps and secrets.
 	Objects map[string][]keptObject `json:"objects,omitempty"`
 }
 
@@ -34,22 +34,22 @@ type keptObject struct {
 	Kind      apiobject.Kind `json:"kind"`
 	Namespace string         `json:"namespace"`
 	Name      string         `json:"name"`
-	// Object are the bytes of a config map.
+	// Object is the encoding of a config map.
 	Object []byte `json:"object,omitempty"`
-	// Sealed are those of a secret, encrypted.
+	// Sealed is the encrypted encoding of a secret.
 	Sealed *sealing.Box `json:"sealed,omitempty"`
 }
 
-// about is what a secret is sealed with, so that its box is of no use in another place.
+// about returns the associated data of a sealed secret, which makes its box invalid in another place.
 func (o keptObject) about() string {
 	return "manifest " + apiobject.Key{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}.Path()
 }
 
-// seal encrypts data about something.
+// seal encrypts data with associated data.
 type seal func(data []byte, about string) (sealing.Box, error)
 
-// encode returns the checkpoint of what each manifest stands for. Secrets that cannot be sealed are left out, and the error
-// says why; the rest is encoded all the same, unless nothing is returned.
+// encode returns the checkpoint of the manifests. It omits secrets that cannot be sealed, and returns the reason as an
+// error beside the result. On another error it returns no result.
 func encode(node string, manifests map[string]staticpod.Held, seal seal) ([]byte, error) {
 	c := checkpoint{Node: node, Manifests: make(map[string][][]byte, len(manifests)), Objects: map[string][]keptObject{}}
 	var unsealed error
@@ -77,7 +77,7 @@ func encode(node string, manifests map[string]staticpod.Held, seal seal) ([]byte
 	return data, unsealed
 }
 
-// keep returns what the checkpoint has of an object.
+// keep returns the form of an object in the checkpoint.
 func keep(object *apiobject.Object, seal seal) (keptObject, error) {
 	key := object.Key()
 	kept := keptObject{Kind: key.Kind, Namespace: key.Namespace, Name: key.Name}
@@ -97,7 +97,7 @@ func keep(object *apiobject.Object, seal seal) (keptObject, error) {
 	return kept, nil
 }
 
-// sumOf tells one state from another, secrets included, with the key that seals them. It is never written.
+// sumOf returns a digest of the state, including secrets, keyed with the sealing key. It is never written.
 func sumOf(node string, manifests map[string]staticpod.Held, key string) ([sha256.Size]byte, error) {
 	data, err := encode(node, manifests, func(data []byte, _ string) (sealing.Box, error) {
 		sum := sha256.Sum256(data)
@@ -106,8 +106,8 @@ func sumOf(node string, manifests map[string]staticpod.Held, key string) ([sha25
 	return sha256.Sum256(data), err
 }
 
-// restore reads the checkpoint. Without one, or with that of another node, there is nothing to restore. What of it cannot be
-// read is left out, and the error says why.
+// restore reads the checkpoint. It returns nothing if there is none, or if it is that of another node. It omits entries
+// that cannot be read, and returns the reason as an error.
 func restore(path, node string, seals *sealing.Keyring) (map[string]staticpod.Held, error) {
 	c, err := readCheckpoint(path)
 	if err != nil || c.Node != node {
@@ -141,7 +141,7 @@ func restore(path, node string, seals *sealing.Keyring) (map[string]staticpod.He
 	return manifests, lost
 }
 
-// readCheckpoint reads the file; what it returns has no node when there is none.
+// readCheckpoint reads the file. The result has no node if there is no file.
 func readCheckpoint(path string) (checkpoint, error) {
 	var c checkpoint
 	data, err := os.ReadFile(path)
@@ -162,7 +162,7 @@ func (o keptObject) restore(seals *sealing.Keyring) (*apiobject.Object, error) {
 	data := o.Object
 	if o.Kind == apiobject.Secret {
 		if o.Sealed == nil {
-			return nil, errors.New("it is not encrypted, and so was not written by configmux")
+			return nil, errors.New("it is not encrypted, so configmux has not written it")
 		}
 		var err error
 		if data, err = seals.Open(*o.Sealed, o.about()); err != nil {
@@ -172,8 +172,8 @@ func (o keptObject) restore(seals *sealing.Keyring) (*apiobject.Object, error) {
 	return apiobject.Unmarshal(o.Kind, data)
 }
 
-// startKeeper restores the checkpoint and begins to keep it; what it returns ends that, once the last state that was
-// handed over is written.
+// startKeeper restores the checkpoint and starts to save it. The returned function writes the last state and stops the
+// keeper.
 func (s *Source) startKeeper() (stop func()) {
 	restored, err := restore(s.cfg.Checkpoint, s.cfg.Node, s.cfg.Seals)
 	switch {
@@ -185,7 +185,7 @@ func (s *Source) startKeeper() (stop func()) {
 	s.restored = s.allowed(restored)
 	k := s.keeper
 	k.path, k.node, k.seals, k.clock, k.logger = s.cfg.Checkpoint, s.cfg.Node, s.cfg.Seals, s.cfg.Clock, s.cfg.Logger
-	// The end is not that of the process's context: the reader may hand over one more state after that.
+	// The keeper does not end with the process's context, because the reader may pass it one more state after that.
 	end := make(chan struct{})
 	go func() {
 		defer close(k.ended)
@@ -197,8 +197,8 @@ func (s *Source) startKeeper() (stop func()) {
 	}
 }
 
-// allowed leaves out what this configuration does not let pods have: one that has become stricter counts for the last good
-// versions too.
+// allowed removes pods that this configuration does not permit, because a stricter configuration applies to the last
+// good versions too.
 func (s *Source) allowed(manifests map[string]staticpod.Held) map[string]staticpod.Held {
 	for path, held := range manifests {
 		held.Pods = slices.DeleteFunc(held.Pods, func(pod *v1.Pod) bool {
@@ -212,7 +212,7 @@ func (s *Source) allowed(manifests map[string]staticpod.Held) map[string]staticp
 	return manifests
 }
 
-// keep hands what each manifest stands for to the keeper.
+// keep passes the present state of each manifest to the keeper.
 func (s *Source) keep() {
 	manifests := make(map[string]staticpod.Held, len(s.files))
 	for path, f := range s.files {
@@ -223,7 +223,7 @@ func (s *Source) keep() {
 	s.keeper.keep(manifests)
 }
 
-// known returns what is known of a manifest; at the start that is what the checkpoint says.
+// known returns the known state of a manifest; at the start, that of the checkpoint.
 func (s *Source) known(path string) *file {
 	if f := s.files[path]; f != nil {
 		return f

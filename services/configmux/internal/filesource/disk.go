@@ -18,8 +18,7 @@ import (
 // maxManifest is the kubelet's limit for the size of a manifest.
 const maxManifest = 10 << 20
 
-// fingerprint tells whether a file is likely the one that was read before. It follows links, so a link that leads
-// elsewhere has another one.
+// fingerprint detects whether a file is unchanged. It follows links, so it changes if a link's target changes.
 type fingerprint struct {
 	device, inode  uint64
 	size           int64
@@ -35,8 +34,8 @@ func fingerprintOf(info fs.FileInfo) fingerprint {
 	return p
 }
 
-// list returns the paths that may be manifests, sorted, and whether path is a directory. Hidden entries of a directory
-// are left out.
+// list returns the sorted paths of potential manifests, and whether path is a directory. It skips hidden entries of a
+// directory.
 func list(path string) (paths []string, isDir bool, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -57,8 +56,8 @@ func list(path string) (paths []string, isDir bool, err error) {
 	return paths, true, nil
 }
 
-// read returns the content of a file and the fingerprint that it had then. It never waits for a writer: a pipe that has
-// taken the file's place is opened without blocking, and refused. Nothing is read of a file that is too large.
+// read returns the content of a file and its fingerprint at that time. It never blocks on a pipe in the place of the
+// file, which it opens without blocking and refuses. It does not read files that are too large.
 func read(path string) (data []byte, print fingerprint, err error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -79,7 +78,7 @@ func read(path string) (data []byte, print fingerprint, err error) {
 	if info.Size() > maxManifest {
 		return nil, print, tooLarge()
 	}
-	// The size is only what the file had: one that grows is read on, up to the limit.
+	// The size is only a hint: a growing file is read up to the limit.
 	content := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
 	if _, err := content.ReadFrom(io.LimitReader(file, maxManifest+1)); err != nil {
 		return nil, print, reason(err)
@@ -94,7 +93,7 @@ func tooLarge() error {
 	return fmt.Errorf("it is larger than the limit of %d MiB: split it into several manifests", maxManifest>>20)
 }
 
-// reason takes the path out of an error that is shown beside the path.
+// reason removes the path from an error that is reported beside the path.
 func reason(err error) error {
 	var at *fs.PathError
 	if errors.As(err, &at) {
@@ -103,19 +102,19 @@ func reason(err error) error {
 	return err
 }
 
-// leadsNowhere reports whether an error is that of a link which leads to nothing. Every other error leaves open what is
-// there, as that of a directory which may not be entered does.
+// leadsNowhere reports whether an error is that of a dangling link. Other errors, such as that of an unreadable
+// directory, do not tell whether the target exists.
 func leadsNowhere(err error) bool { return isGone(err) || errors.Is(err, unix.ELOOP) }
 
 // linkError explains why a link cannot be followed.
 func linkError(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.New("it is a link to something that does not exist: make its target, or remove the link")
+		return errors.New("it is a link to a file that does not exist: create its target, or remove the link")
 	}
 	return reason(err)
 }
 
-// kindOf names what is not a regular file.
+// kindOf returns the kind of a file that is not regular.
 func kindOf(mode fs.FileMode) string {
 	switch {
 	case mode.IsDir():
@@ -131,7 +130,7 @@ func kindOf(mode fs.FileMode) string {
 	}
 }
 
-// isGone reports whether nothing has that path any more; its directory may be gone with it, or be something else now.
+// isGone reports whether a path does not exist any more. Its directory may be gone too, or replaced by a file.
 func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }

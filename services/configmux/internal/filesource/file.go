@@ -16,39 +16,40 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-// file is what is known of one manifest.
+// file is the known state of one manifest.
 type file struct {
 	print fingerprint
-	// sum is that of the content that was last decoded.
+	// sum is the checksum of the last decoded content.
 	sum [sha256.Size]byte
-	// life is another one when the file was removed and made again.
+	// life changes when the file is removed and created again.
 	life uint64
-	// held is what the manifest stands for: what is good in its content, and of what is broken now the last good version.
+	// held is the effective content of the manifest: the valid parts of its content, and the last good version of the
+	// broken ones.
 	held staticpod.Held
 	errs []source.Error
-	// ignored is what its good pods have and should not, and what counts as if it were not there.
+	// ignored lists the warnings: fields that are ignored, and parts that have no effect.
 	ignored []source.Error
-	// lookedAt is when the manifest was last read.
+	// lookedAt is the time at which the manifest was last read.
 	lookedAt time.Time
 }
 
-// howToLook says how closely a file is looked at.
+// howToLook determines how thoroughly a file is examined.
 type howToLook int
 
 const (
-	// lookIfChanged reads the file when its fingerprint is another. When the content is bad it is looked at once more, a
-	// moment later, before that is said.
+	// lookIfChanged reads the file if its fingerprint has changed. Bad content is read once more, a moment later, before
+	// it is reported.
 	lookIfChanged howToLook = iota
-	// lookPatiently does the same with every file.
+	// lookPatiently reads every file, and otherwise works like lookIfChanged.
 	lookPatiently
-	// lookForSure reads the file, and what it says counts.
+	// lookForSure reads the file and uses its content immediately.
 	lookForSure
 )
 
-// patient reports whether content that is bad may only be half written, and a file that is gone only on its way.
+// patient reports whether bad content may be half written, and a missing file may be about to reappear.
 func (h howToLook) patient() bool { return h != lookForSure }
 
-// look brings what is known of one file up to date.
+// look updates the known state of one file.
 func (s *Source) look(ctx context.Context, path string, how howToLook, began time.Time) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -68,7 +69,7 @@ func (s *Source) look(ctx context.Context, path string, how howToLook, began tim
 		return
 	}
 	if info.IsDir() && path == s.cfg.Path {
-		// What was one manifest has become the directory of them.
+		// The manifest has become a directory of manifests.
 		s.forget(ctx, path, began)
 		s.relook = true
 		return
@@ -87,7 +88,7 @@ func (s *Source) look(ctx context.Context, path string, how howToLook, began tim
 	data, print, err := read(path)
 	if err != nil {
 		if isGone(err) {
-			s.putOff(path) // it went between two looks; the next one finds out
+			s.putOff(path) // it disappeared between two steps; the next look handles it
 			return
 		}
 		s.broken(ctx, path, began, known, err)
@@ -96,7 +97,7 @@ func (s *Source) look(ctx context.Context, path string, how howToLook, began tim
 	s.decode(ctx, path, how, began, data, print)
 }
 
-// decode takes in the content of a file.
+// decode processes the content of a file.
 func (s *Source) decode(ctx context.Context, path string, how howToLook, began time.Time, data []byte, print fingerprint) {
 	known, sum := s.known(path), sha256.Sum256(data)
 	if known != nil && known.sum == sum {
@@ -126,7 +127,7 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 	case known == nil || s.removed[path] && len(result.Problems) == 0:
 		next.life = s.newLife(path)
 	default:
-		// The last good version of a file that is bad runs on. Its new life begins when the file is good.
+		// The last good version of a bad file continues to run. Its new life begins when the file is good.
 		next.life = known.life
 	}
 	var lastGood staticpod.Held
@@ -152,7 +153,7 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 	s.cfg.Metrics.taken(len(result.Problems) > 0)
 }
 
-// broken keeps what is known of a file that cannot be read, and reports why it cannot.
+// broken keeps the state of a file that cannot be read, and reports the error.
 func (s *Source) broken(ctx context.Context, path string, began time.Time, known *file, err error) {
 	next := &file{lookedAt: began}
 	message := "cannot read it: " + err.Error()
@@ -165,7 +166,7 @@ func (s *Source) broken(ctx context.Context, path string, began time.Time, known
 	s.fail(ctx, path, began, next, message)
 }
 
-// unusable reports that something is in the place of a manifest which is none. What the manifest held is gone.
+// unusable reports that the path of a manifest is not a regular file. The manifest's content is dropped.
 func (s *Source) unusable(ctx context.Context, path string, began time.Time, err error) {
 	delete(s.removed, path)
 	s.fail(ctx, path, began, &file{lookedAt: began}, "it is skipped: "+err.Error())
@@ -186,7 +187,7 @@ func (s *Source) fail(ctx context.Context, path string, began time.Time, next *f
 	s.causes[path], s.changed = ctx, true
 }
 
-// forget takes in that a file is gone.
+// forget removes the state of a missing file.
 func (s *Source) forget(ctx context.Context, path string, began time.Time) {
 	delete(s.unsettled, path)
 	delete(s.restored, path)
@@ -201,14 +202,14 @@ func (s *Source) forget(ctx context.Context, path string, began time.Time) {
 	s.causes[path], s.changed = ctx, true
 }
 
-// newLife returns the life of a file that is made, or made again.
+// newLife returns the life of a file that was created, or created again.
 func (s *Source) newLife(path string) uint64 {
 	delete(s.removed, path)
 	s.lives++
 	return s.lives
 }
 
-// beginRead begins the trace of a change.
+// beginRead starts the trace of a change.
 func (s *Source) beginRead(ctx context.Context, path string, began time.Time) (trace.Span, context.Context) {
 	ctx, span := s.cfg.Tracer.Start(ctx, "source.read", trace.WithNewRoot(), trace.WithTimestamp(began))
 	if span.IsRecording() {

@@ -1,20 +1,21 @@
 // Package filesource is the source "file": the pods of a manifest file, or of all manifests in a directory.
 //
-// It gives its full set of pods to a source.Sink, at once at the start, within a millisecond or two of a change through
-// inotify, and after a full read every fileCheckFrequency, for what inotify cannot see. Manifests are decoded by
-// staticpod; what the pods mean for those given before is for the mux to say.
+// It passes its full set of pods to a source.Sink: at the start, within a millisecond or two of a change noticed by
+// inotify, and after a full read every fileCheckFrequency, for changes that inotify misses. staticpod decodes the
+// manifests; the mux compares the pods with the previous ones.
 //
-// One goroutine owns everything: events and timers only tell it what to look at.
+// One goroutine owns all state. Events and timers only trigger it:
 //
 //	event on a file ──► look at that file ─────────────┐
-//	event on the path, a link or the watched parent ──► look at what has another fingerprint ──► give the set
-//	every fileCheckFrequency ──► read all again ───────┘
+//	event on the path, a link or the watched parent ──► look at files with another fingerprint ──► pass the set
+//	every fileCheckFrequency ──► read everything ──────┘
 //
-// A file that is renamed into place is whole and is read at once. One that is written in place may be half written, and
-// one that is gone may be an editor's between two renames: those are looked at when they have been still for a moment.
-// A file that cannot be read or decoded keeps the pods that it last had, through a restart too.
+// A file that is renamed into place is complete and is read at once. A file that is written in place may be half
+// written, and a missing file may be between two renames of an editor: they are looked at when they have been unchanged
+// for a moment. A file that cannot be read or decoded keeps its last pods, also across a restart.
 //
-// A file that was removed and made again in that moment has not gone in any reading. Its pods have another life then.
+// A file that was removed and created again within that moment is present in every reading. Its pods then have another
+// life.
 package filesource
 
 import (
@@ -40,30 +41,30 @@ import (
 const Name = "file"
 
 const (
-	// pollInterval is how often the path is looked at while inotify is not to be had.
+	// pollInterval is the polling interval while inotify is unavailable.
 	pollInterval = time.Second
-	// settleTime is how long a file that is written in place or gone must have been still before that counts. A writer
-	// that does not rename writes a manifest in one go, or in pieces that are microseconds apart.
+	// settleTime is how long a missing file, or one that is written in place, must be unchanged before it is read. A
+	// writer that does not rename writes a manifest at once, or in pieces that are microseconds apart.
 	settleTime = 20 * time.Millisecond
-	// maxSettleTime is how long a file that changes again and again is waited for.
+	// maxSettleTime bounds the wait for a file that changes repeatedly.
 	maxSettleTime = time.Second
 )
 
-// Config is what a file source needs. All fields but Standalone must be set.
+// Config holds the parameters of a file source. All fields except Standalone are required.
 type Config struct {
 	// Path is the file or directory; absolute.
 	Path string
 	// Node is the node's name.
 	Node string
-	// Allowed says which sources' pods may reach beyond their own walls.
+	// Allowed lists the sources whose pods may have access to the host.
 	Allowed privilege.Allowed
-	// Standalone is true on a node without an API server, where manifests may have config maps and secrets too.
+	// Standalone is true for a node without an API server, where manifests may contain config maps and secrets too.
 	Standalone bool
 	// Seals encrypts the secrets of the checkpoint.
 	Seals *sealing.Keyring
-	// Period is the time between full reads.
+	// Period is the interval of full reads.
 	Period time.Duration
-	// Checkpoint is the file, in an existing directory, that keeps the pods for manifests which are broken at a restart.
+	// Checkpoint is the path of the checkpoint, in an existing directory, for manifests that are broken at a restart.
 	Checkpoint string
 	Clock      clock.WithTicker
 	Tracer     trace.Tracer
@@ -76,43 +77,43 @@ type Source struct {
 	cfg  Config
 	sink source.Sink
 
-	// newWatcher begins to use inotify; tests make it fail.
+	// newWatcher starts inotify; tests make it fail.
 	newWatcher func() (*fsnotify.Watcher, error)
 	watch      *watch
 	mode       string
 
-	// isDir says what Path was when it was last looked at.
+	// isDir reports whether Path was a directory when it was last examined.
 	isDir bool
-	// files has every manifest by path.
+	// files maps the path of every manifest to its state.
 	files map[string]*file
-	// failure is why Path itself cannot be read; nil when it can.
+	// failure is the error of reading Path itself; nil if it is readable.
 	failure error
 	// missing is true while Path does not exist.
 	missing bool
-	// readAt is when the last full read ended.
+	// readAt is the end of the last full read.
 	readAt time.Time
 
-	// restored has what the checkpoint has, by path, until the first full read.
+	// restored maps paths to the content of the checkpoint, until the first full read.
 	restored map[string]staticpod.Held
 	keeper   *keeper
 
-	// dirty has the files to look at now.
+	// dirty is the set of files to look at now.
 	dirty map[string]bool
-	// unsettled has the files that may be between two states, and when to look at them.
+	// unsettled maps files that may be between two states to the time to look at them.
 	unsettled map[string]settling
-	// removed has the manifests whose names were removed, until they are seen again or known to be gone.
+	// removed is the set of manifests whose names were removed, until they are seen again or known to be gone.
 	removed map[string]bool
 	// lives counts the lives of manifests.
 	lives uint64
-	// relook asks to look at the path and everything in it.
+	// relook requests a look at the path and everything in it.
 	relook bool
-	// causes has the traces of this turn's changes, by path.
+	// causes maps paths to the traces of this turn's changes.
 	causes map[string]context.Context
-	// changed says that this turn has something new to give.
+	// changed is true if this turn has something new for the sink.
 	changed bool
 }
 
-// settling is a file that may be between two states.
+// settling is the schedule of a file that may be between two states.
 type settling struct {
 	since, due time.Time
 }
@@ -132,8 +133,8 @@ func (s *Source) Name() string { return Name }
 // Target implements source.Source.
 func (s *Source) Target() string { return s.cfg.Path }
 
-// Run implements source.Source. It never fails: whatever is wrong with the path is reported through the sink, and may
-// be mended at any time.
+// Run implements source.Source. It never fails: problems with the path are reported through the sink, and may be solved
+// at any time.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	s.sink = sink
 	defer s.unwatch()
@@ -172,7 +173,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	}
 }
 
-// note takes in one event. It decides what to look at, and looks at nothing itself.
+// note processes one event. It decides what to look at, and does no I/O.
 func (s *Source) note(event fsnotify.Event, ok bool) {
 	if !ok {
 		s.unwatch()
@@ -189,8 +190,8 @@ func (s *Source) note(event fsnotify.Event, ok bool) {
 			s.noteRemoval(event)
 		}
 		if !event.Has(fsnotify.Write) {
-			// What is watched may be gone or another: a new one can have the inode of the old one. A file is watched by its
-			// directory, which stays; another watch would lose the events that nobody has taken, a removal among them.
+			// The watched inode may be gone or replaced: a new directory can have the inode of the old one. A file is watched
+			// through its directory, which stays; another watch would lose pending events, including a removal.
 			s.watch.stale = s.watch.stale || event.Name != s.cfg.Path || s.watch.leadsThrough(s.cfg.Path)
 		} else if !s.isDir {
 			s.putOff(s.cfg.Path)
@@ -198,10 +199,10 @@ func (s *Source) note(event fsnotify.Event, ok bool) {
 	}
 }
 
-// noteEntry takes in an event on something in the directory.
+// noteEntry processes an event on an entry of the directory.
 func (s *Source) noteEntry(event fsnotify.Event) {
 	if isHidden(event.Name) {
-		// A hidden entry is no manifest, but links may lead through it: that is how config maps are swapped.
+		// A hidden entry is no manifest, but links may lead through it, as for a mounted config map.
 		s.relook = s.relook || len(s.watch.targets.followed) > 0
 		return
 	}
@@ -213,15 +214,15 @@ func (s *Source) noteEntry(event fsnotify.Event) {
 	s.dirty[event.Name] = true
 }
 
-// noteRemoval takes in that the name of a manifest was removed, by a deletion or by a rename to another name. The file that has the
-// name next is a new manifest, also when it has the same content. A rename onto the name removes nothing.
+// noteRemoval records that the name of a manifest was removed, by a deletion or by a rename to another name. The next
+// file of that name is a new manifest, even with the same content. A rename onto the name removes nothing.
 func (s *Source) noteRemoval(event fsnotify.Event) {
 	if s.files[event.Name] != nil && (event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename)) {
 		s.removed[event.Name] = true
 	}
 }
 
-// putOff leaves a file for when it has been still for a moment.
+// putOff delays a file until it has been unchanged for a moment.
 func (s *Source) putOff(path string) {
 	now := s.cfg.Clock.Now()
 	w, known := s.unsettled[path]
@@ -235,7 +236,7 @@ func (s *Source) putOff(path string) {
 	s.unsettled[path] = w
 }
 
-// notePending takes in the events that are there already, so that many changes at once become few readings.
+// notePending processes the pending events, so that many changes at once become few readings.
 func (s *Source) notePending() {
 	for range maxPending {
 		if s.watch == nil {
@@ -250,11 +251,12 @@ func (s *Source) notePending() {
 	}
 }
 
-// maxPending bounds how many events are taken in before they are acted on, so that a directory in which something
-// happens all the time is read nevertheless.
+// maxPending bounds the number of events to process before acting on them, so that a busy directory is read
+// nevertheless.
 const maxPending = 4096
 
-// settled returns a channel that tells when the next file has been still long enough, and what releases its timer.
+// settled returns a channel that fires when the next file has been unchanged long enough, and a function that releases
+// its timer.
 func (s *Source) settled() (<-chan time.Time, func()) {
 	if len(s.unsettled) == 0 {
 		return nil, func() {}
@@ -269,10 +271,10 @@ func (s *Source) settled() (<-chan time.Time, func()) {
 	return timer.C(), func() { timer.Stop() }
 }
 
-// turn looks at everything that was noted, or at all there is, and gives the outcome to the sink.
+// turn looks at everything that was noted, or at all files, and passes the result to the sink.
 func (s *Source) turn(ctx context.Context, everything bool) {
 	began := s.cfg.Clock.Now()
-	// Until it has been read once, all of it counts at once: the first set must not lack what is only put off.
+	// The first read does not delay files, because the first set must be complete.
 	everything = everything || s.readAt.IsZero()
 	s.causes, s.changed = map[string]context.Context{}, everything
 	for path, w := range s.unsettled {
@@ -293,7 +295,7 @@ func (s *Source) turn(ctx context.Context, everything bool) {
 		}
 	}
 	if s.relook {
-		// A link has been found whose target is not watched yet.
+		// A link was found whose target is not watched yet.
 		s.relook = false
 		s.rewatch(false)
 		s.lookAtAll(ctx, false, began)
@@ -310,14 +312,14 @@ func (s *Source) turn(ctx context.Context, everything bool) {
 	}
 }
 
-// lookAtAll finds out what the path is now and looks at each manifest in it: for sure at all of them when everything
-// is to be read again, else at those that have another fingerprint.
+// lookAtAll determines the kind of the path and looks at each manifest in it: at all of them for a full read, and
+// otherwise at those with another fingerprint.
 func (s *Source) lookAtAll(ctx context.Context, everything bool, began time.Time) {
 	paths, isDir, err := list(s.cfg.Path)
 	missing := errors.Is(err, fs.ErrNotExist)
 	if missing {
 		if !s.missing {
-			s.cfg.Logger.Info("the path of the manifests does not exist; it counts as empty and is watched for", telemetry.KeyFile, s.cfg.Path)
+			s.cfg.Logger.Info("the path of the manifests does not exist; it counts as empty, and its creation is watched for", telemetry.KeyFile, s.cfg.Path)
 		}
 		err = nil
 	}

@@ -13,20 +13,21 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// give puts together what all files stand for and gives it to the sink.
+// give merges the content of all files and passes it to the sink.
 func (s *Source) give() {
 	reading := source.Reading{ReadAt: s.readAt, Mode: s.mode, Causes: s.causes}
 	if s.failure != nil {
 		reading.Failed = true
 		reading.Errors = []source.Error{{
 			Path:    s.cfg.Path,
-			Message: fmt.Sprintf("cannot read it: %s; what was known of it is kept", reason(s.failure)),
+			Message: fmt.Sprintf("cannot read it: %s; its last known content is kept", reason(s.failure)),
 			SeenAt:  s.cfg.Clock.Now(),
 		}}
 		s.sink.Set(Name, reading)
 		return
 	}
-	// The order of paths decides which of two pods of a name counts: a restarted process comes to the same.
+	// The order of paths decides which of two pods with the same name is used, so that a restarted process decides the
+	// same.
 	var pods []*v1.Pod
 	var from []string
 	var objects []*apiobject.Object
@@ -62,7 +63,7 @@ func (s *Source) give() {
 	s.sink.Set(Name, reading)
 }
 
-// addObjects puts objects, each with the file that it is from, into a reading, and reports those that repeat.
+// addObjects adds objects, each with its file, to a reading, and reports duplicates.
 func (s *Source) addObjects(reading *source.Reading, objects []*apiobject.Object, from []string) {
 	_, repeated := apiobject.Filter(objects)
 	out := map[int]bool{}
@@ -81,11 +82,11 @@ func (s *Source) addObjects(reading *source.Reading, objects []*apiobject.Object
 	}
 }
 
-// maxErrors bounds how many errors are shown at a time: a directory of another program's ten thousand files, mounted here
-// by mistake, does not fill the memory, the log and the answers with them.
+// maxErrors bounds the number of reported errors, so that a directory with ten thousand files of another program,
+// mounted by mistake, does not fill the memory, the log and the responses.
 const maxErrors = 1000
 
-// bound leaves out the errors that are too many, and says how many those are.
+// bound drops excess errors, and reports their number.
 func (s *Source) bound(reading *source.Reading) {
 	more := len(reading.Errors) - maxErrors
 	if more <= 0 {
@@ -93,6 +94,6 @@ func (s *Source) bound(reading *source.Reading) {
 	}
 	reading.Errors = append(slices.Clip(reading.Errors[:maxErrors]), source.Error{
 		Path: s.cfg.Path, SeenAt: reading.Errors[maxErrors].SeenAt,
-		Message: fmt.Sprintf("%d more errors of its manifests are not shown: mend the others first", more),
+		Message: fmt.Sprintf("%d more errors of its manifests are not shown: correct the others first", more),
 	})
 }

@@ -16,29 +16,29 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-// saveDelay is how long changes are gathered before they are written to the checkpoint. The pods are long published
-// then; what a crash within this time loses is only the last good version of a file that is broken before the restart.
+// saveDelay is how long changes are collected before they are written to the checkpoint. The pods are already published
+// then; a crash within this time loses only the last good version of a file that is broken before the restart.
 const saveDelay = 500 * time.Millisecond
 
-// checkpointMode lets only the owner read the pods, whose environment may hold what others should not see.
+// checkpointMode lets only the owner read the pods, because their environment may be confidential.
 const checkpointMode = 0o600
 
-// keeper writes the checkpoint, apart from the goroutine that reads the manifests: a slow disk delays no pod.
+// keeper writes the checkpoint in its own goroutine, so that a slow disk delays no pod.
 type keeper struct {
 	path, node string
 	seals      *sealing.Keyring
 	clock      clock.WithTicker
 	logger     *slog.Logger
-	// latest has what is to be written next. It holds one: a newer state replaces one that is not written yet.
+	// latest holds the state to write next. Its capacity is one: a newer state replaces an unwritten one.
 	latest chan map[string]staticpod.Held
-	// reseals are who asks for another key, and ended is closed when nobody does that any more.
+	// reseals carries calls of Reseal, and ended is closed when the keeper has ended.
 	reseals chan resealing
 	ended   chan struct{}
-	// written tells what the file holds; zero when that is not known.
+	// written is the digest of the file's content; zero if unknown.
 	written [sha256.Size]byte
 }
 
-// resealing is a call of Reseal, and what it came to.
+// resealing receives the result of a call of Reseal.
 type resealing chan<- resealed
 
 type resealed struct {
@@ -50,8 +50,8 @@ func newKeeper() *keeper {
 	return &keeper{latest: make(chan map[string]staticpod.Held, 1), reseals: make(chan resealing), ended: make(chan struct{})}
 }
 
-// Reseal encrypts the secrets of the checkpoint with the key that seals now, and returns how many files were written for it.
-// It needs the source to run, and waits for that.
+// Reseal encrypts the secrets of the checkpoint with the current key, and returns the number of written files. It waits
+// for the source to run.
 func (s *Source) Reseal(ctx context.Context) (files int, err error) {
 	done := make(chan resealed, 1)
 	select {
@@ -69,7 +69,7 @@ func (s *Source) Reseal(ctx context.Context) (files int, err error) {
 	}
 }
 
-// keep hands over a new state. It never waits; it is called by one goroutine.
+// keep passes a new state to the keeper. It never blocks; one goroutine calls it.
 func (k *keeper) keep(manifests map[string]staticpod.Held) {
 	select {
 	case <-k.latest:
@@ -78,7 +78,7 @@ func (k *keeper) keep(manifests map[string]staticpod.Held) {
 	k.latest <- manifests
 }
 
-// run writes what it is handed until the end, and then once more what is left.
+// run writes states until the end, and then the last one.
 func (k *keeper) run(end <-chan struct{}) {
 	for {
 		select {
@@ -102,7 +102,7 @@ func (k *keeper) run(end <-chan struct{}) {
 	}
 }
 
-// saveLatest writes what was handed over last, if anything was.
+// saveLatest writes the last state, if there is an unwritten one.
 func (k *keeper) saveLatest() bool {
 	select {
 	case manifests := <-k.latest:
@@ -114,7 +114,7 @@ func (k *keeper) saveLatest() bool {
 }
 
 func (k *keeper) save(manifests map[string]staticpod.Held) {
-	// Without a key that can be used there is none to name, and sealing says why.
+	// Without a usable key, sealing returns the error.
 	key, _ := k.seals.Current()
 	sum, err := sumOf(k.node, manifests, key)
 	if err == nil && sum == k.written {
@@ -127,24 +127,24 @@ func (k *keeper) save(manifests map[string]staticpod.Held) {
 		err = statedir.WriteFileAtomic(k.path, data, checkpointMode)
 	}
 	if err != nil {
-		k.logger.Warn("cannot keep what the manifests have; a manifest that is broken when this process restarts loses it",
+		k.logger.Warn("cannot save the content of the manifests; a manifest that is broken when this process restarts loses its last good version",
 			telemetry.KeyFile, k.path, telemetry.KeyError, err)
 		return
 	}
 	k.written = sum
 	if unsealed != nil {
 		k.written = [sha256.Size]byte{}
-		k.logger.Warn("cannot keep the secrets of the manifests; those of a manifest that is broken when this process restarts are lost until it is mended",
+		k.logger.Warn("cannot save the secrets of the manifests; those of a manifest that is broken when this process restarts are missing until it is corrected",
 			telemetry.KeyFile, k.path, telemetry.KeyError, unsealed)
 	}
 }
 
-// reseal seals what is in the file with the key that seals now. A box that cannot be opened stays as it is.
+// reseal seals the secrets in the file with the current key. A box that cannot be opened stays unchanged.
 func (k *keeper) reseal() (files int, err error) {
 	c, err := readCheckpoint(k.path)
 	if err != nil {
-		// There is nothing in it that could be read with any key.
-		k.logger.Warn("cannot seal the last good versions of the manifests anew", telemetry.KeyError, err)
+		// No key could read anything in it.
+		k.logger.Warn("cannot seal the last good versions of the manifests with the current key", telemetry.KeyError, err)
 		return 0, nil
 	}
 	current, err := k.seals.Current()
@@ -159,7 +159,7 @@ func (k *keeper) reseal() (files int, err error) {
 			}
 			data, err := k.seals.Open(*o.Sealed, o.about())
 			if err != nil {
-				k.logger.Warn("cannot seal a secret of the manifests anew", telemetry.KeyObject, o.about(), telemetry.KeyError, err)
+				k.logger.Warn("cannot seal a secret of the manifests with the current key", telemetry.KeyObject, o.about(), telemetry.KeyError, err)
 				continue
 			}
 			box, err := k.seals.Seal(data, o.about())

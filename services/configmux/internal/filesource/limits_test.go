@@ -133,7 +133,7 @@ func TestADirectoryThatBecomesUnreadableKeepsItsPods(t *testing.T) {
 	for _, mode := range []os.FileMode{0, 0o300} { // neither entered nor listed, and only entered
 		must(t, os.Chmod(dir, mode))
 		got := r.until("a failure", func(got source.Reading) bool { return got.Failed })
-		if len(got.Errors) != 1 || got.Errors[0].Path != dir || !strings.Contains(got.Errors[0].Message, "permission denied; what was known of it is kept") {
+		if len(got.Errors) != 1 || got.Errors[0].Path != dir || !strings.Contains(got.Errors[0].Message, "permission denied; its last known content is kept") {
 			t.Errorf("mode %v: errors %+v", mode, got.Errors)
 		}
 		must(t, os.Chmod(dir, 0o700))

@@ -2,7 +2,7 @@ package filesource
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts what happens to manifests.
+// Metrics counts reads and errors of manifests.
 type Metrics struct {
 	read, failed  prometheus.Counter
 	files, broken prometheus.Gauge
@@ -12,23 +12,23 @@ type Metrics struct {
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		read: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "quartet_configmux_manifests_read_total", Help: "Contents of manifests taken in, each time that one was new or another.",
+			Name: "quartet_configmux_manifests_read_total", Help: "Manifests read with new or changed content.",
 		}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "quartet_configmux_manifests_failed_total", Help: "Manifests that turned out to be wrong or unreadable, each time that what is wrong was new.",
+			Name: "quartet_configmux_manifests_failed_total", Help: "Manifests found invalid or unreadable, counted for each new error.",
 		}),
 		files: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "quartet_configmux_manifests", Help: "Manifests that are there.",
+			Name: "quartet_configmux_manifests", Help: "Present manifests.",
 		}),
 		broken: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "quartet_configmux_manifests_broken", Help: "Manifests that are there and in which something is wrong.",
+			Name: "quartet_configmux_manifests_broken", Help: "Present manifests with errors.",
 		}),
 	}
 	registry.MustRegister(m.read, m.failed, m.files, m.broken)
 	return m
 }
 
-// taken counts a content that was taken in, and whether something is wrong in it.
+// taken counts a processed content, and whether it has errors.
 func (m *Metrics) taken(wrong bool) {
 	m.read.Inc()
 	if wrong {
@@ -36,7 +36,7 @@ func (m *Metrics) taken(wrong bool) {
 	}
 }
 
-// there counts what is there after a turn.
+// there counts the present manifests after a turn.
 func (m *Metrics) there(files map[string]*file) {
 	broken := 0
 	for _, f := range files {

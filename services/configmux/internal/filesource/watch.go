@@ -14,38 +14,38 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// How changes are noticed, as operators see it.
+// The modes of noticing changes, for operators.
 const (
 	modeInotify = "inotify"
 	modePolling = "polling"
 )
 
-// maxRewatch bounds how often the watches are set anew while the directories around the path keep changing; the next
+// maxRewatch bounds how often the watches are recreated while the directories around the path keep changing; the next
 // event, or the next full read, tries again.
 const maxRewatch = 5
 
-// watch is one set of inotify watches. When anything of it is to be different, all of it is replaced: that happens
-// rarely, and a set is either what it should be or thrown away. All methods work on nil, which watches nothing.
+// watch is one set of inotify watches. A change replaces the whole set, because changes are rare and a set is then
+// either correct or closed. A nil watch is valid and watches nothing.
 type watch struct {
 	watcher *fsnotify.Watcher
 	targets targets
-	// stale is true when a watched directory may not be the one of that name any more.
+	// stale is true if a watched directory may have been replaced.
 	stale bool
 }
 
-// targets is what has to be watched.
+// targets is the set of directories and names to watch.
 type targets struct {
-	// dirs are directories by path, the one of the manifests first. The first is needed; the others are only not
-	// readable for this user when they are not.
+	// dirs are the directories, the one of the manifests first. The first one is required; the others are missing only if
+	// this user cannot read them.
 	dirs []directory
-	// names are the base names in those directories whose change concerns the path. Everything in the directory of the
+	// names are the base names in those directories whose changes affect the path. Every change in the directory of the
 	// manifests does.
 	names map[string]bool
-	// followed are the links whose targets are watched.
+	// followed is the set of links whose targets are watched.
 	followed map[string]bool
 }
 
-// directory is a directory that is told from another one of its name.
+// directory identifies a directory by path and inode.
 type directory struct {
 	path          string
 	device, inode uint64
@@ -65,7 +65,7 @@ func (w *watch) errors() <-chan error {
 	return w.watcher.Errors
 }
 
-// concerns reports whether an event outside the directory of the manifests has to do with them.
+// concerns reports whether an event outside of the manifests' directory affects them.
 func (w *watch) concerns(path string) bool {
 	return w != nil && (w.targets.names[filepath.Base(path)] ||
 		slices.ContainsFunc(w.targets.dirs, func(d directory) bool { return d.path == path }))
@@ -74,13 +74,13 @@ func (w *watch) concerns(path string) bool {
 // follows reports whether the target of a link is watched.
 func (w *watch) follows(link string) bool { return w != nil && w.targets.followed[link] }
 
-// leadsThrough reports whether a path is a directory that is watched, or a link whose target is.
+// leadsThrough reports whether a path is a watched directory, or a link whose target is watched.
 func (w *watch) leadsThrough(path string) bool {
 	return w.follows(path) || slices.ContainsFunc(w.targets.dirs, func(d directory) bool { return d.path == path })
 }
 
-// rewatch makes the watches what they should be. It has to come before looking at the files, so that no change falls
-// between the two. Without inotify it says so once, and tries again only when everything is read.
+// rewatch updates the watches. It must precede the look at the files, so that no change is missed in between. Without
+// inotify it reports that once, and retries only with a full read.
 func (s *Source) rewatch(tryAgain bool) {
 	if s.watch == nil && s.mode == modePolling && !tryAgain {
 		return
@@ -105,7 +105,7 @@ func (s *Source) rewatch(tryAgain bool) {
 	}
 }
 
-// newWatch watches the targets. Its error is fs.ErrNotExist when one of them has gone in the meantime.
+// newWatch watches the targets. The error is fs.ErrNotExist if one of them has disappeared.
 func (s *Source) newWatch(want targets) (*watch, error) {
 	watcher, err := s.newWatcher()
 	if err != nil {
@@ -121,8 +121,8 @@ func (s *Source) newWatch(want targets) (*watch, error) {
 	return &watch{watcher: watcher, targets: want}, nil
 }
 
-// remedy says what to do about a limit that inotify has reached: the kernel's own words for it speak of files and of
-// space on a device.
+// remedy returns the advice for an exhausted inotify limit, because the kernel's error messages for it are about files
+// and disk space.
 func remedy(err error) string {
 	switch {
 	case errors.Is(err, unix.ENOSPC):
@@ -136,7 +136,7 @@ func remedy(err error) string {
 	}
 }
 
-// unwatch gives up the watches. Events that nobody has taken are lost with them, so who calls it looks at everything.
+// unwatch closes the watches. Pending events are lost, so the caller looks at everything.
 func (s *Source) unwatch() {
 	if s.watch == nil {
 		return
@@ -152,16 +152,16 @@ func (s *Source) setMode(mode string, err error) {
 		return
 	}
 	if err != nil {
-		s.cfg.Logger.Warn("cannot be notified of changes to the manifests; they are polled for instead",
+		s.cfg.Logger.Warn("cannot watch the manifests with inotify; polling for changes instead",
 			telemetry.KeyFile, s.cfg.Path, "interval", min(pollInterval, s.cfg.Period), telemetry.KeyError, err)
 	} else if s.mode == modePolling {
-		s.cfg.Logger.Info("notified of changes to the manifests again", telemetry.KeyFile, s.cfg.Path)
+		s.cfg.Logger.Info("watching the manifests with inotify again", telemetry.KeyFile, s.cfg.Path)
 	}
 	s.mode, s.changed = mode, true
 }
 
-// targets finds what has to be watched now: the directory of the manifests, what a link leads to, and, for the path
-// itself to come, go or be replaced, its nearest existing parent.
+// targets returns what to watch now: the directory of the manifests, the targets of links, and, to notice changes of
+// the path itself, its nearest existing parent.
 func (s *Source) targets() targets {
 	t := targets{names: map[string]bool{}, followed: map[string]bool{}}
 	paths, isDir, err := list(s.cfg.Path)
@@ -188,18 +188,17 @@ func (s *Source) targets() targets {
 			t.names[filepath.Base(end)] = true
 		}
 		if !isDir {
-			// A file that is a link of a config map: the swap is that of the hidden link beside it.
+			// The file is a link into a mounted config map, which is updated by replacing the hidden link beside it.
 			t.names[configMapLink] = true
 		}
 	}
 	return t
 }
 
-// configMapLink is the hidden link through which the files of a mounted config map lead, and which is replaced to swap
-// all of them at once.
+// configMapLink is the hidden link of a mounted config map, which is replaced to update all its files at once.
 const configMapLink = "..data"
 
-// add adds a directory, unless it is there already or is none, and reports whether it is one.
+// add adds a directory, unless it is present or not a directory, and reports whether it is one.
 func (t *targets) add(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {

@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// answerTimeout is how long a whole answer may take, redirects included.
+	// answerTimeout bounds a complete response, including redirects.
 	answerTimeout = 10 * time.Second
-	// maxAnswer is how large an answer may be, in bytes, unpacked.
+	// maxAnswer bounds the size of a response, in bytes, uncompressed.
 	maxAnswer = 10 << 20
-	// maxRedirects is how many redirects are followed.
+	// maxRedirects is the maximum number of redirects.
 	maxRedirects = 10
 )
 
-// client asks one server for its pods.
+// client requests pods from one server.
 type client struct {
 	at        *url.URL
 	header    http.Header
 	transport http.RoundTripper
 	secrets   *strings.Replacer
-	// timeout is answerTimeout; tests have less patience.
+	// timeout is answerTimeout, except in tests.
 	timeout time.Duration
 }
 
@@ -41,14 +41,14 @@ func newClient(at *url.URL, header map[string][]string, transport http.RoundTrip
 	return c
 }
 
-// NewTransport returns what carries requests to servers: directly, or through the proxy that the environment names.
+// NewTransport returns the transport for requests: direct, or through the proxy of the environment.
 func NewTransport() *http.Transport {
 	return &http.Transport{
 		Proxy: func(request *http.Request) (*url.URL, error) {
 			proxy, err := http.ProxyFromEnvironment(request)
 			if err != nil {
-				// Its error quotes the address, which may have a password in it.
-				return nil, errors.New("HTTP_PROXY or HTTPS_PROXY of the environment is not an address: mend it and start again")
+				// Its error quotes the address, which may contain a password.
+				return nil, errors.New("HTTP_PROXY or HTTPS_PROXY of the environment is not an address: correct it and restart")
 			}
 			return proxy, nil
 		},
@@ -57,11 +57,11 @@ func NewTransport() *http.Transport {
 	}
 }
 
-// idleTimeout is how long a connection is kept for the next request.
+// idleTimeout is how long an idle connection is kept.
 const idleTimeout = 90 * time.Second
 
-// get returns the bytes that the server answers, none when the body is empty. Its error has no secrets in it, and is the same each time that the same
-// thing is wrong.
+// get returns the body of the server's response, empty for an empty body. Its error contains no secrets, and is the
+// same for each occurrence of the same problem.
 func (c *client) get(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -79,18 +79,18 @@ func (c *client) get(ctx context.Context) ([]byte, error) {
 			return data, nil
 		}
 		next, err := at.Parse(response.Header.Get("Location"))
-		_ = response.Body.Close() // nothing of it is wanted
+		_ = response.Body.Close() // the body is not needed
 		if err != nil || next.Host == "" || (next.Scheme != "http" && next.Scheme != "https") {
-			return nil, c.failed(at, errors.New("it redirects to what is not an http:// or https:// URL: mend the server"))
+			return nil, c.failed(at, errors.New("it redirects to an address that is not an http:// or https:// URL: correct the server"))
 		}
-		// Who has once been sent elsewhere is not trusted again, even when that leads back.
+		// After a redirect to another server, no further server is trusted, even if a redirect leads back.
 		trusted = trusted && isSame(c.at, next)
 		at = next
 	}
-	return nil, c.failed(at, fmt.Errorf("it redirects more than %d times: mend the server, or set staticPodURL to where the pods are", maxRedirects))
+	return nil, c.failed(at, fmt.Errorf("it redirects more than %d times: correct the server, or set staticPodURL to the final address", maxRedirects))
 }
 
-// ask sends one request. Only a trusted server is given the headers.
+// ask sends one request. Only a trusted server receives the headers.
 func (c *client) ask(ctx context.Context, at *url.URL, trusted bool) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
@@ -109,12 +109,12 @@ func (c *client) ask(ctx context.Context, at *url.URL, trusted bool) (*http.Resp
 	return c.transport.RoundTrip(request)
 }
 
-// isSame reports whether a redirect leads to the same server, by no less safe a way.
+// isSame reports whether a redirect leads to the same server with the same or a safer scheme.
 func isSame(first, next *url.URL) bool {
 	return strings.EqualFold(first.Host, next.Host) && (first.Scheme == next.Scheme || next.Scheme == "https")
 }
 
-// isRedirect reports whether the answer is elsewhere.
+// isRedirect reports whether the response is a redirect.
 func isRedirect(response *http.Response) bool {
 	switch response.StatusCode {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
@@ -124,11 +124,11 @@ func isRedirect(response *http.Response) bool {
 	}
 }
 
-// read reads a whole answer.
+// read reads a complete response.
 func read(response *http.Response) ([]byte, error) {
-	defer func() { _ = response.Body.Close() }() // it was read to its end, or is not wanted
+	defer func() { _ = response.Body.Close() }() // it was read to the end, or is not needed
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers with the status %d and not with 200: mend the server, or set staticPodURL and staticPodURLHeader to what it wants", response.StatusCode)
+		return nil, fmt.Errorf("it answers with the status %d instead of 200: correct the server, or staticPodURL and staticPodURLHeader", response.StatusCode)
 	}
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {

@@ -25,7 +25,7 @@ func keeps(t *testing.T, w *web, fails http.HandlerFunc, reason string, options 
 	w.does(fails)
 	got := r.poll()
 	r.wantFailed(got, reason)
-	r.wantFailed(got, "what was known of it is kept")
+	r.wantFailed(got, "its last known pods are kept")
 	if !got.ReadAt.Equal(good.ReadAt) {
 		t.Errorf("last read at %s, want %s", got.ReadAt, good.ReadAt)
 	}

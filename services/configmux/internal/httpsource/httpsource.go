@@ -1,22 +1,23 @@
-// Package httpsource is the source "http": the pods that a server gives at staticPodURL.
+// Package httpsource is the source "http": the pods that a server returns at staticPodURL.
 //
-// It asks at once at the start and then every httpCheckFrequency, and gives its full set of pods to a source.Sink. The
-// answer is decoded by staticpod, as a file is. One goroutine asks, and waits for the answer before it asks again:
+// It sends a request at the start and then every httpCheckFrequency, and passes its full set of pods to a source.Sink.
+// staticpod decodes the response, as it does a file. One goroutine sends the requests, one at a time:
 //
-//	every httpCheckFrequency ──► GET ──► other bytes ──► decode ──► give the set
-//	                              │  ├─► the same bytes ──► give the same set
-//	                              │  └─► no bytes ──► give an empty set, and say so
-//	                              └─► no whole answer ──► say why; what was known of it stays
+//	every httpCheckFrequency ──► GET ──► other bytes ──► decode ──► pass the set
+//	                              │  ├─► the same bytes ──► pass the same set
+//	                              │  └─► no bytes ──► pass an empty set, with an error
+//	                              └─► no complete response ──► report why; the last set stays
 //
-// Nothing is removed because of an answer that is missing, cut off, too large or not to be parsed. Of one in which a pod
-// is wrong, the others count, and the last good version of that pod runs on. A whole answer with status 200 and a body of
-// no bytes is an empty set and an error, as to a kubelet; white space is an answer that cannot be parsed.
+// No pod is removed because of a response that is missing, cut off, too large or cannot be parsed. If a pod in a
+// response is invalid, the others are used, and its last good version continues to run. A complete response with status
+// 200 and an empty body is an empty set and an error, as for the kubelet; white space is a response that cannot be
+// parsed.
 //
-// There is nothing on disk: after a restart the source has not spoken until it has had an answer that says which pods are
-// meant, and until then the pods that run are left alone.
+// Nothing is stored on disk: after a restart the source is not ready until a response has named the desired pods, and
+// until then running pods are not changed.
 //
-// What the headers and the address have of secrets goes to the server that the address names and nowhere else: to no
-// other host after a redirect, and into no error, log or trace.
+// Secrets in the headers and the address are sent only to the server of the address: to no other host after a redirect,
+// and they do not appear in errors, logs or traces.
 package httpsource
 
 import (
@@ -44,27 +45,27 @@ import (
 const Name = "http"
 
 const (
-	// mode is how this source notices changes.
+	// mode is the mode of noticing changes.
 	mode = "polling"
-	// loggedTimes is how often in a row the same failure is logged.
+	// loggedTimes is the number of consecutive times that the same failure is logged.
 	loggedTimes = 3
-	// emptyAnswer is what is wrong with an answer of no bytes.
-	emptyAnswer = "the answer is empty, so that no pod is wanted any more: mend the server, or let it answer with a List with no items if no pod is meant"
+	// emptyAnswer is the error of an empty response.
+	emptyAnswer = "the answer is empty, so no pod is desired any more: correct the server, or let it answer with an empty List if that is intended"
 )
 
-// Config is what an HTTP source needs. All fields but Header and Standalone must be set.
+// Config holds the parameters of an HTTP source. All fields except Header and Standalone are required.
 type Config struct {
-	// URL is where the pods are; http or https, with a host.
+	// URL is the address of the pods; http or https, with a host.
 	URL *url.URL
 	// Header is sent with each request.
 	Header map[string][]string
 	// Node is the node's name.
 	Node string
-	// Allowed says which sources' pods may reach beyond their own walls.
+	// Allowed lists the sources whose pods may have access to the host.
 	Allowed privilege.Allowed
-	// Standalone is true on a node without an API server, where the answer may have config maps and secrets too.
+	// Standalone is true for a node without an API server, where the response may contain config maps and secrets too.
 	Standalone bool
-	// Period is the time between requests.
+	// Period is the interval of requests.
 	Period time.Duration
 	// Transport carries the requests; its idle connections are closed when Run ends.
 	Transport *http.Transport
@@ -80,22 +81,22 @@ type Source struct {
 	client *client
 	target string
 
-	// sum is that of the last whole answer; only read when answered.
+	// sum is the checksum of the last complete response; valid if answered is true.
 	sum      [sha256.Size]byte
 	answered bool
-	// held is what the source stands for: what is good in the last answer, and of what is broken in it the last good version.
+	// held is the effective set: the valid parts of the last response, and the last good version of the broken ones.
 	held staticpod.Held
-	// spoken is true once an answer said which pods are meant.
+	// spoken is true after a response has named the desired pods.
 	spoken bool
-	// readAt is when such an answer came last.
+	// readAt is the time of the last such response.
 	readAt time.Time
-	// wrong is what is wrong with the last whole answer, and answeredAt when that came.
+	// wrong lists the problems with the last complete response, and answeredAt is its time.
 	wrong      []source.Error
 	answeredAt time.Time
-	// failure is why there was no whole answer the last time; empty when there was one.
+	// failure is why the last request had no complete response; empty if it had one.
 	failure string
 
-	// told is what was wrong the last time, and times how often in a row.
+	// told is the last problem, and times its number of consecutive occurrences.
 	told  string
 	times int
 }
@@ -108,11 +109,11 @@ func New(cfg Config) *Source {
 // Name implements source.Source.
 func (s *Source) Name() string { return Name }
 
-// Target implements source.Source. It is the URL without what may be secret in it.
+// Target implements source.Source. It is the URL without secret parts.
 func (s *Source) Target() string { return s.target }
 
-// Run implements source.Source. It never fails: whatever is wrong with the server is reported through the sink, and may
-// be mended at any time.
+// Run implements source.Source. It never fails: problems with the server are reported through the sink, and may be
+// solved at any time.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	defer s.cfg.Transport.CloseIdleConnections()
 	ticker := s.cfg.Clock.NewTicker(s.cfg.Period)
@@ -134,7 +135,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	}
 }
 
-// take takes in one answer, or that there was none.
+// take processes one response, or its error.
 func (s *Source) take(ctx context.Context, began time.Time, data []byte, err error) source.Reading {
 	causes := map[string]context.Context{}
 	switch {
@@ -161,7 +162,7 @@ func (s *Source) take(ctx context.Context, began time.Time, data []byte, err err
 	return s.reading(began, causes)
 }
 
-// decode takes in an answer that differs from the one before.
+// decode processes a response that differs from the previous one.
 func (s *Source) decode(ctx context.Context, began time.Time, data []byte) context.Context {
 	s.sum, s.answered, s.wrong = sha256.Sum256(data), true, nil
 	if len(data) == 0 {
@@ -175,9 +176,9 @@ func (s *Source) decode(ctx context.Context, began time.Time, data []byte) conte
 		failure = s.client.scrub(result.Problems[0].Error())
 	}
 	if result.Incomplete && !s.spoken {
-		// Which pods are meant is not known, and those that run may be among them.
+		// The desired pods are unknown, and the running ones may be among them.
 		for _, p := range result.Problems {
-			s.blame(p, "; nothing of the answer is taken, and what runs is left alone: mend the answer")
+			s.blame(p, "; the answer is rejected, and running pods are not changed: correct the answer")
 		}
 		return s.trace(ctx, began, "unreadable", failure)
 	}
@@ -202,14 +203,14 @@ func (s *Source) decode(ctx context.Context, began time.Time, data []byte) conte
 	return s.trace(ctx, began, "invalid", failure)
 }
 
-// blame notes one thing that is wrong with the answer.
+// blame records one problem with the response.
 func (s *Source) blame(p staticpod.Problem, outcome string) {
 	s.wrong = append(s.wrong, source.Error{
 		Path: s.target, Pod: p.Pod, Object: p.Object, Field: p.Field, Message: s.client.scrub(p.Message) + outcome,
 	})
 }
 
-// reading is what the source stands for now.
+// reading returns the reading for the present state.
 func (s *Source) reading(began time.Time, causes map[string]context.Context) source.Reading {
 	reading := source.Reading{Failed: s.failure != "" || !s.spoken, ReadAt: s.readAt, Mode: mode, Causes: causes}
 	for _, e := range s.wrong {
@@ -217,9 +218,9 @@ func (s *Source) reading(began time.Time, causes map[string]context.Context) sou
 		reading.Errors = append(reading.Errors, e)
 	}
 	if s.failure != "" {
-		kept := "what was known of it is kept"
+		kept := "its last known pods are kept"
 		if !s.spoken {
-			kept = "nothing is known of it yet, and what runs is left alone"
+			kept = "none of its pods is known yet, and running pods are not changed"
 		}
 		reading.Errors = append(reading.Errors, source.Error{
 			Path: s.target, SeenAt: began, Message: fmt.Sprintf("cannot read it: %s; %s", s.failure, kept),
@@ -237,7 +238,7 @@ func (s *Source) reading(began time.Time, causes map[string]context.Context) sou
 	return reading
 }
 
-// tell logs what is wrong the second and the third time in a row. The mux logs what is new and what has been mended.
+// tell logs the second and the third consecutive occurrence of a problem. The mux logs new and solved problems.
 func (s *Source) tell(errs []source.Error) {
 	var all strings.Builder
 	for _, e := range errs {
@@ -248,7 +249,7 @@ func (s *Source) tell(errs []source.Error) {
 		return
 	}
 	if s.times++; s.times > loggedTimes {
-		s.times = loggedTimes // it is logged no more
+		s.times = loggedTimes // it is not logged any more
 		return
 	}
 	for _, e := range errs {
@@ -256,7 +257,7 @@ func (s *Source) tell(errs []source.Error) {
 	}
 }
 
-// trace makes the trace of a change: of a good answer when failure is empty.
+// trace creates the trace of a change; failure is empty for a valid response.
 func (s *Source) trace(ctx context.Context, began time.Time, kind, failure string) context.Context {
 	ctx, span := s.cfg.Tracer.Start(ctx, "source.read", trace.WithNewRoot(), trace.WithTimestamp(began))
 	defer span.End()

@@ -208,7 +208,7 @@ func TestABodyThatCannotBeParsedKeepsEverything(t *testing.T) {
 			w := serve(t, httptest.NewServer)
 			w.answer(body)
 			r := start(t, w.URL)
-			if got := r.next(); !got.Failed || len(got.Errors) == 0 || !strings.Contains(got.Errors[0].Message, "what runs is left alone") {
+			if got := r.next(); !got.Failed || len(got.Errors) == 0 || !strings.Contains(got.Errors[0].Message, "running pods are not changed") {
 				t.Fatalf("reading %+v, want a source that has not spoken", got)
 			}
 			if got := r.poll(); !got.Failed {

@@ -2,7 +2,7 @@ package httpsource
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts what the server answers.
+// Metrics counts the server's responses.
 type Metrics struct {
 	changed, unchanged, failed prometheus.Counter
 }
@@ -10,7 +10,7 @@ type Metrics struct {
 // NewMetrics registers the metrics of one HTTP source.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	polls := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "quartet_configmux_http_polls_total", Help: "How often staticPodURL was asked for its pods, by what came of it.",
+		Name: "quartet_configmux_http_polls_total", Help: "Requests to staticPodURL, by result.",
 	}, []string{"outcome"})
 	registry.MustRegister(polls)
 	return &Metrics{

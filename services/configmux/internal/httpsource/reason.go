@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// leastSecret is how long a text is, in bytes, that is taken for a secret. What is shorter stands in any sentence.
+	// leastSecret is the minimum length of a secret in bytes. Shorter texts occur in any sentence.
 	leastSecret = 4
-	// maxReason bounds the text of an error, in bytes: it may quote the server.
+	// maxReason bounds the text of an error in bytes, because it may quote the server.
 	maxReason = 512
-	// hidden stands for what is not shown.
+	// hidden replaces a secret.
 	hidden = "…"
 )
 
-// streamID is the part of an error of HTTP/2 that is another with each request.
+// streamID matches the part of an HTTP/2 error that differs in each request.
 var streamID = regexp.MustCompile(`(?:stream ID |LastStreamID=)\d+[;,] `)
 
-// shown is a URL without its user, password, query and fragment.
+// shown returns a URL without its user, password, query and fragment.
 func shown(at *url.URL) string {
 	plain := url.URL{Scheme: at.Scheme, Host: at.Host, Path: at.Path, RawPath: at.RawPath}
 	text := plain.String()
@@ -39,8 +39,8 @@ func shown(at *url.URL) string {
 	return text
 }
 
-// secretsOf returns what takes the secrets of an address and of headers out of a text. A server may send back what it was
-// sent, and an error quote that.
+// secretsOf returns a replacer that removes the secrets of an address and of headers from a text. A server may echo
+// them, and an error may quote that.
 func secretsOf(at *url.URL, header http.Header) *strings.Replacer {
 	texts := []string{at.RawQuery}
 	for _, values := range at.Query() {
@@ -57,7 +57,7 @@ func secretsOf(at *url.URL, header http.Header) *strings.Replacer {
 		}
 	}
 	texts = slices.DeleteFunc(texts, func(text string) bool { return len(text) < leastSecret })
-	// The longest first: it may have others in it.
+	// The longest comes first, because it may contain others.
 	slices.SortFunc(texts, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
 	pairs := make([]string, 0, 2*len(texts))
 	for _, text := range texts {
@@ -66,10 +66,10 @@ func secretsOf(at *url.URL, header http.Header) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// scrub takes the secrets out of a text that may quote the server.
+// scrub removes the secrets from a text that may quote the server.
 func (c *client) scrub(text string) string { return c.secrets.Replace(text) }
 
-// failed returns the error of a request that failed at an address.
+// failed returns the error of a failed request to an address.
 func (c *client) failed(at *url.URL, err error) error {
 	text := c.scrub(c.reason(err))
 	if len(text) > maxReason {
@@ -81,8 +81,7 @@ func (c *client) failed(at *url.URL, err error) error {
 	return errors.New(text)
 }
 
-// reason says why a request failed, in words that do not change from one request to the next: no time, no port of this
-// side.
+// reason returns why a request failed. Its text is the same for each occurrence: it contains no time and no local port.
 func (c *client) reason(err error) string {
 	var timeout net.Error
 	var certificate x509.CertificateInvalidError
@@ -90,20 +89,20 @@ func (c *client) reason(err error) string {
 	var operation *net.OpError
 	switch {
 	case errors.As(err, &lookup) && lookup.IsNotFound:
-		return fmt.Sprintf("there is no host %s: see to its name in the DNS", lookup.Name)
+		return fmt.Sprintf("there is no host %s: check its name in the DNS", lookup.Name)
 	case errors.As(err, &lookup):
-		return fmt.Sprintf("the name %s cannot be looked up: see to this machine's DNS", lookup.Name)
+		return fmt.Sprintf("the name %s cannot be looked up: check this machine's DNS", lookup.Name)
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return fmt.Sprintf("there is no whole answer within %s: see that the server runs and can be reached", c.timeout)
+		return fmt.Sprintf("there is no complete answer within %s: check that the server runs and is reachable", c.timeout)
 	case errors.As(err, &certificate) && certificate.Reason == x509.Expired && certificate.Cert != nil:
 		return fmt.Sprintf("its certificate is valid only from %s to %s: renew it, or set this machine's clock",
 			certificate.Cert.NotBefore.UTC().Format(time.RFC3339), certificate.Cert.NotAfter.UTC().Format(time.RFC3339))
 	case errors.As(err, &operation) && operation.Err != nil:
-		return operation.Op + ": " + operation.Err.Error() + ": see to the server and the way to it"
+		return operation.Op + ": " + operation.Err.Error() + ": check the server and the network"
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return "the answer is cut off: see to the server"
+		return "the answer is cut off: check the server"
 	case errors.Is(err, io.EOF):
-		return "the connection is closed without an answer: see to the server"
+		return "the connection was closed without an answer: check the server"
 	default:
 		return streamID.ReplaceAllString(err.Error(), "")
 	}

@@ -20,23 +20,23 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-// maxManifest bounds a pod, as etcd does behind an API server.
+// maxManifest bounds the size of a pod, as etcd does for an API server.
 const maxManifest = 1 << 20
 
-// Applied is the outcome of an apply.
+// Applied is the result of an apply.
 type Applied struct {
-	// Pod is the pod with its defaults and its whole name. It must not be changed.
+	// Pod is the pod with its defaults and its full name. It must not be changed.
 	Pod *v1.Pod
-	// Op is Add or Update, or None when the pod was there already as it was asked for.
+	// Op is Add or Update, or None if the pod was unchanged.
 	Op podset.Op
 
-	// resealed is how many files were written, of Reseal.
+	// resealed is the number of files that Reseal has written.
 	resealed int
 }
 
-// Apply creates a pod, or replaces the one that was applied by that name. With dryRun it only says what it would do. It
-// fails with an *InvalidError, a *TakenError or a *FullError when the pod cannot be, and with ErrEnded when the source
-// has ended; with any other error the pod is as it was, or as it was asked for, and a second try finds out.
+// Apply creates a pod, or replaces the applied pod of the same name. With dryRun it only returns what it would do. It
+// fails with an *InvalidError, a *TakenError or a *FullError if the pod is refused, and with ErrEnded if the source has
+// ended. After any other error the pod may be unchanged or applied; a second call resolves that.
 func (s *Source) Apply(ctx context.Context, pod *v1.Pod, dryRun bool) (Applied, error) {
 	wanted, err := s.entryOf(pod)
 	if err != nil {
@@ -45,8 +45,8 @@ func (s *Source) Apply(ctx context.Context, pod *v1.Pod, dryRun bool) (Applied, 
 	return s.ask(ctx, func(ctx context.Context) (Applied, error) { return s.apply(ctx, wanted, dryRun) })
 }
 
-// Delete takes a pod out of the source, by its name with or without the node's suffix. It fails with an *UnknownError
-// or an *AmbiguousError, and otherwise as Apply does.
+// Delete removes a pod, by its name with or without the node's suffix. It fails with an *UnknownError or an
+// *AmbiguousError, and otherwise as Apply does.
 func (s *Source) Delete(ctx context.Context, name types.NamespacedName) error {
 	if name.Namespace == "" {
 		name.Namespace = metav1.NamespaceDefault
@@ -55,14 +55,14 @@ func (s *Source) Delete(ctx context.Context, name types.NamespacedName) error {
 	return err
 }
 
-// entryOf makes what is to be kept of a pod. It knows nothing of the other pods.
+// entryOf returns the entry of a pod. It does not depend on other pods.
 func (s *Source) entryOf(pod *v1.Pod) (*entry, error) {
 	manifest := *pod
 	manifest.APIVersion, manifest.Kind = "v1", "Pod"
 	if manifest.Namespace == "" {
 		manifest.Namespace = metav1.NamespaceDefault
 	}
-	// What somebody saw of the pod is no part of the wish, nor is what an agent noted on it.
+	// The observed status is not part of the desired state, nor are annotations of the agent.
 	manifest.Status = v1.PodStatus{}
 	manifest.Annotations = podset.StripOwnAnnotations(manifest.Annotations)
 	data, err := json.Marshal(&manifest)
@@ -78,13 +78,13 @@ func (s *Source) entryOf(pod *v1.Pod) (*entry, error) {
 	return s.decode(given, data)
 }
 
-// decode makes a pod of a manifest that has one.
+// decode decodes a manifest with one pod.
 func (s *Source) decode(given types.NamespacedName, data []byte) (*entry, error) {
 	path := s.pathOf(given)
 	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Standalone: s.cfg.Standalone, Path: path})
 	if len(result.Problems) > 0 {
 		for i := range result.Problems {
-			// All of it is on one line, of a file that nobody has written by hand.
+			// The manifest is one line, which no person has written.
 			result.Problems[i].Message = strings.TrimPrefix(result.Problems[i].Message, "line 1: ")
 		}
 		return nil, &InvalidError{Problems: result.Problems}
@@ -95,7 +95,7 @@ func (s *Source) decode(given types.NamespacedName, data []byte) (*entry, error)
 	return &entry{given: given, path: path, manifest: data, pod: result.Pods[0]}, nil
 }
 
-// apply brings an entry in. It runs in the owner's goroutine.
+// apply adds an entry. It runs in the owner's goroutine.
 func (s *Source) apply(ctx context.Context, wanted *entry, dryRun bool) (Applied, error) {
 	began := s.cfg.Clock.Now()
 	known := s.pods[wanted.given]
@@ -114,7 +114,7 @@ func (s *Source) apply(ctx context.Context, wanted *entry, dryRun bool) (Applied
 	telemetry.End(span, err)
 	causes := map[string]context.Context{wanted.path: ctx}
 	if err != nil {
-		// The file may be in its place all the same.
+		// The file may have been written despite the error.
 		s.read(causes)
 		return Applied{}, err
 	}
@@ -125,7 +125,7 @@ func (s *Source) apply(ctx context.Context, wanted *entry, dryRun bool) (Applied
 	return outcome, nil
 }
 
-// admit says why a pod cannot be beside the others; nil when it can.
+// admit returns why a pod conflicts with the others; nil if it does not.
 func (s *Source) admit(wanted, known *entry) error {
 	if known == nil && len(s.pods) >= s.cfg.MaxPods {
 		return &FullError{What: "pods", Number: len(s.pods)}
@@ -144,7 +144,7 @@ func (s *Source) admit(wanted, known *entry) error {
 	}
 }
 
-// remove takes a pod out. It runs in the owner's goroutine.
+// remove removes a pod. It runs in the owner's goroutine.
 func (s *Source) remove(ctx context.Context, name types.NamespacedName) error {
 	began := s.cfg.Clock.Now()
 	known, err := s.find(name)
@@ -158,12 +158,12 @@ func (s *Source) remove(ctx context.Context, name types.NamespacedName) error {
 	span.AddEvent("gone")
 	err = statedir.RemoveFile(known.path)
 	if err != nil {
-		err = fmt.Errorf("removing the pod's file: %w: see that %s can be written, and try again", err, s.cfg.Dir)
+		err = fmt.Errorf("removing the pod's file: %w: check that %s is writable, and try again", err, s.cfg.Dir)
 	}
 	telemetry.End(span, err)
 	causes := map[string]context.Context{known.path: ctx}
 	if err != nil {
-		// The file may be gone all the same.
+		// The file may have been removed despite the error.
 		s.read(causes)
 		return err
 	}
@@ -172,7 +172,7 @@ func (s *Source) remove(ctx context.Context, name types.NamespacedName) error {
 	return nil
 }
 
-// removeBroken removes the files of a pod that is left out, or returns why there is nothing to delete.
+// removeBroken removes the files of a rejected pod, or returns why there is nothing to delete.
 func (s *Source) removeBroken(name types.NamespacedName, unknown error) error {
 	given := types.NamespacedName{Namespace: name.Namespace, Name: strings.TrimSuffix(name.Name, s.suffix())}
 	for _, path := range []string{s.pathOf(name), s.pathOf(given)} {
@@ -187,12 +187,12 @@ func (s *Source) removeBroken(name types.NamespacedName, unknown error) error {
 	return unknown
 }
 
-// removeFiles removes files that hold no pod.
+// removeFiles removes files without a valid pod.
 func (s *Source) removeFiles(paths []string) error {
 	for _, path := range paths {
 		if err := statedir.RemoveFile(path); err != nil {
 			s.read(nil)
-			return fmt.Errorf("removing the file of the pod: %w: see that %s can be written, and try again", err, s.cfg.Dir)
+			return fmt.Errorf("removing the file of the pod: %w: check that %s is writable, and try again", err, s.cfg.Dir)
 		}
 		delete(s.broken, path)
 	}
@@ -200,7 +200,7 @@ func (s *Source) removeFiles(paths []string) error {
 	return nil
 }
 
-// find returns the pod that a name means.
+// find returns the pod of a name.
 func (s *Source) find(name types.NamespacedName) (*entry, error) {
 	var exact *entry
 	if given, has := strings.CutSuffix(name.Name, s.suffix()); has {
@@ -219,9 +219,9 @@ func (s *Source) find(name types.NamespacedName) (*entry, error) {
 	}
 }
 
-// begin begins the part of the trace of a change that is this source's: in the caller's trace, or in one of its own.
+// begin starts this source's part of the trace of a change: in the caller's trace, or in a new one.
 func (s *Source) begin(ctx context.Context, path string, began time.Time) (context.Context, trace.Span) {
-	// What follows from the change goes on when the call has ended.
+	// The consequences of the change continue after the call.
 	ctx, span := s.cfg.Tracer.Start(context.WithoutCancel(ctx), "source.read", trace.WithTimestamp(began))
 	if span.IsRecording() {
 		span.SetAttributes(telemetry.AttrFile.String(path), telemetry.AttrSource.String(Name))
@@ -229,7 +229,7 @@ func (s *Source) begin(ctx context.Context, path string, began time.Time) (conte
 	return ctx, span
 }
 
-// writeFile puts a file on the disk, in the place of what was set aside of it.
+// writeFile writes a file, and removes its broken version.
 func (s *Source) writeFile(path string, data []byte) error {
 	err := statedir.WriteFileAtomic(path, data, fileMode)
 	if err == nil {
@@ -238,7 +238,7 @@ func (s *Source) writeFile(path string, data []byte) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("keeping the %s: %w: see that there is space in %s and that it can be written, and try again", whatIn(path), err, s.cfg.Dir)
+		return fmt.Errorf("saving the %s: %w: check that there is space in %s and that it is writable, and try again", whatIn(path), err, s.cfg.Dir)
 	}
 	return nil
 }

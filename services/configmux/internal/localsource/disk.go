@@ -20,19 +20,19 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// fileMode lets only the owner read the pods, whose environment may hold what others should not see.
+// fileMode lets only the owner read the pods, because their environment may be confidential.
 const fileMode = 0o600
 
 const (
-	// extension is that of a file with a pod.
+	// extension is the extension of a file with a pod.
 	extension = ".json"
-	// aside is what is added to the name of a file that holds no pod.
+	// aside is the suffix of a renamed file without a valid pod.
 	aside = ".broken"
 )
 
-// entry is one pod, in memory and on the disk.
+// entry is one pod, in memory and on disk.
 type entry struct {
-	// given is the name without the node's suffix; the path follows from it.
+	// given is the name without the node's suffix. It determines the path.
 	given types.NamespacedName
 	path  string
 	// manifest is the content of the file.
@@ -40,15 +40,15 @@ type entry struct {
 	pod      *v1.Pod
 }
 
-// name is the pod's whole name.
+// name returns the pod's full name.
 func (e *entry) name() types.NamespacedName {
 	return types.NamespacedName{Namespace: e.pod.Namespace, Name: e.pod.Name}
 }
 
-// suffix is what a pod's name has after the one that was given.
+// suffix returns the suffix of pod names on this node.
 func (s *Source) suffix() string { return "-" + strings.ToLower(s.cfg.Node) }
 
-// pathOf is the file of a pod. A hash has no slash, and is never too long for a file's name.
+// pathOf returns the file of a pod. Its name is a hash, which contains no slash and is short enough.
 func (s *Source) pathOf(given types.NamespacedName) string {
 	sum := sha256.Sum256([]byte(given.String()))
 	return filepath.Join(s.cfg.Dir, hex.EncodeToString(sum[:16])+extension)
@@ -56,12 +56,12 @@ func (s *Source) pathOf(given types.NamespacedName) string {
 
 func asideOf(path string) string { return path + aside }
 
-// isObjectFile reports whether a path is that of a config map or a secret, or of one that was set aside.
+// isObjectFile reports whether a path is that of a config map or a secret, or of a renamed one.
 func isObjectFile(path string) bool {
 	return isSecretFile(path) || strings.HasSuffix(strings.TrimSuffix(path, aside), configMapExtension)
 }
 
-// holds reports whether a file has given a pod or an object.
+// holds reports whether a pod or an object was read from a file.
 func (s *Source) holds(path string) bool {
 	for _, e := range s.pods {
 		if e.path == path {
@@ -76,7 +76,7 @@ func (s *Source) holds(path string) bool {
 	return false
 }
 
-// withUID returns the pod with a UID; nil when there is none.
+// withUID returns the pod with a UID; nil if there is none.
 func (s *Source) withUID(uid types.UID) *entry {
 	for _, e := range s.pods {
 		if e.pod.UID == uid {
@@ -86,7 +86,7 @@ func (s *Source) withUID(uid types.UID) *entry {
 	return nil
 }
 
-// read reads what is on the disk, and gives it, with the traces of what may have changed by path.
+// read reads the files and passes their content to the sink, with the traces of potential changes by path.
 func (s *Source) read(causes map[string]context.Context) {
 	clear(s.pods)
 	clear(s.objects)
@@ -101,27 +101,28 @@ func (s *Source) read(causes map[string]context.Context) {
 
 func (s *Source) readAll() error {
 	if err := statedir.MakeDir(s.cfg.Dir); err != nil {
-		return fmt.Errorf("cannot keep pods in %s: %w: see that it is a directory that this process can write", s.cfg.Dir, err)
+		return fmt.Errorf("cannot store pods in %s: %w: check that it is a directory that this process can write", s.cfg.Dir, err)
 	}
-	// Whoever died between a change and its sync told nobody of it. Before this process does, it has to last.
+	// A process that died between a change and its sync has reported no success. The change must be durable before this
+	// process reports it.
 	if err := syncDir(s.cfg.Dir); err != nil {
-		return fmt.Errorf("cannot make the pods in %s last: %w: see to the disk", s.cfg.Dir, err)
+		return fmt.Errorf("cannot sync the pods in %s to disk: %w: check the disk", s.cfg.Dir, err)
 	}
-	// In the order of names: a pod comes before what was set aside of it.
+	// Sorted by name: a file precedes its renamed version.
 	files, err := os.ReadDir(s.cfg.Dir)
 	if err != nil {
-		return fmt.Errorf("cannot read the pods: %w: see that this process may read the directory", err)
+		return fmt.Errorf("cannot read the pods: %w: check that this process may read the directory", err)
 	}
 	for _, file := range files {
 		path := filepath.Join(s.cfg.Dir, file.Name())
 		switch {
 		case strings.HasPrefix(file.Name(), ".") && strings.Contains(file.Name(), ".tmp-"):
-			// A write that was cut short: nobody was told that it is done.
+			// The file is an interrupted write, for which no success was reported.
 			if err := statedir.RemoveFile(path); err != nil {
-				s.note(path, fmt.Sprintf("cannot remove what a crash has left: %s; remove it", err))
+				s.note(path, fmt.Sprintf("cannot remove an incomplete file: %s; remove it", err))
 			}
 		case isObjectFile(path) && !s.cfg.Standalone:
-			// What was applied before the node had an API server.
+			// It was applied before the node had an API server.
 		case strings.HasSuffix(path, extension+aside), isObjectFile(path) && strings.HasSuffix(path, aside):
 			s.leaveAside(path)
 		case strings.HasSuffix(path, extension):
@@ -133,13 +134,13 @@ func (s *Source) readAll() error {
 				return err
 			}
 		default:
-			s.note(path, "it is nothing that was applied, and is skipped: remove it, which the next start notices")
+			s.note(path, "it was not written by configmux and is skipped: remove it, and restart")
 		}
 	}
 	return nil
 }
 
-// syncDir makes what was renamed and removed in a directory last through a crash of the machine.
+// syncDir makes renames and removals in a directory durable.
 func syncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -148,19 +149,19 @@ func syncDir(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// leaveAside tells of a file that was set aside, unless the pod was applied anew since: then it is removed, which whoever
-// applied the pod did not live to do.
+// leaveAside reports a renamed file. If the pod was applied again since, it removes the file, which an interrupted
+// apply has left.
 func (s *Source) leaveAside(path string) {
 	if !s.holds(strings.TrimSuffix(path, aside)) {
-		s.note(path, "it was set aside because it holds no "+whatIn(path)+" that can be: apply that again, or delete it")
+		s.note(path, "it was renamed because it holds no valid "+whatIn(path)+": apply that again, or delete it")
 		return
 	}
 	if err := statedir.RemoveFile(path); err != nil {
-		s.note(path, fmt.Sprintf("it was set aside, its %s was applied anew, and it cannot be removed: %s; remove it", whatIn(path), err))
+		s.note(path, fmt.Sprintf("it was renamed, its %s was applied again, and it cannot be removed: %s; remove it", whatIn(path), err))
 	}
 }
 
-// whatIn says what the file of a path is to hold.
+// whatIn returns the kind of object in the file of a path.
 func whatIn(path string) string {
 	switch {
 	case isSecretFile(path):
@@ -172,8 +173,8 @@ func whatIn(path string) string {
 	}
 }
 
-// take takes in the file of one pod or object, or tells why it holds none. Its error says that the file cannot be read, so
-// that it is not known what it holds: then nothing is known of the whole, and what runs is left alone.
+// take processes the file of one pod or object, or reports why it is invalid. It returns an error if the file cannot be
+// read: then the full set is unknown, and running pods are not changed.
 func (s *Source) take(path string, read func(path string) error) error {
 	err := read(path)
 	var invalid *InvalidError
@@ -181,17 +182,17 @@ func (s *Source) take(path string, read func(path string) error) error {
 	var sealed *sealedError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// Somebody has removed it a moment ago.
+		// The file was removed in the meantime.
 	case errors.As(err, &sealed) && sealed.isLocked():
 		s.leaveLocked(path, sealed)
 	case errors.As(err, &unreadable):
-		return fmt.Errorf("cannot read an applied %s: %w: see to the disk and to the file's owner, or remove the file, which deletes the %[1]s", whatIn(path), err)
+		return fmt.Errorf("cannot read an applied %s: %w: check the disk and the file's owner, or remove the file, which deletes the %[1]s", whatIn(path), err)
 	case errors.As(err, &invalid):
-		// It may be valid again with another configuration, or another version of this program.
+		// It may be valid with another configuration, or another version of this program.
 		first := invalid.Problems[0]
 		s.broken[path] = source.Error{
 			Path: path, Pod: first.Pod, Object: first.Object, Field: first.Field, SeenAt: s.cfg.Clock.Now(),
-			Message: first.Message + "; the " + whatIn(path) + " is left out: apply it anew, or delete it",
+			Message: first.Message + "; the " + whatIn(path) + " is rejected: apply it again, or delete it",
 		}
 	case err != nil:
 		s.setAside(path, err)
@@ -224,7 +225,7 @@ func (s *Source) readOne(path string) error {
 	return nil
 }
 
-// readRegular reads a file that is no larger than a number of bytes.
+// readRegular reads a file of limited size.
 func readRegular(path string, most int64) ([]byte, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -236,14 +237,14 @@ func readRegular(path string, most int64) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// setAside puts a file out of the way that holds nothing that can be, so that it is there for people and in nobody's way.
+// setAside renames an invalid file, so that it is kept for people without an effect.
 func (s *Source) setAside(path string, cause error) {
 	message := cause.Error()
 	if err := os.Rename(path, asideOf(path)); err != nil {
-		s.note(path, fmt.Sprintf("%s; it is skipped, and cannot be set aside: %s; remove it", message, errors.Unwrap(err)))
+		s.note(path, fmt.Sprintf("%s; it is skipped, and cannot be renamed: %s; remove it", message, errors.Unwrap(err)))
 		return
 	}
-	s.note(asideOf(path), message+"; it was set aside: apply the "+whatIn(path)+" again, or delete it")
+	s.note(asideOf(path), message+"; it was renamed: apply the "+whatIn(path)+" again, or delete it")
 }
 
 func (s *Source) note(path, message string) {

@@ -158,8 +158,8 @@ func TestNothingIsAppliedThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// A change whose last step fails is told to nobody as done. What is in memory is what the next process would find: nothing
-// comes up weeks later, with the next start.
+// A change whose last step fails is told to nobody as done. What is in memory is what the next process would find:
+// nothing comes up weeks later, with the next start.
 func TestAChangeThatFailsHalfWayIsWhatTheDiskSays(t *testing.T) {
 	r := newRig(t)
 	must(t, os.MkdirAll(filepath.Join(r.file("a")+".broken", "not empty"), 0o700))

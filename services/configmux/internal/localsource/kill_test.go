@@ -26,8 +26,8 @@ import (
 type step struct {
 	name string
 	call func(context.Context, *Source) error
-	// pods are images by pod, with config maps and secrets and their values as "secret a", and broken the files that hold none, by
-	// the names that the scenario gives them.
+	// pods are images by pod, with config maps and secrets and their values as "secret a", and broken the files that hold
+	// none, by the names that the scenario gives them.
 	pods   map[string]string
 	broken []string
 }
@@ -68,8 +68,8 @@ func deletesObject(kind apiobject.Kind, name string) func(context.Context, *Sour
 
 func nothing(context.Context, *Source) error { return nil }
 
-// written are the calls that put a file into its place. What a file holds is on the disk before it has its name, and the
-// name before anyone is told.
+// written are the calls that put a file into its place. What a file holds is on the disk before it has its name, and
+// the name before anyone is told.
 func written(name string) []string { return writtenIn("applied", name+".json") }
 
 func writtenIn(dir, name string) []string {

@@ -1,15 +1,16 @@
-// Package localsource is the source "local": the pods, config maps and secrets that were applied by a call, and that stay until
-// a call deletes them. It keeps one file for each, so that they are there again after a restart; a secret is encrypted in it.
+// Package localsource is the source "local": the pods, config maps and secrets that were applied by a call, and that
+// stay until a call deletes them. It keeps a file for each of them, so that they survive a restart; secrets are
+// encrypted in it.
 //
-// One goroutine, that of Run, owns the pods and the files. Apply and Delete decode and judge what needs no state in the
-// caller's goroutine, hand the rest to the owner over a channel without a buffer, and wait for its answer:
+// One goroutine, that of Run, owns the pods and the files. Apply and Delete decode and validate in the caller's
+// goroutine what needs no state, pass the rest to the owner over an unbuffered channel, and wait for its answer:
 //
-//	Apply ──► staticpod.Decode ──► owner: who has the name? ──► write the file ──► give the set to the sink ──► answer
+//	Apply ──► staticpod.Decode ──► owner: is the name free? ──► write the file ──► pass the set to the sink ──► answer
 //
-// The file is written, and synced, before anyone hears of the pod; it is gone before anyone hears that the pod is. So at
-// whatever point the process dies, the next one finds what was there before the call, or what the call asked for, and a
-// call that was answered has lasting effect. When a step fails, the owner reads the directory again: what it holds in memory
-// and what the next process would find never differ.
+// The file is written and synced before a new pod is published, and removed before its removal is published. So if the
+// process dies at any point, the next one finds either the state before the call or the state after it, and an answered
+// call is durable. After a failed step the owner reads the directory again, so that its memory never differs from what
+// the next process would find.
 package localsource
 
 import (
@@ -30,38 +31,37 @@ import (
 // Name is the name of this source.
 const Name = "local"
 
-// mode is how changes are noticed, as operators see it.
+// mode is the mode of noticing changes, for operators.
 const mode = "calls"
 
-// retryInterval is how often a directory is tried again that cannot be read.
+// retryInterval is the interval of retries for an unreadable directory.
 const retryInterval = 5 * time.Second
 
-// Others tells of the pods of other sources; the mux does.
+// Others finds the pods of other sources. The mux implements it.
 type Others interface {
-	// Holder returns the pod with that name or that UID of another source than the one that asks; ok is false when there
-	// is none.
+	// Holder returns the pod with that name or that UID of a source other than asks; ok is false if there is none.
 	Holder(name types.NamespacedName, uid types.UID, asks string) (holder source.Holder, ok bool)
-	// ObjectHolder returns the source and the path of the object with that key of another source than the one that asks; ok
-	// is false when there is none.
+	// ObjectHolder returns the source and the path of the object with that key of a source other than asks; ok is false if
+	// there is none.
 	ObjectHolder(key apiobject.Key, asks string) (from, path string, ok bool)
 }
 
-// Config is what the source needs. All fields but Standalone must be set.
+// Config holds the parameters of the source. All fields except Standalone are required.
 type Config struct {
-	// Dir has the files. It is made, in a directory that exists.
+	// Dir is the directory of the files. It is created in an existing directory.
 	Dir string
 	// Node is the node's name.
 	Node string
-	// Allowed says which sources' pods may reach beyond their own walls.
+	// Allowed lists the sources whose pods may have access to the host.
 	Allowed privilege.Allowed
-	// Standalone is true on a node without an API server: only there the source has config maps and secrets. Elsewhere those
-	// that were applied before stay on the disk, and count for nothing.
+	// Standalone is true for a node without an API server. Only there the source has config maps and secrets. Elsewhere
+	// those that were applied before stay on disk without an effect.
 	Standalone bool
 	// Seals encrypts the secrets.
 	Seals *sealing.Keyring
-	// MaxPods is how many pods there may be, and MaxObjects how many config maps and secrets.
+	// MaxPods is the maximum number of pods, and MaxObjects that of config maps and secrets.
 	MaxPods, MaxObjects int
-	// Others returns who knows the pods of the other sources. It is called while the source runs.
+	// Others returns the finder for pods of other sources. It is called while the source runs.
 	Others func() Others
 	Clock  clock.Clock
 	Tracer trace.Tracer
@@ -74,23 +74,23 @@ type Source struct {
 	// ended is closed when Run has ended.
 	ended chan struct{}
 
-	// What follows belongs to the goroutine of Run.
+	// Only the goroutine of Run uses the following fields.
 
 	sink source.Sink
-	// failure is why the directory cannot be read; nil when it was.
+	// failure is the error of reading the directory; nil if it was read.
 	failure error
 	readAt  time.Time
-	// pods are by the names that their manifests give them, which have no suffix.
+	// pods maps the names in the manifests, without the suffix, to the pods.
 	pods map[types.NamespacedName]*entry
 	// objects are the config maps and secrets.
 	objects map[apiobject.Key]*objectEntry
-	// broken has, by path, what is wrong with files that hold nothing that can be.
+	// broken maps the paths of invalid files to their errors.
 	broken map[string]source.Error
-	// locked is true while there are secrets that cannot be decrypted for want of their key.
+	// locked is true while there are secrets whose key is missing.
 	locked bool
 }
 
-// request is one call, to be done by the owner.
+// request is one call for the owner.
 type request struct {
 	ctx    context.Context //nolint:containedctx // it is that of the call that waits for the answer
 	do     func(context.Context) (Applied, error)
@@ -116,8 +116,7 @@ func (s *Source) Name() string { return Name }
 // Target implements source.Source.
 func (s *Source) Target() string { return s.cfg.Dir }
 
-// Run implements source.Source. It never fails: a directory that cannot be read is reported, and tried again. It is
-// called once.
+// Run implements source.Source. It never fails: an unreadable directory is reported and retried. It is called once.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	defer close(s.ended)
 	s.sink = sink
@@ -142,7 +141,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	}
 }
 
-// serve does one call. Without having read what there is, nothing can be changed.
+// serve executes one call. It refuses changes while the directory has not been read.
 func (s *Source) serve(r request) answer {
 	if err := r.ctx.Err(); err != nil {
 		return answer{err: err}
@@ -157,7 +156,8 @@ func (s *Source) serve(r request) answer {
 	return answer{applied: applied, err: err}
 }
 
-// ask has the owner do something, and waits for the outcome. When ctx ends first, it may have been done or not.
+// ask passes a function to the owner, and waits for its result. If ctx ends first, the function may or may not have
+// run.
 func (s *Source) ask(ctx context.Context, do func(context.Context) (Applied, error)) (Applied, error) {
 	answered := make(chan answer, 1)
 	select {
@@ -175,14 +175,14 @@ func (s *Source) ask(ctx context.Context, do func(context.Context) (Applied, err
 	}
 }
 
-// give gives the set to the sink, with the traces of what has changed by path.
+// give passes the set to the sink, with the traces of changes by path.
 func (s *Source) give(causes map[string]context.Context) {
 	reading := source.Reading{ReadAt: s.readAt, Mode: mode, Causes: causes}
 	if s.failure != nil {
 		reading.Failed = true
 		reading.Errors = []source.Error{{
 			Path: s.cfg.Dir, SeenAt: s.cfg.Clock.Now(),
-			Message: s.failure.Error() + "; what was applied before runs on",
+			Message: s.failure.Error() + "; the pods that were applied before continue to run",
 		}}
 		s.sink.Set(Name, reading)
 		return
@@ -193,7 +193,7 @@ func (s *Source) give(causes map[string]context.Context) {
 	for _, e := range s.objects {
 		reading.Objects = append(reading.Objects, source.Object{Object: e.object, Path: e.path, CreatedAt: e.createdAt})
 	}
-	// In an order, so that what has not changed is given as it was.
+	// Sorted, so that an unchanged set has an unchanged order.
 	slices.SortFunc(reading.Objects, func(a, b source.Object) int { return a.Key().Compare(b.Key()) })
 	for _, e := range s.broken {
 		reading.Errors = append(reading.Errors, e)

@@ -20,22 +20,23 @@ import (
 )
 
 const (
-	// configMapExtension and secretExtension are those of files with an object.
+	// configMapExtension and secretExtension are the extensions of files with an object.
 	configMapExtension = ".configmap"
 	secretExtension    = ".secret"
-	// maxRecord bounds a file with an object, which has 1 MiB of data at most, in bytes: JSON and base64 make that larger.
+	// maxRecord bounds the size of a file with an object, in bytes. The object has at most 1 MiB of data, which JSON and
+	// base64 enlarge.
 	maxRecord = 8 << 20
 )
 
-// record is what a file with an object holds.
+// record is the content of a file with an object.
 type record struct {
 	Kind      apiobject.Kind `json:"kind"`
 	Namespace string         `json:"namespace"`
 	Name      string         `json:"name"`
 	CreatedAt time.Time      `json:"createdAt"`
-	// ConfigMap is the object, of a config map.
+	// ConfigMap is the config map, if the object is one.
 	ConfigMap *v1.ConfigMap `json:"configMap,omitempty"`
-	// Sealed are the bytes of a secret, encrypted, and about the path of its key.
+	// Sealed is the encrypted encoding of a secret. The path of its key is the associated data.
 	Sealed *sealing.Box `json:"sealed,omitempty"`
 }
 
@@ -43,7 +44,7 @@ func (r record) key() apiobject.Key {
 	return apiobject.Key{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name}
 }
 
-// objectPath is the file of an object. A hash has no slash, and is never too long for a file's name.
+// objectPath returns the file of an object. Its name is a hash, which contains no slash and is short enough.
 func (s *Source) objectPath(key apiobject.Key) string {
 	extension := configMapExtension
 	if key.Kind == apiobject.Secret {
@@ -53,7 +54,7 @@ func (s *Source) objectPath(key apiobject.Key) string {
 	return filepath.Join(s.cfg.Dir, hex.EncodeToString(sum[:16])+extension)
 }
 
-// encodeObject returns what the file of an object is to hold.
+// encodeObject returns the content of the file of an object.
 func (s *Source) encodeObject(e *objectEntry) ([]byte, error) {
 	key := e.object.Key()
 	r := record{Kind: key.Kind, Namespace: key.Namespace, Name: key.Name, CreatedAt: e.createdAt.UTC(), ConfigMap: e.object.ConfigMap}
@@ -77,7 +78,7 @@ func (s *Source) writeRecord(path string, r record) error {
 		return fmt.Errorf("encoding the %s: %w", r.key(), err)
 	}
 	if err := statedir.WriteFileAtomic(path, data, fileMode); err != nil {
-		return fmt.Errorf("keeping the %s: %w: see that there is space in %s and that it can be written, and try again", r.key(), err, s.cfg.Dir)
+		return fmt.Errorf("saving the %s: %w: check that there is space in %s and that it is writable, and try again", r.key(), err, s.cfg.Dir)
 	}
 	return nil
 }
@@ -131,35 +132,35 @@ func (s *Source) readObject(path string) error {
 	return nil
 }
 
-// sealedError says that a secret cannot be decrypted.
+// sealedError is the error of a secret that cannot be decrypted.
 type sealedError struct {
 	key apiobject.Key
 	err error
 }
 
-// Error says why.
+// Error returns the text of the cause.
 func (e *sealedError) Error() string { return e.err.Error() }
 
 // Unwrap returns the cause.
 func (e *sealedError) Unwrap() error { return e.err }
 
-// isLocked reports whether a secret cannot be decrypted for want of its key: it is good, and may be read when the key is
-// there.
+// isLocked reports whether the key of a secret is missing: the secret is intact, and can be read when the key is
+// available again.
 func (e *sealedError) isLocked() bool { return !errors.Is(e.err, sealing.ErrDamaged) }
 
-// leaveLocked tells of a secret that waits for its key, which is looked for again.
+// leaveLocked reports a secret whose key is missing, and schedules a retry.
 func (s *Source) leaveLocked(path string, locked *sealedError) {
 	s.locked = true
 	s.broken[path] = source.Error{
-		Path: path, Object: locked.key.String(), SeenAt: s.cfg.Clock.Now(), Message: locked.Error() + "; the secret is left out until then",
+		Path: path, Object: locked.key.String(), SeenAt: s.cfg.Clock.Now(), Message: locked.Error() + "; the secret is missing until then",
 	}
 }
 
-// secretFiles returns the files that hold secrets, those that were set aside among them.
+// secretFiles returns the files with secrets, including renamed ones.
 func (s *Source) secretFiles() ([]string, error) {
 	files, err := os.ReadDir(s.cfg.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the secrets: %w: see that this process may read the directory", err)
+		return nil, fmt.Errorf("cannot read the secrets: %w: check that this process may read the directory", err)
 	}
 	var paths []string
 	for _, file := range files {

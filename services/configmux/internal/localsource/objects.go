@@ -20,29 +20,28 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-// AppliedObject is the outcome of an apply of a config map or a secret.
+// AppliedObject is the result of an apply of a config map or a secret.
 type AppliedObject struct {
-	// Key says which one it is, with its namespace.
+	// Key is the key of the object, including its namespace.
 	Key apiobject.Key
-	// Op is Add or Update, or None when it was there already as it was asked for.
+	// Op is Add or Update, or None if the object was unchanged.
 	Op podset.Op
 }
 
-// objectEntry is one config map or secret, in memory and on the disk.
+// objectEntry is one config map or secret, in memory and on disk.
 type objectEntry struct {
 	object *apiobject.Object
 	path   string
-	// content are the bytes of its Marshal method.
+	// content is the encoding of the object.
 	content []byte
-	// createdAt is when it was applied first.
+	// createdAt is the time of the first apply.
 	createdAt time.Time
 }
 
-// ApplyObject creates a config map or a secret, or replaces the one that was applied by that name. The object belongs to the
-// source from then on. With dryRun it only says what it would do. It fails with an *InvalidError, an *ObjectTakenError or a
-// *FullError when the object cannot be, with a *sealing.FileError when there is no key to encrypt a secret with, and with
-// ErrEnded when the source has ended; with any other error the object is as it was, or as it was asked for, and a second try
-// finds out.
+// ApplyObject creates a config map or a secret, or replaces the applied one of the same name. It takes ownership of the
+// object. With dryRun it only returns what it would do. It fails with an *InvalidError, an *ObjectTakenError or a
+// *FullError if the object is refused, with a *sealing.FileError if there is no key for a secret, and with ErrEnded if
+// the source has ended. After any other error the object may be unchanged or applied; a second call resolves that.
 func (s *Source) ApplyObject(ctx context.Context, object *apiobject.Object, dryRun bool) (AppliedObject, error) {
 	wanted, err := s.objectEntryOf(object)
 	if err != nil {
@@ -58,8 +57,7 @@ func (s *Source) ApplyObject(ctx context.Context, object *apiobject.Object, dryR
 	return AppliedObject{Key: wanted.object.Key(), Op: applied.Op}, nil
 }
 
-// DeleteObject takes a config map or a secret out of the source. It fails with an *UnknownObjectError, and otherwise as
-// Delete does.
+// DeleteObject removes a config map or a secret. It fails with an *UnknownObjectError, and otherwise as Delete does.
 func (s *Source) DeleteObject(ctx context.Context, key apiobject.Key) error {
 	if key.Namespace == "" {
 		key.Namespace = metav1.NamespaceDefault
@@ -68,7 +66,7 @@ func (s *Source) DeleteObject(ctx context.Context, key apiobject.Key) error {
 	return err
 }
 
-// objectEntryOf makes what is to be kept of an object. It knows nothing of the others.
+// objectEntryOf returns the entry of an object. It does not depend on other objects.
 func (s *Source) objectEntryOf(object *apiobject.Object) (*objectEntry, error) {
 	if errs := object.Prepare(); len(errs) > 0 {
 		return nil, invalidObject(object.Key(), errs)
@@ -80,7 +78,7 @@ func (s *Source) objectEntryOf(object *apiobject.Object) (*objectEntry, error) {
 	return &objectEntry{object: object, path: s.objectPath(object.Key()), content: content}, nil
 }
 
-// invalidObject says what is wrong with an object.
+// invalidObject returns the validation errors of an object as one error.
 func invalidObject(key apiobject.Key, errs field.ErrorList) error {
 	invalid := &InvalidError{}
 	for _, e := range errs {
@@ -89,7 +87,7 @@ func invalidObject(key apiobject.Key, errs field.ErrorList) error {
 	return invalid
 }
 
-// applyObject brings an entry in. It runs in the owner's goroutine.
+// applyObject adds an entry. It runs in the owner's goroutine.
 func (s *Source) applyObject(ctx context.Context, wanted *objectEntry, dryRun bool) (podset.Op, error) {
 	began := s.cfg.Clock.Now()
 	key := wanted.object.Key()
@@ -116,7 +114,7 @@ func (s *Source) applyObject(ctx context.Context, wanted *objectEntry, dryRun bo
 	telemetry.End(span, err)
 	causes := map[string]context.Context{wanted.path: ctx}
 	if err != nil {
-		// The file may be in its place all the same.
+		// The file may have been written despite the error.
 		s.read(causes)
 		return podset.None, err
 	}
@@ -127,7 +125,7 @@ func (s *Source) applyObject(ctx context.Context, wanted *objectEntry, dryRun bo
 	return op, nil
 }
 
-// admitObject says why an object cannot be beside the others; nil when it can.
+// admitObject returns why an object conflicts with the others; nil if it does not.
 func (s *Source) admitObject(key apiobject.Key, known *objectEntry) error {
 	if known == nil && len(s.objects) >= s.cfg.MaxObjects {
 		return &FullError{What: "config maps and secrets", Number: len(s.objects)}
@@ -138,7 +136,7 @@ func (s *Source) admitObject(key apiobject.Key, known *objectEntry) error {
 	return nil
 }
 
-// removeObject takes an object out. It runs in the owner's goroutine.
+// removeObject removes an object. It runs in the owner's goroutine.
 func (s *Source) removeObject(ctx context.Context, key apiobject.Key) error {
 	began := s.cfg.Clock.Now()
 	path := s.objectPath(key)
@@ -157,12 +155,12 @@ func (s *Source) removeObject(ctx context.Context, key apiobject.Key) error {
 	span.AddEvent("gone")
 	err := statedir.RemoveFile(path)
 	if err != nil {
-		err = fmt.Errorf("removing the file of the %s: %w: see that %s can be written, and try again", key, err, s.cfg.Dir)
+		err = fmt.Errorf("removing the file of the %s: %w: check that %s is writable, and try again", key, err, s.cfg.Dir)
 	}
 	telemetry.End(span, err)
 	causes := map[string]context.Context{path: ctx}
 	if err != nil {
-		// The file may be gone all the same.
+		// The file may have been removed despite the error.
 		s.read(causes)
 		return err
 	}
@@ -171,8 +169,8 @@ func (s *Source) removeObject(ctx context.Context, key apiobject.Key) error {
 	return nil
 }
 
-// Reseal encrypts all secrets on the disk with the key that seals now, and returns how many files were written for it. One
-// that cannot be opened stays as it is.
+// Reseal encrypts all secrets on disk with the current key, and returns the number of written files. A secret that
+// cannot be decrypted stays unchanged.
 func (s *Source) Reseal(ctx context.Context) (files int, err error) {
 	done, err := s.ask(ctx, func(ctx context.Context) (Applied, error) {
 		n, err := s.reseal(ctx)
@@ -196,7 +194,7 @@ func (s *Source) reseal(ctx context.Context) (files int, err error) {
 		}
 		kept, err := readRecord(path)
 		if err != nil || kept.Sealed == nil || kept.Sealed.Key == current {
-			continue // what is wrong with the file is known already
+			continue // the problem with the file is already reported
 		}
 		data, err := s.cfg.Seals.Open(*kept.Sealed, kept.key().Path())
 		var unusable *sealing.FileError
@@ -219,7 +217,7 @@ func (s *Source) reseal(ctx context.Context) (files int, err error) {
 	return files, nil
 }
 
-// isSecretFile reports whether a name in the directory is that of a secret, or of one that was set aside.
+// isSecretFile reports whether a file name is that of a secret, or of a renamed one.
 func isSecretFile(name string) bool {
 	return strings.HasSuffix(strings.TrimSuffix(name, aside), secretExtension)
 }

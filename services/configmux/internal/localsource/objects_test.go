@@ -143,7 +143,7 @@ func TestWhatIsWrongWithOneSecretConcernsNoOther(t *testing.T) {
 		t.Errorf("there are %v, errors %v; want one secret, and two errors", got, reading.Errors)
 	}
 	for _, e := range reading.Errors {
-		if !strings.HasSuffix(e.Path, ".secret.broken") || !strings.Contains(e.Message, "it was set aside: apply the secret again, or delete it") {
+		if !strings.HasSuffix(e.Path, ".secret.broken") || !strings.Contains(e.Message, "it was renamed: apply the secret again, or delete it") {
 			t.Errorf("error %+v", e)
 		}
 	}
@@ -159,7 +159,7 @@ func TestWhatIsWrongWithOneSecretConcernsNoOther(t *testing.T) {
 
 	must(t, os.Rename(r.keyFile(), r.keyFile()+".away"))
 	reading = r.start()
-	if len(reading.Objects) != 0 || len(reading.Errors) != 2 || reading.Failed || !strings.Contains(reading.Errors[0].Message, "put the key file back from a backup") {
+	if len(reading.Objects) != 0 || len(reading.Errors) != 2 || reading.Failed || !strings.Contains(reading.Errors[0].Message, "restore the key file from a backup") {
 		t.Errorf("without the key: %v, errors %v", objectsOf(reading), reading.Errors)
 	}
 	must(t, os.Rename(r.keyFile()+".away", r.keyFile()))

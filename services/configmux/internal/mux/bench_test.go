@@ -56,8 +56,8 @@ func benchMux(b *testing.B) *mux.Mux {
 	return m
 }
 
-// BenchmarkMerge is what a set costs from the source's hands to the stream, decoding left aside: of pods that a source has
-// kept as it gave them last (kept), and of pods that it has decoded anew and that turn out to be equal (decoded).
+// BenchmarkMerge is what a set costs from the source's hands to the stream, decoding left aside: of pods that a source
+// has kept as it gave them last (kept), and of pods that it has decoded anew and that turn out to be equal (decoded).
 func BenchmarkMerge(b *testing.B) {
 	for _, size := range []int{10, 110, 500, 5000} {
 		for _, changed := range []int{0, 1, size} {
@@ -92,8 +92,8 @@ func benchMerge(b *testing.B, size, changed int, decoded bool) {
 	}
 }
 
-// A pod that its source gives as it gave it last is not looked into, copied or encoded: what a set costs beyond its changes
-// is a few allocations, however many pods it has.
+// A pod that its source gives as it gave it last is not looked into, copied or encoded: what a set costs beyond its
+// changes is a few allocations, however many pods it has.
 func TestUnchangedPodsAreNotCopied(t *testing.T) {
 	cost := func(size int) float64 {
 		m := newRig(t)

@@ -16,17 +16,17 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// errorKey tells one error from another: the same one, seen again, only counts.
+// errorKey identifies an error: a repeated one is only counted.
 type errorKey struct{ path, pod, object, field, message string }
 
-// seenError is how often an error was seen.
+// seenError counts the occurrences of an error.
 type seenError struct {
 	first, last time.Time
 	count       int32
 }
 
-// noteErrors replaces what is wrong with a source, after a reading of it: what is there no more has been mended. Each error is logged when it
-// comes and when it goes, and not in between. The mux is locked.
+// noteErrors replaces the errors of a source after a reading; errors that are not in it any more are solved. Each error
+// is logged when it appears and when it is solved. The mux is locked.
 func (m *Mux) noteErrors(name string, state *sourceState, reading *source.Reading) {
 	all := slices.Concat(state.given, state.refusals(), state.hidden)
 	now := make(map[errorKey]*seenError, len(all))
@@ -53,7 +53,7 @@ func (m *Mux) noteErrors(name string, state *sourceState, reading *source.Readin
 	state.errs = now
 }
 
-// causeOf returns the trace of the change of a path; one without a span when the path did not change.
+// causeOf returns the trace of the change of a path; one without a span if the path did not change.
 func causeOf(reading *source.Reading, path string) context.Context {
 	if cause, known := reading.Causes[path]; known {
 		return cause
@@ -61,7 +61,7 @@ func causeOf(reading *source.Reading, path string) context.Context {
 	return context.Background()
 }
 
-// listErrors returns what is wrong with a source, in the order of path, pod and field.
+// listErrors returns the errors of a source, sorted by path, pod and field.
 func (s *sourceState) listErrors() []*configv1.SourceError {
 	out := make([]*configv1.SourceError, 0, len(s.errs))
 	for key, seen := range s.errs {
@@ -78,5 +78,5 @@ func (s *sourceState) listErrors() []*configv1.SourceError {
 	return out
 }
 
-// sendable makes a text one that the wire takes. The name of a file can be any bytes.
+// sendable makes a text valid UTF-8, as the wire requires. The name of a file can be any bytes.
 func sendable(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }

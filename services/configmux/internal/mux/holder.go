@@ -6,8 +6,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// Holder returns the desired pod with that name or that UID of another source than the one that asks; ok is false when
-// there is none.
+// Holder returns the desired pod with that name or that UID of a source other than asks; ok is false if there is none.
 func (m *Mux) Holder(name types.NamespacedName, uid types.UID, asks string) (holder source.Holder, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

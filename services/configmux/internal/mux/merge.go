@@ -19,8 +19,8 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// merge compares a reading with what the source gave before, publishes the difference, and returns that of the pods. Why it
-// has to leave something out it notes in the state. The mux is locked.
+// merge compares a reading with the source's previous pods, publishes the difference, and returns the changes of pods.
+// It records in the state why it rejects pods. The mux is locked.
 func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []podset.Change {
 	began := m.cfg.Clock.Now()
 	full := reading.Op == podset.None
@@ -40,7 +40,7 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []
 	m.merges++
 	p := publication{m: m, source: name, state: state, reading: reading, found: found, began: began, merges: map[string]merge{}}
 	if full {
-		// Before the pods: who has seen a pod finds what it names.
+		// Objects precede pods, so that a subscriber that has a pod finds the objects that it refers to.
 		p.mergeObjects()
 	}
 	for _, change := range merged.List {
@@ -51,11 +51,11 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []
 	return merged.List
 }
 
-// refusals returns why pods are left out of the source's set.
+// refusals returns why pods of the source are rejected.
 func (s *sourceState) refusals() []source.Error { return slices.Collect(maps.Values(s.refused)) }
 
-// admit leaves out of a reading the pods whose UID is that of another source's pod, and returns the others, and where those
-// of them were found that are not published yet. The mux is locked.
+// admit rejects the pods of a reading whose UID is that of another source's pod. It returns the others, and the origin
+// of those that are not published yet. The mux is locked.
 func (m *Mux) admit(name string, state *sourceState, reading *source.Reading, now time.Time) ([]*v1.Pod, map[types.UID]source.Pod) {
 	found := map[types.UID]source.Pod{}
 	pods := make([]*v1.Pod, 0, len(reading.Pods))
@@ -84,9 +84,9 @@ func (m *Mux) admit(name string, state *sourceState, reading *source.Reading, no
 	return pods, found
 }
 
-// back returns the pods of a reading that are published and were gone from their file in between: their source says that they
-// have another life. It notes where each pod is now, and its life there. A pod that stays the same may have moved to another
-// file; it has not been gone. The mux is locked.
+// back returns the published pods of a reading that were gone from their file in between, because their source reports
+// another life. It records the origin and the life of each pod. An unchanged pod that has moved to another file has not
+// been gone. The mux is locked.
 func (s *sourceState) back(reading *source.Reading) []podset.Change {
 	var changes []podset.Change
 	for _, p := range reading.Pods {
@@ -103,7 +103,7 @@ func (s *sourceState) back(reading *source.Reading) []podset.Change {
 	return changes
 }
 
-// withLives returns the changes of a merge with the pods that are back. Whatever else has changed of such a pod is part of its
+// withLives merges the pods that are back into the changes of a merge. Other changes of such a pod are part of its
 // addition.
 func withLives(changes, back []podset.Change) []podset.Change {
 	if len(back) == 0 {
@@ -122,19 +122,19 @@ type publication struct {
 	source  string
 	state   *sourceState
 	reading *source.Reading
-	// found has the pods of the reading that are not published yet.
+	// found maps the pods of the reading that are not published yet to their origin.
 	found  map[types.UID]source.Pod
 	began  time.Time
 	merges map[string]merge
 }
 
-// merge is the span of a merge in the trace of one file. A merge of many files is part of many traces.
+// merge is the span of a merge in the trace of one file. A merge of several files is part of several traces.
 type merge struct {
 	ctx  context.Context //nolint:containedctx // it lives as long as the merge
 	span trace.Span
 }
 
-// publish puts one change on the stream, with its trace.
+// publish publishes one change, with its trace.
 func (p *publication) publish(change podset.Change) {
 	uid := change.UID()
 	before, known := p.state.published[uid]
@@ -168,12 +168,12 @@ func (p *publication) publish(change podset.Change) {
 		seen = p.began.Format(time.RFC3339Nano)
 	}
 	if change.Op == podset.Add && p.state.ready {
-		// A life of what the source had at the start would restart what has run since before this process.
+		// A life at the start would restart pods that have been running since before this process.
 		life = p.m.epoch + "/" + strconv.FormatUint(p.m.merges, 10)
 	}
 	data, err := annotated(pod, p.source, seen).Marshal()
 	if err != nil {
-		// Nothing that was decoded and validated can fail to encode. If it does the pod stays as it was published last.
+		// A decoded and validated pod can always be encoded. Otherwise its published version stays.
 		telemetry.Fail(span, err)
 		p.m.note(ctx, slog.LevelError, "cannot encode the pod; it stays as it was", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 		return
@@ -181,7 +181,7 @@ func (p *publication) publish(change podset.Change) {
 	entry := Entry{
 		Pod:  &configv1.PodUpdate{Op: wireOp(change.Op), Source: p.source, Pod: data, Traceparent: telemetry.Traceparent(ctx), Life: life},
 		name: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name},
-		// Of a pod that only its status has changed.
+		// Only its status has changed.
 		desire: before.desire, ends: pod.DeletionTimestamp != nil, restored: before.restored,
 	}
 	if change.Op != podset.Reconcile {
@@ -193,7 +193,7 @@ func (p *publication) publish(change podset.Change) {
 }
 
 // mergeOf returns the span of this merge in the trace of the file that caused a change. A change whose file did not
-// change (another one with the same pod went away) belongs to the only file that did, if there is only one.
+// change, because another file with the same pod was removed, belongs to the only file that did, if there is only one.
 func (p *publication) mergeOf(path string) merge {
 	cause, known := p.reading.Causes[path]
 	if !known && len(p.reading.Causes) == 1 {
@@ -221,7 +221,7 @@ func (p *publication) end() {
 	}
 }
 
-// annotated returns the pod with the annotations of its source. The pod that is given is left as it was.
+// annotated returns a copy of the pod with the annotations of its source.
 func annotated(pod *v1.Pod, source, seen string) *v1.Pod {
 	out := *pod
 	out.Annotations = make(map[string]string, len(pod.Annotations)+2)
@@ -231,7 +231,7 @@ func annotated(pod *v1.Pod, source, seen string) *v1.Pod {
 	return &out
 }
 
-// wireOp says an operation in the words of the contract.
+// wireOp converts an operation to that of the contract.
 func wireOp(op podset.Op) configv1.Op {
 	switch op {
 	case podset.Add:

@@ -14,26 +14,26 @@ import (
 // sourceLabel names the source: file, http, api or local.
 const sourceLabel = "source"
 
-// kindLabel is the kind of an object in the lower case of labels: configmap or secret.
+// kindLabel is the kind of an object in lower case: configmap or secret.
 const kindLabel = "kind"
 
-// Metrics counts merges and what they publish, and says how each source is when somebody asks.
+// Metrics counts merges and published changes, and reports the state of each source.
 type Metrics struct {
 	registry prometheus.Registerer
 	served   *stream.ServedMetrics
-	// servedObjects are those of the stream of objects.
+	// servedObjects are the metrics of the stream of objects.
 	servedObjects *stream.ServedMetrics
 	merges        *prometheus.HistogramVec
 	changes       *prometheus.CounterVec
-	// objectChanges counts what is published of config maps and secrets.
+	// objectChanges counts published changes of config maps and secrets.
 	objectChanges *prometheus.CounterVec
 
 	objects, pods, errors, ready, readAt *prometheus.Desc
-	// mux is whose sources are told of; nil until there is one.
+	// mux is the mux whose sources are reported; nil until it is created.
 	mux *Mux
 }
 
-// NewMetrics makes the metrics of one mux; they are registered when the mux is made.
+// NewMetrics creates the metrics of one mux; they are registered when the mux is created.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, []string{sourceLabel}, nil)
@@ -43,7 +43,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		served:        stream.NewServedMetrics(registry, stream.NamePodUpdates),
 		servedObjects: stream.NewServedMetrics(registry, stream.NameObjects),
 		merges: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "quartet_configmux_merge_duration_seconds", Help: "How long it took to compare a reading of a source with the one before and to publish the difference.",
+			Name: "quartet_configmux_merge_duration_seconds", Help: "Time to compare a reading of a source with the previous one and to publish the difference.",
 			Buckets: prometheus.ExponentialBuckets(.0001, 4, 8),
 		}, []string{sourceLabel}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -52,15 +52,15 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		objectChanges: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "quartet_configmux_object_changes_total", Help: "Changes of config maps and secrets published, by operation.",
 		}, []string{sourceLabel, kindLabel, "op"}),
-		objects: prometheus.NewDesc("quartet_configmux_source_objects", "Config maps and secrets of the source that count.", []string{sourceLabel, kindLabel}, nil),
-		pods:    desc("quartet_configmux_source_pods", "Pods that the source wants."),
-		errors:  desc("quartet_configmux_source_errors", "Things that are wrong with what the source gives now."),
-		ready:   desc("quartet_configmux_source_ready", "1 from the first reading of the source on; until then nothing of it is removed from the node."),
+		objects: prometheus.NewDesc("quartet_configmux_source_objects", "Effective config maps and secrets of the source.", []string{sourceLabel, kindLabel}, nil),
+		pods:    desc("quartet_configmux_source_pods", "Desired pods of the source."),
+		errors:  desc("quartet_configmux_source_errors", "Present errors of the source."),
+		ready:   desc("quartet_configmux_source_ready", "1 after the first reading of the source; until then none of its pods is removed from the node."),
 		readAt:  desc("quartet_configmux_source_last_read_timestamp_seconds", "When the source was last read in full, in seconds since 1970; 0 before the first time."),
 	}
 }
 
-// expose registers the metrics of a mux, each with the labels that it will have, so that a rate has its 0.
+// expose registers the metrics of a mux. All label values exist from the start, so that a rate has its 0.
 func (m *Metrics) expose(mux *Mux) {
 	m.mux = mux
 	for name := range mux.sources {
@@ -77,10 +77,10 @@ func (m *Metrics) expose(mux *Mux) {
 	m.registry.MustRegister(m)
 }
 
-// opName is the operation as logs and the contract name it, in the lower case of labels.
+// opName returns the name of the operation in logs and in the contract, in lower case.
 func opName(op podset.Op) string { return strings.ToLower(op.String()) }
 
-// kindName is a kind in the lower case of labels.
+// kindName returns a kind in lower case.
 func kindName(kind apiobject.Kind) string { return strings.ToLower(string(kind)) }
 
 // merged counts one merge.

@@ -1,9 +1,9 @@
-// Package mux merges what the sources give into the one set of pods that this node is to run, and the config maps and secrets
-// that they use, and publishes both.
+// Package mux merges the pods of all sources into the set of pods that this node should run, and the config maps and
+// secrets that they use, and publishes both.
 //
-// Sources call Set with everything they have, or with what has changed; podset says what became of each pod; what changed is
-// put on a level stream, from which each subscriber takes what is new to it in the form that it asked for (updates.go,
-// snapshots.go). What each source gave last, and everything that is wrong with it, is kept here and nowhere else.
+// Sources call Set with their full set, or with a change; podset computes the differences; they are published on a
+// level stream, from which each subscriber receives what is new to it in the form that it has requested (updates.go,
+// snapshots.go). The last set of each source, and its errors, are kept only here.
 package mux
 
 import (
@@ -29,41 +29,41 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// Entry is one value of the stream: exactly one of its exported fields is set. It is not changed once it is published.
+// Entry is one value of the stream: exactly one of its exported fields is set. It is immutable after its publication.
 type Entry struct {
 	// Pod is a desired pod, under the key of its UID.
 	Pod *configv1.PodUpdate
-	// Source is the state of a source, under the key that SourceKey gives.
+	// Source is the state of a source, under the key of SourceKey.
 	Source *configv1.SourceState
-	// Set is all that is desired, under the key SetKey.
+	// Set is the full desired set, under the key SetKey.
 	Set *configv1.PodSet
 
-	// Of a pod: its name, the number of the merge that last changed more of it than its status, whether that change was that
-	// it is to end, and whether it is out of a checkpoint. Its life is in Pod.
+	// For a pod: its name, the number of the merge that last changed more than its status, whether that change was its
+	// deletion, and whether it is from a checkpoint. Its life is in Pod.
 	name     types.NamespacedName
 	desire   uint64
 	ends     bool
 	restored bool
 }
 
-// SourceKey is the key of a source's state in the stream. No UID of a pod has a slash in it.
+// SourceKey returns the key of a source's state in the stream. It contains a slash, unlike the UID of a pod.
 func SourceKey(name string) string { return "source/" + name }
 
-// Config is what a mux needs; all fields must be set.
+// Config holds the parameters of a mux; all fields are required.
 type Config struct {
-	// Sources are all that this node has. Until each has spoken, its state in the stream says that it has not. Of two that have
-	// an object of one key, that of the first one here counts.
+	// Sources are all sources of this node. Until a source has its first reading, its state in the stream is not ready. Of
+	// two with the same object, the first in this list takes precedence.
 	Sources []source.Source
 	Health  *rpc.Health
 	Clock   clock.WithTicker
 	Tracer  trace.Tracer
 	Logger  *slog.Logger
-	// Metrics are those of this mux alone.
+	// Metrics are the metrics of this mux.
 	Metrics *Metrics
 }
 
-// Mux holds what every source gave last. It implements source.Sink; all of its methods may be called at any time by
-// anyone, and none waits for I/O.
+// Mux holds the last set of every source. It implements source.Sink. All its methods are safe for concurrent use; none
+// does I/O.
 type Mux struct {
 	cfg   Config
 	level *stream.Level[Entry]
@@ -72,37 +72,37 @@ type Mux struct {
 
 	mu      sync.Mutex
 	sources map[string]*sourceState
-	// owners has the source of each UID: the stream has one key for each.
+	// owners maps each UID to its source, because the stream has one key for each UID.
 	owners map[types.UID]string
-	// effective are the objects that count, as subscribers have them.
+	// effective holds the effective objects as published.
 	effective map[apiobject.Key]publishedObject
-	// merges counts the merges.
+	// merges is the number of merges.
 	merges uint64
-	// epoch is unique to this mux: a life that it names is not one that an earlier process named.
+	// epoch is unique to this mux, so that its lives differ from those of earlier processes.
 	epoch string
-	// notes are what is to be logged once the lock is given back.
+	// notes are the log lines to write after the lock is released.
 	notes []note
 }
 
-// note is one line of the log.
+// note is one log line.
 type note struct {
-	// ctx has the span that the line is about.
+	// ctx carries the span of the line.
 	ctx     context.Context //nolint:containedctx // the line is written a moment later
 	level   slog.Level
 	message string
 	attrs   []any
 }
 
-// sourceState is what one source gave last.
+// sourceState is the last set of one source.
 type sourceState struct {
 	target string
-	// ready is true once the source has spoken, by its first full set.
+	// ready is true after the first full set of the source.
 	ready     bool
 	set       podset.Set
 	published map[types.UID]published
-	// refused has why pods were left out of the set.
+	// refused maps rejected pods to the reasons.
 	refused map[types.UID]source.Error
-	// objects are all that the source gave, and hidden why some of them do not count.
+	// objects are all objects of the source, and hidden the reasons why some have no effect.
 	objects []source.Object
 	hidden  []source.Error
 	// given are the errors of the last reading.
@@ -112,16 +112,16 @@ type sourceState struct {
 	errs   map[errorKey]*seenError
 }
 
-// published is a pod as subscribers have it.
+// published is a pod as published.
 type published struct {
 	Entry
 	path string
 	seen string
-	// sourceLife is the life that the source gave last.
+	// sourceLife is the last life from the source.
 	sourceLife string
 }
 
-// New returns a mux whose sources have not spoken yet, and says so in the stream and in the health.
+// New returns a mux whose sources are not ready yet, as its stream and the health report.
 func New(cfg Config) *Mux {
 	m := &Mux{
 		cfg:     cfg,
@@ -148,8 +148,7 @@ func (m *Mux) Close() {
 	m.objects.Close()
 }
 
-// Set implements source.Sink. A name that is none of the mux's sources is a mistake of the program; it is logged, and
-// the reading dropped.
+// Set implements source.Sink. An unknown name is a programming error; it is logged, and the reading is dropped.
 func (m *Mux) Set(name string, reading source.Reading) {
 	m.mu.Lock()
 	m.set(name, reading)
@@ -164,7 +163,7 @@ func (m *Mux) Set(name string, reading source.Reading) {
 func (m *Mux) set(name string, reading source.Reading) {
 	state := m.sources[name]
 	if state == nil {
-		m.note(context.Background(), slog.LevelError, "a source that is not known gave pods; they are dropped", telemetry.KeySource, name)
+		m.note(context.Background(), slog.LevelError, "an unknown source has set pods; they are dropped", telemetry.KeySource, name)
 		return
 	}
 	if reading.Failed {
@@ -174,7 +173,7 @@ func (m *Mux) set(name string, reading source.Reading) {
 		return
 	}
 	if reading.Op == podset.Restore && state.ready {
-		m.note(context.Background(), slog.LevelInfo, "the source has spoken before its checkpoint was read; nothing of it is restored", telemetry.KeySource, name)
+		m.note(context.Background(), slog.LevelInfo, "the source was ready before its checkpoint was read; the checkpoint is not used", telemetry.KeySource, name)
 		return
 	}
 	state.given = reading.Errors
@@ -187,19 +186,19 @@ func (m *Mux) set(name string, reading source.Reading) {
 	first := reading.Op == podset.None && !state.ready
 	if first {
 		state.ready = true
-		// Before anyone hears of it, so that who has heard of it finds it in the health too.
+		// The health is set before the publication, so that a subscriber finds the source ready there too.
 		m.cfg.Health.Set(SourceKey(name), "")
 		m.note(context.Background(), slog.LevelInfo, "the source is ready", telemetry.KeySource, name, "target", state.target, "pods", len(state.set), "mode", reading.Mode)
 		m.announceObjects(name, true)
 	}
-	// The first full set of a source is told of even when it changes nothing: it makes the source ready.
+	// The first full set of a source is announced even if it changes nothing, because it makes the source ready.
 	if first || len(changes) > 0 {
-		// Put last, so that it comes after this merge's pods on every subscription.
+		// It is put last, so that it follows this merge's pods on every subscription.
 		m.announce(name, state.ready)
 	}
 }
 
-// note keeps a line of the log for when the mux is no longer locked.
+// note queues a log line until the mux is unlocked.
 func (m *Mux) note(ctx context.Context, level slog.Level, message string, attrs ...any) {
 	m.notes = append(m.notes, note{ctx: ctx, level: level, message: message, attrs: attrs})
 }
@@ -208,7 +207,7 @@ func (m *Mux) announce(name string, ready bool) {
 	m.level.Put(SourceKey(name), Entry{Source: &configv1.SourceState{Name: name, Ready: ready}})
 }
 
-// Pods returns the desired pods of all sources, in the order of namespace and name.
+// Pods returns the desired pods of all sources, sorted by namespace and name.
 func (m *Mux) Pods() []*configv1.PodUpdate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -221,7 +220,7 @@ func (m *Mux) Pods() []*configv1.PodUpdate {
 	return listed(all, func(name string) bool { return m.sources[name].ready })
 }
 
-// Sources returns what is known of each source, in the order of their names.
+// Sources returns the state of each source, sorted by name.
 func (m *Mux) Sources() []*configv1.Source {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -242,7 +241,7 @@ func (m *Mux) Sources() []*configv1.Source {
 	return out
 }
 
-// isReady tells whether a source has spoken.
+// isReady reports whether a source has had its first full set.
 func (m *Mux) isReady(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -250,8 +249,7 @@ func (m *Mux) isReady(name string) bool {
 	return state != nil && state.ready
 }
 
-// listed returns pods in the order of namespace, name and source, as they are to one who sees them for the first time. What is
-// given is sorted.
+// listed returns pods for a subscriber that has none yet, sorted by namespace, name and source. It sorts its input.
 func listed(pods []Entry, ready func(source string) bool) []*configv1.PodUpdate {
 	slices.SortFunc(pods, func(a, b Entry) int {
 		return cmp.Or(cmp.Compare(a.name.Namespace, b.name.Namespace), cmp.Compare(a.name.Name, b.name.Name),
@@ -264,8 +262,8 @@ func listed(pods []Entry, ready func(source string) bool) []*configv1.PodUpdate 
 	return updates
 }
 
-// withOp returns the update with another operation, for who has seen more or less of the pod than its last change. The
-// pod's bytes are shared.
+// withOp returns the update with another operation, for a subscriber that has missed changes of the pod or does not
+// need its last one. The pod's bytes are shared.
 func withOp(u *configv1.PodUpdate, op configv1.Op) *configv1.PodUpdate {
 	return &configv1.PodUpdate{Op: op, Source: u.GetSource(), Pod: u.GetPod(), Traceparent: u.GetTraceparent(), Life: u.GetLife()}
 }

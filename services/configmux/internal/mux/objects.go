@@ -18,34 +18,33 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// ObjectEntry is one value of the stream of objects: exactly one of its fields is set. It is not changed once it is
-// published.
+// ObjectEntry is one value of the stream of objects: exactly one of its fields is set. It is immutable after its
+// publication.
 type ObjectEntry struct {
-	// Object is a config map or a secret, under the key that apiobject.Key.Path gives.
+	// Object is a config map or a secret, under the key of apiobject.Key.Path.
 	Object *configv1.Object
-	// Source is the state of a source, under the key that SourceKey gives.
+	// Source is the state of a source, under the key of SourceKey.
 	Source *configv1.SourceState
 }
 
-// publishedObject is an object as subscribers have it.
+// publishedObject is an object as published.
 type publishedObject struct {
 	source.Object
 	// from is its source.
 	from string
 	data []byte
-	// seenAt is when it was published first.
+	// seenAt is the time of its first publication.
 	seenAt time.Time
 }
 
-// objectKinds are the kinds that there are.
+// objectKinds returns the supported kinds.
 func objectKinds() []apiobject.Kind { return []apiobject.Kind{apiobject.ConfigMap, apiobject.Secret} }
 
 func (m *Mux) announceObjects(name string, ready bool) {
 	m.objects.Put(SourceKey(name), ObjectEntry{Source: &configv1.SourceState{Name: name, Ready: ready}})
 }
 
-// mergeObjects takes in the objects of a full reading, and publishes what is another object now than before. The mux is
-// locked.
+// mergeObjects merges the objects of a full reading, and publishes the effective changes. The mux is locked.
 func (p *publication) mergeObjects() {
 	if slices.Equal(p.state.objects, p.reading.Objects) {
 		return
@@ -62,8 +61,8 @@ func (p *publication) mergeObjects() {
 	}
 }
 
-// choose returns the objects of all sources that count, and notes why the others do not. Of two with one key that of the
-// source that is configured first counts. The reading is the one by which they have changed, of the source changed.
+// choose returns the effective objects of all sources, and records why others have no effect. Of two with the same key,
+// that of the source that is configured first takes precedence. reading is the new reading of the source changed.
 func (m *Mux) choose(changed string, reading *source.Reading, now time.Time) map[apiobject.Key]publishedObject {
 	wanted := map[apiobject.Key]publishedObject{}
 	for _, s := range m.cfg.Sources {
@@ -79,7 +78,7 @@ func (m *Mux) choose(changed string, reading *source.Reading, now time.Time) map
 			}
 			hidden := source.Error{
 				Path: o.Path, Object: key.String(), Field: "metadata.name", SeenAt: now,
-				Message: fmt.Sprintf("the source %q has a %s too, in %s, which counts; this one is left out: remove one of the two, or rename it", first.from, key, first.Path),
+				Message: fmt.Sprintf("the source %q has a %s too, in %s, which takes precedence; this one has no effect: remove one of the two, or rename it", first.from, key, first.Path),
 			}
 			if i := slices.IndexFunc(before, func(e source.Error) bool { return e.Path == hidden.Path && e.Message == hidden.Message }); i >= 0 {
 				hidden = before[i]
@@ -93,7 +92,7 @@ func (m *Mux) choose(changed string, reading *source.Reading, now time.Time) map
 	return wanted
 }
 
-// removeObject publishes that no source has an object any more. What it held is not kept for it.
+// removeObject publishes that an object is gone. Its content is not kept.
 func (p *publication) removeObject(key apiobject.Key) {
 	gone := p.m.effective[key]
 	ctx, end := p.beginObject(key, gone.Path, gone.from, podset.Remove)
@@ -102,7 +101,7 @@ func (p *publication) removeObject(key apiobject.Key) {
 	p.m.objects.DeleteWith(key.Path(), ObjectEntry{Object: wireObject(key, gone.from, nil, telemetry.Traceparent(ctx))})
 }
 
-// putObject publishes an object that is new or another.
+// putObject publishes a new or changed object.
 func (p *publication) putObject(key apiobject.Key, wanted publishedObject) {
 	before, known := p.m.effective[key]
 	if known && before.Object.Object == wanted.Object.Object && before.from == wanted.from {
@@ -112,7 +111,7 @@ func (p *publication) putObject(key apiobject.Key, wanted publishedObject) {
 	}
 	data, err := wanted.Marshal()
 	if err != nil {
-		// Nothing that was decoded and validated can fail to encode. If it does the object stays as it was published last.
+		// A decoded and validated object can always be encoded. Otherwise its published version stays.
 		p.m.note(context.Background(), slog.LevelError, "cannot encode the object; it stays as it was", telemetry.KeyObject, key.String(), telemetry.KeyError, err)
 		return
 	}
@@ -130,7 +129,7 @@ func (p *publication) putObject(key apiobject.Key, wanted publishedObject) {
 	p.m.objects.Put(key.Path(), ObjectEntry{Object: wireObject(key, wanted.from, data, telemetry.Traceparent(ctx))})
 }
 
-// beginObject begins the span of a change of an object, and logs and counts the change.
+// beginObject starts the span of a change of an object, and logs and counts the change.
 func (p *publication) beginObject(key apiobject.Key, path, from string, op podset.Op) (ctx context.Context, end func()) {
 	ctx, span := p.m.cfg.Tracer.Start(p.mergeOf(path).ctx, "publish")
 	if span.IsRecording() {
@@ -147,8 +146,8 @@ func wireObject(key apiobject.Key, from string, data []byte, traceparent string)
 	}
 }
 
-// Objects returns what can be told of the objects of a kind, or of all when that is empty, in the order of kind, namespace
-// and name. Nothing in it is a value of a secret.
+// Objects returns summaries of the objects of a kind, or of all kinds if it is empty, sorted by kind, namespace and
+// name. They contain no value of a secret.
 func (m *Mux) Objects(kind apiobject.Kind) []*configv1.ObjectSummary {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -182,8 +181,8 @@ func (o publishedObject) summary(key apiobject.Key) *configv1.ObjectSummary {
 	return s
 }
 
-// ObjectHolder returns the source and the path of the object with a key of another source than the one that asks; ok is
-// false when there is none.
+// ObjectHolder returns the source and the path of the object with a key of a source other than asks; ok is false if
+// there is none.
 func (m *Mux) ObjectHolder(key apiobject.Key, asks string) (from, path string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -197,7 +196,7 @@ func (m *Mux) ObjectHolder(key apiobject.Key, asks string) (from, path string, o
 	return "", "", false
 }
 
-// count returns how many objects of a source count. The mux is locked.
+// count returns the number of effective objects of a source. The mux is locked.
 func (m *Mux) count(name string) int {
 	n := 0
 	for _, of := range m.countKinds(name) {
@@ -206,7 +205,7 @@ func (m *Mux) count(name string) int {
 	return n
 }
 
-// countKinds does so for each kind.
+// countKinds returns that number for each kind.
 func (m *Mux) countKinds(name string) map[apiobject.Kind]int {
 	counts := map[apiobject.Kind]int{apiobject.ConfigMap: 0, apiobject.Secret: 0}
 	for key, o := range m.effective {

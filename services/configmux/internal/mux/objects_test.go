@@ -67,8 +67,8 @@ func (h *held) read(ctx context.Context, key string) error {
 	}
 }
 
-// Whatever the sources say, in whatever order: of each key the object of the first source that has one is there, the others are
-// errors of theirs, and a subscriber holds the same.
+// Whatever the sources say, in whatever order: of each key the object of the first source that has one is there, the
+// others are errors of theirs, and a subscriber holds the same.
 func TestOfEachObjectThatOfTheFirstSourceIsThere(t *testing.T) {
 	sources := []string{"file", "http", "local"}
 	rapid.Check(t, func(r *rapid.T) {

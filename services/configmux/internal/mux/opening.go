@@ -10,8 +10,8 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// Opening is a sink before another that tells when each source has spoken, so that who subscribes after a restart, or to
-// a standby that took over, sees what is desired at once and not first a node without pods.
+// Opening is a sink that passes readings to another sink and records which sources are ready. It delays subscribers
+// after a restart or a takeover, so that they do not see a node without pods first.
 type Opening struct {
 	sink source.Sink
 
@@ -20,7 +20,7 @@ type Opening struct {
 	spoken chan struct{}
 }
 
-// NewOpening returns a sink that passes everything on, for sources that have not spoken yet.
+// NewOpening returns an Opening for sources that are not ready yet.
 func NewOpening(sources []source.Source, sink source.Sink) *Opening {
 	o := &Opening{sink: sink, silent: map[string]bool{}, spoken: make(chan struct{})}
 	for _, s := range sources {
@@ -46,7 +46,7 @@ func (o *Opening) Set(name string, reading source.Reading) {
 	}
 }
 
-// Wait returns when each source has spoken, after the limit, or when ctx ends: a source that cannot be read must not hide
+// Wait returns when each source is ready, after the limit, or when ctx ends, because an unreadable source must not hide
 // the others.
 func (o *Opening) Wait(ctx context.Context, limit time.Duration, clk clock.Clock) {
 	select {

@@ -10,18 +10,18 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// SetKey is the key of the sets in the modes with snapshots. No UID of a pod is a word like this.
+// SetKey is the key of the sets in the snapshot modes. It differs from every UID of a pod.
 const SetKey = "pods"
 
-// snapshots are the two modes in which whole sets are told: SET on each change, or, with updates, SET when pods have come or
-// gone or a source has spoken, and UPDATE and DELETE otherwise.
+// snapshots are the two modes that send full sets: SET on each change, or, with updates, SET when pods were added or
+// removed or a source has become ready, and UPDATE and DELETE otherwise.
 type snapshots struct {
 	level   stream.Source[Entry]
 	ready   func(source string) bool
 	updates bool
 }
 
-// Subscribe implements stream.Source. It never resumes: the last set is all that there is to be known.
+// Subscribe implements stream.Source. It never resumes, because the last set is complete.
 func (s snapshots) Subscribe(ctx context.Context, token []byte) (stream.Subscription[Entry], error) {
 	sub, opened, err := s.open(ctx, token)
 	if err == nil && opened.Start == stream.StartResumed {
@@ -38,7 +38,7 @@ func (s snapshots) Subscribe(ctx context.Context, token []byte) (stream.Subscrip
 	}, nil
 }
 
-// open begins a subscription and takes its first message.
+// open begins a subscription and receives its first message.
 func (s snapshots) open(ctx context.Context, token []byte) (stream.Subscription[Entry], stream.Message[Entry], error) {
 	sub, err := s.level.Subscribe(ctx, token)
 	if err != nil {
@@ -52,17 +52,17 @@ func (s snapshots) open(ctx context.Context, token []byte) (stream.Subscription[
 	return sub, opened, nil
 }
 
-// collector is one subscriber. The changes of a merge wait until the message of their source, which ends it: no set shows half
-// of a merge. Memory goes by the number of pods.
+// collector is one subscription. It holds back the changes of a merge until the message of their source, which ends the
+// merge, so that no set contains half of a merge. Its memory is proportional to the number of pods.
 type collector struct {
 	stream.Subscription[Entry]
 	ready   func(source string) bool
 	updates bool
 
-	// pods and sources are what the subscriber has been told, or could have been: a status alone makes no message.
+	// pods and sources are the state of the subscriber, except that a status change alone is not sent.
 	pods    map[string]Entry
 	sources map[string]bool
-	// pending has the last change of each pod, by source, until the source's merge is complete.
+	// pending maps each source to the last change of each pod, until the source's merge is complete.
 	pending map[string]map[string]stream.Message[Entry]
 	out     []stream.Message[Entry]
 }
@@ -81,7 +81,7 @@ func (c *collector) Next(ctx context.Context) (stream.Message[Entry], error) {
 	return next, nil
 }
 
-// take takes in a message, and puts out what follows from it.
+// take processes a message, and queues the resulting messages.
 func (c *collector) take(m stream.Message[Entry]) {
 	state, pod := m.Value.Source, m.Value.Pod
 	switch {
@@ -105,7 +105,7 @@ func (c *collector) take(m stream.Message[Entry]) {
 	}
 }
 
-// merged takes in a merge of a source that is complete.
+// merged processes a complete merge of a source.
 func (c *collector) merged(state *configv1.SourceState, token []byte) {
 	name := state.GetName()
 	changes := c.pending[name]
@@ -129,7 +129,7 @@ func (c *collector) merged(state *configv1.SourceState, token []byte) {
 		if op == configv1.Op_OP_RECONCILE {
 			continue
 		}
-		if op == configv1.Op_OP_ADD { // it was gone in between
+		if op == configv1.Op_OP_ADD { // it was removed in between
 			whole = true
 			continue
 		}
@@ -152,7 +152,7 @@ func (c *collector) merged(state *configv1.SourceState, token []byte) {
 	}
 }
 
-// set is all that the subscriber is to know now.
+// set returns the full set for the subscriber.
 func (c *collector) set(source string) Entry {
 	out := &configv1.PodSet{Source: source, Pods: listed(slices.Collect(maps.Values(c.pods)), c.ready)}
 	for _, name := range slices.Sorted(maps.Keys(c.sources)) {

@@ -7,7 +7,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// Stream returns what WatchPodUpdates serves in a mode; a mode that is not known is the incremental one.
+// Stream returns the stream that WatchPodUpdates serves in a mode; an unknown mode means incremental.
 func (m *Mux) Stream(mode configv1.Mode) stream.Source[Entry] {
 	switch mode {
 	case configv1.Mode_MODE_SNAPSHOT, configv1.Mode_MODE_SNAPSHOT_AND_UPDATES:
@@ -19,7 +19,7 @@ func (m *Mux) Stream(mode configv1.Mode) stream.Source[Entry] {
 	}
 }
 
-// opOfNew says what a pod is to a subscriber that was never told of it.
+// opOfNew returns the operation of a pod for a subscriber that does not have it.
 func (e Entry) opOfNew(ready func(source string) bool) configv1.Op {
 	if e.restored && !ready(e.Pod.GetSource()) {
 		return configv1.Op_OP_RESTORE
@@ -27,16 +27,17 @@ func (e Entry) opOfNew(ready func(source string) bool) configv1.Op {
 	return configv1.Op_OP_ADD
 }
 
-// stand is how a subscriber has a pod: as of the merge with the number desire, in this life.
+// stand is a subscriber's version of a pod: the number of the merge, and the life.
 type stand struct {
 	desire uint64
 	life   string
 }
 
-// stand returns what a subscriber has that has been told this.
+// stand returns the version of a subscriber that has received this entry.
 func (e Entry) stand() stand { return stand{desire: e.desire, life: e.Pod.GetLife()} }
 
-// opAfter says what a pod is to a subscriber that has it. One in another life was gone in between, and is new.
+// opAfter returns the operation of a pod for a subscriber that has a version of it. A pod in another life was removed
+// in between, and is new.
 func (e Entry) opAfter(had stand) configv1.Op {
 	switch {
 	case e.Pod.GetLife() != had.life:
@@ -50,8 +51,8 @@ func (e Entry) opAfter(had stand) configv1.Op {
 	}
 }
 
-// updates is the incremental mode: the level stream, where each change says what it is to the subscriber, whatever was folded
-// into it.
+// updates is the incremental mode: the level stream, in which each change has the operation that fits the subscriber's
+// version, even if changes were folded.
 type updates struct {
 	level stream.Source[Entry]
 	ready func(source string) bool
@@ -66,11 +67,12 @@ func (u updates) Subscribe(ctx context.Context, token []byte) (stream.Subscripti
 	return &told{Subscription: sub, ready: u.ready, known: map[string]stand{}}, nil
 }
 
-// told is one subscriber, and what it was told last of each pod. Memory goes by the number of pods.
+// told is one subscription, and the last version of each pod that it has sent. Its memory is proportional to the number
+// of pods.
 type told struct {
 	stream.Subscription[Entry]
 	ready func(source string) bool
-	// resumed is true when the subscriber holds pods of an earlier subscription, which are not in known.
+	// resumed is true if the subscriber holds pods of an earlier subscription, which are not in known.
 	resumed bool
 	known   map[string]stand
 }
@@ -88,7 +90,7 @@ func (t *told) Next(ctx context.Context) (stream.Message[Entry], error) {
 	return m, err
 }
 
-// op says what a change is to this subscriber, and notes that it is told.
+// op returns the operation of a change for this subscriber, and records the version.
 func (t *told) op(m stream.Message[Entry]) configv1.Op {
 	if m.Removed {
 		delete(t.known, m.Key)
@@ -100,7 +102,7 @@ func (t *told) op(m stream.Message[Entry]) configv1.Op {
 	case had:
 		return m.Value.opAfter(known)
 	case t.resumed && m.Value.Pod.GetOp() == configv1.Op_OP_RECONCILE:
-		// What was missed may be more than the last change.
+		// The subscriber may have missed more than the last change.
 		return m.Value.opAfter(stand{life: m.Value.Pod.GetLife()})
 	case t.resumed:
 		return m.Value.Pod.GetOp()

@@ -13,23 +13,23 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 )
 
-// Selection says which objects a subscriber wants: an empty field leaves none out.
+// Selection selects objects; an empty field selects all.
 type Selection struct {
 	Kind            apiobject.Kind
 	Namespace, Name string
 }
 
-// all reports whether nothing is left out.
+// all reports whether everything is selected.
 func (s Selection) all() bool { return s == Selection{} }
 
-// wants reports whether a value is of the selection. The state of a source always is.
+// wants reports whether a value is selected. The state of a source always is.
 func (s Selection) wants(e ObjectEntry) bool {
 	o := e.Object
 	return o == nil || (s.Kind == "" || string(s.Kind) == o.GetKind()) && (s.Namespace == "" || s.Namespace == o.GetNamespace()) &&
 		(s.Name == "" || s.Name == o.GetName())
 }
 
-// mark is what the tokens of the selection begin with: one of another selection is not good.
+// mark is the prefix of the selection's tokens. A token of another selection is invalid.
 func (s Selection) mark() []byte {
 	if s.all() {
 		return nil
@@ -37,17 +37,17 @@ func (s Selection) mark() []byte {
 	return fmt.Appendf(nil, "%s/%s/%s:", s.Kind, s.Namespace, s.Name)
 }
 
-// ObjectStream returns what WatchObjects serves of a selection.
+// ObjectStream returns the stream that WatchObjects serves for a selection.
 func (m *Mux) ObjectStream(s Selection) stream.Source[ObjectEntry] {
 	return Selected(m.objects, m.cfg.Clock, s)
 }
 
-// Selected returns a stream without what a selection leaves out. It keeps the contract of the stream that it is made of.
+// Selected returns a stream without the objects outside of a selection. It preserves the stream contract.
 func Selected(all stream.Source[ObjectEntry], clk clock.PassiveClock, s Selection) stream.Source[ObjectEntry] {
 	return selected{level: all, clock: clk, selection: s}
 }
 
-// selected is a stream without what a selection leaves out.
+// selected is a stream without the objects outside of a selection.
 type selected struct {
 	level     stream.Source[ObjectEntry]
 	clock     clock.PassiveClock
@@ -69,21 +69,21 @@ func (s selected) Subscribe(ctx context.Context, token []byte) (stream.Subscript
 	return &selecting{Subscription: sub, selected: s, mark: mark, toldAt: s.clock.Now()}, nil
 }
 
-// notOurs is a token that no stream has given.
+// notOurs is an invalid token.
 const notOurs = "of another selection"
 
-// selecting is one subscriber.
+// selecting is one subscription.
 type selecting struct {
 	stream.Subscription[ObjectEntry]
 	selected
 
 	mark []byte
-	// toldAt is when the subscriber was sent something last.
+	// toldAt is the time of the last message to the subscriber.
 	toldAt time.Time
 }
 
-// Next implements stream.Subscription. When nothing is left for the subscriber of what happens, it is told for all that that
-// the stream is alive, and how far it is.
+// Next implements stream.Subscription. If no change is selected for a while, it sends a bookmark with the present
+// position.
 func (s *selecting) Next(ctx context.Context) (stream.Message[ObjectEntry], error) {
 	for {
 		m, err := s.Subscription.Next(ctx)

@@ -1,9 +1,8 @@
-// Package privilege decides whether a pod may have what reaches beyond its own walls: the network, the processes and the
-// inter-process communication of the machine, and privileged containers. Which sources may ask for them is configuration,
-// and what else the pod says changes nothing about it.
+// Package privilege decides whether a pod may have access to the host: the network, process and IPC namespaces of the
+// machine, and privileged containers. The configuration names the sources whose pods may, and nothing in the pod can
+// change that.
 //
-// The sources ask it for each pod before they give the pod on: staticpod for those that read manifests. It is a function
-// of its arguments.
+// The sources call it for each pod before they pass the pod on; for manifests, staticpod does. It is pure.
 package privilege
 
 import (
@@ -14,17 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Every stands for all sources in a list of them.
+// Every in a list of sources means all sources.
 const Every = "*"
 
-// Allowed has, for each privilege, the sources whose pods may have it, by their names. Nobody may have any with the zero
-// value. It is nodeconfig.HostPrivileges, and converts from it.
+// Allowed lists, for each privilege, the names of the sources whose pods may have it. The zero value allows none. It is
+// nodeconfig.HostPrivileges, and converts from it.
 type Allowed struct {
 	HostNetwork, HostPID, HostIPC, Privileged []string
 }
 
-// Check returns one error for each field by which a pod asks for a privilege that its source may not give it; none when
-// the pod may be. The pod needs no defaults.
+// Check returns one error for each field by which a pod requests a privilege that its source does not allow; none if
+// the pod is permitted. The pod needs no defaults.
 func Check(pod *v1.Pod, source string, allowed Allowed) field.ErrorList {
 	c := checker{source: source}
 	spec := field.NewPath("spec")
@@ -47,13 +46,13 @@ func Check(pod *v1.Pod, source string, allowed Allowed) field.ErrorList {
 	return c.errs
 }
 
-// checker gathers what a pod of one source may not have.
+// checker collects the refused fields of a pod.
 type checker struct {
 	source string
 	errs   field.ErrorList
 }
 
-// check refuses a field by which the pod asks for something, unless its source is one that may have it.
+// check refuses a field if the pod requests a privilege that its source does not allow.
 func (c *checker) check(asks bool, at *field.Path, sources []string, what, flag string) {
 	if !asks || slices.Contains(sources, c.source) || slices.Contains(sources, Every) {
 		return

@@ -1,9 +1,9 @@
-// Package replay is the source of a configmux with --replay: it gives back what a recorded configmux told a node, message
-// by message. It is the only source then, so that what is decided from the recording depends on nothing else.
+// Package replay is the source of a configmux with --replay: it replays the stream that a recorded configmux sent to a
+// node, message by message. It is then the only source, so that the result depends only on the recording.
 //
-// A message of the recording becomes a reading of this source: its order is kept, and so is its pace. A snapshot becomes
-// one reading when it is complete, that of a stream that began anew in the middle too. Nothing is given before a
-// recorded source was ready: a node that is told of no pods would remove what it runs.
+// Each message of the recording becomes a reading of this source, in the same order and at the same pace. A snapshot
+// becomes one reading when it is complete, also if the stream restarted in the middle. Nothing is sent before a
+// recorded source was ready, because a node without desired pods would remove its running ones.
 package replay
 
 import (
@@ -25,35 +25,35 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// Name is the name of the source: the annotation of its pods tells them from those of a node's own sources.
+// Name is the name of the source. The annotation of its pods distinguishes them from those of a node's own sources.
 const Name = "replay"
 
-// How the source notices changes, for people.
+// The modes of the source, for people.
 const (
 	modeReplaying = "replaying"
 	modeEnded     = "replayed to its end"
 )
 
-// Config is what a replay needs; all fields must be set.
+// Config holds the parameters of a replay; all fields are required.
 type Config struct {
-	// Path is the recording.
+	// Path is the path of the recording.
 	Path string
-	// Speed is how many times faster than it was recorded it is given back; 0 is without waiting.
+	// Speed is the speed relative to the recording; 0 means without delays.
 	Speed  float64
 	Clock  clock.Clock
 	Tracer trace.Tracer
 	Logger *slog.Logger
 }
 
-// Source gives back one recording, and then keeps what it ended with.
+// Source replays one recording, and keeps its final state.
 type Source struct {
 	cfg   Config
 	state state
-	// first is the time of the first message, and began when it was given.
+	// first is the time of the first message, and began the time of its replay.
 	first, began time.Time
 }
 
-// New returns a source that has read nothing yet.
+// New returns a source. It reads nothing before Run.
 func New(cfg Config) *Source { return &Source{cfg: cfg} }
 
 // Name implements source.Source.
@@ -62,8 +62,8 @@ func (s *Source) Name() string { return Name }
 // Target implements source.Source.
 func (s *Source) Target() string { return s.cfg.Path }
 
-// Run implements source.Source. The whole recording is read once before anything of it is given: one that is damaged in
-// the middle ends the process at its start.
+// Run implements source.Source. It reads the whole recording once before it replays anything, so that a damaged
+// recording ends the process at the start.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	file, err := open(s.cfg.Path)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	if _, err := s.each(ctx, file, func(m recording.Message) error { return s.play(ctx, sink, m) }); err != nil {
 		return ended(ctx, err)
 	}
-	// A recording in which no source has spoken is of a node that was told nothing: so is this one.
+	// In a recording without a ready source, the node received no set, and neither does this one.
 	if s.state.spoken {
 		sink.Set(Name, s.reading(modeEnded))
 	}
@@ -92,7 +92,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	return nil
 }
 
-// ended makes no error of the end of the process.
+// ended maps the end of the process to nil.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -115,7 +115,7 @@ func open(path string) (*os.File, error) {
 	return file, nil
 }
 
-// each calls do with each message of a recording, and returns how many there were.
+// each calls do for each message of a recording, and returns their number.
 func (s *Source) each(ctx context.Context, in io.Reader, do func(recording.Message) error) (int, error) {
 	r, err := recording.NewReader(in, s.cfg.Path)
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *Source) each(ctx context.Context, in io.Reader, do func(recording.Messa
 	}
 }
 
-// play gives one message when its time has come.
+// play replays one message when it is due.
 func (s *Source) play(ctx context.Context, sink source.Sink, m recording.Message) error {
 	if err := s.wait(ctx, m.Time); err != nil {
 		return err
@@ -148,15 +148,15 @@ func (s *Source) play(ctx context.Context, sink source.Sink, m recording.Message
 	}
 	reading := s.reading(modeReplaying)
 	if m.Pod != nil || m.Update.GetFrame().GetKind() == streamv1.Kind_KIND_SYNCED {
-		// A removal has no pod in the reading: its cause is found by being the only one.
+		// A removal has no pod in the reading: its cause is found because it is the only one.
 		reading.Causes = map[string]context.Context{s.place(m.Line): s.read(ctx, m)}
 	}
 	sink.Set(Name, reading)
 	return nil
 }
 
-// wait waits until a message that came at a time is to be given. What came before the first one, since the clock of the
-// recorded node was set back, is not waited for.
+// wait waits until the message of a recorded time is due. It does not wait for messages with a time before the first
+// one, which occur if the clock of the recorded node was set back.
 func (s *Source) wait(ctx context.Context, at time.Time) error {
 	if s.first.IsZero() {
 		s.first, s.began = at, s.cfg.Clock.Now()
@@ -180,7 +180,7 @@ func (s *Source) wait(ctx context.Context, at time.Time) error {
 	}
 }
 
-// reading is all that is desired now.
+// reading returns the present full set.
 func (s *Source) reading(mode string) source.Reading {
 	reading := source.Reading{ReadAt: s.cfg.Clock.Now(), Mode: mode}
 	for _, k := range s.state.list() {
@@ -189,7 +189,7 @@ func (s *Source) reading(mode string) source.Reading {
 	return reading
 }
 
-// read is the beginning of the trace of a message, which links to the recorded one.
+// read starts the trace of a message, with a link to the recorded one.
 func (s *Source) read(ctx context.Context, m recording.Message) context.Context {
 	ctx, span := s.cfg.Tracer.Start(ctx, "source.read", trace.WithNewRoot())
 	defer span.End()
@@ -200,5 +200,5 @@ func (s *Source) read(ctx context.Context, m recording.Message) context.Context 
 	return ctx
 }
 
-// place is where a line is, for people.
+// place returns the file and line of a message, for people.
 func (s *Source) place(line int) string { return fmt.Sprintf("%s:%d", s.cfg.Path, line) }

@@ -11,22 +11,22 @@ import (
 	"github.com/quartet-node/quartet/internal/recording"
 )
 
-// state is what the recorded subscriber knew. It decides what a message means, and has no clock and no file.
+// state is the state of the recorded subscriber. It interprets messages, and has no clock and no file.
 type state struct {
 	pods map[string]known
-	// fresh collects a snapshot; nil outside one. Until it is complete what was known before stays.
+	// fresh collects a snapshot; nil outside of a snapshot. The previous state stays until the snapshot is complete.
 	fresh map[string]known
-	// spoken is true once a source has: until then a pod that is not named may still come.
+	// spoken is true after a source is ready; until then further pods may still be named.
 	spoken bool
 }
 
-// known is a pod, and the line that said so.
+// known is a pod, and the line that named it.
 type known struct {
 	pod  *v1.Pod
 	line int
 }
 
-// apply takes a message, and returns true when what is desired may be another now, and is known.
+// apply processes a message, and returns true if the desired state is known and may have changed.
 func (s *state) apply(m recording.Message) bool {
 	frame := m.Update.GetFrame()
 	switch frame.GetKind() {
@@ -44,7 +44,7 @@ func (s *state) apply(m recording.Message) bool {
 		return false
 	case streamv1.Kind_KIND_SYNCED:
 		if s.fresh == nil {
-			return false // without a snapshot there is nothing that could be complete
+			return false // without a snapshot there is nothing to complete
 		}
 		s.pods, s.fresh = s.fresh, nil
 		return s.spoken

@@ -1,6 +1,6 @@
-// Package rotation gives the secrets on the disk another key: who keeps secrets seals them anew, each on its own, between the
-// two steps of a sealing.Keyring. A rotation that fails or is cut short at any point leaves everything readable, for both keys
-// are in the file until all is done, and the next one, or the next start of the process, goes on with it.
+// Package rotation replaces the key of the secrets on disk. Between the two steps of a sealing.Keyring, each holder
+// seals its secrets with the new key. After a failure or an interruption at any point everything is readable, because
+// both keys are in the file until the end, and the next rotation, or the next start of the process, continues.
 package rotation
 
 import (
@@ -10,11 +10,11 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 )
 
-// Holder keeps secrets on the disk; localsource and filesource are such.
+// Holder stores secrets on disk; localsource and filesource implement it.
 type Holder interface {
 	// Name is the name of the source.
 	Name() string
-	// Reseal seals them all with the key that seals now, and returns how many files were written for it.
+	// Reseal seals all its secrets with the current key, and returns the number of written files.
 	Reseal(ctx context.Context) (files int, err error)
 }
 
@@ -22,23 +22,23 @@ type Holder interface {
 type Rotation struct {
 	keys    *sealing.Keyring
 	holders []Holder
-	// turn is taken by the one that rotates.
+	// turn is a semaphore for one rotation at a time.
 	turn chan struct{}
 }
 
-// New returns the rotation of a keyring with which these seal, and nobody else.
+// New returns the rotation of a keyring that only these holders use.
 func New(keys *sealing.Keyring, holders ...Holder) *Rotation {
 	return &Rotation{keys: keys, holders: holders, turn: make(chan struct{}, 1)}
 }
 
-// Rotate seals everything with a new key and removes the old one. It returns how many files were written and the name of the
-// key; none when there is no key, since nothing was sealed yet. It fails with a *sealing.FileError when the key file cannot be
-// used, with the error of a holder, or with that of ctx, and is then to be done again.
+// Rotate seals everything with a new key and removes the old one. It returns the number of written files and the name
+// of the key; none if there is no key, because nothing was sealed yet. It fails with a *sealing.FileError if the key
+// file is unusable, with the error of a holder, or with that of ctx, and must then be repeated.
 func (r *Rotation) Rotate(ctx context.Context) (files int, key string, err error) {
 	return r.alone(ctx, r.keys.Begin)
 }
 
-// Resume goes on with a rotation that was cut short, if there is one. It fails as Rotate does.
+// Resume continues an interrupted rotation, if there is one. It fails as Rotate does.
 func (r *Rotation) Resume(ctx context.Context) error {
 	if rotating, err := r.keys.Rotating(); err != nil || !rotating {
 		return err
@@ -47,7 +47,7 @@ func (r *Rotation) Resume(ctx context.Context) error {
 	return err
 }
 
-// alone begins a rotation and ends it, while no other does.
+// alone executes a rotation, one at a time.
 func (r *Rotation) alone(ctx context.Context, begin func() error) (files int, key string, err error) {
 	select {
 	case r.turn <- struct{}{}:

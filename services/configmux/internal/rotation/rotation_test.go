@@ -124,8 +124,8 @@ func (n *node) apply(name, value string) {
 	must(n.t, err)
 }
 
-// prepare makes a state directory with secrets, and returns the name of their key. The manifest is broken afterwards: its secret
-// is in the checkpoint only.
+// prepare makes a state directory with secrets, and returns the name of their key. The manifest is broken afterwards:
+// its secret is in the checkpoint only.
 func prepare(t *testing.T) (root, key string) {
 	t.Helper()
 	root = t.TempDir()
@@ -196,8 +196,8 @@ func TestWithoutASecretThereIsNoKeyToRotate(t *testing.T) {
 	}
 }
 
-// A rotation is some system calls. A real process is killed before each of them, once with everything before it done: the next
-// process has every secret, goes on with the rotation, and leaves nothing of the old key.
+// A rotation is some system calls. A real process is killed before each of them, once with everything before it done:
+// the next process has every secret, goes on with the rotation, and leaves nothing of the old key.
 func TestAKillBeforeAnySystemCallOfARotationLosesNothing(t *testing.T) {
 	if root := os.Getenv("ROTATION_TEST_ROOT"); root != "" {
 		n := start(t, root)

@@ -20,14 +20,14 @@ import (
 const (
 	// fileMode lets only the owner read the keys.
 	fileMode = 0o600
-	// maxFile is more than any number of keys takes that a file of this program has, in bytes.
+	// maxFile bounds the size of a key file, in bytes. It is larger than any file of this program.
 	maxFile = 64 << 10
 )
 
-// FileError says that the key file cannot be used.
+// FileError is the error of an unusable key file.
 type FileError struct{ err error }
 
-// Error says why, and what to do.
+// Error returns the reason and the remedy.
 func (e *FileError) Error() string { return e.err.Error() }
 
 // Unwrap returns the cause.
@@ -37,11 +37,11 @@ func unusable(format string, args ...any) error { return &FileError{fmt.Errorf(f
 
 // keyFile is the content of the file.
 type keyFile struct {
-	// Keys has the one that seals first.
+	// Keys lists the keys; the first one seals.
 	Keys []key `json:"keys"`
 }
 
-// load returns the keys of the file; none when there is no file.
+// load returns the keys of the file; none if there is no file.
 func (k *Keyring) load() (keys []key, err error) {
 	if err := k.removeLeftovers(); err != nil {
 		return nil, err
@@ -53,34 +53,34 @@ func (k *Keyring) load() (keys []key, err error) {
 	case errors.Is(err, unix.ELOOP):
 		return nil, unusable("the key file %s is a link: put the file itself there", k.path)
 	case err != nil:
-		return nil, unusable("cannot read the key file: %w: see to its owner and to the disk", err)
+		return nil, unusable("cannot read the key file: %w: check its owner and the disk", err)
 	}
 	defer file.Close() //nolint:errcheck // it was only read
 	info, err := file.Stat()
 	if err != nil {
-		return nil, unusable("cannot read the key file: %w: see to the disk", err)
+		return nil, unusable("cannot read the key file: %w: check the disk", err)
 	}
 	if err := k.check(info); err != nil {
 		return nil, err
 	}
 	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err != nil {
-		return nil, unusable("cannot read the key file: %w: see to the disk", err)
+		return nil, unusable("cannot read the key file: %w: check the disk", err)
 	}
 	var content keyFile
-	// What is wrong in it is not told: the words of a decoder may have some of the key.
+	// The problem is not described because a decoder's error may quote a part of the key.
 	if len(data) > maxFile || json.Unmarshal(data, &content) != nil || len(content.Keys) == 0 {
-		return nil, unusable("the key file %s is damaged: put it back from a backup; without one, remove it and apply all secrets again", k.path)
+		return nil, unusable("the key file %s is damaged: restore it from a backup; without one, remove it and apply all secrets again", k.path)
 	}
 	for _, known := range content.Keys {
 		if known.ID == "" || len(known.Secret) != keySize {
-			return nil, unusable("the key file %s has a damaged key: put it back from a backup; without one, remove it and apply all secrets again", k.path)
+			return nil, unusable("the key file %s has a damaged key: restore it from a backup; without one, remove it and apply all secrets again", k.path)
 		}
 	}
 	return content.Keys, nil
 }
 
-// check says why a file is not to be trusted: another could have read the key, or have put it there.
+// check returns why a file is not trustworthy: another user could have read the key or written the file.
 func (k *Keyring) check(info fs.FileInfo) error {
 	if !info.Mode().IsRegular() {
 		return unusable("the key file %s is no regular file: remove what is there, or put the file back from a backup", k.path)
@@ -91,10 +91,10 @@ func (k *Keyring) check(info fs.FileInfo) error {
 	}
 	stat, is := info.Sys().(*syscall.Stat_t)
 	if !is {
-		return unusable("cannot tell the owner of the key file %s", k.path)
+		return unusable("cannot determine the owner of the key file %s", k.path)
 	}
 	if int(stat.Uid) != k.uid {
-		return unusable("the key file %s is of the user %d, and configmux runs as %d: run chown %[3]d %[1]s if the key in it is yours", k.path, stat.Uid, k.uid)
+		return unusable("the key file %s belongs to user %d, but configmux runs as user %d: run chown %[3]d %[1]s if the key in it is yours", k.path, stat.Uid, k.uid)
 	}
 	return nil
 }
@@ -106,30 +106,30 @@ func (k *Keyring) store(keys []key) error {
 		return unusable("cannot encode the keys: %w", err)
 	}
 	if err := statedir.WriteFileAtomic(k.path, data, fileMode); err != nil {
-		return unusable("cannot keep the key: %w: see that there is space in %s and that it can be written, and try again", err, filepath.Dir(k.path))
+		return unusable("cannot save the key: %w: check that there is space in %s and that it is writable, and try again", err, filepath.Dir(k.path))
 	}
 	return nil
 }
 
-// removeLeftovers removes what a crash has left of a write: it may have a key that is to be gone.
+// removeLeftovers removes temporary files of interrupted writes, because they may contain a removed key.
 func (k *Keyring) removeLeftovers() error {
 	dir, name := filepath.Split(k.path)
 	files, err := os.ReadDir(dir)
 	if err != nil {
-		return unusable("cannot look for what a crash has left of the key file: %w", err)
+		return unusable("cannot look for incomplete key files: %w", err)
 	}
 	for _, file := range files {
 		if !strings.HasPrefix(file.Name(), "."+name+".tmp-") {
 			continue
 		}
 		if err := statedir.RemoveFile(filepath.Join(dir, file.Name())); err != nil {
-			return unusable("cannot remove what a crash has left of the key file: %w: remove it", err)
+			return unusable("cannot remove an incomplete key file: %w: remove it", err)
 		}
 	}
 	return nil
 }
 
-// changedAt is when the keys were last changed; the zero time when there are none, or the file cannot be looked at.
+// changedAt returns the time of the last change of the keys; zero if there are none, or the file cannot be examined.
 func (k *Keyring) changedAt() time.Time {
 	info, err := os.Stat(k.path)
 	if err != nil {

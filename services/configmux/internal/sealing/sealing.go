@@ -1,12 +1,12 @@
-// Package sealing encrypts what is secret before configmux writes it to the disk, and keeps the key that does so.
+// Package sealing encrypts secrets before configmux writes them to disk, and keeps the key.
 //
-// What is sealed can be neither read nor changed without the key, and not moved to the place of something else: what it is
-// about is authenticated with it. The key is in a file of its own that only the user of the process can read. localsource and
-// filesource seal their secrets with one Keyring, and rotation gives it another key:
+// Sealed data can be neither read nor changed without the key, and not moved to another place, because its place is
+// authenticated as associated data. The key is in its own file that only the user of the process can read. localsource
+// and filesource seal their secrets with one Keyring, and rotation replaces its key:
 //
-//	Begin ──► both keys are in the file, the new one seals ──► all that there is is sealed anew ──► Finish: the old one is gone
+//	Begin ──► both keys are in the file, the new one seals ──► everything is sealed again ──► Finish: the old one is removed
 //
-// The file is replaced whole, so that a process that dies at any point leaves one that opens everything.
+// The file is replaced atomically, so that a process that dies at any point leaves a file that opens everything.
 package sealing
 
 import (
@@ -20,54 +20,54 @@ import (
 	"sync"
 )
 
-// keySize is that of AES-256, in bytes.
+// keySize is the key size of AES-256 in bytes.
 const keySize = 32
 
-// ErrDamaged says that what was sealed is not what was sealed: it has been changed, or is of another place.
+// ErrDamaged is the error of sealed data that was changed or moved from another place.
 var ErrDamaged = errors.New("it is damaged, or was moved from another place")
 
-// Box is what was sealed.
+// Box is sealed data.
 type Box struct {
 	// Key is the name of the key.
 	Key string `json:"key"`
-	// Data are the nonce, what was encrypted, and its tag: AES-256 in Galois counter mode.
+	// Data is the nonce, the ciphertext and its tag: AES-256 in Galois counter mode.
 	Data []byte `json:"data"`
 }
 
-// UnknownKeyError says that something was sealed with a key that is not there.
+// UnknownKeyError is the error of data that was sealed with a missing key.
 type UnknownKeyError struct {
-	// Key is the name of the key, Path the file that does not have it.
+	// Key is the name of the key, and Path the file that lacks it.
 	Key, Path string
 }
 
-// Error says what to do.
+// Error names the remedy.
 func (e *UnknownKeyError) Error() string {
-	return fmt.Sprintf("it is encrypted with the key %s, which %s does not have: put the key file back from a backup, or apply the secret again", e.Key, e.Path)
+	return fmt.Sprintf("it is encrypted with the key %s, which %s does not have: restore the key file from a backup, or apply the secret again", e.Key, e.Path)
 }
 
-// key is a key with its name, which says nothing of it.
+// key is a key with its name, which reveals nothing about it.
 type key struct {
 	ID     string `json:"id"`
 	Secret []byte `json:"key"`
 }
 
-// Keyring has the keys: the first one seals, all open. Its methods may be called at any time by anyone.
+// Keyring holds the keys: the first one seals, all of them open. Its methods are safe for concurrent use.
 type Keyring struct {
 	path string
-	// uid is who has to own the file.
+	// uid is the required owner of the file.
 	uid int
 
-	// changing is taken by who reads or writes the file: one at a time.
+	// changing is a semaphore for reading and writing the file.
 	changing chan struct{}
 
 	mu sync.Mutex
-	// keys are those of the file, once it was read.
+	// keys are the keys of the file after it was read.
 	keys []key
 	read bool
 }
 
-// NewKeyring returns a keyring on a file in a directory that exists, for a process of the user uid. The file is made when the
-// first thing is sealed.
+// NewKeyring returns a keyring for a file in an existing directory, for a process of the user uid. The file is created
+// with the first Seal.
 func NewKeyring(path string, uid int) *Keyring {
 	return &Keyring{path: path, uid: uid, changing: make(chan struct{}, 1)}
 }
@@ -75,8 +75,8 @@ func NewKeyring(path string, uid int) *Keyring {
 // Path is the key file.
 func (k *Keyring) Path() string { return k.path }
 
-// Seal encrypts data about something, with a new key if there is none. It fails with a *FileError when the key file cannot
-// be used.
+// Seal encrypts data with the associated data about, with a new key if there is none. It fails with a *FileError if the
+// key file is unusable.
 func (k *Keyring) Seal(data []byte, about string) (Box, error) {
 	keys, err := k.known()
 	if err == nil && len(keys) == 0 {
@@ -97,12 +97,12 @@ func (k *Keyring) Seal(data []byte, about string) (Box, error) {
 	return Box{Key: keys[0].ID, Data: sealer.Seal(nil, nil, data, []byte(about))}, nil //nolint:gosec // it makes a random nonce itself
 }
 
-// Open returns what was sealed about something. It fails with a *FileError when the key file cannot be used, an
-// *UnknownKeyError when it does not have the key, and with ErrDamaged.
+// Open decrypts a box with the associated data about. It fails with a *FileError if the key file is unusable, an
+// *UnknownKeyError if it lacks the key, and with ErrDamaged.
 func (k *Keyring) Open(box Box, about string) ([]byte, error) {
 	keys, err := k.known()
 	if err == nil && indexOf(keys, box.Key) < 0 {
-		// Somebody may have put the file back.
+		// The file may have been restored.
 		keys, err = k.change(func(keys []key) []key { return keys })
 	}
 	if err != nil {
@@ -127,7 +127,7 @@ func indexOf(keys []key, id string) int {
 	return slices.IndexFunc(keys, func(k key) bool { return k.ID == id })
 }
 
-// Current returns the name of the key that seals; empty when there is none yet. It fails as Seal does.
+// Current returns the name of the sealing key; empty if there is none yet. It fails as Seal does.
 func (k *Keyring) Current() (string, error) {
 	keys, err := k.known()
 	if err != nil || len(keys) == 0 {
@@ -136,14 +136,14 @@ func (k *Keyring) Current() (string, error) {
 	return keys[0].ID, nil
 }
 
-// Rotating reports whether there are keys besides the one that seals. It fails as Seal does.
+// Rotating reports whether there are keys besides the sealing key. It fails as Seal does.
 func (k *Keyring) Rotating() (bool, error) {
 	keys, err := k.known()
 	return len(keys) > 1, err
 }
 
-// Begin puts a new key before the one that there is, unless a rotation has begun already, or there is no key. It fails as
-// Seal does; then the keys are as they were.
+// Begin adds a new sealing key, unless a rotation has begun already, or there is no key. It fails as Seal does; then
+// the keys are unchanged.
 func (k *Keyring) Begin() error {
 	_, err := k.change(func(keys []key) []key {
 		if len(keys) != 1 {
@@ -154,14 +154,14 @@ func (k *Keyring) Begin() error {
 	return err
 }
 
-// Finish removes all keys but the one that seals. What is sealed with them cannot be opened any more. It fails as Seal does;
-// then the keys are as they were.
+// Finish removes all keys except the sealing key. Data that was sealed with them cannot be opened any more. It fails as
+// Seal does; then the keys are unchanged.
 func (k *Keyring) Finish() error {
 	_, err := k.change(func(keys []key) []key { return keys[:min(len(keys), 1)] })
 	return err
 }
 
-// known returns the keys, from the file when that was not read yet.
+// known returns the keys, and reads the file first if necessary.
 func (k *Keyring) known() ([]key, error) {
 	k.mu.Lock()
 	keys, read := k.keys, k.read
@@ -172,7 +172,7 @@ func (k *Keyring) known() ([]key, error) {
 	return k.change(func(keys []key) []key { return keys })
 }
 
-// change reads the file, and writes what is made of its keys if that is something else.
+// change reads the file, and writes the keys that make returns if they differ.
 func (k *Keyring) change(make func([]key) []key) ([]key, error) {
 	k.changing <- struct{}{}
 	defer func() { <-k.changing }()
@@ -194,7 +194,7 @@ func (k *Keyring) change(make func([]key) []key) ([]key, error) {
 
 func newKey() key {
 	id, secret := make([]byte, 8), make([]byte, keySize)
-	// They never fail: without randomness the process ends.
+	// It never fails: without randomness the process ends.
 	_, _ = rand.Read(id)
 	_, _ = rand.Read(secret)
 	return key{ID: hex.EncodeToString(id), Secret: secret}
@@ -208,8 +208,8 @@ func (k key) aead() (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// String has nothing of the key but its name.
+// String returns only the name of the key.
 func (k key) String() string { return k.ID }
 
-// GoString has nothing of the key but its name.
+// GoString returns only the name of the key.
 func (k key) GoString() string { return k.ID }

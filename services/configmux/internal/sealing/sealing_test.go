@@ -32,8 +32,8 @@ func keyring(t testing.TB) *sealing.Keyring {
 	return sealing.NewKeyring(filepath.Join(t.TempDir(), "secrets.key"), os.Geteuid())
 }
 
-// What was sealed is opened by who has the key, about the same thing and unchanged, and by nobody else; and nothing of it is to
-// be seen.
+// What was sealed is opened by who has the key, about the same thing and unchanged, and by nobody else; and nothing of
+// it is to be seen.
 func TestWhatIsSealedCanNeitherBeReadNorChangedNorMoved(t *testing.T) {
 	k, other := keyring(t), keyring(t)
 	rapid.Check(t, func(r *rapid.T) {
@@ -67,8 +67,8 @@ func TestWhatIsSealedCanNeitherBeReadNorChangedNorMoved(t *testing.T) {
 	})
 }
 
-// Whatever is done to the keys, in whatever order, and through restarts: what is sealed is opened until a rotation that has not
-// sealed it anew is finished.
+// Whatever is done to the keys, in whatever order, and through restarts: what is sealed is opened until a rotation that
+// has not sealed it anew is finished.
 func TestRotationsLoseNothingThatWasSealedAnew(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		dir, err := os.MkdirTemp("", "q")
@@ -170,9 +170,9 @@ func TestAKeyFileThatIsNotToBeTrustedIsRefusedAndSaysWhatToDo(t *testing.T) {
 		want  string
 	}{
 		"wider mode":   {func(path string) error { return os.Chmod(path, 0o604) }, "has the mode 0604, so that others may have read the key: it must be 0600; run chmod 0600 "},
-		"another's":    {func(path string) error { return os.Chown(path, 12345, -1) }, "is of the user 12345, and configmux runs as 0: run chown 0 "},
-		"cut off":      {func(path string) error { return os.WriteFile(path, content[:len(content)/2], 0o600) }, "is damaged: put it back from a backup"},
-		"empty":        {func(path string) error { return os.WriteFile(path, nil, 0o600) }, "is damaged: put it back from a backup"},
+		"another's":    {func(path string) error { return os.Chown(path, 12345, -1) }, "belongs to user 12345, but configmux runs as user 0: run chown 0 "},
+		"cut off":      {func(path string) error { return os.WriteFile(path, content[:len(content)/2], 0o600) }, "is damaged: restore it from a backup"},
+		"empty":        {func(path string) error { return os.WriteFile(path, nil, 0o600) }, "is damaged: restore it from a backup"},
 		"without keys": {func(path string) error { return os.WriteFile(path, []byte(`{"keys":[]}`), 0o600) }, "is damaged"},
 		"with a short key": {func(path string) error {
 			return os.WriteFile(path, []byte(`{"keys":[{"id":"a","key":"YQ=="}]}`), 0o600)

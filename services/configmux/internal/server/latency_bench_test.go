@@ -18,9 +18,9 @@ type receipt struct {
 	err    error
 }
 
-// BenchmarkFromSetToReceipt is the time from a source's giving its set, in which one pod has changed, to that pod's being in
-// the hands of a subscriber behind the socket. The next change waits until every subscriber has the last one. The server and
-// all of its subscribers share this process, each subscriber with a connection of its own.
+// BenchmarkFromSetToReceipt is the time from a source's giving its set, in which one pod has changed, to that pod's
+// being in the hands of a subscriber behind the socket. The next change waits until every subscriber has the last one.
+// The server and all of its subscribers share this process, each subscriber with a connection of its own.
 func BenchmarkFromSetToReceipt(b *testing.B) {
 	for _, pods := range []int{110, 500} {
 		for _, subscribers := range []int{1, 10, 100} {

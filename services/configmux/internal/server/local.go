@@ -17,11 +17,11 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 )
 
-// Local is the source "local"; *localsource.Source is one.
+// Local is the source "local"; *localsource.Source implements it.
 type Local interface {
 	// Apply creates or replaces a pod.
 	Apply(ctx context.Context, pod *v1.Pod, dryRun bool) (localsource.Applied, error)
-	// Delete takes a pod out.
+	// Delete deletes a pod.
 	Delete(ctx context.Context, name types.NamespacedName) error
 }
 
@@ -34,7 +34,7 @@ func (s *Server) ApplyPod(ctx context.Context, req *configv1.ApplyPodRequest) (*
 	if err := pod.Unmarshal(req.GetPod()); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "the pod is not the bytes of a v1.Pod: %v", err)
 	}
-	// Before the other sources were read nobody knows which names they have.
+	// Until the other sources are ready, their names are unknown.
 	select {
 	case <-s.opening:
 	case <-ctx.Done():
@@ -64,7 +64,7 @@ func (s *Server) DeletePod(ctx context.Context, req *configv1.DeletePodRequest) 
 	return &configv1.DeletePodResponse{}, nil
 }
 
-// opOf says what an apply did.
+// opOf converts the operation of an apply.
 func opOf(op podset.Op) configv1.Op {
 	switch op { //nolint:exhaustive // an apply does nothing else
 	case podset.Add:
@@ -76,7 +76,7 @@ func opOf(op podset.Op) configv1.Op {
 	}
 }
 
-// statusOf gives an error of the source the code that the contract has for it.
+// statusOf converts an error of the source to the code in the contract.
 func statusOf(err error) error {
 	var (
 		invalid   *localsource.InvalidError
@@ -108,7 +108,7 @@ func statusOf(err error) error {
 	}
 }
 
-// violations is INVALID_ARGUMENT with one violation for each field.
+// violations returns INVALID_ARGUMENT with one violation for each field.
 func violations(invalid *localsource.InvalidError) error {
 	details := &errdetails.BadRequest{}
 	for _, p := range invalid.Problems {

@@ -19,29 +19,30 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 )
 
-// Objects is who has the config maps and secrets of a node without an API server. All fields but SecretUIDs must be set.
+// Objects provides the config maps and secrets of a node without an API server. All fields except SecretUIDs are
+// required.
 type Objects struct {
-	// Held has those that count; *mux.Mux does.
+	// Held provides the effective objects; *mux.Mux implements it.
 	Held interface {
-		// ObjectStream has the objects of a selection.
+		// ObjectStream returns the stream of the objects of a selection.
 		ObjectStream(selection mux.Selection) stream.Source[mux.ObjectEntry]
-		// Objects returns what can be told of them, sorted.
+		// Objects returns summaries of the objects, sorted.
 		Objects(kind apiobject.Kind) []*configv1.ObjectSummary
 	}
-	// Local keeps those that are applied; *localsource.Source does.
+	// Local stores applied objects; *localsource.Source implements it.
 	Local interface {
-		// ApplyObject creates or replaces one.
+		// ApplyObject creates or replaces an object.
 		ApplyObject(ctx context.Context, object *apiobject.Object, dryRun bool) (localsource.AppliedObject, error)
-		// DeleteObject takes one out.
+		// DeleteObject deletes an object.
 		DeleteObject(ctx context.Context, key apiobject.Key) error
 	}
-	// Rotate encrypts what is on the disk with another key, and returns how many files that were and the key's name.
+	// Rotate encrypts the secrets on disk with another key, and returns the number of files and the key's name.
 	Rotate func(ctx context.Context) (files int, key string, err error)
-	// SecretUIDs are the users, besides root and the process's own, who are given the values of secrets.
+	// SecretUIDs are the users, besides root and the process's own, who may read the values of secrets.
 	SecretUIDs []int
 }
 
-// mayHaveSecrets reports whether the caller is given the values of secrets.
+// mayHaveSecrets reports whether the caller may read the values of secrets.
 func (o *Objects) mayHaveSecrets(ctx context.Context) bool {
 	uid, known := rpc.PeerUID(ctx)
 	return known && (uid == 0 || uid == os.Geteuid() || slices.Contains(o.SecretUIDs, uid))
@@ -57,7 +58,7 @@ func (s *Server) WatchObjects(req *configv1.WatchObjectsRequest, out grpc.Server
 		return err
 	}
 	if selection.Kind != apiobject.ConfigMap && !s.objects.mayHaveSecrets(out.Context()) {
-		return status.Error(codes.PermissionDenied, "secrets are given to root, to the user of configmux and to those of --secret-uids only: watch as one of them, or ask for the kind ConfigMap")
+		return status.Error(codes.PermissionDenied, "only root, the user of configmux and the users of --secret-uids may read secrets: watch as one of them, or request the kind ConfigMap")
 	}
 	select {
 	case <-s.opening:
@@ -69,7 +70,7 @@ func (s *Server) WatchObjects(req *configv1.WatchObjectsRequest, out grpc.Server
 	})
 }
 
-// checkKind says what is wrong with the kind of a request. Where every kind may be meant it may be empty.
+// checkKind returns the problem with the kind of a request. If every is true, the kind may be empty.
 func checkKind(kind apiobject.Kind, every bool) error {
 	if kind.Known() || kind == "" && every {
 		return nil
@@ -77,7 +78,7 @@ func checkKind(kind apiobject.Kind, every bool) error {
 	return status.Error(codes.InvalidArgument, (&apiobject.KindError{Kind: string(kind)}).Error())
 }
 
-// noObjects is the answer where there are none.
+// noObjects returns the error of a node that stores no objects.
 func noObjects() error {
 	return status.Error(codes.Unimplemented, "this node has no config maps and secrets of its own: its API server has them, or it replays a recording")
 }
@@ -103,7 +104,7 @@ func (s *Server) ApplyObject(ctx context.Context, req *configv1.ApplyObjectReque
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	// Before the other sources were read nobody knows which names they have.
+	// Until the other sources are ready, their names are unknown.
 	select {
 	case <-s.opening:
 	case <-ctx.Done():

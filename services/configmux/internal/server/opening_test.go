@@ -37,8 +37,8 @@ func (s subscriber) Context() context.Context { return s.ctx }
 
 func (s subscriber) Send(*configv1.WatchPodUpdatesResponse) error { return nil }
 
-// TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead: the state of a moment in which nothing has been read would look as
-// if all pods had gone.
+// TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead: the state of a moment in which nothing has been read would look
+// as if all pods had gone.
 func TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead(t *testing.T) {
 	opening, desired := make(chan struct{}), &asked{then: func() {}}
 	s := New(Config{Desired: desired, Opening: opening})

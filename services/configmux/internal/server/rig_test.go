@@ -90,7 +90,8 @@ func newRig(tb testing.TB, pods int) *rig {
 	return r
 }
 
-// pod is one of the size that pods usually have, a little more than 1 KiB on the wire. Another incarnation has another UID.
+// pod is one of the size that pods usually have, a little more than 1 KiB on the wire. Another incarnation has another
+// UID.
 func pod(name string, incarnation int, image string) source.Pod {
 	container := func(name string) v1.Container {
 		c := v1.Container{

@@ -15,9 +15,9 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 )
 
-// Desired is what the server serves; *mux.Mux is one.
+// Desired provides the desired state; *mux.Mux implements it.
 type Desired interface {
-	// Stream has the pods and the sources in the form of a mode.
+	// Stream returns the stream of pods and sources in a mode.
 	Stream(configv1.Mode) stream.Source[mux.Entry]
 	// Pods returns all pods, sorted.
 	Pods() []*configv1.PodUpdate
@@ -25,15 +25,15 @@ type Desired interface {
 	Sources() []*configv1.Source
 }
 
-// Config is what a server needs.
+// Config holds the parameters of a server.
 type Config struct {
-	// Desired is what it serves.
+	// Desired provides the desired state.
 	Desired Desired
-	// Opening is closed when streams may be opened.
+	// Opening is closed when streams may begin.
 	Opening <-chan struct{}
-	// Local takes pods; where it is nil, ApplyPod and DeletePod fail with UNIMPLEMENTED.
+	// Local applies pods; if it is nil, ApplyPod and DeletePod fail with UNIMPLEMENTED.
 	Local Local
-	// Objects has config maps and secrets; where it is nil, all calls that are about those fail with UNIMPLEMENTED.
+	// Objects provides config maps and secrets; if it is nil, all calls about those fail with UNIMPLEMENTED.
 	Objects *Objects
 }
 
@@ -57,7 +57,7 @@ func (s *Server) Register(r *grpc.Server) { configv1.RegisterConfigServiceServer
 // WatchPodUpdates implements configv1.ConfigServiceServer.
 func (s *Server) WatchPodUpdates(req *configv1.WatchPodUpdatesRequest, out grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]) error {
 	if _, known := configv1.Mode_name[int32(req.GetMode())]; !known {
-		return status.Errorf(codes.InvalidArgument, "mode: %d is none that this configmux knows: ask for MODE_INCREMENTAL, or upgrade configmux", req.GetMode())
+		return status.Errorf(codes.InvalidArgument, "mode: %d is unknown to this configmux: request MODE_INCREMENTAL, or upgrade configmux", req.GetMode())
 	}
 	select {
 	case <-s.opening:
@@ -79,7 +79,7 @@ func (s *Server) ListSources(context.Context, *configv1.ListSourcesRequest) (*co
 	return &configv1.ListSourcesResponse{Sources: s.desired.Sources()}, nil
 }
 
-// response puts a message into its envelope.
+// response returns the response of a message.
 func response(f *streamv1.Frame, e mux.Entry) *configv1.WatchPodUpdatesResponse {
 	out := &configv1.WatchPodUpdatesResponse{Frame: f}
 	switch {

@@ -14,15 +14,17 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// benchChanges is how many changes BenchmarkStuckSubscriber makes, and benchEarly after how many the memory is looked at first.
+// benchChanges is how many changes BenchmarkStuckSubscriber makes, and benchEarly after how many the memory is looked
+// at first.
 const (
 	benchChanges = 100_000
 	benchEarly   = 10_000
 )
 
-// BenchmarkStuckSubscriber is what a subscriber that never reads costs during 100,000 changes of 500 pods, every tenth of which
-// replaces a pod: the heap of the process before it subscribes, after 10,000 and after 100,000 changes, and when it has gone, and
-// how long a change takes to a subscriber that reads. The process is the server with all of its subscribers.
+// BenchmarkStuckSubscriber is what a subscriber that never reads costs during 100,000 changes of 500 pods, every tenth
+// of which replaces a pod: the heap of the process before it subscribes, after 10,000 and after 100,000 changes, and
+// when it has gone, and how long a change takes to a subscriber that reads. The process is the server with all of its
+// subscribers.
 func BenchmarkStuckSubscriber(b *testing.B) {
 	b.Run("stuck=none", func(b *testing.B) { benchStuck(b, configv1.Mode_MODE_UNSPECIFIED) })
 	for _, mode := range modes() {

@@ -18,7 +18,8 @@ import (
 const (
 	// stuckPods is how many pods there are: their snapshot does not fit into the windows of a connection.
 	stuckPods = 500
-	// stuckChanges is how many changes there are after the warm-up. Kept, they would take many times the memory that is allowed.
+	// stuckChanges is how many changes there are after the warm-up. Kept, they would take many times the memory that is
+	// allowed.
 	stuckChanges = 6_000
 	// stuckPatience is how long all of them may take, many times what they do.
 	stuckPatience = 2 * time.Minute
@@ -29,8 +30,9 @@ func modes() []configv1.Mode {
 	return []configv1.Mode{configv1.Mode_MODE_INCREMENTAL, configv1.Mode_MODE_SNAPSHOT_AND_UPDATES, configv1.Mode_MODE_SNAPSHOT}
 }
 
-// A subscriber that has stopped to read costs nobody anything: whatever its mode, the others are told of each change before
-// the next is made, memory goes by the number of pods and not of changes, and it is told the end of it once it reads again.
+// A subscriber that has stopped to read costs nobody anything: whatever its mode, the others are told of each change
+// before the next is made, memory goes by the number of pods and not of changes, and it is told the end of it once it
+// reads again.
 func TestAStuckSubscriberCostsNobodyAnything(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*rig) source.Pod

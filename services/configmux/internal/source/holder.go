@@ -2,11 +2,11 @@ package source
 
 import "k8s.io/apimachinery/pkg/types"
 
-// Holder is a pod that has a name or a UID which somebody else wants.
+// Holder is a pod whose name or UID another pod requests.
 type Holder struct {
-	// Name is the pod's whole name, UID its UID.
+	// Name is the pod's full name, and UID its UID.
 	Name types.NamespacedName
 	UID  types.UID
-	// Source is where it comes from, and Path the file or URL that it was found in.
+	// Source is its source, and Path its file or URL.
 	Source, Path string
 }

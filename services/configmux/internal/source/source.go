@@ -1,6 +1,6 @@
-// Package source is the one seam between the places that pods come from, and config maps and secrets with them, and the mux
-// that merges them. A source is anything that can say, again and again, which pods it wants; the file source is one, and others plug in beside it
-// without the mux knowing.
+// Package source is the interface between the sources of pods, config maps and secrets, and the mux that merges them. A
+// source is anything that can repeatedly deliver its desired pods, for example the file source. The mux does not depend
+// on their implementations.
 package source
 
 import (
@@ -13,84 +13,82 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 )
 
-// Source gives the full set of its pods, or the pods that have changed, whenever they, or what is wrong with them, may have
-// changed.
+// Source delivers the full set of its pods, or the changed pods, whenever they, or its errors, may have changed.
 type Source interface {
-	// Name is the name that operators see: "file", "http", "api", "local" or "replay". It is unique among the sources of a mux.
+	// Name is the name for operators: "file", "http", "api", "local" or "replay". It is unique among the sources of a mux.
 	Name() string
-	// Target is where the source reads, for people: a path, a URL.
+	// Target is the place that the source reads, for people: a path, a URL.
 	Target() string
-	// Run reads and calls the sink until ctx ends, and then returns nil. What can mend itself (a file that is missing,
-	// a server that is away) is retried and reported through the sink; an error ends the process.
+	// Run reads and calls the sink until ctx ends, and then returns nil. Transient problems, such as a missing file or an
+	// unreachable server, are retried and reported through the sink; an error ends the process.
 	Run(ctx context.Context, sink Sink) error
 }
 
-// Sink takes what sources read.
+// Sink receives the readings of sources.
 type Sink interface {
-	// Set takes one reading. The first one of the full set says that the source has spoken, and is made even when there are
-	// no pods. The pods belong to the sink from now on and must not be changed; one that is unchanged since the last call
-	// is best given as the same pointer.
+	// Set receives one reading. The first reading of the full set makes the source ready, and is sent even if there are no
+	// pods. The sink takes ownership of the pods, and they must not be changed. An unchanged pod should keep its pointer.
 	Set(name string, reading Reading)
 }
 
-// Reading is the outcome of reading a source.
+// Reading is the result of reading a source.
 type Reading struct {
-	// Op says what Pods are. None: all pods of the source, which replace those that it gave before. Add, Update or Delete:
-	// pods that are there now, beside those that it gave before and in the place of those with the same UIDs. Remove: pods
-	// that are gone, of which only the UIDs matter. Restore: pods out of a checkpoint. They are run, but the source has not
-	// spoken by it, and its first full set replaces them; once it has spoken nothing can be restored.
+	// Op is the kind of Pods. None: all pods of the source, which replace the previous ones. Add, Update or Delete: pods
+	// that are present in addition to the previous ones, and replace those with the same UIDs. Remove: removed pods, of
+	// which only the UIDs matter. Restore: pods of a checkpoint. They run, but they do not make the source ready, and its
+	// first full set replaces them; a ready source cannot restore.
 	Op podset.Op
-	// Pods are free of repeated names and UIDs.
+	// Pods have unique names and UIDs.
 	Pods []Pod
-	// Objects are all config maps and secrets of the source, in a reading with the Op None; with another they mean nothing, and
-	// those of before stay. They are free of repeated keys, and belong to the sink as Pods do.
+	// Objects are all config maps and secrets of the source, in a reading with the Op None; otherwise they are ignored,
+	// and the previous ones stay. They have unique keys, and the sink owns them as it does Pods.
 	Objects []Object
-	// Failed is true when the source could not be read, so that its pods are not known: those that it gave before stay,
-	// and one that has not spoken has still not spoken. Pods is then empty and means nothing.
+	// Failed is true if the source could not be read, so that its pods are unknown: the previous ones stay, and the
+	// readiness of the source does not change. Pods is then ignored.
 	Failed bool
-	// Errors is everything that is wrong with the source now; what is not in it has been mended.
+	// Errors lists all present errors of the source; errors that are not in it are solved.
 	Errors []Error
-	// ReadAt is when the source was last read in full; zero when it never was.
+	// ReadAt is the time of the last full read; zero if there was none.
 	ReadAt time.Time
-	// Mode is how the source notices changes, for people.
+	// Mode is the way in which the source notices changes, for people.
 	Mode string
-	// Causes has, by path, the trace in which the change of that path was read. Paths that did not change are not in it.
+	// Causes maps paths to the trace in which the change of that path was read. It omits unchanged paths.
 	Causes map[string]context.Context
 }
 
-// Pod is a pod and where it was found.
+// Pod is a pod and its origin.
 type Pod struct {
 	// Pod is defaulted and validated.
 	*v1.Pod
 	// Path is the file or URL.
 	Path string
-	// Life is another one than before when the pod was gone from that path and came back between two readings. Empty where the
-	// source does not know that; it then tells by two readings.
+	// Life changes when the pod was removed from that path and added again between two readings. It is empty if the source
+	// does not track that.
 	Life string
 }
 
-// Object is a config map or a secret and where it was found.
+// Object is a config map or a secret and its origin.
 type Object struct {
-	// Object is prepared: whole, defaulted and validated.
+	// Object is prepared: complete, defaulted and validated.
 	*apiobject.Object
 	// Path is the file or URL.
 	Path string
-	// CreatedAt is when it was applied first; zero where that is not known.
+	// CreatedAt is the time of the first apply; zero if unknown.
 	CreatedAt time.Time
 }
 
-// Error is one thing that is wrong with what a source gives.
+// Error is one problem with the content of a source.
 type Error struct {
-	// Path is the file or URL that it was found in.
+	// Path is the file or URL with the problem.
 	Path string
-	// Pod is "namespace/name", when it is known.
+	// Pod is "namespace/name", if it is known.
 	Pod string
-	// Object is the config map or secret that it is about, as people name it; empty of a pod.
+	// Object is the readable name of the config map or secret; empty for a pod.
 	Object string
-	// Field is the path of the offending field; empty when it is not about one.
+	// Field is the path of the field; empty if the problem is not about one.
 	Field string
-	// Message says what is wrong, what was kept, and what to do.
+	// Message describes the problem, what was kept, and the remedy.
 	Message string
-	// SeenAt is when it was last found. The same error with a later time counts once more.
+	// SeenAt is the time at which it was last found. The same error with a later time is counted again.
 	SeenAt time.Time
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/internal/redact"
 )
 
-// document is one part of a manifest that can be parsed by itself.
+// document is a part of a manifest that can be parsed separately.
 type document struct {
 	text []byte
 	// firstLine is the line of the manifest at which the document begins, counted from 0.
@@ -23,8 +23,8 @@ type document struct {
 	isJSON    bool
 }
 
-// documentsOf splits a manifest: valid JSON is one document, everything else is a stream of YAML documents. Blank
-// documents are left out.
+// documentsOf splits a manifest: valid JSON is one document, everything else is a stream of YAML documents. It skips
+// blank documents.
 func documentsOf(data []byte) iter.Seq[document] {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // the byte order mark that some editors write
 	return func(yield func(document) bool) {
@@ -55,8 +55,9 @@ func documentsOf(data []byte) iter.Seq[document] {
 	}
 }
 
-// isSeparator reports whether a line ends a YAML document, as one that begins with the marker --- or ... does, and whether
-// the next one begins on the same line, as in "--- {kind: Pod}". No line of a document's text begins so (YAML 1.2, 9.1.2).
+// isSeparator reports whether a line ends a YAML document, because it begins with the marker --- or ..., and whether
+// the next document begins on the same line, as in "--- {kind: Pod}". No line within a document begins with a marker
+// (YAML 1.2, 9.1.2).
 func isSeparator(line []byte) (ends, inline bool) {
 	rest, begins := bytes.CutPrefix(line, []byte("---"))
 	if !begins {
@@ -70,7 +71,7 @@ func isSeparator(line []byte) (ends, inline bool) {
 	return true, text[0] != '#'
 }
 
-// object parses the document. Keys that repeat are an error: of two values, nobody knows which was meant.
+// object parses the document. Duplicate keys are an error, because either value may be intended.
 func (d document) object() (map[string]any, error) {
 	text := d.text
 	if !d.isJSON {
@@ -96,8 +97,8 @@ func (d document) object() (map[string]any, error) {
 
 var lineNumber = regexp.MustCompile(`\bline (\d+)`)
 
-// inManifest turns the line numbers of a YAML error, which count from the document's beginning, into those of the
-// manifest, and makes the error one line.
+// inManifest converts the line numbers of a YAML error, which count from the document's beginning, to those of the
+// manifest, and joins its lines.
 func (d document) inManifest(err error) error {
 	text := err.Error()
 	for _, prefix := range []string{"error converting YAML to JSON: ", "yaml: ", "unmarshal errors:\n  "} {

@@ -7,9 +7,9 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// dropOwnAnnotations takes the annotations that only the agent sets out of a pod as its manifest gives it, and returns
-// their keys, sorted. They are out before anything is made of the pod, its UID too: a manifest that was saved from a running
-// pod, and so has them, means the same pod as one without. The object is changed, and nothing that it shares with others.
+// dropOwnAnnotations removes the annotations reserved for the agent from a pod in a manifest, and returns their keys,
+// sorted. It does so before the UID is computed: a manifest that was saved from a running pod, and has them, means the
+// same pod as one without. It changes the object, but nothing that the object shares with others.
 func dropOwnAnnotations(object map[string]any) []string {
 	metadata, _ := object["metadata"].(map[string]any)
 	annotations, _ := metadata["annotations"].(map[string]any)

@@ -15,8 +15,8 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-// FuzzDecode holds that no manifest makes the decoder panic, take long or take much memory, that what it says is good is
-// valid with its defaults too and fit to be run and to be sent, and that it says the same each time.
+// FuzzDecode holds that no manifest makes the decoder panic, take long or take much memory, that what it says is good
+// is valid with its defaults too and fit to be run and to be sent, and that it says the same each time.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		"", web, web + "---\n" + web, web + "  volumes:\n  - name: v\n    secret: {secretName: x}\n",

@@ -10,24 +10,24 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 )
 
-// Held is what a manifest stands for.
+// Held is the content of a manifest.
 type Held struct {
 	Pods    []*v1.Pod
 	Objects []*apiobject.Object
 }
 
-// Empty reports whether it stands for nothing.
+// Empty reports whether there are neither pods nor objects.
 func (h Held) Empty() bool { return len(h.Pods) == 0 && len(h.Objects) == 0 }
 
-// Len is how many pods and objects there are.
+// Len returns the number of pods and objects.
 func (h Held) Len() int { return len(h.Pods) + len(h.Objects) }
 
-// Kept has what has its last good version in the place of what is wrong now: the names of pods, and of objects as
-// Problem.Object has them.
+// Kept is the set of the pods and objects whose last good version replaces an invalid one: the names of pods, and of
+// objects in the form of Problem.Object.
 type Kept map[string]bool
 
-// WithLastGood returns what a manifest stands for, and what of it is kept from its last good version: that whose new version
-// is bad, and all else of before when the manifest leaves open what its bad parts are.
+// WithLastGood returns the effective content of a manifest, and what is kept from its last good version: the pods and
+// objects whose new version is invalid, and everything else if the manifest does not tell what its invalid parts are.
 func (r Result) WithLastGood(known Held) (Held, Kept) {
 	now := Held{Pods: r.Pods, Objects: r.Objects}
 	if known.Empty() || len(r.Problems) == 0 {
@@ -65,7 +65,7 @@ func (r Result) WithLastGood(known Held) (Held, Kept) {
 	return now, kept
 }
 
-// about is what a problem is about, as Kept names it; empty when that is not known.
+// about returns the name of the pod or object with the problem, in the form of Kept; empty if unknown.
 func (p Problem) about() string {
 	if p.Object != "" {
 		return p.Object
@@ -73,8 +73,8 @@ func (p Problem) about() string {
 	return p.Pod
 }
 
-// Outcome says what became of what a problem is about, and what to do. It is to follow the problem's message; where is what
-// the manifest was read from, in words: "the file", "the answer".
+// Outcome returns the consequence of a problem and the remedy, to be appended to the problem's message. where describes
+// the place of the manifest: "the file", "the answer".
 func (k Kept) Outcome(p Problem, where string) string {
 	what := "the pod"
 	if p.Object != "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 )
 
-// configObject takes one config map or secret.
+// configObject decodes one config map or secret.
 func (d *decoder) configObject(kind apiobject.Kind, object map[string]any, where string) {
 	key := keyOf(kind, object)
 	report := func(path, message string) {
@@ -47,7 +47,7 @@ func (d *decoder) configObject(kind apiobject.Kind, object map[string]any, where
 	}
 }
 
-// keyOf finds which object it is that may be wrong in every other way; without a name when it has none.
+// keyOf returns the key of an object that may be invalid in other ways; its name is empty if it has none.
 func keyOf(kind apiobject.Kind, object map[string]any) apiobject.Key {
 	metadata, _ := object["metadata"].(map[string]any)
 	name, _ := metadata["name"].(string)
@@ -61,8 +61,8 @@ func keyOf(kind apiobject.Kind, object map[string]any) apiobject.Key {
 	return apiobject.Key{Kind: kind, Namespace: namespace, Name: name}
 }
 
-// decodeObject makes an object of what a manifest says, or reports why it cannot; nil then. What it reports has nothing of
-// the values.
+// decodeObject decodes an object of a manifest, or reports the problems and returns nil. The problems contain no
+// values.
 func decodeObject(kind apiobject.Kind, object map[string]any, report func(path, message string)) *apiobject.Object {
 	wrong := false
 	refuse := func(path, message string) {
@@ -104,7 +104,8 @@ func decodeObject(kind apiobject.Kind, object map[string]any, report func(path, 
 	return o
 }
 
-// checkValues reports what is no text, or no base64, in a field that has data by key. Its decoder would quote it.
+// checkValues reports values that are not text, or not base64, in a field with data. The decoder's error would quote
+// them.
 func checkValues(object map[string]any, name string, encoded bool, refuse func(path, message string)) {
 	values, isObject := object[name].(map[string]any)
 	if !isObject {
@@ -117,7 +118,7 @@ func checkValues(object map[string]any, name string, encoded bool, refuse func(p
 		path := field.NewPath(name).Key(key).String()
 		text, isText := values[key].(string)
 		switch {
-		case values[key] == nil: // the API takes it for an empty one
+		case values[key] == nil: // the API treats it as empty
 		case !isText && encoded:
 			refuse(path, "must be a string with base64")
 		case !isText:
@@ -128,7 +129,7 @@ func checkValues(object map[string]any, name string, encoded bool, refuse func(p
 	}
 }
 
-// plainText says where what is not base64 may stand.
+// plainText returns the advice for a value that is not base64.
 func plainText(object map[string]any) string {
 	if kind, _ := object["kind"].(string); kind == string(apiobject.ConfigMap) {
 		return ": put text under data"
@@ -136,7 +137,7 @@ func plainText(object map[string]any) string {
 	return ": put text that is not encoded under stringData"
 }
 
-// isBase64 reports whether the API's decoder takes a text: it overlooks the ends of lines.
+// isBase64 reports whether the API's decoder accepts a text; it ignores line ends.
 func isBase64(text string) bool {
 	_, err := base64.StdEncoding.DecodeString(strings.NewReplacer("\r", "", "\n", "").Replace(text))
 	return err == nil

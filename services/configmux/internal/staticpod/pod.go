@@ -28,13 +28,13 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 )
 
-// uidPattern is what a UID may look like that a manifest gives itself: it becomes a directory's name, a label in the
-// runtime and a key of the stream of pods.
+// uidPattern matches a valid UID of a manifest, because it becomes a directory's name, a label in the runtime and a key
+// of the stream of pods.
 var uidPattern = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?$`)
 
-// pod takes one pod.
+// pod decodes one pod.
 func (d *decoder) pod(object map[string]any, where string) {
-	// What the manifest says of the pod's status is what someone saw of another pod: it is no part of the wish.
+	// The status in the manifest is an observation of another pod and not part of the desired state.
 	object = maps.Clone(object)
 	delete(object, "status")
 	forged := dropOwnAnnotations(object)
@@ -72,7 +72,8 @@ func (d *decoder) pod(object map[string]any, where string) {
 		report("metadata.uid", "must be at most 63 letters, digits and dashes, and begin and end with a letter or digit")
 		return
 	}
-	// References and privileges come first and before any default, so that the reason is the one that the manifest's author can see.
+	// References and privileges are checked first and before defaulting, so that the reported reason is visible to the
+	// manifest's author.
 	errs := append(refuseReferences(pod, d.origin.Standalone), privilege.Check(pod, d.origin.Source, d.origin.Allowed)...)
 	if len(errs) == 0 {
 		d.applyDefaults(pod, canonical)
@@ -93,7 +94,7 @@ func (d *decoder) pod(object map[string]any, where string) {
 	}
 }
 
-// nameOf finds the final "namespace/name" of a pod that may be wrong in every other way; empty if it has none.
+// nameOf returns the final "namespace/name" of a pod that may be invalid in other ways; empty if it has none.
 func (d *decoder) nameOf(object map[string]any) string {
 	metadata, _ := object["metadata"].(map[string]any)
 	name, _ := metadata["name"].(string)
@@ -114,7 +115,7 @@ func (d *decoder) nodeSuffixed(name string) string {
 	return name + "-" + strings.ToLower(d.origin.Node)
 }
 
-// applyDefaults gives the pod what a static pod gets: the API's own defaults, then those of the node's agent.
+// applyDefaults sets the defaults of a static pod: the API's, and then those of the kubelet.
 func (d *decoder) applyDefaults(pod *v1.Pod, canonical []byte) {
 	pod.APIVersion, pod.Kind = "v1", "Pod"
 	corev1.SetObjectDefaults_Pod(pod)
@@ -134,17 +135,16 @@ func (d *decoder) applyDefaults(pod *v1.Pod, canonical []byte) {
 	pod.Status = v1.PodStatus{Phase: v1.PodPending}
 }
 
-// uid makes the UID of a pod whose manifest gives none, out of what the manifest says, the node and the file. It is of
-// the manifest's own words in a canonical form, before any default: neither a comment nor a newer version of this agent
-// with other defaults makes another pod of it.
+// uid computes the UID of a pod without one from the manifest's content, the node and the file. The content is in a
+// canonical form before defaulting, so that neither a comment nor changed defaults of a newer version change the UID.
 func (d *decoder) uid(canonical []byte) types.UID {
 	h := sha256.New()
-	// A hash never fails to write.
+	// Writing to a hash does not fail.
 	_, _ = fmt.Fprintf(h, "host:%q\nfile:%q\n%s", d.origin.Node, d.origin.Path, canonical)
 	return types.UID(hex.EncodeToString(h.Sum(nil)[:16]))
 }
 
-// tolerateNoExecute adds the toleration that keeps a static pod on a node in trouble, for ever.
+// tolerateNoExecute adds the toleration that keeps a static pod on a node with NoExecute taints.
 func tolerateNoExecute(tolerations []v1.Toleration) []v1.Toleration {
 	always := v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}
 	for i := range tolerations {
@@ -156,23 +156,23 @@ func tolerateNoExecute(tolerations []v1.Toleration) []v1.Toleration {
 	return append(tolerations, always)
 }
 
-// validate returns everything that is wrong with a defaulted pod; one of a node without an API server may name config maps
-// and secrets.
+// validate returns the validation errors of a defaulted pod. A pod of a node without an API server may refer to config
+// maps and secrets.
 func validate(pod *v1.Pod, standalone bool) field.ErrorList {
-	// The conversion shares memory with its input, so it gets a copy to keep.
+	// The conversion shares memory with its input, so it gets its own copy.
 	internal := &core.Pod{}
 	if err := corev1.Convert_v1_Pod_To_core_Pod(pod.DeepCopy(), internal, nil); err != nil {
 		return field.ErrorList{field.InternalError(nil, fmt.Errorf("cannot convert the pod: %w", err))}
 	}
-	// Whether there may be privileged containers is for package privilege to say. The validation asks a variable of its
-	// library, which forbids them until it is set: the first time counts, so it is set before each use, always to the same.
+	// Package privilege decides about privileged containers. The library's validation forbids them until a global of it is
+	// set; only the first call has an effect, so it is always called with the same value before the validation.
 	capabilities.Setup(true, 0)
 	options := podutil.GetValidationOptionsFromPodSpecAndMeta(&internal.Spec, nil, &internal.ObjectMeta, nil)
 	errs := validation.ValidatePodCreate(internal, options)
 	if len(errs) > 0 {
 		return errs
 	}
-	// The net under refuseReferences: what a newer API brings is refused here, if only by the kind of thing it needs.
+	// This complements refuseReferences: references of a newer API are refused here.
 	if standalone {
 		internal = withoutObjects(internal)
 	}
@@ -186,7 +186,7 @@ func validate(pod *v1.Pod, standalone bool) field.ErrorList {
 	return errs
 }
 
-// typeError tells the field of a value of the wrong type.
+// typeError returns the field and the problem of a value of the wrong type.
 func typeError(err error) (path, message string) {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) && wrong.Field != "" {
@@ -195,7 +195,7 @@ func typeError(err error) (path, message string) {
 	return "", err.Error()
 }
 
-// manifestPath takes the names of embedded Go structs, which no manifest knows, out of the path of a field.
+// manifestPath removes the names of embedded Go structs, which do not exist in manifests, from the path of a field.
 func manifestPath(path string) string {
 	parts := slices.DeleteFunc(strings.Split(path, "."), func(part string) bool {
 		return part != "" && unicode.IsUpper(rune(part[0]))
@@ -203,7 +203,7 @@ func manifestPath(path string) string {
 	return strings.Join(parts, ".")
 }
 
-// typeName says a Go kind in the words of a manifest.
+// typeName returns the name of a Go kind in the words of a manifest.
 func typeName(kind string) string {
 	switch {
 	case strings.HasPrefix(kind, "int"), strings.HasPrefix(kind, "uint"):
@@ -221,7 +221,7 @@ func typeName(kind string) string {
 	}
 }
 
-// strictError tells the field of a strict decoding error.
+// strictError returns the field and the problem of a strict decoding error.
 func strictError(err error) (path, message string) {
 	var at kjson.FieldError
 	if !errors.As(err, &at) {

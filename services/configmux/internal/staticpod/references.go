@@ -10,18 +10,19 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 )
 
-// forbidden says why a static pod must not name an object of the API.
+// forbidden returns why a static pod must not refer to an object of the API.
 func forbidden(what string) string {
 	return fmt.Sprintf("a static pod must not use %s: it runs without an API server", what)
 }
 
-// NamesObjects reports whether a pod names a config map or a secret, which only a pod of a node without an API server may.
+// NamesObjects reports whether a pod refers to a config map or a secret, which only a pod of a node without an API
+// server may do.
 func NamesObjects(pod *v1.Pod) bool {
 	return len(refuseReferences(pod, false)) > len(refuseReferences(pod, true))
 }
 
-// refuseReferences finds every place where a pod, as its manifest gives it, needs an object of the API: on a node without
-// an API server all but config maps and secrets, which are beside the pods there.
+// refuseReferences reports every reference to an object of the API in a pod as given. On a node without an API server,
+// references to config maps and secrets are allowed.
 func refuseReferences(pod *v1.Pod, standalone bool) field.ErrorList {
 	spec := field.NewPath("spec")
 	r := refusals{standalone: standalone}
@@ -41,7 +42,7 @@ func refuseReferences(pod *v1.Pod, standalone bool) field.ErrorList {
 	return r.errs
 }
 
-// refusals gathers what a pod may not name.
+// refusals collects the refused references of a pod.
 type refusals struct {
 	standalone bool
 	errs       field.ErrorList
@@ -79,7 +80,7 @@ func (r *refusals) container(c *v1.Container, path *field.Path) {
 	}
 }
 
-// volume refuses the kinds of volume that need the API, and the secrets of those that may do without.
+// volume refuses volume types that need the API, and optional secrets of others.
 func (r *refusals) volume(v *v1.VolumeSource, path *field.Path) {
 	r.unlessStandalone(v.ConfigMap != nil, path.Child("configMap"), "config maps")
 	r.unlessStandalone(v.Secret != nil, path.Child("secret"), "secrets")
@@ -108,8 +109,8 @@ func (r *refusals) volume(v *v1.VolumeSource, path *field.Path) {
 	}
 }
 
-// withoutObjects returns a copy of a valid pod that names no config map and no secret where one of a node without an API
-// server may, for the test of what else it names.
+// withoutObjects returns a copy of a valid pod without the permitted references to config maps and secrets, to check
+// its other references.
 func withoutObjects(pod *core.Pod) *core.Pod {
 	pod = pod.DeepCopy()
 	pod.Spec.ImagePullSecrets = nil

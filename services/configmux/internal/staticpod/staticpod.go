@@ -1,9 +1,9 @@
-// Package staticpod turns the bytes of a manifest into pods that can run, and into the config maps and secrets that they use
-// on a node without an API server: it decodes strictly, applies the defaults of a static pod and those of the API, validates,
-// and refuses what needs an API server and the privileges that pods of the source may not have.
+// Package staticpod decodes manifests into pods that can run, and into the config maps and secrets that they use on a
+// node without an API server. It decodes strictly, applies the defaults of static pods and of the API, validates, and
+// refuses references to an API server and privileges that pods of the source may not have.
 //
-// It stands between the sources that read bytes (filesource, httpsource) and the mux. It is a function of its arguments: it knows
-// no disk, no clock and no earlier version of a manifest.
+// It is between the sources that read bytes (filesource, httpsource) and the mux. It is pure: it has no disk, no clock
+// and no earlier version of a manifest.
 package staticpod
 
 import (
@@ -20,39 +20,38 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 )
 
-// maxProblems bounds how many problems are reported of one manifest: enough to mend it, and a manifest of ten thousand
-// broken documents does not fill the memory with errors.
+// maxProblems bounds the number of reported problems of one manifest, so that a manifest of ten thousand invalid
+// documents does not fill the memory with errors.
 const maxProblems = 20
 
-// Origin says where a manifest comes from. Node and Path are part of the UIDs that are made for its pods.
+// Origin describes the source of a manifest. Node and Path are inputs to the UIDs that are computed for its pods.
 type Origin struct {
 	// Source is the name of the source that reads the manifest.
 	Source string
-	// Allowed says which sources' pods may reach beyond their own walls.
+	// Allowed lists the sources whose pods may have access to the host.
 	Allowed privilege.Allowed
-	// Node is the node's name. Pods get it as a suffix to their names, and as spec.nodeName.
+	// Node is the node's name. It is the suffix of the pods' names, and their spec.nodeName.
 	Node string
-	// Standalone is true on a node without an API server. Only there a manifest may have config maps and secrets, and its pods
-	// may name them: elsewhere these are the API server's.
+	// Standalone is true for a node without an API server. Only there a manifest may contain config maps and secrets, and
+	// its pods may refer to them; elsewhere the API server has these.
 	Standalone bool
-	// Path is the file that the manifest was read from, as it was configured and not as symlinks resolve it, or the URL,
-	// without what may be secret in it.
+	// Path is the path of the file as configured, before resolving symlinks, or the URL without secret parts.
 	Path string
 }
 
-// Problem is one thing that is wrong with a manifest.
+// Problem is one problem in a manifest.
 type Problem struct {
-	// Pod is "namespace/name" of the pod, with the node's suffix; empty when the manifest does not let it be known.
+	// Pod is "namespace/name" of the pod, with the node's suffix; empty if unknown.
 	Pod string
-	// Object is the config map or secret that it is about, as people name it, "configmap default/settings"; empty of a pod.
+	// Object is the readable name of the config map or secret, "configmap default/settings"; empty for a pod.
 	Object string
-	// Field is the path of the field, for example "spec.containers[0].image"; empty when it is not about one.
+	// Field is the path of the field, for example "spec.containers[0].image"; empty if the problem is not about one.
 	Field string
-	// Message says what is wrong, and on which line where that is known.
+	// Message describes the problem, with its line if that is known.
 	Message string
 }
 
-// Error makes a problem readable in a log.
+// Error returns the problem as text for a log.
 func (p Problem) Error() string {
 	parts := make([]string, 0, 4)
 	for _, part := range []string{p.Pod, p.Object, p.Field, p.Message} {
@@ -63,25 +62,24 @@ func (p Problem) Error() string {
 	return strings.Join(parts, ": ")
 }
 
-// Result is what a manifest holds.
+// Result is the decoded content of a manifest.
 type Result struct {
-	// Pods are the good ones, in the order of the manifest. Names may repeat: that is for the reader of all manifests
-	// to judge.
+	// Pods are the valid pods, in the order of the manifest. Names may repeat; the reader of all manifests resolves that.
 	Pods []*v1.Pod
-	// Objects are the good config maps and secrets, in the order of the manifest. Names may repeat.
+	// Objects are the valid config maps and secrets, in the order of the manifest. Names may repeat.
 	Objects []*apiobject.Object
-	// Problems are those of the others. One pod can have several. None has a value of a secret.
+	// Problems are the problems of the others. A pod can have several. They contain no value of a secret.
 	Problems []Problem
-	// Ignored is what the good pods have and should not, and what counts as if it were not there.
+	// Ignored lists the fields of valid pods that are ignored, and parts without an effect.
 	Ignored []Problem
-	// Incomplete is true when some part of the manifest cannot be told to be of a certain pod, so that nothing can be
-	// concluded from a pod's absence. Half-written files are so.
+	// Incomplete is true if a part of the manifest cannot be attributed to a pod, so that the absence of a pod has no
+	// meaning. Half-written files are incomplete.
 	Incomplete bool
 }
 
-// Decode reads a manifest: one pod or one list of pods as JSON, or a stream of YAML documents, each of which is either.
-// It never fails as a whole: what is wrong is in the result, beside what is good. An empty manifest is a problem, since
-// that is what a file looks like which is just being written; who wants no pods writes an empty list.
+// Decode decodes a manifest: one pod or one list of pods as JSON, or a stream of YAML documents, each of which is
+// either. It never fails as a whole: problems are in the result, beside the valid pods. An empty manifest is a problem,
+// because a file that is being written looks like that; an empty list means no pods.
 func Decode(data []byte, origin Origin) Result {
 	d := decoder{origin: origin}
 	if err := checkText(data); err != nil {
@@ -99,23 +97,23 @@ func Decode(data []byte, origin Origin) Result {
 	return d.finish()
 }
 
-// decoder gathers the outcome of one manifest.
+// decoder collects the result of one manifest.
 type decoder struct {
 	origin  Origin
 	result  Result
 	dropped int
-	// ignored is how many entries of Ignored were too many.
+	// ignored is the number of dropped entries of Ignored.
 	ignored int
-	// aliased is by how much the aliases of the documents so far make the manifest larger.
+	// aliased is the size in bytes that the aliases of the documents so far add to the manifest.
 	aliased int
 
-	// doc is the document that is being decoded; root is its tree, once parsed is true and if it can be had.
+	// doc is the present document; root is its tree if parsed is true and the document is valid.
 	doc    document
 	root   *yamlv3.Node
 	parsed bool
 }
 
-// document takes one document of the manifest.
+// document decodes one document of the manifest.
 func (d *decoder) document(doc document) {
 	d.doc, d.root, d.parsed = doc, nil, false
 	if err := d.useAliases(doc); err != nil {
@@ -133,8 +131,8 @@ func (d *decoder) document(doc document) {
 // podKind is the kind of a pod.
 const podKind = "Pod"
 
-// object takes one document, or one item of a list, whose place in the list is then in where, and what its kind is when it
-// does not say so in unsaid.
+// object decodes one document, or one item of a list, whose place in the list is then in where. unsaid is the kind of
+// an item without one.
 func (d *decoder) object(object map[string]any, where, unsaid string) {
 	apiVersion, _ := object["apiVersion"].(string)
 	kind, _ := object["kind"].(string)
@@ -158,7 +156,7 @@ func (d *decoder) object(object map[string]any, where, unsaid string) {
 	}
 }
 
-// listOf returns what the items of a list are that do not say so themselves; listed is false for a kind that is no list.
+// listOf returns the default kind of a list's items; listed is false for a kind that is no list.
 func listOf(kind string) (of string, listed bool) {
 	switch of, listed = strings.CutSuffix(kind, "List"); {
 	case !listed:
@@ -170,7 +168,7 @@ func listOf(kind string) (of string, listed bool) {
 	}
 }
 
-// accepted says which kinds a manifest may have.
+// accepted returns the kinds that a manifest may contain.
 func (d *decoder) accepted() string {
 	if d.origin.Standalone {
 		return "Pod, ConfigMap, Secret, or a list of them (List, PodList, ConfigMapList, SecretList)"
@@ -178,9 +176,9 @@ func (d *decoder) accepted() string {
 	return "Pod, PodList or List"
 }
 
-// list takes a list, whose items are of a kind unless they say another; lists do not nest.
+// list decodes a list with items of the default kind of. Lists do not nest.
 func (d *decoder) list(object map[string]any, of string) {
-	// Sorted, so that the same manifest has the same problems each time it is read.
+	// Sorted, so that the same manifest always has the same problems.
 	for _, field := range slices.Sorted(maps.Keys(object)) {
 		switch field {
 		case "apiVersion", "kind", "metadata", "items":
@@ -204,7 +202,7 @@ func (d *decoder) list(object map[string]any, of string) {
 	}
 }
 
-// unnamed reports a problem of a part that nothing can be made out of.
+// unnamed reports a problem of a part that cannot be attributed.
 func (d *decoder) unnamed(field, message string) {
 	d.result.Incomplete = true
 	d.problem(Problem{Field: field, Message: message})
@@ -219,7 +217,7 @@ func (d *decoder) problem(p Problem) {
 	d.result.Problems = append(d.result.Problems, d.withLine(p))
 }
 
-// ignore reports what is taken as if it were not there.
+// ignore reports an ignored part.
 func (d *decoder) ignore(p Problem) {
 	if len(d.result.Ignored) == maxProblems {
 		d.ignored++
@@ -228,7 +226,7 @@ func (d *decoder) ignore(p Problem) {
 	d.result.Ignored = append(d.result.Ignored, d.withLine(p))
 }
 
-// withLine puts the line of a problem's field before its message, where it is known.
+// withLine adds the line of a problem's field to its message, if it is known.
 func (d *decoder) withLine(p Problem) Problem {
 	if p.Field == "" {
 		return p
@@ -242,18 +240,18 @@ func (d *decoder) withLine(p Problem) Problem {
 func (d *decoder) finish() Result {
 	if d.dropped > 0 {
 		d.result.Problems = append(d.result.Problems, Problem{
-			Message: fmt.Sprintf("%d more problems are not shown: mend these first", d.dropped),
+			Message: fmt.Sprintf("%d more problems are not shown: correct these first", d.dropped),
 		})
 	}
 	if d.ignored > 0 {
 		d.result.Ignored = append(d.result.Ignored, Problem{
-			Message: fmt.Sprintf("%d more annotations are ignored and not shown: mend these first", d.ignored),
+			Message: fmt.Sprintf("%d more annotations are ignored and not shown: correct these first", d.ignored),
 		})
 	}
 	return d.result
 }
 
-// join puts a list's index before the path of a field.
+// join prefixes the path of a field with a list's index.
 func join(where, field string) string {
 	switch {
 	case where == "":
@@ -265,7 +263,7 @@ func join(where, field string) string {
 	}
 }
 
-// isBlank reports whether a document has nothing but space and comments.
+// isBlank reports whether a document contains only space and comments.
 func isBlank(doc []byte) bool {
 	for line := range bytes.Lines(doc) {
 		line = bytes.TrimSpace(line)

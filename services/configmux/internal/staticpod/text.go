@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// checkText refuses what is not text. Decoders would put other characters in the place of what they cannot read, and a
-// pod of another name or command would run.
+// checkText refuses content that is not text. Decoders would replace invalid characters, and a pod with another name or
+// command would run.
 func checkText(data []byte) error {
 	at, what := bytes.IndexByte(data, 0), "a zero byte"
 	if !utf8.Valid(data) {
@@ -21,7 +21,7 @@ func checkText(data []byte) error {
 	return fmt.Errorf("line %d: %s: a manifest is text in UTF-8", 1+bytes.Count(data[:at], []byte{'\n'}), what)
 }
 
-// firstInvalid returns where a text stops being UTF-8.
+// firstInvalid returns the index of the first byte that is not UTF-8.
 func firstInvalid(data []byte) int {
 	at := 0
 	for at < len(data) {

@@ -9,20 +9,20 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 )
 
-// maxAliased bounds by how much the aliases of a manifest may make it larger, in bytes: enough for every environment
-// that pods share, and a few lines of anchors within anchors do not fill the memory.
+// maxAliased bounds the size in bytes that the aliases of a manifest may add: enough for environments that pods share,
+// while a few lines of nested anchors do not fill the memory.
 const maxAliased = 1 << 20
 
-// nodeSize is what a node counts for beside its text, so that a million empty ones do not count as nothing.
+// nodeSize is the size of a node besides its text, so that a million empty nodes have a size.
 const nodeSize = 16
 
-// mayAlias reports whether the document may have aliases: they take an anchor and a reference to it. Both signs may also
+// mayAlias reports whether the document may have aliases, which require an anchor and a reference. Both signs may also
 // be part of a text.
 func (d document) mayAlias() bool {
 	return !d.isJSON && bytes.IndexByte(d.text, '&') >= 0 && bytes.IndexByte(d.text, '*') >= 0
 }
 
-// tree parses the document without following its aliases, so it takes no more than its text.
+// tree parses the document without following its aliases, so that its size is proportional to its text.
 func (d document) tree() (*yamlv3.Node, error) {
 	root := &yamlv3.Node{}
 	if err := yamlv3.Unmarshal(d.text, root); err != nil {
@@ -31,7 +31,7 @@ func (d document) tree() (*yamlv3.Node, error) {
 	return root, nil
 }
 
-// aliased returns by how much its aliases make the document larger, or some figure above maxAliased.
+// aliased returns the size that its aliases add to the document, or a number above maxAliased.
 func (d document) aliased() (int, error) {
 	if !d.mayAlias() {
 		return 0, nil
@@ -45,14 +45,14 @@ func (d document) aliased() (int, error) {
 	return m.aliased, nil
 }
 
-// measure finds the size of nodes with their aliases followed, without following an alias twice.
+// measure computes the size of nodes including their aliases, without following an alias twice.
 type measure struct {
-	// whole has the sizes of the targets of aliases; 0 for one that is being measured, which is one that contains itself,
-	// and which the decoder refuses.
+	// whole holds the sizes of the targets of aliases; 0 for one that is being measured, which then contains itself, and
+	// which the decoder refuses.
 	whole map[*yamlv3.Node]int
-	// aliased is what the aliases add up to outside of the targets of others.
+	// aliased is the total size of aliases outside of the targets of others.
 	aliased int
-	// inside is how deep in targets of aliases the measuring is.
+	// inside is the depth in targets of aliases.
 	inside int
 }
 
@@ -78,7 +78,7 @@ func (m *measure) of(node *yamlv3.Node) int {
 	return min(size, maxAliased+1)
 }
 
-// useAliases takes what the aliases of a document add from what is left to the manifest.
+// useAliases subtracts the size of a document's aliases from the manifest's limit.
 func (d *decoder) useAliases(doc document) error {
 	more, err := doc.aliased()
 	if err != nil {
@@ -92,12 +92,12 @@ func (d *decoder) useAliases(doc document) error {
 	return nil
 }
 
-// lineOf returns the line of the manifest that a field of the current document is on, or, for one that is missing, that
-// of what it is missing in; 0 when it is not known. It is only asked for what is reported.
+// lineOf returns the line of a field of the present document in the manifest; for a missing field, that of its parent;
+// 0 if unknown. It is called only for reported problems.
 func (d *decoder) lineOf(path string) int {
 	if !d.parsed {
 		d.parsed = true
-		// A tree that cannot be had only costs the line.
+		// Without a tree only the line is missing.
 		d.root, _ = d.doc.tree()
 	}
 	if d.root == nil || len(d.root.Content) == 0 {
@@ -118,14 +118,13 @@ func (d *decoder) lineOf(path string) int {
 	return d.doc.firstLine + at.line
 }
 
-// position is a place in a tree.
+// position is a position in a tree.
 type position struct {
 	node *yamlv3.Node
 	line int
 }
 
-// child takes one step of a field's path. Without such a child it stays; it returns no node when the path leaves open
-// which child is meant.
+// child follows one step of a field's path. Without such a child it stays; it returns no node if the path is ambiguous.
 func (p position) child(step string) (position, bool) {
 	node := p.node
 	if node.Kind == yamlv3.AliasNode {
@@ -151,8 +150,8 @@ func (p position) child(step string) (position, bool) {
 	return p, false
 }
 
-// steps splits the path of a field, "spec.containers[0].image", into the keys and indices that lead to it. What is in
-// brackets is one step, for the key of an annotation has dots.
+// steps splits the path of a field, "spec.containers[0].image", into its keys and indices. A part in brackets is one
+// step, because keys of annotations contain dots.
 func steps(path string) []string {
 	var out []string
 	for path != "" {

@@ -7,10 +7,10 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
-// corruptSuffix is added to the name of a file that cannot be read. There is one at most: the last.
+// corruptSuffix is the suffix of a corrupt file. Only the last one is kept.
 const corruptSuffix = ".corrupt"
 
-// fileMode lets only the owner read it, as all of the state.
+// fileMode lets only the owner read the file, as all of the state.
 const fileMode = 0o600
 
 // OnDisk returns the File with this path, in a directory that exists.
@@ -18,7 +18,7 @@ func OnDisk(path string) File { return &disk{path: path} }
 
 type disk struct {
 	path string
-	// end is open for appending to what was replaced last; nil before.
+	// end is open for appending after the first Replace; nil before.
 	end *os.File
 }
 

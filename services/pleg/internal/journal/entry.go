@@ -14,18 +14,18 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
-// version is that of the file's format.
+// version is the version of the file's format.
 const version = 1
 
 // entry is one line of the file: "CRC JSON", the checksum (CRC-32C) of the rest of the line in 8 hexadecimal digits.
 type entry struct {
-	// Version is the format's.
+	// Version is the version of the format.
 	Version int `json:"version"`
-	// Tokens are those that followers hold who have been told what is in the file up to this line.
+	// Tokens are the tokens of followers that have received everything up to this line.
 	Tokens [][]byte `json:"tokens"`
-	// Pods are those of which something was told since the line before; all of them in the first line.
+	// Pods are the pods with changes since the previous line; all pods in the first line.
 	Pods []json.RawMessage `json:"pods,omitempty"`
-	// Gone are the UIDs of those that the runtime does not have any more.
+	// Gone are the UIDs of pods that the runtime does not have any more.
 	Gone []string `json:"gone,omitempty"`
 }
 
@@ -33,15 +33,15 @@ type entry struct {
 type pod struct {
 	// Status is the PodStatus of a record.Told.
 	Status json.RawMessage `json:"status"`
-	// Phases are those of a record.Told; null when the pod was never inspected.
+	// Phases are the phases of a record.Told; null if the pod was never inspected.
 	Phases map[string]string `json:"phases"`
 }
 
-// cut is what a file has.
+// cut is the content of a file.
 type cut struct {
 	tokens [][]byte
 	told   map[string]record.Told
-	// pods has the same as it is written.
+	// pods holds the pods in their encoded form.
 	pods map[string]json.RawMessage
 }
 
@@ -50,7 +50,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func (e entry) encode() ([]byte, error) {
 	data, err := json.Marshal(e)
 	if err != nil {
-		return nil, fmt.Errorf("encoding what was told: %w", err)
+		return nil, fmt.Errorf("encoding the journal entry: %w", err)
 	}
 	return append(fmt.Appendf(nil, "%08x %s", crc32.Checksum(data, castagnoli), data), '\n'), nil
 }
@@ -78,7 +78,7 @@ func decodePod(data json.RawMessage) (record.Told, error) {
 	return record.Told{Status: status, Phases: p.Phases}, nil
 }
 
-// decode reads a file. A last line that is not whole is left out; any other that is damaged is an error.
+// decode decodes a file. It ignores an incomplete last line; any other damaged line is an error.
 func decode(data []byte) (*cut, error) {
 	c := &cut{told: map[string]record.Told{}, pods: map[string]json.RawMessage{}}
 	for number := 1; len(data) > 0; number++ {
@@ -104,7 +104,7 @@ func decode(data []byte) (*cut, error) {
 	return c, nil
 }
 
-// errChecksum says that a line is not what was written.
+// errChecksum is the error of a damaged line.
 var errChecksum = errors.New("the checksum is not that of the line")
 
 func decodeLine(line []byte) (e entry, err error) {
@@ -122,7 +122,7 @@ func decodeLine(line []byte) (e entry, err error) {
 	return e, nil
 }
 
-// take adds what a line says.
+// take adds the content of a line.
 func (c *cut) take(e entry) error {
 	for _, data := range e.Pods {
 		told, err := decodePod(data)

@@ -1,40 +1,40 @@
-// Package journal keeps on disk what pleg has told its followers, so that a pleg that was killed tells, when it is back, what has
-// happened meanwhile: once, as events like any other.
+// Package journal stores on disk what pleg has published, so that a restarted pleg publishes what has happened in the
+// meantime: once, as normal events.
 //
-// What is kept is a cut through the stream of events: the token of the last event, and of each pod what was told by then
-// (record.Told: its sandboxes and containers, and how far these are). The next pleg compares its first relist with it, and
-// publishes the differences in a stream that goes on where the cut is (stream.Config.Continues).
+// It stores a cut through the stream of events: the token of the last event, and for each pod its published state at
+// that event (record.Told: its sandboxes and containers, and their phases). The next pleg compares its first relist
+// with the cut, and publishes the differences in a stream that continues from the cut (stream.Config.Continues).
 //
 //	Relister ──Note──► dirty pods, token ──► one goroutine ──► one line in the file
 //	(holds its lock)   (memory only)         (may wait for the disk)
 //
 // # Exactly once
 //
-// Nothing waits for the disk: an event goes to its followers at once, and its line is written after it, within a
-// millisecond on a disk that is well. A pleg that is killed in between leaves a cut that is older than what it has told. The
-// next one then publishes those events again, in its own stream; what keeps them from a follower that has them already is the
-// token, since a follower's token says up to where it was told:
+// Nothing waits for the disk: an event is published at once, and its line is written afterwards, within a millisecond
+// on a healthy disk. A pleg that is killed in between leaves a cut that is older than its last events. The next pleg
+// publishes those events again in its own stream. The tokens of followers prevent duplicates, because they identify the
+// last received event:
 //
-//   - the token of the cut: the follower has been told what the cut says, and is resumed. It gets every event after the cut.
-//   - any other: the follower knows more than the cut, or less. It gets a snapshot, and the stream says why (START_SNAPSHOT_EPOCH).
-//     It compares that with what it holds, as after every gap; stream.Follow does so. That tells it what it misses, and nothing
-//     twice.
-//   - none: it is new, and begins with a snapshot.
+//   - A follower with the token of the cut is resumed. It receives every event after the cut.
+//   - A follower with any other token knows more or less than the cut. It receives a snapshot, and the stream reports
+//     the reason (START_SNAPSHOT_EPOCH). It compares the snapshot with its state, as after every gap (stream.Follow),
+//     so that it misses nothing and receives nothing twice.
+//   - A follower without a token is new, and begins with a snapshot.
 //
-// A pod that the next one cannot inspect until its first relist is over, 10 s, is in that snapshot without what its inspection
-// says. When that works at last, the events of it are withheld from each follower of "any other" (stream.Edge.Withhold): he gets another
-// snapshot in place of them. His tokens are marked until then, so that a pleg after the next one does the same; all others get
-// the events.
+// A pod that the next pleg cannot inspect before the end of its first relist, 10 s, is in that snapshot without the
+// results of its inspection. When the inspection succeeds, its events are withheld from each follower with another
+// token (stream.Edge.Withhold), which receives another snapshot instead. The tokens of these followers are marked until
+// then, so that a later pleg does the same; all others receive the events.
 //
-// So no follower gets an event twice, and none misses one without being told that there is a gap. TestHistories of package relist
-// tries it.
+// So no follower receives an event twice, and none misses one without being notified of a gap. TestHistories of package
+// relist verifies this.
 //
 // # The file
 //
-// Each line has a checksum and a JSON object (see entry). The first has everything, and each later one the pods that have
-// changed; from time to time the file is replaced by one of a single line, so that its size is bounded by the number of
-// pods. A line that was cut off at the end is left out: the cut is then the line before. Lines are not synced one by one: they
-// have to survive the process, and a crash of the machine ends every container and every follower.
+// Each line has a checksum and a JSON object (see entry). The first line has all pods, and each later one the changed
+// pods. From time to time the file is replaced by one with a single line, so that its size is bounded by the number of
+// pods. An incomplete last line is ignored: the cut is then the line before. Lines are not synced individually: they
+// must survive the process, while a crash of the machine ends every container and every follower.
 package journal
 
 import (
@@ -59,69 +59,69 @@ import (
 const (
 	// FileName is the name of the file in the state directory.
 	FileName = "pleg-told"
-	// again is how long after a write that failed everything is written anew.
+	// again is the delay after a failed write before everything is written again.
 	again = 10 * time.Second
-	// maxTokens bounds the runs of pleg in a row in which nothing happened and whose followers are resumed all the same.
+	// maxTokens bounds the number of consecutive pleg runs without events whose followers are still resumed.
 	maxTokens = 16
 )
 
-// Config says where a Book is kept.
+// Config holds the parameters of a Book.
 type Config struct {
-	// File is where it is written to.
+	// File is the file of the journal.
 	File File
-	// Path is its name, for people.
+	// Path is the path of the file, for people.
 	Path string
-	// Clock times what is tried again.
+	// Clock times the retries.
 	Clock clock.Clock
-	// Logger gets what an operator should know.
+	// Logger logs problems for the operator.
 	Logger *slog.Logger
-	// Metrics counts.
+	// Metrics counts the writes.
 	Metrics *Metrics
 }
 
-// File is what a Book needs of the disk. Its methods are called by one goroutine.
+// File is the interface of a Book to the disk. One goroutine calls its methods.
 type File interface {
-	// Read returns all that is there; an error that is fs.ErrNotExist when there is nothing.
+	// Read returns the content; fs.ErrNotExist if there is no file.
 	Read() ([]byte, error)
-	// Replace makes data all that is there, or fails and leaves what was there.
+	// Replace replaces the content, or fails and leaves it unchanged.
 	Replace(data []byte) error
-	// Append adds data at the end of what Replace has put there. When it fails, a part of data may be there.
+	// Append appends data to the content of Replace. If it fails, a part of data may have been written.
 	Append(data []byte) error
-	// PutAside gives what is there another name, which it returns.
+	// PutAside renames the file, and returns its new name.
 	PutAside() (name string, err error)
-	// Close gives up what is held open. Replace opens it again.
+	// Close closes the file. Replace opens it again.
 	Close() error
 }
 
-// Book keeps what was told. Its methods may be called by anyone, and never wait for the disk, but Open and Run. A nil Book
-// remembers nothing and keeps nothing: that of a pleg that only reads.
+// Book stores what was published. Its methods are safe for concurrent use, and only Open and Run wait for the disk. A
+// nil Book, that of a read-only pleg, stores nothing.
 type Book struct {
 	cfg Config
-	// before and continues are what was told before this process; before is nil when that is not known.
+	// before and continues are the state at the end of the previous process; before is nil if that is unknown.
 	before    map[string]record.Told
 	continues [][]byte
 
 	mu sync.Mutex
-	// begin is the token of the stream before its first event, place after what was noted last.
+	// begin is the token of the stream before its first event, and place the token after the last Note.
 	begin, place []byte
-	// dirty are the pods that were noted and not written; those that are gone are the zero value.
+	// dirty holds the noted and unwritten pods; the zero value for removed pods.
 	dirty map[string]record.Pod
-	// complete is true once the book has every pod.
+	// complete is true when the book has every pod.
 	complete bool
-	// wake has room for one.
+	// wake has capacity one.
 	wake chan struct{}
 
-	// The rest is Run's: written has each pod as the file has it, at first as the process before has left it, and at the
-	// token that it has.
+	// Only Run uses the following fields. written holds each pod as in the file, at first as the previous process has left
+	// it, and at is its token.
 	written map[string]json.RawMessage
 	at      []byte
-	// size is that of the file, base what it was when it was replaced last; broken is why the last write failed.
+	// size is the size of the file, and base its size after the last Replace; broken is the error of the last write.
 	size, base int
 	broken     error
 }
 
-// Open reads what was told before this process. A file that cannot be understood is put aside with a line in the log, and one
-// that cannot be read is left; then it is as if nothing had been told.
+// Open reads the state of the previous process. It renames and logs an invalid file, and leaves an unreadable one; then
+// nothing is known of the previous process.
 func Open(cfg Config) *Book {
 	b := &Book{cfg: cfg, dirty: map[string]record.Pod{}, wake: make(chan struct{}, 1), written: map[string]json.RawMessage{}}
 	data, err := cfg.File.Read()
@@ -136,17 +136,18 @@ func Open(cfg Config) *Book {
 			return b
 		}
 		if name, failed := cfg.File.PutAside(); failed != nil {
-			aside = fmt.Sprintf("it cannot be put aside: %v", failed)
+			aside = fmt.Sprintf("it cannot be renamed: %v", failed)
 		} else {
 			aside = "it is now " + name
 		}
 	}
-	cfg.Logger.Warn("what pleg had told before its restart cannot be used: what has happened to pods since shows in their state, and makes no events",
+	cfg.Logger.Warn("the journal of the previous pleg cannot be used: changes of pods since then are visible in their state, but not published as events",
 		telemetry.KeyFile, cfg.Path, telemetry.KeyError, err, "kept", aside)
 	return b
 }
 
-// Before returns what had been told of each pod before this process, by UID; known is false when nothing is known of that.
+// Before returns the published state of each pod at the end of the previous process, by UID; known is false if it is
+// unknown.
 func (b *Book) Before() (pods map[string]record.Told, known bool) {
 	if b == nil || b.before == nil {
 		return nil, false
@@ -154,7 +155,7 @@ func (b *Book) Before() (pods map[string]record.Told, known bool) {
 	return b.before, true
 }
 
-// Continues returns the tokens that followers hold who have been told just what Before returns.
+// Continues returns the tokens of followers that know exactly what Before returns.
 func (b *Book) Continues() [][]byte {
 	if b == nil {
 		return nil
@@ -162,7 +163,7 @@ func (b *Book) Continues() [][]byte {
 	return b.continues
 }
 
-// Begin says which token this process' stream has before its first event. It is called once, before Note.
+// Begin sets the token of this process's stream before its first event. It is called once, before Note.
 func (b *Book) Begin(token []byte) {
 	if b == nil {
 		return
@@ -172,8 +173,8 @@ func (b *Book) Begin(token []byte) {
 	b.begin, b.place = token, token
 }
 
-// Note takes what is on record of a pod once all of it was told, and the token of the last event. The caller sees to it that
-// no event is told between these two.
+// Note stores the record of a pod after all its changes were published, and the token of the last event. The caller
+// ensures that no event is published in between.
 func (b *Book) Note(uid string, pod record.Pod, token []byte) {
 	if b == nil {
 		return
@@ -187,8 +188,8 @@ func (b *Book) Note(uid string, pod record.Pod, token []byte) {
 	b.signal()
 }
 
-// Complete says that every pod that there is has been noted. Until then nothing is written, unless there was a file: half of the
-// pods look like a node on which the others do not exist.
+// Complete declares that every existing pod has been noted. Until then nothing is written, unless there was a file,
+// because the next process would take missing pods for nonexistent ones.
 func (b *Book) Complete() {
 	if b == nil {
 		return
@@ -199,7 +200,7 @@ func (b *Book) Complete() {
 	b.signal()
 }
 
-// signal wakes Run. Called with mu held.
+// signal wakes Run. The caller holds mu.
 func (b *Book) signal() {
 	if !b.complete {
 		return
@@ -210,8 +211,7 @@ func (b *Book) signal() {
 	}
 }
 
-// Run writes what is noted until ctx ends, and then once more what is left. What cannot be written is said in the log, and
-// tried again; it returns nil.
+// Run writes noted pods until ctx ends, and then the last ones. It logs and retries failed writes; it returns nil.
 func (b *Book) Run(ctx context.Context) error {
 	if b == nil {
 		return nil
@@ -219,7 +219,7 @@ func (b *Book) Run(ctx context.Context) error {
 	defer func() {
 		b.write()
 		if err := b.cfg.File.Close(); err != nil {
-			b.cfg.Logger.Warn("cannot close what pleg has told", telemetry.KeyFile, b.cfg.Path, telemetry.KeyError, err)
+			b.cfg.Logger.Warn("cannot close the journal", telemetry.KeyFile, b.cfg.Path, telemetry.KeyError, err)
 		}
 	}()
 	for {
@@ -228,7 +228,7 @@ func (b *Book) Run(ctx context.Context) error {
 		wake := b.wake
 		if b.broken != nil {
 			timer := b.cfg.Clock.NewTimer(again)
-			// What is noted meanwhile is written with the rest: a disk that is full is not asked for each event.
+			// Pods that are noted in the meantime are written with the rest, so that a full disk is not tried for each event.
 			retry, stop, wake = timer.C(), func() { timer.Stop() }, nil
 		}
 		select {
@@ -242,7 +242,7 @@ func (b *Book) Run(ctx context.Context) error {
 	}
 }
 
-// write brings the file up to what was noted.
+// write updates the file.
 func (b *Book) write() {
 	b.mu.Lock()
 	dirty, place, begin, complete := b.dirty, b.place, b.begin, b.complete
@@ -265,7 +265,7 @@ func (b *Book) write() {
 	b.outcome(b.put(line))
 }
 
-// fold puts the pods that differ from what is written into a line, and takes them for written.
+// fold adds the pods that differ from the file to a line, and records them as written.
 func (b *Book) fold(line *entry, dirty map[string]record.Pod) {
 	for _, uid := range slices.Sorted(maps.Keys(dirty)) {
 		told := dirty[uid].Told()
@@ -278,8 +278,8 @@ func (b *Book) fold(line *entry, dirty map[string]record.Pod) {
 		}
 		pod, err := encodePod(told)
 		if err != nil {
-			// Its parts are what a runtime has said, which may be no UTF-8.
-			b.cfg.Logger.Warn("what was told of a pod cannot be kept over a restart", telemetry.KeyPodUID, uid, telemetry.KeyError, err)
+			// The runtime's text may be invalid UTF-8.
+			b.cfg.Logger.Warn("cannot write a pod to the journal", telemetry.KeyPodUID, uid, telemetry.KeyError, err)
 			continue
 		}
 		if !bytes.Equal(b.written[uid], pod) {
@@ -289,9 +289,9 @@ func (b *Book) fold(line *entry, dirty map[string]record.Pod) {
 	}
 }
 
-// put adds a line to the file, or replaces the file when it has grown, and when it is not known what it has.
+// put appends a line to the file, or replaces the file if it has grown or its content is unknown.
 func (b *Book) put(line entry) error {
-	// slack is how much more than its pods the file may have: a few thousand events of a small node, four times the pods
+	// slack is the size that the file may exceed its pods by: a few thousand events of a small node, four times the pods
 	// of a large one.
 	const slack = 256 << 10
 	if b.broken == nil && b.base > 0 && b.size < 4*b.base+slack {
@@ -320,15 +320,15 @@ func (b *Book) put(line entry) error {
 	return nil
 }
 
-// outcome says when writing begins to fail, and when it works again.
+// outcome logs when writing begins to fail, and when it succeeds again.
 func (b *Book) outcome(err error) {
 	b.cfg.Metrics.wrote(b.size, err)
 	switch {
 	case err != nil && b.broken == nil:
-		b.cfg.Logger.Warn("cannot keep what pleg has told; events go on, but a pleg that is restarted now may show what happened meanwhile in the state of pods only; trying again every 10 s",
+		b.cfg.Logger.Warn("cannot write the journal; events continue, but a pleg that is restarted now may publish no events for changes in the meantime; retrying every 10 s",
 			telemetry.KeyFile, b.cfg.Path, telemetry.KeyError, err)
 	case err == nil && b.broken != nil:
-		b.cfg.Logger.Info("what pleg has told is kept again", telemetry.KeyFile, b.cfg.Path)
+		b.cfg.Logger.Info("the journal is written again", telemetry.KeyFile, b.cfg.Path)
 	}
 	b.broken = err
 }

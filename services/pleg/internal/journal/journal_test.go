@@ -372,7 +372,7 @@ func TestADiskThatIsFullIsSaidOnceAndTriedAgain(t *testing.T) {
 		t.Errorf("the log says\n%s", log)
 	}
 	if err := testutil.GatherAndCompare(r.registry, strings.NewReader(`
-# HELP quartet_pleg_told_errors_total Writes of what pleg has told that failed.
+# HELP quartet_pleg_told_errors_total Failed writes of the journal.
 # TYPE quartet_pleg_told_errors_total counter
 quartet_pleg_told_errors_total 2
 `), "quartet_pleg_told_errors_total"); err != nil {

@@ -2,7 +2,7 @@ package journal
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts what is written.
+// Metrics counts the writes of the journal.
 type Metrics struct {
 	writes, errors prometheus.Counter
 	size           prometheus.Gauge
@@ -12,13 +12,13 @@ type Metrics struct {
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		writes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "quartet_pleg_told_writes_total", Help: "Writes of what pleg has told, that it goes on from after a restart.",
+			Name: "quartet_pleg_told_writes_total", Help: "Writes of the journal, from which pleg continues after a restart.",
 		}),
 		errors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "quartet_pleg_told_errors_total", Help: "Writes of what pleg has told that failed.",
+			Name: "quartet_pleg_told_errors_total", Help: "Failed writes of the journal.",
 		}),
 		size: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "quartet_pleg_told_bytes", Help: "The size of the file with what pleg has told.",
+			Name: "quartet_pleg_told_bytes", Help: "Size of the journal.",
 		}),
 	}
 	registry.MustRegister(m.writes, m.errors, m.size)

@@ -1,20 +1,20 @@
-// Package record decides what has happened to a pod, by comparing what was known of it with what was observed. It is pure:
-// it reads no clock and asks nobody. Package relist observes, keeps the result and publishes it.
+// Package record computes the changes of a pod by comparing its record with an observation. It is pure: it has no clock
+// and no I/O. Package relist observes, stores the record and publishes the changes.
 //
 // Each container goes through phases, forward only, and each step makes at most one event:
 //
 //	unseen ──► created ──► started ──► died ──► removed
 //	                    STARTED     DIED     REMOVED
 //
-// A container may skip phases when nobody looked in between:
-//   - one that is seen for the first time when it has ended makes DIED alone: STARTED says "is running", and it is not;
-//   - one that is gone without having been seen to end makes DIED, then REMOVED, for whoever counts deaths: also one that was
-//     only listed, since it was shown with its pod.
+// A container may skip phases between two observations:
+//   - A container that has ended at its first observation makes only DIED: STARTED means "is running", and it is not.
+//   - A container that is gone without having been observed to end makes DIED, then REMOVED, so that deaths can be counted.
+//     That includes a container that was only listed, because subscribers have seen it with its pod.
 //
-// What was told outlives the process as Told. What is seen first after that is compared with it, and then STARTED is told of a
-// container that has ended too: it is history, and its reader wants the whole.
+// The published state outlives the process as Told. The first observation of the next process is compared with it. Then
+// STARTED is also published for a container that has ended, because its readers want the complete history.
 //
-// A container that is created and not started makes no event: nobody has to act on it, and its start follows.
+// A container that is created and not started makes no event: nothing has to act on it, and its start follows.
 package record
 
 import (
@@ -27,7 +27,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 )
 
-// phase is how far a container is on its way. The order is that of the way.
+// phase is the phase of a container's life, in order.
 type phase int
 
 const (
@@ -38,42 +38,42 @@ const (
 	phaseRemoved
 )
 
-// Pod is what is known of one pod. The zero value knows nothing. It is a value: Observe returns the next one and leaves
-// the old one as it is.
+// Pod is the record of one pod. The zero value is empty. It is a value: Observe returns the next one and leaves the old
+// one unchanged.
 type Pod struct {
-	// Status is the last observation, nil before the first. It is shared by everybody and never changed.
+	// Status is the last observation; nil before the first. It is shared and never changed.
 	Status *lifecyclev1.PodStatus
-	// phases has the containers that the runtime has; nil before the first complete observation.
+	// phases holds the phases of the containers in the runtime; nil before the first complete observation.
 	phases map[string]phase
-	// told is what was told of the pod before this process; nil when there was nothing, and after the first complete
+	// told is the published state at the end of the previous process; nil if there was none, and after the first complete
 	// observation.
 	told *Told
 }
 
-// Change is one thing that has happened, before it becomes an event on the wire.
+// Change is one change of a pod, before it becomes an event on the wire.
 type Change struct {
-	// Type says what.
+	// Type is the type of the event.
 	Type lifecyclev1.EventType
-	// Container is what it happened to, as it was last seen; nil on POD_SYNC.
+	// Container is the changed container as last observed; nil on POD_SYNC.
 	Container *lifecyclev1.Container
-	// Sandbox has become ready; set on the POD_SYNC that says so.
+	// Sandbox is the sandbox that has become ready, on the POD_SYNC for it.
 	Sandbox *lifecyclev1.Sandbox
-	// OccurredAt is the runtime's word for when; the zero time when it has none.
+	// OccurredAt is the time of the change according to the runtime; zero if unknown.
 	OccurredAt time.Time
 }
 
-// Gone tells whether the runtime has nothing of the pod.
+// Gone reports whether the runtime has neither sandboxes nor containers of the pod.
 func (p Pod) Gone() bool {
 	return len(p.Status.GetSandboxes()) == 0 && len(p.Status.GetContainers()) == 0
 }
 
-// Inspected tells whether the status comes from an inspection, and not only from what the list calls say.
+// Inspected reports whether the status comes from an inspection and not only from list calls.
 func (p Pod) Inspected() bool { return p.phases != nil }
 
-// Observe takes a complete observation and returns what is known after it and what has happened, in an order in which it
-// may have happened: sandboxes that have come up, containers that are gone, the other containers by the time of what
-// happened to them, and what else has changed. Addresses stay when the network is torn down. The observation becomes
-// part of the returned Pod, and must not be changed afterwards.
+// Observe compares a complete observation with the record, and returns the new record and the changes in a plausible
+// order: sandboxes that became ready, containers that are gone, changes of other containers by time, and other changes.
+// It keeps the addresses when the network is torn down. The observation becomes part of the returned Pod, and must not
+// be changed afterwards.
 func (p Pod) Observe(seen *lifecyclev1.PodStatus) (Pod, []Change) {
 	old := p.known()
 	seen = keep(old.status, seen)
@@ -89,7 +89,7 @@ func (p Pod) Observe(seen *lifecyclev1.PodStatus) (Pod, []Change) {
 	return next, changes
 }
 
-// steps returns what has happened to the containers that are there, by the time of it, and how far they are after it.
+// steps returns the changes of the present containers, sorted by time, and their new phases.
 func (k known) steps(seen *lifecyclev1.PodStatus) ([]Change, map[string]phase) {
 	type step struct {
 		Change
@@ -107,7 +107,7 @@ func (k known) steps(seen *lifecyclev1.PodStatus) ([]Change, map[string]phase) {
 			steps = append(steps, step{Change: start, order: start.OccurredAt})
 		}
 		if change, ok := stepTo(before, after, c); ok {
-			// A death never comes before the start that is told with it, whatever the clock was set to in between.
+			// A death never precedes the start that is published with it, even if the clock was set in between.
 			steps = append(steps, step{Change: change, order: later(change.OccurredAt, start.OccurredAt)})
 		}
 	}
@@ -121,9 +121,9 @@ func (k known) steps(seen *lifecyclev1.PodStatus) ([]Change, map[string]phase) {
 	return changes, phases
 }
 
-// Fail notes why the pod could not be inspected. What is known stays; changed tells whether the note is new, and so whether
-// the status is a new one, in which the caller says since when. A pod that was never inspected is known by listed from then
-// on, which may be nil, without anything having happened to its containers.
+// Fail records why the pod could not be inspected. The last status stays. changed reports whether the failure is new,
+// so that the caller sets its time in the new status. The status of a pod that was never inspected becomes listed,
+// which may be nil, without changes of its containers.
 func (p Pod) Fail(listed *lifecyclev1.PodStatus, reason string) (next Pod, changed bool) {
 	if p.Status == nil {
 		if listed == nil {
@@ -138,7 +138,7 @@ func (p Pod) Fail(listed *lifecyclev1.PodStatus, reason string) (next Pod, chang
 	return Pod{Status: withInspectError(p.Status, reason), phases: p.phases, told: p.told}, true
 }
 
-// withInspectError copies a status that others may be reading; its parts are shared.
+// withInspectError copies a status that others may be reading; the copy shares its parts.
 func withInspectError(s *lifecyclev1.PodStatus, reason string) *lifecyclev1.PodStatus {
 	return &lifecyclev1.PodStatus{
 		Uid: s.GetUid(), Name: s.GetName(), Namespace: s.GetNamespace(), Ips: s.GetIps(), Sandboxes: s.GetSandboxes(), Containers: s.GetContainers(),
@@ -146,8 +146,8 @@ func withInspectError(s *lifecyclev1.PodStatus, reason string) *lifecyclev1.PodS
 	}
 }
 
-// keep carries over what an observation does not have any more, and shares what is equal with the last one, so that a
-// record of many events costs what has changed.
+// keep carries over parts that an observation does not have any more, and shares parts that are equal to those of the
+// last one, so that the memory of many events is proportional to the changes.
 func keep(old, seen *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 	if len(seen.GetIps()) == 0 && !hostNetwork(seen) && (len(seen.GetSandboxes()) > 0 || len(seen.GetContainers()) > 0) {
 		seen.Ips = old.GetIps()
@@ -172,8 +172,8 @@ func hostNetwork(s *lifecyclev1.PodStatus) bool {
 	return len(s.GetSandboxes()) > 0 && s.GetSandboxes()[0].GetHostNetwork()
 }
 
-// advance returns the phase of a container that was in before and is seen in state. It never goes back: a runtime that
-// says that a dead container runs is not believed until it gives it a new id.
+// advance returns the next phase of a container that is observed in state. It never goes back: a dead container that
+// the runtime reports as running again stays dead until it has a new ID.
 func advance(before phase, state lifecyclev1.ContainerState) phase {
 	switch state {
 	case lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING:
@@ -198,7 +198,7 @@ func stepTo(before, after phase, c *lifecyclev1.Container) (Change, bool) {
 	return Change{}, false
 }
 
-// removals returns what happened to the containers that are gone, oldest first.
+// removals returns the changes of containers that are gone, oldest first.
 func (k known) removals(seen *lifecyclev1.PodStatus) []Change {
 	var changes []Change
 	for _, c := range slices.Backward(k.status.GetContainers()) {
@@ -227,8 +227,8 @@ func ready(s *lifecyclev1.Sandbox) bool {
 	return s.GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_READY
 }
 
-// otherwiseChanged tells whether something has changed that no other change says: a sandbox that ended or went, an address,
-// a container that the runtime does not know any more.
+// otherwiseChanged reports whether something has changed that no other change covers: a sandbox that ended or was
+// removed, an address, or a container that the runtime does not know any more.
 func (k known) otherwiseChanged(seen *lifecyclev1.PodStatus, told bool) bool {
 	old := k.status
 	for _, s := range old.GetSandboxes() {
@@ -241,7 +241,7 @@ func (k known) otherwiseChanged(seen *lifecyclev1.PodStatus, told bool) bool {
 	case told:
 		return false
 	case old == nil:
-		// Whoever follows has to hear of every pod.
+		// Followers need an event for every pod.
 		return !Pod{Status: seen}.Gone()
 	}
 	if !slices.Equal(old.GetIps(), seen.GetIps()) || k.failed {

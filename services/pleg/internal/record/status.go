@@ -8,7 +8,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 )
 
-// Listing is what the runtime's cheap list calls say of one pod.
+// Listing is the result of the runtime's list calls for one pod.
 type Listing struct {
 	// Sandboxes has the state of each sandbox, by id.
 	Sandboxes map[string]lifecyclev1.SandboxState
@@ -16,7 +16,7 @@ type Listing struct {
 	Containers map[string]lifecyclev1.ContainerState
 }
 
-// Matches tells whether a listing says nothing that is not on record: the same sandboxes and containers in the same states.
+// Matches reports whether a listing equals the record: the same sandboxes and containers in the same states.
 func (p Pod) Matches(l Listing) bool {
 	if len(p.Status.GetSandboxes()) != len(l.Sandboxes) || len(p.Status.GetContainers()) != len(l.Containers) {
 		return false
@@ -34,7 +34,7 @@ func (p Pod) Matches(l Listing) bool {
 	return true
 }
 
-// FindContainer returns the container with an id, nil when the status, which may be nil, has none.
+// FindContainer returns the container with an ID; nil if the status, which may be nil, has none.
 func FindContainer(s *lifecyclev1.PodStatus, id string) *lifecyclev1.Container {
 	for _, c := range s.GetContainers() {
 		if c.GetId() == id {
@@ -44,7 +44,7 @@ func FindContainer(s *lifecyclev1.PodStatus, id string) *lifecyclev1.Container {
 	return nil
 }
 
-// FindSandbox returns the sandbox with an id, nil when the status, which may be nil, has none.
+// FindSandbox returns the sandbox with an ID; nil if the status, which may be nil, has none.
 func FindSandbox(s *lifecyclev1.PodStatus, id string) *lifecyclev1.Sandbox {
 	for _, sandbox := range s.GetSandboxes() {
 		if sandbox.GetId() == id {

@@ -11,21 +11,21 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// Told is what was last told of a pod: what of it has to outlive this process, so that the next one tells what has happened
-// in between. It is never changed.
+// Told is the published state of a pod: the part that must outlive this process, so that the next one publishes the
+// changes in between. It is never changed.
 type Told struct {
-	// Status has of sandboxes and containers what tells whether something has happened to them, and what names them and the
-	// trace that they belong to when they are gone. The rest, as most labels and annotations, is left out.
+	// Status holds the fields of sandboxes and containers that reveal changes, and those that identify them and their
+	// trace after their removal. Other fields, such as most labels and annotations, are omitted.
 	Status *lifecyclev1.PodStatus
-	// Phases says how far the containers are by their ids, as String does; nil when the pod was never inspected.
+	// Phases maps the IDs of containers to the names of their phases; nil if the pod was never inspected.
 	Phases map[string]string
 }
 
-// phaseNames are the phases as Told has them. A container that is removed is not in it any more.
+// phaseNames are the names of phases in Told. It omits removed containers.
 var phaseNames = map[phase]string{phaseCreated: "created", phaseStarted: "started", phaseDied: "died"}
 
-// Told returns what was told of the pod when every change that Observe and Fail have returned is told; the zero value when
-// nothing was.
+// Told returns the published state of the pod after every change that Observe and Fail have returned; zero if nothing
+// was published.
 func (p Pod) Told() Told {
 	switch {
 	case p.phases != nil:
@@ -35,7 +35,7 @@ func (p Pod) Told() Told {
 		}
 		return t
 	case p.told != nil && p.told.Status != nil && p.Status != nil:
-		// It was listed only, and so nothing was told but that it cannot be inspected, and what containers it has now.
+		// It was only listed, so only the failed inspection and its present containers were published.
 		t := Told{Status: withListed(p.told.Status, p.Status), Phases: p.told.Phases}
 		t.Status.InspectError, t.Status.UnknownSince = p.Status.GetInspectError(), p.Status.GetUnknownSince()
 		return t
@@ -48,31 +48,30 @@ func (p Pod) Told() Told {
 	}
 }
 
-// Restore returns a pod of which nothing is known but what was told of it, the zero value when it was not there yet. Its first
-// observation is compared with that.
-// A phase with a name that is not known is that of a container which was not seen yet.
+// Restore returns a pod with only its published state; zero if it did not exist. Its first observation is compared with
+// that state. A phase with an unknown name counts as unseen.
 func Restore(t Told) Pod { return Pod{told: &t} }
 
-// Restored tells whether all that is known of the pod is what was told of it before this process.
+// Restored reports whether only the pod's state from the previous process is known.
 func (p Pod) Restored() bool { return p.told != nil && p.phases == nil }
 
-// Moved tells whether what was told of the pod differs from what was told when it was p.
+// Moved reports whether the published state of next differs from that of p.
 func (p Pod) Moved(next Pod) bool {
 	return p.Inspected() != next.Inspected() || !maps.Equal(p.phases, next.phases) ||
 		p.Status.GetInspectError() != next.Status.GetInspectError()
 }
 
-// known is what an observation is compared with.
+// known is the state that an observation is compared with.
 type known struct {
 	status *lifecyclev1.PodStatus
 	phases map[string]phase
-	// brief is true when the status is that of a Told.
+	// brief is true if the status is that of a Told.
 	brief bool
-	// failed is true when it was told that the pod cannot be inspected.
+	// failed is true if the failed inspection was published.
 	failed bool
 }
 
-// known returns the last observation, or what was told before this process while there is none.
+// known returns the last observation, or else the published state of the previous process.
 func (p Pod) known() known {
 	failed := p.Status.GetInspectError() != ""
 	if !p.Restored() {
@@ -93,7 +92,7 @@ func (p Pod) known() known {
 	return k
 }
 
-// withListed adds the containers that were listed since to what was told; both may be nil.
+// withListed adds containers that were listed since to the published status; both may be nil.
 func withListed(told, listed *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 	if listed == nil {
 		return told
@@ -110,7 +109,7 @@ func withListed(told, listed *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 	return both
 }
 
-// sameSandbox tells whether nothing has changed about a sandbox.
+// sameSandbox reports whether a sandbox is unchanged.
 func (k known) sameSandbox(seen *lifecyclev1.Sandbox) bool {
 	if k.brief {
 		seen = briefSandbox(seen)
@@ -118,9 +117,9 @@ func (k known) sameSandbox(seen *lifecyclev1.Sandbox) bool {
 	return proto.Equal(seen, FindSandbox(k.status, seen.GetId()))
 }
 
-// unseenStart returns the start of a container that has started and ended since it was told of. When pleg looks on, what
-// has ended by the first look makes no start, since it does not run; but for whoever reads later what happened meanwhile,
-// the start is a part of it.
+// unseenStart returns the start of a container that has started and ended since its last published state. During
+// observation, a container that has ended at its first observation has no start event, because it does not run; in a
+// history of past changes, the start is included.
 func (k known) unseenStart(before phase, c *lifecyclev1.Container) (Change, bool) {
 	if !k.brief || before >= phaseStarted || c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_EXITED || c.GetStartedAt() == nil {
 		return Change{}, false
@@ -160,7 +159,7 @@ func briefSandbox(s *lifecyclev1.Sandbox) *lifecyclev1.Sandbox {
 	}
 }
 
-// briefAnnotations keeps what the span of an event needs; nil when there is nothing of it.
+// briefAnnotations keeps the annotations that the span of an event needs; nil if there are none.
 func briefAnnotations(all map[string]string) map[string]string {
 	var kept map[string]string
 	for _, key := range []string{telemetry.AnnotationTraceparent, podlabels.RestartCount, podlabels.InitContainer} {

@@ -9,47 +9,47 @@ import (
 )
 
 const (
-	// EventedPeriod separates full relists while the runtime's events say what to look at.
+	// EventedPeriod is the interval of full relists while the runtime's events are reliable.
 	EventedPeriod = 300 * time.Second
-	// QuietPeriod separates them when no event has come for as long: the CRI has no bookmarks that tell a stream on which
-	// nothing happens from one that is dead, so the lists have to. They cost two calls.
+	// QuietPeriod is the interval if no event has arrived for that long: the CRI has no bookmarks that distinguish an idle
+	// stream from a dead one, so lists must. They cost two calls.
 	QuietPeriod = 30 * time.Second
-	// graceTicks is for how many ticks the event of a change may be under way that an inspection has found. Ticks, not time:
-	// when this process was stopped, or the machine slept, the event is still to be read.
+	// graceTicks is the number of ticks within which the event of a found change may still arrive. They are ticks, and not
+	// time, because after a pause of this process or the machine the event is still to be read.
 	graceTicks = 5
-	// early is how long before a removal the event of it may come.
+	// early is how long before a removal its event may arrive.
 	early = 5 * time.Second
 )
 
-// events is how far the runtime's event stream can be relied on.
+// events is the reliability of the runtime's event stream.
 type events struct {
 	streamhealth.Stream
-	// since is the boot clock from when on every change is told by an event; 0 while there is no stream.
+	// since is the boot time from which every change has an event; 0 while there is no stream.
 	since time.Duration
-	// heard is when the runtime made the last event, as far as it is known: the stream was alive then.
+	// heard is the time of the runtime's last event, if known: the stream was alive then.
 	heard time.Time
-	// unnamed is the boot clock when the last event came that nobody could tell the pod of.
+	// unnamed is the boot time of the last event whose pod is unknown.
 	unnamed time.Duration
-	// doubts has the changes, by pod, that were found and not announced yet. It is as large as the pods that have changed
+	// doubts maps pods to changes that were found before their event. Its size is bounded by the pods that have changed
 	// within graceTicks.
 	doubts map[string]*doubt
-	// hastened is when full relists came to be due every second.
+	// hastened is the time at which full relists became due every second.
 	hastened time.Time
-	// unreliable has room for one: that a stream is to be made anew.
+	// unreliable has capacity one: it requests a new stream.
 	unreliable chan struct{}
 }
 
-// doubt is a change that was found and that no event has announced yet.
+// doubt is a found change without an event so far.
 type doubt struct {
-	// before is what was known of the pod, known when it was so.
+	// before is the previous status of the pod, and known its time.
 	before *lifecyclev1.PodStatus
 	known  moment
-	// ticks is how many are left until the event is missing.
+	// ticks is the number of ticks until the event counts as missing.
 	ticks int
 }
 
-// SetEvented says whether there is a stream of the runtime's events that tells of every change from now on. A change of it makes
-// a relist at once: what happened in between was told by nobody.
+// SetEvented declares whether there is a stream of the runtime's events for every change from now on. A change causes a
+// relist at once, because changes in between have no events.
 func (r *Relister) SetEvented(evented bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,15 +70,15 @@ func (r *Relister) SetEvented(evented bool) {
 	r.wake()
 }
 
-// modeChanged notes when relists have become due every second. Called with mu held.
+// modeChanged records when relists have become due every second. The caller holds mu.
 func (r *Relister) modeChanged(was bool) {
 	if was && !r.events.Relied() {
 		r.events.hastened = r.cfg.Clock.Now()
 	}
 }
 
-// Heard says that an event has come which the runtime made at a time by the wall clock, the zero time when it does not say: the
-// stream was alive then, whatever it was about.
+// Heard records the arrival of an event that the runtime created at a wall clock time, or zero if unknown: the stream
+// was alive then.
 func (r *Relister) Heard(at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,10 +91,10 @@ func (r *Relister) Heard(at time.Time) {
 	}
 }
 
-// Unreliable tells, once each time, that the stream of events has not told of a change, and is to be made anew.
+// Unreliable signals that the stream of events has missed a change, and must be opened again.
 func (r *Relister) Unreliable() <-chan struct{} { return r.events.unreliable }
 
-// compare notes whether what was seen of a pod was announced, before it is put on record. Called with mu held.
+// compare checks whether an observed change was announced by an event, before it is recorded. The caller holds mu.
 func (r *Relister) compare(uid string, p *pod, seen *lifecyclev1.PodStatus) {
 	e, known := &r.events, r.known(p)
 	if e.since == 0 || known.boot < e.since || !streamhealth.Announceable(p.record.Status, seen) {
@@ -108,7 +108,7 @@ func (r *Relister) compare(uid string, p *pod, seen *lifecyclev1.PodStatus) {
 	}
 }
 
-// settle takes an event about a pod for that of the change that was found of it. Called with mu held.
+// settle matches an event of a pod with a found change. The caller holds mu.
 func (r *Relister) settle(uid string, at time.Time) {
 	if d := r.events.doubts[uid]; d != nil && !r.isOld(at, d.known) {
 		delete(r.events.doubts, uid)
@@ -116,7 +116,8 @@ func (r *Relister) settle(uid string, at time.Time) {
 	}
 }
 
-// settleByID does so for an event of something that is on record no more, and tells whether a pod had it. Called with mu held.
+// settleByID does so for an event of a container or sandbox that is not recorded any more, and reports whether it found
+// a pod. The caller holds mu.
 func (r *Relister) settleByID(id string, at time.Time) bool {
 	for uid, d := range r.events.doubts {
 		if has(d.before, id) {
@@ -127,7 +128,7 @@ func (r *Relister) settleByID(id string, at time.Time) bool {
 	return false
 }
 
-// review judges the stream of events by the changes that were found. Called with mu held.
+// review judges the stream of events by the found changes. The caller holds mu.
 func (r *Relister) review() {
 	e, now := &r.events, r.cfg.Clock.Now()
 	for uid, d := range e.doubts {
@@ -140,7 +141,7 @@ func (r *Relister) review() {
 		r.modeChanged(was)
 		r.cfg.Metrics.unannounced.Inc()
 		if was {
-			r.cfg.Logger.Warn("a pod has changed and no event of the runtime has said so, relisting every second until its events prove right",
+			r.cfg.Logger.Warn("a pod has changed without an event of the runtime; relisting every second until its events are reliable again",
 				telemetry.KeyPodUID, uid, telemetry.KeyRetryAfter, probation)
 		}
 		select {
@@ -149,11 +150,11 @@ func (r *Relister) review() {
 		}
 	}
 	if e.Review(now) {
-		r.cfg.Logger.Info("the runtime's events have proved right, full relists are rare from now on")
+		r.cfg.Logger.Info("the runtime's events are reliable again; full relists are rare from now on")
 	}
 }
 
-// tick does what is due with each tick, and tells whether it is time for a full relist.
+// tick does the periodic work, and reports whether a full relist is due.
 func (r *Relister) tick() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,7 +163,7 @@ func (r *Relister) tick() bool {
 	return !r.events.Relied() || r.suspect || r.round.err != nil || r.cfg.Clock.Since(r.round.beganAt) >= r.period()
 }
 
-// period separates full relists while events are relied on. Called with mu held.
+// period returns the interval of full relists while events are reliable. The caller holds mu.
 func (r *Relister) period() time.Duration {
 	if r.cfg.Clock.Since(r.events.heard) >= QuietPeriod {
 		return QuietPeriod

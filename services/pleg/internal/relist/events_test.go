@@ -32,7 +32,8 @@ func listen(t *testing.T, fake *fakecri.Server) *listener {
 	return l
 }
 
-// tick lets a second pass, and waits until what is due with it has begun: an event of a pod that is made is looked at then.
+// tick lets a second pass, and waits until what is due with it has begun: an event of a pod that is made is looked at
+// then.
 func (l *listener) tick(times int) {
 	l.t.Helper()
 	for range times {

@@ -16,47 +16,47 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
-// pod is a pod on record, or one that is about to be inspected.
+// pod is a recorded pod, or one that is about to be inspected.
 type pod struct {
 	record record.Pod
-	// running is the inspection that is under way, next the one that has been asked for since it began. There is never a
-	// third: everybody who asks while one runs gets the next.
+	// running is the present inspection, and next the one that was requested since it began. There is never a third: all
+	// requests during an inspection share the next.
 	running, next *flight
-	// urgent is true while somebody waits for next, so that it stands among the urgent ones, or will when running has ended.
+	// urgent is true while a caller waits for next. It is then queued as urgent, or will be when running has ended.
 	urgent bool
-	// slow is true when the last inspection took longer than slow, or has run for so long.
+	// slow is true if the last inspection took longer than slow, or has been running for that long.
 	slow bool
-	// failure is why the last inspection did not work, empty when it did.
+	// failure is the error of the last inspection; empty if it succeeded.
 	failure string
-	// shown is true when new subscribers begin with it.
+	// shown is true if the pod is part of the snapshot for new subscribers.
 	shown bool
-	// unseen is true of a pod that was there before the first relist had finished, and that nobody could inspect since: what has
-	// happened to it may be what the process before has told already.
+	// unseen is true for a pod that existed before the end of the first relist and has not been inspected since: its
+	// changes may have been published by the previous process.
 	unseen bool
-	// traceparent is that of the pod's last event.
+	// traceparent is the traceparent of the pod's last event.
 	traceparent string
-	// matched is when the last full list began that was as the record says; when the pod was not on record, the last one that
-	// did not have it.
+	// matched is the start of the last full list that equals the record; for an unrecorded pod, the last one without the
+	// pod.
 	matched moment
-	// hinted is what events have said of it.
+	// hinted holds the events about the pod.
 	hinted hinted
 }
 
 // flight is one inspection of one pod.
 type flight struct {
-	// began is the boot clock before its first call.
+	// began is the boot time before its first call.
 	began time.Duration
-	// slow is true when it has run so long that it does not count as a parallel one any more.
+	// slow is true when it has been running so long that it does not count towards the limit of parallel inspections.
 	slow bool
-	// done is closed when its result is on record; status and err may be read then.
+	// done is closed when its result is recorded; status and err may be read then.
 	done   chan struct{}
 	status *lifecyclev1.PodStatus
 	err    error
 }
 
-// Status returns the state of a pod, of an inspection that began after newerThan on the boot clock; 0 takes what is on
-// record. A pod that the runtime does not have has an empty status. It fails with ErrNotSynced, ErrFuture, ErrStopped, the
-// error of ctx, or why the inspection did not work.
+// Status returns the state of a pod from an inspection that began after newerThan in boot time; 0 accepts the record. A
+// pod that the runtime does not have has an empty status. It fails with ErrNotSynced, ErrFuture, ErrStopped, the error
+// of ctx, or the error of the inspection.
 func (r *Relister) Status(ctx context.Context, uid string, newerThan time.Duration) (*lifecyclev1.PodStatus, error) {
 	select {
 	case <-r.synced:
@@ -97,7 +97,7 @@ func (r *Relister) statusOrFlight(uid string, newerThan time.Duration) (*flight,
 	return r.request(uid, true), nil, nil
 }
 
-// List returns what is on record of all pods, in the order of their UIDs. It fails with ErrNotSynced.
+// List returns the recorded status of all pods, sorted by UID. It fails with ErrNotSynced.
 func (r *Relister) List() ([]*lifecyclev1.PodStatus, error) {
 	select {
 	case <-r.synced:
@@ -115,9 +115,8 @@ func (r *Relister) List() ([]*lifecyclev1.PodStatus, error) {
 	return all, nil
 }
 
-// request asks for an inspection that begins after now. Who waits for an answer is urgent and goes before the
-// others.
-// Called with mu held.
+// request requests an inspection that begins after now. An urgent one, for which a caller waits, precedes the others.
+// The caller holds mu.
 func (r *Relister) request(uid string, urgent bool) *flight {
 	p := r.pod(uid)
 	asked := p.next != nil
@@ -126,7 +125,7 @@ func (r *Relister) request(uid string, urgent bool) *flight {
 	}
 	switch {
 	case p.running != nil:
-		// It gets into the lane when the running one ends.
+		// It is queued when the running one ends.
 		p.urgent = p.urgent || urgent
 	case urgent && !p.urgent:
 		p.urgent = true
@@ -139,14 +138,14 @@ func (r *Relister) request(uid string, urgent bool) *flight {
 	return f
 }
 
-// pump begins the inspections that may begin. Called with mu held.
+// pump starts queued inspections up to the limit. The caller holds mu.
 func (r *Relister) pump() {
 	if r.ctx == nil || r.closed {
 		return
 	}
 	for _, lane := range []*lane{&r.lanes.quick, &r.lanes.slow} {
 		for uid, ok := lane.next(); ok; uid, ok = lane.next() {
-			// It may have stood in the lane twice, and its turn has been.
+			// It may have been queued twice and already started.
 			if p := r.pods[uid]; p != nil && p.next != nil && p.running == nil {
 				r.begin(uid, p, lane)
 			}
@@ -154,7 +153,7 @@ func (r *Relister) pump() {
 	}
 }
 
-// begin begins the next inspection of a pod. Called with mu held.
+// begin starts the next inspection of a pod. The caller holds mu.
 func (r *Relister) begin(uid string, p *pod, lane *lane) {
 	f := p.next
 	p.running, p.next, p.urgent = f, nil, false
@@ -167,7 +166,7 @@ func (r *Relister) begin(uid string, p *pod, lane *lane) {
 	r.flights.Go(func() { r.fly(uid, f, lane, known) })
 }
 
-// fly runs one inspection and puts its result on record.
+// fly executes one inspection and records its result.
 func (r *Relister) fly(uid string, f *flight, lane *lane, known *lifecyclev1.PodStatus) {
 	var once sync.Once
 	leave := func() { once.Do(func() { lane.active--; r.pump() }) }
@@ -216,7 +215,7 @@ func (r *Relister) fly(uid string, f *flight, lane *lane, known *lifecyclev1.Pod
 	r.pump()
 }
 
-// late tells that a pod's state is not known when its inspection, which began at a time, still runs.
+// late publishes that a pod's state is unknown while its inspection, which began at a time, still runs.
 func (r *Relister) late(uid string, f *flight, began time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -225,7 +224,7 @@ func (r *Relister) late(uid string, f *flight, began time.Time) {
 	}
 }
 
-// commit puts an observation on record and publishes what has happened. Called with mu held.
+// commit records an observation and publishes the changes. The caller holds mu.
 func (r *Relister) commit(uid string, p *pod, seen *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 	if since := p.record.Status.GetUnknownSince(); since != nil {
 		r.cfg.Logger.Info("a pod can be inspected again", telemetry.KeyPodUID, uid, "unknown_for", r.cfg.Clock.Since(since.AsTime()))
@@ -244,8 +243,8 @@ func (r *Relister) commit(uid string, p *pod, seen *lifecyclev1.PodStatus) *life
 	return next.Status
 }
 
-// fail notes why an inspection that began at a time did not work. That the pod's state is not known any more is an event;
-// that it is so for another reason is none. Called with mu held.
+// fail records the error of an inspection that began at a time. It publishes an event if the pod's state becomes
+// unknown, but not if only the error changes. The caller holds mu.
 func (r *Relister) fail(uid string, p *pod, listed *lifecyclev1.PodStatus, reason string, began time.Time) {
 	r.sinceBefore(p)
 	next, changed := p.record.Fail(listed, reason)
@@ -255,7 +254,7 @@ func (r *Relister) fail(uid string, p *pod, listed *lifecyclev1.PodStatus, reaso
 	p.record = next
 	first := next.Status.GetUnknownSince() == nil
 	if first {
-		next.Status.UnknownSince = timestamppb.New(began) // nobody else has this status yet
+		next.Status.UnknownSince = timestamppb.New(began) // the status is not shared yet
 	}
 	r.cfg.Logger.Warn("a pod could not be inspected, trying again", telemetry.KeyPodUID, uid, telemetry.KeyError, reason)
 	var changes []record.Change

@@ -43,8 +43,8 @@ type follower struct {
 	// before shows when it works. shown is how far these containers are by that; their events may still come.
 	unsure map[string]bool
 	shown  map[string]int
-	// deltas are the events that came one by one, wrong is which rules they broke; snapshots counts the changes that came out
-	// of a snapshot.
+	// deltas are the events that came one by one, wrong is which rules they broke; snapshots counts the changes that came
+	// out of a snapshot.
 	deltas    []*lifecyclev1.Event
 	wrong     []string
 	snapshots int
@@ -252,7 +252,8 @@ func (s slowSubscription) Next(ctx context.Context) (stream.Message[*lifecyclev1
 	return s.Subscription.Next(ctx)
 }
 
-// door leads to the pleg that runs, when one does. What breaks it ends every subscription, in the middle of whatever it sends.
+// door leads to the pleg that runs, when one does. What breaks it ends every subscription, in the middle of whatever it
+// sends.
 type door struct {
 	mu     sync.Mutex
 	now    *process

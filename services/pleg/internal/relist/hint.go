@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// hintMargin is how much older than what is known an event has to be to say nothing new.
+	// hintMargin is the age relative to the record from which an event is outdated.
 	hintMargin = time.Second
-	// removalTicks is for how many ticks a pod is inspected again of which something was said to be removed and is still
-	// there: containerd says so of a sandbox just before it is.
+	// removalTicks is the number of ticks for which a pod is inspected again if a removed object still exists: containerd
+	// reports the removal of a sandbox just before it happens.
 	removalTicks = 5
-	// startTicks is for how many ticks a pod is inspected again of which a container was made and is not started: no event tells
-	// when its start fails.
+	// startTicks is the number of ticks for which a pod is inspected again if a container was created and not started,
+	// because there is no event for a failed start.
 	startTicks = 30
 )
 
-// moment is a point in time by both clocks: by the wall clock to compare with what the runtime says, by the boot clock, which
-// nobody sets.
+// moment is a point in time on both clocks: the wall clock, to compare with the runtime's times, and the boot clock,
+// which cannot be set.
 type moment struct {
 	wall time.Time
 	boot time.Duration
@@ -36,22 +36,22 @@ func later(a, b moment) moment {
 	return a
 }
 
-// hinted is what the runtime's events have said of a pod since the beginning, each by when it came; zero is never.
+// hinted holds the boot times of the runtime's events about a pod; zero means never.
 type hinted struct {
-	// any is when the last event came that may have said something new.
+	// any is the time of the last event that may be new.
 	any time.Duration
-	// created is when something was made for the pod, until it was looked at.
+	// created is the time at which something was created for the pod, until it is inspected.
 	created time.Duration
-	// starting is how many ticks are left to what was made to be started.
+	// starting is the number of remaining ticks for the start of a created container.
 	starting int
-	// removal is when the last event came that something was removed.
+	// removal is the time of the last removal event.
 	removal time.Duration
-	// removing has the ids of what was said to be removed and is still on record, with the ticks that are left to it.
+	// removing maps the IDs of removed objects that are still recorded to their remaining ticks.
 	removing map[string]int
 }
 
-// Hint says that something has happened to a pod at a time by the wall clock; the zero time when it is not known. The pod
-// is inspected as soon as may be, unless it has been observed since.
+// Hint reports a change of a pod at a wall clock time; zero if unknown. The pod is inspected as soon as possible,
+// unless it has been observed since.
 func (r *Relister) Hint(uid string, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,8 +60,8 @@ func (r *Relister) Hint(uid string, at time.Time) {
 	}
 }
 
-// HintCreated says that something was made for a pod and has not been started. Nobody has to act on it, and an event of its
-// own says when it is started, so the pod is inspected with the next tick, and only when nothing else has made that necessary.
+// HintCreated reports that a container or sandbox was created for a pod and has not been started. Nothing has to act on
+// it, and its start has its own event, so the pod is inspected with the next tick, unless it is inspected before.
 func (r *Relister) HintCreated(uid string, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,8 +71,8 @@ func (r *Relister) HintCreated(uid string, at time.Time) {
 	}
 }
 
-// HintRemoved says that the sandbox or container with an id was removed; uid is the pod's, or empty when it is not known. The
-// pod is inspected as for Hint, and some more times if it is still there then.
+// HintRemoved reports that the sandbox or container with an ID was removed; uid is that of the pod, or empty if
+// unknown. The pod is inspected as for Hint, and again if the object still exists then.
 func (r *Relister) HintRemoved(uid, id string, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,8 +94,8 @@ func (r *Relister) HintRemoved(uid, id string, at time.Time) {
 	r.request(uid, false)
 }
 
-// HintAny says that something has happened to a pod that has, or had, a sandbox or container with this id. When no pod on
-// record has it, everything is listed with the next tick.
+// HintAny reports a change of a pod that has, or had, a sandbox or container with this ID. If no recorded pod has it,
+// everything is listed with the next tick.
 func (r *Relister) HintAny(id string, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +106,7 @@ func (r *Relister) HintAny(id string, at time.Time) {
 	}
 }
 
-// hintUnnamed takes an event of something that is on no record. Called with mu held.
+// hintUnnamed handles an event of an unrecorded object. The caller holds mu.
 func (r *Relister) hintUnnamed(id string, at time.Time) {
 	if r.settleByID(id, at) {
 		return
@@ -116,7 +116,7 @@ func (r *Relister) hintUnnamed(id string, at time.Time) {
 	}
 }
 
-// owner returns the UID of the pod that has a sandbox or container; empty when none on record has. Called with mu held.
+// owner returns the UID of the pod with a sandbox or container; empty if no recorded pod has it. The caller holds mu.
 func (r *Relister) owner(id string) string {
 	for uid, p := range r.pods {
 		if onRecord(p, id) {
@@ -132,7 +132,7 @@ func has(s *lifecyclev1.PodStatus, id string) bool {
 	return record.FindSandbox(s, id) != nil || record.FindContainer(s, id) != nil
 }
 
-// isNews takes note of an event about a pod, and tells whether it may say something that is not on record. Called with mu held.
+// isNews records an event about a pod, and reports whether it may be new relative to the record. The caller holds mu.
 func (r *Relister) isNews(uid string, at time.Time) bool {
 	r.settle(uid, at)
 	if r.isOld(at, r.known(r.pods[uid])) {
@@ -142,18 +142,18 @@ func (r *Relister) isNews(uid string, at time.Time) bool {
 	return true
 }
 
-// isOld tells whether something that happened at a time by the wall clock was before what is known. When the clock was set in
-// between, the two do not agree, and it may be news.
+// isOld reports whether a change at a wall clock time precedes the record. If the clock was set in between, the change
+// counts as new.
 func (r *Relister) isOld(at time.Time, known moment) bool {
 	ago := r.cfg.BootTime() - known.boot
 	return !at.IsZero() && at.Add(hintMargin).Before(known.wall) && r.cfg.Clock.Since(at) > ago+hintMargin
 }
 
-// known returns as of when the record of a pod is what the runtime had; the zero moment when it may not be. Called with mu held.
+// known returns the moment at which the record of a pod was up to date; zero if it may not be. The caller holds mu.
 func (r *Relister) known(p *pod) moment {
 	switch {
 	case p == nil:
-		return r.began() // it was not there
+		return r.began() // it did not exist
 	case p.failure != "", p.record.Status != nil && !p.record.Inspected():
 		return moment{}
 	case p.record.Status == nil:
@@ -162,10 +162,10 @@ func (r *Relister) known(p *pod) moment {
 	return later(p.matched, moment{p.record.Status.GetObservedAt().AsTime(), time.Duration(p.record.Status.GetObservedBoottimeNs())})
 }
 
-// began returns when the last full relist that finished began. Called with mu held.
+// began returns the start of the last finished full relist. The caller holds mu.
 func (r *Relister) began() moment { return moment{r.round.beganAt, r.round.beganBoot} }
 
-// pod returns a pod, a new one when it is not on record. Called with mu held.
+// pod returns the record of a pod, and creates it if necessary. The caller holds mu.
 func (r *Relister) pod(uid string) *pod {
 	p := r.pods[uid]
 	if p == nil {
@@ -175,7 +175,7 @@ func (r *Relister) pod(uid string) *pod {
 	return p
 }
 
-// lookAgain asks for the inspections that events have asked for and that could wait. Called with mu held.
+// lookAgain requests the delayed inspections that events have caused. The caller holds mu.
 func (r *Relister) lookAgain() {
 	for uid, p := range r.pods {
 		h := &p.hinted
@@ -199,14 +199,14 @@ func (r *Relister) lookAgain() {
 	}
 }
 
-// isStarting tells whether a container was made and has not been started.
+// isStarting reports whether a container was created and has not been started.
 func isStarting(s *lifecyclev1.PodStatus) bool {
 	return slices.ContainsFunc(s.GetContainers(), func(c *lifecyclev1.Container) bool {
 		return c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_CREATED
 	})
 }
 
-// momentOf is when something was listed.
+// momentOf returns the moment of a list.
 func momentOf(boot int64, at *timestamppb.Timestamp) moment {
 	return moment{at.AsTime(), time.Duration(boot)}
 }

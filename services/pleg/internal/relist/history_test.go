@@ -76,15 +76,15 @@ type history struct {
 	late []func()
 }
 
-// TestHistories: however pods live and die, whatever fails, and however often pleg is stopped or killed, in the middle of a
-// relist or of a write, every follower's events are
+// TestHistories: however pods live and die, whatever fails, and however often pleg is stopped or killed, in the middle
+// of a relist or of a write, every follower's events are
 //
 //   - Ordered: of a container the start, the death, the removal;
 //   - Unique: none comes twice, over all subscriptions of a follower;
 //   - Reliable: none is missing, but where a fresh snapshot says what has become of it; with the runtime's facts;
 //
-// and when everything has come to rest, the record, what the followers hold and what is kept for the next pleg are equal to
-// the runtime, so that the next one has nothing to tell.
+// and when everything has come to rest, the record, what the followers hold and what is kept for the next pleg are
+// equal to the runtime, so that the next one has nothing to tell.
 func TestHistories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Rapid looks for the deadline of a testing.T, which has none here.
@@ -330,8 +330,8 @@ func (h *history) equal() {
 	h.judge()
 }
 
-// returns restarts pleg a few times more: one that comes back to the same node has nothing to tell, and a death while it was
-// away is told once to everybody who followed.
+// returns restarts pleg a few times more: one that comes back to the same node has nothing to tell, and a death while
+// it was away is told once to everybody who followed.
 func (h *history) returns() {
 	restart := func(kill bool, meanwhile func()) {
 		h.halt(kill, false)

@@ -19,15 +19,15 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
-// inspection is what the runtime says of one pod.
+// inspection is the runtime's answer about one pod.
 type inspection struct {
-	// status is complete when the inspection has worked. Else it is what the list calls said, or nil when they failed.
+	// status is complete if the inspection succeeded. Otherwise it is the result of the list calls, or nil if they failed.
 	status *lifecyclev1.PodStatus
 	err    error
 }
 
-// inspect asks the runtime for everything about one pod. began is the boot clock before its first call. What ended is not
-// asked for again when known, the last status on record, has it: it does not change any more.
+// inspect queries the runtime for one pod. began is the boot time before its first call. Ended containers and sandboxes
+// in known, the last recorded status, are not queried again, because they do not change any more.
 func inspect(ctx context.Context, runtime internalapi.RuntimeService, uid string, began time.Duration, now time.Time, known *lifecyclev1.PodStatus) inspection {
 	selector := map[string]string{podlabels.PodUID: uid}
 	sandboxes, err := runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: selector})
@@ -62,8 +62,8 @@ func inspect(ctx context.Context, runtime internalapi.RuntimeService, uid string
 	return inspection{status: finish(seen)}
 }
 
-// listed makes a status of what the list calls say. They do not tell how a container ended, so one that has is of unknown
-// state: an exit code that nobody has read must not look like success.
+// listed returns a status from the list calls. They do not contain exit codes, so an ended container has the state
+// unknown: a missing exit code must not look like success.
 func listed(head *lifecyclev1.PodStatus, sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container) *lifecyclev1.PodStatus {
 	s := &lifecyclev1.PodStatus{Uid: head.GetUid(), ObservedBoottimeNs: head.GetObservedBoottimeNs(), ObservedAt: head.GetObservedAt()}
 	for _, item := range sandboxes {
@@ -79,7 +79,7 @@ func listed(head *lifecyclev1.PodStatus, sandboxes []*runtimeapi.PodSandbox, con
 	return finish(s)
 }
 
-// finish puts sandboxes and containers in their order, and fills in the pod's name and addresses.
+// finish sorts sandboxes and containers, and sets the pod's name and addresses.
 func finish(s *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 	slices.SortFunc(s.Sandboxes, func(a, b *lifecyclev1.Sandbox) int {
 		return cmp.Or(cmp.Compare(b.GetAttempt(), a.GetAttempt()),
@@ -101,8 +101,8 @@ func finish(s *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 	return s
 }
 
-// newestFirst orders containers by when they were made, and those of one name by their attempt: when the clock was set
-// back, the newest one has the older time.
+// newestFirst sorts containers by creation time, and those of one name by attempt, because the newest one has an older
+// time if the clock was set back.
 func newestFirst(containers []*lifecyclev1.Container) {
 	slices.SortFunc(containers, func(a, b *lifecyclev1.Container) int {
 		return cmp.Or(b.GetCreatedAt().AsTime().Compare(a.GetCreatedAt().AsTime()), cmp.Compare(a.GetId(), b.GetId()))
@@ -171,18 +171,18 @@ func inspectContainer(ctx context.Context, runtime internalapi.RuntimeService, i
 	}, nil
 }
 
-// reasonStartError is containerd's reason for a container that it could not start.
+// reasonStartError is containerd's reason for a container that failed to start.
 const reasonStartError = "StartError"
 
-// startInterrupted is true for a container whose start was cut off because its caller went away: syncloop was killed in the middle of
-// StartContainer. containerd undoes such a start and says that the container has exited. It has never run, so it counts as created.
-// A restart policy of Never must not end the pod for it.
+// startInterrupted reports whether a container's start was interrupted because its caller disappeared: syncloop was
+// killed during StartContainer. containerd reverts such a start and reports that the container has exited. It has never
+// run, so it counts as created, and a restart policy of Never must not end the pod for it.
 func startInterrupted(st *runtimeapi.ContainerStatus) bool {
 	return st.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && st.GetReason() == reasonStartError && st.GetStartedAt() == 0 &&
 		strings.Contains(st.GetMessage(), context.Canceled.Error())
 }
 
-// userOf is who a container's first process was started as; nil when the runtime does not say.
+// userOf returns the user of a container's first process; nil if the runtime does not report it.
 func userOf(user *runtimeapi.LinuxContainerUser) *lifecyclev1.LinuxUser {
 	if user == nil {
 		return nil
@@ -190,7 +190,7 @@ func userOf(user *runtimeapi.LinuxContainerUser) *lifecyclev1.LinuxUser {
 	return &lifecyclev1.LinuxUser{Uid: user.GetUid(), Gid: user.GetGid(), SupplementalGroups: user.GetSupplementalGroups()}
 }
 
-// resourcesOf is what the runtime has given to a container; nil when it does not say.
+// resourcesOf returns the resources of a container in the runtime; nil if it does not report them.
 func resourcesOf(r *runtimeapi.LinuxContainerResources) *lifecyclev1.LinuxResources {
 	if r == nil {
 		return nil
@@ -216,7 +216,7 @@ func containerFromList(item *runtimeapi.Container) *lifecyclev1.Container {
 	}
 }
 
-// containerName is the name in the pod's spec; the runtime's own when a container of the pod has no such label.
+// containerName returns the name in the pod's spec, or the runtime's name for a container without that label.
 func containerName(meta *runtimeapi.ContainerMetadata, labels map[string]string) string {
 	return cmp.Or(labels[podlabels.ContainerName], meta.GetName())
 }
@@ -241,7 +241,7 @@ func containerState(state runtimeapi.ContainerState) lifecyclev1.ContainerState 
 	return lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN
 }
 
-// timestamp turns the CRI's nanoseconds since 1970 into a time; zero, and less, is none.
+// timestamp converts the CRI's nanoseconds since 1970 to a time; zero and less mean none.
 func timestamp(nanos int64) *timestamppb.Timestamp {
 	if nanos <= 0 {
 		return nil

@@ -1,20 +1,20 @@
 package relist
 
-// lane is a line of pods that wait for their next inspection, with a bound of its own. There are two: one for the pods whose
-// last inspection was quick, and one for those whose was slow or is hanging. So however many pods hang, and are tried again and
-// again, the others wait for none of them but when one hangs for the first time.
+// lane is a queue of pods for inspection with its own concurrency limit. There are two: one for pods whose last
+// inspection was quick, and one for pods whose last inspection was slow or is hanging. So hanging pods delay the others
+// only when they hang for the first time.
 type lane struct {
-	// urgent and queue have the UIDs of pods whose next inspection has not begun; urgent goes first. A pod whose
-	// inspection has become urgent while it waited stands in both, and is passed over in one.
+	// urgent and queue hold the UIDs of pods whose next inspection has not begun; urgent precedes queue. A pod that became
+	// urgent while it was queued is in both, and is skipped in one.
 	urgent, queue []string
-	// active is how many inspections run, but for those that have become slow.
+	// active is the number of running inspections, except those that have become slow.
 	active int
 }
 
 // lanes are the two.
 type lanes struct{ quick, slow lane }
 
-// of returns the lane that a pod waits in.
+// of returns the lane of a pod.
 func (l *lanes) of(p *pod) *lane {
 	if p.slow {
 		return &l.slow
@@ -22,7 +22,7 @@ func (l *lanes) of(p *pod) *lane {
 	return &l.quick
 }
 
-// add puts a pod at the end of a lane, or at the end of those that somebody waits for.
+// add appends a pod to a lane, to its urgent part if a caller waits.
 func (l *lane) add(uid string, urgent bool) {
 	if urgent {
 		l.urgent = append(l.urgent, uid)
@@ -31,8 +31,8 @@ func (l *lane) add(uid string, urgent bool) {
 	}
 }
 
-// next takes the pod whose turn it is from a lane: first those that somebody waits for, then the others, each in the order in which
-// they were asked for. It returns false when none waits, or as many run as may.
+// next removes the next pod from a lane: urgent ones first, each in the order of their requests. It returns false if
+// none waits, or the limit is reached.
 func (l *lane) next() (uid string, ok bool) {
 	from := &l.queue
 	if len(l.urgent) > 0 {

@@ -12,8 +12,8 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
 )
 
-// TestPodsThatHangAgainAndAgainDelayNoOther: three times as many as may be inspected at the same time time out and are tried
-// again, in step, and relists go on.
+// TestPodsThatHangAgainAndAgainDelayNoOther: three times as many as may be inspected at the same time time out and are
+// tried again, in step, and relists go on.
 func TestPodsThatHangAgainAndAgainDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
-// items is what a full list has of one pod.
+// items holds the entries of one pod in a full list.
 type items struct {
 	began      int64
 	at         *timestamppb.Timestamp
@@ -21,7 +21,8 @@ type items struct {
 	containers []*runtimeapi.Container
 }
 
-// listAll asks for all sandboxes and containers and sorts them by pod. What has no pod's UID on it is not ours.
+// listAll lists all sandboxes and containers, grouped by pod. It ignores those without a pod UID, which belong to other
+// programs.
 func (r *Relister) listAll(ctx context.Context) (map[string]*items, error) {
 	began, at := int64(r.cfg.BootTime()), timestamppb.New(r.cfg.Clock.Now())
 	ctx, cancel := context.WithTimeout(ctx, r.callTimeout())
@@ -70,7 +71,7 @@ func (i *items) listing() record.Listing {
 	return l
 }
 
-// status is what the list says of the pod, for as long as nobody has inspected it.
+// status returns the status from the list, for a pod that has not been inspected.
 func (i *items) status(uid string) *lifecyclev1.PodStatus {
 	return listed(&lifecyclev1.PodStatus{Uid: uid, ObservedBoottimeNs: i.began, ObservedAt: i.at}, slices.Clone(i.sandboxes), slices.Clone(i.containers))
 }

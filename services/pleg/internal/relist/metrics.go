@@ -9,7 +9,7 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
-// Metrics counts relists, inspections and events. Those that a kubelet has too have its names and buckets.
+// Metrics counts relists, inspections and events, with the kubelet's names and buckets where it has them.
 type Metrics struct {
 	relistDuration, relistInterval, inspectionDuration, latency prometheus.Histogram
 	lastSeen                                                    prometheus.Gauge
@@ -28,17 +28,18 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}
 	m := &Metrics{
 		relistDuration: histogram("kubelet_pleg_relist_duration_seconds",
-			"How long a full relist took: listing everything, and inspecting the pods that have changed for as long as it waits for them."),
+			"Duration of a full relist: listing everything, and waiting for the inspection of changed pods."),
 		relistInterval: histogram("kubelet_pleg_relist_interval_seconds",
-			"From the beginning of the last full relist that worked to the beginning of the next."),
-		inspectionDuration: histogram("kubelet_pleg_pod_relist_duration_seconds", "How long the inspection of one pod took."),
+			"Time from the start of the last successful full relist to the start of the next."),
+		inspectionDuration: histogram("kubelet_pleg_pod_relist_duration_seconds", "Duration of the inspection of one pod."),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
-			// Some milliseconds with events, up to a second without, up to the period of full relists when an event was lost.
+			// The buckets range from milliseconds with events, over a second without, to the period of full relists for a lost
+			// event.
 			Name: "quartet_pleg_event_latency_seconds", Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
-			Help: "From the runtime's time of a container's start or end to its event. One that happened while this process was away has that long.",
+			Help: "Time from a container's start or end, as the runtime records it, to its event, including time during which this process did not run.",
 		}),
 		lastSeen: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "kubelet_pleg_last_seen_seconds", Help: "When the last full relist that worked began, in seconds since 1970; 0 before the first.",
+			Name: "kubelet_pleg_last_seen_seconds", Help: "Start of the last successful full relist, in seconds since 1970; 0 before the first.",
 		}),
 		relistErrors:     counter("quartet_pleg_relist_errors_total", "Full relists that failed."),
 		inspectionErrors: counter("quartet_pleg_inspection_errors_total", "Inspections of a pod that failed."),
@@ -60,7 +61,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// expose registers what is looked up in the record when somebody asks.
+// expose registers the metrics that are computed when they are gathered.
 func (m *Metrics) expose(r *Relister) {
 	gauge := func(name, help string, value func() int) {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
@@ -70,16 +71,16 @@ func (m *Metrics) expose(r *Relister) {
 		}))
 	}
 	gauge("quartet_pleg_pods", "Pods on record.", func() int { return len(r.pods) })
-	gauge("quartet_pleg_inspections_waiting", "Pods whose next inspection has been asked for and has not begun.", func() int {
+	gauge("quartet_pleg_inspections_waiting", "Pods whose next inspection was requested and has not begun.", func() int {
 		return r.count(func(p *pod) bool { return p.next != nil })
 	})
-	gauge("quartet_pleg_inspections_running", "Inspections under way, those that take long included.", func() int {
+	gauge("quartet_pleg_inspections_running", "Running inspections, including slow ones.", func() int {
 		return r.count(func(p *pod) bool { return p.running != nil })
 	})
-	gauge("quartet_pleg_pods_uninspected", "Pods whose state is not known: their last inspection failed, or takes more than 5 s.", func() int {
+	gauge("quartet_pleg_pods_uninspected", "Pods whose state is unknown because their last inspection failed, or takes more than 5 s.", func() int {
 		return r.count(func(p *pod) bool { return p.failure != "" || p.record.Status.GetInspectError() != "" })
 	})
-	gauge("quartet_pleg_evented", "1 while the runtime's events say what to look at, 0 while everything is listed every second.", func() int {
+	gauge("quartet_pleg_evented", "1 while the runtime's events trigger inspections, 0 while everything is listed every second.", func() int {
 		if r.events.Relied() {
 			return 1
 		}
@@ -87,7 +88,7 @@ func (m *Metrics) expose(r *Relister) {
 	})
 }
 
-// count counts pods. Called with mu held.
+// count counts pods. The caller holds mu.
 func (r *Relister) count(which func(*pod) bool) int {
 	n := 0
 	for _, p := range r.pods {
@@ -98,7 +99,7 @@ func (r *Relister) count(which func(*pod) bool) int {
 	return n
 }
 
-// relisted counts a full relist that began at a time.
+// relisted counts a full relist.
 func (m *Metrics) relisted(took time.Duration, err error) {
 	m.relistDuration.Observe(took.Seconds())
 	if err != nil {
@@ -117,8 +118,8 @@ func (m *Metrics) inspected(took time.Duration, err error) {
 // seen notes when the last full relist that worked began.
 func (m *Metrics) seen(began time.Time) { m.lastSeen.Set(float64(began.Unix())) }
 
-// published counts the event of a change, and how long after the runtime's own time of it, where it has one, it is published. That of
-// a sandbox is from before its network is set up, and no measure.
+// published counts the event of a change, and how long after the runtime's own time of it, where it has one, it is
+// published. That of a sandbox is from before its network is set up, and no measure.
 func (m *Metrics) published(change record.Change, now time.Time) {
 	if counter, known := m.events[change.Type]; known {
 		counter.Inc()

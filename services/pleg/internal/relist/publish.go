@@ -15,12 +15,12 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
-// publish makes events of changes, in their order, makes the record what new subscribers begin with, and has what was told kept
-// when there are changes or moved says that there is something else to it. Called with mu held.
+// publish makes events of changes, in their order, makes the record what new subscribers begin with, and has what was
+// told kept when there are changes or moved says that there is something else to it. Called with mu held.
 //
-// When it is not known what was told before this process, what is found until the first relist has finished makes no spans and
-// no events, only the state: it may have happened long before. When it is, it makes the events that are missing; nobody
-// listens yet, but who has been told what came before is sent them when he comes back.
+// When it is not known what was told before this process, what is found until the first relist has finished makes no
+// spans and no events, only the state: it may have happened long before. When it is, it makes the events that are
+// missing; nobody listens yet, but who has been told what came before is sent them when he comes back.
 func (r *Relister) publish(uid string, p *pod, changes []record.Change, moved bool) {
 	if r.isSynced() || r.remembers {
 		r.emit(uid, p, changes)
@@ -103,10 +103,10 @@ func (r *Relister) event(status *lifecyclev1.PodStatus, change record.Change, no
 	return ctx, event
 }
 
-// trace makes the span of an event and returns a context that has it. What the agent has just brought about, a container's
-// start, an init container's good end or a sandbox's, goes on with the trace that is written on it; everything later begins a trace of its own, with a link
-// to that one. The span runs from when it happened to when it was noticed; that of a container which did not end well has
-// failed.
+// trace makes the span of an event and returns a context that has it. What the agent has just brought about, a
+// container's start, an init container's good end or a sandbox's, goes on with the trace that is written on it;
+// everything later begins a trace of its own, with a link to that one. The span runs from when it happened to when it
+// was noticed; that of a container which did not end well has failed.
 func (r *Relister) trace(status *lifecyclev1.PodStatus, change record.Change, occurred, now time.Time) context.Context {
 	ctx := context.Background()
 	origin, continues := originOf(status, change)
@@ -157,8 +157,8 @@ func nameOf(t lifecyclev1.EventType) string {
 	return t.String()
 }
 
-// originOf returns the traceparent of what started the thing that an event is about, and whether the event belongs to that
-// same trace.
+// originOf returns the traceparent of what started the thing that an event is about, and whether the event belongs to
+// that same trace.
 func originOf(status *lifecyclev1.PodStatus, change record.Change) (traceparent string, continues bool) {
 	switch {
 	case change.Container != nil:
@@ -171,8 +171,8 @@ func originOf(status *lifecyclev1.PodStatus, change record.Change) (traceparent 
 	return "", false
 }
 
-// isPartOfStart is true for what belongs to the start of the pod: a container has started, or an init container has ended well
-// and so lets the next one start.
+// isPartOfStart is true for what belongs to the start of the pod: a container has started, or an init container has
+// ended well and so lets the next one start.
 func isPartOfStart(change record.Change) bool {
 	c := change.Container
 	return change.Type == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED ||

@@ -1,13 +1,14 @@
 // Package relist observes the runtime: it lists everything, inspects the pods whose list state has changed, keeps the
-// record and publishes what has happened. It is the only writer of the record, and the only publisher of events. Package
-// record decides what has happened, package runtimeevents says which pods are worth a look before the next relist, package journal keeps
-// what was told over a restart, and package server answers from here.
+// record and publishes what has happened. It is the only writer of the record, and the only publisher of events.
+// Package record decides what has happened, package runtimeevents says which pods are worth a look before the next
+// relist, package journal keeps what was told over a restart, and package server answers from here.
 //
 //	tick, Request ──► list all ──► pods that differ ─┐
 //	Hint ──────────────────────────────────────────┼──► one inspection at a time per pod ──► record ──► events
 //	Status (newer than the record) ────────────────┘
 //
-// Inspections of different pods run side by side; a runtime call that hangs for one pod delays that pod and nothing else.
+// Inspections of different pods run side by side; a runtime call that hangs for one pod delays that pod and nothing
+// else.
 package relist
 
 import (
@@ -32,7 +33,8 @@ import (
 const (
 	// Period separates full relists when nothing tells of changes, and tries of what has failed.
 	Period = time.Second
-	// maxCallTimeout bounds a list, and all calls of one inspection: they read, and a runtime that takes longer is not well.
+	// maxCallTimeout bounds a list, and all calls of one inspection: they read, and a runtime that takes longer is not
+	// well.
 	maxCallTimeout = 30 * time.Second
 	// parallel inspections, in each of the two lanes, keep a runtime busy without crowding out those who change things.
 	parallel = 4
@@ -209,7 +211,8 @@ func (r *Relister) Synced() <-chan struct{} { return r.synced }
 type Progress struct {
 	// FinishedAt is when the last full relist finished; the zero time before the first.
 	FinishedAt time.Time
-	// Since is from when on the next one is waited for: FinishedAt, or when relists became due every second if that was later.
+	// Since is from when on the next one is waited for: FinishedAt, or when relists became due every second if that was
+	// later.
 	Since time.Time
 	// Evented tells whether events say what to look at between relists.
 	Evented bool
@@ -228,7 +231,8 @@ func (r *Relister) Progress() Progress {
 	return Progress{FinishedAt: r.round.finishedAt, Since: since, Evented: r.events.Relied(), Err: r.round.err}
 }
 
-// wake asks for a full relist that begins after now. Called with mu held, so that a relist knows which wishes it fulfils.
+// wake asks for a full relist that begins after now. Called with mu held, so that a relist knows which wishes it
+// fulfils.
 func (r *Relister) wake() {
 	select {
 	case r.kick <- struct{}{}:
@@ -319,8 +323,8 @@ func (r *Relister) finishRound(began time.Time, boot time.Duration) {
 	}
 }
 
-// inspectChanged asks for an inspection of each pod that is not as the record says, and returns those worth waiting for: an
-// inspection behind one that hangs is not.
+// inspectChanged asks for an inspection of each pod that is not as the record says, and returns those worth waiting
+// for: an inspection behind one that hangs is not.
 func (r *Relister) inspectChanged(all map[string]*items) []*flight {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -368,8 +372,8 @@ func (r *Relister) await(ctx context.Context, flights []*flight) {
 	}
 }
 
-// adopt puts pods on record by what the lists say of them when their first inspection has not worked yet, so that nobody
-// takes them for gone.
+// adopt puts pods on record by what the lists say of them when their first inspection has not worked yet, so that
+// nobody takes them for gone.
 func (r *Relister) adopt(all map[string]*items) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

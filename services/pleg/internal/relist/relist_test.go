@@ -298,8 +298,8 @@ func TestAStartContinuesItsTraceAndADeathIsLinkedToIt(t *testing.T) {
 	}
 }
 
-// TestTheGoodEndOfAnInitContainerIsPartOfThePodsStart, so that a pod with init containers has one trace until it is Ready;
-// a failed one is a crash like any other.
+// TestTheGoodEndOfAnInitContainerIsPartOfThePodsStart, so that a pod with init containers has one trace until it is
+// Ready; a failed one is a crash like any other.
 func TestTheGoodEndOfAnInitContainerIsPartOfThePodsStart(t *testing.T) {
 	for code, same := range map[int32]bool{0: true, 1: false} {
 		traceparent, origin := traced("b")

@@ -9,7 +9,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// TestADeathWhilePLEGWasAwayHasASpanFromItsTimeOn to when the next pleg noticed it; what the one before has told has none.
+// TestADeathWhilePLEGWasAwayHasASpanFromItsTimeOn to when the next pleg noticed it; what the one before has told has
+// none.
 func TestADeathWhilePLEGWasAwayHasASpanFromItsTimeOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, disk, spans := newWorld(), &storage{}, tracetest.NewSpanRecorder()

@@ -10,8 +10,8 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 )
 
-// TestADeathThatCannotBeInspectedAfterARestartIsNotToldTwice: pleg is killed before it has written what it has told, and none that
-// comes after it can inspect that pod for long. Who was told is not told again; who was not, is.
+// TestADeathThatCannotBeInspectedAfterARestartIsNotToldTwice: pleg is killed before it has written what it has told,
+// and none that comes after it can inspect that pod for long. Who was told is not told again; who was not, is.
 func TestADeathThatCannotBeInspectedAfterARestartIsNotToldTwice(t *testing.T) {
 	for _, restarts := range []int{1, 2} {
 		t.Run(fmt.Sprint("restarts: ", restarts), func(t *testing.T) {

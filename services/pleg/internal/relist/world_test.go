@@ -21,8 +21,8 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// world is a runtime in this process that lives by rules: states go forward, and ids are never used again. It has no events;
-// the history hands out hints.
+// world is a runtime in this process that lives by rules: states go forward, and ids are never used again. It has no
+// events; the history hands out hints.
 type world struct {
 	internalapi.RuntimeService // what nobody calls
 
@@ -100,7 +100,8 @@ func (w *world) dropPod(uid string) {
 	w.containers = slices.DeleteFunc(w.containers, func(c *runtimeapi.ContainerStatus) bool { return c.GetLabels()[podlabels.PodUID] == uid })
 }
 
-// hang makes something happen to the container of each of these pods, and inspections of them hang from now on, until heal.
+// hang makes something happen to the container of each of these pods, and inspections of them hang from now on, until
+// heal.
 func (w *world) hang(uids ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -250,8 +251,8 @@ func (d *storage) set(full, stalled bool) {
 	}
 }
 
-// handle is a process' way to the disk, as a journal.File. After killed is closed nothing that the process writes gets there, but
-// perhaps the first half of what it was just writing.
+// handle is a process' way to the disk, as a journal.File. After killed is closed nothing that the process writes gets
+// there, but perhaps the first half of what it was just writing.
 type handle struct {
 	disk   *storage
 	killed chan struct{}
@@ -319,8 +320,8 @@ func (h *handle) PutAside() (string, error) {
 }
 func (h *handle) Close() error { return nil }
 
-// diffWorld compares pods with those of the runtime, by what tells whether something has happened to them; told is true for
-// what somebody was told of them.
+// diffWorld compares pods with those of the runtime, by what tells whether something has happened to them; told is true
+// for what somebody was told of them.
 func diffWorld(w *world, pods map[string]*lifecyclev1.PodStatus, told bool) string {
 	want, got := map[string]string{}, map[string]string{}
 	for _, s := range w.sandboxes {

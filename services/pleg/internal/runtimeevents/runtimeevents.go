@@ -1,9 +1,10 @@
-// Package runtimeevents listens to the runtime's container events. An event is only a hint that a pod is worth a look: package
-// relist looks, and writes. So a stale event, a repeated one or one that lies costs a look at most, and a thousand of
-// one pod cost two.
+// Package runtimeevents listens to the runtime's container events. An event is only a hint that a pod is worth a look:
+// package relist looks, and writes. So a stale event, a repeated one or one that lies costs a look at most, and a
+// thousand of one pod cost two.
 //
-// While events flow relist may look at everything rarely; when the stream is away, or has never been, it looks every second. Whether
-// the events of a stream that is there are right, relist finds out, and has it made anew when they are not.
+// While events flow relist may look at everything rarely; when the stream is away, or has never been, it looks every
+// second. Whether the events of a stream that is there are right, relist finds out, and has it made anew when they are
+// not.
 package runtimeevents
 
 import (
@@ -43,8 +44,8 @@ const (
 // errUnreliable ends a stream that has not told of a change.
 var errUnreliable = errors.New("a pod has changed and no event has said so")
 
-// Relister is what hints are given to. None of its methods waits: a runtime whose events are not taken may wait with its work.
-// Times are the runtime's, zero when it says none.
+// Relister is what hints are given to. None of its methods waits: a runtime whose events are not taken may wait with
+// its work. Times are the runtime's, zero when it says none.
 type Relister interface {
 	// Heard says that an event has come, whatever it is about.
 	Heard(at time.Time)

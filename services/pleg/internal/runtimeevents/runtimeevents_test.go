@@ -264,7 +264,8 @@ func TestAfterFiveFailedStreamsEventsAreGivenUpForAWhile(t *testing.T) {
 	r.hears("evented", "pod a 00:00:01")
 }
 
-// TestARuntimeThatClosesTheStreamEachSecondIsGivenUp after five, without being relied on in turn with relisting every second.
+// TestARuntimeThatClosesTheStreamEachSecondIsGivenUp after five, without being relied on in turn with relisting every
+// second.
 func TestARuntimeThatClosesTheStreamEachSecondIsGivenUp(t *testing.T) {
 	r := start(t)
 	s := <-r.begun

@@ -1,5 +1,6 @@
 // Package runtimestate asks the container runtime how it is: its version, whether it can run pods, whether they have a
-// network. The answer is a part of pleg's health, by which nodestatus and syncloop know whether to count on the runtime.
+// network. The answer is a part of pleg's health, by which nodestatus and syncloop know whether to count on the
+// runtime.
 package runtimestate
 
 import (
@@ -21,7 +22,8 @@ import (
 )
 
 const (
-	// Period separates questions to a runtime that is well; one that is not is asked every impatience, for work waits for it.
+	// Period separates questions to a runtime that is well; one that is not is asked every impatience, for work waits for
+	// it.
 	Period     = 5 * time.Second
 	impatience = time.Second
 	// answerTimeout is when a runtime that does not answer counts as unwell.
@@ -74,8 +76,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// State returns what the runtime last said of itself, nil before its first answer, and why it cannot be counted on, empty
-// when it can.
+// State returns what the runtime last said of itself, nil before its first answer, and why it cannot be counted on,
+// empty when it can.
 func (w *Watcher) State() (state *lifecyclev1.Runtime, reason string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -80,7 +80,8 @@ func says(ready, network bool) *runtimeapi.StatusResponse {
 	}
 }
 
-// TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond: what it last said of itself stays known while it does not answer.
+// TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond: what it last said of itself stays known while it
+// does not answer.
 func TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &runtime{status: says(true, false), begun: time.Now()}

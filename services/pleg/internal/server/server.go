@@ -1,5 +1,5 @@
-// Package server serves quartet.lifecycle.v1 from what package relist has on record and package runtimestate knows of the
-// runtime. Errors become gRPC codes here and nowhere else in pleg.
+// Package server serves quartet.lifecycle.v1 from what package relist has on record and package runtimestate knows of
+// the runtime. Errors become gRPC codes here and nowhere else in pleg.
 package server
 
 import (
@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// genericLimit is after how long without a relist pleg is not healthy when it relists every second, eventedLimit when it
-	// does every 300 s.
+	// genericLimit is after how long without a relist pleg is not healthy when it relists every second, eventedLimit when
+	// it does every 300 s.
 	genericLimit = 3 * time.Minute
 	eventedLimit = 10 * time.Minute
 )
@@ -47,8 +47,8 @@ func New(relister *relist.Relister, events *stream.Edge[*lifecyclev1.Event], run
 // Register adds the service to a gRPC server.
 func (s *Server) Register(server *grpc.Server) { lifecyclev1.RegisterLifecycleServiceServer(server, s) }
 
-// WatchEvents implements the RPC. It says nothing until the first relist has finished: a snapshot before would tell that
-// no pod is there.
+// WatchEvents implements the RPC. It says nothing until the first relist has finished: a snapshot before would tell
+// that no pod is there.
 func (s *Server) WatchEvents(req *lifecyclev1.WatchEventsRequest, out grpc.ServerStreamingServer[lifecyclev1.WatchEventsResponse]) error {
 	select {
 	case <-s.relister.Synced():

@@ -5,9 +5,9 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
-// Announceable tells whether a pod has changed, from one inspection (nil when it was not there) to a later one, in a way that a
-// runtime tells by an event: a sandbox or container was made, started, stopped or removed. What none tells, or containerd does
-// not, is no reason to doubt its events:
+// Announceable tells whether a pod has changed, from one inspection (nil when it was not there) to a later one, in a
+// way that a runtime tells by an event: a sandbox or container was made, started, stopped or removed. What none tells,
+// or containerd does not, is no reason to doubt its events:
 //   - a container that could not be started has ended without ever having run;
 //   - the runtime has lost sight of a container, or has found it again;
 //   - a sandbox that could not be set up is left over, not ready from the beginning;

@@ -1,5 +1,5 @@
-// Package streamhealth decides whether the runtime's event stream can be relied on to tell of changes, so that package relist may
-// list everything rarely. It is pure: it reads no clock and asks nobody.
+// Package streamhealth decides whether the runtime's event stream can be relied on to tell of changes, so that package
+// relist may list everything rarely. It is pure: it reads no clock and asks nobody.
 //
 // The CRI gives a stream of events without bookmarks: one that has died without an end looks like one on which nothing
 // happens, and one that loses events like one that loses none. What tells them apart is each change that an inspection
@@ -10,8 +10,8 @@
 //	   ▲  ◄──────────────────    ▲    ◄──────────────────────────────────────────    │
 //	   └────────── ended         └─── the probation is over, and events were right ──┘
 //
-// A stream on probation is listened to as before; only the full relists come every second again. The probation belongs to the
-// runtime, not to one stream: a new stream does not end it.
+// A stream on probation is listened to as before; only the full relists come every second again. The probation belongs
+// to the runtime, not to one stream: a new stream does not end it.
 package streamhealth
 
 import "time"

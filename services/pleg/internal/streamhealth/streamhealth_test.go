@@ -32,8 +32,8 @@ func (d *days) relied(want bool, when string) {
 	}
 }
 
-// pass lets time pass, a second at a time, with changes that are announced, and returns how long it took until the stream
-// was relied on.
+// pass lets time pass, a second at a time, with changes that are announced, and returns how long it took until the
+// stream was relied on.
 func (d *days) pass(limit time.Duration, announced int) time.Duration {
 	for range announced {
 		d.Announced()

@@ -58,7 +58,8 @@ func twoSets(size int, kept bool) [2][]*v1.Pod {
 // cost is what one set costs.
 type cost struct{ nanoseconds, bytes, allocations float64 }
 
-// measure benchmarks what is done with a set, and reports how many times less than the peer it costs, if that was measured.
+// measure benchmarks what is done with a set, and reports how many times less than the peer it costs, if that was
+// measured.
 func measure(b *testing.B, peer *cost, do func(n int)) cost {
 	b.Helper()
 	b.ReportAllocs()
@@ -80,9 +81,10 @@ func measure(b *testing.B, peer *cost, do func(n int)) cost {
 	return c
 }
 
-// BenchmarkOneChange is what a full set with one changed pod costs from the source's hands to the subscriber's, decoding left
-// aside: the kubelet's merge, whose sources decode all pods anew; ours with the same (decoded); and ours as our sources give it,
-// which keep what has not changed (kept). Ours print how many times less than the kubelet's they cost.
+// BenchmarkOneChange is what a full set with one changed pod costs from the source's hands to the subscriber's,
+// decoding left aside: the kubelet's merge, whose sources decode all pods anew; ours with the same (decoded); and ours
+// as our sources give it, which keep what has not changed (kept). Ours print how many times less than the kubelet's
+// they cost.
 func BenchmarkOneChange(b *testing.B) {
 	for _, size := range []int{110, 500} {
 		var peer *cost
@@ -99,7 +101,8 @@ func benchKubelet(b *testing.B, size int) cost {
 	b.Helper()
 	k := newKubelet(config.PodConfigNotificationIncremental)
 	defer k.close()
-	// The kubelet keeps the pods that it is given first, so it has a set for itself, and compares the others with it in full.
+	// The kubelet keeps the pods that it is given first, so it has a set for itself, and compares the others with it in
+	// full.
 	both, to, updates := twoSets(size, false), k.to[kubetypes.FileSource], k.merge.Updates()
 	to <- kubetypes.PodUpdate{Op: kubetypes.SET, Source: kubetypes.FileSource, Pods: twoSets(size, false)[0]}
 	<-updates

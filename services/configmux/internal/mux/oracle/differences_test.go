@@ -16,8 +16,8 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// difference is one way in which our merge is meant to differ from the kubelet's. It is told by what has to be done to what the
-// kubelet is given, or says, so that it is as ours: differences that meet in one pod add up by themselves.
+// difference is one way in which our merge is meant to differ from the kubelet's. It is told by what has to be done to
+// what the kubelet is given, or says, so that it is as ours: differences that meet in one pod add up by themselves.
 type difference struct {
 	name, reason string
 	// given changes what the kubelet is given; h is what it was given before.

@@ -47,11 +47,12 @@ func (k *kubelet) close() {
 	}
 }
 
-// take gives a step to the kubelet, which keeps and changes the pods. It returns what the kubelet says, and whether it has
-// seen all sources.
+// take gives a step to the kubelet, which keeps and changes the pods. It returns what the kubelet says, and whether it
+// has seen all sources.
 func (k *kubelet) take(s step) (said []message, seen bool) {
 	k.to[s.source] <- kubetypes.PodUpdate{Op: kubetypes.PodOperation(kubeletOp(s.op)), Source: s.source, Pods: s.pods}
-	// The channel has no buffer: when this is taken, which says nothing, all that the step makes is in the buffer of the updates.
+	// The channel has no buffer: when this is taken, which says nothing, all that the step makes is in the buffer of the
+	// updates.
 	k.to[s.source] <- kubetypes.PodUpdate{Op: kubetypes.ADD, Source: s.source}
 	for {
 		select {

@@ -1,6 +1,6 @@
-// Package oracle compares the merge of configmux with the kubelet's own: random updates of several sources are given to both,
-// and both must say the same, but for the differences that differences_test.go lists. It is a module of its own, so that
-// nothing of the kubelet's code is in the product's reach.
+// Package oracle compares the merge of configmux with the kubelet's own: random updates of several sources are given to
+// both, and both must say the same, but for the differences that differences_test.go lists. It is a module of its own,
+// so that nothing of the kubelet's code is in the product's reach.
 package oracle
 
 import (
@@ -22,7 +22,8 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// checks is how many random courses of events each mode is tried with, unless -rapid.checks says it: some ten seconds in all.
+// checks is how many random courses of events each mode is tried with, unless -rapid.checks says it: some ten seconds
+// in all.
 const checks = "1000"
 
 func TestMain(m *testing.M) {
