@@ -15,8 +15,8 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/joining"
 )
 
-// keepCertificate runs what gets the node its certificate and its kubeconfig when it has none, and renews the certificate, as far as
-// flags and file ask for it.
+// keepCertificate runs the components that obtain and renew the node's certificate and write its kubeconfig, as far as
+// the configuration requests it.
 func keepCertificate(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, health *rpc.Health, registry prometheus.Registerer, logger *slog.Logger) error {
 	joiner, err := joining.New(joining.Config{
 		NodeName: cfg.NodeName, Bootstrap: cfg.BootstrapKubeconfig, Kubeconfig: cfg.Kubeconfig, Dir: cfg.CertDir, Rotate: cfg.Kubelet.RotateCertificates,

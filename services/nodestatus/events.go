@@ -17,23 +17,23 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// nodeEvents tells what happens to the node, by the kubelet's reasons: who watches this process, and of a node of a cluster the API
-// server too.
+// nodeEvents publishes events of the node, with the kubelet's reasons: to subscribers of this process, and on a node of
+// a cluster also to the API server.
 type nodeEvents struct {
 	*events.Recorder
-	// way is nil for a node that is standalone.
+	// way is nil for a standalone node.
 	way *apievents.Way
 
 	mu sync.Mutex
-	// uid is that of the Node in the API server; empty while it is not known.
+	// uid is the UID of the Node in the API server; empty while it is unknown.
 	uid types.UID
-	// last is the Node as it was computed before, by an earlier process at first; nil when it never was.
+	// last is the previously computed Node, at first that of an earlier process; nil if there was none.
 	last *v1.Node
-	// began says that it was told that this process has begun, cordoned that no pods are to be scheduled on the node.
+	// began is true after the start event, and cordoned while the node is unschedulable.
 	began, cordoned bool
 }
 
-// nodeEventsOf takes the Node as an earlier process remembered it; nil when it did not.
+// nodeEventsOf creates the events of the node. previous is the Node of an earlier process; nil if there was none.
 func nodeEventsOf(cfg nodeconfig.Config, previous *v1.Node, logger *slog.Logger, registry prometheus.Registerer) (*nodeEvents, error) {
 	way, err := apievents.WayOf(nodeconfig.NodeStatus, cfg, logger, registry)
 	if err != nil {
@@ -53,7 +53,7 @@ func (n *nodeEvents) nodeUID() types.UID {
 	return n.uid
 }
 
-// run sends until ctx ends.
+// run sends events until ctx ends.
 func (n *nodeEvents) run(ctx context.Context) error {
 	defer n.Close()
 	if err := n.way.Run(ctx); ctx.Err() == nil {
@@ -62,13 +62,13 @@ func (n *nodeEvents) run(ctx context.Context) error {
 	return nil
 }
 
-// computed takes the Node as it was computed, and tells what has become of it.
+// computed compares the computed Node with the previous one, and publishes events.
 func (n *nodeEvents) computed(node *v1.Node) {
 	n.mu.Lock()
 	last, began := n.last, n.began
 	n.last, n.began = node, true
 	n.mu.Unlock()
-	ctx := context.Background() // it is part of no other work
+	ctx := context.Background() // it belongs to no trace
 	if !began {
 		n.NodeNormal(ctx, "Starting", "Starting kubelet.")
 		if boot := node.Status.NodeInfo.BootID; last != nil && last.Status.NodeInfo.BootID != "" && last.Status.NodeInfo.BootID != boot {
@@ -80,7 +80,7 @@ func (n *nodeEvents) computed(node *v1.Node) {
 	}
 }
 
-// registered takes the Node as the API server has it, nil when it does not have it.
+// registered processes the Node in the API server; nil if it does not exist.
 func (n *nodeEvents) registered(node *v1.Node) {
 	if node == nil {
 		return
@@ -99,7 +99,7 @@ func (n *nodeEvents) registered(node *v1.Node) {
 	n.NodeNormal(context.Background(), reason, fmt.Sprintf("Node %s status is now: %s", node.Name, reason))
 }
 
-// reasons are those of the kubelet for the conditions that it tells of: when one becomes true, and when it is not any more.
+// reasons returns the kubelet's reasons for changes of a condition: when it becomes true, and when it ceases to be.
 func reasons(kind v1.NodeConditionType) (isTrue, isNot string) {
 	switch kind { //nolint:exhaustive // others are not told of
 	case v1.NodeReady:
@@ -114,8 +114,8 @@ func reasons(kind v1.NodeConditionType) (isTrue, isNot string) {
 	return "", ""
 }
 
-// transitions are the reasons of the conditions that have another status than before. A pressure of which nothing is known is none
-// that has come or gone; a Node of which it is not known that it is ready is not.
+// transitions returns the reasons for conditions whose status has changed. An unknown pressure counts as unchanged; an
+// unknown readiness counts as not ready.
 func transitions(before, after *v1.Node) []string {
 	status := map[v1.NodeConditionType]v1.ConditionStatus{}
 	if before != nil {

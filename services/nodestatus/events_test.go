@@ -21,7 +21,8 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// told waits until the API server has events of a node with just these reasons, in their alphabetical order, and returns them.
+// told waits until the API server has events of a node with just these reasons, in their alphabetical order, and
+// returns them.
 func told(t *testing.T, client kubernetes.Interface, node string, want ...string) []v1.Event {
 	t.Helper()
 	var got []string
@@ -43,8 +44,8 @@ func told(t *testing.T, client kubernetes.Interface, node string, want ...string
 	return nil
 }
 
-// TestTheAPIServerIsToldWhatHappensToTheNode by the kubelet's reasons: that it has started on another boot of the machine, how its
-// conditions change, and that it is cordoned.
+// TestTheAPIServerIsToldWhatHappensToTheNode by the kubelet's reasons: that it has started on another boot of the
+// machine, how its conditions change, and that it is cordoned.
 func TestTheAPIServerIsToldWhatHappensToTheNode(t *testing.T) {
 	c := shared.Cluster(t)
 	admin := c.Client(t)

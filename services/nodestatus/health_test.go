@@ -13,7 +13,8 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// TestHealthNamesThePeerThatIsAway: each peer that goes shows in the health of its own name within seconds, and its return too.
+// TestHealthNamesThePeerThatIsAway: each peer that goes shows in the health of its own name within seconds, and its
+// return too.
 func TestHealthNamesThePeerThatIsAway(t *testing.T) {
 	cfg := config(t)
 	becomes := lacking(t, cfg)

@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodehealth"
 )
 
-// serveHealth serves the health of the node on healthzPort, if that is not 0.
+// serveHealth serves the health of the node on healthzPort, unless that is 0.
 func serveHealth(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, heart *heartbeat.Heart, health *rpc.Health, logger *slog.Logger) {
 	if *cfg.Kubelet.HealthzPort == 0 {
 		return

@@ -24,7 +24,8 @@ func (s deafSyncLoop) GetHealth(ctx context.Context, req *enginev1.GetHealthRequ
 	return answer, err
 }
 
-// TestTheHealthOfTheNodeIsServed on healthzPort: it fails until all have worked, and not at once when one of them is away then.
+// TestTheHealthOfTheNodeIsServed on healthzPort: it fails until all have worked, and not at once when one of them is
+// away then.
 func TestTheHealthOfTheNodeIsServed(t *testing.T) {
 	cfg := config(t)
 	port, err := freeport.Find()

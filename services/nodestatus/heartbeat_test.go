@@ -139,8 +139,8 @@ func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 	}
 }
 
-// TestADeadConnectionIsNoticed, on which everything disappears and nobody is told: it is closed, and the next one works, long
-// before the connection would be missed by itself.
+// TestADeadConnectionIsNoticed, on which everything disappears and nobody is told: it is closed, and the next one
+// works, long before the connection would be missed by itself.
 func TestADeadConnectionIsNoticed(t *testing.T) {
 	c := shared.Cluster(t)
 	admin := c.Client(t)

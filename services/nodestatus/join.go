@@ -19,8 +19,8 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/startup"
 )
 
-// heartbeatClient is for what must not wait for anything else: nothing limits its requests, and one that is not answered
-// fails before the next would be due.
+// heartbeatClient returns the configuration of the client for heartbeats: without a rate limit, and with a timeout
+// below the interval of heartbeats.
 func heartbeatClient(cfg nodeconfig.Config) apiclient.Config {
 	client := apiclient.ConfigOf(nodeconfig.NodeStatus, cfg)
 	client.QPS, client.Timeout = -1, heartbeatTimeout(cfg)
@@ -31,22 +31,22 @@ func leaseDuration(cfg nodeconfig.Config) time.Duration {
 	return time.Duration(cfg.Kubelet.NodeLeaseDurationSeconds) * time.Second
 }
 
-// heartbeatTimeout is the shorter of the times between two renewals of the lease and between two looks at the status.
+// heartbeatTimeout returns the shorter of the renewal interval of the lease and the interval of the status.
 func heartbeatTimeout(cfg nodeconfig.Config) time.Duration {
 	return min(lease.RenewInterval(leaseDuration(cfg)), cfg.Kubelet.NodeStatusUpdateFrequency.Duration)
 }
 
-// join runs what keeps the Node, its status and its lease in the API server.
+// join runs the components that keep the Node, its status and its lease in the API server.
 func join(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, to clients, node *published, health *rpc.Health, registry prometheus.Registerer) {
 	real := clock.RealClock{}
 	closed := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "quartet_nodestatus_connections_closed_total",
-		Help: "Times that the connections to the API server were closed because heartbeats failed again and again.",
+		Help: "Times that the connections to the API server were closed because consecutive heartbeats failed.",
 	})
 	registry.MustRegister(closed)
 	broken := func() {
 		closed.Inc()
-		// What else is asked of the API server goes the same way.
+		// The other client reaches the API server over the same network.
 		to.heartbeat.CloseConnections()
 		to.cluster.CloseConnections()
 	}

@@ -1,6 +1,6 @@
-// Command nodestatus keeps the Node: what this machine has, and whether it can run pods. It reads the machine and asks
-// pleg and syncloop for their health, and serves what comes out as quartet.node.v1. It needs no root and no access to
-// the container runtime.
+// Command nodestatus maintains the Node: the properties of this machine, and whether it can run pods. It reads the
+// machine, polls the health of pleg and syncloop, and serves the result as quartet.node.v1. It needs neither root nor
+// access to the container runtime.
 package main
 
 import (

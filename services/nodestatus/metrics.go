@@ -9,9 +9,8 @@ import (
 	"github.com/quartet-node/quartet/internal/buildinfo"
 )
 
-// nodeInfo returns the two metrics by which dashboards of a kubelet know which node this is and which version it behaves
-// as. Each is always 1. Of the kubelet's labels of the version those are left out that tell of a build of Kubernetes
-// itself: commit, tree state and date.
+// nodeInfo returns the two metrics that identify the node and its version on dashboards of a kubelet. Each is always 1.
+// It omits the kubelet's labels about a build of Kubernetes itself: commit, tree state and date.
 func nodeInfo(nodeName string) []prometheus.Collector {
 	version := buildinfo.Kubernetes()
 	major, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")

@@ -14,12 +14,12 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/server"
 )
 
-// published is the Node on its way from the heart to those who have it: the server of this process, and the API server.
+// published passes the Node from the heart to its consumers: the server of this process, and the API server.
 type published struct {
 	server *server.Server
-	// registrar is nil for a node that is standalone.
+	// registrar is nil for a standalone node.
 	registrar *registration.Registrar
-	// reporter and lease are nil for such a node, too.
+	// reporter and lease are nil for a standalone node.
 	reporter *report.Reporter
 	lease    *lease.Keeper
 	events   *nodeEvents
@@ -27,7 +27,7 @@ type published struct {
 	tracer   trace.Tracer
 }
 
-// computed takes a Node from the heart. It never waits.
+// computed receives a Node from the heart. It never blocks.
 func (p *published) computed(state nodeobject.State) {
 	p.check(p.server.Publish(state))
 	p.events.computed(state.Node)
@@ -37,7 +37,7 @@ func (p *published) computed(state nodeobject.State) {
 	}
 }
 
-// registered takes the Node as the API server has it, nil when that does not have it.
+// registered receives the Node in the API server; nil if it does not exist.
 func (p *published) registered(node *v1.Node) {
 	p.lease.Registered(node)
 	p.events.registered(node)

@@ -51,32 +51,32 @@ func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger, tracer
 	}
 	pleg, err := rpc.Dial(cfg.Peers.PLEG)
 	if err != nil {
-		return fmt.Errorf("reaching pleg: %w", err)
+		return fmt.Errorf("create the client of pleg: %w", err)
 	}
 	defer func() { err = errors.Join(err, pleg.Close()) }()
 	syncloop, err := rpc.Dial(cfg.Peers.SyncLoop)
 	if err != nil {
-		return fmt.Errorf("reaching syncloop: %w", err)
+		return fmt.Errorf("create the client of syncloop: %w", err)
 	}
 	defer func() { err = errors.Join(err, syncloop.Close()) }()
 	to.pleg, to.syncloop = pleg, syncloop
 	return serve(ctx, cfg, settings, to, logger, tracer)
 }
 
-// clients are those of everybody whom nodestatus asks.
+// clients holds the clients of nodestatus.
 type clients struct {
 	pleg, syncloop grpc.ClientConnInterface
-	// cluster is the API server; nil for a node that is standalone.
+	// cluster is the client of the API server; nil for a standalone node.
 	cluster *apiclient.Client
-	// heartbeat is the API server, too, for the status and the lease alone: see heartbeatClient.
+	// heartbeat is the client of the API server for the status and the lease, see heartbeatClient.
 	heartbeat *apiclient.Client
 }
 
-// serve runs the heart, the server that gives out what it computes, and what keeps the Node in the API server.
+// serve runs the heart, the server of its Node, and the components that keep the Node in the API server.
 func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Settings, to clients, logger *slog.Logger, tracer trace.Tracer) error {
 	previous, err := checkpoint.Load(cfg.StateDir, settings.Name)
 	if err != nil {
-		logger.Warn("starting without what was remembered of the node", telemetry.KeyError, err)
+		logger.Warn("starting without the saved state of the node", telemetry.KeyError, err)
 	}
 	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.NodeStatus).Registry
 	registry.MustRegister(nodeInfo(settings.Name)...)

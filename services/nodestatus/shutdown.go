@@ -13,8 +13,8 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/shutdown"
 )
 
-// shutdownOf makes what ends the pods before the machine goes down; nil when the configuration does not ask for it. Changed is called
-// when a shutdown is to come, or not any more.
+// shutdownOf creates the manager that terminates the pods before the machine shuts down; nil if the configuration does
+// not enable it. changed is called when a shutdown begins or is canceled.
 func shutdownOf(cfg nodeconfig.Config, to clients, health *rpc.Health, registry prometheus.Registerer, changed func(message string), logger *slog.Logger) (*shutdown.Manager, error) {
 	metrics := shutdown.NewMetrics(registry)
 	periods := shutdown.PeriodsOf(&cfg.Kubelet)
@@ -33,7 +33,7 @@ func shutdownOf(cfg nodeconfig.Config, to clients, health *rpc.Health, registry 
 	}), nil
 }
 
-// shutdown tells that a shutdown of the machine is to come, or not any more.
+// shutdown publishes an event when a shutdown of the machine begins or is canceled.
 func (n *nodeEvents) shutdown(message string) {
 	if n != nil {
 		n.NodeNormal(context.Background(), "Shutdown", message)

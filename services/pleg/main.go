@@ -1,6 +1,6 @@
-// Command pleg says what runs on this node. It lists and inspects the pods of the container runtime, listens to the
-// runtime's events as hints of what to look at, and serves what it has observed, and what has happened, as
-// quartet.lifecycle.v1. It only reads: syncloop is who changes the runtime.
+// Command pleg observes the pods of this node. It lists and inspects the pods of the container runtime, uses the
+// runtime's events as hints of what to inspect, and serves its observations and events as quartet.lifecycle.v1. It only
+// reads: syncloop changes the runtime.
 package main
 
 import (

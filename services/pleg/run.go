@@ -27,13 +27,13 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/server"
 )
 
-// What pleg waits for, as grpc.health.v1 names it.
+// The dependencies of pleg in grpc.health.v1.
 const (
 	waitRuntime = "runtime"
 	waitRelist  = "relist"
 )
 
-// run observes the runtime and serves what it sees until ctx ends.
+// run observes the runtime and serves the observations until ctx ends.
 func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (err error) {
 	cfg.LogUnsupported(tel.Logger)
 	release, err := takePlace(cfg, tel.Logger)
@@ -42,7 +42,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	}
 	defer func() { err = errors.Join(err, release()) }()
 	registry := metrics.New(nodeconfig.PLEG).Registry
-	// The calls are not traced: they read, on no pod's behalf.
+	// The calls are not traced, because they only read and belong to no pod.
 	client, err := cri.New(cri.Config{
 		Endpoint: cfg.Kubelet.ContainerRuntimeEndpoint, Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration, Logger: tel.Logger,
 		Registerer: registry,
@@ -54,9 +54,9 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	return observe(ctx, cfg, tel, client, registry)
 }
 
-// takePlace takes the lock of the node's pleg, and returns what gives it up. One that only reads beside it takes none:
-// it writes nothing, so two do not harm each other; the lock keeps the node's own the only one that others find, and
-// that keeps what it has told.
+// takePlace takes the lock of the node's pleg, and returns a function that releases it. A read-only pleg takes no lock
+// because it writes nothing. The lock ensures that there is only one pleg at the node's address and with the node's
+// journal.
 func takePlace(cfg nodeconfig.Config, logger *slog.Logger) (release func() error, err error) {
 	if cfg.ReadOnly {
 		logger.Info("running beside the node's own pleg, without its lock", "address", cfg.Listen)
@@ -66,14 +66,14 @@ func takePlace(cfg nodeconfig.Config, logger *slog.Logger) (release func() error
 	var other *statedir.HeldError
 	switch {
 	case errors.As(err, &other):
-		return nil, fmt.Errorf("%w, or run this one beside it with --read-only and a --listen of its own", err)
+		return nil, fmt.Errorf("%w, or run this one beside it with --read-only and another --listen address", err)
 	case err != nil:
 		return nil, err
 	}
 	return held.Release, nil
 }
 
-// observe runs everything that looks at the runtime, and who serves what it sees.
+// observe runs the components that observe the runtime, and the server.
 func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, client *cri.Client, registry *prometheus.Registry) error {
 	logger, health := tel.Logger, rpc.NewHealth()
 	health.Set(waitRuntime, "waits for the container runtime at "+cfg.Kubelet.ContainerRuntimeEndpoint)
@@ -128,8 +128,7 @@ func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 	return group.Wait()
 }
 
-// openTold opens what the node's pleg has told before this process; nil for one that only reads beside it, which has
-// its own followers and leaves the file alone.
+// openTold opens the journal of the node's pleg; nil for a read-only pleg, which has its own followers.
 func openTold(cfg nodeconfig.Config, logger *slog.Logger, registry *prometheus.Registry) *journal.Book {
 	if cfg.ReadOnly {
 		return nil
@@ -140,11 +139,10 @@ func openTold(cfg nodeconfig.Config, logger *slog.Logger, registry *prometheus.R
 	})
 }
 
-// discarded counts what the kubelet counts under this name: events that did not reach who is to act on them one by one,
-// since that was too slow.
+// discarded exposes the kubelet's metric for events that a slow subscriber did not receive one by one.
 func discarded(served *stream.ServedMetrics) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "kubelet_pleg_discard_events",
-		Help: "Events that a subscriber was not sent one by one, since it fell behind; it then began anew from the state of all pods.",
+		Help: "Events that a slow subscriber did not receive one by one; it then started again from a snapshot of all pods.",
 	}, func() float64 { return float64(served.Skipped()) })
 }

@@ -185,7 +185,7 @@ func TestLinksToElsewhere(t *testing.T) {
 	replace(t, target, manifest("a", "i:2"))
 	r.has(0, "a-node i:2")
 	must(t, os.Remove(target))
-	if got := r.has(1); !strings.Contains(got.Errors[0].Message, "link to something that does not exist") {
+	if got := r.has(1); !strings.Contains(got.Errors[0].Message, "link to a file that does not exist") {
 		t.Errorf("error %q", got.Errors[0].Message)
 	}
 	overwrite(t, filepath.Join(other, "target2.yaml"), manifest("a", "i:3"))

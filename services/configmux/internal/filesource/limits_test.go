@@ -278,7 +278,7 @@ func TestTheKernelsLimitsOfInotify(t *testing.T) {
 			r.has(0, "a-node i:1")
 			must(t, os.WriteFile(limit, usual, 0))
 			r.until("inotify again", func(got source.Reading) bool { return got.Mode == "inotify" })
-			if n := strings.Count(out.String(), "polled for instead"); n != 1 {
+			if n := strings.Count(out.String(), "polling for changes instead"); n != 1 {
 				t.Errorf("it was said %d times, want once: %s", n, out)
 			}
 		})

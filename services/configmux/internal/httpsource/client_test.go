@@ -81,15 +81,15 @@ func TestAnAnswerThatIsNoneKeepsTheLastGoodSet(t *testing.T) {
 		"a redirect without an address": {"it answers with the status 302", func(out http.ResponseWriter, _ *http.Request) {
 			out.WriteHeader(http.StatusFound)
 		}},
-		"closed": {"the connection is closed", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
+		"closed": {"the connection was closed", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
 		"redirects for ever": {"it redirects more than 10 times", func(out http.ResponseWriter, request *http.Request) {
 			http.Redirect(out, request, "/again", http.StatusFound)
 		}},
-		"redirects to nowhere": {"it redirects to what is not", func(out http.ResponseWriter, _ *http.Request) {
+		"redirects to nowhere": {"it redirects to an address that is not", func(out http.ResponseWriter, _ *http.Request) {
 			out.Header().Set("Location", "file:///etc/shadow")
 			out.WriteHeader(http.StatusFound)
 		}},
-		"redirects to what is no URL": {"it redirects to what is not", func(out http.ResponseWriter, _ *http.Request) {
+		"redirects to what is no URL": {"it redirects to an address that is not", func(out http.ResponseWriter, _ *http.Request) {
 			out.Header().Set("Location", "http://u:pass word@x/")
 			out.WriteHeader(http.StatusFound)
 		}},
@@ -126,7 +126,7 @@ func TestAServerThatHangsIsNotWaitedForForEver(t *testing.T) {
 			r := start(t, w.URL, impatient(5*time.Second))
 			r.want(r.next(), 0, "a-node i:1")
 			w.does(hangs)
-			r.wantFailed(r.poll(), "there is no whole answer within 5s")
+			r.wantFailed(r.poll(), "there is no complete answer within 5s")
 		})
 	}
 }

@@ -168,7 +168,7 @@ func TestAnEmptyBodyIsAnEmptySourceAndAnError(t *testing.T) {
 	empty := func(got source.Reading) {
 		t.Helper()
 		if got.Failed || len(got.Pods) > 0 || len(got.Errors) != 1 || got.Errors[0].Path != w.URL ||
-			!strings.HasPrefix(got.Errors[0].Message, "the answer is empty, so that no pod is wanted any more") {
+			!strings.HasPrefix(got.Errors[0].Message, "the answer is empty, so no pod is desired any more") {
 			t.Fatalf("reading %+v, want one without pods and with an error", got)
 		}
 	}

@@ -164,7 +164,7 @@ func TestAChangeThatFailsHalfWayIsWhatTheDiskSays(t *testing.T) {
 	r := newRig(t)
 	must(t, os.MkdirAll(filepath.Join(r.file("a")+".broken", "not empty"), 0o700))
 	r.start()
-	if _, err := r.Apply(t.Context(), pod("a", "i:1"), false); err == nil || !strings.Contains(err.Error(), "keeping the pod") {
+	if _, err := r.Apply(t.Context(), pod("a", "i:1"), false); err == nil || !strings.Contains(err.Error(), "saving the pod") {
 		t.Fatalf("applying a pod in whose way something is: %v, want an error", err)
 	}
 	reading := r.next()

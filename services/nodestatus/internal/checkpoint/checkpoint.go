@@ -1,5 +1,5 @@
-// Package checkpoint keeps the Node over a restart of nodestatus: since when it is what it is, and since when its
-// conditions are. Losing it costs only these times, so a file that cannot be read is not an error that stops anything.
+// Package checkpoint stores the Node across restarts of nodestatus, with the transition times of its conditions. Only
+// these times are lost without it, so an unreadable file is not fatal.
 package checkpoint
 
 import (
@@ -20,13 +20,13 @@ import (
 
 const fileName = "nodestatus.json"
 
-// content is the file. New fields may be added; none may change its meaning.
+// content is the content of the file. New fields may be added; the meaning of existing ones may not change.
 type content struct {
 	Node         *v1.Node                           `json:"node"`
 	PressureSeen map[v1.NodeConditionType]time.Time `json:"pressureSeen,omitempty"`
 }
 
-// Save writes what is remembered into a state directory, which must exist.
+// Save writes the state into an existing state directory.
 func Save(stateDir string, state nodeobject.State) error {
 	data, err := json.Marshal(content{Node: state.Node, PressureSeen: state.Eviction.Seen})
 	if err != nil {
@@ -38,8 +38,7 @@ func Save(stateDir string, state nodeobject.State) error {
 	return nil
 }
 
-// Load reads what was remembered of a node. It returns nothing, and no error, when there is no file or it is of another
-// node.
+// Load reads the state of a node. It returns nothing, and no error, if there is no file or it is that of another node.
 func Load(stateDir, nodeName string) (nodeobject.State, error) {
 	path := filepath.Join(stateDir, fileName)
 	data, err := os.ReadFile(path)

@@ -1,5 +1,6 @@
-// Package clockskew notices that the clock of this machine and the API server's differ. A lease bears it, for a node controller
-// goes by when it has heard of a renewal; certificates and tokens do not: they are valid by one clock and not by the other.
+// Package clockskew detects that the clocks of this machine and the API server differ. A lease tolerates that, because
+// a node controller uses its own time of the renewal; certificates and tokens do not, because they are valid by one
+// clock and not by the other.
 package clockskew
 
 import (
@@ -15,14 +16,14 @@ import (
 )
 
 const (
-	// most is what two clocks may differ without a word. The kubelet's and an API server's certificates and tokens are made to be
-	// valid some minutes before they are.
+	// most is the tolerated difference of the clocks. The certificates and tokens of Kubernetes are issued to be valid
+	// some minutes before.
 	most = time.Minute
-	// healthName is under what the health says it.
+	// healthName is the name in the health.
 	healthName = "clock"
 )
 
-// Watch compares the clocks. Make it with New.
+// Watch compares the clocks. Create it with New.
 type Watch struct {
 	health *rpc.Health
 	logger *slog.Logger
@@ -32,17 +33,17 @@ type Watch struct {
 	wrong bool
 }
 
-// New registers the metric of a watch that has seen nothing.
+// New returns a Watch and registers its metric.
 func New(registry prometheus.Registerer, health *rpc.Health, logger *slog.Logger) *Watch {
 	w := &Watch{health: health, logger: logger, skew: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "quartet_nodestatus_clock_skew_seconds",
-		Help: "How far the clock of this machine is ahead of the API server's, by its last answer; below 0 when it is behind. What a request may explain is 0.",
+		Help: "Seconds by which the clock of this machine is ahead of the API server's, by its last response; negative if it is behind. 0 if the duration of the request explains the difference.",
 	})}
 	registry.MustRegister(w.skew)
 	return w
 }
 
-// Seen takes an answer of the API server. It never blocks.
+// Seen processes the times of a response of the API server. It never blocks.
 func (w *Watch) Seen(e apiclient.Exchange) {
 	skew := ahead(e)
 	w.skew.Set(skew.Seconds())
@@ -51,7 +52,7 @@ func (w *Watch) Seen(e apiclient.Exchange) {
 	defer w.mu.Unlock()
 	if !wrong {
 		if w.wrong {
-			w.logger.Info("the clock of this machine goes as the API server's again")
+			w.logger.Info("the clock of this machine agrees with the API server's again")
 			w.health.Set(healthName, "")
 		}
 		w.wrong = false
@@ -70,8 +71,8 @@ func (w *Watch) Seen(e apiclient.Exchange) {
 	}
 }
 
-// ahead is how far this clock is ahead of the API server's, as far as nothing else explains the answer's date: that was made between
-// the sending and the answer, and to the second.
+// ahead returns the minimum by which this clock is ahead of the API server's. The response's date is from between the
+// request and the response, truncated to seconds.
 func ahead(e apiclient.Exchange) time.Duration {
 	switch {
 	case e.Date.Add(time.Second).Before(e.Sent):

@@ -1,10 +1,11 @@
-// Package eviction decides what of the node has run short: which thresholds of evictions are crossed, since when, and which
-// of them press, so that pods have to go. It is pure: the readings come in with the time and the state of last time, the state comes
-// out. Package nodeobject makes the pressure conditions of it, and syncloop, which is told what presses, makes room.
+// Package eviction evaluates the eviction thresholds of the node: which are crossed, since when, and which require
+// evictions. It is pure: its inputs are readings, the time and the previous state, and its output is the next state.
+// Package nodeobject derives the pressure conditions from it, and syncloop, which receives the pressing thresholds,
+// evicts pods.
 //
-// The rules are the kubelet's. A hard threshold presses at once, a soft one when it has been crossed for its grace period. One that
-// presses does so until evictionMinimumReclaim more than it asks for is left again. A condition is there while a threshold is crossed,
-// grace period or not, and evictionPressureTransitionPeriod longer.
+// The rules are the kubelet's. A hard threshold presses at once, a soft one when it has been crossed for its grace
+// period. A threshold presses until evictionMinimumReclaim above it is available again. A condition lasts while a
+// threshold is crossed, regardless of its grace period, and for evictionPressureTransitionPeriod longer.
 package eviction
 
 import (
@@ -20,8 +21,8 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// The names of the signals, the kubelet's. Those of the file system of containers are not here: with every runtime that keeps
-// containers where images are or where the node's own files are they say what the others say.
+// The kubelet's names of the signals. Those of the containers' file system are missing: they equal those of the images'
+// or the node's file system with every runtime that stores containers in one of them.
 const (
 	Memory            = "memory.available"
 	AllocatableMemory = "allocatableMemory.available"
@@ -32,13 +33,13 @@ const (
 	PIDs              = "pid.available"
 )
 
-// Interval is how often what is left is read at least, as by the kubelet.
+// Interval is the minimum frequency of readings, as in the kubelet.
 const Interval = 10 * time.Second
 
-// maxAge is how old a reading may be that still says something.
+// maxAge is the maximum age of a reading.
 const maxAge = 3 * Interval
 
-// ConditionOf says which condition a signal sets; empty for one that is none here.
+// ConditionOf returns the condition of a signal; empty for an unknown one.
 func ConditionOf(signal string) v1.NodeConditionType {
 	switch signal {
 	case Memory, AllocatableMemory:
@@ -52,26 +53,26 @@ func ConditionOf(signal string) v1.NodeConditionType {
 	}
 }
 
-// Counts tells whether a signal is a count, and not of bytes.
+// Counts reports whether a signal is a count, and not in bytes.
 func Counts(signal string) bool {
 	return signal == NodeFSInodes || signal == ImageFSInodes || signal == PIDs
 }
 
-// Threshold is how much of something must be left.
+// Threshold is the minimum of available resources.
 type Threshold struct {
-	// Signal is its name.
+	// Signal is the name of the signal.
 	Signal string
-	// Value is how much must be left, and MinReclaim how much more than that once it was not.
+	// Value is the minimum, and MinReclaim the additional amount that is required after it was crossed.
 	Value, MinReclaim nodeconfig.Threshold
-	// Grace is for how long less may be left; 0 for a hard threshold.
+	// Grace is the grace period; 0 for a hard threshold.
 	Grace time.Duration
 }
 
-// Hard tells whether pods go at once, and without time to end.
+// Hard reports whether pods are evicted at once and without a grace period.
 func (t Threshold) Hard() bool { return t.Grace == 0 }
 
-// ThresholdsOf takes the thresholds out of a configuration, which has been validated, in the order of their signals. As for the kubelet,
-// what must be left of all memory must also be left of that which pods may use together, if they are held to it.
+// ThresholdsOf returns the thresholds of a validated configuration, sorted by signal. As in the kubelet, the memory
+// threshold also applies to the memory that pods may use together, if that is limited.
 func ThresholdsOf(k *kubeletconfigv1beta1.KubeletConfiguration) ([]Threshold, error) {
 	var all []Threshold
 	add := func(field string, texts map[string]string, grace func(signal string) (time.Duration, error)) error {
@@ -130,42 +131,42 @@ func reclaimOf(k *kubeletconfigv1beta1.KubeletConfiguration, signal string) (nod
 	return least, nil
 }
 
-// Reading is how much is left of something, and how much there is in all, in bytes, inodes or processes.
+// Reading is an available amount and the capacity, in bytes, inodes or processes.
 type Reading struct {
 	Available, Capacity int64
-	// At is when it was read.
+	// At is the time of the reading.
 	At time.Time
 }
 
-// Signal is a reading beside a threshold.
+// Signal is a reading with a threshold.
 type Signal struct {
-	// Name is the signal's.
+	// Name is the name of the signal.
 	Name string
-	// Available is what is left and Threshold what must be: bytes, inodes or processes.
+	// Available is the available amount, and Threshold the minimum: bytes, inodes or processes.
 	Available, Threshold int64
-	// Hard is the threshold's.
+	// Hard is true for a hard threshold.
 	Hard bool
-	// At is when what is left was read.
+	// At is the time of the reading.
 	At time.Time
 }
 
-// State is what is known of the thresholds, and what has to be remembered for the next step.
+// State is the evaluation of the thresholds, and the input to the next one.
 type State struct {
-	// Read are the thresholds that could be compared with what is left, Crossed those of them that are crossed, and Pressing those that
-	// pods have to go for. All are in the order of the thresholds.
+	// Read lists the thresholds with a reading, Crossed those that are crossed, and Pressing those that require evictions.
+	// All are in the order of the thresholds.
 	Read, Crossed, Pressing []Signal
-	// Unread names the signals that have a threshold and could not be read.
+	// Unread lists the signals with a threshold and without a reading.
 	Unread []string
-	// Seen says when each condition was last seen.
+	// Seen maps each condition to the time at which it was last observed.
 	Seen map[v1.NodeConditionType]time.Time
 
-	// since says since when each threshold is crossed, and pressed which ones pressed.
+	// since maps each threshold to the time at which it was crossed, and pressed is the set of pressing ones.
 	since   map[key]time.Time
 	pressed map[key]bool
 }
 
-// Recalled is a state that an earlier process has left, as it counts now. What it saw later than now, it saw before the clock was set
-// back: then that counts as seen now, or a condition would last until the clock is there again.
+// Recalled adjusts the state of an earlier process. Times after now were recorded before the clock was set back: they
+// are replaced by now, because otherwise a condition would last until then.
 func (s State) Recalled(now time.Time) State {
 	s.Seen = maps.Clone(s.Seen)
 	for kind, seen := range s.Seen {
@@ -176,14 +177,14 @@ func (s State) Recalled(now time.Time) State {
 	return s
 }
 
-// key is a threshold.
+// key identifies a threshold.
 type key struct {
 	signal string
 	hard   bool
 }
 
-// Step makes the state anew. It changes nothing that it was given. A reading that is too old is none. A threshold that cannot be
-// compared is not crossed.
+// Step computes the next state. It does not change its inputs. A reading that is too old is ignored. A threshold
+// without a reading is not crossed.
 func Step(thresholds []Threshold, before State, readings map[string]Reading, now time.Time) State {
 	state := State{Seen: map[v1.NodeConditionType]time.Time{}, since: map[key]time.Time{}, pressed: map[key]bool{}}
 	maps.Copy(state.Seen, before.Seen)

@@ -147,8 +147,8 @@ func TestEachSignalSetsItsCondition(t *testing.T) {
 	}
 }
 
-// TestWhatPressesIsCrossed holds for whatever readings come in whatever order: what presses is crossed, what is crossed was read and
-// its condition seen now, and nothing was changed that was given.
+// TestWhatPressesIsCrossed holds for whatever readings come in whatever order: what presses is crossed, what is crossed
+// was read and its condition seen now, and nothing was changed that was given.
 func TestWhatPressesIsCrossed(t *testing.T) {
 	all := thresholds(t, func(k *kubeletconfigv1beta1.KubeletConfiguration) {
 		k.EvictionHard = map[string]string{"memory.available": "100", "pid.available": "10%"}

@@ -1,5 +1,5 @@
-// Package facts reads what this machine is and how it is doing: from /proc, /sys and the file systems, with no more
-// right than to read them. It judges nothing; nodeobject makes the Node of it.
+// Package facts reads the properties and the load of this machine from /proc, /sys and the file systems, with read
+// access only. It does not interpret them; nodeobject derives the Node from them.
 package facts
 
 import (
@@ -19,56 +19,56 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// Machine is what does not change while the machine runs, except that processors may be taken off or added.
+// Machine holds the facts that do not change while the machine runs, except for processors that are added or removed.
 type Machine struct {
-	// CPUs is how many logical processors are online.
+	// CPUs is the number of logical processors that are online.
 	CPUs int
-	// MemoryBytes is the memory that the kernel manages, from MemTotal.
+	// MemoryBytes is the memory managed by the kernel, MemTotal.
 	MemoryBytes int64
-	// SwapBytes is the swap space that there is.
+	// SwapBytes is the size of the swap space.
 	SwapBytes int64
-	// HugePages has each size of huge pages that the kernel knows, even when none is set aside.
+	// HugePages lists each size of huge pages that the kernel supports, even if none is reserved.
 	HugePages []HugePages
 	// MachineID, SystemUUID and BootID identify the installation, the hardware and this boot; each may be empty.
 	MachineID, SystemUUID, BootID string
 	// KernelVersion is the kernel's release.
 	KernelVersion string
-	// OSImage is the distribution's name for people.
+	// OSImage is the readable name of the distribution.
 	OSImage string
 	// OperatingSystem and Architecture are Go's names: "linux", "amd64".
 	OperatingSystem, Architecture string
-	// CgroupVersion is 2 where the unified hierarchy is mounted, and 1 where each controller has its own.
+	// CgroupVersion is 2 if the unified hierarchy is mounted, and 1 if each controller has its own.
 	CgroupVersion int
-	// UserNamespace is true where this process has user IDs of its own, as on a node without root.
+	// UserNamespace is true if this process is in another user namespace, as on a rootless node.
 	UserNamespace bool
 }
 
-// HugePages is how many huge pages of one size are set aside.
+// HugePages is the number of reserved huge pages of one size.
 type HugePages struct {
 	PageBytes int64
 	Pages     int64
 }
 
-// Readings is how the machine is doing now.
+// Readings holds the present load of the machine.
 type Readings struct {
-	// MemoryAvailableBytes is what pods can still get: what is not in the working set of anything. It is 0 when it is not known.
+	// MemoryAvailableBytes is the memory outside of all working sets. It is 0 if unknown.
 	MemoryAvailableBytes int64
 	// NodeFS is the file system of the pods' directories.
 	NodeFS Filesystem
-	// MaxPIDs is how many processes and threads the kernel allows, and RunningPIDs how many there are.
+	// MaxPIDs is the kernel's limit of processes and threads, and RunningPIDs their number.
 	MaxPIDs, RunningPIDs int64
-	// IP is the address of the interface of the default route; nil when there is none.
+	// IP is the address of the interface with the default route; nil if there is none.
 	IP net.IP
 }
 
-// Filesystem is the fill of a file system.
+// Filesystem is the usage of a file system.
 type Filesystem struct {
 	CapacityBytes, AvailableBytes int64
 	// Inodes and InodesFree are 0 on a file system that does not count inodes.
 	Inodes, InodesFree int64
 }
 
-// Files whose first that can be read has an id.
+// Files with an ID; the first readable one is used.
 var (
 	machineIDFiles = []string{"/etc/machine-id", "/var/lib/dbus/machine-id"}
 	bootIDFiles    = []string{"/proc/sys/kernel/random/boot_id"}
@@ -76,8 +76,8 @@ var (
 
 const hugePagesDir = "/sys/kernel/mm/hugepages/"
 
-// ReadMachine reads what does not change. It fails when the size of the machine cannot be told, for a Node without a
-// capacity is of no use; an id that cannot be read stays empty.
+// ReadMachine reads the facts that do not change. It fails if the size of the machine is unknown, because a Node needs
+// a capacity; an ID that cannot be read stays empty.
 func ReadMachine() (Machine, error) {
 	sys := sysfs.NewRealSysFs()
 	memory, err := machine.GetMachineMemoryCapacity()
@@ -91,11 +91,11 @@ func ReadMachine() (Machine, error) {
 		OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH, CgroupVersion: cgroupVersion(cgroupDir),
 		UserNamespace: userNamespace("/proc/self/uid_map"),
 	}
-	// Only root may read the hardware's id on most machines, and virtual ones often have none.
+	// On most machines only root may read the hardware's ID, and virtual machines often have none.
 	if uuid, err := sysinfo.GetSystemUUID(sys); err == nil {
 		m.SystemUUID = strings.TrimSpace(uuid)
 	}
-	// A machine that does not say has none.
+	// A machine without this information has no swap.
 	if swap, err := machine.GetMachineSwapCapacity(); err == nil {
 		m.SwapBytes = int64(swap) //nolint:gosec // as above
 	}
@@ -109,8 +109,8 @@ func ReadMachine() (Machine, error) {
 	return m, nil
 }
 
-// cpus counts the processors by the topology in /sys; a container runtime or a virtual machine may hide it, and then
-// what this process may run on is the best that is known.
+// cpus counts the processors by the topology in /sys. A container runtime or a virtual machine may hide it; then the
+// processors that this process may use are counted.
 func cpus(sys sysfs.SysFs) int {
 	_, n, err := machine.GetTopology(sys)
 	if err != nil || n == 0 {
@@ -121,7 +121,7 @@ func cpus(sys sysfs.SysFs) int {
 
 const cgroupDir = "/sys/fs/cgroup"
 
-// cgroupVersion tells by the file system that is mounted there, as the kubelet does.
+// cgroupVersion detects the version by the mounted file system, as the kubelet does.
 func cgroupVersion(dir string) int {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
@@ -135,7 +135,7 @@ func cgroupVersion(dir string) int {
 func userNamespace(file string) bool {
 	ids, err := os.ReadFile(file)
 	if err != nil {
-		return false // this kernel has no user namespaces
+		return false // the kernel has no user namespaces
 	}
 	return !slices.Equal(strings.Fields(string(ids)), []string{"0", "0", fmt.Sprint(uint32(math.MaxUint32))})
 }
@@ -149,8 +149,8 @@ func firstOf(files []string) string {
 	return ""
 }
 
-// ReadNow reads how the machine is doing. The directory is that of the pods; while it does not exist, the nearest one
-// above it that does stands for it. What could be read is returned also beside an error, which names what could not.
+// ReadNow reads the present load of the machine. rootDir is the directory of the pods; while it does not exist, its
+// nearest existing ancestor is used. It returns successful readings even with an error, which names the failed ones.
 func ReadNow(rootDir, stateDir string) (Readings, error) {
 	var (
 		r    Readings
@@ -166,7 +166,7 @@ func ReadNow(rootDir, stateDir string) (Readings, error) {
 	if r.MaxPIDs, r.RunningPIDs, err = processes("/proc", stateDir); err != nil {
 		errs = append(errs, err)
 	}
-	// A machine without a default route is no error: it may be cut off on purpose, and --node-ip names its address.
+	// A machine without a default route is no error: it may be isolated on purpose, and --node-ip names its address.
 	if ip, err := utilnet.ChooseHostInterface(); err == nil {
 		r.IP = ip
 	}

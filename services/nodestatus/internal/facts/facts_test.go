@@ -64,7 +64,8 @@ func TestWhatCouldBeReadIsReturnedBesideTheError(t *testing.T) {
 	}
 }
 
-// TestAvailableMemoryIsWhatTheRootCgroupLeaves compares with the kernel's own sum, where this machine has cgroups of version 1.
+// TestAvailableMemoryIsWhatTheRootCgroupLeaves compares with the kernel's own sum, where this machine has cgroups of
+// version 1.
 func TestAvailableMemoryIsWhatTheRootCgroupLeaves(t *testing.T) {
 	proc := procWith(t, "MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\nAnonPages: 200 kB\nCached: 250 kB\nBuffers: 30 kB\nSwapCached: 20 kB\n")
 	if got, err := memoryAvailable(proc); err != nil || got != 600<<10 {
@@ -154,8 +155,8 @@ func TestCgroupVersionIsThatOfTheFileSystem(t *testing.T) {
 	}
 }
 
-// TestUserNamespace has the maps of user IDs of the kernel: of every process of a machine, of one without root, and of one whose map is
-// still to be written.
+// TestUserNamespace has the maps of user IDs of the kernel: of every process of a machine, of one without root, and of
+// one whose map is still to be written.
 func TestUserNamespace(t *testing.T) {
 	for ids, want := range map[string]bool{
 		"         0          0 4294967295\n": false, "         0       1000          1\n         1     100000      65536\n": true, "": true,

@@ -39,7 +39,7 @@ func memoryAvailable(proc string) (int64, error) {
 	return min(max(available, 1), total), nil                           // 0 would be that nothing is known
 }
 
-// filesystem reads the fill of the file system that a directory is on, or will be on.
+// filesystem returns the usage of the file system of a directory, which need not exist yet.
 func filesystem(dir string) (Filesystem, error) {
 	for at := dir; ; at = filepath.Dir(at) {
 		var stat unix.Statfs_t
@@ -58,8 +58,8 @@ func filesystem(dir string) (Filesystem, error) {
 	}
 }
 
-// processes returns how many processes and threads the kernel allows, the least of its two limits, and how many there
-// are. stateDir is where `quartet prepare` has left the machine's limit.
+// processes returns the kernel's limit of processes and threads, the lowest of two, and their number. stateDir is the
+// directory with the machine's limit from `quartet prepare`.
 func processes(proc, stateDir string) (limit, running int64, err error) {
 	if limit, err = pidlimit.Read(proc, stateDir); err != nil {
 		return 0, 0, err

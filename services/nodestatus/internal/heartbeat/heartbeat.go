@@ -1,8 +1,8 @@
-// Package heartbeat keeps the Node up to date: every period, and at once when pleg or syncloop turns out to be other
-// than it was. It reads the machine, asks the peers, lets nodeobject decide, and hands on what comes out.
+// Package heartbeat keeps the Node up to date: in every period, and at once when the state of pleg or syncloop changes.
+// It reads the machine, polls the peers, computes the Node with nodeobject, and publishes it.
 //
-// Nothing stops it. A peer that is away or hangs is a fact like another, asked on a goroutine of its own and with a
-// deadline; a reading that fails is reported in the Node.
+// Nothing blocks it. Each peer is polled in its own goroutine with a deadline; an unreachable peer, and a failed
+// reading, are reported in the Node.
 package heartbeat
 
 import (
@@ -28,39 +28,39 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
-// Config says what to compute the Node from and whom to give it.
+// Config holds the inputs and outputs of a Heart.
 type Config struct {
-	// Settings are the configuration's.
+	// Settings are the settings of the configuration.
 	Settings nodeobject.Settings
-	// Period is the time between two heartbeats at most, nodeStatusUpdateFrequency.
+	// Period is the maximum interval of heartbeats, nodeStatusUpdateFrequency.
 	Period time.Duration
-	// AskPLEG and AskSyncLoop ask the peers, and AskTimeout is how long each has.
+	// AskPLEG and AskSyncLoop poll the peers, and AskTimeout bounds each poll.
 	AskPLEG, AskSyncLoop Ask
 	AskTimeout           time.Duration
-	// ListImages asks for the images on the node; nil for a Node without them.
+	// ListImages lists the images of the node; nil for a Node without images.
 	ListImages ListImages
 	// ReadMachine and ReadNow read the machine.
 	ReadMachine func() (facts.Machine, error)
 	ReadNow     func() (facts.Readings, error)
-	// ShuttingDown tells whether the machine is about to go down; nil when nobody knows. Look has the heart ask.
+	// ShuttingDown reports whether the machine is shutting down; nil if that is unknown. Look triggers its evaluation.
 	ShuttingDown func() bool
-	// Previous is the Node that was remembered from before this process began; the zero value when there is none.
+	// Previous is the Node of an earlier process; zero if there is none.
 	Previous nodeobject.State
-	// Publish gets every Node, one after the other.
+	// Publish receives every Node, in order.
 	Publish func(nodeobject.State)
-	// Save gets a Node that differs from the one before in more than the times of its heartbeats.
+	// Save receives a Node that differs from the previous one in more than heartbeat times.
 	Save func(nodeobject.State) error
-	// Health is told what the Node waits for.
+	// Health reports the missing dependencies.
 	Health *rpc.Health
 	Clock  clock.WithTicker
 	Logger *slog.Logger
-	// Metrics are those of this heart alone.
+	// Metrics are the metrics of this heart.
 	Metrics *Metrics
-	// Tracer makes a span "node.heartbeat" of each heartbeat that changes the Node in more than its times.
+	// Tracer creates a span "node.heartbeat" for each heartbeat that changes more than times.
 	Tracer trace.Tracer
 }
 
-// Heart computes the Node. Make it with New.
+// Heart computes the Node. Create it with New.
 type Heart struct {
 	cfg      Config
 	changed  chan struct{}
@@ -68,7 +68,7 @@ type Heart struct {
 	syncloop *watcher
 	images   *imageWatcher
 
-	// Of the loop alone.
+	// Only the loop uses the following fields.
 	machine   *facts.Machine
 	previous  nodeobject.State
 	saved     *v1.Node
@@ -79,11 +79,11 @@ type Heart struct {
 	lastBeat time.Time
 }
 
-// New returns a heart that does not beat yet, and says in the health that nothing is known.
+// New returns a heart, which starts with Run, and reports in the health that nothing is known yet.
 func New(cfg Config) *Heart {
 	h := &Heart{
 		cfg: cfg, previous: cfg.Previous, startedAt: cfg.Clock.Now(),
-		changed: make(chan struct{}, 1), // one "something has changed" says as much as many
+		changed: make(chan struct{}, 1), // one signal covers any number of changes
 	}
 	h.previous.Eviction = h.previous.Eviction.Recalled(h.startedAt)
 	watch := func(ask Ask) *watcher {
@@ -98,8 +98,8 @@ func New(cfg Config) *Heart {
 	return h
 }
 
-// Run beats until ctx ends. The first Node comes when both peers have been asked once, so that the first is not one
-// that says not ready for want of asking.
+// Run runs heartbeats until ctx ends. The first Node is computed after both peers were polled once, so that it is not
+// NotReady only because a poll is missing.
 func (h *Heart) Run(ctx context.Context) error {
 	var asked sync.WaitGroup
 	asked.Add(2)
@@ -125,11 +125,11 @@ func (h *Heart) Run(ctx context.Context) error {
 }
 
 func (h *Heart) loop(ctx context.Context) {
-	// What presses on the node is to be known soon, however seldom its status is to be computed.
+	// Pressure must be detected soon, even if the status is computed rarely.
 	ticker := h.cfg.Clock.NewTicker(min(h.cfg.Period, eviction.Interval))
 	defer ticker.Stop()
 	for ctx.Err() == nil {
-		// This heartbeat sees whatever has changed until now.
+		// This heartbeat covers all changes so far.
 		select {
 		case <-h.changed:
 		default:
@@ -166,7 +166,7 @@ func (h *Heart) beat(ctx context.Context) {
 	})
 	h.report(state.Node)
 	h.previous = state
-	// The stamp comes first: whoever has this Node from the stream finds Overdue satisfied.
+	// The timestamp is set first, so that a receiver of this Node finds Overdue satisfied.
 	h.mu.Lock()
 	h.lastBeat = h.cfg.Clock.Now()
 	h.mu.Unlock()
@@ -177,12 +177,12 @@ func (h *Heart) beat(ctx context.Context) {
 	}
 }
 
-// Parts returns what is known of the other processes: those that are asked, and configmux, of which syncloop tells.
+// Parts returns the state of the other processes: the polled ones, and configmux, whose state syncloop reports.
 func (h *Heart) Parts() []nodehealth.Part {
 	return append(h.pleg.known(), h.syncloop.known()...)
 }
 
-// Look has the Node computed anew now. It does not wait.
+// Look triggers a heartbeat. It does not block.
 func (h *Heart) Look() {
 	select {
 	case h.changed <- struct{}{}:
@@ -190,7 +190,7 @@ func (h *Heart) Look() {
 	}
 }
 
-// ask returns what is known of a peer, and says it in the health and the metrics.
+// ask returns the state of a peer, and reports it in the health and the metrics.
 func (h *Heart) ask(name string, of *watcher) nodeobject.Peer {
 	peer := of.peer()
 	h.cfg.Health.Set(name, strings.Join(peer.Reasons, "; "))
@@ -198,7 +198,7 @@ func (h *Heart) ask(name string, of *watcher) nodeobject.Peer {
 	return peer
 }
 
-// readMachine reads what does not change, until that has worked once.
+// readMachine reads the facts that do not change, until it has succeeded once.
 func (h *Heart) readMachine() error {
 	if h.machine != nil {
 		return nil
@@ -213,7 +213,7 @@ func (h *Heart) readMachine() error {
 	h.machine = &machine
 	h.cfg.Metrics.cgroup.Set(float64(machine.CgroupVersion))
 	if node := h.previous.Node; node != nil && node.Status.NodeInfo.BootID != machine.BootID {
-		// The machine has been started anew: what was ready then says nothing about now.
+		// The machine was rebooted, so the previous readiness is meaningless.
 		node = node.DeepCopy()
 		node.Status.Conditions = nil
 		h.previous = nodeobject.State{Node: node}
@@ -221,7 +221,7 @@ func (h *Heart) readMachine() error {
 	return nil
 }
 
-// complain logs a failure of the readings when it begins, when it changes and when it ends.
+// complain logs a failure of the readings when it begins, changes and ends.
 func (h *Heart) complain(err error) {
 	text := ""
 	if err != nil {
@@ -238,7 +238,7 @@ func (h *Heart) complain(err error) {
 	h.cfg.Logger.Info("the machine can be read again")
 }
 
-// report logs every condition whose status has changed.
+// report logs every changed condition.
 func (h *Heart) report(node *v1.Node) {
 	before := make(map[v1.NodeConditionType]v1.ConditionStatus)
 	if h.previous.Node != nil {
@@ -254,7 +254,7 @@ func (h *Heart) report(node *v1.Node) {
 	}
 }
 
-// save has a Node kept that differs from the one before in more than its times, and returns whether it does.
+// save saves a Node that differs from the previous one in more than times, and reports whether it does.
 func (h *Heart) save(state nodeobject.State) (changed bool) {
 	timeless := state.Node.DeepCopy()
 	for i := range timeless.Status.Conditions {
@@ -264,7 +264,7 @@ func (h *Heart) save(state nodeobject.State) (changed bool) {
 		return false
 	}
 	if err := h.cfg.Save(state); err != nil {
-		// The next heartbeat tries again; until then only times would be lost.
+		// The next heartbeat retries; until then only times would be lost.
 		h.cfg.Logger.Warn("the node could not be remembered", telemetry.KeyError, err)
 		return true
 	}
@@ -272,10 +272,10 @@ func (h *Heart) save(state nodeobject.State) (changed bool) {
 	return true
 }
 
-// overduePeriods is after how many periods without a Node something is wrong with this process.
+// overduePeriods is the number of periods without a Node after which this process is unhealthy.
 const overduePeriods = 3
 
-// Overdue returns an error when no Node has been computed for three periods.
+// Overdue returns an error if no Node was computed for three periods.
 func (h *Heart) Overdue() error {
 	h.mu.Lock()
 	last := h.lastBeat

@@ -197,8 +197,8 @@ func (r *rig) last() (v1.NodeCondition, int) {
 // waiters are who waits for the clock while the heart is at rest: the two that ask the peers, and the heart itself.
 const waiters = 3
 
-// until steps the clock by a quarter of a second, again and again, until what is published is what is wanted. While a peer is
-// being asked no time passes, for an answer takes the time of the real clock.
+// until steps the clock by a quarter of a second, again and again, until what is published is what is wanted. While a
+// peer is being asked no time passes, for an answer takes the time of the real clock.
 func (r *rig) until(what string, want func(ready v1.NodeCondition, published int) bool) v1.NodeCondition {
 	r.t.Helper()
 	deadline := time.After(60 * time.Second)

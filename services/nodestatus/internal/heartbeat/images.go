@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	// imagesInterval is the time between two looks at the images, as by a kubelet.
+	// imagesInterval is the polling interval of images, as in the kubelet.
 	imagesInterval = 30 * time.Second
-	// imagesTimeout is how long syncloop has for an answer, for which it asks the runtime.
+	// imagesTimeout bounds syncloop's answer, for which it queries the runtime.
 	imagesTimeout = 10 * time.Second
 )
 
-// ListImages asks syncloop for the images on the node. It returns nil, and no empty list, when syncloop does not answer.
+// ListImages returns the images of the node from syncloop; nil, and not an empty list, if syncloop does not answer.
 type ListImages func(ctx context.Context) []nodeobject.Image
 
-// AskImages returns the question to syncloop.
+// AskImages returns a ListImages for a connection to syncloop.
 func AskImages(conn grpc.ClientConnInterface) ListImages {
 	client := enginev1.NewEngineServiceClient(conn)
 	return func(ctx context.Context) []nodeobject.Image {
 		response, err := client.ListImages(ctx, &enginev1.ListImagesRequest{})
 		if err != nil {
-			return nil // that syncloop is away is said once, where its health is asked
+			return nil // the poll of syncloop's health reports that it is unreachable
 		}
 		images := make([]nodeobject.Image, 0, len(response.GetImages()))
 		for _, image := range response.GetImages() {
@@ -38,7 +38,7 @@ func AskImages(conn grpc.ClientConnInterface) ListImages {
 	}
 }
 
-// imageWatcher asks for the images again and again, and keeps the last answer.
+// imageWatcher polls the images, and keeps the last answer.
 type imageWatcher struct {
 	list  ListImages
 	clock clock.Clock
@@ -47,7 +47,7 @@ type imageWatcher struct {
 	last []nodeobject.Image
 }
 
-// run asks until ctx ends.
+// run polls until ctx ends.
 func (w *imageWatcher) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		interval := imagesInterval

@@ -10,7 +10,7 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
-// Metrics says what the last Node says, and counts heartbeats.
+// Metrics exposes the last Node, and counts heartbeats.
 type Metrics struct {
 	duration           prometheus.Histogram
 	lastBeat, cgroup   prometheus.Gauge
@@ -29,24 +29,24 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}
 	m := &Metrics{
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "quartet_nodestatus_heartbeat_duration_seconds", Help: "How long it took to read the machine and to compute and publish the Node.",
+			Name: "quartet_nodestatus_heartbeat_duration_seconds", Help: "Time to read the machine and to compute and publish the Node.",
 			Buckets: prometheus.ExponentialBuckets(.0005, 4, 8),
 		}),
 		lastBeat: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "quartet_nodestatus_last_heartbeat_timestamp_seconds",
-			Help: "When the Node was last computed, in seconds since 1970; 0 before the first time.",
+			Help: "Time of the last computed Node, in seconds since 1970; 0 before the first.",
 		}),
 		cgroup: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "kubelet_cgroup_version", Help: "1 or 2, the version of cgroups that the machine uses; 0 until the machine could be read.",
 		}),
 		failedReadings: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "quartet_nodestatus_reading_errors_total", Help: "Heartbeats at which the machine could not be read, or not in full.",
+			Name: "quartet_nodestatus_reading_errors_total", Help: "Heartbeats at which the machine could not be read completely.",
 		}),
 		condition: vector("quartet_node_condition", "1 for the status that a condition of the Node has, 0 for the others.", "condition", "status"),
-		healthy:   vector("quartet_nodestatus_peer_healthy", "1 while the process answers that all is well.", "peer"),
+		healthy:   vector("quartet_nodestatus_peer_healthy", "1 while the process reports that it is healthy.", "peer"),
 		signals: signalMetrics{
-			available: vector("quartet_node_eviction_signal_available", "What is left, in bytes, inodes or processes.", "signal"),
-			threshold: vector("quartet_node_eviction_signal_threshold", "What must be left: below it the Node has the pressure condition.", "signal"),
+			available: vector("quartet_node_eviction_signal_available", "Available amount, in bytes, inodes or processes.", "signal"),
+			threshold: vector("quartet_node_eviction_signal_threshold", "Threshold below which the Node has the pressure condition.", "signal"),
 		},
 	}
 	for _, peer := range []string{peerPLEG, peerSyncLoop} {
@@ -60,11 +60,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 const (
 	peerPLEG     = "pleg"
 	peerSyncLoop = "syncloop"
-	// partConfigMux is no peer: syncloop tells how configmux is.
+	// partConfigMux is not a peer: syncloop reports the state of configmux.
 	partConfigMux = "configmux"
 )
 
-// beat notes a Node that was computed now.
+// beat records a computed Node.
 func (m *Metrics) beat(state nodeobject.State, now time.Time, took time.Duration) {
 	m.duration.Observe(took.Seconds())
 	m.lastBeat.Set(float64(now.Unix()))
@@ -73,7 +73,7 @@ func (m *Metrics) beat(state nodeobject.State, now time.Time, took time.Duration
 			m.condition.WithLabelValues(string(condition.Type), strings.ToLower(string(status))).Set(oneIf(condition.Status == status))
 		}
 	}
-	// A signal that could not be read is better away than old.
+	// A signal without a reading is removed, because an old value is misleading.
 	m.signals.available.Reset()
 	m.signals.threshold.Reset()
 	for _, signal := range state.Eviction.Read {
@@ -85,7 +85,7 @@ func (m *Metrics) beat(state nodeobject.State, now time.Time, took time.Duration
 	}
 }
 
-// peer notes how a peer is.
+// peer records the state of a peer.
 func (m *Metrics) peer(name string, peer nodeobject.Peer) {
 	m.healthy.WithLabelValues(name).Set(oneIf(peer.State == nodeobject.PeerHealthy))
 }

@@ -23,27 +23,26 @@ import (
 )
 
 const (
-	// askInterval is the time from an answer of a peer to the next question, so it bounds how late the Node is to say
-	// what a peer knows.
+	// askInterval is the pause between polls of a peer, so it bounds the delay until the Node reflects a peer's state.
 	askInterval = time.Second
-	// firstAskInterval is the same until a peer has been well for a first time: a node that starts waits for this.
+	// firstAskInterval is that pause until a peer is healthy for the first time, because a starting node waits for it.
 	firstAskInterval = 250 * time.Millisecond
-	// DefaultAskTimeout is how long a peer has to answer. Its answer needs no I/O.
+	// DefaultAskTimeout bounds the answer of a peer, which needs no I/O.
 	DefaultAskTimeout = 2 * time.Second
 )
 
-// Ask asks a peer how it is. It never fails: a peer that does not answer is away.
+// Ask polls the state of a peer. It never fails: a peer that does not answer has the state away.
 type Ask func(ctx context.Context) Answer
 
-// Answer is what comes of asking a peer.
+// Answer is the result of a poll.
 type Answer struct {
 	nodeobject.Peer
-	// Troubles says, of each process of which the peer's answer or silence tells something, why that process does not do its work;
-	// empty when it does. It is less than the Peer: a runtime that is away is no trouble of pleg's.
+	// Troubles maps each process whose state follows from the answer, or from its absence, to its problem; empty if it
+	// works. A problem of the Peer need not be one of the process: an unreachable runtime is no problem of pleg.
 	Troubles map[string]string
 }
 
-// AskPLEG returns the question to pleg.
+// AskPLEG returns the poll of pleg.
 func AskPLEG(conn grpc.ClientConnInterface, address string) Ask {
 	client := lifecyclev1.NewLifecycleServiceClient(conn)
 	return func(ctx context.Context) Answer {
@@ -62,7 +61,7 @@ func AskPLEG(conn grpc.ClientConnInterface, address string) Ask {
 				Name: r.GetName(), Version: r.GetVersion(), Ready: r.GetReady(), Handlers: handlersOf(r), SupplementalGroupsPolicy: r.SupplementalGroupsPolicy,
 			}
 			if r.GetReady() && !r.GetNetworkReady() {
-				// pleg does all that it should, but pods that are not on the host's network cannot run.
+				// pleg works, but pods outside of the host's network cannot run.
 				peer.State = nodeobject.PeerUnhealthy
 				peer.Reasons = append(peer.Reasons, "the network of the container runtime is not ready: "+r.GetNetworkReadyMessage())
 			}
@@ -79,7 +78,7 @@ func handlersOf(r *lifecyclev1.Runtime) []nodeobject.Handler {
 	return all
 }
 
-// AskSyncLoop returns the question to syncloop.
+// AskSyncLoop returns the poll of syncloop.
 func AskSyncLoop(conn grpc.ClientConnInterface, address string) Ask {
 	client := enginev1.NewEngineServiceClient(conn)
 	return func(ctx context.Context) Answer {
@@ -120,21 +119,21 @@ func away(name, address string, err error) Answer {
 	var reason string
 	switch status.Code(err) { //nolint:exhaustive // every other code says the same: see the text
 	case codes.DeadlineExceeded:
-		reason = fmt.Sprintf("%s does not answer in time on %s: it hangs; see its log and start it again, which stops no pod", name, address)
+		reason = fmt.Sprintf("%s does not answer in time on %s: it hangs; check its log and restart it, which stops no pod", name, address)
 	case codes.Unavailable:
-		reason = fmt.Sprintf("%s cannot be reached on %s: start it; if it runs, see its log", name, address)
+		reason = fmt.Sprintf("%s is unreachable on %s: start it; if it runs, check its log", name, address)
 	default:
 		reason = fmt.Sprintf("%s cannot be asked on %s (%s): see its log", name, address, status.Convert(err).Message())
 	}
 	return Answer{Peer: nodeobject.Peer{State: nodeobject.PeerAway, Reasons: []string{reason}}, Troubles: map[string]string{name: reason}}
 }
 
-// watcher asks one peer again and again, and keeps the last answer.
+// watcher polls one peer, and keeps the last answer.
 type watcher struct {
 	ask     Ask
 	timeout time.Duration
 	clock   clock.Clock
-	// changed is told when an answer differs from the one before; it has room for one.
+	// changed is signaled when an answer differs from the previous one; its capacity is one.
 	changed chan<- struct{}
 
 	mu    sync.Mutex
@@ -143,7 +142,7 @@ type watcher struct {
 	parts map[string]nodehealth.Part
 }
 
-// run asks until ctx ends. First is called after the first answer.
+// run polls until ctx ends. It calls first after the first answer.
 func (w *watcher) run(ctx context.Context, first func()) {
 	for {
 		w.once(ctx)
@@ -180,16 +179,17 @@ func (w *watcher) once(ctx context.Context) {
 	w.last, w.asked = peer, true
 	w.note(answer.Troubles)
 	w.mu.Unlock()
-	before.LastGood, before.Readings = peer.LastGood, peer.Readings // these change all the time, and are looked at when it is time
+	// these change all the time, and are read when they are needed
+	before.LastGood, before.Readings = peer.LastGood, peer.Readings
 	if !asked || !reflect.DeepEqual(before, peer) {
 		select {
 		case w.changed <- struct{}{}:
-		default: // the loop has not taken the last one yet, and will see this one too
+		default: // the loop has not received the previous signal yet, and will cover this change too
 		}
 	}
 }
 
-// note keeps what an answer says of processes. What it says nothing of stays as it was. The caller holds mu.
+// note records the troubles of an answer. Processes that it does not cover stay unchanged. The caller holds mu.
 func (w *watcher) note(troubles map[string]string) {
 	if w.parts == nil {
 		w.parts = map[string]nodehealth.Part{}
@@ -203,7 +203,7 @@ func (w *watcher) note(troubles map[string]string) {
 	}
 }
 
-// known returns what is known of processes.
+// known returns the known state of processes.
 func (w *watcher) known() []nodehealth.Part {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -11,14 +11,14 @@ import (
 	"github.com/quartet-node/quartet/internal/certificates"
 )
 
-// pair is a certificate with its key, in PEM.
+// pair is a certificate and its key, in PEM.
 type pair struct {
 	certificate, key []byte
 	leaf             *x509.Certificate
 }
 
-// given returns the certificate of a kubeconfig, in it or in files that it names; nil when there is none that is valid now. kubeadm
-// writes the one of a control plane's node into the kubeconfig, and expects to find it in the store.
+// given returns the client certificate of a kubeconfig, inline or in files; nil if none is valid now. kubeadm writes
+// the certificate of a control plane node into the kubeconfig, and expects to find it in the store.
 func given(kubeconfig string, now time.Time) *pair {
 	way, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: kubeconfig})
 	if err != nil {
@@ -38,8 +38,8 @@ func given(kubeconfig string, now time.Time) *pair {
 	return &pair{certificate: way.CertData, key: way.KeyData, leaf: leaf}
 }
 
-// laterThan reports whether it is of a later time than what a store has. One of another cluster that the node was in is not used
-// instead of it, and one that it was renewed by is.
+// laterThan reports whether it is newer than the certificate of a store. It is used instead of that of a former cluster
+// of the node, but not instead of its own renewal.
 func (p *pair) laterThan(store certificates.Store) bool {
 	if p == nil {
 		return false
@@ -48,7 +48,7 @@ func (p *pair) laterThan(store certificates.Store) bool {
 	return err != nil || p.leaf.NotBefore.After(kept.Leaf.NotBefore)
 }
 
-// in reports whether a store has it.
+// in reports whether a store contains it.
 func (p *pair) in(store certificates.Store) bool {
 	kept, err := store.Load()
 	return err == nil && p.leaf.Equal(kept.Leaf)

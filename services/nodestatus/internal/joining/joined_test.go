@@ -48,8 +48,8 @@ func writeKubeconfig(t *testing.T, path string, user *clientcmdapi.AuthInfo) {
 	}
 }
 
-// TestAKubeconfigThatIsValidNeedsNoBootstrap: the unit of kubeadm names a bootstrap kubeconfig on every node, and a control plane
-// never has that file.
+// TestAKubeconfigThatIsValidNeedsNoBootstrap: the unit of kubeadm names a bootstrap kubeconfig on every node, and a
+// control plane never has that file.
 func TestAKubeconfigThatIsValidNeedsNoBootstrap(t *testing.T) {
 	for name, there := range map[string]bool{"without the bootstrap kubeconfig": false, "with the bootstrap kubeconfig": true} {
 		t.Run(name, func(t *testing.T) {
@@ -80,8 +80,8 @@ func TestAKubeconfigWithoutACertificateIsReplaced(t *testing.T) {
 	}
 }
 
-// TestTheCertificateWithinAKubeconfigIsKeptInAFile where it is renewed: kubeadm makes the kubeconfig of a control plane name that
-// file once it is there.
+// TestTheCertificateWithinAKubeconfigIsKeptInAFile where it is renewed: kubeadm makes the kubeconfig of a control plane
+// name that file once it is there.
 func TestTheCertificateWithinAKubeconfigIsKeptInAFile(t *testing.T) {
 	dir := t.TempDir()
 	cfg := node(dir, "", true)

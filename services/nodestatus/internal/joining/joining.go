@@ -1,6 +1,6 @@
-// Package joining lets a node join its cluster by itself and stay in it. With a kubeconfig that may do no more than ask for a
-// certificate it asks for the node's own, and writes the kubeconfig that all processes of the node then use; and it has that
-// certificate renewed before it expires. See "TLS bootstrapping" in the Kubernetes documentation.
+// Package joining lets a node join its cluster and stay in it. It requests the node's certificate with a bootstrap
+// kubeconfig, which permits nothing else, writes the kubeconfig for all processes of the node, and renews the
+// certificate before it expires. See "TLS bootstrapping" in the Kubernetes documentation.
 package joining
 
 import (
@@ -30,52 +30,54 @@ import (
 )
 
 const (
-	// fileName is what the certificate's files are called, as a kubelet's.
+	// fileName is the prefix of the certificate's files, as in the kubelet.
 	fileName = "kubelet-client"
-	// dirMode and fileMode let the group of the process read: the node's other processes may be other users.
+	// dirMode and fileMode grant read access to the group of the process, because the node's other processes may be other
+	// users.
 	dirMode, fileMode = 0o750, 0o640
-	// entry names the cluster, the user and the context of the kubeconfig that is written, as a kubelet does.
+	// The names of the cluster, the user and the context in the kubeconfig that is written, as in the kubelet.
 	cluster, user, entry = "default-cluster", "default-auth", "default-context"
-	// healthName is under what the health says how it stands.
+	// healthName is the name in the health.
 	healthName = "joining"
-	// lookAgain is how often the certificate's state is told to the health.
+	// lookAgain is the interval of updates of the health.
 	lookAgain = 10 * time.Second
 )
 
-// Config says which node joins what.
+// Config holds the parameters of a Joiner.
 type Config struct {
-	// NodeName is the node's name, which its certificate is for.
+	// NodeName is the node's name, and the subject of its certificate.
 	NodeName string
-	// Bootstrap is the kubeconfig to ask with while there is no valid certificate; empty for a node that has been given one.
+	// Bootstrap is the kubeconfig for requests without a valid certificate; empty for a node that has one.
 	Bootstrap string
-	// Kubeconfig is the file that is written, and that all processes use.
+	// Kubeconfig is the file that is written for all processes.
 	Kubeconfig string
-	// Dir is where the certificate is kept.
+	// Dir is the directory of the certificate.
 	Dir string
-	// Rotate says to renew the certificate: rotateCertificates of the file.
+	// Rotate enables renewal: rotateCertificates of the file.
 	Rotate bool
-	// Connect makes a client of a kubeconfig.
+	// Connect creates a client for a kubeconfig.
 	Connect func(kubeconfig string) (*apiclient.Client, error)
-	// Random is that of certificates.Config.
+	// Random is the Random of certificates.Config.
 	Random func() float64
 	Health *rpc.Health
 	Clock  clock.WithTicker
 	Logger *slog.Logger
 }
 
-// Joiner joins. Make it with New.
+// Joiner joins the cluster. Create it with New.
 type Joiner struct {
 	cfg     Config
 	store   certificates.Store
 	manager *certificates.Manager
-	// clients are those that were made, of a kubeconfig each.
+	// clients caches one client for each kubeconfig.
 	clients map[string]*apiclient.Client
-	// writes says that the kubeconfig is the joiner's to write: a bootstrap kubeconfig was named, be it there or not.
+	// writes is true if the joiner writes the kubeconfig, because a bootstrap kubeconfig is configured, whether it exists
+	// or not.
 	writes bool
 }
 
-// New returns a joiner, and nil when there is nothing for it to do: the node has a kubeconfig, and nothing is to be renewed. It
-// fails when the directory of the certificate cannot be written.
+// New returns a joiner, or nil if there is nothing to do because the node has a kubeconfig and renewal is off. It fails
+// if the directory of the certificate is not writable.
 func New(cfg Config) (*Joiner, error) {
 	store := certificates.Store{Dir: cfg.Dir, Name: fileName, Mode: fileMode}
 	named := cfg.Bootstrap != ""
@@ -119,7 +121,7 @@ func New(cfg Config) (*Joiner, error) {
 	return j, nil
 }
 
-// storeOf returns where the certificate of a kubeconfig is kept, and nil when it is not in a store; with the path that it names.
+// storeOf returns the store of a kubeconfig's certificate, nil if there is none, and the path in the kubeconfig.
 func storeOf(kubeconfig string) (*certificates.Store, string) {
 	way, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: kubeconfig})
 	if err != nil {
@@ -132,8 +134,8 @@ func storeOf(kubeconfig string) (*certificates.Store, string) {
 	return &store, way.CertFile
 }
 
-// hasJoined says whether a node needs no certificate of the bootstrap kubeconfig: it has a kubeconfig that leads elsewhere than to
-// the certificate that would be requested, and that is valid or cannot be replaced because the bootstrap kubeconfig is not there.
+// hasJoined reports whether a node does not need to join: it has a kubeconfig with another certificate than the one to
+// request, which is valid or cannot be replaced because the bootstrap kubeconfig does not exist.
 func hasJoined(cfg Config, store certificates.Store) bool {
 	if _, err := os.Stat(cfg.Kubeconfig); err != nil {
 		return false
@@ -152,7 +154,7 @@ func hasJoined(cfg Config, store certificates.Store) bool {
 	return err == nil && isValid(certificate, cfg.Clock.Now())
 }
 
-// keyPair returns the client certificate and the key of a way to an API server, in PEM.
+// keyPair returns the client certificate and key of a REST configuration, in PEM.
 func keyPair(way *rest.Config) (certificate, key []byte, err error) {
 	certificate, key = way.CertData, way.KeyData
 	if len(certificate) == 0 && way.CertFile != "" {
@@ -168,15 +170,15 @@ func keyPair(way *rest.Config) (certificate, key []byte, err error) {
 	return certificate, key, nil
 }
 
-// isValid says whether there are certificates in PEM and none of them has expired.
+// isValid reports whether all certificates in PEM are unexpired, and there is at least one.
 func isValid(pem []byte, now time.Time) bool {
 	all, err := cert.ParseCertsPEM(pem)
 	return err == nil && !slices.ContainsFunc(all, func(one *x509.Certificate) bool { return now.After(one.NotAfter) })
 }
 
-// adopt puts the certificate that a kubeconfig has within itself, as kubeadm writes it for a control plane, into a store, where it
-// is renewed; kubeadm makes the kubeconfig name the store then. A valid certificate that is in the store already stays. It returns
-// nil when the kubeconfig has none.
+// adopt copies the inline certificate of a kubeconfig, as kubeadm writes it for a control plane, into a store for
+// renewal; kubeadm then changes the kubeconfig to refer to the store. A valid certificate in the store stays. It
+// returns nil if the kubeconfig has none.
 func adopt(cfg Config, store certificates.Store) (*certificates.Store, error) {
 	way, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: cfg.Kubeconfig})
 	if err != nil || len(way.CertData) == 0 || len(way.KeyData) == 0 {
@@ -200,15 +202,15 @@ func adopt(cfg Config, store certificates.Store) (*certificates.Store, error) {
 	return &store, nil
 }
 
-// Manager has the certificate.
+// Manager returns the manager of the certificate.
 func (j *Joiner) Manager() *certificates.Manager { return j.manager }
 
-// template is what a node's certificate is signed for: its name and its group decide what it may do.
+// template returns the certificate request of a node, whose name and group determine its permissions.
 func (j *Joiner) template() *x509.CertificateRequest {
 	return &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + j.cfg.NodeName, Organization: []string{"system:nodes"}}}
 }
 
-// Run joins, and renews until ctx ends.
+// Run joins, and renews the certificate until ctx ends.
 func (j *Joiner) Run(ctx context.Context) {
 	defer func() {
 		for _, client := range j.clients {
@@ -235,7 +237,8 @@ func (j *Joiner) Run(ctx context.Context) {
 	}
 }
 
-// api returns who signs: as the node while its certificate is valid, and else as who may only ask for one.
+// api returns the client for requests: as the node while its certificate is valid, and otherwise with the bootstrap
+// kubeconfig.
 func (j *Joiner) api() (rest.Interface, error) {
 	kubeconfig := j.cfg.Kubeconfig
 	if j.cfg.Bootstrap != "" && j.manager.Current() == nil {
@@ -252,8 +255,8 @@ func (j *Joiner) api() (rest.Interface, error) {
 	return client.Certificates, nil
 }
 
-// renewed writes the kubeconfig, unless it leads to the certificate already, or has it. A kubeconfig with a certificate within
-// itself leads to the renewed one then, for all processes of the node.
+// renewed writes the kubeconfig, unless it refers to the certificate or contains it. A kubeconfig with an inline
+// certificate is changed to refer to the renewed one, for all processes of the node.
 func (j *Joiner) renewed() error {
 	if !j.writes {
 		return nil
@@ -287,8 +290,8 @@ func (j *Joiner) renewed() error {
 	return nil
 }
 
-// server is the way to the API server: that of the bootstrap, and without such a file, as after kubeadm has removed it, that of
-// the kubeconfig.
+// server returns the cluster entry of the bootstrap kubeconfig, or, if that does not exist because kubeadm has removed
+// it, that of the kubeconfig.
 func (j *Joiner) server() (*clientcmdapi.Cluster, error) {
 	file := j.cfg.Bootstrap
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
@@ -308,7 +311,7 @@ func (j *Joiner) server() (*clientcmdapi.Cluster, error) {
 	return from.Clusters[context.Cluster], nil
 }
 
-// tellEach tells the health how it stands, now and then.
+// tellEach updates the health periodically.
 func (j *Joiner) tellEach(ctx context.Context) {
 	ticker := j.cfg.Clock.NewTicker(lookAgain)
 	defer ticker.Stop()

@@ -91,7 +91,8 @@ func bootstrap(t *testing.T, c *cluster.Cluster, token string) string {
 	return path
 }
 
-// TestANodeJoins a real cluster with a bootstrap token, may then do what a node does, and has its certificate renewed while it is valid.
+// TestANodeJoins a real cluster with a bootstrap token, may then do what a node does, and has its certificate renewed
+// while it is valid.
 func TestANodeJoins(t *testing.T) {
 	c := shared.Cluster(t)
 	_, err := c.Client(t).CoreV1().Secrets("kube-system").Create(t.Context(), &v1.Secret{
@@ -145,7 +146,8 @@ func TestANodeJoins(t *testing.T) {
 	}
 }
 
-// TestAnExpiredCertificateIsReplacedByTheBootstrap: a node that was away for long joins again, by the kubeconfig that it had.
+// TestAnExpiredCertificateIsReplacedByTheBootstrap: a node that was away for long joins again, by the kubeconfig that
+// it had.
 func TestAnExpiredCertificateIsReplacedByTheBootstrap(t *testing.T) {
 	c := shared.Cluster(t)
 	dir := t.TempDir()
@@ -163,8 +165,8 @@ func TestAnExpiredCertificateIsReplacedByTheBootstrap(t *testing.T) {
 	}
 }
 
-// TestAValidKubeconfigIsKeptAndRenewed: kubeadm gives the node of a control plane a kubeconfig with a certificate in it, names a bootstrap
-// that is not there, and looks for the certificate in the store. It is renewed from there.
+// TestAValidKubeconfigIsKeptAndRenewed: kubeadm gives the node of a control plane a kubeconfig with a certificate in
+// it, names a bootstrap that is not there, and looks for the certificate in the store. It is renewed from there.
 func TestAValidKubeconfigIsKeptAndRenewed(t *testing.T) {
 	c := shared.Cluster(t)
 	before := node(t.TempDir(), c.Kubeconfig(t, "another-new-node", cluster.Bootstrappers), false)

@@ -1,8 +1,8 @@
-// Package lease renews the node's lease in the API server, by which a control plane knows that the node lives. It is a
-// sign of life of this process and says nothing of how the node is: that is in the conditions, which package report sends.
-// So nothing on the node holds it up, neither a peer that is away nor a computation of the Node that hangs.
+// Package lease renews the node's lease in the API server, which shows the control plane that the node is alive. It
+// does not depend on the state of the node, which is in the conditions that package report sends. So neither an
+// unreachable peer nor a hanging computation of the Node delays it.
 //
-// Two agents with one node name are found here: a lease that is renewed by somebody else between two renewals of ours.
+// It detects two agents with the same node name: the lease is renewed by another holder between two own renewals.
 package lease
 
 import (
@@ -29,58 +29,57 @@ import (
 )
 
 const (
-	// renewals is how often a lease is renewed while it lasts, as by a kubelet.
+	// renewals is the number of renewals within the duration of a lease, as in the kubelet.
 	renewals = 4
-	// jitter is by what share of the time between two renewals they are apart more, so that the nodes that an API server
-	// comes back to do not all ask at one moment.
+	// jitter is the maximum relative extension of the interval, so that the nodes of a recovering API server do not all
+	// renew at the same moment.
 	jitter = 0.04
-	// firstRetry and lastRetry are the kubelet's: the first wait after a failure, which doubles, and the longest.
+	// firstRetry and lastRetry are the kubelet's: the first delay after a failure, which doubles, and the longest.
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = 7 * time.Second
-	// takenAfter is after how many renewals in a row that found the lease renewed by somebody else there are two agents with
-	// one name. One is what a process leaves that has just been replaced.
+	// takenAfter is the number of consecutive renewals by another holder after which there are two agents with one name. A
+	// single one occurs when a process has just been replaced.
 	takenAfter = 2
-	// healthName and healthTaken are under what the health says how it stands with the lease.
+	// healthName and healthTaken are the names in the health.
 	healthName  = "lease"
 	healthTaken = "nodename"
 )
 
-// RenewInterval is the time between two renewals of a lease that lasts so long.
+// RenewInterval returns the renewal interval for a lease duration.
 func RenewInterval(duration time.Duration) time.Duration { return duration / renewals }
 
-// Config says whose lease to keep, where, and whom to tell.
+// Config holds the parameters of a Keeper.
 type Config struct {
-	// Client reaches the API server's coordination/v1. Nothing may hold its requests back, and each must end in less time than
-	// there is between two renewals.
+	// Client is the client for coordination/v1. It must have no rate limit, and a timeout below the renewal interval.
 	Client rest.Interface
-	// Name is the name of the node, of the lease and of its holder.
+	// Name is the name of the node, the lease and its holder.
 	Name string
-	// Duration is how long the lease lasts, nodeLeaseDurationSeconds. It is renewed four times meanwhile.
+	// Duration is the duration of the lease, nodeLeaseDurationSeconds. It is renewed four times within it.
 	Duration time.Duration
-	// Broken is called when renewals fail in a row: the connection may be one on which nothing arrives any more.
+	// Broken is called if consecutive renewals fail, because the connection may be dead.
 	Broken func()
-	// Taken is told when it turns out that another agent renews the lease of this node; nil for nobody.
+	// Taken is called if another agent renews the lease of this node; it may be nil.
 	Taken func()
-	// Health is told why the lease is not renewed.
+	// Health reports why the lease is not renewed.
 	Health  *rpc.Health
 	Clock   clock.Clock
 	Logger  *slog.Logger
 	Metrics *Metrics
-	// Tracer makes a span "lease.renew" of each renewal, with the requests for it below.
+	// Tracer creates a span "lease.renew" for each renewal, with its requests as children.
 	Tracer trace.Tracer
 }
 
-// Keeper keeps the lease. Make it with New.
+// Keeper keeps the lease. Create it with New.
 type Keeper struct {
 	cfg Config
 
 	mu    sync.Mutex
 	owner types.UID
-	// owned is told when there is an owner; it has room for one.
+	// owned is signaled when there is an owner; its capacity is one.
 	owned chan struct{}
 
-	// Of Run alone: the lease as it was written last, nil when it has to be looked for; the failures in a row, and what the
-	// log was told of them; the renewals in a row that found somebody else's.
+	// Only Run uses the following fields: the last written lease, nil if it must be read; the consecutive failures and the
+	// last logged one; and the consecutive renewals by another holder.
 	latest    *coordinationv1.Lease
 	failures  int
 	complaint string
@@ -88,13 +87,13 @@ type Keeper struct {
 	taken     bool
 }
 
-// New returns a keeper that has asked for nothing yet, and says so in the health.
+// New returns a keeper, and reports in the health that the lease is not renewed yet.
 func New(cfg Config) *Keeper {
 	cfg.Health.Set(healthName, "the lease of the node has not been renewed yet")
 	return &Keeper{cfg: cfg, owned: make(chan struct{}, 1)}
 }
 
-// Registered says as what the API server has the Node, which owns the lease: nil when it does not have it.
+// Registered sets the Node in the API server, which owns the lease; nil if it does not exist.
 func (k *Keeper) Registered(node *v1.Node) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -118,7 +117,7 @@ func (k *Keeper) ownerUID() types.UID {
 	return k.owner
 }
 
-// Run renews the lease until ctx ends. A lease that is not there yet is made once the API server has the Node.
+// Run renews the lease until ctx ends. It creates a missing lease when the API server has the Node.
 func (k *Keeper) Run(ctx context.Context) {
 	delay := firstRetry
 	for ctx.Err() == nil {
@@ -145,18 +144,18 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// pause is the time to the next renewal.
+// pause returns the delay before the next renewal.
 func (k *Keeper) pause() time.Duration {
 	interval := RenewInterval(k.cfg.Duration)
 	return interval + time.Duration(rand.Float64()*jitter*float64(interval)) //nolint:gosec // it only keeps nodes apart
 }
 
-// errNoOwner is for a lease that is not there and may not be made yet.
+// errNoOwner is the error for a missing lease that may not be created yet.
 var errNoOwner = errors.New("there is no lease of the node until the API server has the Node")
 
-// renew writes the lease once. It fails when it is not written; the next try looks for it.
+// renew writes the lease once. After a failure, the next attempt reads the lease again.
 func (k *Keeper) renew(ctx context.Context) (err error) {
-	// One that the API server puts off again and again (429) ends in time for the next, too.
+	// A request that the API server defers repeatedly (429) also ends before the next one.
 	ctx, cancel := context.WithTimeout(ctx, RenewInterval(k.cfg.Duration))
 	defer cancel()
 	ctx, span := telemetry.Start(ctx, k.cfg.Tracer, "lease.renew", telemetry.Subject{})
@@ -185,7 +184,7 @@ func (k *Keeper) renew(ctx context.Context) (err error) {
 	return err
 }
 
-// find returns the lease that the API server has, or an empty one when there is none.
+// find returns the lease in the API server, or an empty one if there is none.
 func (k *Keeper) find(ctx context.Context) (*coordinationv1.Lease, error) {
 	lease, err := k.get(ctx)
 	if apierrors.IsNotFound(err) {
@@ -194,13 +193,13 @@ func (k *Keeper) find(ctx context.Context) (*coordinationv1.Lease, error) {
 	return lease, err
 }
 
-// contended is for a lease that was written by somebody else since we wrote it: it is written over what is there now.
+// contended handles a lease that another holder has written since: it overwrites the present one.
 func (k *Keeper) contended(ctx context.Context, tried *coordinationv1.Lease) error {
 	there, err := k.find(ctx)
 	if err != nil {
 		return err
 	}
-	// A write of ours whose answer was lost has our time in it.
+	// An own write whose response was lost has our time.
 	if there.ResourceVersion != "" && !there.Spec.RenewTime.Equal(tried.Spec.RenewTime) {
 		k.another(there)
 	}
@@ -212,7 +211,7 @@ func (k *Keeper) contended(ctx context.Context, tried *coordinationv1.Lease) err
 	return err
 }
 
-// renewal makes what is to be written of what is there, which it does not change.
+// renewal returns the renewed form of a lease, which it does not change.
 func (k *Keeper) renewal(there *coordinationv1.Lease) *coordinationv1.Lease {
 	lease := there.DeepCopy()
 	lease.Namespace, lease.Name = v1.NamespaceNodeLease, k.cfg.Name
@@ -220,13 +219,13 @@ func (k *Keeper) renewal(there *coordinationv1.Lease) *coordinationv1.Lease {
 	lease.Spec.LeaseDurationSeconds = ptr.To(int32(k.cfg.Duration / time.Second)) //nolint:gosec // it is an int32 of the configuration
 	lease.Spec.RenewTime = &metav1.MicroTime{Time: k.cfg.Clock.Now().Truncate(time.Microsecond)}
 	if owner := k.ownerUID(); owner != "" {
-		// With the Node goes the lease: the garbage collector of the cluster sees to that.
+		// The garbage collector of the cluster removes the lease with the Node.
 		lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: k.cfg.Name, UID: owner}}
 	}
 	return lease
 }
 
-// another notes that the lease was renewed by somebody else between two renewals.
+// another records that another holder has renewed the lease between two renewals.
 func (k *Keeper) another(there *coordinationv1.Lease) {
 	if k.others++; k.others < takenAfter {
 		return
@@ -244,7 +243,7 @@ func (k *Keeper) another(there *coordinationv1.Lease) {
 	}
 }
 
-// alone notes a renewal that nobody else was in the way of.
+// alone records a renewal without another holder.
 func (k *Keeper) alone() {
 	k.others = 0
 	if !k.taken {
@@ -253,10 +252,10 @@ func (k *Keeper) alone() {
 	k.taken = false
 	k.cfg.Health.Set(healthTaken, "")
 	k.cfg.Metrics.taken.Set(0)
-	k.cfg.Logger.Info("nobody else renews the lease of this node any more", "node", k.cfg.Name)
+	k.cfg.Logger.Info("no other agent renews the lease of this node any more", "node", k.cfg.Name)
 }
 
-// failed notes a renewal that has failed, in the log when it is news.
+// failed records a failed renewal, and logs it if it is new.
 func (k *Keeper) failed(err error, retry time.Duration) {
 	k.latest = nil
 	k.failures++
@@ -272,7 +271,7 @@ func (k *Keeper) failed(err error, retry time.Duration) {
 	}
 }
 
-// renewed notes one that has worked.
+// renewed records a successful renewal.
 func (k *Keeper) renewed() {
 	k.cfg.Metrics.renewals.WithLabelValues(resultSuccess).Inc()
 	k.cfg.Metrics.last.Set(float64(k.cfg.Clock.Now().Unix()))
@@ -283,28 +282,28 @@ func (k *Keeper) renewed() {
 	k.failures, k.complaint = 0, ""
 }
 
-// explain adds what to do.
+// explain adds the remedy.
 func explain(err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("the lease of the node may not be renewed: its user must be system:node:NAME in the group system:nodes: %w", err)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("the lease of the node cannot be made: the API server makes the namespace %s when it starts, see that it is there: %w", v1.NamespaceNodeLease, err)
+		return fmt.Errorf("the lease of the node cannot be made: the API server creates the namespace %s when it starts, check that it exists: %w", v1.NamespaceNodeLease, err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the lease of the node is not renewed, for the API server does not answer in time: %w", err)
+		return fmt.Errorf("the lease of the node is not renewed because the API server does not answer in time: %w", err)
 	default:
 		return fmt.Errorf("the lease of the node is not renewed: %w", err)
 	}
 }
 
-// resource is what leases are called in a URL.
+// resource is the name of leases in a URL.
 const resource = "leases"
 
 func (k *Keeper) get(ctx context.Context) (*coordinationv1.Lease, error) {
 	return one(ctx, k.cfg.Client.Get().Namespace(v1.NamespaceNodeLease).Resource(resource).Name(k.cfg.Name))
 }
 
-// one makes a request that is answered with a lease.
+// one sends a request whose response is a lease.
 func one(ctx context.Context, request *rest.Request) (*coordinationv1.Lease, error) {
 	lease := new(coordinationv1.Lease)
 	if err := request.Do(ctx).Into(lease); err != nil {

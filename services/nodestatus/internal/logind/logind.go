@@ -1,5 +1,6 @@
-// Package logind asks systemd-logind, over the system's D-Bus, to wait with a shutdown of the machine, and hears of it when one is
-// to come: systemd.io's inhibitor locks, of the mode delay. It decides nothing; package shutdown does.
+// Package logind delays a shutdown of the machine with systemd-logind's inhibitor locks of the mode delay, over the
+// system's D-Bus, and receives the notification of a shutdown (systemd.io, "Inhibitor Locks"). Package shutdown makes
+// the decisions.
 package logind
 
 import (
@@ -23,48 +24,50 @@ const (
 	bus       = "org.freedesktop.DBus"
 	ownership = "NameOwnerChanged"
 
-	// callTimeout bounds each call, and the time until the bus has let this process in: who does not answer is away.
+	// callTimeout bounds each call, and the authentication on the bus.
 	callTimeout = 10 * time.Second
-	// signalCapacity takes the signals that come while one is being acted on: there are two for a shutdown that is called off.
+	// signalCapacity buffers signals while one is handled; a canceled shutdown has two.
 	signalCapacity = 8
 )
 
 // SystemBus is the socket of the system's D-Bus.
 const SystemBus = "/var/run/dbus/system_bus_socket"
 
-// ErrGoingDown says that logind gives no lock any more, for a shutdown is to come: it waits for those who have one, and for nobody else.
+// ErrGoingDown is returned if logind refuses a lock because a shutdown is in progress: it waits only for existing
+// locks.
 var ErrGoingDown = errors.New("logind is shutting the machine down already")
 
-// ErrClosed says that the connection to the bus is gone.
+// ErrClosed is returned after the connection to the bus is lost.
 var ErrClosed = errors.New("the connection to D-Bus is closed")
 
-// Event is what Next returns.
+// Event is the result of Next.
 type Event int
 
 // The events.
 const (
-	// Preparing: a shutdown is to come, and logind waits for those who have a lock.
+	// Preparing: a shutdown is in progress, and logind waits for the holders of locks.
 	Preparing Event = iota + 1
-	// CalledOff: it does not come.
+	// CalledOff: the shutdown was canceled.
 	CalledOff
-	// Restarted: there is another logind than before, which may have other settings and know of no lock.
+	// Restarted: logind was restarted, possibly with other settings and without the lock.
 	Restarted
 )
 
-// Conn is a connection to logind. Its methods may be called by one goroutine at a time.
+// Conn is a connection to logind. Its methods must not be called concurrently.
 type Conn struct {
 	bus     *dbus.Conn
 	cancel  context.CancelFunc
 	signals chan *dbus.Signal
-	// owner is the name of logind's own connection: what anybody else sends is not from logind.
+	// owner is the unique bus name of logind, to ignore signals of other senders.
 	owner string
 }
 
-// Connect connects to the bus at a D-Bus address, the system's when that is empty (DBUS_SYSTEM_BUS_ADDRESS or
-// SystemBus), and begins to listen. It fails when there is no bus or no logind. Close it.
+// Connect connects to the bus at a D-Bus address, the system's if it is empty (DBUS_SYSTEM_BUS_ADDRESS or SystemBus),
+// and subscribes to signals. It fails if there is no bus or no logind. The caller must close the connection.
 func Connect(ctx context.Context, address string) (*Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	late := time.AfterFunc(callTimeout, cancel) // a bus that lets nobody in is closed, and Connect fails
+	// closes a connection that is not authenticated in time, so that Connect fails
+	late := time.AfterFunc(callTimeout, cancel)
 	connected, err := connect(ctx, address)
 	if !late.Stop() && err == nil {
 		err = errors.Join(context.DeadlineExceeded, connected.Close())
@@ -87,7 +90,7 @@ func connect(ctx context.Context, address string) (*dbus.Conn, error) {
 	return dbus.Connect(address, dbus.WithContext(ctx))
 }
 
-// listen subscribes first and asks who logind is then, so that nothing is missed in between.
+// listen subscribes before it reads logind's bus name, so that it misses nothing.
 func (c *Conn) listen(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -108,13 +111,13 @@ func (c *Conn) listen(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the connection. A lock outlives it.
+// Close closes the connection. It does not release a lock.
 func (c *Conn) Close() error {
 	defer c.cancel()
 	return c.bus.Close()
 }
 
-// Next returns the next event. It fails with ErrClosed, or with ctx's error when that ends.
+// Next returns the next event. It fails with ErrClosed, or with the error of ctx.
 func (c *Conn) Next(ctx context.Context) (Event, error) {
 	for {
 		select {
@@ -131,7 +134,8 @@ func (c *Conn) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// event is what a signal says; 0 when it is none to act on. Anybody on the bus may send this process a signal.
+// event returns the event of a signal; 0 for an irrelevant signal. Any client of the bus may send signals to this
+// process.
 func (c *Conn) event(signal *dbus.Signal) Event {
 	switch {
 	case signal.Sender == c.owner && signal.Path == object && signal.Name == manager+"."+prepare && len(signal.Body) == 1:
@@ -149,7 +153,7 @@ func (c *Conn) event(signal *dbus.Signal) Event {
 	return 0
 }
 
-// InhibitDelay is how long logind waits for those who have a lock: InhibitDelayMaxSec of logind.conf(5).
+// InhibitDelay returns logind's maximum delay for locks: InhibitDelayMaxSec of logind.conf(5).
 func (c *Conn) InhibitDelay(ctx context.Context) (time.Duration, error) {
 	var microseconds uint64
 	if err := c.property(ctx, "InhibitDelayMaxUSec", &microseconds); err != nil {
@@ -159,7 +163,7 @@ func (c *Conn) InhibitDelay(ctx context.Context) (time.Duration, error) {
 	return time.Duration(min(microseconds, longest)) * time.Microsecond, nil
 }
 
-// PreparingForShutdown tells whether a shutdown is to come and logind waits for those who have a lock.
+// PreparingForShutdown reports whether a shutdown is in progress and logind waits for the holders of locks.
 func (c *Conn) PreparingForShutdown(ctx context.Context) (bool, error) {
 	var preparing bool
 	err := c.property(ctx, "PreparingForShutdown", &preparing)
@@ -180,7 +184,8 @@ func (c *Conn) property(ctx context.Context, name string, into any) error {
 	return nil
 }
 
-// Inhibit takes a lock: logind waits with a shutdown until it is closed, for InhibitDelay at most. It fails with ErrGoingDown.
+// Inhibit takes a lock: logind delays a shutdown until it is closed, but not longer than InhibitDelay. It fails with
+// ErrGoingDown during a shutdown.
 func (c *Conn) Inhibit(ctx context.Context, who, why string) (io.Closer, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -196,7 +201,7 @@ func (c *Conn) Inhibit(ctx context.Context, who, why string) (io.Closer, error) 
 	return os.NewFile(uintptr(lock), "inhibitor lock"), nil //nolint:gosec // no descriptor is below 0
 }
 
-// Reload has logind read its configuration again. It returns before that has happened.
+// Reload triggers a reload of logind's configuration. It does not wait for it.
 func (c *Conn) Reload(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -1,8 +1,9 @@
-// Package nodehealth is the health of the whole node as the kubelet serves it on healthzPort: it judges what package heartbeat has
-// heard of the four processes, and serves the verdict. kubeadm waits for it, and those who watch over a kubelet restart the node by it.
+// Package nodehealth is the health of the whole node as the kubelet serves it on healthzPort: it evaluates the state of
+// the four processes from package heartbeat, and serves the result. kubeadm waits for it, and supervisors of a kubelet
+// restart the node by it.
 //
-// nodestatus serves it because it asks the others anyway, needs no right for it and depends on none of them. Where nodestatus itself is
-// away or does not go on, there is no answer, which is a failure, too.
+// nodestatus serves it because it polls the other processes anyway, needs no privileges for it and depends on none of
+// them. If nodestatus itself is missing or hangs, there is no answer, which is also a failure.
 package nodehealth
 
 import (
@@ -14,23 +15,23 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
-// patience is how long a process that worked may be away, begin anew or stand still before its check fails: as long as a node
-// that was ready stays so. A process that is killed and started again does not make the check fail.
+// patience is how long a process that worked may be missing, starting or stuck before its check fails: as long as a
+// ready node stays ready. A restart of a process does not fail its check.
 const patience = nodeobject.AwayPatience
 
-// Part is what is known of a process.
+// Part is the state of one process.
 type Part struct {
-	// Name is that of the process, and of its check.
+	// Name is the name of the process and its check.
 	Name string
-	// Trouble says why it does not do its work, with what to do; empty when it does. What the process itself waits for, as a network
-	// that no plugin has set up, is none.
+	// Trouble is the problem and its remedy; empty if the process works. Missing dependencies of the process, such as a
+	// network that no plugin has set up, do not count.
 	Trouble string
-	// LastGood is when it was last known to work; zero when it never was since nodestatus began.
+	// LastGood is the last time at which it worked; zero if it never did since nodestatus started.
 	LastGood time.Time
 }
 
-// Failing returns why the check of a process fails at a time; nil when it does not. One that has not worked yet fails at once, so that a
-// node that starts is not taken for one that works.
+// Failing returns the failure of a process's check at a time; nil if it passes. A process that has not worked yet fails
+// at once, so that a starting node does not look healthy.
 func (p Part) Failing(now time.Time) error {
 	switch {
 	case p.Trouble == "":
@@ -44,13 +45,13 @@ func (p Part) Failing(now time.Time) error {
 	}
 }
 
-// Judge says what to judge.
+// Judge provides the inputs of the checks.
 type Judge struct {
-	// Parts returns what is known of the other processes.
+	// Parts returns the state of the other processes.
 	Parts func() []Part
-	// Self returns why nodestatus itself does not do its work.
+	// Self returns the problem of nodestatus itself; nil if it works.
 	Self func() error
-	// Log returns why the log cannot be written.
+	// Log returns why the log cannot be written; nil if it can.
 	Log func() error
 	Now func() time.Time
 }
@@ -58,7 +59,7 @@ type Judge struct {
 // selfName is the name of this process and its check.
 const selfName = "nodestatus"
 
-// Checks are those that the kubelet has, ping, log and syncloop, and one for each other process with these names.
+// Checks returns the kubelet's checks, ping, log and syncloop, and one for each other process in names.
 func (j Judge) Checks(names ...string) []healthz.Check {
 	checks := []healthz.Check{healthz.Ping(), {Name: "log", Do: j.Log}}
 	for _, name := range names {
@@ -67,7 +68,7 @@ func (j Judge) Checks(names ...string) []healthz.Check {
 	return append(checks, healthz.Check{Name: selfName, Do: j.Self})
 }
 
-// part judges the process of a name.
+// part evaluates the process of a name.
 func (j Judge) part(name string) error {
 	for _, part := range j.Parts() {
 		if part.Name == name {

@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// retryAfter is the time until a port that is taken is tried again: the kubelet's.
+	// retryAfter is the delay before an occupied port is tried again, as in the kubelet.
 	retryAfter = 5 * time.Second
-	// healthName is what the health of nodestatus calls the port.
+	// healthName is the name of the port in the health of nodestatus.
 	healthName = "healthzPort"
 )
 
-// ServeConfig says what to serve, and where.
+// ServeConfig holds the parameters of Serve.
 type ServeConfig struct {
-	// Socket is that of healthzBindAddress and healthzPort. Sockets are those that this process was passed; nil for none.
+	// Socket is the socket of healthzBindAddress and healthzPort. Sockets are the inherited sockets; nil for none.
 	Socket  sockets.Socket
 	Sockets *sockets.Set
 	Checks  []healthz.Check
-	// Health is told why nothing is served.
+	// Health reports why nothing is served.
 	Health *rpc.Health
 	Clock  clock.Clock
 	Logger *slog.Logger
 }
 
-// Serve answers /healthz until ctx ends. As the kubelet, it does not give up when it cannot listen, because a node whose port is taken by
-// another program works otherwise: it says so and tries again.
+// Serve serves /healthz until ctx ends. As the kubelet, it retries if it cannot listen, because the node works
+// otherwise.
 func Serve(ctx context.Context, cfg ServeConfig) {
 	var last string
 	for ctx.Err() == nil {
@@ -44,7 +44,7 @@ func Serve(ctx context.Context, cfg ServeConfig) {
 		}
 		if text := err.Error(); text != last {
 			last = text
-			cfg.Logger.Warn("/healthz is not served: stop who has the port, or set healthzPort to another one or to 0; trying again",
+			cfg.Logger.Warn("/healthz is not served: stop the program that uses the port, or set healthzPort to another port or to 0; retrying",
 				"address", cfg.Socket.Address, telemetry.KeyError, err, telemetry.KeyRetryAfter, retryAfter)
 		}
 		cfg.Health.Set(healthName, "/healthz is not served on "+cfg.Socket.Address+": "+err.Error())

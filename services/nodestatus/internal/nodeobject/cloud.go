@@ -10,13 +10,14 @@ import (
 )
 
 const (
-	// TaintUninitialized is what a cloud provider removes when it has initialised the Node. Until then few pods are scheduled there.
+	// TaintUninitialized is the taint that a cloud provider removes when it has initialized the Node. Until then few pods
+	// are scheduled there.
 	TaintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
-	// AnnotationProvidedIPs tells a cloud provider which addresses the node was started with.
+	// AnnotationProvidedIPs contains the addresses of --node-ip for a cloud provider.
 	AnnotationProvidedIPs = "alpha.kubernetes.io/provided-node-ip"
 )
 
-// taintsOf are the taints that a Node is registered with.
+// taintsOf returns the initial taints of a Node.
 func taintsOf(cfg nodeconfig.Config) []v1.Taint {
 	taints := slices.Clone(cfg.Kubelet.RegisterWithTaints)
 	if cfg.ExternalCloud {
@@ -25,7 +26,8 @@ func taintsOf(cfg nodeconfig.Config) []v1.Taint {
 	return taints
 }
 
-// providedIPs are the annotations with the addresses for a cloud provider; nil when there is none, or none was given.
+// providedIPs returns the annotation with the addresses for a cloud provider; nil if there is no provider or no
+// address.
 func providedIPs(s Settings) map[string]string {
 	if !s.ExternalCloud || len(s.IPs) == 0 {
 		return nil
@@ -37,7 +39,8 @@ func providedIPs(s Settings) map[string]string {
 	return map[string]string{AnnotationProvidedIPs: strings.Join(ips, ",")}
 }
 
-// TakeAddresses replaces the addresses of a status by those that a cloud provider has given the Node in the API server, if it has.
+// TakeAddresses replaces the addresses of a status by those that a cloud provider has set on the Node in the API
+// server, if it has.
 func TakeAddresses(to *v1.NodeStatus, there v1.NodeStatus) {
 	if len(there.Addresses) > 0 {
 		to.Addresses = slices.Clone(there.Addresses)

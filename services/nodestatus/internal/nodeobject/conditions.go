@@ -12,49 +12,49 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 )
 
-// How long a node that was ready stays so while a part of it is away. A process that is killed and started again, or a
-// runtime that is, is not a node that cannot run pods: its pods go on running meanwhile.
+// How long a ready node stays ready while a part of it is unavailable. A restarting process or runtime does not affect
+// running pods.
 const (
-	// AwayPatience is for a peer that does not answer or has just begun: the time of a node lease, for which a control
-	// plane bears with a kubelet that is silent.
+	// AwayPatience applies to a peer that does not answer or has just started: the duration of a node lease, for which a
+	// control plane tolerates a silent kubelet.
 	AwayPatience = 40 * time.Second
-	// runtimePatience is for a runtime that does not answer: for so long the kubelet bears with it.
+	// runtimePatience applies to a runtime that does not answer, as in the kubelet.
 	runtimePatience = 30 * time.Second
 )
 
-// shuttingDown is what the condition Ready says while the machine is being shut down: the kubelet's words.
+// shuttingDown is the kubelet's message in the condition Ready during a shutdown of the machine.
 const shuttingDown = "node is shutting down"
 
-// PeerState is what is known of a peer.
+// PeerState is the state of a peer.
 type PeerState int
 
 // The states of a peer.
 const (
-	// PeerAway does not answer.
+	// PeerAway: it does not answer.
 	PeerAway PeerState = iota
-	// PeerStarting answers, and has not yet done its work for a first time.
+	// PeerStarting: it answers, but has not completed its work for the first time.
 	PeerStarting
-	// PeerUnhealthy answers that something is wrong.
+	// PeerUnhealthy: it reports a problem.
 	PeerUnhealthy
-	// PeerHealthy answers that all is well.
+	// PeerHealthy: it reports that it is healthy.
 	PeerHealthy
 )
 
-// Peer is what is known of pleg or syncloop.
+// Peer is the known state of pleg or syncloop.
 type Peer struct {
-	// State is how it is.
+	// State is the state of the peer.
 	State PeerState
-	// Reasons say why it is not healthy, a sentence each, with what to do.
+	// Reasons are the problems with their remedies, one sentence each.
 	Reasons []string
-	// LastGood is when it last answered that all is well; zero when it never did.
+	// LastGood is the last time at which it was healthy; zero if it never was.
 	LastGood time.Time
-	// Runtime is what pleg says of the runtime; nil when it says nothing, and for syncloop.
+	// Runtime is the state of the runtime from pleg; nil if unknown, and for syncloop.
 	Runtime *Runtime
-	// Readings are what syncloop says is left of what only it can read, by the names of the signals; nil for pleg.
+	// Readings are the readings of signals that only syncloop can read, by signal; nil for pleg.
 	Readings map[string]eviction.Reading
 }
 
-// patience is how long a node that was ready bears with a peer as it is.
+// patience returns how long a ready node stays ready with a peer in this state.
 func (p Peer) patience() time.Duration {
 	switch p.State {
 	case PeerAway, PeerStarting:
@@ -71,7 +71,7 @@ func (p Peer) patience() time.Duration {
 	}
 }
 
-// conditions makes the four conditions in the kubelet's order.
+// conditions returns the four conditions in the kubelet's order.
 func conditions(in Input, short eviction.State) []v1.NodeCondition {
 	all := []v1.NodeCondition{
 		pressure(in, short, memoryPressure), pressure(in, short, diskPressure), pressure(in, short, pidPressure),
@@ -99,7 +99,7 @@ func previous(in Input, kind v1.NodeConditionType) *v1.NodeCondition {
 	return nil
 }
 
-// ready is true when every peer is well, or was so lately enough and the node was ready.
+// ready returns the condition Ready: true if every peer is healthy, or was recently and the node was ready.
 func ready(in Input) v1.NodeCondition {
 	before := previous(in, v1.NodeReady)
 	wasReady := before != nil && before.Status == v1.ConditionTrue
@@ -115,7 +115,7 @@ func ready(in Input) v1.NodeCondition {
 		reasons = append(reasons, peer.Reasons...)
 		good := peer.LastGood
 		if good.IsZero() {
-			// This process has been restarted, and the Node that it left was ready.
+			// This process was restarted, and the previous Node was ready.
 			good = in.StartedAt
 		}
 		bear = bear && in.Now.Sub(good) < peer.patience()
@@ -125,7 +125,7 @@ func ready(in Input) v1.NodeCondition {
 	case len(reasons) == 0 && in.PLEG.State == PeerHealthy && in.SyncLoop.State == PeerHealthy:
 		return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
 	case bear:
-		return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "bearing for a while with: " + text}
+		return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "tolerating temporarily: " + text}
 	default:
 		return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionFalse, Reason: "KubeletNotReady", Message: text}
 	}
@@ -185,7 +185,7 @@ func pressure(in Input, short eviction.State, of pressed) v1.NodeCondition {
 	return v1.NodeCondition{Type: of.kind, Status: v1.ConditionFalse, Reason: of.goodReason, Message: text}
 }
 
-// amount writes bytes as people do, and counts as they are.
+// amount formats bytes for people, and counts as numbers.
 func amount(signal string, n int64) string {
 	if eviction.Counts(signal) {
 		return fmt.Sprint(n)

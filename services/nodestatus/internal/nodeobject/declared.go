@@ -1,10 +1,10 @@
 package nodeobject
 
-// webSockets is the feature by which an API server passes streams over WebSocket on to the node as they are, and translates none.
+// webSockets is the feature by which an API server passes WebSocket streams to the node without translation.
 const webSockets = "ExtendWebSocketsToKubelet"
 
-// restartAll is the feature by which a rule of a container restarts all containers of its pod. A scheduler gives pods with such a rule to
-// nodes that declare it.
+// restartAll is the feature by which a rule of a container restarts all containers of its pod. A scheduler assigns pods
+// with such a rule to nodes that declare it.
 const restartAll = "RestartAllContainersOnContainerExits"
 
 // Of a node that does not declare these features, an API server changes neither the resources of a pod as a whole nor those of an

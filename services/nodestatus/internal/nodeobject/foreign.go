@@ -6,9 +6,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// AddForeign adds to a status the resources that somebody else advertises on the Node in the API server, as a cluster's
-// administrators do with extended resources: as much of each is allocatable as there is. What is there of sizes of huge pages
-// that this machine does not have is not added.
+// AddForeign adds to a status the resources that others advertise on the Node in the API server, as administrators do
+// with extended resources; all of their capacity is allocatable. It skips huge page sizes that this machine does not
+// have.
 func AddForeign(to *v1.NodeStatus, there v1.NodeStatus) {
 	for name, amount := range there.Capacity {
 		if _, own := to.Capacity[name]; own || strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
@@ -23,7 +23,7 @@ func AddForeign(to *v1.NodeStatus, there v1.NodeStatus) {
 		to.Capacity[name] = amount
 		to.Allocatable[name] = amount
 		if left, ok := there.Allocatable[name]; ok && name == v1.ResourceEphemeralStorage {
-			// It is this node's own, and could not be read just now.
+			// It is this node's own, and could not be read at present.
 			to.Allocatable[name] = left
 		}
 	}

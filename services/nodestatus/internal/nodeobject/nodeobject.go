@@ -1,7 +1,7 @@
-// Package nodeobject makes the Node: it decides, and nothing else. What is known of the machine and of the peers comes
-// in, with the time and the Node of last time; the Node comes out. There is no clock, disk or network in it.
+// Package nodeobject computes the Node. Its inputs are the facts about the machine and the peers, the time and the
+// previous Node; its output is the next Node. It has no clock, disk or network.
 //
-// The names of conditions and reasons are the kubelet's, so that an operator and their alerts find what they know.
+// The names of conditions and reasons are the kubelet's, so that they match existing alerts.
 package nodeobject
 
 import (
@@ -26,39 +26,39 @@ const (
 	labelArchBefore = "beta.kubernetes.io/arch"
 )
 
-// Settings is what the configuration says about the Node. It does not change while the process runs.
+// Settings holds the configuration of the Node. It does not change while the process runs.
 type Settings struct {
 	// Name is the name of the node.
 	Name string
-	// IPs are the addresses to report, two at most; none to report the one of the default route.
+	// IPs are the addresses to report, at most two; empty for the address of the default route.
 	IPs []net.IP
-	// ExternalCloud says that a cloud provider outside of the node initialises the Node and gives it its addresses.
+	// ExternalCloud is true if an external cloud provider initializes the Node and sets its addresses.
 	ExternalCloud bool
-	// Labels are set besides those that every node has.
+	// Labels are the additional labels of the Node.
 	Labels map[string]string
-	// Taints are put into the spec.
+	// Taints are the taints of the spec.
 	Taints []v1.Taint
-	// ProviderID and PodCIDR are put into the spec; each may be empty.
+	// ProviderID and PodCIDR are fields of the spec; each may be empty.
 	ProviderID, PodCIDR string
-	// MaxPods is the capacity for pods, and PodsPerCore what it is at most for each processor; 0 for any number.
+	// MaxPods is the capacity for pods, and PodsPerCore its limit for each processor; 0 for no limit.
 	MaxPods, PodsPerCore int64
-	// MaxImages is how many images are listed; -1 for all.
+	// MaxImages is the number of images to list; -1 for all.
 	MaxImages int32
-	// Port is where the API for the API server is served; 0 when it is not.
+	// Port is the port of the API for the API server; 0 if it is not served.
 	Port int32
-	// Reserved is held back from pods.
+	// Reserved are the reserved resources.
 	Reserved v1.ResourceList
-	// Thresholds are those of evictions.
+	// Thresholds are the eviction thresholds.
 	Thresholds []eviction.Threshold
-	// PressureTransition is how long pressure is reported after it was last seen, so that a condition does not flap.
+	// PressureTransition is how long a pressure is reported after it was last observed, so that a condition does not flap.
 	PressureTransition time.Duration
-	// KubernetesVersion is the version of Kubernetes that the node behaves as, for example "v1.37.1".
+	// KubernetesVersion is the reported version of Kubernetes, for example "v1.37.1".
 	KubernetesVersion string
 	// ResizesPodLevel is true for a node that changes the resources of a pod as a whole while it runs.
 	ResizesPodLevel bool
 }
 
-// SettingsOf takes the settings out of a configuration, which has been validated.
+// SettingsOf returns the settings of a validated configuration.
 func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, error) {
 	k := cfg.Kubelet
 	s := Settings{
@@ -87,36 +87,36 @@ func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, erro
 	return s, err
 }
 
-// Input is everything that the Node depends on.
+// Input holds all inputs to the Node.
 type Input struct {
 	Settings Settings
 	Machine  facts.Machine
 	Readings facts.Readings
-	// PLEG and SyncLoop are what is known of the peers.
+	// PLEG and SyncLoop are the states of the peers.
 	PLEG, SyncLoop Peer
-	// Images are those on the node; nil when syncloop has not said.
+	// Images are the images on the node; nil while syncloop has not reported them.
 	Images []Image
-	// ShuttingDown is true when the machine is about to go down and the pods are ended before.
+	// ShuttingDown is true while the machine is shutting down and the pods are terminated first.
 	ShuttingDown bool
-	// Previous is what Build returned last time, or before the process was restarted; the zero value when there is none.
+	// Previous is the last result of Build, possibly of an earlier process; zero if there is none.
 	Previous State
-	// StartedAt is when this process began to ask its peers.
+	// StartedAt is the time at which this process started to poll its peers.
 	StartedAt time.Time
 	// Now is the time of the heartbeat.
 	Now time.Time
 }
 
-// State is the Node and what has to be remembered to make the next.
+// State is the Node and the inputs to the next one.
 type State struct {
-	// Node is the Node; nil before the first time.
+	// Node is the Node; nil before the first one.
 	Node *v1.Node
-	// Eviction is what has run short.
+	// Eviction is the state of the eviction thresholds.
 	Eviction eviction.State
-	// ShuttingDown is that of the Input.
+	// ShuttingDown is the value of the Input.
 	ShuttingDown bool
 }
 
-// Build makes the Node. It changes nothing that it was given.
+// Build computes the Node. It does not change its input.
 func Build(in Input) State {
 	capacity := capacityOf(in.Settings, in.Machine, in.Readings)
 	state := State{Eviction: eviction.Step(in.Settings.Thresholds, in.Previous.Eviction, readings(in), in.Now), ShuttingDown: in.ShuttingDown}
@@ -143,7 +143,7 @@ func Build(in Input) State {
 	return state
 }
 
-// ipsOf reads --node-ip, which has been validated.
+// ipsOf parses a validated --node-ip.
 func ipsOf(text string) (ips []net.IP) {
 	for part := range strings.SplitSeq(text, ",") {
 		if ip := net.ParseIP(part); ip != nil {
@@ -158,7 +158,7 @@ func labels(in Input) map[string]string {
 		v1.LabelHostname:   in.Settings.Name,
 		v1.LabelOSStable:   in.Machine.OperatingSystem,
 		v1.LabelArchStable: in.Machine.Architecture,
-		// The names that these had before, which a kubelet still sets.
+		// The former names of these labels, which the kubelet still sets.
 		labelOSBefore:   in.Machine.OperatingSystem,
 		labelArchBefore: in.Machine.Architecture,
 	}
@@ -179,7 +179,7 @@ func addresses(in Input) []v1.NodeAddress {
 		all = append(all, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip.String()})
 	}
 	if len(ips) == 0 && in.Previous.Node != nil {
-		// A machine that has lost its way out for a while has not lost its address.
+		// A machine without a route at present keeps its addresses.
 		for _, address := range in.Previous.Node.Status.Addresses {
 			if address.Type == v1.NodeInternalIP {
 				all = append(all, address)
@@ -189,7 +189,8 @@ func addresses(in Input) []v1.NodeAddress {
 	return append(all, v1.NodeAddress{Type: v1.NodeHostName, Address: in.Settings.Name})
 }
 
-// plainVersion is the version of a runtime as a kubelet writes it: without a v before it. One that is no version stays as it is.
+// plainVersion returns the version of a runtime as the kubelet formats it: without a leading v. Other texts are
+// unchanged.
 func plainVersion(text string) string {
 	if parsed, err := version.ParseSemantic(text); err == nil {
 		return parsed.String()

@@ -28,7 +28,7 @@ func capacityOf(s Settings, m facts.Machine, r facts.Readings) v1.ResourceList {
 	return capacity
 }
 
-// pods is how many pods the node takes.
+// pods returns the capacity for pods.
 func pods(s Settings, m facts.Machine) int64 {
 	if s.PodsPerCore > 0 {
 		return min(s.MaxPods, s.PodsPerCore*int64(m.CPUs))
@@ -36,8 +36,8 @@ func pods(s Settings, m facts.Machine) int64 {
 	return s.MaxPods
 }
 
-// allocatable is what pods may ask for: the capacity less what is reserved, less what must be left before pods are
-// evicted, and for memory less what is set aside as huge pages. It is never below 0.
+// allocatable returns the allocatable resources: the capacity minus the reservations, minus the hard eviction
+// thresholds, and for memory minus reserved huge pages. It is never negative.
 func allocatable(s Settings, capacity v1.ResourceList) v1.ResourceList {
 	free := capacity.DeepCopy()
 	take := func(name v1.ResourceName, amount resource.Quantity) {
@@ -66,7 +66,7 @@ func allocatable(s Settings, capacity v1.ResourceList) v1.ResourceList {
 	return free
 }
 
-// readings are what is known of what is left, by the names of the signals: what was read here, and what syncloop says.
+// readings returns all readings by signal: those of this process, and those of syncloop.
 func readings(in Input) map[string]eviction.Reading {
 	m, r := in.Machine, in.Readings
 	all := map[string]eviction.Reading{}
@@ -81,7 +81,7 @@ func readings(in Input) map[string]eviction.Reading {
 		add(eviction.NodeFS, r.NodeFS.AvailableBytes, r.NodeFS.CapacityBytes)
 		if r.NodeFS.Inodes > 0 {
 			add(eviction.NodeFSInodes, r.NodeFS.InodesFree, r.NodeFS.Inodes)
-		} else { // a file system that does not count inodes cannot run out of them
+		} else { // a file system without a fixed number of inodes cannot run out of them
 			add(eviction.NodeFSInodes, math.MaxInt64, 0)
 		}
 	}
@@ -91,7 +91,8 @@ func readings(in Input) map[string]eviction.Reading {
 	return all
 }
 
-// isOwn tells whether a signal is read here, and not by syncloop, which has access to the runtime and to the cgroups of pods.
+// isOwn reports whether this process reads a signal, and not syncloop, which has access to the runtime and to the
+// cgroups of pods.
 func isOwn(signal string) bool {
 	switch signal {
 	case eviction.ImageFS, eviction.ImageFSInodes, eviction.AllocatableMemory:

@@ -8,25 +8,25 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Runtime is what pleg says of the container runtime.
+// Runtime is the state of the container runtime from pleg.
 type Runtime struct {
 	// Name and Version are the runtime's own.
 	Name, Version string
-	// Ready is true when it can run pods.
+	// Ready is true if it can run pods.
 	Ready bool
-	// Handlers are its handlers, the default one with the name "".
+	// Handlers are its handlers; the default one has the name "".
 	Handlers []Handler
-	// SupplementalGroupsPolicy says whether it takes pods whose groups are only those that they name; nil when it does not say.
+	// SupplementalGroupsPolicy reports whether it supports the field of that name; nil if unknown.
 	SupplementalGroupsPolicy *bool
 }
 
-// Handler is a way in which the runtime can run pods, with what it can.
+// Handler is a runtime handler and its features.
 type Handler struct {
 	Name                                    string
 	RecursiveReadOnlyMounts, UserNamespaces bool
 }
 
-// handlers lists the runtime's handlers, those of last time while pleg does not say.
+// handlers returns the runtime's handlers; the previous ones while they are unknown.
 func handlers(in Input) []v1.NodeRuntimeHandler {
 	if in.PLEG.Runtime == nil {
 		if in.Previous.Node != nil {
@@ -43,7 +43,7 @@ func handlers(in Input) []v1.NodeRuntimeHandler {
 	return all
 }
 
-// features are those of the runtime that count for the whole node, of last time while pleg does not say.
+// features returns the runtime's features of the whole node; the previous ones while they are unknown.
 func features(in Input) *v1.NodeFeatures {
 	if in.PLEG.Runtime == nil {
 		if in.Previous.Node != nil {
@@ -59,16 +59,16 @@ func features(in Input) *v1.NodeFeatures {
 
 // Image is an image on the node.
 type Image struct {
-	// Names are by tag and by digest.
+	// Names are the names by tag and by digest.
 	Names []string
-	// Bytes is its size.
+	// Bytes is the size.
 	Bytes int64
 }
 
-// maxImageNames is how many names an image has in the Node, as with a kubelet: those by digest come first.
+// maxImageNames is the maximum number of names of an image in the Node, as in the kubelet: digests come first.
 const maxImageNames = 5
 
-// images lists the largest images on the node, those of last time while syncloop does not say.
+// images returns the largest images on the node; the previous ones while they are unknown.
 func images(in Input) []v1.ContainerImage {
 	if in.Images == nil {
 		if in.Previous.Node != nil {

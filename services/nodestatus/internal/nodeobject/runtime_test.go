@@ -100,7 +100,8 @@ func TestFeaturesAreDeclared(t *testing.T) {
 		"RestartAllContainersOnContainerExits")
 }
 
-// TestTheVersionOfTheRuntimeIsWrittenAsAKubeletWritesIt, also of one that says it with a v before it, as containerd does.
+// TestTheVersionOfTheRuntimeIsWrittenAsAKubeletWritesIt, also of one that says it with a v before it, as containerd
+// does.
 func TestTheVersionOfTheRuntimeIsWrittenAsAKubeletWritesIt(t *testing.T) {
 	for version, want := range map[string]string{
 		"v2.4.2": "2.4.2", "2.4.2": "2.4.2", "v2.4.2-rc.1+build": "2.4.2-rc.1+build", "1.30": "1.30", "v2.0.0.m": "2.0.0", "unknown": "unknown",

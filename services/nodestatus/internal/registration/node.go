@@ -11,16 +11,15 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
-// ownLabels are those that say what the machine is or, where --node-labels has them, where it stands: a kubelet's own. They are
-// put right on a Node that is registered; every other label of it is left as it is.
+// ownLabels are the kubelet's labels of the machine's properties and, with --node-labels, its topology. They are
+// corrected on a registered Node; other labels are not changed.
 var ownLabels = []string{
 	v1.LabelHostname, v1.LabelOSStable, v1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 	v1.LabelTopologyZone, v1.LabelTopologyRegion, v1.LabelFailureDomainBetaZone, v1.LabelFailureDomainBetaRegion,
 	v1.LabelInstanceTypeStable, v1.LabelInstanceType,
 }
 
-// toRegister makes what is sent to an API server that has no Node. Its own times and addresses of pods are the API
-// server's to give: podCIDR is for nodes without one.
+// toRegister returns the Node to create. The API server sets its times and, unless configured, its podCIDR.
 func toRegister(computed *v1.Node) *v1.Node {
 	computed = computed.DeepCopy()
 	return &v1.Node{
@@ -30,8 +29,8 @@ func toRegister(computed *v1.Node) *v1.Node {
 	}
 }
 
-// mend puts the own labels and the own annotation of a Node right that was there already, and returns the Node as it is then. When
-// that fails the Node is there nevertheless: it is logged, and tried again with the next look.
+// mend corrects the own labels and the own annotation of an existing Node, and returns the result. A failure is logged
+// and retried with the next look, because the Node exists nevertheless.
 func (r *Registrar) mend(ctx context.Context, node *v1.Node) *v1.Node {
 	wrong := make(map[string]any)
 	computed := r.latest()
@@ -50,14 +49,14 @@ func (r *Registrar) mend(ctx context.Context, node *v1.Node) *v1.Node {
 	}
 	mended, err := r.patch(ctx, wrong)
 	if err != nil {
-		r.cfg.Logger.Warn("labels or annotations of the Node in the API server are wrong and cannot be mended", "metadata", wrong, telemetry.KeyError, err)
+		r.cfg.Logger.Warn("cannot correct labels or annotations of the Node in the API server", "metadata", wrong, telemetry.KeyError, err)
 		return node
 	}
-	r.cfg.Logger.Info("mended labels or annotations of the Node in the API server", "metadata", wrong)
+	r.cfg.Logger.Info("corrected labels or annotations of the Node in the API server", "metadata", wrong)
 	return mended
 }
 
-// wrongLabels returns the own labels that are not as they should be, as they should be.
+// wrongLabels returns the correct values of own labels that are wrong.
 func wrongLabels(there, computed map[string]string) map[string]string {
 	wrong := make(map[string]string)
 	for _, label := range ownLabels {

@@ -1,8 +1,8 @@
-// Package registration sees to it that the API server has this machine's Node: it creates the Node when there is none,
-// and then watches it, so that it is known within moments when somebody changes or deletes it.
+// Package registration keeps this machine's Node in the API server: it creates a missing Node, and then watches it, so
+// that changes and a deletion are noticed at once.
 //
-// It runs beside the heart, which never waits for it: an API server that is away costs nothing but the word that the Node
-// is there. What the Node's status is then is not its business.
+// It runs beside the heart, which never waits for it: without the API server, only the information that the Node exists
+// is missing. Package report handles the Node's status.
 package registration
 
 import (
@@ -28,66 +28,66 @@ import (
 )
 
 const (
-	// firstRetry and lastRetry are the kubelet's: the first wait after a failure, which doubles, and the longest.
+	// firstRetry and lastRetry are the kubelet's: the first delay after a failure, which doubles, and the longest.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 7 * time.Second
-	// requestTimeout bounds what is asked between two waits. It is well above what a busy API server needs.
+	// requestTimeout bounds the requests between two waits. A busy API server needs much less.
 	requestTimeout = 10 * time.Second
-	// watchTimeout is after what time the API server ends a watch, in the middle of what client-go's reflectors ask for.
+	// watchTimeout is the duration of a watch, in the middle of the range of client-go's reflectors.
 	watchTimeout = 7 * time.Minute
-	// healthName is under what the health says how it stands with the API server.
+	// healthName is the name in the health.
 	healthName = "apiserver"
 )
 
-// Config says whose Node to keep, where, and whom to tell.
+// Config holds the parameters of a Registrar.
 type Config struct {
-	// Client reaches the API server's core/v1.
+	// Client is the client for core/v1.
 	Client rest.Interface
 	// Name is the name of the node.
 	Name string
-	// Register says to create a Node that the API server does not have. Otherwise somebody else must.
+	// Register permits creating a missing Node. Otherwise somebody else must create it.
 	Register bool
-	// Kubeconfig is the file that leads to the API server. Reasons name it.
+	// Kubeconfig is the path of the kubeconfig, for messages.
 	Kubeconfig string
-	// Changed gets the Node as the API server has it, whenever its metadata, its spec or its capacity are others than before, and nil
-	// when the API server has it no longer; one after the other. It must not change what it gets.
+	// Changed receives the Node in the API server when its metadata, spec or capacity have changed, and nil when it does
+	// not exist any more; one call at a time. It must not change the Node.
 	Changed func(*v1.Node)
-	// Seen gets the Node whenever it is heard of, with its status and also when nothing is new, and nil when the API server has it
-	// no longer; one after the other, each before Changed. It must not change what it gets. Nil is for nobody.
+	// Seen receives the Node whenever it is read, including its status and unchanged ones, and nil when it does not exist
+	// any more; one call at a time, each before Changed. It must not change the Node. It may be nil.
 	Seen func(*v1.Node)
-	// Attempted is told before the Node is made, and Created when it was; each may be nil.
+	// Attempted is called before the Node is created, and Created afterwards; each may be nil.
 	Attempted, Created func()
-	// Health is told what is missing for the API server to have the Node.
+	// Health reports why the API server does not have the Node.
 	Health *rpc.Health
 	Clock  clock.Clock
 	Logger *slog.Logger
-	// Tracer makes a span "node.register" of each look for the Node, with the requests of it below.
+	// Tracer creates a span "node.register" for each look for the Node, with its requests as children.
 	Tracer trace.Tracer
 }
 
-// Registrar keeps the Node in the API server. Make it with New.
+// Registrar keeps the Node in the API server. Create it with New.
 type Registrar struct {
 	cfg   Config
 	nodes nodes
 
 	mu       sync.Mutex
 	computed *v1.Node
-	// offered is closed once there is a computed Node.
+	// offered is closed when there is a computed Node.
 	offered chan struct{}
 
-	// Of Run alone: what Changed was told last, and what the log was.
+	// Only Run uses the following fields: the last argument of Changed, and the last logged problem.
 	told      *v1.Node
 	complaint string
 }
 
-// New returns a registrar that asks for nothing yet, and says in the health that nothing is known.
+// New returns a registrar, and reports in the health that nothing is known yet.
 func New(cfg Config) *Registrar {
 	cfg.Health.Set(healthName, "the API server has not been asked for the Node yet")
 	return &Registrar{cfg: cfg, nodes: nodes{cfg.Client}, offered: make(chan struct{})}
 }
 
-// Offer gives the Node as it was last computed, which is what would be registered. It never blocks, and the Node must not
-// be changed afterwards.
+// Offer sets the last computed Node, which would be registered. It never blocks, and the Node must not be changed
+// afterwards.
 func (r *Registrar) Offer(node *v1.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +103,7 @@ func (r *Registrar) latest() *v1.Node {
 	return r.computed
 }
 
-// Run keeps the Node registered until ctx ends. It begins with the first Node that is offered.
+// Run keeps the Node registered until ctx ends. It starts with the first offered Node.
 func (r *Registrar) Run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -130,8 +130,8 @@ func (r *Registrar) Run(ctx context.Context) {
 	}
 }
 
-// once finds or creates the Node, and watches it for as long as that works. It returns how long it did, and an error when
-// it is not known whether the API server has the Node.
+// once finds or creates the Node, and watches it as long as possible. It returns the duration of the watch, and an
+// error if it is unknown whether the API server has the Node.
 func (r *Registrar) once(ctx context.Context) (watched time.Duration, err error) {
 	node, err := r.ensure(ctx)
 	if err != nil {
@@ -144,7 +144,7 @@ func (r *Registrar) once(ctx context.Context) (watched time.Duration, err error)
 	return r.cfg.Clock.Since(began), err
 }
 
-// ensure returns the Node that the API server has or got now.
+// ensure returns the present or created Node of the API server.
 func (r *Registrar) ensure(ctx context.Context) (node *v1.Node, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -174,7 +174,7 @@ func (r *Registrar) ensure(ctx context.Context) (node *v1.Node, err error) {
 }
 
 // follow watches the Node. It returns when the Node is deleted or the watch has ended, as each does after some minutes,
-// and fails when there cannot be one.
+// and fails if the watch cannot start.
 func (r *Registrar) follow(ctx context.Context, since string) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTimeout+requestTimeout)
 	defer cancel()
@@ -201,7 +201,7 @@ func (r *Registrar) follow(ctx context.Context, since string) error {
 				r.tell(nil)
 				return nil
 			case watch.Error:
-				// Most often the history since then is gone. Whatever it is, asking for the Node will tell.
+				// Usually the resource version has expired. In any case, the next read of the Node resolves it.
 				return nil
 			case watch.Bookmark:
 			}
@@ -209,13 +209,13 @@ func (r *Registrar) follow(ctx context.Context, since string) error {
 	}
 }
 
-// tell says what the API server has, when that differs from what was said before in what others may rely on.
+// tell passes the Node in the API server to Changed, if a relevant part has changed.
 func (r *Registrar) tell(node *v1.Node) {
 	if r.cfg.Seen != nil {
 		r.cfg.Seen(node)
 	}
 	if node != nil {
-		// Who wrote which field when changes with every status, and is of interest to nobody here.
+		// managedFields change with every status, and are not needed.
 		node = &v1.Node{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: *node.ObjectMeta.DeepCopy(), Spec: *node.Spec.DeepCopy(),
 			Status: v1.NodeStatus{Capacity: node.Status.Capacity.DeepCopy(), Addresses: slices.Clone(node.Status.Addresses)},
@@ -229,7 +229,7 @@ func (r *Registrar) tell(node *v1.Node) {
 	r.cfg.Changed(node)
 }
 
-// complain says in the health, and in the log when it is news, why the API server does not have the Node for sure.
+// complain reports in the health, and logs if it is new, why it is unknown whether the API server has the Node.
 func (r *Registrar) complain(err error, delay time.Duration) {
 	r.cfg.Health.Set(healthName, err.Error())
 	if text := err.Error(); text != r.complaint {
@@ -238,7 +238,7 @@ func (r *Registrar) complain(err error, delay time.Duration) {
 	}
 }
 
-// recovered is the end of a complaint.
+// recovered ends a complaint.
 func (r *Registrar) recovered() {
 	r.cfg.Health.Set(healthName, "")
 	if r.complaint != "" {
@@ -247,18 +247,18 @@ func (r *Registrar) recovered() {
 	}
 }
 
-// explain adds to what the API server or the way to it said what to do about it.
+// explain adds the remedy to an error of the API server or of the connection.
 func (r *Registrar) explain(err error) error {
 	switch {
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("the API server does not take the credentials of %s: see its users: %w", r.cfg.Kubeconfig, err)
+		return fmt.Errorf("the API server does not accept the credentials of %s: check its users: %w", r.cfg.Kubeconfig, err)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("the user of %s may not keep the Node: a node's is system:node:%s in the group system:nodes: %w", r.cfg.Kubeconfig, r.cfg.Name, err)
 	case apierrors.IsInvalid(err):
-		return fmt.Errorf("the API server does not take the Node: see --node-labels and registerWithTaints: %w", err)
+		return fmt.Errorf("the API server does not accept the Node: check --node-labels and registerWithTaints: %w", err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the API server of %s does not answer within %v: see that it runs: %w", r.cfg.Kubeconfig, requestTimeout, err)
+		return fmt.Errorf("the API server of %s does not answer within %v: check that it runs: %w", r.cfg.Kubeconfig, requestTimeout, err)
 	default:
-		return fmt.Errorf("asking the API server of %s for the Node: see that it runs and that the file names its address: %w", r.cfg.Kubeconfig, err)
+		return fmt.Errorf("reading the Node from the API server of %s: check that it runs and that the file names its address: %w", r.cfg.Kubeconfig, err)
 	}
 }

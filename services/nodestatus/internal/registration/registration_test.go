@@ -51,7 +51,8 @@ func computed() *v1.Node {
 	}
 }
 
-// newRig starts a registrar that runs until the test ends. Before that, change may change its configuration and the rig.
+// newRig starts a registrar that runs until the test ends. Before that, change may change its configuration and the
+// rig.
 func newRig(t *testing.T, change func(*rig, *registration.Config), there ...*v1.Node) *rig {
 	t.Helper()
 	r := &rig{clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), health: rpc.NewHealth(), has: make(chan *v1.Node, 100)}

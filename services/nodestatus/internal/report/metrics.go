@@ -2,13 +2,13 @@ package report
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts what is sent.
+// Metrics counts sent statuses.
 type Metrics struct {
 	reports *prometheus.CounterVec
 	last    prometheus.Gauge
 }
 
-// The results of a try.
+// The results of an attempt.
 const (
 	resultSuccess = "success"
 	resultError   = "error"
@@ -18,11 +18,11 @@ const (
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		reports: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "quartet_nodestatus_status_reports_total", Help: "Tries to send the Node's status to the API server, by what came of them.",
+			Name: "quartet_nodestatus_status_reports_total", Help: "Attempts to send the Node's status to the API server, by result.",
 		}, []string{"result"}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "quartet_nodestatus_status_reported_timestamp_seconds",
-			Help: "When the Node's status was last sent to the API server, in seconds since 1970; 0 before the first time.",
+			Help: "Time at which the Node's status was last sent to the API server, in seconds since 1970; 0 before the first.",
 		}),
 	}
 	for _, result := range []string{resultSuccess, resultError} {

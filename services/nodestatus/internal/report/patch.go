@@ -14,11 +14,11 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
-// fields are the parts of a status that this node owns, by their names, as strategic merge patches have them. Conditions are
-// not among them: of those some are others'.
+// fields maps the names of the status fields that this node owns to their values in strategic merge patches. It
+// excludes conditions, because some of them belong to others.
 type fields map[string]any
 
-// fieldsOf takes the owned parts out of a status.
+// fieldsOf returns the owned fields of a status.
 func fieldsOf(s v1.NodeStatus) fields {
 	return fields{
 		"capacity": s.Capacity, "allocatable": s.Allocatable, "addresses": s.Addresses, "nodeInfo": s.NodeInfo, "images": s.Images,
@@ -27,8 +27,7 @@ func fieldsOf(s v1.NodeStatus) fields {
 	}
 }
 
-// wanted makes the status that the API server should have, of the one that was computed here and of what is there. It
-// changes neither.
+// wanted returns the desired status in the API server, from the computed one and the present one. It changes neither.
 func wanted(there, computed v1.NodeStatus, now time.Time) v1.NodeStatus {
 	out := *computed.DeepCopy()
 	nodeobject.AddForeign(&out, there)
@@ -38,8 +37,8 @@ func wanted(there, computed v1.NodeStatus, now time.Time) v1.NodeStatus {
 	return out
 }
 
-// settle gives a condition the times that a kubelet's has: since when it is as it is, by what the API server has said until
-// now, and when it was last sent.
+// settle sets the times of a condition as the kubelet does: the transition time according to the API server, and the
+// heartbeat time.
 func settle(condition *v1.NodeCondition, there []v1.NodeCondition, now time.Time) {
 	condition.LastHeartbeatTime = metav1.NewTime(now).Rfc3339Copy()
 	before := find(there, condition.Type)
@@ -48,7 +47,7 @@ func settle(condition *v1.NodeCondition, there []v1.NodeCondition, now time.Time
 	case before.Status == condition.Status:
 		condition.LastTransitionTime = before.LastTransitionTime
 	case !condition.LastTransitionTime.After(before.LastTransitionTime.Time):
-		// Somebody else has said otherwise since, such as a node controller that has not heard of the node.
+		// Another client has changed it since, such as a node controller that has not heard from the node.
 		condition.LastTransitionTime = condition.LastHeartbeatTime
 	}
 }
@@ -62,11 +61,11 @@ func find(conditions []v1.NodeCondition, kind v1.NodeConditionType) *v1.NodeCond
 	return nil
 }
 
-// refusals are the fields that an API server has not taken as they were sent, such as those that one of an older version does
-// not know: what it was sent, and what it answered to have. They are not sent again while both are so.
+// refusals maps fields that an API server did not store as sent, for example because an older version does not know
+// them, to the sent and the stored value. They are not sent again while both are unchanged.
 type refusals map[string]struct{ sent, kept any }
 
-// note compares the fields that an API server was sent with its answer.
+// note compares the sent fields with the response of the API server.
 func (r refusals) note(answer, sent v1.NodeStatus, names []string) {
 	kept, should := fieldsOf(answer), fieldsOf(sent)
 	for _, name := range names {
@@ -83,7 +82,7 @@ func (r refusals) still(name string, is, should any) bool {
 	return ok && equality.Semantic.DeepEqual(before.sent, should) && equality.Semantic.DeepEqual(before.kept, is)
 }
 
-// differing returns the names of the owned fields that are not as they should be, in their order.
+// differing returns the sorted names of the owned fields that differ from the desired status.
 func differing(there, want v1.NodeStatus, refused refusals) []string {
 	is, should := fieldsOf(there), fieldsOf(want)
 	var names []string
@@ -110,8 +109,8 @@ const conditionsField = "conditions"
 
 func isConditions(name string) bool { return name == conditionsField }
 
-// patchOf makes the strategic merge patch of the status that changes the named fields, and all own conditions with the times
-// of now. What others have put there stays: their conditions, and the volumes that a controller has attached.
+// patchOf returns the strategic merge patch that changes the named fields, and all own conditions with new times. Parts
+// of others stay: their conditions, and the volumes that a controller has attached.
 func patchOf(there, want v1.NodeStatus, names []string) ([]byte, error) {
 	should := fieldsOf(want)
 	status := map[string]any{conditionsField: want.Conditions}
@@ -127,7 +126,7 @@ func patchOf(there, want v1.NodeStatus, names []string) ([]byte, error) {
 		case "nodeInfo":
 			status[name] = wholeNodeInfo{"replace", want.NodeInfo}
 		default:
-			// A field that the node has no longer is null, which removes it.
+			// Null removes a field that the node does not have any more.
 			status[name] = should[name]
 		}
 	}
@@ -138,7 +137,7 @@ func patchOf(there, want v1.NodeStatus, names []string) ([]byte, error) {
 	return patch, nil
 }
 
-// resources is a map in which null removes what is there and not wanted.
+// resources returns a map in which null removes undesired resources.
 func resources(there, want v1.ResourceList) map[v1.ResourceName]any {
 	out := make(map[v1.ResourceName]any, len(want))
 	for name := range there {
@@ -150,7 +149,8 @@ func resources(there, want v1.ResourceList) map[v1.ResourceName]any {
 	return out
 }
 
-// replaced is the whole list of addresses. Merging them would go by their types, of which there may be two of one.
+// replaced returns a patch that replaces the list of addresses. They would be merged by type, and there may be two of
+// one type.
 func replaced(addresses []v1.NodeAddress) []any {
 	out := []any{map[string]string{"$patch": "replace"}}
 	for _, address := range addresses {
@@ -159,7 +159,7 @@ func replaced(addresses []v1.NodeAddress) []any {
 	return out
 }
 
-// wholeNodeInfo replaces what is there, so that a part that the node has no longer goes.
+// wholeNodeInfo replaces the present value, so that missing parts are removed.
 type wholeNodeInfo struct {
 	Patch string `json:"$patch"`
 	v1.NodeSystemInfo

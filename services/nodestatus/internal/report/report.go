@@ -1,9 +1,9 @@
-// Package report keeps the status of the Node in the API server as it was computed here: sent when it has changed, and now
-// and then so that the times in it are not old. What is sent is a patch of what this node owns, so conditions, labels and
-// resources that others put on the Node stay.
+// Package report sends the computed status of the Node to the API server: when it has changed, and periodically so that
+// its times stay recent. It sends a patch of the parts that this node owns, so that conditions, labels and resources of
+// others stay.
 //
-// It runs beside the heart, which never waits for it, and by the side of package lease, whose sign of life does not wait
-// for a status.
+// It runs beside the heart, which never waits for it, and beside package lease, whose renewals do not wait for a
+// status.
 package report
 
 import (
@@ -30,64 +30,65 @@ import (
 )
 
 const (
-	// tries is how often a status is tried to be sent before the next period, as by a kubelet.
+	// tries is the number of attempts within a period, as in the kubelet.
 	tries = 5
-	// firstRetry is the wait after the first of them has failed; it doubles.
+	// firstRetry is the delay after the first failed attempt; it doubles.
 	firstRetry = 100 * time.Millisecond
-	// healthName is under what the health says how it stands with the status.
+	// healthName is the name in the health.
 	healthName = "nodestatus"
 )
 
-// Config says whose status to send, where, and how often.
+// Config holds the parameters of a Reporter.
 type Config struct {
-	// Client reaches the API server's core/v1. Nothing may hold its requests back.
+	// Client is the client for core/v1. It must have no rate limit.
 	Client rest.Interface
 	// Name is the name of the node.
 	Name string
-	// Period is how often it is looked whether the status differs from the API server's, nodeStatusUpdateFrequency.
+	// Period is the interval of comparisons with the API server's status, nodeStatusUpdateFrequency.
 	Period time.Duration
-	// Frequency is after how long it is sent though it does not, nodeStatusReportFrequency.
+	// Frequency is the interval after which an unchanged status is sent, nodeStatusReportFrequency.
 	Frequency time.Duration
 	// Timeout bounds each request.
 	Timeout time.Duration
-	// ExternalCloud says that the addresses that the API server has are a cloud provider's, and stay.
+	// ExternalCloud is true if the addresses in the API server are set by a cloud provider.
 	ExternalCloud bool
-	// Ready is told whenever the API server was sent that the Node is ready, and has it so; nil for nobody.
+	// Ready is called when the API server has received and stored that the node is ready; it may be nil.
 	Ready func()
-	// Broken is called when tries fail in a row: the connection may be one on which nothing arrives any more.
+	// Broken is called if consecutive attempts fail, because the connection may be dead.
 	Broken func()
-	// Health is told why the status is not sent.
+	// Health reports why the status is not sent.
 	Health  *rpc.Health
 	Clock   clock.WithTicker
 	Logger  *slog.Logger
 	Metrics *Metrics
-	// Tracer makes a span "node.status" of each status that is sent, with the requests for it below.
+	// Tracer creates a span "node.status" for each sent status, with its requests as children.
 	Tracer trace.Tracer
 }
 
-// Reporter sends the status. Make it with New.
+// Reporter sends the status. Create it with New.
 type Reporter struct {
 	cfg  Config
 	wake chan struct{}
 
 	mu sync.Mutex
-	// computed is the Node as it was computed last, and there as the API server has it; each nil while there is none.
+	// computed is the last computed Node, and there the Node in the API server; each may be nil.
 	computed, there *v1.Node
 
-	// Of Run alone: when the status was sent last and how much later than Frequency it is sent next, what the API server did
-	// not take, and what the log was told.
+	// Only Run uses the following fields: the time of the last status and the extension of Frequency for the next one, the
+	// refused fields, and the last logged problem.
 	sent      time.Time
 	delay     time.Duration
 	refused   refusals
 	complaint string
 }
 
-// New returns a reporter that has sent nothing yet.
+// New returns a reporter, which starts with Run.
 func New(cfg Config) *Reporter {
-	return &Reporter{cfg: cfg, wake: make(chan struct{}, 1), refused: refusals{}} // one "something has changed" says as much as many
+	// one signal covers any number of changes
+	return &Reporter{cfg: cfg, wake: make(chan struct{}, 1), refused: refusals{}}
 }
 
-// Offer gives the Node as it was last computed. It never blocks, and the Node must not be changed afterwards.
+// Offer sets the last computed Node. It never blocks, and the Node must not be changed afterwards.
 func (r *Reporter) Offer(node *v1.Node) {
 	r.mu.Lock()
 	r.computed = node
@@ -95,8 +96,8 @@ func (r *Reporter) Offer(node *v1.Node) {
 	r.look()
 }
 
-// Seen gives the Node as the API server has it, whenever it is heard of, or nil when that has it no longer. It never blocks,
-// and the Node must not be changed afterwards.
+// Seen sets the Node in the API server, whenever it is read, or nil if it does not exist any more. It never blocks, and
+// the Node must not be changed afterwards.
 func (r *Reporter) Seen(node *v1.Node) {
 	r.mu.Lock()
 	first := r.there == nil || node == nil || r.there.UID != node.UID
@@ -109,7 +110,7 @@ func (r *Reporter) Seen(node *v1.Node) {
 	}
 }
 
-// newer reports whether a Node is of a later version than another one.
+// newer reports whether a Node has a later version than another one.
 func newer(a, than *v1.Node) bool {
 	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, than.ResourceVersion)
 	return err != nil || order > 0
@@ -128,7 +129,7 @@ func (r *Reporter) known() (computed, there *v1.Node) {
 	return r.computed, r.there
 }
 
-// answered notes the Node that the API server answered with, unless it was deleted meanwhile.
+// answered records the Node in a response of the API server, unless it was deleted in the meantime.
 func (r *Reporter) answered(node *v1.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,7 +138,7 @@ func (r *Reporter) answered(node *v1.Node) {
 	}
 }
 
-// Run sends the status until ctx ends: what is urgent at once, everything else with the next period.
+// Run sends the status until ctx ends: urgent changes at once, and others with the next period.
 func (r *Reporter) Run(ctx context.Context) {
 	ticker := r.cfg.Clock.NewTicker(r.cfg.Period)
 	defer ticker.Stop()
@@ -155,8 +156,8 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// urgent reports whether the API server says otherwise of a condition than this node: so it is known without delay when the
-// node becomes ready, or no longer is.
+// urgent reports whether a condition in the API server differs from that of this node, so that a change of readiness is
+// visible without delay.
 func (r *Reporter) urgent() bool {
 	computed, there := r.known()
 	if computed == nil || there == nil {
@@ -170,7 +171,7 @@ func (r *Reporter) urgent() bool {
 	return false
 }
 
-// report sends the status if that is due, with some tries.
+// report sends the status if it is due, with several attempts.
 func (r *Reporter) report(ctx context.Context) {
 	wait := firstRetry
 	for try := range tries {
@@ -191,8 +192,8 @@ func (r *Reporter) report(ctx context.Context) {
 	}
 }
 
-// try sends the status once if that is due. What the API server has is asked for afresh, and not taken from what was heard of
-// it, after a failure and when all of it is sent for its age.
+// try sends the status once if it is due. It reads the Node from the API server first, instead of using the last seen
+// one, after a failure and for a periodic full status.
 func (r *Reporter) try(ctx context.Context, afresh bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
@@ -244,13 +245,13 @@ func (r *Reporter) try(ctx context.Context, afresh bool) (err error) {
 	return nil
 }
 
-// one makes a request that is answered with the Node.
+// one sends a request whose response is the Node.
 func (r *Reporter) one(ctx context.Context, request *rest.Request) (*v1.Node, error) {
 	node := new(v1.Node)
 	return node, request.Resource("nodes").Name(r.cfg.Name).Do(ctx).Into(node)
 }
 
-// gone is no error for a Node that the API server does not have: who registers it will hear of that.
+// gone returns nil for a Node that does not exist, because package registration handles it.
 func (r *Reporter) gone(err error) error {
 	if apierrors.IsNotFound(err) {
 		r.Seen(nil)
@@ -259,8 +260,8 @@ func (r *Reporter) gone(err error) error {
 	return err
 }
 
-// succeeded notes that the status was sent now, and when it is to be sent again if it does not change. Nodes that were all
-// started or changed at one moment are so no crowd later.
+// succeeded records that the status was sent, and when to send it again if it does not change. The random extension
+// spreads nodes that were started or changed at the same moment.
 func (r *Reporter) succeeded(changed bool) {
 	spread := 0.0
 	if changed || r.sent.IsZero() {
@@ -273,7 +274,7 @@ func (r *Reporter) succeeded(changed bool) {
 	r.recovered()
 }
 
-// recovered is the end of a complaint.
+// recovered ends a complaint.
 func (r *Reporter) recovered() {
 	r.cfg.Health.Set(healthName, "")
 	if r.complaint != "" {
@@ -282,7 +283,7 @@ func (r *Reporter) recovered() {
 	}
 }
 
-// failed notes a try that has failed, in the log when it is news.
+// failed records a failed attempt, and logs it if it is new.
 func (r *Reporter) failed(err error) {
 	r.cfg.Metrics.reports.WithLabelValues(resultError).Inc()
 	err = explain(err)
@@ -293,15 +294,15 @@ func (r *Reporter) failed(err error) {
 	}
 }
 
-// explain adds what to do.
+// explain adds the remedy.
 func explain(err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("the API server does not let the status of the Node be changed: its user must be system:node:NAME in the group system:nodes: %w", err)
+		return fmt.Errorf("the API server does not permit changing the status of the Node: its user must be system:node:NAME in the group system:nodes: %w", err)
 	case apierrors.IsInvalid(err):
-		return fmt.Errorf("the API server does not take the status of the Node: %w", err)
+		return fmt.Errorf("the API server does not accept the status of the Node: %w", err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the API server does not answer in time to the status of the Node: see that it runs and can be reached: %w", err)
+		return fmt.Errorf("the API server does not answer in time to the status of the Node: check that it runs and is reachable: %w", err)
 	default:
 		return fmt.Errorf("the status of the Node is not sent to the API server: %w", err)
 	}

@@ -1,5 +1,4 @@
-// Package server serves the Node to the other processes and to the command line. It translates between the Node and the
-// wire, and does nothing else.
+// Package server serves the Node to the other processes and to the command line.
 package server
 
 import (
@@ -22,7 +21,7 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
-// Server is quartet.node.v1.NodeService. Make it with New.
+// Server implements quartet.node.v1.NodeService. Create it with New.
 type Server struct {
 	nodev1.UnimplementedNodeServiceServer
 	name    string
@@ -31,7 +30,7 @@ type Server struct {
 	health  *rpc.Health
 	overdue func() error
 
-	// mu makes one Node after the other, of what was published last and what the API server had last.
+	// mu serializes publications, which combine the last published Node with the last one of the API server.
 	mu         sync.Mutex
 	standalone bool
 	cloud      bool
@@ -39,20 +38,20 @@ type Server struct {
 	registered *v1.Node
 }
 
-// Config says what is served beside the Node.
+// Config holds the parameters of a Server.
 type Config struct {
 	// NodeName is the node's name, the key of the stream.
 	NodeName string
-	// Standalone says that this node belongs to no cluster.
+	// Standalone is true for a node without a cluster.
 	Standalone bool
-	// ExternalCloud says that the addresses are those that a cloud provider has given the Node in the API server.
+	// ExternalCloud is true if a cloud provider sets the addresses on the Node in the API server.
 	ExternalCloud bool
-	// Health says what is waited for, and Overdue why the Node is not up to date, or nothing.
+	// Health returns the missing dependencies, and Overdue why the Node is out of date, or nil.
 	Health  *rpc.Health
 	Overdue func() error
-	// Events are what has happened to the node.
+	// Events are the events of the node.
 	Events stream.Source[*enginev1.PodEvent]
-	// Served counts what the stream of the Node does.
+	// Served counts the operations of the stream of the Node.
 	Served *stream.ServedMetrics
 }
 
@@ -67,7 +66,7 @@ func New(cfg Config) *Server {
 // Register adds the service to a gRPC server.
 func (s *Server) Register(to *grpc.Server) { nodev1.RegisterNodeServiceServer(to, s) }
 
-// Publish makes a Node the one that is served. It fails only for a Node that cannot be marshalled.
+// Publish serves a computed Node. It fails only if the Node cannot be marshaled.
 func (s *Server) Publish(state nodeobject.State) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,9 +74,9 @@ func (s *Server) Publish(state nodeobject.State) error {
 	return s.put()
 }
 
-// Registered says as what the API server has the Node, nil when it does not have it. What others than this node may write
-// is served as it is there from now on: labels, annotations, taints and resources that others advertise count as the cluster's users set them. It fails
-// only for a Node that cannot be marshalled.
+// Registered sets the Node in the API server, nil if it does not exist. Parts that others may write are served as they
+// are there: labels, annotations, taints and resources that others advertise. It fails only if the Node cannot be
+// marshaled.
 func (s *Server) Registered(node *v1.Node) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +87,7 @@ func (s *Server) Registered(node *v1.Node) error {
 	return s.put()
 }
 
-// put makes what is known the Node that is served. The caller holds mu.
+// put serves the combined Node. The caller holds mu.
 func (s *Server) put() error {
 	whole := s.state.Node
 	if s.registered != nil {
@@ -102,7 +101,7 @@ func (s *Server) put() error {
 	if err != nil {
 		return fmt.Errorf("marshalling the Node: %w", err)
 	}
-	// Without an API server there is none that would have to have the Node.
+	// A standalone node is always synced.
 	node := &nodev1.Node{Node: data, Synced: s.standalone || s.registered != nil, Standalone: s.standalone, ShuttingDown: s.state.ShuttingDown}
 	for _, signal := range s.state.Eviction.Pressing {
 		node.EvictionSignals = append(node.EvictionSignals, &nodev1.EvictionSignal{

@@ -8,19 +8,20 @@ import (
 )
 
 const (
-	// pollPause is how long it takes until it is looked again whether the pods of a group are gone.
+	// pollPause is the polling interval for the end of a group's pods.
 	pollPause = 200 * time.Millisecond
-	// shortest is the time that a group has at least, for one that has none is to be told of its end, too.
+	// shortest is the minimum time of a group, so that every pod is notified of its end.
 	shortest = time.Second
-	// statusesTimeout bounds the wait for the API server: one that is away does not keep the machine up.
+	// statusesTimeout bounds the wait for the API server, so that an unreachable one does not delay the shutdown.
 	statusesTimeout = 5 * time.Second
 
-	// The kubelet's words.
+	// The kubelet's messages.
 	textBegins    = "Shutdown manager detected shutdown event"
 	textCalledOff = "Shutdown manager detected shutdown cancellation"
 )
 
-// begin ends the pods, or goes on where an earlier process was killed. It does not wait. It does nothing when it was called before.
+// begin starts terminating the pods, or continues after a restart. It does not wait. It is a no-op if it was called
+// before.
 func (m *Manager) begin(ctx context.Context) {
 	if m.stop != nil {
 		return
@@ -33,7 +34,7 @@ func (m *Manager) begin(ctx context.Context) {
 	m.mu.Lock()
 	m.down, m.over = true, over
 	m.mu.Unlock()
-	m.cfg.Logger.InfoContext(ctx, "the machine is being shut down, the pods are ended", telemetry.KeyDuration, m.cfg.Periods.Total(), "resumed", m.memory.Group > 0 || over)
+	m.cfg.Logger.InfoContext(ctx, "the machine is shutting down; terminating the pods", telemetry.KeyDuration, m.cfg.Periods.Total(), "resumed", m.memory.Group > 0 || over)
 	m.cfg.Changed(textBegins)
 	if over {
 		m.release()
@@ -49,7 +50,7 @@ func (m *Manager) begin(ctx context.Context) {
 	}()
 }
 
-// halt ends the work for a shutdown. The pods that were told to end do so.
+// halt stops the work for a shutdown. Pods that are terminating continue to do so.
 func (m *Manager) halt() {
 	if m.stop != nil {
 		m.stop()
@@ -57,11 +58,11 @@ func (m *Manager) halt() {
 	}
 }
 
-// calledOff goes back to waiting for a shutdown. It does nothing when none was to come.
+// calledOff returns to waiting for a shutdown. It is a no-op if none is in progress.
 func (m *Manager) calledOff(ctx context.Context) {
 	m.halt()
 	if m.memory.Boot != "" {
-		// What the work for the shutdown has remembered since is read, for its times.
+		// The work for the shutdown has saved its times since, so they are read.
 		if last, err := load(m.cfg.StateDir); err == nil {
 			m.memory = last
 		}
@@ -78,15 +79,15 @@ func (m *Manager) calledOff(ctx context.Context) {
 	}
 }
 
-// keep remembers how a shutdown goes. Without it an earlier group would have its time again.
+// keep saves the progress of a shutdown. Without it, a restart would repeat the time of an earlier group.
 func (m *Manager) keep(ctx context.Context, mem memory) {
 	m.cfg.Metrics.set(mem)
 	if err := save(m.cfg.StateDir, mem); err != nil {
-		m.cfg.Logger.WarnContext(ctx, "how the shutdown goes is forgotten when nodestatus is killed", telemetry.KeyError, err)
+		m.cfg.Logger.WarnContext(ctx, "cannot save the progress of the shutdown; it is lost if nodestatus is killed", telemetry.KeyError, err)
 	}
 }
 
-// end ends one group after the other and gives the lock back. It stops when ctx ends, and then another process goes on.
+// end terminates the groups in order and releases the lock. It stops when ctx ends; then another process continues.
 func (m *Manager) end(ctx context.Context, mem memory) {
 	for {
 		m.endGroup(ctx, mem)
@@ -112,11 +113,12 @@ func (m *Manager) end(ctx context.Context, mem memory) {
 	m.mu.Lock()
 	m.over = true
 	m.mu.Unlock()
-	m.cfg.Logger.InfoContext(ctx, "the pods have ended as far as they had time, the machine may go down", telemetry.KeyDuration, mem.EndTime.Sub(mem.StartTime))
+	m.cfg.Logger.InfoContext(ctx, "the pods have ended or their time is over; the machine may shut down", telemetry.KeyDuration, mem.EndTime.Sub(mem.StartTime))
 	m.release()
 }
 
-// endGroup ends the pods of a group, and what is left of those before it. It returns when none is left or the group's time is over.
+// endGroup terminates the pods of a group, and the remaining ones of earlier groups. It returns when no pod is left or
+// the group's time is over.
 func (m *Manager) endGroup(ctx context.Context, mem memory) {
 	begun := m.cfg.BootTime()
 	left := max(m.cfg.Periods.time(mem.Group)-(begun-mem.GroupSince), shortest)
@@ -130,18 +132,18 @@ func (m *Manager) endGroup(ctx context.Context, mem memory) {
 		}
 		if err != nil && ctx.Err() == nil && err.Error() != told {
 			told = err.Error()
-			m.cfg.Logger.WarnContext(ctx, "the pods cannot be ended, it is tried again", telemetry.KeyError, err)
+			m.cfg.Logger.WarnContext(ctx, "cannot terminate the pods; retrying", telemetry.KeyError, err)
 		}
 		select {
 		case <-ctx.Done():
-			m.cfg.Logger.WarnContext(ctx, "not all pods of a group have ended in its time, the next group goes", "priority", m.cfg.Periods[mem.Group].Priority)
+			m.cfg.Logger.WarnContext(ctx, "not all pods of a group have ended in its time; continuing with the next group", "priority", m.cfg.Periods[mem.Group].Priority)
 			return
 		case <-time.After(pollPause):
 		}
 	}
 }
 
-// endDue ends the pods that have to go now, and returns how many they were.
+// endDue terminates the pods that are due, and returns their number.
 func (m *Manager) endDue(ctx context.Context, group int, left time.Duration) (int, error) {
 	pods, err := m.cfg.Engine.Pods(ctx)
 	if err != nil {
@@ -151,6 +153,6 @@ func (m *Manager) endDue(ctx context.Context, group int, left time.Duration) (in
 	if len(due) == 0 {
 		return 0, nil
 	}
-	m.cfg.Logger.InfoContext(ctx, "pods are ended for the shutdown", "pods", len(due), "priority", m.cfg.Periods[group].Priority, telemetry.KeyGracePeriod, left)
+	m.cfg.Logger.InfoContext(ctx, "terminated pods for the shutdown", "pods", len(due), "priority", m.cfg.Periods[group].Priority, telemetry.KeyGracePeriod, left)
 	return len(due), m.cfg.Engine.End(ctx, due)
 }

@@ -10,17 +10,17 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 )
 
-// SyncLoop is the Engine that syncloop is.
+// SyncLoop implements Engine with syncloop.
 type SyncLoop struct {
 	client enginev1.EngineServiceClient
 }
 
-// NewSyncLoop returns the syncloop at the end of a connection.
+// NewSyncLoop returns the Engine for a connection to syncloop.
 func NewSyncLoop(conn grpc.ClientConnInterface) *SyncLoop {
 	return &SyncLoop{client: enginev1.NewEngineServiceClient(conn)}
 }
 
-// Pods implements Engine. Pods that no source names are not among them: syncloop ends those by itself.
+// Pods implements Engine. It excludes pods that no source names, because syncloop terminates them by itself.
 func (s *SyncLoop) Pods(ctx context.Context) ([]*v1.Pod, error) {
 	answer, err := s.client.ListPods(ctx, &enginev1.ListPodsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
@@ -39,7 +39,8 @@ func (s *SyncLoop) Pods(ctx context.Context) ([]*v1.Pod, error) {
 	return pods, nil
 }
 
-// isLeft tells whether anything of a pod may run: one that was refused, or has run to its end, has ended although it is still named.
+// isLeft reports whether anything of a pod may run: a refused or completed pod has ended although a source still names
+// it.
 func isLeft(phase v1.PodPhase, state enginev1.WorkerState) bool {
 	switch state {
 	case enginev1.WorkerState_WORKER_STATE_TERMINATED:

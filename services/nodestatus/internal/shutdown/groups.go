@@ -9,14 +9,15 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// systemCritical is the priority from which on a pod belongs to the system: that of system-cluster-critical.
+// systemCritical is the lowest priority of system pods: that of system-cluster-critical.
 const systemCritical = 2_000_000_000
 
-// Periods are the groups that pods end in, the first to go first, each with the least priority of its pods and its time.
+// Periods are the groups of a shutdown in the order of termination, each with its lowest priority and its time.
 type Periods []kubeletconfigv1beta1.ShutdownGracePeriodByPodPriority
 
-// PeriodsOf takes the groups out of a configuration, which has been validated; none when it asks for none. shutdownGracePeriod and
-// shutdownGracePeriodCriticalPods are two groups: all pods, in what the critical ones leave of it, then these.
+// PeriodsOf returns the groups of a validated configuration; none if it configures none. shutdownGracePeriod and
+// shutdownGracePeriodCriticalPods become two groups: other pods, with the difference of the two times, and then
+// critical pods.
 func PeriodsOf(cfg *kubeletconfigv1beta1.KubeletConfiguration) Periods {
 	if len(cfg.ShutdownGracePeriodByPodPriority) > 0 {
 		periods := Periods(slices.Clone(cfg.ShutdownGracePeriodByPodPriority))
@@ -35,7 +36,7 @@ func PeriodsOf(cfg *kubeletconfigv1beta1.KubeletConfiguration) Periods {
 	}
 }
 
-// Total is how long all groups take at most: so long logind has to wait.
+// Total returns the total time of all groups, which is the delay that logind must grant.
 func (p Periods) Total() time.Duration {
 	var total time.Duration
 	for i := range p {
@@ -44,13 +45,13 @@ func (p Periods) Total() time.Duration {
 	return total
 }
 
-// time is that of a group.
+// time returns the time of a group.
 func (p Periods) time(group int) time.Duration {
 	return time.Duration(max(p[group].ShutdownGracePeriodSeconds, 0)) * time.Second
 }
 
-// Group returns the group of a pod with a priority: the last one that begins at it or below it, and the first one for a pod
-// below all. There must be a group.
+// Group returns the group of a priority: the last one that begins at or below it, and the first one for a lower
+// priority. There must be a group.
 func (p Periods) Group(priority int32) int {
 	at, exact := slices.BinarySearchFunc(p, priority, func(period kubeletconfigv1beta1.ShutdownGracePeriodByPodPriority, priority int32) int {
 		return cmp.Compare(period.Priority, priority)
@@ -61,16 +62,16 @@ func (p Periods) Group(priority int32) int {
 	return max(at-1, 0)
 }
 
-// End is a pod that has to go, and how many seconds its containers have to stop.
+// End is a pod to terminate and its grace period in seconds.
 type End struct {
 	Pod          *v1.Pod
 	GraceSeconds int64
 }
 
-// Due returns which of the pods that are left have to go now that it is the turn of a group with so much of its time left: its
-// own, and what is left of the groups before it. A pod has what it asks for when that is less.
+// Due returns the remaining pods that are due in a group with the remaining time left: those of the group and of
+// earlier groups. A pod's own grace period applies if it is shorter.
 func (p Periods) Due(group int, left time.Duration, pods []*v1.Pod) []End {
-	seconds := max(int64(left/time.Second), 1) // the runtime's shortest
+	seconds := max(int64(left/time.Second), 1) // the runtime's minimum
 	var due []End
 	for _, pod := range pods {
 		var priority int32

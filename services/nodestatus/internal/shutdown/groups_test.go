@@ -91,7 +91,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// Each pod has one group: the last that it reaches. No pod of more priority is in an earlier one, and all have had to go after the last.
+// Each pod has one group: the last that it reaches. No pod of more priority is in an earlier one, and all have had to
+// go after the last.
 func TestEveryPodHasItsGroup(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := kubeletconfigv1beta1.KubeletConfiguration{}

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics says how the last shutdown went, and whether the next one waits for this node.
+// Metrics exposes the last shutdown, and whether the next one is delayed for this node.
 type Metrics struct {
 	started, ended, waits prometheus.Gauge
 }
@@ -19,9 +19,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		return g
 	}
 	return &Metrics{
-		started: gauge("kubelet_graceful_shutdown_start_time_seconds", "When the pods were last begun to be ended for a shutdown of the machine, in seconds since 1970; 0 when they never were."),
-		ended:   gauge("kubelet_graceful_shutdown_end_time_seconds", "When that was over, in seconds since 1970; 0 while it is not."),
-		waits:   gauge("quartet_nodestatus_shutdown_lock", "1 while logind waits with a shutdown of the machine until the pods have ended."),
+		started: gauge("kubelet_graceful_shutdown_start_time_seconds", "Start of the last termination of pods for a shutdown of the machine, in seconds since 1970; 0 if there was none."),
+		ended:   gauge("kubelet_graceful_shutdown_end_time_seconds", "End of the last termination of pods for a shutdown of the machine, in seconds since 1970; 0 until then."),
+		waits:   gauge("quartet_nodestatus_shutdown_lock", "1 while logind delays a shutdown of the machine until the pods have ended."),
 	}
 }
 

@@ -1,12 +1,14 @@
-// Package shutdown ends the node's pods before the machine goes down. It has logind wait with a shutdown, by a lock, and is told when
-// one is to come. Then the Node is not ready, syncloop lets no new pod in, and the pods go in groups, those of least priority
-// first, each group with its time; then the lock is given back, and the machine goes down.
+// Package shutdown terminates the node's pods before the machine shuts down. It holds a lock that delays a shutdown in
+// logind, and is notified when a shutdown begins. Then the Node is not ready, syncloop admits no new pods, and the pods
+// are terminated in groups, those of the lowest priority first, each group with its time. Finally the lock is released,
+// and the machine shuts down.
 //
-// Which pod has to go when, and with which grace period, is decided in groups.go, without a clock or a network. syncloop ends the
-// pods; this package asks it to, group by group.
+// groups.go decides which pods are due with which grace period, without a clock or a network. syncloop terminates the
+// pods of a group on request.
 //
-// A shutdown outlives this process: which group's turn it is, and since when, is on disk, and whether there is a shutdown logind
-// says. But the lock does not, and logind gives no other then: it waits no longer when nobody else has one.
+// A shutdown in progress survives a restart of this process: the present group and its start are on disk, and logind
+// reports the shutdown. The lock does not survive, and logind grants no other during a shutdown: it does not wait any
+// longer if there is no other lock.
 package shutdown
 
 import (
@@ -25,12 +27,13 @@ import (
 )
 
 const (
-	// firstRetry doubles up to lastRetry while there is no D-Bus or no logind.
+	// firstRetry doubles up to lastRetry while D-Bus or logind is unavailable.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
-	// recheckPeriod is how often it is looked whether logind waits long enough now, when it does not.
+	// recheckPeriod is the interval at which logind's delay is checked again if it is too short.
 	recheckPeriod = time.Minute
-	// reloads is how often logind is asked whether it has read its configuration again, first after reloadPause, then after twice as long.
+	// reloads is the number of checks whether logind has reloaded its configuration, first after reloadPause, then after
+	// twice as long.
 	reloads     = 5
 	reloadPause = 100 * time.Millisecond
 
@@ -38,7 +41,7 @@ const (
 	why = "The pods of this node are ended before the machine goes down"
 )
 
-// Logind is logind, over one connection; *logind.Conn is one.
+// Logind is a connection to logind; *logind.Conn implements it.
 type Logind interface {
 	Next(ctx context.Context) (logind.Event, error)
 	InhibitDelay(ctx context.Context) (time.Duration, error)
@@ -48,71 +51,71 @@ type Logind interface {
 	Close() error
 }
 
-// Engine is syncloop. Each call waits for a syncloop that is away until its context ends.
+// Engine is the interface to syncloop. Each call waits for an unreachable syncloop until its context ends.
 type Engine interface {
 	// Pods returns the pods that have not ended.
 	Pods(ctx context.Context) ([]*v1.Pod, error)
-	// End ends pods, and returns when nothing of them is left.
+	// End terminates pods, and returns when nothing of them is left.
 	End(ctx context.Context, pods []End) error
-	// AwaitStatuses returns when the API server has the status of every pod.
+	// AwaitStatuses waits until the API server has the status of every pod.
 	AwaitStatuses(ctx context.Context) error
 }
 
-// Config is what a Manager needs.
+// Config holds the parameters of a Manager.
 type Config struct {
 	// Periods are the groups; at least one.
 	Periods Periods
 	// Connect connects to logind.
 	Connect func(ctx context.Context) (Logind, error)
-	// DropIn is the file that has logind wait longer; see logind.WriteDropIn.
+	// DropIn is the path of logind's drop-in file, see logind.WriteDropIn.
 	DropIn string
 	Engine Engine
-	// StateDir is where it is remembered how a shutdown goes.
+	// StateDir is the directory for the progress of a shutdown.
 	StateDir string
-	// Boot names this boot of the machine, and BootTime is the time since it: boottime.ID and Now.
+	// Boot is the ID of this boot of the machine, and BootTime the time since it: boottime.Boot and boottime.Now.
 	Boot     string
 	BootTime func() time.Duration
-	// Changed is called when ShuttingDown gives another answer, with what the node's event says of it. It does not wait.
+	// Changed is called when the result of ShuttingDown changes, with the message for the node's event. It must not block.
 	Changed func(message string)
-	// Waiting is told what keeps the pods from being ended at a shutdown; nothing when nothing does.
+	// Waiting receives the problem that would prevent the termination of pods at a shutdown; empty if there is none.
 	Waiting func(reason string)
 	Logger  *slog.Logger
 	Metrics *Metrics
 }
 
-// Manager ends pods before a shutdown. Make it with New, and Run it once.
+// Manager terminates pods before a shutdown. Create it with New, and call Run once.
 type Manager struct {
 	cfg Config
 
 	mu sync.Mutex
-	// down is true while a shutdown is to come.
+	// down is true while a shutdown is in progress.
 	down bool
-	// lock has logind wait; nil while it does not.
+	// lock delays a shutdown; nil without a lock.
 	lock io.Closer
-	// over is true when all was done for the shutdown that is to come: nothing is to wait any more.
+	// over is true when the work for the present shutdown is complete.
 	over bool
 
-	// Of Run alone.
+	// Only Run uses the following fields.
 	memory memory
 	told   string
-	// stop ends the work for a shutdown, and returns when it has ended; nil when none was begun.
+	// stop stops the work for a shutdown, and waits for its end; nil if there is none.
 	stop func()
 }
 
-// New returns a Manager that has no lock yet. When a process before it was killed in the middle of a shutdown, that is to come until
-// logind says otherwise.
+// New returns a Manager without a lock. If a previous process was killed during a shutdown, that shutdown counts as in
+// progress until logind reports otherwise.
 func New(cfg Config) *Manager {
 	m := &Manager{cfg: cfg}
 	var err error
 	if m.memory, err = load(cfg.StateDir); err != nil {
-		cfg.Logger.Warn("a shutdown that was under way would begin again", telemetry.KeyError, err)
+		cfg.Logger.Warn("a shutdown in progress would begin again", telemetry.KeyError, err)
 	}
 	m.down = m.memory.Boot == cfg.Boot
 	cfg.Metrics.set(m.memory)
 	return m
 }
 
-// ShuttingDown tells whether a shutdown is to come. A nil Manager knows of none.
+// ShuttingDown reports whether a shutdown is in progress. It is false for a nil Manager.
 func (m *Manager) ShuttingDown() bool {
 	if m == nil {
 		return false
@@ -122,7 +125,8 @@ func (m *Manager) ShuttingDown() bool {
 	return m.down
 }
 
-// Run waits for shutdowns until ctx ends, and returns its error. Without D-Bus or logind it says so once, and looks again.
+// Run waits for shutdowns until ctx ends, and returns its error. It logs once if D-Bus or logind is unavailable, and
+// retries.
 func (m *Manager) Run(ctx context.Context) error {
 	defer m.release()
 	defer m.halt()
@@ -143,7 +147,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// follow has logind wait and does what it says, until the connection is gone.
+// follow takes the lock and handles logind's events until the connection is lost.
 func (m *Manager) follow(ctx context.Context) (connected bool, err error) {
 	conn, err := m.cfg.Connect(ctx)
 	if err != nil {
@@ -163,14 +167,14 @@ func (m *Manager) follow(ctx context.Context) (connected bool, err error) {
 		case event == logind.CalledOff:
 			m.calledOff(ctx)
 			enough, err = m.prepare(ctx, conn)
-		default: // another logind than before, or some time is over
+		default: // logind was restarted, or some time has passed
 			enough, err = m.prepare(ctx, conn)
 		}
 	}
 	return false, err
 }
 
-// next waits for an event. When logind does not wait long enough it returns without one after some time.
+// next waits for an event. If logind's delay is too short, it returns without one after some time.
 func (m *Manager) next(ctx context.Context, conn Logind, enough bool) (logind.Event, error) {
 	if enough {
 		return conn.Next(ctx)
@@ -184,7 +188,7 @@ func (m *Manager) next(ctx context.Context, conn Logind, enough bool) (logind.Ev
 	return event, err
 }
 
-// prepare has logind wait, long enough if that can be had, and finds out whether a shutdown is to come already.
+// prepare takes the lock, extends logind's delay if possible, and checks whether a shutdown is in progress already.
 func (m *Manager) prepare(ctx context.Context, conn Logind) (enough bool, err error) {
 	preparing, err := conn.PreparingForShutdown(ctx)
 	if err != nil {
@@ -208,7 +212,8 @@ func (m *Manager) prepare(ctx context.Context, conn Logind) (enough bool, err er
 	return problem == "", nil
 }
 
-// inhibit takes a lock unless there is one, and returns whether a shutdown is to come: a logind that gives no lock any more says so.
+// inhibit takes a lock unless there is one, and reports whether a shutdown is in progress, because logind then refuses
+// locks.
 func (m *Manager) inhibit(ctx context.Context, conn Logind, preparing bool) (bool, error) {
 	lock, err := conn.Inhibit(ctx, who, why)
 	if errors.Is(err, logind.ErrGoingDown) {
@@ -226,14 +231,14 @@ func (m *Manager) inhibit(ctx context.Context, conn Logind, preparing bool) (boo
 	m.lock = lock
 	m.cfg.Metrics.waits.Set(1)
 	if before == nil {
-		m.cfg.Logger.InfoContext(ctx, "logind waits with a shutdown of the machine until the pods have ended", telemetry.KeyDuration, m.cfg.Periods.Total())
+		m.cfg.Logger.InfoContext(ctx, "logind delays a shutdown of the machine until the pods have ended", telemetry.KeyDuration, m.cfg.Periods.Total())
 		return preparing, nil
 	}
 	return preparing, before.Close()
 }
 
-// lengthen has logind wait for as long as the pods may take, and returns what is to be done when it does not: who may not write
-// the file cannot have it do so.
+// lengthen extends logind's delay to the time of all pods, and returns the remedy if that is not possible, for example
+// because the drop-in file is not writable.
 func (m *Manager) lengthen(ctx context.Context, conn Logind) (problem string, err error) {
 	needed := m.cfg.Periods.Total()
 	delay, err := conn.InhibitDelay(ctx)
@@ -249,7 +254,7 @@ func (m *Manager) lengthen(ctx context.Context, conn Logind) (problem string, er
 		}
 	}
 	if delay >= needed {
-		m.cfg.Logger.InfoContext(ctx, "logind waits longer from now on", telemetry.KeyFile, m.cfg.DropIn, telemetry.KeyDuration, needed)
+		m.cfg.Logger.InfoContext(ctx, "extended logind's delay", telemetry.KeyFile, m.cfg.DropIn, telemetry.KeyDuration, needed)
 		return "", nil
 	}
 	problem = fmt.Sprintf("logind waits with a shutdown for %v only, the pods may take %v: write %q to %s and run `systemctl kill --signal=HUP systemd-logind`", delay, needed, logind.DropInText(needed), m.cfg.DropIn)
@@ -259,7 +264,7 @@ func (m *Manager) lengthen(ctx context.Context, conn Logind) (problem string, er
 	return problem + "; the file is there, look for InhibitDelayMaxSec in files that are read after it, and whether it is that of the machine or of a container", nil
 }
 
-// reloaded waits some moments until logind has read its configuration again.
+// reloaded waits briefly until logind has read its configuration again.
 func (m *Manager) reloaded(ctx context.Context, conn Logind, needed time.Duration) (delay time.Duration, err error) {
 	pause := reloadPause
 	for range reloads {
@@ -276,7 +281,7 @@ func (m *Manager) reloaded(ctx context.Context, conn Logind, needed time.Duratio
 	return delay, nil
 }
 
-// tell says what is wrong in the health, and in the log when it is something else than before.
+// tell reports the problem in the health, and logs it if it has changed.
 func (m *Manager) tell(ctx context.Context, problem string) {
 	m.cfg.Waiting(problem)
 	if problem != m.told && problem != "" {
@@ -285,7 +290,7 @@ func (m *Manager) tell(ctx context.Context, problem string) {
 	m.told = problem
 }
 
-// release has logind wait no longer.
+// release releases the lock.
 func (m *Manager) release() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -293,7 +298,7 @@ func (m *Manager) release() {
 		return
 	}
 	if err := m.lock.Close(); err != nil {
-		m.cfg.Logger.Warn("logind may go on waiting with the shutdown", telemetry.KeyError, err)
+		m.cfg.Logger.Warn("logind may continue to delay the shutdown", telemetry.KeyError, err)
 	}
 	m.lock = nil
 	m.cfg.Metrics.waits.Set(0)

@@ -26,7 +26,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// machine is one with a logind and a syncloop of its own, on the clock of the bubble. What is done to it is noted with the second.
+// machine is one with a logind and a syncloop of its own, on the clock of the bubble. What is done to it is noted with
+// the second.
 type machine struct {
 	t     *testing.T
 	begun time.Time

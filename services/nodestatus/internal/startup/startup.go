@@ -1,5 +1,5 @@
-// Package startup measures how long it takes from the machine's boot until a new node is ready in its cluster, in the parts
-// and under the names that a kubelet has.
+// Package startup measures the time from the machine's boot until a new node is ready in its cluster, under the
+// kubelet's metric names.
 package startup
 
 import (
@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Tracker notes each step the first time that it is taken. Of a Node that was there before nothing is measured. Make it with New.
+// Tracker records the first time of each step. It measures nothing for a Node that existed before. Create it with New.
 type Tracker struct {
-	// now is the time since the boot.
+	// now returns the time since the boot.
 	now func() time.Duration
 
 	mu                                    sync.Mutex
@@ -20,7 +20,7 @@ type Tracker struct {
 	afterRegistration, fromBootUntilReady prometheus.Gauge
 }
 
-// New registers the metrics and notes that the process begins. Now is the time since the machine's boot.
+// New registers the metrics and records the start of the process. now returns the time since the machine's boot.
 func New(registry prometheus.Registerer, now func() time.Duration) *Tracker {
 	gauge := func(name, help string) prometheus.Gauge {
 		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
@@ -29,15 +29,15 @@ func New(registry prometheus.Registerer, now func() time.Duration) *Tracker {
 	}
 	return &Tracker{
 		now: now, began: now(),
-		before:             gauge("kubelet_node_startup_pre_kubelet_duration_seconds", "From the machine's boot to the start of this process; 0 unless it made the Node."),
-		unregistered:       gauge("kubelet_node_startup_pre_registration_duration_seconds", "From the start of this process until it first tried to make the Node; 0 unless it made it."),
-		registering:        gauge("kubelet_node_startup_registration_duration_seconds", "From then until the API server had the Node; 0 unless this process made it."),
-		afterRegistration:  gauge("kubelet_node_startup_post_registration_duration_seconds", "From then until the API server had the Node as ready; 0 unless this process made it."),
-		fromBootUntilReady: gauge("kubelet_node_startup_duration_seconds", "From the machine's boot until the API server had the Node as ready; 0 unless this process made it."),
+		before:             gauge("kubelet_node_startup_pre_kubelet_duration_seconds", "From the machine's boot to the start of this process; 0 unless it created the Node."),
+		unregistered:       gauge("kubelet_node_startup_pre_registration_duration_seconds", "From the start of this process until it first tried to create the Node; 0 unless it created it."),
+		registering:        gauge("kubelet_node_startup_registration_duration_seconds", "From then until the API server had the Node; 0 unless this process created it."),
+		afterRegistration:  gauge("kubelet_node_startup_post_registration_duration_seconds", "From then until the Node was ready in the API server; 0 unless this process created it."),
+		fromBootUntilReady: gauge("kubelet_node_startup_duration_seconds", "From the machine's boot until the Node was ready in the API server; 0 unless this process created it."),
 	}
 }
 
-// Attempted notes that the Node is about to be made in the API server.
+// Attempted records that the Node is about to be created in the API server.
 func (t *Tracker) Attempted() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -46,7 +46,7 @@ func (t *Tracker) Attempted() {
 	}
 }
 
-// Created notes that it was.
+// Created records that the Node was created.
 func (t *Tracker) Created() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,7 +59,7 @@ func (t *Tracker) Created() {
 	t.registering.Set((t.created - t.attempted).Seconds())
 }
 
-// Ready notes that the API server has the Node as ready.
+// Ready records that the Node is ready in the API server.
 func (t *Tracker) Ready() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

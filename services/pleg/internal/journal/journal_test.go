@@ -366,9 +366,9 @@ func TestADiskThatIsFullIsSaidOnceAndTriedAgain(t *testing.T) {
 	file.set(false)
 	r.eventually("it waits again", r.clock.HasWaiters)
 	r.clock.Step(10 * time.Second)
-	r.eventually("all is kept again", func() bool { return file.has("one/51") })
+	r.eventually("all is written again", func() bool { return file.has("one/51") })
 	r.stop()
-	if log := r.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "no space left") || strings.Count(log, "is kept again") != 1 {
+	if log := r.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "no space left") || strings.Count(log, "is written again") != 1 {
 		t.Errorf("the log says\n%s", log)
 	}
 	if err := testutil.GatherAndCompare(r.registry, strings.NewReader(`

@@ -115,11 +115,11 @@ func (m *Metrics) inspected(took time.Duration, err error) {
 	}
 }
 
-// seen notes when the last full relist that worked began.
+// seen records the start of the last successful full relist.
 func (m *Metrics) seen(began time.Time) { m.lastSeen.Set(float64(began.Unix())) }
 
-// published counts the event of a change, and how long after the runtime's own time of it, where it has one, it is
-// published. That of a sandbox is from before its network is set up, and no measure.
+// published counts the event of a change, and its latency relative to the runtime's time, if it has one. The time of a
+// sandbox is not used because it precedes the set-up of its network.
 func (m *Metrics) published(change record.Change, now time.Time) {
 	if counter, known := m.events[change.Type]; known {
 		counter.Inc()

@@ -15,12 +15,13 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
-// publish makes events of changes, in their order, makes the record what new subscribers begin with, and has what was
-// told kept when there are changes or moved says that there is something else to it. Called with mu held.
+// publish publishes changes as events, in their order, and makes the record part of the snapshot for new subscribers.
+// It notes the pod in the journal if there are changes, or if moved reports that the published state has changed. The
+// caller holds mu.
 //
-// When it is not known what was told before this process, what is found until the first relist has finished makes no
-// spans and no events, only the state: it may have happened long before. When it is, it makes the events that are
-// missing; nobody listens yet, but who has been told what came before is sent them when he comes back.
+// If the state of the previous process is unknown, changes before the end of the first relist make no spans and no
+// events, because they may have happened long before. If it is known, they make the missing events. There are no
+// subscribers yet, but resumed followers receive these events.
 func (r *Relister) publish(uid string, p *pod, changes []record.Change, moved bool) {
 	if r.isSynced() || r.remembers {
 		r.emit(uid, p, changes)
@@ -32,7 +33,7 @@ func (r *Relister) publish(uid string, p *pod, changes []record.Change, moved bo
 	}
 }
 
-// emit publishes the events of changes. Called with mu held.
+// emit publishes the events of changes. The caller holds mu.
 func (r *Relister) emit(uid string, p *pod, changes []record.Change) {
 	status, now, gone := p.record.Status, r.cfg.Clock.Now(), p.record.Gone()
 	if p.unseen && p.record.Inspected() {
@@ -58,12 +59,12 @@ func (r *Relister) emit(uid string, p *pod, changes []record.Change) {
 	}
 }
 
-// show makes the record what new subscribers begin with, without an event. Called with mu held.
+// show makes the record part of the snapshot for new subscribers, without an event. The caller holds mu.
 func (r *Relister) show(uid string, p *pod) {
 	state := stateOf(p.record.Status, p, r.cfg.Clock.Now())
 	switch {
 	case p.shown && p.record.Gone():
-		// Nobody listens yet, or it would have made an event.
+		// There are no subscribers yet, otherwise there would be an event.
 		r.cfg.Events.EmitLast(uid, state)
 		p.shown = false
 	case p.shown:
@@ -74,7 +75,7 @@ func (r *Relister) show(uid string, p *pod) {
 	}
 }
 
-// stateOf is what a new subscriber begins with: POD_SYNC, with the status.
+// stateOf returns the snapshot entry of a pod: POD_SYNC, with the status.
 func stateOf(status *lifecyclev1.PodStatus, p *pod, now time.Time) *lifecyclev1.Event {
 	at := timestamppb.New(now)
 	return &lifecyclev1.Event{
@@ -83,7 +84,7 @@ func stateOf(status *lifecyclev1.PodStatus, p *pod, now time.Time) *lifecyclev1.
 	}
 }
 
-// event makes the event of a change, and a context that has its span.
+// event returns the event of a change, and a context with its span.
 func (r *Relister) event(status *lifecyclev1.PodStatus, change record.Change, now time.Time) (context.Context, *lifecyclev1.Event) {
 	occurred := change.OccurredAt
 	if occurred.IsZero() {
@@ -103,10 +104,10 @@ func (r *Relister) event(status *lifecyclev1.PodStatus, change record.Change, no
 	return ctx, event
 }
 
-// trace makes the span of an event and returns a context that has it. What the agent has just brought about, a
-// container's start, an init container's good end or a sandbox's, goes on with the trace that is written on it;
-// everything later begins a trace of its own, with a link to that one. The span runs from when it happened to when it
-// was noticed; that of a container which did not end well has failed.
+// trace creates the span of an event and returns a context with it. Changes that the agent has just caused, such as the
+// start of a container, a sandbox, or the successful end of an init container, continue the trace in the object's
+// annotation; all later changes begin a new trace with a link to that one. The span lasts from the change to its
+// observation; it is failed for a container that did not end successfully.
 func (r *Relister) trace(status *lifecyclev1.PodStatus, change record.Change, occurred, now time.Time) context.Context {
 	ctx := context.Background()
 	origin, continues := originOf(status, change)
@@ -132,7 +133,7 @@ func (r *Relister) trace(status *lifecyclev1.PodStatus, change record.Change, oc
 	return ctx
 }
 
-// traceDeath notes how a container ended.
+// traceDeath records how a container ended.
 func traceDeath(span trace.Span, c *lifecyclev1.Container) {
 	code, reason := c.GetExitCode(), cmp.Or(c.GetReason(), "Unknown")
 	span.SetAttributes(telemetry.AttrExitCode.Int(int(code)), telemetry.AttrReason.String(reason))
@@ -141,7 +142,7 @@ func traceDeath(span trace.Span, c *lifecyclev1.Container) {
 	}
 }
 
-// nameOf is the type of an event as people read it: `quartet events` has the same words.
+// nameOf returns the readable type of an event, as in `quartet events`.
 func nameOf(t lifecyclev1.EventType) string {
 	switch t {
 	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED:
@@ -157,8 +158,7 @@ func nameOf(t lifecyclev1.EventType) string {
 	return t.String()
 }
 
-// originOf returns the traceparent of what started the thing that an event is about, and whether the event belongs to
-// that same trace.
+// originOf returns the traceparent of the start of the event's object, and whether the event belongs to that trace.
 func originOf(status *lifecyclev1.PodStatus, change record.Change) (traceparent string, continues bool) {
 	switch {
 	case change.Container != nil:
@@ -171,8 +171,8 @@ func originOf(status *lifecyclev1.PodStatus, change record.Change) (traceparent 
 	return "", false
 }
 
-// isPartOfStart is true for what belongs to the start of the pod: a container has started, or an init container has
-// ended well and so lets the next one start.
+// isPartOfStart reports whether a change belongs to the start of the pod: a container has started, or an init container
+// has succeeded.
 func isPartOfStart(change record.Change) bool {
 	c := change.Container
 	return change.Type == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED ||

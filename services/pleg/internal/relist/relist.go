@@ -1,14 +1,13 @@
-// Package relist observes the runtime: it lists everything, inspects the pods whose list state has changed, keeps the
-// record and publishes what has happened. It is the only writer of the record, and the only publisher of events.
-// Package record decides what has happened, package runtimeevents says which pods are worth a look before the next
-// relist, package journal keeps what was told over a restart, and package server answers from here.
+// Package relist observes the runtime: it lists everything, inspects the pods whose list state has changed, stores the
+// record and publishes the changes. It is the only writer of the record, and the only publisher of events. Package
+// record computes the changes, package runtimeevents selects pods to inspect before the next relist, package journal
+// stores the published state across a restart, and package server serves the record.
 //
 //	tick, Request ──► list all ──► pods that differ ─┐
 //	Hint ──────────────────────────────────────────┼──► one inspection at a time per pod ──► record ──► events
 //	Status (newer than the record) ────────────────┘
 //
-// Inspections of different pods run side by side; a runtime call that hangs for one pod delays that pod and nothing
-// else.
+// Inspections of different pods run concurrently; a runtime call that hangs for one pod delays only that pod.
 package relist
 
 import (
@@ -31,63 +30,64 @@ import (
 )
 
 const (
-	// Period separates full relists when nothing tells of changes, and tries of what has failed.
+	// Period is the interval of full relists without the runtime's events, and of retries.
 	Period = time.Second
-	// maxCallTimeout bounds a list, and all calls of one inspection: they read, and a runtime that takes longer is not
-	// well.
+	// maxCallTimeout bounds a list, and all calls of one inspection: they only read, so a runtime that takes longer is
+	// unhealthy.
 	maxCallTimeout = 30 * time.Second
-	// parallel inspections, in each of the two lanes, keep a runtime busy without crowding out those who change things.
+	// parallel is the maximum of concurrent inspections in each of the two lanes. It keeps the runtime busy without
+	// delaying changes.
 	parallel = 4
-	// slow is when an inspection does not count as one of the parallel ones any more, so that some that hang do not hold
-	// up the others.
+	// slow is the duration after which an inspection does not count towards parallel any more, so that hanging ones do not
+	// delay the others.
 	slow = time.Second
-	// overdue is when it is told that a pod's state is not known, since its inspection has run so long. A runtime that is
-	// only busy, since a hundred pods start at once, answers before.
+	// overdue is the duration of an inspection after which the pod's state is published as unknown. A busy runtime, for
+	// example while a hundred pods start, answers earlier.
 	overdue = 5 * time.Second
-	// settle is how long a relist waits for the inspections that it has asked for; firstSettle for the first one, from
-	// whose end on followers take what is missing for gone.
+	// settle bounds the wait of a relist for its inspections, and firstSettle that of the first relist, after which
+	// followers treat missing pods as removed.
 	settle      = 2 * time.Second
 	firstSettle = 10 * time.Second
 )
 
 var (
-	// ErrNotSynced says that nothing is known yet: the first relist has not finished.
+	// ErrNotSynced is returned before the first relist has finished.
 	ErrNotSynced = errors.New("the first relist has not finished: the runtime has not answered yet")
-	// ErrFuture says that an observation is asked for that is newer than now.
+	// ErrFuture is returned for the request of an observation that is newer than the present.
 	ErrFuture = errors.New("newer_than_boottime_ns is in the future: take it from this machine's CLOCK_BOOTTIME")
-	// ErrStopped says that this process stops.
+	// ErrStopped is returned while this process stops.
 	ErrStopped = errors.New("pleg is stopping")
 )
 
-// Config is what a Relister works with.
+// Config holds the parameters of a Relister.
 type Config struct {
-	// Runtime returns the runtime service, waiting until there is one.
+	// Runtime waits for the runtime service and returns it.
 	Runtime func(context.Context) (internalapi.RuntimeService, error)
-	// Events gets what happens. It continues what Told was told of.
+	// Events publishes the events. Its stream continues that of Told.
 	Events *stream.Edge[*lifecyclev1.Event]
-	// Told keeps what was told over a restart; nothing is kept, and nothing was told before, when nil.
+	// Told stores the published state across a restart; if it is nil, nothing is stored and the previous state is unknown.
 	Told *journal.Book
-	// Tracer makes the span of each event.
+	// Tracer creates the span of each event.
 	Tracer trace.Tracer
-	// Timeout is runtimeRequestTimeout; lists and inspections take at most this, and at most 30 s.
+	// Timeout is runtimeRequestTimeout; it bounds lists and inspections, but not above 30 s.
 	Timeout time.Duration
 	// Clock times the relists.
 	Clock clock.WithTicker
-	// BootTime is the time since the boot, which observations are stamped with: boottime.Now. Required.
+	// BootTime is the clock of observations, boottime.Now. Required.
 	BootTime func() time.Duration
-	// Logger gets what an operator should know.
+	// Logger logs for the operator.
 	Logger *slog.Logger
-	// Metrics counts; those of one Relister alone.
+	// Metrics counts the relists and inspections of this Relister.
 	Metrics *Metrics
 }
 
-// Relister holds the record. Its methods may be called from any goroutine, before and while Run runs.
+// Relister holds the record. Its methods are safe for concurrent use, before and during Run.
 type Relister struct {
 	cfg    Config
 	synced chan struct{}
 	// stopped is closed when Run returns.
 	stopped chan struct{}
-	// kick has room for one: a relist looks at everything.
+	// kick has capacity one, because a relist covers all requests.
 	kick    chan struct{}
 	flights sync.WaitGroup
 
@@ -95,32 +95,32 @@ type Relister struct {
 	ctx     context.Context //nolint:containedctx // the life of Run, which inspections share
 	runtime internalapi.RuntimeService
 	pods    map[string]*pod
-	// unseen is how many of them are unseen.
+	// unseen is the number of pods that are unseen.
 	unseen int
 	lanes  lanes
 	closed bool
 	events events
-	// suspect is set when something has happened to a pod that nobody can name.
+	// suspect is set if an unknown pod has changed.
 	suspect bool
-	// remembers is true when it is known what was told before this process.
+	// remembers is true if the state of the previous process is known.
 	remembers bool
 	round     round
 }
 
-// round is where the full relists are.
+// round is the progress of full relists.
 type round struct {
-	// begun and finished count relists; a relist has the number that begun had after it began.
+	// begun and finished count relists. The number of a relist is the value of begun after its start.
 	begun, finished uint64
-	// beganAt is when the last one that finished began, beganBoot the same by the boot clock, finishedAt when it finished.
+	// beganAt is the start of the last finished relist, beganBoot its boot time, and finishedAt its end.
 	beganAt, finishedAt time.Time
 	beganBoot           time.Duration
-	// changed is closed, and made anew, when one has finished.
+	// changed is closed and replaced when a relist has finished.
 	changed chan struct{}
-	// err is why the last one failed.
+	// err is the error of the last relist.
 	err error
 }
 
-// New returns a Relister that knows nothing yet.
+// New returns a Relister with an empty record.
 func New(cfg Config) *Relister {
 	r := &Relister{
 		cfg: cfg, synced: make(chan struct{}), stopped: make(chan struct{}), kick: make(chan struct{}, 1),
@@ -132,7 +132,7 @@ func New(cfg Config) *Relister {
 	return r
 }
 
-// Run relists until ctx ends, and returns nil when every inspection has ended.
+// Run relists until ctx ends, and returns nil after every inspection has ended.
 func (r *Relister) Run(ctx context.Context) error {
 	defer close(r.stopped)
 	ctx = cri.Quiet(ctx)
@@ -165,7 +165,7 @@ func (r *Relister) Run(ctx context.Context) error {
 	}
 }
 
-// open lets inspections begin; some may have been asked for before.
+// open permits inspections to start; some may have been requested before.
 func (r *Relister) open(ctx context.Context, runtime internalapi.RuntimeService) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,7 +173,7 @@ func (r *Relister) open(ctx context.Context, runtime internalapi.RuntimeService)
 	r.pump()
 }
 
-// close lets no more inspections begin, and waits for those that have.
+// close prevents further inspections, and waits for the running ones.
 func (r *Relister) close() {
 	r.mu.Lock()
 	r.closed = true
@@ -181,7 +181,7 @@ func (r *Relister) close() {
 	r.flights.Wait()
 }
 
-// Request asks for a full relist and waits for one that began after now. It returns when that one finished.
+// Request requests a full relist that begins after now, and waits until it has finished.
 func (r *Relister) Request(ctx context.Context) (time.Time, error) {
 	r.mu.Lock()
 	after := r.round.begun
@@ -204,23 +204,23 @@ func (r *Relister) Request(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// Synced is closed when the first relist has finished: from then on a pod that is not on record is not in the runtime.
+// Synced is closed when the first relist has finished. From then on, an unrecorded pod is not in the runtime.
 func (r *Relister) Synced() <-chan struct{} { return r.synced }
 
-// Progress is how far relisting is.
+// Progress is the progress of relisting.
 type Progress struct {
-	// FinishedAt is when the last full relist finished; the zero time before the first.
+	// FinishedAt is the end of the last full relist; zero before the first.
 	FinishedAt time.Time
-	// Since is from when on the next one is waited for: FinishedAt, or when relists became due every second if that was
-	// later.
+	// Since is the start of the wait for the next one: FinishedAt, or the time at which relists became due every second,
+	// whichever is later.
 	Since time.Time
-	// Evented tells whether events say what to look at between relists.
+	// Evented reports whether events trigger inspections between relists.
 	Evented bool
-	// Err is why the last relist failed, nil when it did not.
+	// Err is the error of the last relist; nil if it succeeded.
 	Err error
 }
 
-// Progress returns how far relisting is.
+// Progress returns the progress of relisting.
 func (r *Relister) Progress() Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -231,8 +231,8 @@ func (r *Relister) Progress() Progress {
 	return Progress{FinishedAt: r.round.finishedAt, Since: since, Evented: r.events.Relied(), Err: r.round.err}
 }
 
-// wake asks for a full relist that begins after now. Called with mu held, so that a relist knows which wishes it
-// fulfils.
+// wake requests a full relist that begins after now. The caller holds mu, so that a relist knows which requests it
+// covers.
 func (r *Relister) wake() {
 	select {
 	case r.kick <- struct{}{}:
@@ -240,7 +240,7 @@ func (r *Relister) wake() {
 	}
 }
 
-// retry inspects the pods again whose last inspection has failed.
+// retry repeats failed inspections.
 func (r *Relister) retry() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,7 +251,7 @@ func (r *Relister) retry() {
 	}
 }
 
-// relist lists everything, has the pods inspected that are not as the record says, and waits a while for that.
+// relist lists everything, requests inspections of the pods that differ from the record, and waits a while for them.
 func (r *Relister) relist(ctx context.Context) {
 	began, boot := r.cfg.Clock.Now(), r.cfg.BootTime()
 	r.beginRound(began)
@@ -273,7 +273,7 @@ func (r *Relister) relist(ctx context.Context) {
 	r.cfg.Metrics.relisted(r.cfg.Clock.Since(began), nil)
 }
 
-// beginRound counts a relist, which fulfils every wish for one that there was.
+// beginRound counts a relist, which covers all requests so far.
 func (r *Relister) beginRound(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -323,8 +323,8 @@ func (r *Relister) finishRound(began time.Time, boot time.Duration) {
 	}
 }
 
-// inspectChanged asks for an inspection of each pod that is not as the record says, and returns those worth waiting
-// for: an inspection behind one that hangs is not.
+// inspectChanged requests an inspection of each pod that differs from the record, and returns those to wait for, except
+// those behind a hanging one.
 func (r *Relister) inspectChanged(all map[string]*items) []*flight {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -351,7 +351,7 @@ func (r *Relister) inspectChanged(all map[string]*items) []*flight {
 	return wait
 }
 
-// await waits for inspections, and no longer than settle.
+// await waits for inspections, but not longer than settle.
 func (r *Relister) await(ctx context.Context, flights []*flight) {
 	patience := settle
 	select {
@@ -372,8 +372,7 @@ func (r *Relister) await(ctx context.Context, flights []*flight) {
 	}
 }
 
-// adopt puts pods on record by what the lists say of them when their first inspection has not worked yet, so that
-// nobody takes them for gone.
+// adopt records pods from their lists until their first inspection succeeds, so that they do not count as removed.
 func (r *Relister) adopt(all map[string]*items) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts what comes of the runtime's event stream, with the kubelet's names and buckets where it has one.
+// Metrics counts the streams and events of the runtime, with the kubelet's names and buckets where it has them.
 type Metrics struct {
 	connected, failed, received prometheus.Counter
 	latency                     prometheus.Histogram
@@ -19,12 +19,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}
 	m := &Metrics{
 		connected: counter("kubelet_evented_pleg_connection_success_count",
-			"Streams of the runtime's events that could be relied on: an event has come, or the runtime has not refused for a second."),
+			"Established streams of the runtime's events: an event has arrived, or the runtime has not refused the stream for a second."),
 		failed: counter("kubelet_evented_pleg_connection_error_count",
-			"Streams of the runtime's events that ended, or never began, for another reason than the end of this process."),
+			"Streams of the runtime's events that ended or failed for a reason other than the end of this process."),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "kubelet_evented_pleg_connection_latency_seconds", Buckets: prometheus.DefBuckets,
-			Help: "From the time that the runtime has put on an event to its arrival. A new stream begins with old events.",
+			Help: "Time from the runtime's timestamp of an event to its arrival. A new stream begins with old events.",
 		}),
 		received: counter("quartet_pleg_runtime_events_total", "Events received from the runtime."),
 	}
@@ -32,7 +32,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// event counts an event that the runtime says to be of a time; the zero time when it does not say.
+// event counts an event that the runtime created at a time; zero if unknown.
 func (m *Metrics) event(at, now time.Time) {
 	m.received.Inc()
 	if !at.IsZero() {

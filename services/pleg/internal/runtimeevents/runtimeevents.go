@@ -1,10 +1,9 @@
-// Package runtimeevents listens to the runtime's container events. An event is only a hint that a pod is worth a look:
-// package relist looks, and writes. So a stale event, a repeated one or one that lies costs a look at most, and a
-// thousand of one pod cost two.
+// Package runtimeevents listens to the runtime's container events. An event is only a hint to inspect a pod: package
+// relist inspects, and writes the record. So an old, repeated or wrong event costs at most one inspection, and a
+// thousand events of one pod cost two.
 //
-// While events flow relist may look at everything rarely; when the stream is away, or has never been, it looks every
-// second. Whether the events of a stream that is there are right, relist finds out, and has it made anew when they are
-// not.
+// While events arrive, full relists are rare; without a stream they are due every second. Package relist detects
+// whether a stream misses changes, and requests a new one if so.
 package runtimeevents
 
 import (
@@ -27,57 +26,57 @@ import (
 )
 
 const (
-	// maxFailures is how many streams in a row may fail before events are given up for a while.
+	// maxFailures is the number of consecutive failed streams after which events are given up for a while.
 	maxFailures = 5
-	// retryLater is for how long.
+	// retryLater is the duration of that while.
 	retryLater = 5 * time.Minute
-	// confirm is how long a stream has to stay up, without a word, to be relied on: gRPC does not tell that a runtime has
-	// accepted it, but one that has no events says so at once. Each failure before doubles it.
+	// confirm is how long an idle stream must stay open to count as established: gRPC does not report that a runtime has
+	// accepted it, but a runtime without events refuses it at once. Each previous failure doubles it.
 	confirm = time.Second
-	// steady is how long a stream has to have been there for its end not to count as a failure.
+	// steady is how long a stream must have been open for its end not to count as a failure.
 	steady = time.Minute
-	// backoffMin and backoffMax separate streams that fail.
+	// backoffMin and backoffMax bound the pause between failed streams.
 	backoffMin = 100 * time.Millisecond
 	backoffMax = 5 * time.Second
 )
 
-// errUnreliable ends a stream that has not told of a change.
+// errUnreliable ends a stream that has missed a change.
 var errUnreliable = errors.New("a pod has changed and no event has said so")
 
-// Relister is what hints are given to. None of its methods waits: a runtime whose events are not taken may wait with
-// its work. Times are the runtime's, zero when it says none.
+// Relister receives the hints. Its methods do not block, because a runtime may block while its events are not received.
+// Times are the runtime's; zero if unknown.
 type Relister interface {
-	// Heard says that an event has come, whatever it is about.
+	// Heard reports the arrival of an event.
 	Heard(at time.Time)
-	// Hint says that something has happened to the pod with a UID.
+	// Hint reports a change of the pod with a UID.
 	Hint(uid string, at time.Time)
-	// HintCreated says that a sandbox or container was made for the pod with a UID, and has not been started.
+	// HintCreated reports that a sandbox or container was created for the pod with a UID, and not started yet.
 	HintCreated(uid string, at time.Time)
-	// HintRemoved says that the sandbox or container with an id was removed; uid is empty when the pod is not named.
+	// HintRemoved reports that the sandbox or container with an ID was removed; uid is empty if the pod is unknown.
 	HintRemoved(uid, id string, at time.Time)
-	// HintAny says that something has happened to the pod that has a sandbox or container with an id.
+	// HintAny reports a change of the pod with the sandbox or container of an ID.
 	HintAny(id string, at time.Time)
-	// SetEvented says whether there is a stream that hints come from.
+	// SetEvented reports whether there is a stream of events.
 	SetEvented(evented bool)
-	// Unreliable tells that the stream has not told of a change.
+	// Unreliable signals that the stream has missed a change.
 	Unreliable() <-chan struct{}
 }
 
-// Config is what a Listener works with.
+// Config holds the parameters of Run.
 type Config struct {
-	// Events opens a stream and hands over its events until it ends, as cri.Client.Events does.
+	// Events opens a stream and passes its events to handle until it ends, as cri.Client.Events does.
 	Events func(ctx context.Context, opened func(), handle func(*runtimeapi.ContainerEventResponse)) error
-	// Relister gets the hints.
+	// Relister receives the hints.
 	Relister Relister
-	// Clock times the tries.
+	// Clock times the retries.
 	Clock clock.WithTicker
-	// Logger gets what an operator should know.
+	// Logger logs for the operator.
 	Logger *slog.Logger
-	// Metrics counts.
+	// Metrics counts streams and events.
 	Metrics *Metrics
 }
 
-// Run listens until ctx ends; it returns nil then.
+// Run listens until ctx ends, and then returns nil.
 func Run(ctx context.Context, cfg Config) error {
 	ctx = cri.Quiet(ctx)
 	failures := 0
@@ -112,7 +111,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-// sleep waits, and tells whether ctx has let it wait to the end.
+// sleep waits, and reports whether it has waited to the end before ctx ended.
 func sleep(ctx context.Context, clock clock.Clock, d time.Duration) bool {
 	timer := clock.NewTimer(d)
 	defer timer.Stop()
@@ -128,11 +127,12 @@ func newBackoff() wait.Backoff {
 	return wait.Backoff{Duration: backoffMin, Factor: 2, Jitter: 0.2, Steps: 1 << 30, Cap: backoffMax}
 }
 
-// listen runs one stream to its end after so many failures in a row, and tells whether it was there for a while.
+// listen runs one stream until it ends. failures is the number of consecutive failures before. It reports whether the
+// stream was steady.
 func listen(ctx context.Context, cfg Config, failures int) (lasted bool, err error) {
 	select {
 	case <-cfg.Relister.Unreliable():
-		// That was about the one before.
+		// The signal was about the previous stream.
 	default:
 	}
 	link := &link{cfg: cfg}
@@ -167,7 +167,7 @@ func listen(ctx context.Context, cfg Config, failures int) (lasted bool, err err
 	return link.lose(), err
 }
 
-// give tells the relister about an event.
+// give passes an event to the relister.
 func give(cfg Config, event *runtimeapi.ContainerEventResponse) {
 	var at time.Time
 	if event.GetCreatedAt() > 0 {
@@ -175,12 +175,12 @@ func give(cfg Config, event *runtimeapi.ContainerEventResponse) {
 	}
 	cfg.Metrics.event(at, cfg.Clock.Now())
 	cfg.Relister.Heard(at)
-	// A runtime that has lost sight of the sandbox gives no status, or an empty one.
+	// A runtime that has lost the sandbox sends no status, or an empty one.
 	labels := event.GetPodSandboxStatus().GetLabels()
 	uid, kind := labels[podlabels.PodUID], event.GetContainerEventType()
 	switch {
 	case uid == "" && len(labels) > 0:
-		// A sandbox without a pod's UID is not ours.
+		// A sandbox without a pod UID belongs to another program.
 	case kind == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
 		cfg.Relister.HintRemoved(uid, event.GetContainerId(), at)
 	case uid == "":
@@ -192,7 +192,7 @@ func give(cfg Config, event *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// link is one stream, and whether it is there.
+// link is one stream and its state.
 type link struct {
 	cfg Config
 
@@ -216,11 +216,11 @@ func (l *link) gain() {
 	}
 	l.gained = true
 	l.cfg.Metrics.connected.Inc()
-	l.cfg.Logger.Info("container events flow, full relists are rare while they prove right")
+	l.cfg.Logger.Info("container events arrive; full relists are rare while the events are reliable")
 	l.cfg.Relister.SetEvented(true)
 }
 
-// lose notes the end of the stream, and tells whether the stream was there for a while.
+// lose records the end of the stream, and reports whether the stream was steady.
 func (l *link) lose() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package runtimestate asks the container runtime how it is: its version, whether it can run pods, whether they have a
-// network. The answer is a part of pleg's health, by which nodestatus and syncloop know whether to count on the
-// runtime.
+// Package runtimestate polls the status of the container runtime: its version, whether it can run pods, and whether
+// their network is ready. The result is part of pleg's health, from which nodestatus and syncloop learn whether the
+// runtime is usable.
 package runtimestate
 
 import (
@@ -22,29 +22,29 @@ import (
 )
 
 const (
-	// Period separates questions to a runtime that is well; one that is not is asked every impatience, for work waits for
-	// it.
+	// Period is the polling interval of a healthy runtime. An unhealthy one is polled every impatience, because work waits
+	// for it.
 	Period     = 5 * time.Second
 	impatience = time.Second
-	// answerTimeout is when a runtime that does not answer counts as unwell.
+	// answerTimeout is the time after which a runtime that does not answer counts as unhealthy.
 	answerTimeout = 10 * time.Second
 )
 
-// Config is what a Watcher works with.
+// Config holds the parameters of a Watcher.
 type Config struct {
-	// Endpoint is named in what is wrong.
+	// Endpoint is the address of the runtime for messages.
 	Endpoint string
-	// Runtime returns the runtime service, waiting until there is one.
+	// Runtime waits for the runtime service and returns it.
 	Runtime func(context.Context) (internalapi.RuntimeService, error)
-	// Clock times the questions.
+	// Clock times the polls.
 	Clock clock.WithTicker
-	// Logger gets a line when the runtime becomes well or unwell.
+	// Logger logs when the runtime becomes healthy or unhealthy.
 	Logger *slog.Logger
-	// Changed is called with what is wrong, empty when nothing is, each time that it changes and once at the start.
+	// Changed is called with the problem, empty if there is none, at the start and on each change.
 	Changed func(reason string)
 }
 
-// Watcher knows how the runtime is.
+// Watcher holds the status of the runtime.
 type Watcher struct {
 	cfg Config
 
@@ -54,10 +54,10 @@ type Watcher struct {
 	told   bool
 }
 
-// New returns a Watcher that has not asked yet.
+// New returns a Watcher without a status.
 func New(cfg Config) *Watcher { return &Watcher{cfg: cfg} }
 
-// Run asks until ctx ends; it returns nil then.
+// Run polls until ctx ends, and then returns nil.
 func (w *Watcher) Run(ctx context.Context) error {
 	ctx = cri.Quiet(ctx)
 	for {
@@ -76,8 +76,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// State returns what the runtime last said of itself, nil before its first answer, and why it cannot be counted on,
-// empty when it can.
+// State returns the runtime's last status, nil before its first answer, and the problem, empty if it is usable.
 func (w *Watcher) State() (state *lifecyclev1.Runtime, reason string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,7 +104,7 @@ func (w *Watcher) ask(ctx context.Context) (well bool) {
 	return reason == ""
 }
 
-// note keeps an answer; when there was none, the last one stays beside the reason, as not ready.
+// note records an answer. Without one, the last status stays beside the problem, as not ready.
 func (w *Watcher) note(state *lifecyclev1.Runtime, reason string) {
 	w.mu.Lock()
 	changed := !w.told || w.reason != reason
@@ -132,7 +131,7 @@ func (w *Watcher) note(state *lifecyclev1.Runtime, reason string) {
 	w.cfg.Changed(reason)
 }
 
-// connected returns the service of a runtime that has answered once; one that has not is soon said to be away.
+// connected returns the service of a runtime that has answered once. It reports one that has not soon.
 func (w *Watcher) connected(ctx context.Context) (internalapi.RuntimeService, error) {
 	ctx, cancel := context.WithTimeout(ctx, impatience)
 	defer cancel()

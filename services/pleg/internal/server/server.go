@@ -1,5 +1,5 @@
-// Package server serves quartet.lifecycle.v1 from what package relist has on record and package runtimestate knows of
-// the runtime. Errors become gRPC codes here and nowhere else in pleg.
+// Package server serves quartet.lifecycle.v1 from the record of package relist and the status of package runtimestate.
+// It is the only place in pleg that converts errors to gRPC codes.
 package server
 
 import (
@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// genericLimit is after how long without a relist pleg is not healthy when it relists every second, eventedLimit when
-	// it does every 300 s.
+	// genericLimit is the time without a finished relist after which pleg is unhealthy if it relists every second, and
+	// eventedLimit if it does every 300 s.
 	genericLimit = 3 * time.Minute
 	eventedLimit = 10 * time.Minute
 )
@@ -39,7 +39,7 @@ type Server struct {
 	clock    clock.Clock
 }
 
-// New returns a server of what these know.
+// New returns a server.
 func New(relister *relist.Relister, events *stream.Edge[*lifecyclev1.Event], runtime *runtimestate.Watcher, clock clock.Clock) *Server {
 	return &Server{relister: relister, events: events, runtime: runtime, clock: clock}
 }
@@ -47,8 +47,8 @@ func New(relister *relist.Relister, events *stream.Edge[*lifecyclev1.Event], run
 // Register adds the service to a gRPC server.
 func (s *Server) Register(server *grpc.Server) { lifecyclev1.RegisterLifecycleServiceServer(server, s) }
 
-// WatchEvents implements the RPC. It says nothing until the first relist has finished: a snapshot before would tell
-// that no pod is there.
+// WatchEvents implements the RPC. It sends nothing until the first relist has finished, because an earlier snapshot
+// would report that there are no pods.
 func (s *Server) WatchEvents(req *lifecyclev1.WatchEventsRequest, out grpc.ServerStreamingServer[lifecyclev1.WatchEventsResponse]) error {
 	select {
 	case <-s.relister.Synced():
@@ -111,7 +111,7 @@ func (s *Server) GetHealth(context.Context, *lifecyclev1.GetHealthRequest) (*lif
 		resp.LastRelistAt = timestamppb.New(progress.FinishedAt)
 		if s.clock.Since(progress.Since) > limit {
 			resp.RelistOverdue = true
-			resp.Reasons = append(resp.Reasons, fmt.Sprintf("no relist has finished for %v, the limit is %v%s: look at the container runtime's log",
+			resp.Reasons = append(resp.Reasons, fmt.Sprintf("no relist has finished for %v, the limit is %v%s: check the container runtime's log",
 				s.clock.Since(progress.FinishedAt).Round(time.Second), limit, because(progress.Err)))
 		}
 	}

@@ -5,12 +5,12 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
-// Announceable tells whether a pod has changed, from one inspection (nil when it was not there) to a later one, in a
-// way that a runtime tells by an event: a sandbox or container was made, started, stopped or removed. What none tells,
-// or containerd does not, is no reason to doubt its events:
-//   - a container that could not be started has ended without ever having run;
-//   - the runtime has lost sight of a container, or has found it again;
-//   - a sandbox that could not be set up is left over, not ready from the beginning;
+// Announceable reports whether a pod has changed between two inspections, the first of which is nil for a new pod, in a
+// way that a runtime announces with an event: a sandbox or container was created, started, stopped or removed. Changes
+// without an event, in general or of containerd, do not count:
+//   - a container that failed to start has ended without having run;
+//   - the runtime has lost a container, or has found it again;
+//   - a sandbox that failed to be set up remains, and was never ready;
 //   - addresses, annotations and the like.
 func Announceable(before, after *lifecyclev1.PodStatus) bool {
 	for _, s := range before.GetSandboxes() {
@@ -36,7 +36,7 @@ func Announceable(before, after *lifecyclev1.PodStatus) bool {
 	return false
 }
 
-// moved tells whether a container has been started or stopped.
+// moved reports whether a container was started or stopped.
 func moved(before, after *lifecyclev1.Container) bool {
 	const unknown, exited = lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN, lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
 	switch {

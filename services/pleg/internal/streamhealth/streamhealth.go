@@ -1,59 +1,58 @@
-// Package streamhealth decides whether the runtime's event stream can be relied on to tell of changes, so that package
-// relist may list everything rarely. It is pure: it reads no clock and asks nobody.
+// Package streamhealth decides whether the runtime's event stream is reliable, so that full relists of package relist
+// can be rare. It is pure: it has no clock and no I/O.
 //
-// The CRI gives a stream of events without bookmarks: one that has died without an end looks like one on which nothing
-// happens, and one that loses events like one that loses none. What tells them apart is each change that an inspection
-// finds: an event has announced it, or not.
+// The CRI's stream of events has no bookmarks: a dead stream looks like an idle one, and one that loses events like one
+// that does not. The difference shows in each change that an inspection finds: an event has announced it, or not.
 //
 //	             opened                       a change that no event has announced
 //	closed ────────────────► relied on ──────────────────────────────────────────► on probation
 //	   ▲  ◄──────────────────    ▲    ◄──────────────────────────────────────────    │
 //	   └────────── ended         └─── the probation is over, and events were right ──┘
 //
-// A stream on probation is listened to as before; only the full relists come every second again. The probation belongs
-// to the runtime, not to one stream: a new stream does not end it.
+// A stream on probation is still listened to, but full relists are due every second. The probation belongs to the
+// runtime, not to one stream: a new stream does not end it.
 package streamhealth
 
 import "time"
 
 const (
-	// Probation is how long no change may be found that was not announced before a runtime's events are relied on again.
-	// Each relapse doubles it, up to MaxProbation, so that a runtime that loses an event now and then is not believed and
-	// doubted in turn.
+	// Probation is how long no unannounced change may be found before a runtime's events count as reliable again. Each
+	// relapse doubles it, up to MaxProbation, so that a runtime that occasionally loses an event does not alternate
+	// between both states.
 	Probation = time.Minute
-	// MaxProbation is the longest probation. Events that were relied on for so long begin with the shortest again.
+	// MaxProbation is the longest probation. After events were reliable for that long, the next probation is the shortest
+	// again.
 	MaxProbation = time.Hour
-	// Evidence is how many changes in a row must have been announced by then: a stream that tells nothing since nothing
-	// happens is no better known after an hour than before. On a node on which fewer happen, MaxProbation without one that
-	// was not announced will do.
+	// Evidence is the number of consecutive announced changes that the end of a probation requires, because an idle stream
+	// proves nothing. On a node with fewer changes, MaxProbation without an unannounced one is enough.
 	Evidence = 3
 )
 
-// Stream is what is known of a runtime's event stream. The zero value is closed and has never been doubted.
+// Stream is the state of a runtime's event stream. The zero value is closed and was never on probation.
 type Stream struct {
 	open      bool
 	probation time.Duration
-	// doubted is when the last change was found that was not announced; zero while not on probation.
+	// doubted is the time of the last unannounced change; zero while not on probation.
 	doubted time.Time
-	// regained is when the last probation was over.
+	// regained is the end of the last probation.
 	regained time.Time
-	// announced counts the changes in a row that were announced since doubted.
+	// announced counts the consecutive announced changes since doubted.
 	announced int
 }
 
-// Open says that a stream is there.
+// Open records that the stream is open.
 func (s *Stream) Open() { s.open = true }
 
-// Close says that it is there no more.
+// Close records that the stream is closed.
 func (s *Stream) Close() { s.open = false }
 
-// Relied tells whether events can be relied on to tell of changes.
+// Relied reports whether events are reliable.
 func (s *Stream) Relied() bool { return s.open && s.doubted.IsZero() }
 
-// Announced says that a change was found that an event has announced.
+// Announced records a found change that an event has announced.
 func (s *Stream) Announced() { s.announced++ }
 
-// Unannounced says that a change was found at a time which no event has announced. It returns the probation.
+// Unannounced records an unannounced change found at a time. It returns the probation.
 func (s *Stream) Unannounced(now time.Time) time.Duration {
 	switch {
 	case !s.doubted.IsZero():
@@ -66,7 +65,7 @@ func (s *Stream) Unannounced(now time.Time) time.Duration {
 	return s.probation
 }
 
-// Review ends the probation when it is over at a time, and tells whether it has.
+// Review ends the probation if it is over at a time, and reports whether it has.
 func (s *Stream) Review(now time.Time) bool {
 	if s.doubted.IsZero() {
 		return false

@@ -1,5 +1,4 @@
-// Package logindtest gives tests a logind on a D-Bus of their own. It says and does what it is told to; the real one is in
-// test/systemdhost.
+// Package logindtest is a fake logind on a private D-Bus for tests. The real one is used in test/systemdhost.
 package logindtest
 
 import (
@@ -23,14 +22,14 @@ const (
 	name    = "org.freedesktop.login1"
 	path    = dbus.ObjectPath("/org/freedesktop/login1")
 	manager = name + ".Manager"
-	// prepare is the signal that a shutdown is to come, or not any more.
+	// prepare is the signal that a shutdown begins or is canceled.
 	prepare = manager + ".PrepareForShutdown"
-	// patience is how long a bus may take to let somebody in.
+	// patience bounds the connection to a bus.
 	patience = time.Minute
 )
 
-// StartBus starts a D-Bus, to which everybody may say everything, and returns its address. It skips the test, or fails it with CI=true,
-// where dbus-daemon is not installed.
+// StartBus starts a D-Bus that permits everything, and returns its address. Without dbus-daemon it skips the test, or
+// fails it if CI=true.
 func StartBus(t testing.TB) (address string) {
 	t.Helper()
 	program, err := exec.LookPath("dbus-daemon")
@@ -51,8 +50,8 @@ func StartBus(t testing.TB) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Wait() })                 // it was killed when the test's context ended
-	if _, err := out.Read(make([]byte, 1)); err != nil { // it says its address when it serves
+	t.Cleanup(func() { _ = cmd.Wait() })                 // killed when the test's context ended
+	if _, err := out.Read(make([]byte, 1)); err != nil { // it prints its address when it is ready
 		t.Fatal(err)
 	}
 	return address
@@ -61,7 +60,7 @@ func StartBus(t testing.TB) (address string) {
 // Connect connects to a bus, until the test ends.
 func Connect(t testing.TB, address string) *dbus.Conn {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // its end is that of the connection
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // the connection ends with this context
 	late := time.AfterFunc(patience, cancel)
 	conn, err := dbus.Connect(address, dbus.WithContext(ctx))
 	late.Stop()
@@ -75,7 +74,7 @@ func Connect(t testing.TB, address string) *dbus.Conn {
 	return conn
 }
 
-// Logind is a logind.
+// Logind is a fake logind.
 type Logind struct {
 	// Bus is its connection.
 	Bus   *dbus.Conn
@@ -87,7 +86,7 @@ type Logind struct {
 	refuse bool
 }
 
-// Start has a logind at a bus, which waits for delay at most.
+// Start starts a fake logind on a bus. delay is its maximum delay.
 func Start(t testing.TB, address string, delay time.Duration) *Logind {
 	t.Helper()
 	l := &Logind{Bus: Connect(t, address)}
@@ -117,32 +116,32 @@ func (l *Logind) inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error)
 	if err != nil {
 		return 0, dbus.MakeFailedError(err)
 	}
-	l.pipes = append(l.pipes, read, write) // or they would be closed when they are forgotten
+	l.pipes = append(l.pipes, read, write) // kept open, because the garbage collector would close them
 	return dbus.UnixFD(write.Fd()), nil    //nolint:gosec // descriptors are small
 }
 
-// Asked returns the locks that were asked for, each as WHAT|WHO|WHY|MODE.
+// Asked returns the requested locks, each as WHAT|WHO|WHY|MODE.
 func (l *Logind) Asked() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]string(nil), l.asked...)
 }
 
-// Refuse has no lock given any more, as while the machine goes down.
+// Refuse refuses further locks, as during a shutdown.
 func (l *Logind) Refuse() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refuse = true
 }
 
-// Prepare says that a shutdown is to come, or not any more.
+// Prepare announces or cancels a shutdown.
 func (l *Logind) Prepare(t testing.TB, comes bool) {
 	t.Helper()
 	l.props.SetMust(manager, "PreparingForShutdown", comes)
 	Emit(t, l.Bus, comes)
 }
 
-// Emit says by somebody's connection what logind says when a shutdown is to come, or not any more.
+// Emit sends the signal for a beginning or canceled shutdown from a connection.
 func Emit(t testing.TB, from *dbus.Conn, comes bool) {
 	t.Helper()
 	if err := from.Emit(path, prepare, comes); err != nil {
