@@ -141,13 +141,13 @@ func TestTheNodeIsComputedWithoutTheAPIServer(t *testing.T) {
 	c.APIServer.Kill(t)
 	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	served(t, nodes, "Ready and not synced", func(n *nodev1.Node, node *v1.Node) bool { return isAlone(n, node) && ready(node) })
-	waitsFor(t, nodes, "asking the API server of "+cfg.Kubeconfig)
+	waitsFor(t, nodes, "reading the Node from the API server of "+cfg.Kubeconfig)
 	c.APIServer.Start(t)
 	first := served(t, nodes, "synced", isSynced)
 	waitsFor(t, nodes, "")
 
 	c.APIServer.Kill(t)
-	waitsFor(t, nodes, "asking the API server of "+cfg.Kubeconfig)
+	waitsFor(t, nodes, "reading the Node from the API server of "+cfg.Kubeconfig)
 	// It still has the Node: that it cannot be asked takes nothing back.
 	if node := served(t, nodes, "synced", isSynced); node.UID != first.UID {
 		t.Errorf("it was the Node %s and is %s", first.UID, node.UID)

@@ -306,7 +306,7 @@ func TestHungPeerDoesNotStopTheHeart(t *testing.T) {
 	r.start()
 	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 	r.pleg.set(nil, true)
-	r.untilReady(v1.ConditionTrue, "bearing for a while with: pleg does not answer in time")
+	r.untilReady(v1.ConditionTrue, "tolerating temporarily: pleg does not answer in time")
 	_, before := r.last()
 	r.until("more heartbeats", func(_ v1.NodeCondition, n int) bool { return n >= before+3 })
 	r.untilReady(v1.ConditionFalse, "it hangs")

@@ -138,7 +138,7 @@ func TestReady(t *testing.T) {
 		"all well, the first time":           {well, well, "", 0, v1.ConditionTrue, "kubelet is posting ready status"},
 		"all well again":                     {well, well, v1.ConditionFalse, time.Hour, v1.ConditionTrue, "kubelet is posting ready status"},
 		"away from the start":                {away, well, "", 0, v1.ConditionFalse, "start it"},
-		"away for a moment":                  {away, well, v1.ConditionTrue, 39 * time.Second, v1.ConditionTrue, "bearing for a while with: pleg does not answer"},
+		"away for a moment":                  {away, well, v1.ConditionTrue, 39 * time.Second, v1.ConditionTrue, "tolerating temporarily: pleg does not answer"},
 		"away for long":                      {away, well, v1.ConditionTrue, 40 * time.Second, v1.ConditionFalse, "pleg does not answer: start it"},
 		"away, and the node was not ready":   {away, well, v1.ConditionFalse, time.Second, v1.ConditionFalse, "start it"},
 		"begun anew":                         {starting, well, v1.ConditionTrue, 5 * time.Second, v1.ConditionTrue, "has not looked yet"},
