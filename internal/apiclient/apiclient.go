@@ -54,7 +54,13 @@ type Config struct {
 // ConfigOf returns the part of a service's configuration that concerns the API server.
 func ConfigOf(service nodeconfig.Service, cfg nodeconfig.Config) Config {
 	k := cfg.Kubelet
-	out := Config{Kubeconfig: cfg.Kubeconfig, Await: cfg.AwaitKubeconfig, Service: service, Burst: k.KubeAPIBurst, ContentType: k.ContentType}
+	out := Config{
+		Kubeconfig:  cfg.Kubeconfig,
+		Await:       cfg.AwaitKubeconfig,
+		Service:     service,
+		Burst:       k.KubeAPIBurst,
+		ContentType: k.ContentType,
+	}
 	if k.KubeAPIQPS != nil {
 		out.QPS = *k.KubeAPIQPS
 	}
@@ -137,7 +143,11 @@ func (c *Client) connect(cfg Config) (*rest.Config, error) {
 }
 
 // group returns the REST client for a group version. Each function in types registers types that its requests carry.
-func (c *Client) group(way *rest.Config, version schema.GroupVersion, types ...func(*runtime.Scheme) error) (rest.Interface, error) {
+func (c *Client) group(
+	way *rest.Config,
+	version schema.GroupVersion,
+	types ...func(*runtime.Scheme) error,
+) (rest.Interface, error) {
 	known := runtime.NewScheme()
 	for _, add := range types {
 		if err := add(known); err != nil {

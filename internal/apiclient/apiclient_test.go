@@ -107,7 +107,9 @@ func TestTheAPIServerIsToldWhoAsksAndHow(t *testing.T) {
 	url, dir, requests := server(t)
 	kubeconfig := write(t, "server: '"+url+"', certificate-authority: "+dir+"/ca.crt", "token: "+secret)
 	for content, accept := range map[string]string{protobuf: protobuf + ",application/json", "application/json": "application/json"} {
-		client, err := apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.NodeStatus, QPS: 50, Burst: 100, ContentType: content})
+		client, err := apiclient.New(
+			apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.NodeStatus, QPS: 50, Burst: 100, ContentType: content},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,21 +146,37 @@ func TestRequestsAreCounted(t *testing.T) {
 	for kubeconfig, code := range map[string]string{
 		write(t, "server: '"+url+"', certificate-authority: "+dir+"/ca.crt", "token: "+secret): "200", write(t, "server: 'http://127.0.0.1:1'", "token: "+secret): "<error>",
 	} {
-		client, err := apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.ConfigMux, QPS: -1, ContentType: "application/json"})
+		client, err := apiclient.New(
+			apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.ConfigMux, QPS: -1, ContentType: "application/json"},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(client.Close)
 		client.CountIn(counts)
 		for range 2 {
-			if err := client.Core.Get().MaxRetries(0).Resource("nodes").Name("node-1").Do(t.Context()).Error(); (err == nil) != (code == "200") {
+			if err := client.Core.Get().
+				MaxRetries(0).
+				Resource("nodes").
+				Name("node-1").
+				Do(t.Context()).
+				Error(); (err == nil) != (code == "200") {
 				t.Errorf("want the code %s: %v", code, err)
 			}
 		}
 		metricstest.Want(t, registry, 2, "rest_client_requests_total", "code", code, "method", "GET")
 	}
 	metricstest.Documented(t, registry, metricstest.APIRequests)
-	metricstest.Want(t, registry, 2, "rest_client_request_duration_seconds", "verb", "GET", "host", strings.TrimPrefix(url, "https://"))
+	metricstest.Want(
+		t,
+		registry,
+		2,
+		"rest_client_request_duration_seconds",
+		"verb",
+		"GET",
+		"host",
+		strings.TrimPrefix(url, "https://"),
+	)
 }
 
 func TestAClosedClientLeavesNoConnection(t *testing.T) {
@@ -171,7 +189,9 @@ func TestAClosedClientLeavesNoConnection(t *testing.T) {
 	}
 	api.Start()
 	defer api.Close()
-	client, err := apiclient.New(apiclient.Config{Kubeconfig: write(t, "server: '"+api.URL+"'", ""), Service: nodeconfig.ConfigMux})
+	client, err := apiclient.New(
+		apiclient.Config{Kubeconfig: write(t, "server: '"+api.URL+"'", ""), Service: nodeconfig.ConfigMux},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +208,11 @@ func TestAClosedClientLeavesNoConnection(t *testing.T) {
 
 func TestTheLimitsAreThoseOfTheConfiguration(t *testing.T) {
 	kubeconfig := write(t, "server: 'https://api.example'", "token: a")
-	cfg, err := nodeconfig.Parse(nodeconfig.ConfigMux, []string{"--hostname-override=node-1", "--kubeconfig", kubeconfig}, io.Discard)
+	cfg, err := nodeconfig.Parse(
+		nodeconfig.ConfigMux,
+		[]string{"--hostname-override=node-1", "--kubeconfig", kubeconfig},
+		io.Discard,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +220,8 @@ func TestTheLimitsAreThoseOfTheConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if way.QPS != 50 || way.Burst != 100 || way.ContentType != protobuf || !strings.HasPrefix(way.UserAgent, "quartet-configmux/") {
+	if way.QPS != 50 || way.Burst != 100 || way.ContentType != protobuf ||
+		!strings.HasPrefix(way.UserAgent, "quartet-configmux/") {
 		t.Errorf("%v requests a second, %d at once, of %s by %s", way.QPS, way.Burst, way.ContentType, way.UserAgent)
 	}
 	for set, want := range map[int32]float32{50: 50, 0: 5} {
@@ -219,11 +244,14 @@ func TestWhatIsLeftOnThisMachineNeedsNoTLS(t *testing.T) {
 		"http://198.51.100.1:8080": false, "http://api.example": false, "http://localhost.example": false,
 		"api.example:6443": false, "127.0.0.1:8080": false, "https://": false, "": false,
 	} {
-		_, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: write(t, "server: '"+server+"'", "token: a"), Service: nodeconfig.ConfigMux})
+		_, err := apiclient.RESTConfig(
+			apiclient.Config{Kubeconfig: write(t, "server: '"+server+"'", "token: a"), Service: nodeconfig.ConfigMux},
+		)
 		if (err == nil) != want {
 			t.Errorf("%q: got %v", server, err)
 		}
-		if err != nil && (!strings.Contains(err.Error(), "clusters[one].server: ") || !strings.Contains(err.Error(), "https://")) {
+		if err != nil &&
+			(!strings.Contains(err.Error(), "clusters[one].server: ") || !strings.Contains(err.Error(), "https://")) {
 			t.Errorf("%q: %v does not say which field and what to do", server, err)
 		}
 	}
@@ -273,13 +301,19 @@ func TestConnectionsThatHangCanBeClosed(t *testing.T) {
 			<-end
 		}
 		w.Header().Set("Content-Type", "application/json")
-		if _, err := io.WriteString(w, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"node-1"}}`); err != nil && !hang.Load() {
+		if _, err := io.WriteString(
+			w,
+			`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"node-1"}}`,
+		); err != nil &&
+			!hang.Load() {
 			t.Error(err)
 		}
 	}))
 	defer api.Close()
 	defer close(end)
-	client, err := apiclient.New(apiclient.Config{Kubeconfig: write(t, "server: '"+api.URL+"'", ""), Service: nodeconfig.NodeStatus, QPS: -1})
+	client, err := apiclient.New(
+		apiclient.Config{Kubeconfig: write(t, "server: '"+api.URL+"'", ""), Service: nodeconfig.NodeStatus, QPS: -1},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +324,12 @@ func TestConnectionsThatHangCanBeClosed(t *testing.T) {
 		t.Error("the requests are limited")
 	}
 	get := func() (lease coordinationv1.Lease, err error) {
-		err = client.Coordination.Get().Namespace("kube-node-lease").Resource("leases").Name("node-1").Do(t.Context()).Into(&lease)
+		err = client.Coordination.Get().
+			Namespace("kube-node-lease").
+			Resource("leases").
+			Name("node-1").
+			Do(t.Context()).
+			Into(&lease)
 		return lease, err
 	}
 	failed := make(chan error, 1)

@@ -19,7 +19,9 @@ import (
 const nowhere = "https://kubeconfig.invalid"
 
 // ErrNotJoined is the error of requests while the kubeconfig does not exist yet.
-var ErrNotJoined = errors.New("the node has not joined its cluster yet: nodestatus writes the kubeconfig when it has, and 'quartet doctor' says what it waits for")
+var ErrNotJoined = errors.New(
+	"the node has not joined its cluster yet: nodestatus writes the kubeconfig when it has, and 'quartet doctor' says what it waits for",
+)
 
 // awaited is the transport of a client whose kubeconfig does not exist yet. Each request looks for the file until it
 // exists. An invalid file fails the request with the reason.
@@ -56,7 +58,11 @@ func (a *awaited) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	to := r.Clone(r.Context())
 	to.Host = ""
-	to.URL.Scheme, to.URL.Host, to.URL.Path = way.server.Scheme, way.server.Host, path.Join("/", way.server.Path, r.URL.Path)
+	to.URL.Scheme, to.URL.Host, to.URL.Path = way.server.Scheme, way.server.Host, path.Join(
+		"/",
+		way.server.Path,
+		r.URL.Path,
+	)
 	return way.through.RoundTrip(to)
 }
 

@@ -18,7 +18,12 @@ import (
 func TestAKubeconfigThatIsAwaitedIsUsedWhenItIsThere(t *testing.T) {
 	url, dir, requests := server(t)
 	kubeconfig := filepath.Join(dir, "later")
-	cfg := apiclient.Config{Kubeconfig: kubeconfig, Await: true, Service: nodeconfig.ConfigMux, ContentType: "application/json"}
+	cfg := apiclient.Config{
+		Kubeconfig:  kubeconfig,
+		Await:       true,
+		Service:     nodeconfig.ConfigMux,
+		ContentType: "application/json",
+	}
 	client, err := apiclient.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +37,11 @@ func TestAKubeconfigThatIsAwaitedIsUsedWhenItIsThere(t *testing.T) {
 	if _, err := get(); !errors.Is(err, apiclient.ErrNotJoined) || !strings.Contains(err.Error(), kubeconfig) {
 		t.Fatalf("got %v, want that the node has not joined", err)
 	}
-	if err := os.WriteFile(kubeconfig, []byte("kind: Config\napiVersion: v1\ncurrent-context: none\n"), 0o600); err != nil {
+	if err := os.WriteFile(
+		kubeconfig,
+		[]byte("kind: Config\napiVersion: v1\ncurrent-context: none\n"),
+		0o600,
+	); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := get(); err == nil || !strings.Contains(err.Error(), `there is no context "none"`) {
@@ -47,7 +56,8 @@ func TestAKubeconfigThatIsAwaitedIsUsedWhenItIsThere(t *testing.T) {
 		t.Fatalf("got the Node %q, %v", node.Name, err)
 	}
 	var r *http.Request
-	if r = <-requests; r.Header.Get("Authorization") != "Bearer "+secret || r.URL.Path != "/api/v1/nodes/node-1" || !strings.HasPrefix(r.UserAgent(), "quartet-configmux/") {
+	if r = <-requests; r.Header.Get("Authorization") != "Bearer "+secret || r.URL.Path != "/api/v1/nodes/node-1" ||
+		!strings.HasPrefix(r.UserAgent(), "quartet-configmux/") {
 		t.Errorf("asked for %s as %s with %v", r.URL, r.UserAgent(), r.Header)
 	}
 	cfg.Await, cfg.Kubeconfig = false, kubeconfig+"-missing"

@@ -30,7 +30,9 @@ echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","s
 		"exec: {apiVersion: client.authentication.k8s.io/v1, command: " + program + ", args: [node], interactiveMode: Never}": "Bearer of-a-program-node",
 	} {
 		kubeconfig := write(t, "server: '"+url+"', certificate-authority: "+dir+"/ca.crt", user)
-		client, err := apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.NodeStatus, ContentType: "application/json"})
+		client, err := apiclient.New(
+			apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.NodeStatus, ContentType: "application/json"},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,8 +49,14 @@ echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","s
 // TestAProgramOfCredentialsThatFailsIsNamed, and what it prints is not told, for it may be a secret.
 func TestAProgramOfCredentialsThatFailsIsNamed(t *testing.T) {
 	url, dir, _ := server(t)
-	kubeconfig := write(t, "server: '"+url+"', certificate-authority: "+dir+"/ca.crt", "exec: {apiVersion: client.authentication.k8s.io/v1, command: "+dir+"/none, interactiveMode: Never}")
-	client, err := apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.NodeStatus, ContentType: "application/json"})
+	kubeconfig := write(
+		t,
+		"server: '"+url+"', certificate-authority: "+dir+"/ca.crt",
+		"exec: {apiVersion: client.authentication.k8s.io/v1, command: "+dir+"/none, interactiveMode: Never}",
+	)
+	client, err := apiclient.New(
+		apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.NodeStatus, ContentType: "application/json"},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

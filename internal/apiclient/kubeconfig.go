@@ -24,7 +24,11 @@ func load(path string) (*clientcmdapi.Config, error) {
 	}
 	content, err := clientcmd.Load(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s%s: is no kubeconfig (kind Config of apiVersion v1, in YAML or JSON) or has a field of a wrong type; the values of -data fields are base64", path, lineOf(err))
+		return nil, fmt.Errorf(
+			"%s%s: is no kubeconfig (kind Config of apiVersion v1, in YAML or JSON) or has a field of a wrong type; the values of -data fields are base64",
+			path,
+			lineOf(err),
+		)
 	}
 	for _, cluster := range content.Clusters {
 		cluster.LocationOfOrigin = path
@@ -64,10 +68,18 @@ func check(content *clientcmdapi.Config) error {
 	}
 	cluster, user := content.Clusters[context.Cluster], content.AuthInfos[context.AuthInfo]
 	if cluster == nil {
-		return fmt.Errorf("contexts[%s].cluster: there is no cluster %q: name one of clusters", content.CurrentContext, context.Cluster)
+		return fmt.Errorf(
+			"contexts[%s].cluster: there is no cluster %q: name one of clusters",
+			content.CurrentContext,
+			context.Cluster,
+		)
 	}
 	if user == nil {
-		return fmt.Errorf("contexts[%s].user: there is no user %q: name one of users", content.CurrentContext, context.AuthInfo)
+		return fmt.Errorf(
+			"contexts[%s].user: there is no user %q: name one of users",
+			content.CurrentContext,
+			context.AuthInfo,
+		)
 	}
 	if err := checkCluster(cluster); err != nil {
 		return fmt.Errorf("clusters[%s].%w", context.Cluster, err)
@@ -89,12 +101,17 @@ func checkCluster(cluster *clientcmdapi.Cluster) error {
 	case server.User != nil:
 		return errors.New("server: must not have a user or a password in it: put them into users")
 	case server.Scheme == "http" && (!isLoopback(server.Hostname()) || cluster.ProxyURL != ""):
-		return fmt.Errorf("server: %q would be reached without TLS, so that anybody on the way could read and change everything: use https://", cluster.Server)
+		return fmt.Errorf(
+			"server: %q would be reached without TLS, so that anybody on the way could read and change everything: use https://",
+			cluster.Server,
+		)
 	}
 	if cluster.ProxyURL != "" {
 		proxy, err := url.Parse(cluster.ProxyURL)
 		if err != nil || proxy.Host == "" || !slices.Contains(proxySchemes, proxy.Scheme) {
-			return errors.New("proxy-url: must be a URL of http, https or socks5 with a host, for example http://proxy.example:3128")
+			return errors.New(
+				"proxy-url: must be a URL of http, https or socks5 with a host, for example http://proxy.example:3128",
+			)
 		}
 	}
 	field, ca, err := material("certificate-authority", cluster.CertificateAuthority, cluster.CertificateAuthorityData)
@@ -114,7 +131,11 @@ func isLoopback(host string) bool {
 }
 
 func checkUser(user *clientcmdapi.AuthInfo) error {
-	certificateField, certificate, err := material("client-certificate", user.ClientCertificate, user.ClientCertificateData)
+	certificateField, certificate, err := material(
+		"client-certificate",
+		user.ClientCertificate,
+		user.ClientCertificateData,
+	)
 	if err != nil {
 		return err
 	}

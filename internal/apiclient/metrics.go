@@ -23,7 +23,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "rest_client_requests_total", Help: "Requests to API servers. The code is <error> where there was no answer.",
 		}, []string{"code", "method", "host"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "rest_client_request_duration_seconds", Help: "How long the answers of API servers took; of a watch, its beginning.",
+			Name:    "rest_client_request_duration_seconds",
+			Help:    "How long the answers of API servers took; of a watch, its beginning.",
 			Buckets: []float64{.005, .025, .1, .25, .5, 1, 2, 4, 8, 15, 30, 60},
 		}, []string{"verb", "host"}),
 	}

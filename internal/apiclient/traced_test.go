@@ -52,7 +52,8 @@ func TestARequestWithinASpanCarriesItsTrace(t *testing.T) {
 		t.Errorf("a request within the trace %s has the traceparent %q", id, got)
 	}
 	ended := spans.Ended()
-	if len(ended) != 2 || ended[0].Name() != "HTTP GET" || ended[0].Parent().SpanID() != span.SpanContext().SpanID() || !strings.Contains(got, ended[0].SpanContext().SpanID().String()) {
+	if len(ended) != 2 || ended[0].Name() != "HTTP GET" || ended[0].Parent().SpanID() != span.SpanContext().SpanID() ||
+		!strings.Contains(got, ended[0].SpanContext().SpanID().String()) {
 		t.Errorf("spans are %v, want the request below the work", ended)
 	}
 }

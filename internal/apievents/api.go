@@ -51,7 +51,14 @@ func (a apiServer) Create(ctx context.Context, event *v1.Event) error {
 
 // Patch implements API.
 func (a apiServer) Patch(ctx context.Context, namespace, name string, patch []byte) error {
-	return a.core.Patch(types.StrategicMergePatchType).Namespace(namespace).Resource("events").Name(name).MaxRetries(0).Body(patch).Do(ctx).Error()
+	return a.core.Patch(types.StrategicMergePatchType).
+		Namespace(namespace).
+		Resource("events").
+		Name(name).
+		MaxRetries(0).
+		Body(patch).
+		Do(ctx).
+		Error()
 }
 
 // repeated holds the fields of an event that change when it repeats.
@@ -106,8 +113,12 @@ func kindOf(err error) failure {
 	case errors.As(err, &construction), apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause),
 		apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err), apierrors.IsRequestEntityTooLargeError(err):
 		return refused
-	case !errors.As(err, &status), apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err), apierrors.IsServerTimeout(err),
-		apierrors.IsTimeout(err), apierrors.IsUnauthorized(err): // an expired certificate is replaced
+	case !errors.As(err, &status),
+		apierrors.IsTooManyRequests(err),
+		apierrors.IsServiceUnavailable(err),
+		apierrors.IsServerTimeout(err),
+		apierrors.IsTimeout(err),
+		apierrors.IsUnauthorized(err): // an expired certificate is replaced
 		return away
 	default:
 		return failsByItself

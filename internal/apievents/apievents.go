@@ -145,8 +145,12 @@ func (s *Sender) judge(ctx context.Context, sent *unsent, err error, failed int)
 		return 0, false
 	}
 	about := []any{
-		telemetry.KeyReason, sent.event.Reason, "object", sent.event.InvolvedObject.Kind + " " + sent.event.InvolvedObject.Namespace + "/" + sent.event.InvolvedObject.Name,
-		telemetry.KeyError, err,
+		telemetry.KeyReason,
+		sent.event.Reason,
+		"object",
+		sent.event.InvolvedObject.Kind + " " + sent.event.InvolvedObject.Namespace + "/" + sent.event.InvolvedObject.Name,
+		telemetry.KeyError,
+		err,
 	}
 	kind := kindOf(err)
 	if kind == failsByItself {
@@ -158,7 +162,10 @@ func (s *Sender) judge(ctx context.Context, sent *unsent, err error, failed int)
 		return 0, false
 	}
 	if failed == 0 {
-		s.cfg.Logger.WarnContext(ctx, "cannot send an event to the API server; events wait until it accepts them, and further failures are not logged", about...)
+		s.cfg.Logger.WarnContext(
+			ctx,
+			"cannot send an event to the API server; events wait until it accepts them, and further failures are not logged",
+			about...)
 	}
 	delay := min(firstDelay<<min(failed, 10), lastDelay)
 	return max(wait.Jitter(delay, jitter), min(asked(err), lastDelay)), true

@@ -54,9 +54,17 @@ type rig struct {
 
 // start starts one, and returns how to stop it.
 func start(t *testing.T) *rig {
-	r := &rig{t: t, registry: prometheus.NewRegistry(), here: map[string]*v1.Event{}, fail: func(string) error { return nil }}
+	r := &rig{
+		t:        t,
+		registry: prometheus.NewRegistry(),
+		here:     map[string]*v1.Event{},
+		fail:     func(string) error { return nil },
+	}
 	r.Sender = apievents.New(apievents.Config{
-		API: r, Clock: clock.RealClock{}, Logger: slog.New(slog.NewTextHandler(&r.log, nil)), Metrics: apievents.NewMetrics(r.registry),
+		API:     r,
+		Clock:   clock.RealClock{},
+		Logger:  slog.New(slog.NewTextHandler(&r.log, nil)),
+		Metrics: apievents.NewMetrics(r.registry),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -134,7 +142,14 @@ func (r *rig) dropped(reason string, want float64) {
 
 func event(name string, count int32) *v1.Event {
 	return &v1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Reason: "BackOff", Message: "again", Count: count, LastTimestamp: metav1.Now(),
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns",
+			Name:      name,
+		},
+		Reason:        "BackOff",
+		Message:       "again",
+		Count:         count,
+		LastTimestamp: metav1.Now(),
 	}
 }
 
@@ -192,7 +207,9 @@ func TestWhatAnAPIServerThatIsAwayMissedIsSentInOrder(t *testing.T) {
 		r.mu.Unlock()
 		r.recovers()
 		r.want(time.Minute, "a: create", "c: create", "b: create")
-		if log := r.log.String(); strings.Count(log, "\n") != 2 || !strings.Contains(log, "events wait until it accepts them") || !strings.Contains(log, "accepts events again") {
+		if log := r.log.String(); strings.Count(log, "\n") != 2 ||
+			!strings.Contains(log, "events wait until it accepts them") ||
+			!strings.Contains(log, "accepts events again") {
 			t.Errorf("the log is\n%s", log)
 		}
 	})

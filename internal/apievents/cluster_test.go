@@ -30,7 +30,11 @@ const patience = 60 * time.Second
 // record returns a recorder of a node whose events go to the API server of a kubeconfig until the test ends.
 func record(t *testing.T, node, kubeconfig string) *events.Recorder {
 	t.Helper()
-	cfg, err := nodeconfig.Parse(nodeconfig.SyncLoop, []string{"--hostname-override", node, "--kubeconfig", kubeconfig}, io.Discard)
+	cfg, err := nodeconfig.Parse(
+		nodeconfig.SyncLoop,
+		[]string{"--hostname-override", node, "--kubeconfig", kubeconfig},
+		io.Discard,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +51,9 @@ func record(t *testing.T, node, kubeconfig string) *events.Recorder {
 			t.Errorf("ended with %v", err)
 		}
 	})
-	r := events.New(events.Config{NodeName: node, NodeUID: func() types.UID { return "" }, Told: way.Told(), Clock: clock.RealClock{}})
+	r := events.New(
+		events.Config{NodeName: node, NodeUID: func() types.UID { return "" }, Told: way.Told(), Clock: clock.RealClock{}},
+	)
 	t.Cleanup(r.Close)
 	return r
 }
@@ -59,7 +65,10 @@ func await(t *testing.T, c *cluster.Cluster, node string, want ...string) []v1.E
 	defer cancel()
 	for {
 		var got []string
-		list, err := c.Client(t).CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + node})
+		list, err := c.Client(t).
+			CoreV1().
+			Events("").
+			List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + node})
 		if err == nil {
 			for _, e := range list.Items {
 				got = append(got, fmt.Sprintf("%s %d", e.Reason, e.Count))
@@ -86,7 +95,9 @@ func TestARealAPIServerHasTheEvents(t *testing.T) {
 	r := record(t, node, proxy.Kubeconfig(t, cluster.NodeUser(node), cluster.Nodes))
 	r.NodeNormal(t.Context(), "Starting", "Starting.")
 	first := await(t, c, node, "Starting 1")[0]
-	if first.Source != (v1.EventSource{Component: "kubelet", Host: node}) || first.InvolvedObject.Kind != "Node" || first.InvolvedObject.UID != node || first.Namespace != "default" {
+	if first.Source != (v1.EventSource{Component: "kubelet", Host: node}) || first.InvolvedObject.Kind != "Node" ||
+		first.InvolvedObject.UID != node ||
+		first.Namespace != "default" {
 		t.Errorf("the event is %+v", first)
 	}
 	r.NodeNormal(t.Context(), "Starting", "Starting.")

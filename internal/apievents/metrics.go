@@ -22,9 +22,13 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		Name: "quartet_events_dropped_total",
 		Help: "Events dropped before they reached the API server, because too many waited, they waited for longer than an hour, or it refused them.",
 	}, []string{"reason"})
-	m := &Metrics{registerer: r, dropped: map[string]prometheus.Counter{}, sent: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "quartet_events_sent_total", Help: "Events sent to the API server, including each repetition.",
-	})}
+	m := &Metrics{
+		registerer: r,
+		dropped:    map[string]prometheus.Counter{},
+		sent: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "quartet_events_sent_total", Help: "Events sent to the API server, including each repetition.",
+		}),
+	}
 	for _, reason := range []string{dropFull, dropOld, dropRefused} {
 		m.dropped[reason] = dropped.WithLabelValues(reason)
 	}

@@ -20,7 +20,12 @@ type Way struct {
 
 // WayOf returns the Way for the configuration of a service, or nil without a kubeconfig. It registers the metrics if
 // there is a kubeconfig. Nothing is sent before Run. It fails if the kubeconfig cannot be used, see [apiclient.New].
-func WayOf(service nodeconfig.Service, cfg nodeconfig.Config, logger *slog.Logger, registerer prometheus.Registerer) (*Way, error) {
+func WayOf(
+	service nodeconfig.Service,
+	cfg nodeconfig.Config,
+	logger *slog.Logger,
+	registerer prometheus.Registerer,
+) (*Way, error) {
 	if cfg.Kubeconfig == "" {
 		return nil, nil
 	}

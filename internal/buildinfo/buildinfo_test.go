@@ -30,12 +30,17 @@ func main() { fmt.Println(buildinfo.Version(), buildinfo.Kubernetes(), buildinfo
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("go", "run", "-ldflags", "-X github.com/quartet-node/quartet/internal/buildinfo.version=v9.9.9", "./"+dir).CombinedOutput()
+	out, err := exec.Command("go", "run", "-ldflags", "-X github.com/quartet-node/quartet/internal/buildinfo.version=v9.9.9", "./"+dir).
+		CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	fields := strings.Fields(string(out))
-	if len(fields) != 3 || fields[0] != "v9.9.9" || !strings.HasPrefix(fields[1], "v1.") || strings.Replace(fields[1], "v1.", "v0.", 1) != fields[2] {
-		t.Errorf("it says %q, want its version, Kubernetes' version v1.x and that of the module v0.x, and nothing for a module that is not there", fields)
+	if len(fields) != 3 || fields[0] != "v9.9.9" || !strings.HasPrefix(fields[1], "v1.") ||
+		strings.Replace(fields[1], "v1.", "v0.", 1) != fields[2] {
+		t.Errorf(
+			"it says %q, want its version, Kubernetes' version v1.x and that of the module v0.x, and nothing for a module that is not there",
+			fields,
+		)
 	}
 }

@@ -56,5 +56,6 @@ func cgroupHierarchies() ([]string, error) {
 
 func isCgroups(dir string) bool {
 	var stat unix.Statfs_t
-	return unix.Statfs(dir, &stat) == nil && (stat.Type == unix.CGROUP_SUPER_MAGIC || stat.Type == unix.CGROUP2_SUPER_MAGIC)
+	return unix.Statfs(dir, &stat) == nil &&
+		(stat.Type == unix.CGROUP_SUPER_MAGIC || stat.Type == unix.CGROUP2_SUPER_MAGIC)
 }

@@ -65,7 +65,8 @@ func notReady(ctx context.Context, client runtimeapi.RuntimeServiceClient) error
 		return err
 	}
 	for _, condition := range status.GetStatus().GetConditions() {
-		if !condition.GetStatus() && (condition.GetType() == runtimeapi.RuntimeReady || condition.GetType() == runtimeapi.NetworkReady) {
+		if !condition.GetStatus() &&
+			(condition.GetType() == runtimeapi.RuntimeReady || condition.GetType() == runtimeapi.NetworkReady) {
 			return fmt.Errorf("%s is false: %s: %s", condition.GetType(), condition.GetReason(), condition.GetMessage())
 		}
 	}
@@ -144,7 +145,12 @@ func (b *Bundle) RemovePods(ctx context.Context, grace time.Duration) (err error
 	for i, pod := range pods.GetItems() {
 		group.Go(func() error {
 			if err := removePod(ctx, client, pod.GetId(), grace); err != nil {
-				failures[i] = fmt.Errorf("removing the pod %s/%s: %w", pod.GetMetadata().GetNamespace(), pod.GetMetadata().GetName(), err)
+				failures[i] = fmt.Errorf(
+					"removing the pod %s/%s: %w",
+					pod.GetMetadata().GetNamespace(),
+					pod.GetMetadata().GetName(),
+					err,
+				)
 			}
 			return nil
 		})

@@ -31,26 +31,41 @@ type stubborn struct {
 	removed []string
 }
 
-func (s *stubborn) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+func (s *stubborn) ListPodSandbox(
+	context.Context,
+	*runtimeapi.ListPodSandboxRequest,
+) (*runtimeapi.ListPodSandboxResponse, error) {
 	list := new(runtimeapi.ListPodSandboxResponse)
 	for _, id := range s.pods {
-		list.Items = append(list.Items, &runtimeapi.PodSandbox{Id: id, Metadata: &runtimeapi.PodSandboxMetadata{Name: id, Namespace: "default"}})
+		list.Items = append(
+			list.Items,
+			&runtimeapi.PodSandbox{Id: id, Metadata: &runtimeapi.PodSandboxMetadata{Name: id, Namespace: "default"}},
+		)
 	}
 	return list, nil
 }
 
-func (*stubborn) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+func (*stubborn) ListContainers(
+	context.Context,
+	*runtimeapi.ListContainersRequest,
+) (*runtimeapi.ListContainersResponse, error) {
 	return new(runtimeapi.ListContainersResponse), nil
 }
 
-func (*stubborn) StopPodSandbox(_ context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+func (*stubborn) StopPodSandbox(
+	_ context.Context,
+	r *runtimeapi.StopPodSandboxRequest,
+) (*runtimeapi.StopPodSandboxResponse, error) {
 	if strings.HasPrefix(r.GetPodSandboxId(), "stays") {
 		return nil, status.Error(codes.Internal, "it does not stop")
 	}
 	return new(runtimeapi.StopPodSandboxResponse), nil
 }
 
-func (s *stubborn) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (s *stubborn) RemovePodSandbox(
+	_ context.Context,
+	r *runtimeapi.RemovePodSandboxRequest,
+) (*runtimeapi.RemovePodSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.removed = append(s.removed, r.GetPodSandboxId())

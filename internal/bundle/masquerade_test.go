@@ -34,8 +34,22 @@ func TestRulesOfPodsThatAPluginHasLeftGo(t *testing.T) {
 		published := "CNI-DN-" + chain[len("CNI-"):len("CNI-")+20]
 		iptables("--new-chain", published)
 		iptables("-A", published, "-p", "tcp", "--dport", "8080", "-j", "DNAT", "--to-destination", address+":80")
-		iptables("-A", "CNI-HOSTPORT-DNAT", "-p", "tcp", "-m", "comment", "--comment", `dnat name: "`+network+`" id: "0123456789abcdef"`, "-m", "multiport",
-			"--destination-ports", "8080", "-j", published)
+		iptables(
+			"-A",
+			"CNI-HOSTPORT-DNAT",
+			"-p",
+			"tcp",
+			"-m",
+			"comment",
+			"--comment",
+			`dnat name: "`+network+`" id: "0123456789abcdef"`,
+			"-m",
+			"multiport",
+			"--destination-ports",
+			"8080",
+			"-j",
+			published,
+		)
 	}
 	done := make(chan struct{})
 	go func() {

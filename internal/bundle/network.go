@@ -41,7 +41,11 @@ func (b *Bundle) network() (networkConfig, error) {
 			"and a hostPort fails; install iptables to have both")
 	}
 	if err := ensureBridge(bridge); err != nil {
-		return networkConfig{}, fmt.Errorf("making the bridge %s: %w: the kernel needs CONFIG_BRIDGE (modprobe bridge)", bridge, err)
+		return networkConfig{}, fmt.Errorf(
+			"making the bridge %s: %w: the kernel needs CONFIG_BRIDGE (modprobe bridge)",
+			bridge,
+			err,
+		)
 	}
 	if backend == "iptables" {
 		if err := allowForwarding(bridge); err != nil {
@@ -104,7 +108,12 @@ func (b *Bundle) lastSubnet() netip.Prefix {
 
 func (b *Bundle) removeNetwork() error {
 	bridge := bridgeName(b.cfg.Layout)
-	return errors.Join(endForwarding(bridge), endMasquerading(bridge), removeBridge(bridge), claims{claimsDir}.release(b.cfg.Layout))
+	return errors.Join(
+		endForwarding(bridge),
+		endMasquerading(bridge),
+		removeBridge(bridge),
+		claims{claimsDir}.release(b.cfg.Layout),
+	)
 }
 
 // bridgeName returns the link's name, at most 15 bytes, the limit of the kernel.

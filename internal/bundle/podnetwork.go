@@ -143,11 +143,18 @@ func (c claims) choose(l layout.Layout, want wish, taken []occupied) (subnet net
 func pick(own []netip.Prefix, want wish, first int, taken []occupied) (netip.Prefix, error) {
 	switch {
 	case want.Configured.IsValid() && want.Running.IsValid() && want.Running != want.Configured:
-		return netip.Prefix{}, fmt.Errorf("pods of this node have addresses of %s, so that their network cannot become %s: end them with quartet down first",
-			want.Running, want.Configured)
+		return netip.Prefix{}, fmt.Errorf(
+			"pods of this node have addresses of %s, so that their network cannot become %s: end them with quartet down first",
+			want.Running,
+			want.Configured,
+		)
 	case want.Configured.IsValid():
 		if by, free := firstOverlap(want.Configured, taken); !free && want.Running != want.Configured {
-			return netip.Prefix{}, fmt.Errorf("the configured pod network %s is in use by %s: name a free one with --pod-cidr or podCIDR", want.Configured, by)
+			return netip.Prefix{}, fmt.Errorf(
+				"the configured pod network %s is in use by %s: name a free one with --pod-cidr or podCIDR",
+				want.Configured,
+				by,
+			)
 		}
 		return want.Configured, nil
 	case want.Running.IsValid():
@@ -171,8 +178,10 @@ func pick(own []netip.Prefix, want wish, first int, taken []occupied) (netip.Pre
 		}
 		inTheWay = append(inTheWay, fmt.Sprintf("%s by %s", all, by))
 	}
-	return netip.Prefix{}, fmt.Errorf("every network that pods could have is in use: %s: name a free one with --pod-cidr or podCIDR, or end a node with quartet down",
-		strings.Join(inTheWay, ", "))
+	return netip.Prefix{}, fmt.Errorf(
+		"every network that pods could have is in use: %s: name a free one with --pod-cidr or podCIDR, or end a node with quartet down",
+		strings.Join(inTheWay, ", "),
+	)
 }
 
 // firstOverlap returns the first user of a network that overlaps with subnet.

@@ -62,7 +62,12 @@ func TestAClaimOfAGoneNodeIsVoid(t *testing.T) {
 	for i := range sliceCount(podRanges[0]) {
 		write(t, dir, claimName(slice(podRanges[0], i)), "/no/such/node")
 	}
-	if got, err := (claims{dir}).choose(layoutAt(t, t.TempDir()), wish{}, nil); err != nil || !podRanges[0].Contains(got.Addr()) {
+	if got, err := (claims{dir}).choose(
+		layoutAt(t, t.TempDir()),
+		wish{},
+		nil,
+	); err != nil ||
+		!podRanges[0].Contains(got.Addr()) {
 		t.Errorf("got %v (%v)", got, err)
 	}
 }
@@ -202,40 +207,57 @@ func inNetworkNamespace(t *testing.T, do func(), commands ...string) {
 
 // On a machine with podman's bridge and the route of a VPN neither is touched, and the error names them.
 func TestNetworksOfTheMachineAreNotTaken(t *testing.T) {
-	inNetworkNamespace(t, func() {
-		taken, err := occupation("quartet0")
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		got, err := pick(nil, wish{}, 0, taken)
-		if err != nil || got != prefix("172.16.0.0/23") {
-			t.Errorf("got %v (%v), want the first range that is neither podman's nor the VPN's; taken: %+v", got, err, taken)
-		}
-		for configured, by := range map[string]string{
-			"10.88.200.0/24": "the interface podman0 (10.88.0.1/16)",
-			"10.218.0.0/24":  "the route to 10.128.0.0/9 over the interface tun0",
-			"10.60.0.0/24":   "the route to 10.60.0.0/16",
-		} {
-			if _, err := pick(nil, wish{Configured: prefix(configured)}, 0, taken); err == nil || !strings.Contains(err.Error(), by) {
-				t.Errorf("%s: the error does not name %s: %v", configured, by, err)
+	inNetworkNamespace(
+		t,
+		func() {
+			taken, err := occupation("quartet0")
+			if err != nil {
+				t.Error(err)
+				return
 			}
-		}
-		if n, err := ports("quartet0"); err != nil || n != 1 {
-			t.Errorf("quartet0 has %d ports (%v), want 1", n, err)
-		}
-		if n, err := ports("podman0"); err != nil || n != 0 {
-			t.Errorf("podman0 has %d ports (%v), want none", n, err)
-		}
-		if got := networkOf("quartet0"); got != prefix("172.16.0.0/23") {
-			t.Errorf("the network of quartet0 is %v", got)
-		}
-	},
+			got, err := pick(nil, wish{}, 0, taken)
+			if err != nil || got != prefix("172.16.0.0/23") {
+				t.Errorf("got %v (%v), want the first range that is neither podman's nor the VPN's; taken: %+v", got, err, taken)
+			}
+			for configured, by := range map[string]string{
+				"10.88.200.0/24": "the interface podman0 (10.88.0.1/16)",
+				"10.218.0.0/24":  "the route to 10.128.0.0/9 over the interface tun0",
+				"10.60.0.0/24":   "the route to 10.60.0.0/16",
+			} {
+				if _, err := pick(
+					nil,
+					wish{Configured: prefix(configured)},
+					0,
+					taken,
+				); err == nil ||
+					!strings.Contains(err.Error(), by) {
+					t.Errorf("%s: the error does not name %s: %v", configured, by, err)
+				}
+			}
+			if n, err := ports("quartet0"); err != nil || n != 1 {
+				t.Errorf("quartet0 has %d ports (%v), want 1", n, err)
+			}
+			if n, err := ports("podman0"); err != nil || n != 0 {
+				t.Errorf("podman0 has %d ports (%v), want none", n, err)
+			}
+			if got := networkOf("quartet0"); got != prefix("172.16.0.0/23") {
+				t.Errorf("the network of quartet0 is %v", got)
+			}
+		},
 		"link set lo up",
-		"link add podman0 type bridge", "addr add 10.88.0.1/16 dev podman0", "link set podman0 up",
-		"link add tun0 type bridge", "addr add 192.0.2.1/24 dev tun0", "link set tun0 up",
-		"route add default via 192.0.2.254", "route add 10.128.0.0/9 via 192.0.2.254 table 77", "route add blackhole 10.60.0.0/16",
-		"link add quartet0 type bridge", "addr add 172.16.0.1/23 dev quartet0", "link set quartet0 up",
-		"link add pod type veth peer name eth9", "link set pod master quartet0",
+		"link add podman0 type bridge",
+		"addr add 10.88.0.1/16 dev podman0",
+		"link set podman0 up",
+		"link add tun0 type bridge",
+		"addr add 192.0.2.1/24 dev tun0",
+		"link set tun0 up",
+		"route add default via 192.0.2.254",
+		"route add 10.128.0.0/9 via 192.0.2.254 table 77",
+		"route add blackhole 10.60.0.0/16",
+		"link add quartet0 type bridge",
+		"addr add 172.16.0.1/23 dev quartet0",
+		"link set quartet0 up",
+		"link add pod type veth peer name eth9",
+		"link set pod master quartet0",
 	)
 }

@@ -76,7 +76,8 @@ func (b *Bundle) environment() []string {
 	env := append([]string{"PATH=" + b.binDir() + ":" + os.Getenv("PATH")}, tracing(os.Getenv)...)
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
-		if name == "PATH" || name == "NOTIFY_SOCKET" || slices.ContainsFunc(env, func(own string) bool { return strings.HasPrefix(own, name+"=") }) {
+		if name == "PATH" || name == "NOTIFY_SOCKET" ||
+			slices.ContainsFunc(env, func(own string) bool { return strings.HasPrefix(own, name+"=") }) {
 			continue
 		}
 		env = append(env, kv)

@@ -40,9 +40,16 @@ func ShareMounts(l layout.Layout, note func(string)) error {
 			return err
 		}
 		if err := unix.Mount("", at.Mountpoint, "", unix.MS_SHARED, ""); err != nil {
-			return fmt.Errorf("making the mount %s shared: %w: run 'mount --make-shared %s' as root", at.Mountpoint, err, at.Mountpoint)
+			return fmt.Errorf(
+				"making the mount %s shared: %w: run 'mount --make-shared %s' as root",
+				at.Mountpoint,
+				err,
+				at.Mountpoint,
+			)
 		}
-		note("the mount " + at.Mountpoint + " was private, as on machines without systemd, and is now shared: containers need it to see each other's mounts")
+		note(
+			"the mount " + at.Mountpoint + " was private, as on machines without systemd, and is now shared: containers need it to see each other's mounts",
+		)
 	}
 	return nil
 }
@@ -66,7 +73,11 @@ func UnshareMounts(l layout.Layout) error {
 	}
 	var mounts []string
 	if err := json.Unmarshal(content, &mounts); err != nil {
-		return fmt.Errorf("%s: %w: remove the file, and run 'mount --make-private /' if the root was private", sharedMountsFile(l), err)
+		return fmt.Errorf(
+			"%s: %w: remove the file, and run 'mount --make-private /' if the root was private",
+			sharedMountsFile(l),
+			err,
+		)
 	}
 	for _, mount := range mounts {
 		if err := unix.Mount("", mount, "", unix.MS_PRIVATE, ""); err != nil && !errors.Is(err, unix.EINVAL) {

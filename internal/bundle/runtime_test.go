@@ -65,7 +65,10 @@ func runPod(ctx context.Context, t *testing.T, c *harness.Containerd, name strin
 	if err != nil {
 		t.Fatalf("creating the container: %v", err)
 	}
-	if _, err := cri.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: created.GetContainerId()}); err != nil {
+	if _, err := cri.StartContainer(
+		ctx,
+		&runtimeapi.StartContainerRequest{ContainerId: created.GetContainerId()},
+	); err != nil {
 		t.Fatalf("starting the container: %v", err)
 	}
 	return pod.GetPodSandboxId(), created.GetContainerId()

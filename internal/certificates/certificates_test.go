@@ -31,18 +31,34 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func template(names ...string) *x509.CertificateRequest {
 	return &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}}, DNSNames: names, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)},
+		Subject: pkix.Name{
+			CommonName:   "system:node:node-1",
+			Organization: []string{"system:nodes"},
+		},
+		DNSNames:    names,
+		IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)},
 	}
 }
 
 func requester(t *testing.T, s *signer, at clock.Clock) certificates.Requester {
 	t.Helper()
-	return certificates.Requester{API: func() (rest.Interface, error) { return s.api, nil }, Kind: certificates.Serving(), Store: certificates.Store{Dir: t.TempDir(), Name: "kubelet-server", Mode: 0o640}, Clock: at}
+	return certificates.Requester{
+		API:   func() (rest.Interface, error) { return s.api, nil },
+		Kind:  certificates.Serving(),
+		Store: certificates.Store{Dir: t.TempDir(), Name: "kubelet-server", Mode: 0o640},
+		Clock: at,
+	}
 }
 
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 60*time.Second, true, func(context.Context) (bool, error) { return done(), nil })
+	err := wait.PollUntilContextTimeout(
+		t.Context(),
+		time.Millisecond,
+		60*time.Second,
+		true,
+		func(context.Context) (bool, error) { return done(), nil },
+	)
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
@@ -116,7 +132,11 @@ func TestARefusedRequestIsMadeAnew(t *testing.T) {
 	s := newSigner(t, time.Now())
 	s.verdict = certificatesv1.CertificateDenied
 	r := requester(t, s, clock.RealClock{})
-	if err := r.Request(t.Context(), template()); err == nil || !strings.Contains(err.Error(), "Denied: Test: the test says so") {
+	if err := r.Request(
+		t.Context(),
+		template(),
+	); err == nil ||
+		!strings.Contains(err.Error(), "Denied: Test: the test says so") {
 		t.Fatalf("got %v, want the reason", err)
 	}
 	s.set(func(s *signer) { s.verdict = certificatesv1.CertificateApproved })
@@ -157,12 +177,20 @@ func TestACertificateIsRenewedBeforeItExpires(t *testing.T) {
 	if m.Failures() != 0 {
 		t.Fatal("it was requested too early")
 	}
-	eventually(t, "requests fail", func() bool { at.Step(250 * time.Millisecond); return m.Failures() > 0 && m.Trouble() != "" })
+	eventually(
+		t,
+		"requests fail",
+		func() bool { at.Step(250 * time.Millisecond); return m.Failures() > 0 && m.Trouble() != "" },
+	)
 	if m.Current() == nil {
 		t.Error("the old one is not used until it expires")
 	}
 	s.set(func(s *signer) { s.broken = 0 })
-	eventually(t, "there is another", func() bool { at.Step(time.Second); return m.Current() != nil && m.Expires().After(first.NotAfter) })
+	eventually(
+		t,
+		"there is another",
+		func() bool { at.Step(time.Second); return m.Current() != nil && m.Expires().After(first.NotAfter) },
+	)
 	if m.Trouble() != "" {
 		t.Errorf("trouble is left: %s", m.Trouble())
 	}
@@ -180,7 +208,11 @@ func TestOtherNamesGetAnotherCertificate(t *testing.T) {
 	})
 	eventually(t, "there is one", func() bool { at.Step(250 * time.Millisecond); return m.Current() != nil })
 	more.Store(true)
-	eventually(t, "it has both names", func() bool { at.Step(time.Second); c := m.Current(); return c != nil && len(c.Leaf.DNSNames) == 2 })
+	eventually(
+		t,
+		"it has both names",
+		func() bool { at.Step(time.Second); c := m.Current(); return c != nil && len(c.Leaf.DNSNames) == 2 },
+	)
 }
 
 func TestWhatCannotBeReadIsReplaced(t *testing.T) {
@@ -196,7 +228,8 @@ func TestWhatCannotBeReadIsReplaced(t *testing.T) {
 
 func TestTheStoreOfAPath(t *testing.T) {
 	store, ok := certificates.StoreOf("/var/lib/kubelet/pki/kubelet-client-current.pem", 0o600)
-	if !ok || store.Name != "kubelet-client" || store.Current() != filepath.Join("/var/lib/kubelet/pki", "kubelet-client-current.pem") {
+	if !ok || store.Name != "kubelet-client" ||
+		store.Current() != filepath.Join("/var/lib/kubelet/pki", "kubelet-client-current.pem") {
 		t.Errorf("got %+v, %v", store, ok)
 	}
 	if _, ok := certificates.StoreOf("/etc/node.crt", 0o600); ok {

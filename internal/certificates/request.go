@@ -138,7 +138,11 @@ func (r Requester) signed(ctx context.Context, api rest.Interface, name string, 
 	}
 	for wait := firstLook; ; wait = min(2*wait, lastLook) {
 		var found certificatesv1.CertificateSigningRequest
-		err := r.call(ctx, func(ctx context.Context) rest.Result { return api.Get().Resource(resource).Name(name).Do(ctx) }, &found)
+		err := r.call(
+			ctx,
+			func(ctx context.Context) rest.Result { return api.Get().Resource(resource).Name(name).Do(ctx) },
+			&found,
+		)
 		switch {
 		case apierrors.IsNotFound(err):
 			return nil, fmt.Errorf("the certificate signing request %s has been deleted: %w", name, errRefused)
@@ -154,7 +158,11 @@ func (r Requester) signed(ctx context.Context, api rest.Interface, name string, 
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, fmt.Errorf("the certificate signing request %s has not been signed: %w: approve it with 'kubectl certificate approve %[1]s', or see why the controller manager does not", name, ctx.Err())
+			return nil, fmt.Errorf(
+				"the certificate signing request %s has not been signed: %w: approve it with 'kubectl certificate approve %[1]s', or see why the controller manager does not",
+				name,
+				ctx.Err(),
+			)
 		case <-timer.C():
 		}
 	}
@@ -163,13 +171,20 @@ func (r Requester) signed(ctx context.Context, api rest.Interface, name string, 
 // create creates the request unless it exists.
 func (r Requester) create(ctx context.Context, api rest.Interface, name string, request []byte) error {
 	made := &certificatesv1.CertificateSigningRequest{
-		TypeMeta:   metav1.TypeMeta{APIVersion: certificatesv1.SchemeGroupVersion.String(), Kind: "CertificateSigningRequest"},
+		TypeMeta: metav1.TypeMeta{
+			APIVersion: certificatesv1.SchemeGroupVersion.String(),
+			Kind:       "CertificateSigningRequest",
+		},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
 			Request: request, SignerName: r.Kind.Signer, Usages: r.Kind.Usages,
 		},
 	}
-	err := r.call(ctx, func(ctx context.Context) rest.Result { return api.Post().Resource(resource).Body(made).Do(ctx) }, &certificatesv1.CertificateSigningRequest{})
+	err := r.call(
+		ctx,
+		func(ctx context.Context) rest.Result { return api.Post().Resource(resource).Body(made).Do(ctx) },
+		&certificatesv1.CertificateSigningRequest{},
+	)
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("making a certificate signing request for %s: %w", r.Kind.Signer, err)
 	}
@@ -177,7 +192,11 @@ func (r Requester) create(ctx context.Context, api rest.Interface, name string, 
 }
 
 // call makes one request with its own deadline.
-func (r Requester) call(ctx context.Context, do func(context.Context) rest.Result, into *certificatesv1.CertificateSigningRequest) error {
+func (r Requester) call(
+	ctx context.Context,
+	do func(context.Context) rest.Result,
+	into *certificatesv1.CertificateSigningRequest,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return do(ctx).Into(into)
@@ -186,8 +205,10 @@ func (r Requester) call(ctx context.Context, do func(context.Context) rest.Resul
 // temporary reports whether a retry may succeed: the API server is unreachable, overloaded, or did not answer in time.
 func temporary(err error) bool {
 	var status apierrors.APIStatus
-	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
-		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
+	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) ||
+		apierrors.IsTimeout(err) ||
+		apierrors.IsInternalError(err) ||
+		apierrors.IsServiceUnavailable(err)
 }
 
 // verdict returns the certificates of a signed request, errRefused for a denied or failed one, and neither for a
@@ -198,7 +219,14 @@ func verdict(request *certificatesv1.CertificateSigningRequest) ([]byte, error) 
 		switch c.Type {
 		case certificatesv1.CertificateDenied, certificatesv1.CertificateFailed:
 			if c.Status != v1.ConditionFalse {
-				return nil, fmt.Errorf("the certificate signing request %s: %s: %s: %s: %w", request.Name, c.Type, c.Reason, c.Message, errRefused)
+				return nil, fmt.Errorf(
+					"the certificate signing request %s: %s: %s: %s: %w",
+					request.Name,
+					c.Type,
+					c.Reason,
+					c.Message,
+					errRefused,
+				)
 			}
 		case certificatesv1.CertificateApproved:
 			approved = c.Status != v1.ConditionFalse

@@ -46,12 +46,25 @@ type signer struct {
 
 func newSigner(t *testing.T, begin time.Time) *signer {
 	t.Helper()
-	s := &signer{t: t, requests: map[string]*certificatesv1.CertificateSigningRequest{}, begin: begin, life: time.Hour, verdict: certificatesv1.CertificateApproved}
+	s := &signer{
+		t:        t,
+		requests: map[string]*certificatesv1.CertificateSigningRequest{},
+		begin:    begin,
+		life:     time.Hour,
+		verdict:  certificatesv1.CertificateApproved,
+	}
 	var err error
 	if s.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		t.Fatal(err)
 	}
-	s.ca = &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: begin, NotAfter: begin.AddDate(10, 0, 0), IsCA: true, BasicConstraintsValid: true}
+	s.ca = &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "ca"},
+		NotBefore:             begin,
+		NotAfter:              begin.AddDate(10, 0, 0),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	known := runtime.NewScheme()
@@ -59,9 +72,12 @@ func newSigner(t *testing.T, begin time.Time) *signer {
 		t.Fatal(err)
 	}
 	version := certificatesv1.SchemeGroupVersion
-	s.api, err = rest.RESTClientForConfigAndClient(&rest.Config{Host: server.URL, APIPath: "/apis", ContentConfig: rest.ContentConfig{
-		GroupVersion: &version, NegotiatedSerializer: serializer.NewCodecFactory(known).WithoutConversion(),
-	}}, server.Client())
+	s.api, err = rest.RESTClientForConfigAndClient(
+		&rest.Config{Host: server.URL, APIPath: "/apis", ContentConfig: rest.ContentConfig{
+			GroupVersion: &version, NegotiatedSerializer: serializer.NewCodecFactory(known).WithoutConversion(),
+		}},
+		server.Client(),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +142,9 @@ func (s *signer) sign(request *certificatesv1.CertificateSigningRequest) {
 	if s.verdict == "" || request.Status.Certificate != nil {
 		return
 	}
-	request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: s.verdict, Status: v1.ConditionTrue, Reason: "Test", Message: "the test says so"}}
+	request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{
+		{Type: s.verdict, Status: v1.ConditionTrue, Reason: "Test", Message: "the test says so"},
+	}
 	if s.verdict != certificatesv1.CertificateApproved {
 		return
 	}
@@ -137,8 +155,14 @@ func (s *signer) sign(request *certificatesv1.CertificateSigningRequest) {
 		return
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(int64(s.made + 1)), Subject: wanted.Subject, DNSNames: wanted.DNSNames, IPAddresses: wanted.IPAddresses,
-		NotBefore: s.begin, NotAfter: s.begin.Add(s.life),
+		SerialNumber: big.NewInt(
+			int64(s.made + 1),
+		),
+		Subject:     wanted.Subject,
+		DNSNames:    wanted.DNSNames,
+		IPAddresses: wanted.IPAddresses,
+		NotBefore:   s.begin,
+		NotAfter:    s.begin.Add(s.life),
 	}
 	certificate, err := x509.CreateCertificate(rand.Reader, template, s.ca, wanted.PublicKey, s.key)
 	if err != nil {

@@ -64,7 +64,13 @@ func (f folder) compress(name string) {
 	var buf bytes.Buffer
 	zip := gzip.NewWriter(&buf)
 	_, err = zip.Write(data)
-	if err := errors.Join(err, zip.Close(), os.WriteFile(path+".gz", buf.Bytes(), 0o640), os.Chtimes(path+".gz", info.ModTime(), info.ModTime()), os.Remove(path)); err != nil {
+	if err := errors.Join(
+		err,
+		zip.Close(),
+		os.WriteFile(path+".gz", buf.Bytes(), 0o640),
+		os.Chtimes(path+".gz", info.ModTime(), info.ModTime()),
+		os.Remove(path),
+	); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -110,7 +116,8 @@ func TestAllFilesAreOneLog(t *testing.T) {
 		t.Errorf("without a file in use: got %q, want %q", got, want)
 	}
 	files, err := containerlog.List(f.log())
-	if err != nil || len(files.Rotated) != 3 || len(files.Unused) != 2 || !files.Rotated[0].Compressed || files.Rotated[1].Compressed {
+	if err != nil || len(files.Rotated) != 3 || len(files.Unused) != 2 || !files.Rotated[0].Compressed ||
+		files.Rotated[1].Compressed {
 		t.Errorf("got %+v, %v", files, err)
 	}
 }
@@ -126,7 +133,13 @@ func TestATailReadsNoMoreThanItNeeds(t *testing.T) {
 
 func TestWhatIsNoLineOfALogIsShownAsItIs(t *testing.T) {
 	f := folder{t, t.TempDir()}
-	if err := os.WriteFile(f.log(), []byte("2026-05-01T11:59:00Z stdout P be\n2026-05-01T11:59:00Z stdout F gun\nnoise\n2026-05-01T11:59:00Z stderr F cut by a full di"), 0o600); err != nil {
+	if err := os.WriteFile(
+		f.log(),
+		[]byte(
+			"2026-05-01T11:59:00Z stdout P be\n2026-05-01T11:59:00Z stdout F gun\nnoise\n2026-05-01T11:59:00Z stderr F cut by a full di",
+		),
+		0o600,
+	); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := f.read(-1), "begun noise cut by a full di "; got != want {

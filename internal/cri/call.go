@@ -31,7 +31,13 @@ func NewCaller(tracer trace.Tracer, endpoint string) Caller {
 // Call makes one call. method is its full name, one of the constants of runtimeapi that end in FullMethodName. The
 // context of do carries the trace, and keeps cri-client from logging errors that the caller receives anyway. Call
 // returns the result of do. expected, which may be nil, selects the errors that do not fail the span.
-func (c Caller) Call(ctx context.Context, method string, about telemetry.Subject, expected func(error) bool, do func(context.Context) error) error {
+func (c Caller) Call(
+	ctx context.Context,
+	method string,
+	about telemetry.Subject,
+	expected func(error) bool,
+	do func(context.Context) error,
+) error {
 	name := strings.TrimPrefix(method, "/")
 	ctx, span := telemetry.Start(ctx, c.tracer, name, about, c.kind...)
 	err := do(Quiet(telemetry.Outgoing(ctx)))

@@ -150,7 +150,8 @@ func (c *Client) Events(ctx context.Context, opened func(), handle func(*runtime
 }
 
 func (c *Client) events(ctx context.Context, opened func(), handle func(*runtimeapi.ContainerEventResponse)) error {
-	stream, err := runtimeapi.NewRuntimeServiceClient(c.conn).GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
+	stream, err := runtimeapi.NewRuntimeServiceClient(c.conn).
+		GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		return err
 	}
@@ -167,7 +168,11 @@ func (c *Client) events(ctx context.Context, opened func(), handle func(*runtime
 // Close closes the connections. The returned services do not work any more.
 func (c *Client) Close() error {
 	ctx := Quiet(context.Background())
-	err := errors.Join(c.runtime.close(ctx, internalapi.RuntimeService.Close), c.images.close(ctx, internalapi.ImageManagerService.Close), c.conn.Close())
+	err := errors.Join(
+		c.runtime.close(ctx, internalapi.RuntimeService.Close),
+		c.images.close(ctx, internalapi.ImageManagerService.Close),
+		c.conn.Close(),
+	)
 	if c.image != c.conn {
 		err = errors.Join(err, c.image.Close())
 	}
@@ -198,7 +203,12 @@ type slotState[T any] struct {
 	cause     error
 }
 
-func newSlot[T any](endpoint, what string, logger *slog.Logger, probe func(context.Context) error, build func(context.Context) (T, error)) slot[T] {
+func newSlot[T any](
+	endpoint, what string,
+	logger *slog.Logger,
+	probe func(context.Context) error,
+	build func(context.Context) (T, error),
+) slot[T] {
 	return slot[T]{endpoint: endpoint, what: what, logger: logger, probe: probe, build: build,
 		turn: make(chan struct{}, 1), state: &slotState[T]{}}
 }
@@ -263,7 +273,15 @@ func (s *slot[T]) note(err error) {
 	s.state.cause = err
 	s.state.mu.Unlock()
 	if !known {
-		s.logger.Warn("the container runtime does not answer, trying again until it does", "what", s.what, "endpoint", s.endpoint, "error", Away(s.endpoint, err))
+		s.logger.Warn(
+			"the container runtime does not answer, trying again until it does",
+			"what",
+			s.what,
+			"endpoint",
+			s.endpoint,
+			"error",
+			Away(s.endpoint, err),
+		)
 	}
 }
 

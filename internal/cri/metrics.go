@@ -28,7 +28,8 @@ func newOperations(registry prometheus.Registerer) *operations {
 			Help: "Calls of the container runtime that failed, by operation; also those whose failure is expected, as for a container that is gone.",
 		}, []string{operationLabel}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "kubelet_runtime_operations_duration_seconds", Help: "How long calls of the container runtime took, by operation.",
+			Name:    "kubelet_runtime_operations_duration_seconds",
+			Help:    "How long calls of the container runtime took, by operation.",
 			Buckets: prometheus.ExponentialBuckets(.005, 2.5, 14),
 		}, []string{operationLabel}),
 	}

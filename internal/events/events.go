@@ -121,7 +121,12 @@ func (r *Recorder) node() v1.ObjectReference {
 	if r.cfg.NodeUID != nil {
 		uid = r.cfg.NodeUID()
 	}
-	return v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.cfg.NodeName, UID: cmp.Or(uid, types.UID(r.cfg.NodeName))}
+	return v1.ObjectReference{
+		APIVersion: "v1",
+		Kind:       "Node",
+		Name:       r.cfg.NodeName,
+		UID:        cmp.Or(uid, types.UID(r.cfg.NodeName)),
+	}
 }
 
 // Record records an event about an object, of type v1.EventTypeNormal or v1.EventTypeWarning.
@@ -130,7 +135,12 @@ func (r *Recorder) Record(ctx context.Context, about v1.ObjectReference, kind, r
 }
 
 // RecordAnnotated records an event with annotations for programs that read events.
-func (r *Recorder) RecordAnnotated(ctx context.Context, about v1.ObjectReference, kind, reason, message string, annotations map[string]string) {
+func (r *Recorder) RecordAnnotated(
+	ctx context.Context,
+	about v1.ObjectReference,
+	kind, reason, message string,
+	annotations map[string]string,
+) {
 	now := r.cfg.Clock.Now()
 	at := metav1.NewTime(now)
 	r.mu.Lock()
@@ -138,10 +148,26 @@ func (r *Recorder) RecordAnnotated(ctx context.Context, about v1.ObjectReference
 	r.named = max(r.named+1, now.UnixNano())
 	result, err := r.correlator.EventCorrelate(&v1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault), Name: recordutil.GenerateEventName(about.Name, r.named), Annotations: annotations,
+			Namespace: cmp.Or(
+				about.Namespace,
+				metav1.NamespaceDefault,
+			),
+			Name:        recordutil.GenerateEventName(about.Name, r.named),
+			Annotations: annotations,
 		},
-		InvolvedObject: about, Type: kind, Reason: reason, Message: message, FirstTimestamp: at, LastTimestamp: at, Count: 1,
-		Source: v1.EventSource{Component: component, Host: r.cfg.NodeName}, ReportingController: component, ReportingInstance: r.cfg.NodeName,
+		InvolvedObject: about,
+		Type:           kind,
+		Reason:         reason,
+		Message:        message,
+		FirstTimestamp: at,
+		LastTimestamp:  at,
+		Count:          1,
+		Source: v1.EventSource{
+			Component: component,
+			Host:      r.cfg.NodeName,
+		},
+		ReportingController: component,
+		ReportingInstance:   r.cfg.NodeName,
 	})
 	if err != nil || result.Skip {
 		return // rate-limited; the log has the rest

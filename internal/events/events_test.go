@@ -40,7 +40,21 @@ func TestAnEventOfTheNodeNamesIt(t *testing.T) {
 	r.NodeWarning(t.Context(), "ImageGCFailed", "no space")
 	var got []string
 	for _, e := range r.told {
-		got = append(got, fmt.Sprintf("%s: %s %s %s of %s %s %q of %s on %s", e.Namespace, e.Type, e.Reason, e.Message, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.InvolvedObject.UID, e.Source.Component, e.Source.Host))
+		got = append(
+			got,
+			fmt.Sprintf(
+				"%s: %s %s %s of %s %s %q of %s on %s",
+				e.Namespace,
+				e.Type,
+				e.Reason,
+				e.Message,
+				e.InvolvedObject.Kind,
+				e.InvolvedObject.Name,
+				e.InvolvedObject.UID,
+				e.Source.Component,
+				e.Source.Host,
+			),
+		)
 	}
 	want := []string{
 		`default: Normal Starting Starting. of Node node-1 "node-1" of kubelet on node-1`,
@@ -54,9 +68,17 @@ func TestAnEventOfTheNodeNamesIt(t *testing.T) {
 func TestAnEventHasItsAnnotations(t *testing.T) {
 	r := newRig(t, nil)
 	about := v1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: "web", UID: "u1"}
-	r.RecordAnnotated(t.Context(), about, v1.EventTypeWarning, "Evicted", "too much", map[string]string{"starved_resource": "memory"})
+	r.RecordAnnotated(
+		t.Context(),
+		about,
+		v1.EventTypeWarning,
+		"Evicted",
+		"too much",
+		map[string]string{"starved_resource": "memory"},
+	)
 	r.Record(t.Context(), about, v1.EventTypeNormal, "Killing", "it ends")
-	if evicted, killing := r.told[0].Annotations, r.told[1].Annotations; evicted["starved_resource"] != "memory" || len(killing) != 0 {
+	if evicted, killing := r.told[0].Annotations, r.told[1].Annotations; evicted["starved_resource"] != "memory" ||
+		len(killing) != 0 {
 		t.Errorf("the annotations are %v, and %v of one that was told without", evicted, killing)
 	}
 }

@@ -16,7 +16,13 @@ const maxHeaderBytes = 1 << 20
 // Streams is Until with TLS for responses without a time limit, on connections that handlers may hijack. The server
 // sets no deadline after it has read the headers, so a handler sets its own. The contexts of requests end with ctx, and
 // Streams returns when every handler has returned.
-func Streams(ctx context.Context, listener net.Listener, config *tls.Config, handler http.Handler, logger *slog.Logger) error {
+func Streams(
+	ctx context.Context,
+	listener net.Listener,
+	config *tls.Config,
+	handler http.Handler,
+	logger *slog.Logger,
+) error {
 	var handlers sync.WaitGroup
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

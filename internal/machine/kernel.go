@@ -38,7 +38,11 @@ func (m Machine) Kernel() Finding {
 	case v.before(oldestKernel):
 		return f.With(Fault, release+" is older than 5.4, which containers and waiting for processes need", fix)
 	case v.before(wholeKernel):
-		return f.With(Warning, release+" is older than 5.10: quartet up and down cannot wait for processes, and cgroup v2 is incomplete", fix)
+		return f.With(
+			Warning,
+			release+" is older than 5.10: quartet up and down cannot wait for processes, and cgroup v2 is incomplete",
+			fix,
+		)
 	default:
 		return f
 	}
@@ -84,19 +88,31 @@ func (m Machine) Cgroups() Finding {
 	return cgroupFinding(f, "version 1", needed, wanted, have, func(missing []string) string {
 		var commands []string
 		for _, name := range missing {
-			commands = append(commands, fmt.Sprintf("mkdir -p /sys/fs/cgroup/%[1]s && mount -t cgroup -o %[1]s none /sys/fs/cgroup/%[1]s", name))
+			commands = append(
+				commands,
+				fmt.Sprintf("mkdir -p /sys/fs/cgroup/%[1]s && mount -t cgroup -o %[1]s none /sys/fs/cgroup/%[1]s", name),
+			)
 		}
 		return strings.Join(commands, " && ")
 	})
 }
 
 // cgroupFinding compares the available controllers with those that every pod needs and those that some pods need.
-func cgroupFinding(f Finding, version string, needed, wanted, have []string, fix func(missing []string) string) Finding {
+func cgroupFinding(
+	f Finding,
+	version string,
+	needed, wanted, have []string,
+	fix func(missing []string) string,
+) Finding {
 	if missing := lacking(needed, have); len(missing) > 0 {
 		return f.With(Fault, version+" without the controllers "+strings.Join(missing, ", "), fix(missing))
 	}
 	if missing := lacking(wanted, have); len(missing) > 0 {
-		return f.With(Warning, version+" without the controllers "+strings.Join(missing, ", ")+", which some pods need", fix(missing))
+		return f.With(
+			Warning,
+			version+" without the controllers "+strings.Join(missing, ", ")+", which some pods need",
+			fix(missing),
+		)
 	}
 	f.Detail = version
 	return f

@@ -26,8 +26,11 @@ func (m Machine) Kubelet(endpoint string, processes []Process) Finding {
 			f.Detail = fmt.Sprintf("pid %d uses another runtime, %s", p.PID, theirs)
 			continue
 		}
-		return f.With(Fault, fmt.Sprintf("pid %d uses the same runtime, %s: each removes the pods of the other", p.PID, theirs),
-			"systemctl disable --now kubelet, or another containerRuntimeEndpoint in the configuration")
+		return f.With(
+			Fault,
+			fmt.Sprintf("pid %d uses the same runtime, %s: each removes the pods of the other", p.PID, theirs),
+			"systemctl disable --now kubelet, or another containerRuntimeEndpoint in the configuration",
+		)
 	}
 	return f
 }

@@ -61,12 +61,26 @@ func (m Machine) Inotify(processes []Process) Finding {
 			usedWatches += p.Watches
 		}
 	}
-	f.Detail = fmt.Sprintf("root has %d of %d instances and %d of %d watches", usedInstances, instances, usedWatches, watches)
+	f.Detail = fmt.Sprintf(
+		"root has %d of %d instances and %d of %d watches",
+		usedInstances,
+		instances,
+		usedWatches,
+		watches,
+	)
 	if instances < minInstances || isFull(usedInstances, instances) {
-		return f.With(Warning, f.Detail+": too few instances are left", sysctl("fs.inotify.max_user_instances", max(512, 4*usedInstances)))
+		return f.With(
+			Warning,
+			f.Detail+": too few instances are left",
+			sysctl("fs.inotify.max_user_instances", max(512, 4*usedInstances)),
+		)
 	}
 	if watches < minWatches || isFull(usedWatches, watches) {
-		return f.With(Warning, f.Detail+": too few watches are left", sysctl("fs.inotify.max_user_watches", max(524288, 4*usedWatches)))
+		return f.With(
+			Warning,
+			f.Detail+": too few watches are left",
+			sysctl("fs.inotify.max_user_watches", max(524288, 4*usedWatches)),
+		)
 	}
 	return f
 }

@@ -117,7 +117,12 @@ func TestCgroups(t *testing.T) {
 		{"v2 without memory", v2("cpuset cpu io pids"), Fault, []string{"version 2", "memory", "subtree_control"}},
 		{"v2 without cpuset", v2("cpu io memory pids"), Warning, []string{"cpuset"}},
 		{"v1", v1, OK, []string{"version 1"}},
-		{"v1 without pids", v1.and(files{"sys/fs/cgroup/pids/tasks": absent}), Fault, []string{"mkdir -p /sys/fs/cgroup/pids && mount -t cgroup -o pids none /sys/fs/cgroup/pids"}},
+		{
+			"v1 without pids",
+			v1.and(files{"sys/fs/cgroup/pids/tasks": absent}),
+			Fault,
+			[]string{"mkdir -p /sys/fs/cgroup/pids && mount -t cgroup -o pids none /sys/fs/cgroup/pids"},
+		},
 		{"v1 without freezer", v1.and(files{"sys/fs/cgroup/freezer/tasks": absent}), Warning, []string{"freezer"}},
 		{"nothing mounted", files{"sys/fs/cgroup/README": ""}, Fault, []string{"mount -t cgroup2"}},
 	})
@@ -127,7 +132,12 @@ func TestCapabilities(t *testing.T) {
 	effective := func(set string) files { return files{"proc/7/status": "Name:\tx\nCapEff:\t" + set + "\n"} }
 	run(t, Machine.Capabilities, []fileCase{
 		{"all", effective("000001ffffffffff"), OK, nil},
-		{"root of a container", effective("00000000a80425fb"), Fault, []string{"CAP_NET_ADMIN", "CAP_SYS_ADMIN", "--privileged"}},
+		{
+			"root of a container",
+			effective("00000000a80425fb"),
+			Fault,
+			[]string{"CAP_NET_ADMIN", "CAP_SYS_ADMIN", "--privileged"},
+		},
 		{"none", effective("0000000000000000"), Fault, []string{"CAP_CHOWN"}},
 		{"not said", files{"proc/7/comm": "x\n"}, Warning, []string{"cannot be determined"}},
 	})
@@ -172,11 +182,25 @@ func TestForwardingAndBridges(t *testing.T) {
 }
 
 func TestThreads(t *testing.T) {
-	well := files{"proc/sys/kernel/pid_max": "4194304\n", "proc/sys/kernel/threads-max": "192730\n", "proc/loadavg": "0.1 0.2 0.3 2/400 1234\n"}
+	well := files{
+		"proc/sys/kernel/pid_max":     "4194304\n",
+		"proc/sys/kernel/threads-max": "192730\n",
+		"proc/loadavg":                "0.1 0.2 0.3 2/400 1234\n",
+	}
 	run(t, Machine.Threads, []fileCase{
 		{"enough", well, OK, []string{"400 of 192730", "threads-max"}},
-		{"pid_max is low", well.and(files{"proc/sys/kernel/pid_max": "4096"}), Warning, []string{"sysctl -w kernel.pid_max=4194304"}},
-		{"nearly all in use", well.and(files{"proc/loadavg": "0.1 0.2 0.3 2/190000 1234"}), Warning, []string{"sysctl -w kernel.threads-max=760000"}},
+		{
+			"pid_max is low",
+			well.and(files{"proc/sys/kernel/pid_max": "4096"}),
+			Warning,
+			[]string{"sysctl -w kernel.pid_max=4194304"},
+		},
+		{
+			"nearly all in use",
+			well.and(files{"proc/loadavg": "0.1 0.2 0.3 2/190000 1234"}),
+			Warning,
+			[]string{"sysctl -w kernel.threads-max=760000"},
+		},
 		{"loadavg is short", well.and(files{"proc/loadavg": "0.1"}), Warning, []string{"cannot be determined"}},
 	})
 }
@@ -189,7 +213,11 @@ func TestSwap(t *testing.T) {
 		{"off", files{"proc/swaps": head}, OK, nil},
 		{"on", on, Fault, []string{"/dev/sda2", "swapoff -a"}},
 	})
-	run(t, func(m Machine) Finding { return m.Swap(false) }, []fileCase{{"on and allowed", on, OK, []string{"failSwapOn is false"}}})
+	run(
+		t,
+		func(m Machine) Finding { return m.Swap(false) },
+		[]fileCase{{"on and allowed", on, OK, []string{"failSwapOn is false"}}},
+	)
 }
 
 func TestOpenFiles(t *testing.T) {
@@ -206,15 +234,26 @@ func TestInotify(t *testing.T) {
 	limits := files{"proc/sys/fs/inotify/max_user_instances": "128\n", "proc/sys/fs/inotify/max_user_watches": "65536\n"}
 	using := func(instances, watches int64) func(Machine) Finding {
 		return func(m Machine) Finding {
-			return m.Inotify([]Process{{UID: 0, Inotify: instances, Watches: watches}, {UID: 1000, Inotify: 1000, Watches: 1 << 20}})
+			return m.Inotify(
+				[]Process{{UID: 0, Inotify: instances, Watches: watches}, {UID: 1000, Inotify: 1000, Watches: 1 << 20}},
+			)
 		}
 	}
 	run(t, using(10, 100), []fileCase{
 		{"enough", limits, OK, []string{"10 of 128", "100 of 65536"}},
-		{"set low", limits.and(files{"proc/sys/fs/inotify/max_user_instances": "64"}), Warning, []string{"max_user_instances=512"}},
+		{
+			"set low",
+			limits.and(files{"proc/sys/fs/inotify/max_user_instances": "64"}),
+			Warning,
+			[]string{"max_user_instances=512"},
+		},
 		{"no such limit", files{}, Warning, []string{"cannot be determined"}},
 	})
-	run(t, using(120, 100), []fileCase{{"instances used up", limits, Warning, []string{"120 of 128", "max_user_instances=512"}}})
+	run(
+		t,
+		using(120, 100),
+		[]fileCase{{"instances used up", limits, Warning, []string{"120 of 128", "max_user_instances=512"}}},
+	)
 	run(t, using(10, 60000), []fileCase{{"watches used up", limits, Warning, []string{"max_user_watches=524288"}}})
 }
 
@@ -241,13 +280,22 @@ func TestClock(t *testing.T) {
 		{"never set", files{"proc/stat": "btime 3600\n"}, Warning, []string{"1970-01-01T01:00:00Z", "never set"}},
 		{"no boot time", files{"proc/stat": "cpu  1 2 3 4 5 6 7 8 9 10\n"}, Warning, []string{"cannot be determined"}},
 	})
-	run(t, clock(0, 0, -time.Hour), []fileCase{{"a file of the future", booted.and(files{written: "{}"}), Warning, []string{"set back", written}}})
+	run(
+		t,
+		clock(0, 0, -time.Hour),
+		[]fileCase{{"a file of the future", booted.and(files{written: "{}"}), Warning, []string{"set back", written}}},
+	)
 	run(t, clock(timeError, 0, 0), []fileCase{{"an error of the clock", booted, Warning, []string{"timedatectl"}}})
 	run(t, clock(0, staUnsync, 0), []fileCase{{"not kept", booted, Warning, []string{"STA_UNSYNC", "timedatectl"}}})
 }
 
 func TestFindingsNameEveryFaultAtOnce(t *testing.T) {
-	findings := Findings{Ok("a", "fine"), Ok("b", "").With(Warning, "meh", "do b"), Ok("c", "").With(Fault, "bad", "do c"), Ok("d", "").With(Fault, "worse", "do d")}
+	findings := Findings{
+		Ok("a", "fine"),
+		Ok("b", "").With(Warning, "meh", "do b"),
+		Ok("c", "").With(Fault, "bad", "do c"),
+		Ok("d", "").With(Fault, "worse", "do d"),
+	}
 	err := findings.Err()
 	if err == nil || err.Error() != "c: bad: do c\nd: worse: do d" {
 		t.Errorf("got %v", err)

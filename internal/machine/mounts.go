@@ -66,7 +66,13 @@ func (m Machine) Propagation(stateDir string) Finding {
 	if dir != stateDir {
 		fix = "mkdir -p " + stateDir + " && " + fix
 	}
-	return Finding{Check: check}.With(Warning,
-		fmt.Sprintf("the mount of %s (%s) is private: a volume with mountPropagation does not pass mounts on", stateDir, at.Mountpoint),
-		fix+" (quartet up and the compose stack do it themselves)")
+	return Finding{Check: check}.With(
+		Warning,
+		fmt.Sprintf(
+			"the mount of %s (%s) is private: a volume with mountPropagation does not pass mounts on",
+			stateDir,
+			at.Mountpoint,
+		),
+		fix+" (quartet up and the compose stack do it themselves)",
+	)
 }

@@ -23,8 +23,11 @@ func (m Machine) Masquerading() Finding {
 	filter := m.PacketFilter()
 	f := Ok("packet filter", "%s", filter)
 	if filter == "" {
-		return f.With(Warning, "neither iptables nor nft is installed: pods do not reach beyond this machine, and a hostPort fails",
-			"apt-get install iptables (or nftables)")
+		return f.With(
+			Warning,
+			"neither iptables nor nft is installed: pods do not reach beyond this machine, and a hostPort fails",
+			"apt-get install iptables (or nftables)",
+		)
 	}
 	return f
 }
@@ -84,8 +87,11 @@ func (m Machine) Port(port int, purpose, fix string, processes []Process, mine f
 	}
 	switch {
 	case len(holders) > 0 && holders[0].PID == 1:
-		return f.With(Fault, fmt.Sprintf("%s, pid 1, holds it for a service that is not running; it is needed as %s", holders[0].Name, purpose),
-			"if that is a service of this node, systemctl status says why it is not running; otherwise stop it, or "+fix)
+		return f.With(
+			Fault,
+			fmt.Sprintf("%s, pid 1, holds it for a service that is not running; it is needed as %s", holders[0].Name, purpose),
+			"if that is a service of this node, systemctl status says why it is not running; otherwise stop it, or "+fix,
+		)
 	case len(holders) > 0:
 		holder := holders[0]
 		return f.With(Fault, fmt.Sprintf("%s, pid %d, listens there, and it is to be %s", holder.Name, holder.PID, purpose),

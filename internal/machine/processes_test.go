@@ -16,7 +16,13 @@ import (
 
 // tcp is a line of /proc/net/tcp.
 func tcp(address string, port int, state string, inode int) string {
-	return fmt.Sprintf("   0: %s:%04X 00000000:0000 %s 00000000:00000000 00:00000000 00000000     0        0 %d 1 0000 100 0 0 10 0\n", address, port, state, inode)
+	return fmt.Sprintf(
+		"   0: %s:%04X 00000000:0000 %s 00000000:00000000 00:00000000 00000000     0        0 %d 1 0000 100 0 0 10 0\n",
+		address,
+		port,
+		state,
+		inode,
+	)
 }
 
 func TestPort(t *testing.T) {
@@ -34,10 +40,30 @@ func TestPort(t *testing.T) {
 		{"connected and not listening", listening(tcp("0100007F", 10255, "01", 70)), OK, []string{"free"}},
 		{"on another address", listening(tcp("0200000A", 10255, "0A", 70)), OK, []string{"free"}},
 		{"held by who it is for", listening(tcp("0100007F", 10255, "0A", 80)), OK, []string{"syncloop, pid 8"}},
-		{"held by another", listening(tcp("00000000", 10255, "0A", 71)), Fault, []string{"kubelet, pid 7", "end pid 7, or set readOnlyPort"}},
-		{"kept for one that is away", listening(tcp("00000000", 10255, "0A", 10)), Fault, []string{"systemd, pid 1, holds it", "systemctl status", "or set readOnlyPort"}},
-		{"held by nobody that may be seen", listening(tcp("0100007F", 10255, "0A", 90)), Fault, []string{"ss -ltnp sport = :10255"}},
-		{"held on all addresses of IPv6", listening("").and(files{"proc/net/tcp6": head + tcp(strings.Repeat("0", 32), 10255, "0A", 70)}), Fault, []string{"kubelet"}},
+		{
+			"held by another",
+			listening(tcp("00000000", 10255, "0A", 71)),
+			Fault,
+			[]string{"kubelet, pid 7", "end pid 7, or set readOnlyPort"},
+		},
+		{
+			"kept for one that is away",
+			listening(tcp("00000000", 10255, "0A", 10)),
+			Fault,
+			[]string{"systemd, pid 1, holds it", "systemctl status", "or set readOnlyPort"},
+		},
+		{
+			"held by nobody that may be seen",
+			listening(tcp("0100007F", 10255, "0A", 90)),
+			Fault,
+			[]string{"ss -ltnp sport = :10255"},
+		},
+		{
+			"held on all addresses of IPv6",
+			listening("").and(files{"proc/net/tcp6": head + tcp(strings.Repeat("0", 32), 10255, "0A", 70)}),
+			Fault,
+			[]string{"kubelet"},
+		},
 		{"no proc", files{}, Warning, []string{"cannot be determined"}},
 	})
 }
@@ -72,8 +98,18 @@ func TestProcessesOfThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	port := listener.Addr().(*net.TCPAddr).Port
-	expect(t, m.Port(port, "the test", "nothing", processes, func(p Process) bool { return p.PID == os.Getpid() }), OK, strconv.Itoa(os.Getpid()))
-	expect(t, m.Port(port, "the test", "nothing", processes, func(Process) bool { return false }), Fault, "end pid "+strconv.Itoa(os.Getpid()))
+	expect(
+		t,
+		m.Port(port, "the test", "nothing", processes, func(p Process) bool { return p.PID == os.Getpid() }),
+		OK,
+		strconv.Itoa(os.Getpid()),
+	)
+	expect(
+		t,
+		m.Port(port, "the test", "nothing", processes, func(Process) bool { return false }),
+		Fault,
+		"end pid "+strconv.Itoa(os.Getpid()),
+	)
 	for _, p := range processes {
 		if p.PID != os.Getpid() {
 			continue
@@ -89,7 +125,11 @@ func TestProcessesOfThisMachine(t *testing.T) {
 func TestKubelet(t *testing.T) {
 	const ours = "unix:///run/containerd/containerd.sock"
 	kubelet := func(args ...string) []Process {
-		return []Process{{PID: 1, Args: []string{"/sbin/init"}}, {PID: 9, Args: append([]string{"/usr/bin/kubelet"}, args...)}, {PID: 10}}
+		return []Process{
+			{PID: 1, Args: []string{"/sbin/init"}},
+			{PID: 9, Args: append([]string{"/usr/bin/kubelet"}, args...)},
+			{PID: 10},
+		}
 	}
 	// Two runtimes, and what the kubelet with pid 9 sees of them.
 	machine := func(t *testing.T) Machine {

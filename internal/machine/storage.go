@@ -41,14 +41,22 @@ func (m Machine) StateDir(dir string) Finding {
 		}
 		return f.With(Fault, at+" is on a file system that is mounted read-only", fix)
 	case err != nil:
-		return f.With(Fault, fmt.Sprintf("%s cannot be written: %v", at, err), "run the command as root, or name another directory with --state-dir")
+		return f.With(
+			Fault,
+			fmt.Sprintf("%s cannot be written: %v", at, err),
+			"run the command as root, or name another directory with --state-dir",
+		)
 	}
 	var stat unix.Statfs_t
 	if err := m.Statfs(m.path(at), &stat); err != nil {
 		return Unknown(f.Check, fmt.Errorf("reading the file system of %s: %w", at, err))
 	}
 	if bad, found := fileSystems[int64(stat.Type)]; found { //nolint:unconvert // 32 bits wide elsewhere
-		return f.With(Warning, fmt.Sprintf("%s is on %s: %s", at, bad.name, bad.why), "name a directory on ext4 or xfs with --state-dir")
+		return f.With(
+			Warning,
+			fmt.Sprintf("%s is on %s: %s", at, bad.name, bad.why),
+			"name a directory on ext4 or xfs with --state-dir",
+		)
 	}
 	f.Detail = dir
 	if at != dir {
@@ -93,8 +101,16 @@ func (m Machine) Disk(what, dir string, room Room) Finding {
 		short = append(short, fmt.Sprintf("%d inodes", least))
 	}
 	if len(short) > 0 {
-		return f.With(Warning, fmt.Sprintf("%s, and below %s the node reports DiskPressure (%s)", f.Detail, strings.Join(short, " and "), room.Fields),
-			"free some: 'du -xh --max-depth=2 "+at+" | sort -h' shows what is large")
+		return f.With(
+			Warning,
+			fmt.Sprintf(
+				"%s, and below %s the node reports DiskPressure (%s)",
+				f.Detail,
+				strings.Join(short, " and "),
+				room.Fields,
+			),
+			"free some: 'du -xh --max-depth=2 "+at+" | sort -h' shows what is large",
+		)
 	}
 	return f
 }

@@ -18,7 +18,10 @@ func mounted(root, second string) files {
 	line := func(id, at, optional string) string {
 		return id + " 1 0:2" + id + " / " + at + " rw,relatime " + optional + "- ext4 /dev/vda rw\n"
 	}
-	return files{"var/lib/x/here": "", "proc/thread-self/mountinfo": line("1", "/", root) + line("2", "/var/lib/x", second)}
+	return files{
+		"var/lib/x/here":             "",
+		"proc/thread-self/mountinfo": line("1", "/", root) + line("2", "/var/lib/x", second),
+	}
 }
 
 func TestPropagation(t *testing.T) {
@@ -27,11 +30,21 @@ func TestPropagation(t *testing.T) {
 		{"shared mount of its own", mounted("", "shared:7 "), OK, []string{"/var/lib/x"}},
 		{"private, below a shared root", mounted("shared:1 ", ""), Warning,
 			[]string{"mount --bind /var/lib/x /var/lib/x && mount --make-rshared /var/lib/x"}},
-		{"no mounts are shown", files{"proc/thread-self/mountinfo": "", "var/lib/x/here": ""}, Warning, []string{"cannot be determined"}},
+		{
+			"no mounts are shown",
+			files{"proc/thread-self/mountinfo": "", "var/lib/x/here": ""},
+			Warning,
+			[]string{"cannot be determined"},
+		},
 	})
 	run(t, at("/var/lib/quartet"), []fileCase{
 		{"not there yet, shared root", mounted("shared:1 ", ""), OK, nil},
-		{"not there yet, private root", mounted("", "shared:7 "), Warning, []string{"mkdir -p /var/lib/quartet && mount --bind"}},
+		{
+			"not there yet, private root",
+			mounted("", "shared:7 "),
+			Warning,
+			[]string{"mkdir -p /var/lib/quartet && mount --bind"},
+		},
 	})
 }
 
@@ -120,7 +133,11 @@ func TestDisk(t *testing.T) {
 	}
 	there := files{"var/lib/x": ""}
 	run(t, check(50, 1000, 500), []fileCase{{"half", there, OK, []string{"50.0 GiB of 100.0 GiB", "50 % of the inodes"}}})
-	run(t, check(9, 1000, 500), []fileCase{{"few bytes", there, Warning, []string{"below 10.0 GiB", "DiskPressure", "evictionHard", "du -xh"}}})
+	run(
+		t,
+		check(9, 1000, 500),
+		[]fileCase{{"few bytes", there, Warning, []string{"below 10.0 GiB", "DiskPressure", "evictionHard", "du -xh"}}},
+	)
 	run(t, check(50, 1000, 40), []fileCase{{"few inodes", there, Warning, []string{"below 50 inodes"}}})
 	run(t, check(50, 0, 0), []fileCase{{"no fixed number of inodes", there, OK, nil}})
 }

@@ -75,7 +75,11 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 func serve(ctx context.Context, listener net.Listener, cfg ServeConfig) error {
 	warnings := slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn)
 	// A metric that cannot be gathered must not hide the others.
-	options := promhttp.HandlerOpts{ErrorLog: warnings, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes}
+	options := promhttp.HandlerOpts{
+		ErrorLog:            warnings,
+		ErrorHandling:       promhttp.ContinueOnError,
+		MaxRequestsInFlight: maxScrapes,
+	}
 	mux := http.NewServeMux()
 	mux.Handle("GET "+Path, promhttp.HandlerFor(cfg.Registry, options))
 	for path, more := range cfg.More {
@@ -99,7 +103,11 @@ func listenTCP(ctx context.Context, cfg ServeConfig) (net.Listener, error) {
 	address := cfg.Address
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, fmt.Errorf("--metrics-listen %q: want unix:///ABSOLUTE/PATH, or an address such as 127.0.0.1:9101: %w", address, err)
+		return nil, fmt.Errorf(
+			"--metrics-listen %q: want unix:///ABSOLUTE/PATH, or an address such as 127.0.0.1:9101: %w",
+			address,
+			err,
+		)
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
 		return nil, fmt.Errorf("--metrics-listen %q: metrics have no TLS and are served on the loopback interface only: "+

@@ -25,7 +25,12 @@ func serve(t *testing.T, address string, registry prometheus.Gatherer) net.Addr 
 	return serveMore(t, address, registry, nil)
 }
 
-func serveMore(t *testing.T, address string, registry prometheus.Gatherer, more map[string]prometheus.Gatherer) net.Addr {
+func serveMore(
+	t *testing.T,
+	address string,
+	registry prometheus.Gatherer,
+	more map[string]prometheus.Gatherer,
+) net.Addr {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, done := make(chan net.Addr, 1), make(chan error, 1)
@@ -78,7 +83,12 @@ func TestWhatThereIsMoreOfIsAtAPathOfItsOwn(t *testing.T) {
 	probes := prometheus.NewCounter(prometheus.CounterOpts{Name: "prober_probe_total", Help: "h"})
 	more.MustRegister(probes)
 	at := serveMore(t, "127.0.0.1:0", prometheus.NewRegistry(), map[string]prometheus.Gatherer{metrics.ProbesPath: more})
-	if code, body := get(t, at, "/metrics/probes"); code != http.StatusOK || !strings.Contains(body, "prober_probe_total 0") {
+	if code, body := get(
+		t,
+		at,
+		"/metrics/probes",
+	); code != http.StatusOK ||
+		!strings.Contains(body, "prober_probe_total 0") {
 		t.Errorf("got %d %s", code, body)
 	}
 	if code, body := get(t, at, "/metrics"); code != http.StatusOK || strings.Contains(body, "prober") {

@@ -78,9 +78,19 @@ func together(own []*dto.MetricFamily, answers []answer) []*dto.MetricFamily {
 	families := map[string]*dto.MetricFamily{}
 	for _, family := range own {
 		// The gathered metrics are cloned because other gatherers may share them.
-		families[family.GetName()] = &dto.MetricFamily{Name: family.Name, Help: family.Help, Type: family.Type, Unit: family.Unit, Metric: slices.Clone(family.GetMetric())}
+		families[family.GetName()] = &dto.MetricFamily{
+			Name:   family.Name,
+			Help:   family.Help,
+			Type:   family.Type,
+			Unit:   family.Unit,
+			Metric: slices.Clone(family.GetMetric()),
+		}
 	}
-	up := &dto.MetricFamily{Name: proto.String(nameUp), Help: proto.String("1 when the other process gave its metrics for this answer, 0 when it did not."), Type: dto.MetricType_GAUGE.Enum()}
+	up := &dto.MetricFamily{
+		Name: proto.String(nameUp),
+		Help: proto.String("1 when the other process gave its metrics for this answer, 0 when it did not."),
+		Type: dto.MetricType_GAUGE.Enum(),
+	}
 	for _, a := range answers {
 		value := 0.0
 		if a.err == nil {

@@ -22,7 +22,10 @@ import (
 func registered(t *testing.T, calls float64, more ...prometheus.Collector) *prometheus.Registry {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	counter := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubelet_runtime_operations_total", Help: "Calls."}, []string{"operation_type"})
+	counter := prometheus.NewCounterVec(
+		prometheus.CounterOpts{Name: "kubelet_runtime_operations_total", Help: "Calls."},
+		[]string{"operation_type"},
+	)
 	counter.WithLabelValues("version").Add(calls)
 	registry.MustRegister(append(more, counter)...)
 	return registry
@@ -55,8 +58,24 @@ func serving(t *testing.T, registry prometheus.Gatherer) (address string) {
 
 // TestOneProcessTellsWhatAllCount, as text that a parser takes: each family once, each sample once.
 func TestOneProcessTellsWhatAllCount(t *testing.T) {
-	pleg := serving(t, registered(t, 2, gauge("kubelet_pleg_last_seen_seconds", nil), gauge("labelled", prometheus.Labels{"process": "own"})))
-	nodestatus := serving(t, registered(t, 3, gauge("kubelet_node_name", prometheus.Labels{"node": "node-1"}), prometheus.NewCounter(prometheus.CounterOpts{Name: "typed", Help: "A counter there."})))
+	pleg := serving(
+		t,
+		registered(
+			t,
+			2,
+			gauge("kubelet_pleg_last_seen_seconds", nil),
+			gauge("labelled", prometheus.Labels{"process": "own"}),
+		),
+	)
+	nodestatus := serving(
+		t,
+		registered(
+			t,
+			3,
+			gauge("kubelet_node_name", prometheus.Labels{"node": "node-1"}),
+			prometheus.NewCounter(prometheus.CounterOpts{Name: "typed", Help: "A counter there."}),
+		),
+	)
 	hung, err := net.Listen("unix", filepath.Join(t.TempDir(), "hung.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -64,13 +83,17 @@ func TestOneProcessTellsWhatAllCount(t *testing.T) {
 	t.Cleanup(func() { _ = hung.Close() })
 	own := registered(t, 1, gauge("typed", nil))
 	all := Together{Own: own, Logger: slog.New(slog.DiscardHandler), Others: map[string]string{
-		"pleg": pleg, "nodestatus": nodestatus, "configmux": "unix://" + filepath.Join(t.TempDir(), "none.sock"), "hung": "unix://" + hung.Addr().String(),
+		"pleg":       pleg,
+		"nodestatus": nodestatus,
+		"configmux":  "unix://" + filepath.Join(t.TempDir(), "none.sock"),
+		"hung":       "unix://" + hung.Addr().String(),
 	}}
 	metricstest.Exposes(t, all, metricstest.NodeAPI)
 	for range 2 { // gathering changes nothing of what is gathered
 		begun := time.Now()
 		recorder := httptest.NewRecorder()
-		promhttp.HandlerFor(all, promhttp.HandlerOpts{}).ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
+		promhttp.HandlerFor(all, promhttp.HandlerOpts{}).
+			ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
 		body := recorder.Body.String()
 		if took := time.Since(begun); recorder.Code != http.StatusOK || took > 30*time.Second {
 			t.Fatalf("after %s: %d %s", took, recorder.Code, body)
@@ -104,15 +127,18 @@ func TestAnAnswerThatIsTooLargeIsLeftOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
-		line := []byte("# HELP large " + strings.Repeat("x", 1<<16) + "\n")
-		for range maxScrape/len(line) + 2 {
-			if _, err := w.Write(line); err != nil {
-				return
+	server := &http.Server{
+		ReadHeaderTimeout: time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
+			line := []byte("# HELP large " + strings.Repeat("x", 1<<16) + "\n")
+			for range maxScrape/len(line) + 2 {
+				if _, err := w.Write(line); err != nil {
+					return
+				}
 			}
-		}
-	})}
+		}),
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -28,7 +28,12 @@ func (f *flags) addresses(service Service, cfg *Config, fail failure) {
 			fail(string(peer)+"-address", "%s", problem)
 		}
 	}
-	cfg.Peers = Peers{ConfigMux: *f.peers[ConfigMux], PLEG: *f.peers[PLEG], SyncLoop: *f.peers[SyncLoop], NodeStatus: *f.peers[NodeStatus]}
+	cfg.Peers = Peers{
+		ConfigMux:  *f.peers[ConfigMux],
+		PLEG:       *f.peers[PLEG],
+		SyncLoop:   *f.peers[SyncLoop],
+		NodeStatus: *f.peers[NodeStatus],
+	}
 	cfg.Listen = cfg.Peers.Of(service)
 	if f.given("listen") {
 		cfg.Listen = f.listen
@@ -91,7 +96,10 @@ func checkLoopback(address string) string {
 		return fmt.Sprintf("%q must be unix:///PATH, a loopback HOST:PORT such as 127.0.0.1:9101, or none", address)
 	}
 	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
-		return fmt.Sprintf("%q: the host must be a loopback address such as 127.0.0.1 or [::1], because metrics are served without authentication", address)
+		return fmt.Sprintf(
+			"%q: the host must be a loopback address such as 127.0.0.1 or [::1], because metrics are served without authentication",
+			address,
+		)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return fmt.Sprintf("%q: the port must be a number from 1 to 65535", address)
@@ -109,7 +117,11 @@ func parseUIDs(text string) (uids []int, problem string) {
 		// The highest number stands for "no user" in the kernel's interfaces.
 		uid, err := strconv.ParseUint(part, 10, 32)
 		if err != nil || uid == math.MaxUint32 {
-			return nil, fmt.Sprintf("%q must be the number of a user, from 0 to %d, as `id -u NAME` prints it", part, uint32(math.MaxUint32-1))
+			return nil, fmt.Sprintf(
+				"%q must be the number of a user, from 0 to %d, as `id -u NAME` prints it",
+				part,
+				uint32(math.MaxUint32-1),
+			)
 		}
 		uids = append(uids, int(uid))
 	}
@@ -136,7 +148,12 @@ func checkSocket(address string) string {
 		return fmt.Sprintf("%q must be unix:// and an absolute path, for example %s", address, DefaultAddress(PLEG))
 	}
 	if len(path) > maxSocketPath {
-		return fmt.Sprintf("%q: the path has %d bytes, and a socket's may have %d: use a shorter directory", address, len(path), maxSocketPath)
+		return fmt.Sprintf(
+			"%q: the path has %d bytes, and a socket's may have %d: use a shorter directory",
+			address,
+			len(path),
+			maxSocketPath,
+		)
 	}
 	return ""
 }
@@ -153,7 +170,10 @@ func fullEndpoint(address string) string {
 // checkEndpoint returns the problem with the address of a container runtime; empty if it is valid.
 func checkEndpoint(address string) string {
 	if _, ok := socketPath(address); !ok {
-		return fmt.Sprintf("%q must be unix:// and an absolute path, for example unix:///run/containerd/containerd.sock", address)
+		return fmt.Sprintf(
+			"%q must be unix:// and an absolute path, for example unix:///run/containerd/containerd.sock",
+			address,
+		)
 	}
 	return ""
 }
@@ -161,7 +181,8 @@ func checkEndpoint(address string) string {
 // socketPath returns the path of unix:///PATH, and whether the address has that form.
 func socketPath(address string) (string, bool) {
 	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "unix" || u.Host != "" || !filepath.IsAbs(u.Path) || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || u.Scheme != "unix" || u.Host != "" || !filepath.IsAbs(u.Path) || u.RawQuery != "" ||
+		u.Fragment != "" {
 		return "", false
 	}
 	return u.Path, true

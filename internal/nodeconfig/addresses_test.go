@@ -41,7 +41,12 @@ func TestUsersWhoAreGivenSecrets(t *testing.T) {
 	if got := parse(t, ConfigMux, "--secret-uids", "10241").SecretUIDs; !slices.Equal(got, []int{10241}) {
 		t.Errorf("users %v", got)
 	}
-	if _, err := Parse(ConfigMux, []string{"--secret-uids", "root"}, io.Discard); err == nil || !strings.Contains(err.Error(), `--secret-uids: "root" must be the number of a user`) {
+	if _, err := Parse(
+		ConfigMux,
+		[]string{"--secret-uids", "root"},
+		io.Discard,
+	); err == nil ||
+		!strings.Contains(err.Error(), `--secret-uids: "root" must be the number of a user`) {
 		t.Errorf("a name: %v", err)
 	}
 	if _, err := Parse(SyncLoop, []string{"--secret-uids", "1"}, io.Discard); err == nil {
@@ -90,7 +95,12 @@ func TestPathsOfTheFlagsWin(t *testing.T) {
 		t.Errorf("logs are in %q", got)
 	}
 	for flag, service := range map[string]Service{"--pod-manifest-path": ConfigMux, "--pod-logs-dir": SyncLoop} {
-		if _, err := Parse(service, []string{flag, "logs/"}, io.Discard); err == nil || !strings.Contains(err.Error(), flag+": ") {
+		if _, err := Parse(
+			service,
+			[]string{flag, "logs/"},
+			io.Discard,
+		); err == nil ||
+			!strings.Contains(err.Error(), flag+": ") {
 			t.Errorf("%s with a relative path: %v", flag, err)
 		}
 	}
@@ -100,7 +110,15 @@ func TestAFlagOfOneServiceIsOnlyIts(t *testing.T) {
 	if cfg := parse(t, ConfigMux, "--standby"); !cfg.Standby {
 		t.Error("configmux is not told to stand by")
 	}
-	if cfg := parse(t, ConfigMux, "--replay", "/r.jsonl", "--replay-speed", "0"); cfg.Replay != "/r.jsonl" || cfg.ReplaySpeed != 0 {
+	if cfg := parse(
+		t,
+		ConfigMux,
+		"--replay",
+		"/r.jsonl",
+		"--replay-speed",
+		"0",
+	); cfg.Replay != "/r.jsonl" ||
+		cfg.ReplaySpeed != 0 {
 		t.Errorf("configmux replays %q at %v", cfg.Replay, cfg.ReplaySpeed)
 	}
 	if cfg := parse(t, ConfigMux, "--replay", "/r.jsonl"); cfg.ReplaySpeed != 1 {

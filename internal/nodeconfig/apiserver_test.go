@@ -21,7 +21,12 @@ func TestWhoTalksToTheAPIServerTakesAKubeconfig(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Parse(PLEG, []string{"--kubeconfig", file}, io.Discard); err == nil || !strings.Contains(err.Error(), "unknown flag: --kubeconfig") {
+	if _, err := Parse(
+		PLEG,
+		[]string{"--kubeconfig", file},
+		io.Discard,
+	); err == nil ||
+		!strings.Contains(err.Error(), "unknown flag: --kubeconfig") {
 		t.Errorf("pleg: got %v, want it not to have the flag", err)
 	}
 }
@@ -31,7 +36,12 @@ func TestTheKubeconfigOfASyncloopInAContainerIsAPathOfTheMachine(t *testing.T) {
 	if got := parse(t, SyncLoop, "--host-root=/host", "--kubeconfig=/not/here").Kubeconfig; got != "/not/here" {
 		t.Errorf("has %q", got)
 	}
-	if _, err := Parse(SyncLoop, []string{"--host-root=/host", "--kubeconfig=here"}, io.Discard); err == nil || !strings.Contains(err.Error(), `--kubeconfig: "here" must be an absolute path`) {
+	if _, err := Parse(
+		SyncLoop,
+		[]string{"--host-root=/host", "--kubeconfig=here"},
+		io.Discard,
+	); err == nil ||
+		!strings.Contains(err.Error(), `--kubeconfig: "here" must be an absolute path`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -70,7 +80,9 @@ func TestTheFieldsOfTheAPIServerAreActedOn(t *testing.T) {
 	}
 	for _, service := range Services() {
 		cfg := parse(t, service, "--config", file)
-		if k := cfg.Kubelet; *k.KubeAPIQPS != 5 || k.KubeAPIBurst != 10 || k.ContentType != "application/json" || *k.RegisterNode || k.ConfigMapAndSecretChangeDetectionStrategy != "Cache" {
+		if k := cfg.Kubelet; *k.KubeAPIQPS != 5 || k.KubeAPIBurst != 10 || k.ContentType != "application/json" ||
+			*k.RegisterNode ||
+			k.ConfigMapAndSecretChangeDetectionStrategy != "Cache" {
 			t.Errorf("%s has %d, %d, %s and %t", service, *k.KubeAPIQPS, k.KubeAPIBurst, k.ContentType, *k.RegisterNode)
 		}
 		if len(cfg.Unsupported) > 0 {

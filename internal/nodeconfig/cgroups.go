@@ -42,7 +42,10 @@ func validateCgroups(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 		errs.add("cgroupDriver", fmt.Sprintf("is %q, must be cgroupfs or systemd", cfg.CgroupDriver))
 	}
 	if cfg.CgroupDriver == "systemd" && strings.Contains(cfg.CgroupRoot, ".slice") {
-		errs.add("cgroupRoot", fmt.Sprintf("%q: leave .slice out: /nodes/a is nodes.slice/nodes-a.slice of systemd", cfg.CgroupRoot))
+		errs.add(
+			"cgroupRoot",
+			fmt.Sprintf("%q: leave .slice out: /nodes/a is nodes.slice/nodes-a.slice of systemd", cfg.CgroupRoot),
+		)
 	}
 	all := cfg.EnforceNodeAllocatable
 	for i, name := range all {
@@ -73,7 +76,13 @@ func validateCgroups(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 // EnforcesReservation reports whether the cgroup of daemons is limited to their reservation, "system" or "kube", and
 // whether the limit is on processor time only.
 func EnforcesReservation(cfg *kubeletconfigv1beta1.KubeletConfiguration, purpose string) (whole, compressible bool) {
-	return slices.Contains(cfg.EnforceNodeAllocatable, purpose+reservedSuffix), slices.Contains(cfg.EnforceNodeAllocatable, purpose+reservedSuffix+compressibleSuffix)
+	return slices.Contains(
+			cfg.EnforceNodeAllocatable,
+			purpose+reservedSuffix,
+		), slices.Contains(
+			cfg.EnforceNodeAllocatable,
+			purpose+reservedSuffix+compressibleSuffix,
+		)
 }
 
 // ReservedMemoryPercent returns the percentage of the memory requested by pods that qosReserved withholds from pods of

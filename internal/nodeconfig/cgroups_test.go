@@ -16,14 +16,28 @@ func TestPodsAreLimitedTogetherWhereTheyHaveCgroups(t *testing.T) {
 		"enforceNodeAllocatable: [none]\ncgroupsPerQOS: false": {"none"},
 	} {
 		k := parse(t, SyncLoop, "--config", kubeletFile(t, content)).Kubelet
-		if !slices.Equal(k.EnforceNodeAllocatable, want) || *k.CgroupsPerQOS == strings.Contains(content, "cgroupsPerQOS: false") {
-			t.Errorf("%q: enforceNodeAllocatable is %v and cgroupsPerQOS %v", content, k.EnforceNodeAllocatable, *k.CgroupsPerQOS)
+		if !slices.Equal(k.EnforceNodeAllocatable, want) ||
+			*k.CgroupsPerQOS == strings.Contains(content, "cgroupsPerQOS: false") {
+			t.Errorf(
+				"%q: enforceNodeAllocatable is %v and cgroupsPerQOS %v",
+				content,
+				k.EnforceNodeAllocatable,
+				*k.CgroupsPerQOS,
+			)
 		}
 	}
 }
 
 func TestReservationsAreEnforced(t *testing.T) {
-	cfg := parse(t, SyncLoop, "--config", kubeletFile(t, "enforceNodeAllocatable: [pods, kube-reserved, system-reserved-compressible]\nkubeReservedCgroup: /kube\nsystemReservedCgroup: /system"))
+	cfg := parse(
+		t,
+		SyncLoop,
+		"--config",
+		kubeletFile(
+			t,
+			"enforceNodeAllocatable: [pods, kube-reserved, system-reserved-compressible]\nkubeReservedCgroup: /kube\nsystemReservedCgroup: /system",
+		),
+	)
 	if len(cfg.Unsupported) > 0 {
 		t.Errorf("named as not acted on: %v", cfg.Unsupported)
 	}
@@ -42,11 +56,18 @@ func TestMemoryIsReservedForClassesOnlyWithTheGate(t *testing.T) {
 	}
 	file := kubeletFile(t, "qosReserved: {memory: 40%}")
 	cfg = parse(t, SyncLoop, "--config", file)
-	if got, want := cfg.Unsupported, []string{file + ":3: qosReserved: needs the feature gate QOSReserved"}; ReservedMemoryPercent(&cfg.Kubelet) != 0 || !slices.Equal(got, want) {
+	if got, want := cfg.Unsupported, []string{
+		file + ":3: qosReserved: needs the feature gate QOSReserved",
+	}; ReservedMemoryPercent(&cfg.Kubelet) != 0 ||
+		!slices.Equal(got, want) {
 		t.Errorf("%d%%, and %v are named, want %v", ReservedMemoryPercent(&cfg.Kubelet), got, want)
 	}
 	_, errs := Decode("f", []byte(head+"qosReserved: {cpu: 10%, memory: 101%}\n"))
-	if got, want := Errors(errs).Error(), "f:3: qosReserved.cpu: cannot be reserved: must be memory"; len(errs) != 2 || !strings.Contains(got, want) {
+	if got, want := Errors(
+		errs,
+	).Error(),
+		"f:3: qosReserved.cpu: cannot be reserved: must be memory"; len(errs) != 2 ||
+		!strings.Contains(got, want) {
 		t.Errorf("got %s", got)
 	}
 }
@@ -56,7 +77,12 @@ func TestTheRootOfCgroupsCanBeGivenByAFlag(t *testing.T) {
 	if got := parse(t, SyncLoop, "--config", file, "--cgroup-root", "/flag").Kubelet.CgroupRoot; got != "/flag" {
 		t.Errorf("got %s", got)
 	}
-	if _, err := Parse(SyncLoop, []string{"--hostname-override", "n", "--cgroup-root", "flag/"}, os.Stderr); err == nil || !strings.Contains(err.Error(), "--cgroup-root") {
+	if _, err := Parse(
+		SyncLoop,
+		[]string{"--hostname-override", "n", "--cgroup-root", "flag/"},
+		os.Stderr,
+	); err == nil ||
+		!strings.Contains(err.Error(), "--cgroup-root") {
 		t.Errorf("a relative one: %v", err)
 	}
 }
@@ -65,7 +91,11 @@ func TestTheRootOfCgroupsCanBeGivenByAFlag(t *testing.T) {
 func kubeletFile(t *testing.T, content string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
-	if err := os.WriteFile(file, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+content+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(
+		file,
+		[]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+content+"\n"),
+		0o600,
+	); err != nil {
 		t.Fatal(err)
 	}
 	return file

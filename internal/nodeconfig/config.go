@@ -142,8 +142,11 @@ func (c Config) LogUnsupported(logger *slog.Logger) {
 	if len(c.Unsupported) == 0 {
 		return
 	}
-	logger.Warn("the configuration sets fields that this version does not act on; the node behaves as if they were not set",
-		"fields", strings.Join(c.Unsupported, ", "))
+	logger.Warn(
+		"the configuration sets fields that this version does not act on; the node behaves as if they were not set",
+		"fields",
+		strings.Join(c.Unsupported, ", "),
+	)
 }
 
 // Parse parses the flags and the file that they name. If args ask for help, it writes the help to out and returns

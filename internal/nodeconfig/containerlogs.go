@@ -36,11 +36,17 @@ func validateContainerLogs(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs 
 func ContainerLogMaxBytes(cfg *kubeletconfigv1beta1.KubeletConfiguration) (int64, error) {
 	quantity, err := resource.ParseQuantity(cfg.ContainerLogMaxSize)
 	if err != nil {
-		return 0, fmt.Errorf("%q is not an amount: must be a number of bytes, for example 10Mi, or -1 for no limit", cfg.ContainerLogMaxSize)
+		return 0, fmt.Errorf(
+			"%q is not an amount: must be a number of bytes, for example 10Mi, or -1 for no limit",
+			cfg.ContainerLogMaxSize,
+		)
 	}
 	size, whole := quantity.AsInt64()
 	if !whole {
-		return 0, fmt.Errorf("%q is not a whole number of bytes: must be one, for example 10Mi, or -1 for no limit", cfg.ContainerLogMaxSize)
+		return 0, fmt.Errorf(
+			"%q is not a whole number of bytes: must be one, for example 10Mi, or -1 for no limit",
+			cfg.ContainerLogMaxSize,
+		)
 	}
 	return size, nil
 }

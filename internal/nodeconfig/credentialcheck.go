@@ -19,7 +19,11 @@ import (
 const pluginVersion = "credentialprovider.kubelet.k8s.io/v1"
 
 // pluginVersions lists the versions of the plugin protocol that the kubelet supports.
-var pluginVersions = []string{pluginVersion, "credentialprovider.kubelet.k8s.io/v1beta1", "credentialprovider.kubelet.k8s.io/v1alpha1"}
+var pluginVersions = []string{
+	pluginVersion,
+	"credentialprovider.kubelet.k8s.io/v1beta1",
+	"credentialprovider.kubelet.k8s.io/v1alpha1",
+}
 
 // validateCredentialProviders reports providers that the kubelet refuses.
 func validateCredentialProviders(providers []kubeletconfigv1.CredentialProvider, errs *problems) {
@@ -40,12 +44,18 @@ func validateCredentialProviders(providers []kubeletconfigv1.CredentialProvider,
 		}
 		for j, match := range p.MatchImages {
 			if _, err := url.Parse("https://" + match); err != nil {
-				errs.add(fmt.Sprintf("%smatchImages[%d]", at, j), fmt.Sprintf("%q is no registry: write HOST, HOST:PORT or HOST/PATH, with * for parts of the host's name", match))
+				errs.add(
+					fmt.Sprintf("%smatchImages[%d]", at, j),
+					fmt.Sprintf("%q is no registry: write HOST, HOST:PORT or HOST/PATH, with * for parts of the host's name", match),
+				)
 			}
 		}
 		switch d := p.DefaultCacheDuration; {
 		case d == nil:
-			errs.add(at+"defaultCacheDuration", "is missing: say for how long credentials are kept when the plugin does not, for example 10m, or 0s")
+			errs.add(
+				at+"defaultCacheDuration",
+				"is missing: say for how long credentials are kept when the plugin does not, for example 10m, or 0s",
+			)
 		case d.Duration < 0:
 			errs.add(at+"defaultCacheDuration", fmt.Sprintf("is %s, must be 0 or more", d.Duration))
 		}
@@ -80,18 +90,34 @@ func validateTokenAttributes(at string, p kubeletconfigv1.CredentialProvider, er
 	switch token.CacheType {
 	case kubeletconfigv1.TokenServiceAccountTokenCacheType, kubeletconfigv1.ServiceAccountServiceAccountTokenCacheType:
 	case "":
-		errs.add(at+"cacheType", "is missing: must be Token, or ServiceAccount where all pods of a service account may use the same credentials")
+		errs.add(
+			at+"cacheType",
+			"is missing: must be Token, or ServiceAccount where all pods of a service account may use the same credentials",
+		)
 	default:
 		errs.add(at+"cacheType", fmt.Sprintf("is %q, must be Token or ServiceAccount", token.CacheType))
 	}
 	switch needs := token.RequireServiceAccount; {
 	case needs == nil:
-		errs.add(at+"requireServiceAccount", "is missing: must be true, or false where the plugin also serves pods without a service account")
+		errs.add(
+			at+"requireServiceAccount",
+			"is missing: must be true, or false where the plugin also serves pods without a service account",
+		)
 	case !*needs && len(token.RequiredServiceAccountAnnotationKeys) > 0:
 		errs.add(at+"requiredServiceAccountAnnotationKeys", "needs requireServiceAccount: true")
 	}
-	validateAnnotationKeys(at+"requiredServiceAccountAnnotationKeys", token.RequiredServiceAccountAnnotationKeys, nil, errs)
-	validateAnnotationKeys(at+"optionalServiceAccountAnnotationKeys", token.OptionalServiceAccountAnnotationKeys, token.RequiredServiceAccountAnnotationKeys, errs)
+	validateAnnotationKeys(
+		at+"requiredServiceAccountAnnotationKeys",
+		token.RequiredServiceAccountAnnotationKeys,
+		nil,
+		errs,
+	)
+	validateAnnotationKeys(
+		at+"optionalServiceAccountAnnotationKeys",
+		token.OptionalServiceAccountAnnotationKeys,
+		token.RequiredServiceAccountAnnotationKeys,
+		errs,
+	)
 }
 
 // validateAnnotationKeys reports keys that are invalid, duplicate, or also in others.

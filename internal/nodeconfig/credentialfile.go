@@ -155,7 +155,10 @@ func (f *credentialFile) decode(fields map[string]json.RawMessage, errs *problem
 		provider, at := kubeletconfigv1.CredentialProvider{}, fmt.Sprintf("providers[%d]", i)
 		for _, name := range slices.Sorted(maps.Keys(given)) {
 			if name == "tokenAttributes" && kind.APIVersion != providersVersion {
-				errs.add(at+"."+name, fmt.Sprintf("there is no such field in %s: write apiVersion: %s", kind.APIVersion, providersVersion))
+				errs.add(
+					at+"."+name,
+					fmt.Sprintf("there is no such field in %s: write apiVersion: %s", kind.APIVersion, providersVersion),
+				)
 				continue
 			}
 			decodeCredentialField(at+"."+name, name, given[name], &provider, errs)
@@ -185,7 +188,10 @@ func decodeCredentialField(at, name string, value json.RawMessage, into any, err
 	switch {
 	case err == nil:
 	case errors.As(err, &wrongType):
-		errs.add(at+strings.TrimPrefix(wrongType.Field, name), fmt.Sprintf("must be %s, not %s", typeName(wrongType.Type), redact.JSONType(wrongType.Value)))
+		errs.add(
+			at+strings.TrimPrefix(wrongType.Field, name),
+			fmt.Sprintf("must be %s, not %s", typeName(wrongType.Type), redact.JSONType(wrongType.Value)),
+		)
 	default:
 		errs.add(at, "must be a duration, for example 10m")
 	}
@@ -193,7 +199,10 @@ func decodeCredentialField(at, name string, value json.RawMessage, into any, err
 
 func checkCredentialKind(kind metav1.TypeMeta, errs *problems) {
 	if !slices.Contains(credentialVersions, kind.APIVersion) {
-		errs.add("apiVersion", fmt.Sprintf("is %q, must be one of %s", kind.APIVersion, strings.Join(credentialVersions, ", ")))
+		errs.add(
+			"apiVersion",
+			fmt.Sprintf("is %q, must be one of %s", kind.APIVersion, strings.Join(credentialVersions, ", ")),
+		)
 	}
 	if kind.Kind != providersKind {
 		errs.add("kind", fmt.Sprintf("is %q, must be %s", kind.Kind, providersKind))

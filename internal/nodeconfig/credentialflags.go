@@ -23,7 +23,12 @@ type CredentialProviderFlags struct {
 
 // Add adds the flags to a set.
 func (f *CredentialProviderFlags) Add(set *pflag.FlagSet) {
-	set.StringVar(&f.Config, flagProvidersConfig, "", "`FILE|DIR` with a CredentialProviderConfig (kubelet.config.k8s.io/v1), or a directory of such .json, .yaml and .yml files: which plugins return credentials for which registries")
+	set.StringVar(
+		&f.Config,
+		flagProvidersConfig,
+		"",
+		"`FILE|DIR` with a CredentialProviderConfig (kubelet.config.k8s.io/v1), or a directory of such .json, .yaml and .yml files: which plugins return credentials for which registries",
+	)
 	set.StringVar(&f.BinDir, flagProvidersBinDir, "", "`DIR` with the plugins that --"+flagProvidersConfig+" names")
 }
 

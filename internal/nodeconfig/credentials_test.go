@@ -50,8 +50,12 @@ providers:
 `
 
 func oneCredentialProvider(version, name string) string {
-	return fmt.Sprintf(`{"apiVersion": %q, "kind": "CredentialProviderConfig", "providers": [{"name": %q, "matchImages": ["a.test"],
-"defaultCacheDuration": "0s", "apiVersion": "credentialprovider.kubelet.k8s.io/v1alpha1"}]}`, version, name)
+	return fmt.Sprintf(
+		`{"apiVersion": %q, "kind": "CredentialProviderConfig", "providers": [{"name": %q, "matchImages": ["a.test"],
+"defaultCacheDuration": "0s", "apiVersion": "credentialprovider.kubelet.k8s.io/v1alpha1"}]}`,
+		version,
+		name,
+	)
 }
 
 func TestCredentialProvidersAreRead(t *testing.T) {
@@ -63,7 +67,10 @@ func TestCredentialProvidersAreRead(t *testing.T) {
 	}
 	p := got.Providers[0]
 	if len(got.Providers) != 1 || got.BinDir != bin || p.Name != "ecr" || len(p.MatchImages) != 2 || p.DefaultCacheDuration.Duration != 12*time.Hour ||
-		p.Args[0] != "get-credentials" || p.Env[0].Value != "node" || p.TokenAttributes.CacheType != "ServiceAccount" || !*p.TokenAttributes.RequireServiceAccount {
+		p.Args[0] != "get-credentials" ||
+		p.Env[0].Value != "node" ||
+		p.TokenAttributes.CacheType != "ServiceAccount" ||
+		!*p.TokenAttributes.RequireServiceAccount {
 		t.Errorf("got %+v", got)
 	}
 
@@ -172,7 +179,11 @@ func TestEverythingWrongWithCredentialProvidersIsToldAtOnce(t *testing.T) {
 	}
 	file := filepath.Join(dir, "a.yaml")
 	for path, want := range map[string]string{file: "is no directory", "/nowhere": "name the directory that the plugins are in"} {
-		if _, err := nodeconfig.ReadCredentialProviders(file, path); err == nil || !strings.Contains(err.Error(), "--image-credential-provider-bin-dir: ") || !strings.Contains(err.Error(), want) {
+		if _, err := nodeconfig.ReadCredentialProviders(
+			file,
+			path,
+		); err == nil || !strings.Contains(err.Error(), "--image-credential-provider-bin-dir: ") ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -188,21 +199,27 @@ func TestFlagsOfCredentialProviders(t *testing.T) {
 		"--host-root=/host " + file + "/c.yaml " + bin + "/b":  "",
 	} {
 		cfg, err := nodeconfig.Parse(nodeconfig.SyncLoop, strings.Fields("--hostname-override=node "+args), nil)
-		if want == "" && (err != nil || !filepath.IsAbs(cfg.CredentialProviders.Config) || !filepath.IsAbs(cfg.CredentialProviders.BinDir)) {
+		if want == "" &&
+			(err != nil || !filepath.IsAbs(cfg.CredentialProviders.Config) || !filepath.IsAbs(cfg.CredentialProviders.BinDir)) {
 			t.Errorf("%s: %+v, error %v", args, cfg.CredentialProviders, err)
 		}
 		if want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %s", args, err, want)
 		}
 	}
-	if _, err := nodeconfig.Parse(nodeconfig.PLEG, []string{"--hostname-override=node", file + "/c.yaml"}, nil); err == nil {
+	if _, err := nodeconfig.Parse(
+		nodeconfig.PLEG,
+		[]string{"--hostname-override=node", file + "/c.yaml"},
+		nil,
+	); err == nil {
 		t.Error("pleg takes a flag that has no effect on it")
 	}
 	given := nodeconfig.CredentialProviderFlags{BinDir: "/bin"}
 	if _, err := given.Read(); err == nil || !strings.Contains(err.Error(), "needs --image-credential-provider-config") {
 		t.Errorf("one flag without the other: %v", err)
 	}
-	if none, err := (&nodeconfig.CredentialProviderFlags{}).Read(); err != nil || len(none.Providers) != 0 || none.Hash != "" {
+	if none, err := (&nodeconfig.CredentialProviderFlags{}).Read(); err != nil || len(none.Providers) != 0 ||
+		none.Hash != "" {
 		t.Errorf("without flags there is %+v, error %v", none, err)
 	}
 }

@@ -25,12 +25,27 @@ func TestEveryFieldIsInTheDocuments(t *testing.T) {
 	ignored, _, _ = strings.Cut(ignored, "\n## ")
 	usedFields, ignoredFields := fieldsOfTable(used), fieldsOfTable(ignored)
 	for _, name := range fieldNames() {
-		isSupported, isUsed, isIgnored := slices.Contains(supported, name), slices.Contains(usedFields, name), slices.Contains(ignoredFields, name)
+		isSupported, isUsed, isIgnored := slices.Contains(
+			supported,
+			name,
+		), slices.Contains(
+			usedFields,
+			name,
+		), slices.Contains(
+			ignoredFields,
+			name,
+		)
 		if name == "apiVersion" || name == "kind" {
 			continue
 		}
 		if isUsed != isSupported || isIgnored == isSupported {
-			t.Errorf("%s: some service acts on it: %t; in the table of what fields are used by: %t; in that of fields that are not acted on: %t", name, isSupported, isUsed, isIgnored)
+			t.Errorf(
+				"%s: some service acts on it: %t; in the table of what fields are used by: %t; in that of fields that are not acted on: %t",
+				name,
+				isSupported,
+				isUsed,
+				isIgnored,
+			)
 		}
 	}
 	for _, name := range append(usedFields, ignoredFields...) {
@@ -79,7 +94,8 @@ func TestEveryFlagIsInTheDocuments(t *testing.T) {
 		name := regexp.MustCompile("`--" + regexp.QuoteMeta(flag) + "[ `]")
 		for line := range strings.Lines(own) {
 			cells := strings.Split(strings.ReplaceAll(line, `\|`, "/"), "|")
-			of := len(cells) > 2 && (strings.Contains(cells[1], string(service)) || strings.Contains(cells[1], "all but pleg") && service != PLEG)
+			of := len(cells) > 2 &&
+				(strings.Contains(cells[1], string(service)) || strings.Contains(cells[1], "all but pleg") && service != PLEG)
 			if of && name.MatchString(cells[2]) {
 				return true
 			}

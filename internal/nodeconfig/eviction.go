@@ -45,7 +45,10 @@ func validateEviction(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *prob
 	}
 	for _, signal := range slices.Sorted(maps.Keys(cfg.EvictionSoft)) {
 		if _, set := cfg.EvictionSoftGracePeriod[signal]; !set {
-			errs.add(joinField("evictionSoft", signal), "has no grace period: add evictionSoftGracePeriod."+signal+", for example 1m30s")
+			errs.add(
+				joinField("evictionSoft", signal),
+				"has no grace period: add evictionSoftGracePeriod."+signal+", for example 1m30s",
+			)
 		}
 	}
 }

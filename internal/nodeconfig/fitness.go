@@ -29,15 +29,27 @@ func (c Config) FitMachine(machine fs.FS) error {
 		devices, err := swapDevices(machine)
 		switch {
 		case err != nil:
-			refuse("failSwapOn", fmt.Sprintf("whether swap is on is not known: %v: make the file readable, or set failSwapOn: false", err))
+			refuse(
+				"failSwapOn",
+				fmt.Sprintf("whether swap is on is not known: %v: make the file readable, or set failSwapOn: false", err),
+			)
 		case len(devices) > 0:
-			refuse("failSwapOn", fmt.Sprintf("running with swap on is not supported, and %s is on: turn swap off (swapoff -a, and take its lines out of /etc/fstab), "+
-				"or set failSwapOn: false", strings.Join(devices, ", ")))
+			refuse(
+				"failSwapOn",
+				fmt.Sprintf(
+					"running with swap on is not supported, and %s is on: turn swap off (swapoff -a, and take its lines out of /etc/fstab), "+
+						"or set failSwapOn: false",
+					strings.Join(devices, ", "),
+				),
+			)
 		}
 	}
 	if c.Kubelet.ProtectKernelDefaults {
 		for _, setting := range OtherKernelDefaults(machine) {
-			refuse("protectKernelDefaults", setting+": set it (sysctl -w, and a line in /etc/sysctl.d), or set protectKernelDefaults: false")
+			refuse(
+				"protectKernelDefaults",
+				setting+": set it (sysctl -w, and a line in /etc/sysctl.d), or set protectKernelDefaults: false",
+			)
 		}
 	}
 	if hasCgroupV2(machine) {
@@ -45,7 +57,10 @@ func (c Config) FitMachine(machine fs.FS) error {
 	}
 	// Unlike the kubelet's, the default is false: cgroup v1 is supported.
 	if ptr.Deref(c.Kubelet.FailCgroupV1, false) {
-		refuse("failCgroupV1", "this machine has cgroup v1: start it with cgroup v2 (systemd.unified_cgroup_hierarchy=1 on the kernel's command line), or set failCgroupV1: false")
+		refuse(
+			"failCgroupV1",
+			"this machine has cgroup v1: start it with cgroup v2 (systemd.unified_cgroup_hierarchy=1 on the kernel's command line), or set failCgroupV1: false",
+		)
 	}
 	if !ptr.Deref(c.Kubelet.SingleProcessOOMKill, true) {
 		refuse("singleProcessOOMKill", "false needs cgroup v2, and this machine has cgroup v1: leave the field out")

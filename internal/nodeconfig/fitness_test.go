@@ -27,7 +27,10 @@ func TestAMachineThatTheConfigurationDoesNotPermitIsRefused(t *testing.T) {
 	controllers := file("cpu memory\n")
 	v1 := fstest.MapFS{"proc/swaps": file(head)}
 	v2 := fstest.MapFS{"proc/swaps": file(head), "sys/fs/cgroup/cgroup.controllers": controllers}
-	swapping := fstest.MapFS{"proc/swaps": file(head + "/dev/sda2 partition 8388604 0 -2\n/swap.img file 1024 0 -3\n"), "sys/fs/cgroup/cgroup.controllers": controllers}
+	swapping := fstest.MapFS{
+		"proc/swaps":                       file(head + "/dev/sda2 partition 8388604 0 -2\n/swap.img file 1024 0 -3\n"),
+		"sys/fs/cgroup/cgroup.controllers": controllers,
+	}
 	for _, test := range []struct {
 		name    string
 		machine fs.FS
@@ -49,7 +52,10 @@ func TestAMachineThatTheConfigurationDoesNotPermitIsRefused(t *testing.T) {
 		{"limited swap with cgroup v1, where nothing swaps", v1, "memorySwap: {swapBehavior: LimitedSwap}", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			decoded, problems := Decode("/etc/node.yaml", []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+test.fields))
+			decoded, problems := Decode(
+				"/etc/node.yaml",
+				[]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+test.fields),
+			)
 			if len(problems) > 0 {
 				t.Fatal(problems)
 			}
@@ -73,7 +79,11 @@ func TestAMachineThatTheConfigurationDoesNotPermitIsRefused(t *testing.T) {
 func TestAMachineIsRefusedByTheDefaults(t *testing.T) {
 	var kubelet kubeletconfigv1beta1.KubeletConfiguration
 	setDefaults(&kubelet)
-	err := Config{Kubelet: kubelet}.FitMachine(fstest.MapFS{"proc/swaps": {Data: []byte("Filename\n/dev/vda3 partition\n")}})
+	err := Config{
+		Kubelet: kubelet,
+	}.FitMachine(
+		fstest.MapFS{"proc/swaps": {Data: []byte("Filename\n/dev/vda3 partition\n")}},
+	)
 	if err == nil || !strings.Contains(err.Error(), "the defaults: failSwapOn: ") {
 		t.Errorf("got %v", err)
 	}

@@ -41,19 +41,53 @@ func (f *flags) flagSet(service Service) *pflag.FlagSet {
 	set := pflag.NewFlagSet(string(service), pflag.ContinueOnError)
 	set.SortFlags = false
 	set.Usage = func() {}
-	set.StringVar(&f.file, "config", "", "`FILE` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1), the same for all four services; without it all fields have their defaults")
+	set.StringVar(
+		&f.file,
+		"config",
+		"",
+		"`FILE` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1), the same for all four services; without it all fields have their defaults",
+	)
 	set.StringVar(&f.listen, "listen", "", "`ADDRESS` to serve on (default: this service's own address below)")
-	set.StringVar(&f.metricsListen, "metrics-listen", "", "`ADDRESS` to serve metrics on: a unix socket, a loopback HOST:PORT, or none (default: beside --listen, with -metrics in its name)")
-	set.StringVar(&f.allowedUIDs, "allowed-uids", "", "`UIDS` of users, besides root and the one this process runs as, that may connect to its sockets, as UID,UID")
+	set.StringVar(
+		&f.metricsListen,
+		"metrics-listen",
+		"",
+		"`ADDRESS` to serve metrics on: a unix socket, a loopback HOST:PORT, or none (default: beside --listen, with -metrics in its name)",
+	)
+	set.StringVar(
+		&f.allowedUIDs,
+		"allowed-uids",
+		"",
+		"`UIDS` of users, besides root and the one this process runs as, that may connect to its sockets, as UID,UID",
+	)
 	f.peers = make(map[Service]*string)
 	for _, peer := range Services() {
-		f.peers[peer] = set.String(string(peer)+"-address", DefaultAddress(peer), "`ADDRESS` of "+string(peer)+", a unix socket")
+		f.peers[peer] = set.String(
+			string(peer)+"-address",
+			DefaultAddress(peer),
+			"`ADDRESS` of "+string(peer)+", a unix socket",
+		)
 	}
 	set.StringVar(&f.stateDir, "state-dir", DefaultStateDir, "`DIR` for state that survives a restart")
-	set.StringVar(&f.rootDir, "root-dir", "", "`DIR` for the directories of pods (default: \"root\" in the state directory)")
-	set.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "`ADDRESS` of the container runtime, instead of the file's containerRuntimeEndpoint")
+	set.StringVar(
+		&f.rootDir,
+		"root-dir",
+		"",
+		"`DIR` for the directories of pods (default: \"root\" in the state directory)",
+	)
+	set.StringVar(
+		&f.runtimeEndpoint,
+		"container-runtime-endpoint",
+		"",
+		"`ADDRESS` of the container runtime, instead of the file's containerRuntimeEndpoint",
+	)
 	set.StringVar(&f.hostnameOverride, "hostname-override", "", "`NAME` of the node (default: the name of the host)")
-	set.StringVar(&f.nodeIP, "node-ip", "", "`IP` that the node reports, or two of both families as IP,IP (default: the address of the default route)")
+	set.StringVar(
+		&f.nodeIP,
+		"node-ip",
+		"",
+		"`IP` that the node reports, or two of both families as IP,IP (default: the address of the default route)",
+	)
 	set.StringVar(&f.nodeLabels, "node-labels", "", "`LABELS` for the Node, as KEY=VALUE,KEY=VALUE")
 	f.addOwnFlags(service, set)
 	set.IntVarP(&f.verbosity, "v", "v", 0, "`N`, how much to log: 0 is information, 4 and more is debugging")
@@ -168,7 +202,12 @@ func (f *flags) nodeName() (string, error) {
 	}
 	name = strings.ToLower(strings.TrimSpace(name))
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-		return "", fmt.Errorf("%s: %q cannot name a node: %s: name it with --hostname-override", from, name, strings.Join(problems, "; "))
+		return "", fmt.Errorf(
+			"%s: %q cannot name a node: %s: name it with --hostname-override",
+			from,
+			name,
+			strings.Join(problems, "; "),
+		)
 	}
 	return name, nil
 }
@@ -200,8 +239,14 @@ func parseLabels(text string) (map[string]string, []error) {
 			continue
 		}
 		if isKubernetesLabel(key) && !kubeletapis.IsKubeletLabel(key) {
-			fail(label, "labels of kubernetes.io and k8s.io are reserved: a node may set those of node.kubernetes.io and kubelet.kubernetes.io, and "+
-				strings.Join(kubeletapis.KubeletLabels(), ", "))
+			fail(
+				label,
+				"labels of kubernetes.io and k8s.io are reserved: a node may set those of node.kubernetes.io and kubelet.kubernetes.io, and "+
+					strings.Join(
+						kubeletapis.KubeletLabels(),
+						", ",
+					),
+			)
 			continue
 		}
 		labels[key] = value

@@ -17,7 +17,10 @@ func validateImageCollection(cfg *kubeletconfigv1beta1.KubeletConfiguration, err
 		}
 	}
 	if inRange && low >= high {
-		errs.add("imageGCLowThresholdPercent", fmt.Sprintf("is %d, must be less than imageGCHighThresholdPercent, which is %d", low, high))
+		errs.add(
+			"imageGCLowThresholdPercent",
+			fmt.Sprintf("is %d, must be less than imageGCHighThresholdPercent, which is %d", low, high),
+		)
 	}
 	least, most := cfg.ImageMinimumGCAge.Duration, cfg.ImageMaximumGCAge.Duration
 	if least < 0 {
@@ -26,6 +29,9 @@ func validateImageCollection(cfg *kubeletconfigv1beta1.KubeletConfiguration, err
 	if most < 0 {
 		errs.add("imageMaximumGCAge", fmt.Sprintf("is %s, must be 0, for no limit, or more", most))
 	} else if most > 0 && most <= least {
-		errs.add("imageMaximumGCAge", fmt.Sprintf("is %s, must be more than imageMinimumGCAge, which is %s, or 0 for no limit", most, least))
+		errs.add(
+			"imageMaximumGCAge",
+			fmt.Sprintf("is %s, must be more than imageMinimumGCAge, which is %s, or 0 for no limit", most, least),
+		)
 	}
 }

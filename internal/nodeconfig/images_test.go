@@ -10,12 +10,24 @@ import (
 // TestImageFieldsHaveTheKubeletsDefaults, of which one depends on another.
 func TestImageFieldsHaveTheKubeletsDefaults(t *testing.T) {
 	k := parse(t, SyncLoop).Kubelet
-	if *k.ImageGCHighThresholdPercent != 85 || *k.ImageGCLowThresholdPercent != 80 || k.ImageMinimumGCAge.Duration != 2*time.Minute || k.ImageMaximumGCAge.Duration != 0 {
-		t.Errorf("from %d %% to %d %%, from %s to %s", *k.ImageGCHighThresholdPercent, *k.ImageGCLowThresholdPercent, k.ImageMinimumGCAge.Duration, k.ImageMaximumGCAge.Duration)
+	if *k.ImageGCHighThresholdPercent != 85 || *k.ImageGCLowThresholdPercent != 80 ||
+		k.ImageMinimumGCAge.Duration != 2*time.Minute ||
+		k.ImageMaximumGCAge.Duration != 0 {
+		t.Errorf(
+			"from %d %% to %d %%, from %s to %s",
+			*k.ImageGCHighThresholdPercent,
+			*k.ImageGCLowThresholdPercent,
+			k.ImageMinimumGCAge.Duration,
+			k.ImageMaximumGCAge.Duration,
+		)
 	}
 	for content, serial := range map[string]bool{"": true, "maxParallelImagePulls: 1\n": true, "maxParallelImagePulls: 2\n": false, "serializeImagePulls: false\n": false} {
 		file := filepath.Join(t.TempDir(), "kubelet.yaml")
-		if err := os.WriteFile(file, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+content), 0o600); err != nil {
+		if err := os.WriteFile(
+			file,
+			[]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+content),
+			0o600,
+		); err != nil {
 			t.Fatal(err)
 		}
 		if got := *parse(t, SyncLoop, "--config", file).Kubelet.SerializeImagePulls; got != serial {

@@ -25,14 +25,39 @@ type joinFlags struct {
 func (f *joinFlags) add(service Service, set *pflag.FlagSet) {
 	switch service {
 	case ConfigMux, SyncLoop:
-		set.BoolVar(&f.awaitKubeconfig, "await-kubeconfig", false, "the file of --kubeconfig need not be there yet: nodestatus writes it when the node joins its cluster")
+		set.BoolVar(
+			&f.awaitKubeconfig,
+			"await-kubeconfig",
+			false,
+			"the file of --kubeconfig need not be there yet: nodestatus writes it when the node joins its cluster",
+		)
 		if service == SyncLoop {
-			set.StringVar(&f.certDir, "cert-dir", "", "`DIR` for the certificate that the HTTP API is served with, unless the file names one (default: \"pki\" in the state directory)")
+			set.StringVar(
+				&f.certDir,
+				"cert-dir",
+				"",
+				"`DIR` for the certificate that the HTTP API is served with, unless the file names one (default: \"pki\" in the state directory)",
+			)
 		}
 	case NodeStatus:
-		set.StringVar(&f.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`FILE` that says how to reach an API server until the node has a certificate of its own; --kubeconfig is written then")
-		set.StringVar(&f.certDir, "cert-dir", "", "`DIR` for the certificate that the node has from joining (default: \"pki\" in the state directory)")
-		set.StringVar(&f.cloudProvider, "cloud-provider", "", "external when a `PROVIDER` outside of the node initialises the Node and gives it its addresses; empty for none")
+		set.StringVar(
+			&f.bootstrapKubeconfig,
+			"bootstrap-kubeconfig",
+			"",
+			"`FILE` that says how to reach an API server until the node has a certificate of its own; --kubeconfig is written then",
+		)
+		set.StringVar(
+			&f.certDir,
+			"cert-dir",
+			"",
+			"`DIR` for the certificate that the node has from joining (default: \"pki\" in the state directory)",
+		)
+		set.StringVar(
+			&f.cloudProvider,
+			"cloud-provider",
+			"",
+			"external when a `PROVIDER` outside of the node initialises the Node and gives it its addresses; empty for none",
+		)
 	case PLEG:
 	}
 }
@@ -63,7 +88,11 @@ func (f *flags) joining(service Service, cfg *Config, fail failure) {
 			path, err = filepath.Abs(f.join.bootstrapKubeconfig)
 		}
 		if err != nil {
-			fail("bootstrap-kubeconfig", "%w: name a file that exists and may be read, or leave the flag out when the node has a --kubeconfig", err)
+			fail(
+				"bootstrap-kubeconfig",
+				"%w: name a file that exists and may be read, or leave the flag out when the node has a --kubeconfig",
+				err,
+			)
 		}
 		cfg.BootstrapKubeconfig, cfg.AwaitKubeconfig = path, true
 	}

@@ -16,15 +16,32 @@ func TestANodeJoinsWithAFileOfItsOwn(t *testing.T) {
 	if err := os.WriteFile(bootstrap, []byte("kind: Config\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := nodeconfig.Parse(nodeconfig.NodeStatus, []string{"--hostname-override=node-1", "--state-dir", dir, "--kubeconfig", kubeconfig, "--bootstrap-kubeconfig", bootstrap}, io.Discard)
+	cfg, err := nodeconfig.Parse(
+		nodeconfig.NodeStatus,
+		[]string{
+			"--hostname-override=node-1",
+			"--state-dir",
+			dir,
+			"--kubeconfig",
+			kubeconfig,
+			"--bootstrap-kubeconfig",
+			bootstrap,
+		},
+		io.Discard,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.BootstrapKubeconfig != bootstrap || cfg.Kubeconfig != kubeconfig || !cfg.AwaitKubeconfig || cfg.CertDir != filepath.Join(dir, "pki") {
+	if cfg.BootstrapKubeconfig != bootstrap || cfg.Kubeconfig != kubeconfig || !cfg.AwaitKubeconfig ||
+		cfg.CertDir != filepath.Join(dir, "pki") {
 		t.Errorf("got %q, %q, %v, %q", cfg.BootstrapKubeconfig, cfg.Kubeconfig, cfg.AwaitKubeconfig, cfg.CertDir)
 	}
 	for _, service := range []nodeconfig.Service{nodeconfig.ConfigMux, nodeconfig.SyncLoop} {
-		cfg, err := nodeconfig.Parse(service, []string{"--hostname-override=node-1", "--kubeconfig", kubeconfig, "--await-kubeconfig"}, io.Discard)
+		cfg, err := nodeconfig.Parse(
+			service,
+			[]string{"--hostname-override=node-1", "--kubeconfig", kubeconfig, "--await-kubeconfig"},
+			io.Discard,
+		)
 		if err != nil || !cfg.AwaitKubeconfig || cfg.Kubeconfig != kubeconfig {
 			t.Errorf("%s: got %q, %v, %v", service, cfg.Kubeconfig, cfg.AwaitKubeconfig, err)
 		}
@@ -57,7 +74,11 @@ func TestANodeThatHasJoinedNeedsNoBootstrapFile(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, []byte("kind: Config\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := nodeconfig.Parse(nodeconfig.NodeStatus, []string{"--hostname-override=node-1", "--kubeconfig", kubeconfig, "--bootstrap-kubeconfig", bootstrap}, io.Discard)
+	cfg, err := nodeconfig.Parse(
+		nodeconfig.NodeStatus,
+		[]string{"--hostname-override=node-1", "--kubeconfig", kubeconfig, "--bootstrap-kubeconfig", bootstrap},
+		io.Discard,
+	)
 	if err != nil || cfg.BootstrapKubeconfig != bootstrap {
 		t.Errorf("got %q, %v", cfg.BootstrapKubeconfig, err)
 	}

@@ -34,7 +34,10 @@ func validateLogging(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	case logging.Format != LogText && logging.Format != LogJSON:
 		errs.add("logging.format", fmt.Sprintf("is %q, must be %s or %s", logging.Format, LogText, LogJSON))
 	case logging.Format == LogJSON && !gateEnabled(cfg, gateLoggingBeta):
-		errs.add("logging.format", fmt.Sprintf("%s needs the feature gate %s: remove the gate, or set %s", LogJSON, gateLoggingBeta, LogText))
+		errs.add(
+			"logging.format",
+			fmt.Sprintf("%s needs the feature gate %s: remove the gate, or set %s", LogJSON, gateLoggingBeta, LogText),
+		)
 	case logging.Format == LogJSON && len(logging.VModule) > 0:
 		errs.add("logging.vmodule", "is for the format text only: leave one of the two out")
 	}
@@ -47,7 +50,13 @@ func validateLogging(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	for i, item := range logging.VModule {
 		field := fmt.Sprintf("logging.vmodule[%d]", i)
 		if item.FilePattern == "" || strings.ContainsAny(item.FilePattern, "=,") {
-			errs.add(field+".filePattern", fmt.Sprintf("%q must be the name of a package or file, or a pattern of such, without an equals sign or comma", item.FilePattern))
+			errs.add(
+				field+".filePattern",
+				fmt.Sprintf(
+					"%q must be the name of a package or file, or a pattern of such, without an equals sign or comma",
+					item.FilePattern,
+				),
+			)
 		}
 		if item.Verbosity > math.MaxInt32 {
 			errs.add(field+".verbosity", fmt.Sprintf("is %d, must be at most %d", item.Verbosity, math.MaxInt32))
@@ -58,7 +67,10 @@ func validateLogging(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 		value *logsapi.OutputRoutingOptions
 	}{{"logging.options.text", &logging.Options.Text.OutputRoutingOptions}, {"logging.options.json", &logging.Options.JSON.OutputRoutingOptions}} {
 		if (options.value.SplitStream || options.value.InfoBufferSize.Value() != 0) && !gateEnabled(cfg, gateLoggingAlpha) {
-			errs.add(options.field, fmt.Sprintf("splitStream and infoBufferSize need the feature gate %s: leave them out", gateLoggingAlpha))
+			errs.add(
+				options.field,
+				fmt.Sprintf("splitStream and infoBufferSize need the feature gate %s: leave them out", gateLoggingAlpha),
+			)
 		}
 	}
 }

@@ -257,7 +257,8 @@ func (m *merger) set(setting Setting) {
 	m.origins[path[0]] = append(m.origins[path[0]], setting.Origin)
 	if !setting.Add {
 		maps.DeleteFunc(m.places, func(field string, _ place) bool {
-			return field == setting.Field || strings.HasPrefix(field, setting.Field+".") || strings.HasPrefix(field, setting.Field+"[")
+			return field == setting.Field || strings.HasPrefix(field, setting.Field+".") ||
+				strings.HasPrefix(field, setting.Field+"[")
 		})
 	}
 	m.places[setting.Field] = place{file: setting.Origin}
@@ -321,7 +322,14 @@ func (m *merger) finish(workDir string) (Merged, error) {
 }
 
 // pathFields are the top-level fields that hold paths, which resolvePaths may have made absolute.
-var pathFields = []string{"staticPodPath", "podLogsDir", "resolvConf", "tlsCertFile", "tlsPrivateKeyFile", "authentication"}
+var pathFields = []string{
+	"staticPodPath",
+	"podLogsDir",
+	"resolvConf",
+	"tlsCertFile",
+	"tlsPrivateKeyFile",
+	"authentication",
+}
 
 func (m *merger) decoded(fields map[string]any) (kubeletconfigv1beta1.KubeletConfiguration, error) {
 	var cfg kubeletconfigv1beta1.KubeletConfiguration
@@ -331,7 +339,12 @@ func (m *merger) decoded(fields map[string]any) (kubeletconfigv1beta1.KubeletCon
 	}
 	var wrongType *json.UnmarshalTypeError
 	if errors.As(err, &wrongType) {
-		return cfg, m.located(&FieldError{Field: wrongType.Field, Problem: fmt.Sprintf("must be %s, not %s", typeName(wrongType.Type), wrongType.Value)})
+		return cfg, m.located(
+			&FieldError{
+				Field:   wrongType.Field,
+				Problem: fmt.Sprintf("must be %s, not %s", typeName(wrongType.Type), wrongType.Value),
+			},
+		)
 	}
 	if err != nil {
 		return cfg, fmt.Errorf("merging the configuration: %w", err)

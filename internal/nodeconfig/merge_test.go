@@ -37,11 +37,20 @@ func merge(t *testing.T, sources nodeconfig.Sources) nodeconfig.Merged {
 }
 
 func TestDropInsAreMergedAsTheKubeletMergesThem(t *testing.T) {
-	base := file("/etc/base.yaml", "maxPods: 50\nstaticPodPath: manifests\nclusterDNS: [10.0.0.1, 10.0.0.2]\nevictionHard: {memory.available: 1Gi, nodefs.available: 5%}\n"+
-		"featureGates: {EnvFiles: true, ContainerCheckpoint: true}\nauthentication: {webhook: {enabled: false}}\nauthorization: {mode: AlwaysAllow}\n")
+	base := file(
+		"/etc/base.yaml",
+		"maxPods: 50\nstaticPodPath: manifests\nclusterDNS: [10.0.0.1, 10.0.0.2]\nevictionHard: {memory.available: 1Gi, nodefs.available: 5%}\n"+
+			"featureGates: {EnvFiles: true, ContainerCheckpoint: true}\nauthentication: {webhook: {enabled: false}}\nauthorization: {mode: AlwaysAllow}\n",
+	)
 	merged := merge(t, nodeconfig.Sources{File: &base, DropIns: []nodeconfig.File{
-		file("/etc/d/10.conf", "maxPods: 60\nclusterDNS: [10.0.0.3]\nevictionHard: {memory.available: 2Gi}\nfeatureGates: {ContainerCheckpoint: false}\n"),
-		file("/etc/d/20.conf", "maxPods: 70\nauthentication: {anonymous: {enabled: false}}\nauthorization: null\nsyncFrequency: 7s\n"),
+		file(
+			"/etc/d/10.conf",
+			"maxPods: 60\nclusterDNS: [10.0.0.3]\nevictionHard: {memory.available: 2Gi}\nfeatureGates: {ContainerCheckpoint: false}\n",
+		),
+		file(
+			"/etc/d/20.conf",
+			"maxPods: 70\nauthentication: {anonymous: {enabled: false}}\nauthorization: null\nsyncFrequency: 7s\n",
+		),
 	}})
 	k := merged.Kubelet
 	if k.MaxPods != 70 || k.SyncFrequency.Seconds() != 7 {
@@ -50,7 +59,10 @@ func TestDropInsAreMergedAsTheKubeletMergesThem(t *testing.T) {
 	if diff := cmp.Diff([]string{"10.0.0.3"}, k.ClusterDNS); diff != "" {
 		t.Errorf("a list is not replaced: %s", diff)
 	}
-	if diff := cmp.Diff(map[string]string{"memory.available": "2Gi", "nodefs.available": "5%"}, k.EvictionHard); diff != "" {
+	if diff := cmp.Diff(
+		map[string]string{"memory.available": "2Gi", "nodefs.available": "5%"},
+		k.EvictionHard,
+	); diff != "" {
 		t.Errorf("a mapping is not merged: %s", diff)
 	}
 	if diff := cmp.Diff(map[string]bool{"EnvFiles": true, "ContainerCheckpoint": false}, k.FeatureGates); diff != "" {
@@ -69,14 +81,25 @@ func TestDropInsAreMergedAsTheKubeletMergesThem(t *testing.T) {
 
 // TestNullInADropInIsTheDefault of any kind of field, whatever comes before it.
 func TestNullInADropInIsTheDefault(t *testing.T) {
-	base := file("/etc/base.yaml", "maxPods: 50\nsyncFrequency: 7s\nclusterDNS: [10.0.0.1]\nkubeReserved: {cpu: 100m, memory: 1Gi}\n"+
-		"registryPullQPS: 0\nevictionHard: {memory.available: 1Gi}\nenforceNodeAllocatable: [none]\nlogging: {verbosity: 4}\n")
+	base := file(
+		"/etc/base.yaml",
+		"maxPods: 50\nsyncFrequency: 7s\nclusterDNS: [10.0.0.1]\nkubeReserved: {cpu: 100m, memory: 1Gi}\n"+
+			"registryPullQPS: 0\nevictionHard: {memory.available: 1Gi}\nenforceNodeAllocatable: [none]\nlogging: {verbosity: 4}\n",
+	)
 	k := merge(t, nodeconfig.Sources{File: &base, DropIns: []nodeconfig.File{
 		file("/etc/d/10.conf", "maxPods: null\nsyncFrequency: null\nclusterDNS: null\nkubeReserved: {cpu: null}\n"+
 			"registryPullQPS: null\nevictionHard: null\nenforceNodeAllocatable: null\nlogging: {verbosity: null}\n"),
 	}}).Kubelet
-	if k.MaxPods != 110 || k.SyncFrequency.Seconds() != 60 || len(k.ClusterDNS) != 0 || *k.RegistryPullQPS != 5 || k.Logging.Verbosity != 0 {
-		t.Errorf("%d pods, %s, servers %v, %d pulls, verbosity %d", k.MaxPods, k.SyncFrequency.Duration, k.ClusterDNS, *k.RegistryPullQPS, k.Logging.Verbosity)
+	if k.MaxPods != 110 || k.SyncFrequency.Seconds() != 60 || len(k.ClusterDNS) != 0 || *k.RegistryPullQPS != 5 ||
+		k.Logging.Verbosity != 0 {
+		t.Errorf(
+			"%d pods, %s, servers %v, %d pulls, verbosity %d",
+			k.MaxPods,
+			k.SyncFrequency.Duration,
+			k.ClusterDNS,
+			*k.RegistryPullQPS,
+			k.Logging.Verbosity,
+		)
 	}
 	if diff := cmp.Diff(map[string]string{"memory": "1Gi"}, k.KubeReserved); diff != "" {
 		t.Errorf("kubeReserved: %s", diff)
@@ -93,7 +116,8 @@ func TestNullInADropInIsTheDefault(t *testing.T) {
 func TestNoThresholdsAndNothingToEnforceStaySo(t *testing.T) {
 	base := file("/etc/base.yaml", "evictionHard: {}\nenforceNodeAllocatable: []\n")
 	k := merge(t, nodeconfig.Sources{File: &base}).Kubelet
-	if k.EvictionHard == nil || len(k.EvictionHard) != 0 || k.EnforceNodeAllocatable == nil || len(k.EnforceNodeAllocatable) != 0 {
+	if k.EvictionHard == nil || len(k.EvictionHard) != 0 || k.EnforceNodeAllocatable == nil ||
+		len(k.EnforceNodeAllocatable) != 0 {
 		t.Errorf("of a file: thresholds %v, enforced %v", k.EvictionHard, k.EnforceNodeAllocatable)
 	}
 	k = merge(t, nodeconfig.Sources{File: &base, DropIns: []nodeconfig.File{}}).Kubelet
@@ -105,7 +129,10 @@ func TestNoThresholdsAndNothingToEnforceStaySo(t *testing.T) {
 		t.Errorf("with a directory of drop-ins: %s", diff)
 	}
 	none := file("/etc/base.yaml", "")
-	k = merge(t, nodeconfig.Sources{File: &none, DropIns: []nodeconfig.File{file("/etc/d/10.conf", "enforceNodeAllocatable: []\n")}}).Kubelet
+	k = merge(
+		t,
+		nodeconfig.Sources{File: &none, DropIns: []nodeconfig.File{file("/etc/d/10.conf", "enforceNodeAllocatable: []\n")}},
+	).Kubelet
 	if len(k.EnforceNodeAllocatable) != 0 {
 		t.Errorf("of a drop-in: enforced %v", k.EnforceNodeAllocatable)
 	}
@@ -127,18 +154,29 @@ func TestDropInsAreMergedIntoTheDefaultsOfTheFile(t *testing.T) {
 	if k := merge(t, nodeconfig.Sources{File: &whole}).Kubelet; k.NodeStatusReportFrequency.Seconds() != 20 {
 		t.Errorf("of a file that sets it, nodeStatusReportFrequency is %s", k.NodeStatusReportFrequency.Duration)
 	}
-	alone := merge(t, nodeconfig.Sources{DropIns: []nodeconfig.File{file("/etc/d/10.conf", "evictionHard: {memory.available: 2Gi}\n")}})
+	alone := merge(
+		t,
+		nodeconfig.Sources{DropIns: []nodeconfig.File{file("/etc/d/10.conf", "evictionHard: {memory.available: 2Gi}\n")}},
+	)
 	if diff := cmp.Diff(map[string]string{"memory.available": "2Gi"}, alone.Kubelet.EvictionHard); diff != "" {
 		t.Errorf("without a file: %s", diff)
 	}
 }
 
 func TestSettingsAreStrongerThanFiles(t *testing.T) {
-	base := file("/etc/base.yaml", "maxPods: 50\nfeatureGates: {EnvFiles: true, ContainerCheckpoint: true}\nkubeReserved: {cpu: 100m}\nclusterDNS: [10.0.0.1]\n")
+	base := file(
+		"/etc/base.yaml",
+		"maxPods: 50\nfeatureGates: {EnvFiles: true, ContainerCheckpoint: true}\nkubeReserved: {cpu: 100m}\nclusterDNS: [10.0.0.1]\n",
+	)
 	merged := merge(t, nodeconfig.Sources{
 		File: &base, DropIns: []nodeconfig.File{file("/etc/d/10.conf", "maxPods: 60\n")},
 		Settings: []nodeconfig.Setting{
-			{Origin: "--feature-gates", Field: "featureGates", Value: map[string]any{"ContainerCheckpoint": false, "EventedPLEG": true}, Add: true},
+			{
+				Origin: "--feature-gates",
+				Field:  "featureGates",
+				Value:  map[string]any{"ContainerCheckpoint": false, "EventedPLEG": true},
+				Add:    true,
+			},
 			{Origin: "--kube-reserved", Field: "kubeReserved", Value: map[string]any{"memory": "1Gi"}},
 			{Origin: "--max-pods", Field: "maxPods", Value: 70},
 			{Origin: "--eviction-hard", Field: "evictionHard", Value: map[string]any{}},
@@ -148,7 +186,10 @@ func TestSettingsAreStrongerThanFiles(t *testing.T) {
 		},
 	})
 	k := merged.Kubelet
-	if diff := cmp.Diff(map[string]bool{"EnvFiles": true, "ContainerCheckpoint": false, "EventedPLEG": true}, k.FeatureGates); diff != "" {
+	if diff := cmp.Diff(
+		map[string]bool{"EnvFiles": true, "ContainerCheckpoint": false, "EventedPLEG": true},
+		k.FeatureGates,
+	); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(map[string]string{"memory": "1Gi"}, k.KubeReserved); diff != "" {
@@ -172,7 +213,12 @@ func TestSettingsAreStrongerThanFiles(t *testing.T) {
 
 // TestRunOnceIsRefused, as the kubelet does since its mode was removed.
 func TestRunOnceIsRefused(t *testing.T) {
-	_, errs := nodeconfig.Merge(nodeconfig.Sources{WorkDir: "/", Settings: []nodeconfig.Setting{{Origin: "--runonce", Field: "runOnce", Value: true}}})
+	_, errs := nodeconfig.Merge(
+		nodeconfig.Sources{
+			WorkDir:  "/",
+			Settings: []nodeconfig.Setting{{Origin: "--runonce", Field: "runOnce", Value: true}},
+		},
+	)
 	if len(errs) != 1 || !strings.Contains(errs[0].Error(), "--runonce: runOnce: is refused") {
 		t.Errorf("got %q", errs)
 	}
@@ -188,7 +234,10 @@ func TestDefaultsGiveWayToTheFile(t *testing.T) {
 		t.Errorf("with a file: %s", got)
 	}
 	dropIn := file("/etc/d/10.conf", "address: 10.0.0.9\n")
-	if got := merge(t, nodeconfig.Sources{DropIns: []nodeconfig.File{dropIn}, Defaults: defaults}).Kubelet.Address; got != "10.0.0.9" {
+	if got := merge(
+		t,
+		nodeconfig.Sources{DropIns: []nodeconfig.File{dropIn}, Defaults: defaults},
+	).Kubelet.Address; got != "10.0.0.9" {
 		t.Errorf("with a drop-in: %s", got)
 	}
 }
@@ -196,7 +245,9 @@ func TestDefaultsGiveWayToTheFile(t *testing.T) {
 func TestWhatIsWrongIsSaidWhereItWasSet(t *testing.T) {
 	base := file("/etc/base.yaml", "maxPods: 50\npodsPerCore: -1\nclusterDNS: [10.0.0.1]\n")
 	_, errs := nodeconfig.Merge(nodeconfig.Sources{
-		File: &base, WorkDir: "/", DropIns: []nodeconfig.File{file("/etc/d/10.conf", "maxPods: 60\nclusterDNS:\n- 10.0.0.1\n- nonsense\n")},
+		File:     &base,
+		WorkDir:  "/",
+		DropIns:  []nodeconfig.File{file("/etc/d/10.conf", "maxPods: 60\nclusterDNS:\n- 10.0.0.1\n- nonsense\n")},
 		Settings: []nodeconfig.Setting{{Origin: "--max-pods", Field: "maxPods", Value: -7}},
 	})
 	var got []string
@@ -223,7 +274,9 @@ func TestADropInMustBeAConfiguration(t *testing.T) {
 		"something else": {"[1, 2]", "/d/10.conf: the file must be a mapping of fields to values"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errs := nodeconfig.Merge(nodeconfig.Sources{WorkDir: "/", DropIns: []nodeconfig.File{{Path: "/d/10.conf", Data: []byte(test.content)}}})
+			_, errs := nodeconfig.Merge(
+				nodeconfig.Sources{WorkDir: "/", DropIns: []nodeconfig.File{{Path: "/d/10.conf", Data: []byte(test.content)}}},
+			)
 			if len(errs) == 0 || errs[0].Error() != test.want {
 				t.Errorf("got %q, want %q", errs, test.want)
 			}

@@ -68,25 +68,64 @@ func TestDefaults(t *testing.T) {
 	cfg := parse(t, PLEG)
 	k := cfg.Kubelet
 	got := map[string]any{
-		"listen": cfg.Listen, "state": cfg.StateDir, "root": cfg.RootDir, "name": cfg.NodeName, "nodestatus": cfg.Peers.NodeStatus,
-		"file": k.FileCheckFrequency.Duration, "http": k.HTTPCheckFrequency.Duration, "sync": k.SyncFrequency.Duration,
-		"update": k.NodeStatusUpdateFrequency.Duration, "report": k.NodeStatusReportFrequency.Duration, "lease": k.NodeLeaseDurationSeconds,
-		"request": k.RuntimeRequestTimeout.Duration, "runtime": k.ContainerRuntimeEndpoint, "images": k.ImageServiceEndpoint,
-		"logs": k.PodLogsDir, "serial": *k.SerializeImagePulls, "pods": k.MaxPods, "cgroups": k.CgroupDriver, "resolv": *k.ResolverConfig,
-		"port": k.ReadOnlyPort, "address": k.Address, "evict": k.EvictionHard["memory.available"],
+		"listen":     cfg.Listen,
+		"state":      cfg.StateDir,
+		"root":       cfg.RootDir,
+		"name":       cfg.NodeName,
+		"nodestatus": cfg.Peers.NodeStatus,
+		"file":       k.FileCheckFrequency.Duration,
+		"http":       k.HTTPCheckFrequency.Duration,
+		"sync":       k.SyncFrequency.Duration,
+		"update":     k.NodeStatusUpdateFrequency.Duration,
+		"report":     k.NodeStatusReportFrequency.Duration,
+		"lease":      k.NodeLeaseDurationSeconds,
+		"request":    k.RuntimeRequestTimeout.Duration,
+		"runtime":    k.ContainerRuntimeEndpoint,
+		"images":     k.ImageServiceEndpoint,
+		"logs":       k.PodLogsDir,
+		"serial":     *k.SerializeImagePulls,
+		"pods":       k.MaxPods,
+		"cgroups":    k.CgroupDriver,
+		"resolv":     *k.ResolverConfig,
+		"port":       k.ReadOnlyPort,
+		"address":    k.Address,
+		"evict":      k.EvictionHard["memory.available"],
 		"restart":    k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
-		"kubeconfig": cfg.Kubeconfig, "qps": *k.KubeAPIQPS, "burst": k.KubeAPIBurst, "content": k.ContentType, "register": *k.RegisterNode,
+		"kubeconfig": cfg.Kubeconfig,
+		"qps":        *k.KubeAPIQPS,
+		"burst":      k.KubeAPIBurst,
+		"content":    k.ContentType,
+		"register":   *k.RegisterNode,
 	}
 	want := map[string]any{
-		"listen": "unix:///run/quartet/pleg.sock", "state": "/var/lib/quartet", "root": "/var/lib/quartet/root", "name": "node-1",
+		"listen":     "unix:///run/quartet/pleg.sock",
+		"state":      "/var/lib/quartet",
+		"root":       "/var/lib/quartet/root",
+		"name":       "node-1",
 		"nodestatus": "unix:///run/quartet/nodestatus.sock",
-		"file":       20 * time.Second, "http": 20 * time.Second, "sync": time.Minute,
-		"update": 10 * time.Second, "report": 5 * time.Minute, "lease": int32(40),
-		"request": 2 * time.Minute, "runtime": "unix:///run/containerd/containerd.sock", "images": "unix:///run/containerd/containerd.sock",
-		"logs": "/var/log/pods", "serial": true, "pods": int32(110), "cgroups": "cgroupfs", "resolv": "/etc/resolv.conf",
-		"port": int32(0), "address": "127.0.0.1", "evict": "100Mi",
+		"file":       20 * time.Second,
+		"http":       20 * time.Second,
+		"sync":       time.Minute,
+		"update":     10 * time.Second,
+		"report":     5 * time.Minute,
+		"lease":      int32(40),
+		"request":    2 * time.Minute,
+		"runtime":    "unix:///run/containerd/containerd.sock",
+		"images":     "unix:///run/containerd/containerd.sock",
+		"logs":       "/var/log/pods",
+		"serial":     true,
+		"pods":       int32(110),
+		"cgroups":    "cgroupfs",
+		"resolv":     "/etc/resolv.conf",
+		"port":       int32(0),
+		"address":    "127.0.0.1",
+		"evict":      "100Mi",
 		"restart":    5 * time.Minute,
-		"kubeconfig": "", "qps": int32(50), "burst": int32(100), "content": "application/vnd.kubernetes.protobuf", "register": true,
+		"kubeconfig": "",
+		"qps":        int32(50),
+		"burst":      int32(100),
+		"content":    "application/vnd.kubernetes.protobuf",
+		"register":   true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("defaults differ (-want +got):\n%s", diff)
@@ -105,8 +144,15 @@ func TestTheFlagsAreTold(t *testing.T) {
 
 func TestFileOverridesDefaults(t *testing.T) {
 	k := parse(t, SyncLoop, "--config", "testdata/good/full.json").Kubelet
-	got := map[string]any{"port": k.ReadOnlyPort, "address": k.Address, "pods": k.MaxPods, "serial": *k.SerializeImagePulls,
-		"check": k.FileCheckFrequency.Duration, "memory": k.EvictionHard["memory.available"], "inodes": k.EvictionHard["nodefs.inodesFree"]}
+	got := map[string]any{
+		"port":    k.ReadOnlyPort,
+		"address": k.Address,
+		"pods":    k.MaxPods,
+		"serial":  *k.SerializeImagePulls,
+		"check":   k.FileCheckFrequency.Duration,
+		"memory":  k.EvictionHard["memory.available"],
+		"inodes":  k.EvictionHard["nodefs.inodesFree"],
+	}
 	want := map[string]any{"port": int32(0), "address": "0.0.0.0", "pods": int32(50), "serial": false,
 		"check": time.Second, "memory": "5%", "inodes": "5%"}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -118,7 +164,11 @@ func TestFileOverridesDefaults(t *testing.T) {
 func TestTheReadOnlyAPIIsOffUnlessTheFileNamesItsPort(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
 	for rest, want := range map[string]int32{"": 0, "address: 127.0.0.1": 0, "readOnlyPort: 0": 0, "readOnlyPort: 10255": 10255, "address: 0.0.0.0\nreadOnlyPort: 10255": 10255} {
-		if err := os.WriteFile(file, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+rest), 0o600); err != nil {
+		if err := os.WriteFile(
+			file,
+			[]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+rest),
+			0o600,
+		); err != nil {
 			t.Fatal(err)
 		}
 		if got := parse(t, SyncLoop, "--config", file).Kubelet.ReadOnlyPort; got != want {
@@ -171,7 +221,8 @@ func TestThePodsOfAServerAreSupported(t *testing.T) {
 			t.Errorf("%s names %v, want nothing", service, cfg.Unsupported)
 		}
 		k := cfg.Kubelet
-		if k.StaticPodURL != "https://node:secret@127.0.0.1/pods?of=node-1" || k.HTTPCheckFrequency.Duration != 5*time.Second ||
+		if k.StaticPodURL != "https://node:secret@127.0.0.1/pods?of=node-1" ||
+			k.HTTPCheckFrequency.Duration != 5*time.Second ||
 			!slices.Equal(k.StaticPodURLHeader["X-Token"], []string{"a", "b"}) {
 			t.Errorf("%s has %q, %v and %s", service, k.StaticPodURL, k.StaticPodURLHeader, k.HTTPCheckFrequency.Duration)
 		}
@@ -193,7 +244,10 @@ func TestAWrongURLOfPodsIsSaidWithoutItsSecrets(t *testing.T) {
 		"configMapAndSecretChangeDetectionStrategy: Sometimes": `:3: configMapAndSecretChangeDetectionStrategy: is "Sometimes", must be Watch, Cache or Get`,
 		"httpCheckFrequency: -1s":                              ":3: httpCheckFrequency: is -1s, must be more than 0",
 	} {
-		_, errs := Decode("/etc/node.yaml", []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+value+"\n"))
+		_, errs := Decode(
+			"/etc/node.yaml",
+			[]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+value+"\n"),
+		)
 		if len(errs) != 1 {
 			t.Errorf("%s: errors %v, want one", value, errs)
 			continue
@@ -219,8 +273,21 @@ func TestLogUnsupportedIsOneWarning(t *testing.T) {
 
 func TestEveryErrorOfFlagsAndFileAtOnce(t *testing.T) {
 	_, err := Parse(PLEG, []string{
-		"--config", "testdata/bad/unknown-fields.yaml", "--node-ip", "nowhere", "--hostname-override", "A_b",
-		"--listen", "localhost:80", "--pleg-address", "unix://relative", "--node-labels", "a=b,=c,a=d,kubernetes.io/x=y,x/y=z z", "--v", "-1", "more",
+		"--config",
+		"testdata/bad/unknown-fields.yaml",
+		"--node-ip",
+		"nowhere",
+		"--hostname-override",
+		"A_b",
+		"--listen",
+		"localhost:80",
+		"--pleg-address",
+		"unix://relative",
+		"--node-labels",
+		"a=b,=c,a=d,kubernetes.io/x=y,x/y=z z",
+		"--v",
+		"-1",
+		"more",
 	}, os.Stderr)
 	var all Errors
 	if !errors.As(err, &all) {

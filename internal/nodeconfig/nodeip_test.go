@@ -13,13 +13,21 @@ func TestTheNodeHasOneAddressOrOneOfEachFamily(t *testing.T) {
 	for given, want := range map[string]string{
 		"": "", "198.51.100.7": "198.51.100.7", "2001:DB8::7": "2001:db8::7", "198.51.100.7, 2001:db8::7": "198.51.100.7,2001:db8::7",
 	} {
-		cfg, err := nodeconfig.Parse(nodeconfig.NodeStatus, []string{"--hostname-override=node-1", "--node-ip", given}, io.Discard)
+		cfg, err := nodeconfig.Parse(
+			nodeconfig.NodeStatus,
+			[]string{"--hostname-override=node-1", "--node-ip", given},
+			io.Discard,
+		)
 		if err != nil || cfg.NodeIP != want {
 			t.Errorf("%q: got %q, %v, want %q", given, cfg.NodeIP, err, want)
 		}
 	}
 	for _, given := range []string{"here", "0.0.0.0", "198.51.100.7,198.51.100.8", "198.51.100.7,2001:db8::7,2001:db8::8", "198.51.100.7,"} {
-		_, err := nodeconfig.Parse(nodeconfig.NodeStatus, []string{"--hostname-override=node-1", "--node-ip", given}, io.Discard)
+		_, err := nodeconfig.Parse(
+			nodeconfig.NodeStatus,
+			[]string{"--hostname-override=node-1", "--node-ip", given},
+			io.Discard,
+		)
 		if err == nil || !strings.Contains(err.Error(), "--node-ip: ") {
 			t.Errorf("%q: got %v", given, err)
 		}

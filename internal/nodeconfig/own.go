@@ -20,23 +20,73 @@ func UsesAPIServer(service Service) bool { return service != PLEG }
 // an effect.
 func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 	if UsesAPIServer(service) {
-		set.StringVar(&f.kubeconfig, "kubeconfig", "", "`FILE` that says how to reach an API server; without it the node is standalone")
+		set.StringVar(
+			&f.kubeconfig,
+			"kubeconfig",
+			"",
+			"`FILE` that says how to reach an API server; without it the node is standalone",
+		)
 	}
 	f.join.add(service, set)
 	switch service {
 	case ConfigMux:
-		set.StringVar(&f.podManifestPath, "pod-manifest-path", "", "`PATH` of the directory or file of static pods, instead of the file's staticPodPath")
-		set.BoolVar(&f.standby, "standby", false, "when another configmux of the state directory runs, wait until it ends and take over, instead of refusing to start")
-		set.StringVar(&f.replay, "replay", "", "`FILE` written by 'quartet updates record', that is replayed as the only source of pods")
-		set.Float64Var(&f.replaySpeed, "replay-speed", 1, "how many `TIMES` faster than recorded to replay; 0 replays without delays")
+		set.StringVar(
+			&f.podManifestPath,
+			"pod-manifest-path",
+			"",
+			"`PATH` of the directory or file of static pods, instead of the file's staticPodPath",
+		)
+		set.BoolVar(
+			&f.standby,
+			"standby",
+			false,
+			"when another configmux of the state directory runs, wait until it ends and take over, instead of refusing to start",
+		)
+		set.StringVar(
+			&f.replay,
+			"replay",
+			"",
+			"`FILE` written by 'quartet updates record', that is replayed as the only source of pods",
+		)
+		set.Float64Var(
+			&f.replaySpeed,
+			"replay-speed",
+			1,
+			"how many `TIMES` faster than recorded to replay; 0 replays without delays",
+		)
 		f.hostPrivileges.Add(set)
-		set.StringVar(&f.secretUIDs, "secret-uids", "", "`UIDS` of users, besides root and the one this process runs as, that may connect and read the values of secrets, as UID,UID")
+		set.StringVar(
+			&f.secretUIDs,
+			"secret-uids",
+			"",
+			"`UIDS` of users, besides root and the one this process runs as, that may connect and read the values of secrets, as UID,UID",
+		)
 	case PLEG:
-		set.BoolVar(&f.readOnly, "read-only", false, "run beside the node's pleg, without its lock; needs another --listen address")
+		set.BoolVar(
+			&f.readOnly,
+			"read-only",
+			false,
+			"run beside the node's pleg, without its lock; needs another --listen address",
+		)
 	case SyncLoop:
-		set.StringVar(&f.podLogsDir, "pod-logs-dir", "", "`DIR` for the logs of containers, as the runtime sees it, instead of the file's podLogsDir")
-		set.StringVar(&f.cgroupRoot, "cgroup-root", "", "`PATH` of the cgroup that the cgroups of pods are made in, instead of the file's cgroupRoot")
-		set.StringVar(&f.hostRoot, "host-root", "/", "`DIR` where the machine's root is mounted, for a syncloop in a container: syncloop changes its root to it, so that all paths except that of --config are the machine's")
+		set.StringVar(
+			&f.podLogsDir,
+			"pod-logs-dir",
+			"",
+			"`DIR` for the logs of containers, as the runtime sees it, instead of the file's podLogsDir",
+		)
+		set.StringVar(
+			&f.cgroupRoot,
+			"cgroup-root",
+			"",
+			"`PATH` of the cgroup that the cgroups of pods are made in, instead of the file's cgroupRoot",
+		)
+		set.StringVar(
+			&f.hostRoot,
+			"host-root",
+			"/",
+			"`DIR` where the machine's root is mounted, for a syncloop in a container: syncloop changes its root to it, so that all paths except that of --config are the machine's",
+		)
 		f.credentials.Add(set)
 		AddAllowUnauthenticatedAPI(set, &f.openAPI)
 	case NodeStatus:
@@ -51,7 +101,11 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 		cfg.Kubeconfig = f.kubeconfigPath(cfg.AwaitKubeconfig, fail)
 	}
 	if f.readOnly && cfg.Listen == cfg.Peers.Of(service) {
-		fail("read-only", "needs an address of its own, for the node's pleg serves on %s: add --listen unix:///PATH", cfg.Listen)
+		fail(
+			"read-only",
+			"needs an address of its own, for the node's pleg serves on %s: add --listen unix:///PATH",
+			cfg.Listen,
+		)
 	}
 	for flag, path := range map[string]string{"pod-manifest-path": f.podManifestPath, "pod-logs-dir": f.podLogsDir, "cgroup-root": f.cgroupRoot} {
 		if f.given(flag) && (!filepath.IsAbs(path) || path != filepath.Clean(path)) {
@@ -91,7 +145,11 @@ func (f *flags) kubeconfigPath(awaited bool, fail failure) string {
 		path, err = filepath.Abs(f.kubeconfig)
 	}
 	if err != nil {
-		fail("kubeconfig", "%w: name a file that exists and may be read, or leave the flag out for a node without an API server", err)
+		fail(
+			"kubeconfig",
+			"%w: name a file that exists and may be read, or leave the flag out for a node without an API server",
+			err,
+		)
 	}
 	return path
 }

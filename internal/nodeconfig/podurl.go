@@ -29,7 +29,10 @@ func validateStaticPodURL(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *
 	for name, values := range cfg.StaticPodURLHeader {
 		field := joinField("staticPodURLHeader", name)
 		if name == "" || strings.ContainsFunc(name, notInHeaderName) {
-			errs.add(strings.TrimSuffix(field, "."), "is no name of a header: must be letters, digits and dashes, for example Authorization")
+			errs.add(
+				strings.TrimSuffix(field, "."),
+				"is no name of a header: must be letters, digits and dashes, for example Authorization",
+			)
 			continue
 		}
 		for i, value := range values {
@@ -42,7 +45,8 @@ func validateStaticPodURL(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *
 
 // notInHeaderName reports whether RFC 9110 forbids a character in the name of a header.
 func notInHeaderName(r rune) bool {
-	return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+	return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') &&
+		!strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
 
 // notInHeaderValue reports whether RFC 9110 forbids a character in the value of a header.

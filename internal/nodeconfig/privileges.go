@@ -36,10 +36,25 @@ type privilegeFlag struct {
 
 func (f *PrivilegeFlags) all() []privilegeFlag {
 	return []privilegeFlag{
-		{"host-network-sources", "use the machine's network", &f.network, func(p *HostPrivileges) *[]string { return &p.HostNetwork }},
+		{
+			"host-network-sources",
+			"use the machine's network",
+			&f.network,
+			func(p *HostPrivileges) *[]string { return &p.HostNetwork },
+		},
 		{"host-pid-sources", "see the machine's processes", &f.pid, func(p *HostPrivileges) *[]string { return &p.HostPID }},
-		{"host-ipc-sources", "use the machine's inter-process communication", &f.ipc, func(p *HostPrivileges) *[]string { return &p.HostIPC }},
-		{"privileged-sources", "have privileged containers", &f.privileged, func(p *HostPrivileges) *[]string { return &p.Privileged }},
+		{
+			"host-ipc-sources",
+			"use the machine's inter-process communication",
+			&f.ipc,
+			func(p *HostPrivileges) *[]string { return &p.HostIPC },
+		},
+		{
+			"privileged-sources",
+			"have privileged containers",
+			&f.privileged,
+			func(p *HostPrivileges) *[]string { return &p.Privileged },
+		},
 	}
 }
 
@@ -47,8 +62,15 @@ func (f *PrivilegeFlags) all() []privilegeFlag {
 func (f *PrivilegeFlags) Add(set *pflag.FlagSet) {
 	f.set = set
 	for _, flag := range f.all() {
-		set.StringVar(flag.value, flag.name, everySource,
-			"`SOURCES` whose pods may "+flag.what+": "+strings.Join(podSources, ", ")+", separated by commas, * for all, or nothing for none")
+		set.StringVar(
+			flag.value,
+			flag.name,
+			everySource,
+			"`SOURCES` whose pods may "+flag.what+": "+strings.Join(
+				podSources,
+				", ",
+			)+", separated by commas, * for all, or nothing for none",
+		)
 	}
 }
 
@@ -99,7 +121,11 @@ func parseSources(text string) (sources []string, problem string) {
 		case part == everySource || slices.Contains(podSources, part):
 			sources = append(sources, part)
 		default:
-			return nil, fmt.Sprintf("%q is no source of pods: name %s, separated by commas, or * for all", part, strings.Join(podSources, ", "))
+			return nil, fmt.Sprintf(
+				"%q is no source of pods: name %s, separated by commas, or * for all",
+				part,
+				strings.Join(podSources, ", "),
+			)
 		}
 	}
 	if slices.Contains(sources, everySource) {

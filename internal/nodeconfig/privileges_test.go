@@ -59,7 +59,13 @@ func TestPrivilegesArePassedOnAsTheyWereGiven(t *testing.T) {
 	if err := set.Parse([]string{"--host-pid-sources=", "--privileged-sources", "file,nobody"}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := f.Args(), []string{"--host-pid-sources=", "--privileged-sources=file,nobody"}; !slices.Equal(got, want) {
+	if got, want := f.Args(), []string{
+		"--host-pid-sources=",
+		"--privileged-sources=file,nobody",
+	}; !slices.Equal(
+		got,
+		want,
+	) {
 		t.Errorf("arguments %q, want %q", got, want)
 	}
 	if err := f.Check(); err == nil || !strings.Contains(err.Error(), `--privileged-sources: "nobody" is no source`) {

@@ -95,7 +95,10 @@ func validateServer(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *proble
 
 // tlsVersions maps the names of TLS versions to their numbers.
 var tlsVersions = map[string]uint16{
-	"VersionTLS10": tls.VersionTLS10, "VersionTLS11": tls.VersionTLS11, "VersionTLS12": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13,
+	"VersionTLS10": tls.VersionTLS10,
+	"VersionTLS11": tls.VersionTLS11,
+	"VersionTLS12": tls.VersionTLS12,
+	"VersionTLS13": tls.VersionTLS13,
 }
 
 // TLSVersion returns the TLS version of a name of crypto/tls; 1.2 for an empty name.
@@ -117,7 +120,10 @@ func CipherSuites(names []string) ([]uint16, error) {
 	for _, name := range names {
 		id, ok := cipherSuite(name)
 		if !ok {
-			return nil, fmt.Errorf("there is no cipher suite %q: name one of https://pkg.go.dev/crypto/tls#pkg-constants, as TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", name)
+			return nil, fmt.Errorf(
+				"there is no cipher suite %q: name one of https://pkg.go.dev/crypto/tls#pkg-constants, as TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+				name,
+			)
 		}
 		suites = append(suites, id)
 	}
@@ -128,12 +134,21 @@ func CipherSuites(names []string) ([]uint16, error) {
 // of crypto/tls.
 func Curves(numbers []int32) ([]tls.CurveID, error) {
 	known := []tls.CurveID{
-		tls.CurveP256, tls.CurveP384, tls.CurveP521, tls.X25519, tls.X25519MLKEM768, tls.SecP256r1MLKEM768, tls.SecP384r1MLKEM1024,
+		tls.CurveP256,
+		tls.CurveP384,
+		tls.CurveP521,
+		tls.X25519,
+		tls.X25519MLKEM768,
+		tls.SecP256r1MLKEM768,
+		tls.SecP384r1MLKEM1024,
 	}
 	var curves []tls.CurveID
 	for _, number := range numbers {
 		if number < 0 || number > math.MaxUint16 || !slices.Contains(known, tls.CurveID(number)) {
-			return nil, fmt.Errorf("there is no mechanism of key exchange %d: name one of https://pkg.go.dev/crypto/tls#CurveID, as 29", number)
+			return nil, fmt.Errorf(
+				"there is no mechanism of key exchange %d: name one of https://pkg.go.dev/crypto/tls#CurveID, as 29",
+				number,
+			)
 		}
 		curves = append(curves, tls.CurveID(number))
 	}
@@ -158,7 +173,12 @@ const allowFlag = "allow-unauthenticated-api"
 
 // AddAllowUnauthenticatedAPI adds the flag to the flags of syncloop and of commands that start it.
 func AddAllowUnauthenticatedAPI(flags *pflag.FlagSet, into *bool) {
-	flags.BoolVar(into, allowFlag, false, "start even if the configuration lets every client of the HTTP API run commands in containers: anonymous requests, mode AlwaysAllow, and an address that is not loopback; each start logs a warning")
+	flags.BoolVar(
+		into,
+		allowFlag,
+		false,
+		"start even if the configuration lets every client of the HTTP API run commands in containers: anonymous requests, mode AlwaysAllow, and an address that is not loopback; each start logs a warning",
+	)
 }
 
 // AllowUnauthenticatedAPIArg is the flag as an argument.
@@ -167,7 +187,8 @@ const AllowUnauthenticatedAPIArg = "--" + allowFlag
 // UnauthenticatedAPI returns the address at which everyone on the network may do everything; empty if there is none.
 func (c *Config) UnauthenticatedAPI() string {
 	k := &c.Kubelet
-	if !*k.EnableServer || !*k.Authentication.Anonymous.Enabled || k.Authorization.Mode != kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow ||
+	if !*k.EnableServer || !*k.Authentication.Anonymous.Enabled ||
+		k.Authorization.Mode != kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow ||
 		net.ParseIP(c.APIAddress).IsLoopback() {
 		return ""
 	}
@@ -176,6 +197,11 @@ func (c *Config) UnauthenticatedAPI() string {
 
 // exposed reports a configuration that lets everyone on the network do everything.
 func exposed(cfg *Config, at string) error {
-	return fmt.Errorf("%s: authentication.anonymous.enabled with authorization.mode AlwaysAllow lets every client of %s run commands in the "+
-		"containers of this node: leave one of the two out, set address to 127.0.0.1, or allow it with %s", cfg.File, at, AllowUnauthenticatedAPIArg)
+	return fmt.Errorf(
+		"%s: authentication.anonymous.enabled with authorization.mode AlwaysAllow lets every client of %s run commands in the "+
+			"containers of this node: leave one of the two out, set address to 127.0.0.1, or allow it with %s",
+		cfg.File,
+		at,
+		AllowUnauthenticatedAPIArg,
+	)
 }

@@ -44,7 +44,14 @@ func TestWhereTheAPIsAreServed(t *testing.T) {
 		var args []string
 		if c.address != "" {
 			file := filepath.Join(dir, "kubelet.yaml")
-			noError(t, os.WriteFile(file, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\naddress: '"+c.address+"'\n"), 0o600))
+			noError(
+				t,
+				os.WriteFile(
+					file,
+					[]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\naddress: '"+c.address+"'\n"),
+					0o600,
+				),
+			)
 			args = append(args, "--config", file)
 		}
 		if c.member {
@@ -67,10 +74,16 @@ func TestNobodyIsGivenEverythingByTheNetwork(t *testing.T) {
 		if (err == nil) != fine {
 			t.Errorf("%q: got %v", rest, err)
 		}
-		if err != nil && (!strings.Contains(err.Error(), "address to 127.0.0.1") || !strings.Contains(err.Error(), "--allow-unauthenticated-api")) {
+		if err != nil &&
+			(!strings.Contains(err.Error(), "address to 127.0.0.1") || !strings.Contains(err.Error(), "--allow-unauthenticated-api")) {
 			t.Errorf("%q: %v does not say what to do", rest, err)
 		}
-		if cfg, err := Parse(SyncLoop, []string{"--hostname-override=node-1", "--config", file, "--allow-unauthenticated-api"}, io.Discard); err != nil || (cfg.UnauthenticatedAPI() == "") != fine {
+		if cfg, err := Parse(
+			SyncLoop,
+			[]string{"--hostname-override=node-1", "--config", file, "--allow-unauthenticated-api"},
+			io.Discard,
+		); err != nil ||
+			(cfg.UnauthenticatedAPI() == "") != fine {
 			t.Errorf("%q: it is allowed: %v; everybody is served on %q", rest, err, cfg.UnauthenticatedAPI())
 		}
 		if _, err := Parse(PLEG, []string{"--hostname-override=node-1", "--config", file}, io.Discard); err != nil {
@@ -80,9 +93,17 @@ func TestNobodyIsGivenEverythingByTheNetwork(t *testing.T) {
 }
 
 func TestNamesOfTLS(t *testing.T) {
-	suites, err := CipherSuites([]string{"TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"})
+	suites, err := CipherSuites(
+		[]string{"TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"},
+	)
 	noError(t, err)
-	if want := []uint16{tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}; !slices.Equal(suites, want) {
+	if want := []uint16{
+		tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+	}; !slices.Equal(
+		suites,
+		want,
+	) {
 		t.Errorf("got %v, want %v", suites, want)
 	}
 	for name, want := range map[string]uint16{"": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13} {
@@ -100,9 +121,13 @@ func noError(t *testing.T, err error) {
 }
 
 func TestCurvesAndQueriesOfLogs(t *testing.T) {
-	decoded, errs := Decode("f", []byte(head+"tlsCurvePreferences: [29, 4588]\nenableSystemLogQuery: true\noomScoreAdj: 5\n"))
+	decoded, errs := Decode(
+		"f",
+		[]byte(head+"tlsCurvePreferences: [29, 4588]\nenableSystemLogQuery: true\noomScoreAdj: 5\n"),
+	)
 	curves, err := Curves(decoded.Kubelet.TLSCurvePreferences)
-	if len(errs) > 0 || err != nil || !slices.Equal(curves, []tls.CurveID{tls.X25519, tls.X25519MLKEM768}) || len(decoded.unsupported(SyncLoop)) > 0 {
+	if len(errs) > 0 || err != nil || !slices.Equal(curves, []tls.CurveID{tls.X25519, tls.X25519MLKEM768}) ||
+		len(decoded.unsupported(SyncLoop)) > 0 {
 		t.Errorf("got %v, %v, %v", curves, errs, err)
 	}
 	for fields, want := range map[string]string{

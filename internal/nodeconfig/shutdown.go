@@ -19,9 +19,15 @@ func validateShutdown(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *prob
 		}
 	}
 	if critical > whole {
-		errs.add("shutdownGracePeriodCriticalPods", fmt.Sprintf("is %s, must not be more than shutdownGracePeriod, which is %s: it is a part of that", critical, whole))
+		errs.add(
+			"shutdownGracePeriodCriticalPods",
+			fmt.Sprintf("is %s, must not be more than shutdownGracePeriod, which is %s: it is a part of that", critical, whole),
+		)
 	}
 	if len(cfg.ShutdownGracePeriodByPodPriority) > 0 && (whole > 0 || critical > 0) {
-		errs.add("shutdownGracePeriodByPodPriority", "cannot be given together with shutdownGracePeriod or shutdownGracePeriodCriticalPods: leave out one or the other")
+		errs.add(
+			"shutdownGracePeriodByPodPriority",
+			"cannot be given together with shutdownGracePeriod or shutdownGracePeriodCriticalPods: leave out one or the other",
+		)
 	}
 }

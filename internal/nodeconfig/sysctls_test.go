@@ -11,7 +11,10 @@ func TestDefaultPodSysctls(t *testing.T) {
 	}
 	const gate = "DefaultPodSysctls: true"
 	decoded, errs := decode(`net.core.somaxconn: "1024", kernel/shmmax: "1"`, gate)
-	if got := DefaultPodSysctls(&decoded.Kubelet); len(errs) > 0 || len(got) != 2 || len(decoded.unsupported(SyncLoop)) > 0 {
+	if got := DefaultPodSysctls(
+		&decoded.Kubelet,
+	); len(errs) > 0 || len(got) != 2 ||
+		len(decoded.unsupported(SyncLoop)) > 0 {
 		t.Errorf("got %v, %v", got, errs)
 	}
 	for sysctls, want := range map[string]string{
@@ -23,7 +26,11 @@ func TestDefaultPodSysctls(t *testing.T) {
 			t.Errorf("%s: got %v", sysctls, errs)
 		}
 	}
-	if _, errs := decode(`net.core.somaxconn: "1"`, ""); len(errs) != 1 || !strings.Contains(errs[0].Error(), "needs the feature gate DefaultPodSysctls") {
+	if _, errs := decode(
+		`net.core.somaxconn: "1"`,
+		"",
+	); len(errs) != 1 ||
+		!strings.Contains(errs[0].Error(), "needs the feature gate DefaultPodSysctls") {
 		t.Errorf("without the gate: %v", errs)
 	}
 }

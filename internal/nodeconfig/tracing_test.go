@@ -21,7 +21,10 @@ func TestTracing(t *testing.T) {
 		{"{samplingRatePerMillion: 1000001}", "tracing.samplingRatePerMillion: is 1000001"},
 	} {
 		file := filepath.Join(t.TempDir(), "kubelet.yaml")
-		content := fmt.Sprintf("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ntracing: %s\n", tc.section)
+		content := fmt.Sprintf(
+			"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ntracing: %s\n",
+			tc.section,
+		)
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,9 @@ func validateUserNamespaces(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs
 		return
 	}
 	if n := *cfg.UserNamespaces.IDsPerPod; n < usersUnit || n > math.MaxUint32 || n%usersUnit != 0 {
-		errs.add("userNamespaces.idsPerPod", fmt.Sprintf("is %d, must be a multiple of %d below %d", n, usersUnit, int64(math.MaxUint32)+1))
+		errs.add(
+			"userNamespaces.idsPerPod",
+			fmt.Sprintf("is %d, must be a multiple of %d below %d", n, usersUnit, int64(math.MaxUint32)+1),
+		)
 	}
 }

@@ -38,7 +38,10 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateServer(cfg, errs)
 	validateShutdown(cfg, errs)
 	if cfg.RunOnce {
-		errs.add("runOnce", "is refused, as by the kubelet: leave it out; 'quartet node --run-once' starts the desired pods and exits")
+		errs.add(
+			"runOnce",
+			"is refused, as by the kubelet: leave it out; 'quartet node --run-once' starts the desired pods and exits",
+		)
 	}
 	validateTaints(cfg, errs)
 	validateSwap(cfg, errs)
@@ -50,13 +53,18 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 		errs.add("contentType", fmt.Sprintf("is %q, must be %s", cfg.ContentType, strings.Join(known, " or ")))
 	}
 	strategies := []kubeletconfigv1beta1.ResourceChangeDetectionStrategy{
-		kubeletconfigv1beta1.WatchChangeDetectionStrategy, kubeletconfigv1beta1.TTLCacheChangeDetectionStrategy, kubeletconfigv1beta1.GetChangeDetectionStrategy,
+		kubeletconfigv1beta1.WatchChangeDetectionStrategy,
+		kubeletconfigv1beta1.TTLCacheChangeDetectionStrategy,
+		kubeletconfigv1beta1.GetChangeDetectionStrategy,
 	}
 	if s := cfg.ConfigMapAndSecretChangeDetectionStrategy; !slices.Contains(strategies, s) {
 		errs.add("configMapAndSecretChangeDetectionStrategy", fmt.Sprintf("is %q, must be Watch, Cache or Get", s))
 	}
 	if cfg.PodLogsDir != filepath.Clean(cfg.PodLogsDir) {
-		errs.add("podLogsDir", fmt.Sprintf("%q must be a clean path, for example %s", cfg.PodLogsDir, filepath.Clean(cfg.PodLogsDir)))
+		errs.add(
+			"podLogsDir",
+			fmt.Sprintf("%q must be a clean path, for example %s", cfg.PodLogsDir, filepath.Clean(cfg.PodLogsDir)),
+		)
 	}
 	if cfg.ClusterDomain != "" {
 		for _, problem := range validation.IsDNS1123Subdomain(strings.TrimSuffix(cfg.ClusterDomain, ".")) {
@@ -88,7 +96,8 @@ func validateDurations(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *pro
 	if period := cfg.CPUCFSQuotaPeriod.Duration; period > 0 && (period < time.Millisecond || period > time.Second) {
 		errs.add("cpuCFSQuotaPeriod", fmt.Sprintf("is %s, must be from 1ms to 1s", period))
 	}
-	if limit := cfg.CrashLoopBackOff.MaxContainerRestartPeriod.Duration; limit > 0 && (limit < time.Second || limit > 5*time.Minute) {
+	if limit := cfg.CrashLoopBackOff.MaxContainerRestartPeriod.Duration; limit > 0 &&
+		(limit < time.Second || limit > 5*time.Minute) {
 		errs.add("crashLoopBackOff.maxContainerRestartPeriod", fmt.Sprintf("is %s, must be from 1s to 5m", limit))
 	}
 }
@@ -147,7 +156,10 @@ func validateNumbers(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	if n := ptr.Deref(cfg.MaxParallelImagePulls, 1); n < 1 {
 		errs.add("maxParallelImagePulls", fmt.Sprintf("is %d, must be 1 or more", n))
 	} else if n > 1 && *cfg.SerializeImagePulls {
-		errs.add("maxParallelImagePulls", fmt.Sprintf("is %d while serializeImagePulls is true: set that to false, or leave this out", n))
+		errs.add(
+			"maxParallelImagePulls",
+			fmt.Sprintf("is %d while serializeImagePulls is true: set that to false, or leave this out", n),
+		)
 	}
 }
 
@@ -156,7 +168,8 @@ func validateAddresses(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *pro
 		errs.add("address", fmt.Sprintf("%q is not an IP address", cfg.Address))
 	}
 	// As for the kubelet, any address or host name is valid.
-	if host := cfg.HealthzBindAddress; net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(strings.ToLower(host))) > 0 {
+	if host := cfg.HealthzBindAddress; net.ParseIP(host) == nil &&
+		len(validation.IsDNS1123Subdomain(strings.ToLower(host))) > 0 {
 		errs.add("healthzBindAddress", fmt.Sprintf("%q is neither an IP address nor the name of a host", host))
 	}
 	for i, server := range cfg.ClusterDNS {
@@ -183,9 +196,21 @@ func validateSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 		field := fmt.Sprintf("allowedUnsafeSysctls[%d]", i)
 		switch {
 		case name == "" || strings.Contains(name, "*") || (some && !strings.HasSuffix(name, ".") && !strings.HasPrefix(name, "kernel.")):
-			errs.add(field, fmt.Sprintf("%q must be the name of a sysctl, or the beginning of some with a star, for example net.core.somaxconn or kernel.msg*", allowed))
+			errs.add(
+				field,
+				fmt.Sprintf(
+					"%q must be the name of a sysctl, or the beginning of some with a star, for example net.core.somaxconn or kernel.msg*",
+					allowed,
+				),
+			)
 		case namespace == sysctl.UnknownNamespace:
-			errs.add(field, fmt.Sprintf("%q is the machine's and not a pod's: must be one of net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.* or user.*", allowed))
+			errs.add(
+				field,
+				fmt.Sprintf(
+					"%q is the machine's and not a pod's: must be one of net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.* or user.*",
+					allowed,
+				),
+			)
 		}
 	}
 }
@@ -206,7 +231,10 @@ const maxSysctlName = 253
 // validateDefaultPodSysctls reports sysctls that are not namespaced, and all of them without the feature gate.
 func validateDefaultPodSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	if len(cfg.DefaultPodSysctls) > 0 && !gateEnabled(cfg, gateDefaultPodSysctls) {
-		errs.add("defaultPodSysctls", fmt.Sprintf("needs the feature gate %s: set featureGates: {%[1]s: true}", gateDefaultPodSysctls))
+		errs.add(
+			"defaultPodSysctls",
+			fmt.Sprintf("needs the feature gate %s: set featureGates: {%[1]s: true}", gateDefaultPodSysctls),
+		)
 		return
 	}
 	seen := make(map[string]string)
@@ -219,7 +247,10 @@ func validateDefaultPodSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration, e
 		case len(name) > maxSysctlName || !sysctlName.MatchString(name):
 			errs.add(field, "is not the name of a sysctl, for example net.core.somaxconn")
 		case namespace == sysctl.UnknownNamespace:
-			errs.add(field, "is the machine's and not a pod's: must be one of net.*, kernel.shm*, kernel.msg*, kernel.sem or fs.mqueue.*")
+			errs.add(
+				field,
+				"is the machine's and not a pod's: must be one of net.*, kernel.shm*, kernel.msg*, kernel.sem or fs.mqueue.*",
+			)
 		case twice:
 			errs.add(field, fmt.Sprintf("is the same as %s: remove one", other))
 		}
@@ -237,7 +268,10 @@ func validateReservations(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *
 				continue
 			}
 			if quantity, err := resource.ParseQuantity(amount); err != nil || quantity.Sign() < 0 {
-				errs.add(joinField(field, name), fmt.Sprintf("%q is not an amount: must be 0 or more, for example 100m or 256Mi", amount))
+				errs.add(
+					joinField(field, name),
+					fmt.Sprintf("%q is not an amount: must be 0 or more, for example 100m or 256Mi", amount),
+				)
 			}
 		}
 	}

@@ -35,20 +35,38 @@ func validateVerification(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *
 		return
 	}
 	policies := []kubeletconfigv1beta1.ImagePullCredentialsVerificationPolicy{
-		kubeletconfigv1beta1.NeverVerify, kubeletconfigv1beta1.NeverVerifyPreloadedImages, kubeletconfigv1beta1.NeverVerifyAllowlistedImages, kubeletconfigv1beta1.AlwaysVerify,
+		kubeletconfigv1beta1.NeverVerify,
+		kubeletconfigv1beta1.NeverVerifyPreloadedImages,
+		kubeletconfigv1beta1.NeverVerifyAllowlistedImages,
+		kubeletconfigv1beta1.AlwaysVerify,
 	}
 	if !slices.Contains(policies, policy) {
-		errs.add(policyField, fmt.Sprintf("is %q, must be NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify", policy))
+		errs.add(
+			policyField,
+			fmt.Sprintf(
+				"is %q, must be NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify",
+				policy,
+			),
+		)
 		return
 	}
 	if len(list) > 0 && policy != kubeletconfigv1beta1.NeverVerifyAllowlistedImages {
-		errs.add(listField, fmt.Sprintf("is for %s: NeverVerifyAllowlistedImages only: leave one of the two out", policyField))
+		errs.add(
+			listField,
+			fmt.Sprintf("is for %s: NeverVerifyAllowlistedImages only: leave one of the two out", policyField),
+		)
 		return
 	}
 	for i, pattern := range list {
 		if !isAllowlistPattern(pattern) {
-			errs.add(fmt.Sprintf("%s[%d]", listField, i), fmt.Sprintf("%q must be the name of an image without a tag and digest, or the beginning of some with /* at its end, "+
-				"for example registry.example.com/shop/*", pattern))
+			errs.add(
+				fmt.Sprintf("%s[%d]", listField, i),
+				fmt.Sprintf(
+					"%q must be the name of an image without a tag and digest, or the beginning of some with /* at its end, "+
+						"for example registry.example.com/shop/*",
+					pattern,
+				),
+			)
 		}
 	}
 }

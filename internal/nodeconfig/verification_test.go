@@ -15,7 +15,8 @@ func TestVerificationOfImages(t *testing.T) {
 		"imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [registry.test/*, registry.test:5000/shop/web, busybox]": kubeletconfigv1beta1.NeverVerifyAllowlistedImages,
 	} {
 		decoded, errs := Decode("f", []byte(head+fields))
-		if got := decoded.Kubelet.ImagePullCredentialsVerificationPolicy; len(errs) > 0 || got != want || RecordsPulls(&decoded.Kubelet) != (want != "") {
+		if got := decoded.Kubelet.ImagePullCredentialsVerificationPolicy; len(errs) > 0 || got != want ||
+			RecordsPulls(&decoded.Kubelet) != (want != "") {
 			t.Errorf("%q: policy %q, %v", fields, got, errs)
 		}
 		if named := decoded.unsupported(SyncLoop); len(named) > 0 {

@@ -92,7 +92,11 @@ func read(name string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	if err != nil || n <= 0 {
-		return 0, fmt.Errorf("reading how many processes the machine allows: %s has %q", name, strings.TrimSpace(string(text)))
+		return 0, fmt.Errorf(
+			"reading how many processes the machine allows: %s has %q",
+			name,
+			strings.TrimSpace(string(text)),
+		)
 	}
 	return n, nil
 }

@@ -67,7 +67,11 @@ func TestADamagedFileIsAnError(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(state, "machine-pid-max"), []byte("many\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pidlimit.Read(proc(t, "pid:[1]", 1000, 1000), state); err == nil || !strings.Contains(err.Error(), "machine-pid-max") {
+	if _, err := pidlimit.Read(
+		proc(t, "pid:[1]", 1000, 1000),
+		state,
+	); err == nil ||
+		!strings.Contains(err.Error(), "machine-pid-max") {
 		t.Errorf("got %v", err)
 	}
 }

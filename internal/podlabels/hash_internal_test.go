@@ -81,12 +81,19 @@ func TestAFieldThatANewerAPIKnowsChangesNoHash(t *testing.T) {
 		t.Fatal(err)
 	}
 	newer, err := hashed(map[string]any{
-		"n": "app", "new": 1, "vm": []any{newerMount{mount, "x"}}, "s": newerContext{v1.SecurityContext{Privileged: &yes}, &yes},
+		"n":   "app",
+		"new": 1,
+		"vm":  []any{newerMount{mount, "x"}},
+		"s":   newerContext{v1.SecurityContext{Privileged: &yes}, &yes},
 	})
 	if err != nil || string(newer) != string(today) {
 		t.Errorf("hashed is %s, and with new fields %s; error %v", today, newer, err)
 	}
-	if c := (&v1.Container{Name: "app", VolumeMounts: []v1.VolumeMount{mount}, SecurityContext: &v1.SecurityContext{Privileged: &yes}}); SpecHash(c) != sum(today) {
+	if c := (&v1.Container{Name: "app", VolumeMounts: []v1.VolumeMount{mount}, SecurityContext: &v1.SecurityContext{Privileged: &yes}}); SpecHash(
+		c,
+	) != sum(
+		today,
+	) {
 		t.Error("that is not what the hash of a container is of")
 	}
 }
@@ -117,8 +124,15 @@ func TestWhatIsHashedIsNobodyElses(t *testing.T) {
 // hash of the pods that have it already.
 func TestEachFieldOfTheAPIIsHashedOrKnownNotToBe(t *testing.T) {
 	acts := []string{ // without a restart; of the resources limits and requests are hashed
-		"container.resources", "container.resizePolicy", "container.restartPolicy", "container.restartPolicyRules", "container.livenessProbe",
-		"container.readinessProbe", "container.startupProbe", "container.lifecycle", "container.imagePullPolicy",
+		"container.resources",
+		"container.resizePolicy",
+		"container.restartPolicy",
+		"container.restartPolicyRules",
+		"container.livenessProbe",
+		"container.readinessProbe",
+		"container.startupProbe",
+		"container.lifecycle",
+		"container.imagePullPolicy",
 	}
 	var whole map[string]any
 	if err := json.Unmarshal([]byte(wholeContainer), &whole); err != nil {

@@ -137,7 +137,12 @@ func putPodResources(annotations map[string]string, pod *v1.Pod) error {
 
 // Container returns the labels and annotations of a container of a pod. An empty traceparent omits its annotation. It
 // fails only if a hook, the resources or the ports cannot be encoded as JSON.
-func Container(pod *v1.Pod, c *v1.Container, restart Restart, traceparent string) (labels, annotations map[string]string, err error) {
+func Container(
+	pod *v1.Pod,
+	c *v1.Container,
+	restart Restart,
+	traceparent string,
+) (labels, annotations map[string]string, err error) {
 	labels = podLabels(pod)
 	labels[ContainerName] = c.Name
 	annotations = map[string]string{
@@ -168,7 +173,11 @@ func Container(pod *v1.Pod, c *v1.Container, restart Restart, traceparent string
 			return nil, nil, fmt.Errorf("container %q: %w", c.Name, err)
 		}
 	}
-	if err := putJSON(annotations, Resources, v1.ResourceRequirements{Requests: c.Resources.Requests, Limits: c.Resources.Limits}); err != nil {
+	if err := putJSON(
+		annotations,
+		Resources,
+		v1.ResourceRequirements{Requests: c.Resources.Requests, Limits: c.Resources.Limits},
+	); err != nil {
 		return nil, nil, fmt.Errorf("container %q: %w", c.Name, err)
 	}
 	if err := putPodResources(annotations, pod); err != nil {

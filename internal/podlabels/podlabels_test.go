@@ -18,9 +18,17 @@ func testPod() *v1.Pod {
 	grace := int64(7)
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "web", Namespace: "shop", UID: "u-1",
-			Labels:      map[string]string{"app": "web", podlabels.PodUID: "forged"},
-			Annotations: map[string]string{"note": "x", telemetry.AnnotationTraceparent: "forged", podlabels.StartCause: "forged", podlabels.Resources: "forged", podlabels.PodResources: "forged"},
+			Name:      "web",
+			Namespace: "shop",
+			UID:       "u-1",
+			Labels:    map[string]string{"app": "web", podlabels.PodUID: "forged"},
+			Annotations: map[string]string{
+				"note":                          "x",
+				telemetry.AnnotationTraceparent: "forged",
+				podlabels.StartCause:            "forged",
+				podlabels.Resources:             "forged",
+				podlabels.PodResources:          "forged",
+			},
 		},
 		Spec: v1.PodSpec{TerminationGracePeriodSeconds: &grace},
 	}
@@ -31,7 +39,12 @@ func TestSandboxCarriesThePodsLabelsAndCannotBeForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantLabels := map[string]string{"app": "web", podlabels.PodName: "web", podlabels.PodNamespace: "shop", podlabels.PodUID: "u-1"}
+	wantLabels := map[string]string{
+		"app":                  "web",
+		podlabels.PodName:      "web",
+		podlabels.PodNamespace: "shop",
+		podlabels.PodUID:       "u-1",
+	}
 	if diff := cmp.Diff(wantLabels, labels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
@@ -43,9 +56,14 @@ func TestSandboxCarriesThePodsLabelsAndCannotBeForged(t *testing.T) {
 func TestContainerIsRecoveredFromItsAnnotations(t *testing.T) {
 	pod := testPod()
 	c := &v1.Container{
-		Name: "app", Image: "i:1", TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: v1.TerminationMessageReadFile,
-		Ports:     []v1.ContainerPort{{Name: "http", ContainerPort: 80}},
-		Lifecycle: &v1.Lifecycle{PreStop: &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Path: "/bye", Port: intstr.FromString("http")}}},
+		Name:                     "app",
+		Image:                    "i:1",
+		TerminationMessagePath:   "/dev/termination-log",
+		TerminationMessagePolicy: v1.TerminationMessageReadFile,
+		Ports:                    []v1.ContainerPort{{Name: "http", ContainerPort: 80}},
+		Lifecycle: &v1.Lifecycle{
+			PreStop: &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Path: "/bye", Port: intstr.FromString("http")}},
+		},
 	}
 	restart := podlabels.Restart{Count: 4, Step: 2, Cause: "exited with 1 (Error)"}
 	_, annotations, err := podlabels.Container(pod, c, restart, "00-trace")
@@ -82,7 +100,9 @@ func TestTheResourcesThatAContainerWasMadeWithAreRecovered(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, ok := podlabels.ResourcesOf(annotations)
-	if !ok || !got.Requests.Cpu().Equal(resource.MustParse("500m")) || !got.Limits.Memory().Equal(resource.MustParse("2Gi")) || len(got.Claims) > 0 {
+	if !ok || !got.Requests.Cpu().Equal(resource.MustParse("500m")) ||
+		!got.Limits.Memory().Equal(resource.MustParse("2Gi")) ||
+		len(got.Claims) > 0 {
 		t.Errorf("got %+v, %v", got, ok)
 	}
 	// A container with the resources that were recovered is the same one.
@@ -114,7 +134,8 @@ func TestTheResourcesOfAPodAreRecoveredFromItsSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	all, ok := podlabels.AllResourcesOf(annotations)
-	if first, app := all["first"], all["app"]; !ok || len(all) != 2 || first.Requests.Cpu().MilliValue() != 1000 || app.Requests.Cpu().MilliValue() != 500 {
+	if first, app := all["first"], all["app"]; !ok || len(all) != 2 || first.Requests.Cpu().MilliValue() != 1000 ||
+		app.Requests.Cpu().MilliValue() != 500 {
 		t.Errorf("the containers have %v, %v", all, ok)
 	}
 	if got := podlabels.PodResourcesOf(annotations); got == nil || got.Requests.Cpu().MilliValue() != 2000 {
@@ -210,7 +231,10 @@ func TestAKubeletsContainerIsTakenOver(t *testing.T) {
 
 func TestRestartSurvivesTheRuntime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		want := podlabels.Restart{Count: rapid.IntRange(0, 1<<30).Draw(t, "count"), Step: rapid.IntRange(0, 1<<30).Draw(t, "step")}
+		want := podlabels.Restart{
+			Count: rapid.IntRange(0, 1<<30).Draw(t, "count"),
+			Step:  rapid.IntRange(0, 1<<30).Draw(t, "step"),
+		}
 		_, annotations, err := podlabels.Container(testPod(), &v1.Container{Name: "a"}, want, "")
 		if err != nil {
 			t.Fatal(err)

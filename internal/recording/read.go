@@ -64,10 +64,17 @@ func NewReader(in io.Reader, name string) (*Reader, error) {
 	// Other versions may have other fields here, which are ignored until the version is known.
 	var head line
 	if err := json.Unmarshal(data, &head); err != nil || head.Format != Format {
-		return nil, r.fail("this is no recording: its first line does not say that its format is %s: name a file that 'quartet updates record' has written", Format)
+		return nil, r.fail(
+			"this is no recording: its first line does not say that its format is %s: name a file that 'quartet updates record' has written",
+			Format,
+		)
 	}
 	if head.Version != Version {
-		return nil, r.fail("the recording is of version %d of the format, and this program reads version %d: use the version of Quartet that recorded it", head.Version, Version)
+		return nil, r.fail(
+			"the recording is of version %d of the format, and this program reads version %d: use the version of Quartet that recorded it",
+			head.Version,
+			Version,
+		)
 	}
 	return r, nil
 }
@@ -80,7 +87,9 @@ func (r *Reader) Next() (Message, error) {
 		return Message{}, io.EOF
 	case errors.Is(err, io.EOF):
 		r.line++
-		return Message{}, r.fail(`the recording has no last line, so something may be missing: the recorder was killed, or the copy is not complete; to use what is there, add the line {"end":true}`)
+		return Message{}, r.fail(
+			`the recording has no last line, so something may be missing: the recorder was killed, or the copy is not complete; to use what is there, add the line {"end":true}`,
+		)
 	case err != nil:
 		return Message{}, err
 	case r.ended:
@@ -113,7 +122,10 @@ func (r *Reader) message(l line) (Message, error) {
 	}
 	r.opened = r.opened || kind == streamv1.Kind_KIND_OPENED
 	if !r.opened {
-		return Message{}, r.fail("update.frame.kind: %v comes before the stream was opened: lines are missing; copy the recording again", kind)
+		return Message{}, r.fail(
+			"update.frame.kind: %v comes before the stream was opened: lines are missing; copy the recording again",
+			kind,
+		)
 	}
 	if m.Update.GetPod() == nil {
 		return m, nil
@@ -123,7 +135,12 @@ func (r *Reader) message(l line) (Message, error) {
 		return Message{}, r.fail("update.pod.pod: the pod cannot be read: %v: remove the line, or record again", err)
 	}
 	if m.Pod.Name == "" || m.Pod.UID == "" || string(m.Pod.UID) != frame.GetKey() {
-		return Message{}, r.fail("update.pod.pod: the pod %q has the UID %q, and update.frame.key is %q: it must have a name, and both must be the same", m.Pod.Name, m.Pod.UID, frame.GetKey())
+		return Message{}, r.fail(
+			"update.pod.pod: the pod %q has the UID %q, and update.frame.key is %q: it must have a name, and both must be the same",
+			m.Pod.Name,
+			m.Pod.UID,
+			frame.GetKey(),
+		)
 	}
 	return m, nil
 }
@@ -140,7 +157,10 @@ func (r *Reader) readLine() ([]byte, error) {
 			r.line++
 		}
 		if len(data)+len(part) > MaxLine {
-			return nil, r.fail("the line has more than %d MiB, and no message of the stream is so large: this is no recording, or it is damaged", MaxLine>>20)
+			return nil, r.fail(
+				"the line has more than %d MiB, and no message of the stream is so large: this is no recording, or it is damaged",
+				MaxLine>>20,
+			)
 		}
 		data = append(data, part...)
 		switch {
@@ -150,7 +170,9 @@ func (r *Reader) readLine() ([]byte, error) {
 		case errors.Is(err, io.EOF) && r.line == 1:
 			return data, nil // a short file of another kind is reported as such
 		case errors.Is(err, io.EOF):
-			return nil, r.fail(`the line is cut off: the recorder was killed, or the copy is not complete; to use what is there, put {"end":true} in its place`)
+			return nil, r.fail(
+				`the line is cut off: the recorder was killed, or the copy is not complete; to use what is there, put {"end":true} in its place`,
+			)
 		default:
 			return nil, fmt.Errorf("read %s: %w", r.name, err)
 		}

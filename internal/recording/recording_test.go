@@ -27,7 +27,12 @@ func updates(t *testing.T) []*configv1.WatchPodUpdatesResponse {
 	}
 	frame := func(kind streamv1.Kind, key string) *streamv1.Frame { return &streamv1.Frame{Kind: kind, Key: key} }
 	return []*configv1.WatchPodUpdatesResponse{
-		{Frame: &streamv1.Frame{Kind: streamv1.Kind_KIND_OPENED, Opening: &streamv1.Opening{Start: streamv1.Start_START_SNAPSHOT}}},
+		{
+			Frame: &streamv1.Frame{
+				Kind:    streamv1.Kind_KIND_OPENED,
+				Opening: &streamv1.Opening{Start: streamv1.Start_START_SNAPSHOT},
+			},
+		},
 		{Frame: frame(streamv1.Kind_KIND_SNAPSHOT, "source/file"), Payload: &configv1.WatchPodUpdatesResponse_Source{
 			Source: &configv1.SourceState{Name: "file", Ready: true},
 		}},
@@ -77,7 +82,10 @@ func read(text io.Reader) ([]Message, error) {
 func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
 	want := updates(t)
 	text := record(t, want)
-	if first, _, _ := strings.Cut(text, "\n"); first != `{"time":"2026-05-01T12:00:00.123456789Z","format":"quartet.pod-updates","version":1}` {
+	if first, _, _ := strings.Cut(
+		text,
+		"\n",
+	); first != `{"time":"2026-05-01T12:00:00.123456789Z","format":"quartet.pod-updates","version":1}` {
 		t.Errorf("the first line is %s", first)
 	}
 	got, err := read(strings.NewReader(text))
@@ -149,7 +157,11 @@ func TestALineWithoutEndIsNotHeld(t *testing.T) {
 }
 
 func FuzzReader(f *testing.F) {
-	f.Add([]byte(`{"format":"quartet.pod-updates","version":1}` + "\n" + `{"time":"2026-05-01T12:00:00Z","update":{"frame":{"kind":"KIND_OPENED"}}}` + "\n" + `{"end":true}` + "\n"))
+	f.Add(
+		[]byte(
+			`{"format":"quartet.pod-updates","version":1}` + "\n" + `{"time":"2026-05-01T12:00:00Z","update":{"frame":{"kind":"KIND_OPENED"}}}` + "\n" + `{"end":true}` + "\n",
+		),
+	)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		all, err := read(bytes.NewReader(data))
 		var wrong *Error

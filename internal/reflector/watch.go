@@ -19,7 +19,11 @@ type observed struct {
 }
 
 // observe passes on the events of a watch until it ends or is stopped.
-func (r *reflector) observe(ctx context.Context, inner watch.Interface, cancel context.CancelCauseFunc) watch.Interface {
+func (r *reflector) observe(
+	ctx context.Context,
+	inner watch.Interface,
+	cancel context.CancelCauseFunc,
+) watch.Interface {
 	o := &observed{
 		inner: inner, result: make(chan watch.Event), stop: make(chan struct{}), ended: make(chan struct{}), cancel: cancel,
 	}

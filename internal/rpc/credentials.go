@@ -49,7 +49,10 @@ func (c peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.A
 	if err != nil {
 		return nil, nil, err
 	}
-	return conn, peerInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}, uid: int(cred.Uid)}, nil
+	return conn, peerInfo{
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity},
+		uid:            int(cred.Uid),
+	}, nil
 }
 
 // Clone implements credentials.TransportCredentials.

@@ -60,7 +60,8 @@ func TestAServiceOfAnotherUserHasItsSocketInASharedDirectory(t *testing.T) {
 	// group, who cannot even ask whether it is served.
 	for _, gid := range []uint32{nodeGroup, strangerUser} {
 		child := command(binary, strangerUser, gid, "RPC_TEST_SOCKET="+path)
-		if out, err := child.CombinedOutput(); err == nil || !strings.Contains(string(out), "user 65534 may not: run as the owner of "+path) {
+		if out, err := child.CombinedOutput(); err == nil ||
+			!strings.Contains(string(out), "user 65534 may not: run as the owner of "+path) {
 			t.Errorf("a stranger took the socket: %v, %s", err, out)
 		}
 	}

@@ -101,8 +101,12 @@ func probe(path string) error {
 	case err != nil:
 		return nil //nolint:nilerr // nobody answers, which is what the caller wants
 	}
-	return fmt.Errorf("%v serves on %s: stop it when it is the same service of this node; two nodes do not share a directory of sockets, "+
-		"so give each its own, or choose another address", owner, path)
+	return fmt.Errorf(
+		"%v serves on %s: stop it when it is the same service of this node; two nodes do not share a directory of sockets, "+
+			"so give each its own, or choose another address",
+		owner,
+		path,
+	)
 }
 
 // Owner is the process at the other end of a connection to a socket.
@@ -154,7 +158,11 @@ func remedy(err error, path string) string {
 	case errors.Is(err, unix.EROFS):
 		return ": " + path + " is on a read-only file system: mount it writable"
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Sprintf(": user %d may not: run as the owner of %s or as a member of a group that may write there", os.Geteuid(), path)
+		return fmt.Sprintf(
+			": user %d may not: run as the owner of %s or as a member of a group that may write there",
+			os.Geteuid(),
+			path,
+		)
 	default:
 		return ""
 	}
@@ -170,7 +178,12 @@ func socketName(address string) (string, error) {
 		return "", fmt.Errorf("address %q: want unix:///ABSOLUTE/PATH", address)
 	}
 	if len(path) > maxSocketPath {
-		return "", fmt.Errorf("address %q: a unix socket's path has at most %d bytes, this has %d: choose a shorter directory", address, maxSocketPath, len(path))
+		return "", fmt.Errorf(
+			"address %q: a unix socket's path has at most %d bytes, this has %d: choose a shorter directory",
+			address,
+			maxSocketPath,
+			len(path),
+		)
 	}
 	return path, nil
 }

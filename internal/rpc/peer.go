@@ -40,7 +40,8 @@ func (l *peerListener) Accept() (net.Conn, error) {
 		if refusal == nil {
 			return conn, nil
 		}
-		l.logger.Warn("refused a peer on the socket: run it as root or as the user of this process, or allow its user with --allowed-uids",
+		l.logger.Warn(
+			"refused a peer on the socket: run it as root or as the user of this process, or allow its user with --allowed-uids",
 			append(refusal, "allowed_uids", l.allowed, "socket", l.Addr().String())...)
 		// The connection was refused; an error of closing it does not matter.
 		_ = conn.Close()

@@ -49,7 +49,11 @@ func ping(t *testing.T, path string) int {
 		t.Error(err)
 		return 0
 	}
-	if _, err := unix.Write(fd, []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil && !errors.Is(err, unix.EPIPE) {
+	if _, err := unix.Write(
+		fd,
+		[]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"),
+	); err != nil &&
+		!errors.Is(err, unix.EPIPE) {
 		t.Error(err)
 	}
 	buf := make([]byte, 1024)

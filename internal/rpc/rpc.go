@@ -120,7 +120,12 @@ func Dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerSize)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff: backoff.Config{
+				BaseDelay:  50 * time.Millisecond,
+				Multiplier: 1.6,
+				Jitter:     0.2,
+				MaxDelay:   time.Second,
+			},
 			MinConnectTimeout: time.Second,
 		}),
 	}
@@ -138,5 +143,6 @@ func Dial(address string) (*grpc.ClientConn, error) {
 // polls because they carry no information.
 func isUnary(info *stats.RPCTagInfo) bool {
 	service, method, _ := strings.Cut(strings.TrimPrefix(info.FullMethodName, "/"), "/")
-	return !strings.HasPrefix(method, "Watch") && method != "GetHealth" && service != grpc_health_v1.Health_ServiceDesc.ServiceName
+	return !strings.HasPrefix(method, "Watch") && method != "GetHealth" &&
+		service != grpc_health_v1.Health_ServiceDesc.ServiceName
 }

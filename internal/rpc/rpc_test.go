@@ -168,7 +168,12 @@ func TestAFileThatIsNoSocketIsLeftAlone(t *testing.T) {
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rpc.ListenUnix("unix://"+path, nil, nil); err == nil || !strings.Contains(err.Error(), "is not a socket: move it away") {
+	if _, err := rpc.ListenUnix(
+		"unix://"+path,
+		nil,
+		nil,
+	); err == nil ||
+		!strings.Contains(err.Error(), "is not a socket: move it away") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(path); err != nil {
@@ -179,7 +184,11 @@ func TestAFileThatIsNoSocketIsLeftAlone(t *testing.T) {
 func TestAnAddressWithoutAFileIsServedToo(t *testing.T) {
 	address := fmt.Sprintf("unix-abstract:quartet-test/%d", os.Getpid())
 	stop := serve(t, address, rpc.NewHealth())
-	if got, err := client(t, address).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+	if got, err := client(
+		t,
+		address,
+	).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil ||
+		got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		t.Errorf("got %v, %v", got, err)
 	}
 	if owner, err := rpc.WhoServes(address); err != nil || owner.PID != os.Getpid() {

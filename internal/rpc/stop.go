@@ -51,7 +51,12 @@ type calls struct {
 func newCalls() *calls { return &calls{none: make(chan struct{})} }
 
 // intercept counts one call.
-func (c *calls) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (c *calls) intercept(
+	ctx context.Context,
+	req any,
+	_ *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler,
+) (any, error) {
 	c.add(1)
 	defer c.add(-1)
 	return handler(ctx, req)

@@ -25,7 +25,10 @@ func (b busy) ListPods(context.Context, *configv1.ListPodsRequest) (*configv1.Li
 	return &configv1.ListPodsResponse{}, nil
 }
 
-func (b busy) WatchPodUpdates(_ *configv1.WatchPodUpdatesRequest, out grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]) error {
+func (b busy) WatchPodUpdates(
+	_ *configv1.WatchPodUpdatesRequest,
+	out grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse],
+) error {
 	m := &configv1.WatchPodUpdatesResponse{Payload: &configv1.WatchPodUpdatesResponse_Source{
 		Source: &configv1.SourceState{Name: strings.Repeat("x", 1<<20)},
 	}}

@@ -48,7 +48,10 @@ func ask(t testing.TB, tel *telemetry.Telemetry) (traceparent string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	traced, span := tel.Tracer.Start(telemetry.WithTraceparent(ctx, "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"), "pod.sync")
+	traced, span := tel.Tracer.Start(
+		telemetry.WithTraceparent(ctx, "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"),
+		"pod.sync",
+	)
 	if _, err := nodev1.NewNodeServiceClient(conn).GetNode(traced, &nodev1.GetNodeRequest{}); err != nil {
 		t.Fatal(err)
 	}

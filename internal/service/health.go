@@ -75,10 +75,17 @@ func askServer(ctx context.Context, address string, owner rpc.Owner) (said strin
 		return "", err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	all, err := grpc_health_v1.NewHealthClient(conn).List(ctx, &grpc_health_v1.HealthListRequest{}, grpc.WaitForReady(true))
+	all, err := grpc_health_v1.NewHealthClient(conn).
+		List(ctx, &grpc_health_v1.HealthListRequest{}, grpc.WaitForReady(true))
 	if err != nil {
-		return "", fmt.Errorf("%v takes connections on %s and does not answer within %v: it hangs, or its log says that it refuses user %d: %w",
-			owner, address, healthTimeout, os.Geteuid(), err)
+		return "", fmt.Errorf(
+			"%v takes connections on %s and does not answer within %v: it hangs, or its log says that it refuses user %d: %w",
+			owner,
+			address,
+			healthTimeout,
+			os.Geteuid(),
+			err,
+		)
 	}
 	var waits []string
 	for what, health := range all.GetStatuses() {

@@ -103,7 +103,8 @@ func TestHealthOfAProcessThatDoesNotServe(t *testing.T) {
 	} {
 		begin := time.Now()
 		code, said := health(t, nodeconfig.SyncLoop, "--listen", "unix://"+socket)
-		if code != 1 || !strings.HasPrefix(said, "syncloop: ") || !strings.Contains(said, want) || strings.Count(said, "\n") != 1 {
+		if code != 1 || !strings.HasPrefix(said, "syncloop: ") || !strings.Contains(said, want) ||
+			strings.Count(said, "\n") != 1 {
 			t.Errorf("code %d, %q, want %q in a line", code, said, want)
 		}
 		if took := time.Since(begin); took > time.Minute {
@@ -116,7 +117,12 @@ func TestHealthTakesTheFlagsOfItsService(t *testing.T) {
 	if code, said := health(t, nodeconfig.PLEG, "--help"); code != 0 || !strings.Contains(said, "pleg health [flags]") {
 		t.Errorf("code %d, %q", code, said)
 	}
-	if code, said := health(t, nodeconfig.PLEG, "--standby"); code != 1 || !strings.Contains(said, "unknown flag: --standby") {
+	if code, said := health(
+		t,
+		nodeconfig.PLEG,
+		"--standby",
+	); code != 1 ||
+		!strings.Contains(said, "unknown flag: --standby") {
 		t.Errorf("code %d, %q", code, said)
 	}
 }
@@ -149,10 +155,22 @@ func TestHealthOfAStandby(t *testing.T) {
 	child.Env = append(os.Environ(), "SERVICE_TEST_STANDBY="+dir)
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	out, err := child.CombinedOutput()
-	if want := fmt.Sprintf("code 0: configmux: standby of configmux with pid %d on ", os.Getpid()); err != nil || !strings.Contains(string(out), want) {
+	if want := fmt.Sprintf(
+		"code 0: configmux: standby of configmux with pid %d on ",
+		os.Getpid(),
+	); err != nil ||
+		!strings.Contains(string(out), want) {
 		t.Errorf("%v, %s\nwant %q", err, out, want)
 	}
-	if code, said := health(t, nodeconfig.ConfigMux, "--state-dir", dir, "--listen", "unix://"+socket); code != 0 || said != "configmux: serving\n" {
+	if code, said := health(
+		t,
+		nodeconfig.ConfigMux,
+		"--state-dir",
+		dir,
+		"--listen",
+		"unix://"+socket,
+	); code != 0 ||
+		said != "configmux: serving\n" {
 		t.Errorf("the one that serves: code %d, %q", code, said)
 	}
 	// When nobody stands by, what serves in the other container is all that there is to ask.
@@ -189,6 +207,13 @@ func standByAndSay(t *testing.T, dir string) {
 			}
 		}
 	}
-	code, said := health(t, nodeconfig.ConfigMux, "--state-dir", dir, "--listen", "unix://"+filepath.Join(dir, "configmux.sock"))
+	code, said := health(
+		t,
+		nodeconfig.ConfigMux,
+		"--state-dir",
+		dir,
+		"--listen",
+		"unix://"+filepath.Join(dir, "configmux.sock"),
+	)
 	fmt.Printf("code %d: %s", code, said)
 }

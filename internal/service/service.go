@@ -35,14 +35,21 @@ func Main(name nodeconfig.Service, run Run) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	notifier := systemd.Take() // before a child process could inherit the socket
 	given := sockets.Take(notifier)
-	code := Start(ctx, name, os.Args[1:], os.Stdout, os.Stderr, func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error {
-		tel.RouteLibraryLogs()
-		adjustOOMScore(oomScoreFile, *cfg.Kubelet.OOMScoreAdj, tel.Logger)
-		cfg.Systemd, cfg.Sockets = notifier, given
-		given.Keep(cfg.TCPSockets(name), tel.Logger)
-		defer context.AfterFunc(ctx, func() { notifier.Stopping(tel.Logger) })()
-		return run(ctx, cfg, tel)
-	})
+	code := Start(
+		ctx,
+		name,
+		os.Args[1:],
+		os.Stdout,
+		os.Stderr,
+		func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error {
+			tel.RouteLibraryLogs()
+			adjustOOMScore(oomScoreFile, *cfg.Kubelet.OOMScoreAdj, tel.Logger)
+			cfg.Systemd, cfg.Sockets = notifier, given
+			given.Keep(cfg.TCPSockets(name), tel.Logger)
+			defer context.AfterFunc(ctx, func() { notifier.Stopping(tel.Logger) })()
+			return run(ctx, cfg, tel)
+		},
+	)
 	stop()
 	os.Exit(code)
 }
@@ -70,7 +77,13 @@ func start(ctx context.Context, name nodeconfig.Service, args []string, stdout i
 		return err
 	}
 	tel, err := telemetry.Setup(ctx, telemetry.Config{
-		Service: string(name), Version: buildinfo.Version(), Node: cfg.NodeName, Logging: cfg.Logging(), Export: exportOf(cfg),
+		Service: string(
+			name,
+		),
+		Version: buildinfo.Version(),
+		Node:    cfg.NodeName,
+		Logging: cfg.Logging(),
+		Export:  exportOf(cfg),
 	})
 	if err != nil {
 		return err
@@ -92,6 +105,10 @@ func exportOf(cfg nodeconfig.Config) *telemetry.Export {
 		return nil
 	}
 	return &telemetry.Export{
-		Endpoint: ptr.Deref(tracing.Endpoint, nodeconfig.DefaultTracingEndpoint), SampledPerMillion: ptr.Deref(tracing.SamplingRatePerMillion, 0),
+		Endpoint: ptr.Deref(
+			tracing.Endpoint,
+			nodeconfig.DefaultTracingEndpoint,
+		),
+		SampledPerMillion: ptr.Deref(tracing.SamplingRatePerMillion, 0),
 	}
 }

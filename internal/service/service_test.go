@@ -17,7 +17,11 @@ import (
 
 func TestExitCodesAndWhatIsSaid(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "kubelet.yaml")
-	if err := os.WriteFile(bad, []byte("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstaticPodPaht: /x\n"), 0o600); err != nil {
+	if err := os.WriteFile(
+		bad,
+		[]byte("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstaticPodPaht: /x\n"),
+		0o600,
+	); err != nil {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct {
@@ -44,7 +48,8 @@ func TestExitCodesAndWhatIsSaid(t *testing.T) {
 					}
 					return tc.result
 				})
-			if code != tc.code || !strings.Contains(stdout.String(), tc.stdout) || !strings.Contains(stderr.String(), tc.stderr) {
+			if code != tc.code || !strings.Contains(stdout.String(), tc.stdout) ||
+				!strings.Contains(stderr.String(), tc.stderr) {
 				t.Errorf("code %d, stdout %q, stderr %q", code, stdout.String(), stderr.String())
 			}
 			if tc.stderr == "" && stderr.Len() > 0 {

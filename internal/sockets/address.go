@@ -22,7 +22,9 @@ func fileOf(listener net.Listener) (*os.File, error) {
 	}
 	var fd int
 	var dupErr error
-	if err := raw.Control(func(from uintptr) { fd, dupErr = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, firstFD) }); err != nil {
+	if err := raw.Control(
+		func(from uintptr) { fd, dupErr = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, firstFD) },
+	); err != nil {
 		return nil, err
 	}
 	if dupErr != nil {
@@ -96,7 +98,12 @@ func options(tcp *net.TCPListener) (listens, only6 bool, err error) {
 		if listening, getErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ACCEPTCONN); getErr != nil {
 			return
 		}
-		if domain, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || domain != unix.AF_INET6 {
+		if domain, err := unix.GetsockoptInt(
+			int(fd),
+			unix.SOL_SOCKET,
+			unix.SO_DOMAIN,
+		); err != nil ||
+			domain != unix.AF_INET6 {
 			getErr = err
 			return
 		}

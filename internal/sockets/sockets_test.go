@@ -37,7 +37,8 @@ func beChild() {
 	for name, file := range given.held {
 		fmt.Println(name, addressOf(file))
 	}
-	out, err := exec.Command("/bin/sh", "-c", `env | grep LISTEN; for fd in /proc/$$/fd/*; do readlink "$fd" | grep socket; done; echo end`).CombinedOutput()
+	out, err := exec.Command("/bin/sh", "-c", `env | grep LISTEN; for fd in /proc/$$/fd/*; do readlink "$fd" | grep socket; done; echo end`).
+		CombinedOutput()
 	fmt.Printf("%v %s", err, out)
 }
 
@@ -129,7 +130,19 @@ func TestASocketIsTakenForItsAddressAlone(t *testing.T) {
 		})
 		return l
 	}
-	loopback, all, only4, only6 := listener("tcp", "127.0.0.1:0"), listener("tcp", ":0"), listener("tcp4", "0.0.0.0:0"), listener("tcp6", "[::]:0")
+	loopback, all, only4, only6 := listener(
+		"tcp",
+		"127.0.0.1:0",
+	), listener(
+		"tcp",
+		":0",
+	), listener(
+		"tcp4",
+		"0.0.0.0:0",
+	), listener(
+		"tcp6",
+		"[::]:0",
+	)
 	for _, c := range []struct {
 		listener net.Listener
 		host     string
@@ -256,7 +269,10 @@ func TestAChangedAddressLeavesTheOldOneServedByNobody(t *testing.T) {
 
 func TestAPortThatIsTakenIsNotHeld(t *testing.T) {
 	taken := addressOf(hold(t, set(t), "one").File)
-	if _, opened, err := set(t).Hold(t.Context(), Socket{Name: "one", Address: taken}, quiet); opened || err == nil || !strings.Contains(err.Error(), "address already in use") {
+	if _, opened, err := set(
+		t,
+	).Hold(t.Context(), Socket{Name: "one", Address: taken}, quiet); opened || err == nil ||
+		!strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("%v, %v", opened, err)
 	}
 }

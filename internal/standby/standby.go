@@ -73,7 +73,11 @@ func Lock(ctx context.Context, cfg Config) (*statedir.Held, error) {
 
 // wait retries until the lock is free.
 func wait(ctx context.Context, cfg Config, self, holder statedir.Holder) (*statedir.Held, error) {
-	cfg.Logger.Info("on standby: another process holds the lock; this process takes over when it ends", "holder", holder.String())
+	cfg.Logger.Info(
+		"on standby: another process holds the lock; this process takes over when it ends",
+		"holder",
+		holder.String(),
+	)
 	for {
 		select {
 		case <-ctx.Done():

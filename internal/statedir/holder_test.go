@@ -93,7 +93,11 @@ func TestTheLastHolderIsKnownWithoutTakingTheLock(t *testing.T) {
 	if err := held.Release(); err != nil {
 		t.Fatal(err)
 	}
-	if holder, err := LastHolder(dir, "pleg"); err != nil || holder.PID != os.Getpid() || time.Since(holder.Since) > time.Hour {
+	if holder, err := LastHolder(
+		dir,
+		"pleg",
+	); err != nil || holder.PID != os.Getpid() ||
+		time.Since(holder.Since) > time.Hour {
 		t.Errorf("%+v, %v", holder, err)
 	}
 }
@@ -136,7 +140,8 @@ func TestAStateDirectoryThatCannotBeWrittenSaysWhatToDo(t *testing.T) {
 		cmd.Env = append(os.Environ(), "STATEDIR_TEST_LOCK="+dir)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 10241, Gid: 10240}}
 		out, err := cmd.CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "the state directory "+dir+" cannot be used") || !strings.Contains(string(out), want) {
+		if err == nil || !strings.Contains(string(out), "the state directory "+dir+" cannot be used") ||
+			!strings.Contains(string(out), want) {
 			t.Errorf("%s: %v, %s\nwant %q", dir, err, out, want)
 		}
 	}

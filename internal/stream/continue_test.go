@@ -32,7 +32,12 @@ func TestAnEdgeThatContinuesAnotherResumesWhoHadBeenToldAll(t *testing.T) {
 	if got[0].Start != stream.StartResumed || got[1].Value != "pod#4" || got[2].Value != "pod#5" {
 		t.Errorf("who had been told all that is known got %+v, want to be resumed with the two events", got)
 	}
-	if rest := drain(t, subscribe(t, second, got[1].Token), 2); rest[0].Start != stream.StartResumed || rest[1].Value != "pod#5" {
+	if rest := drain(
+		t,
+		subscribe(t, second, got[1].Token),
+		2,
+	); rest[0].Start != stream.StartResumed ||
+		rest[1].Value != "pod#5" {
 		t.Errorf("after the first of them it got %+v, want the second", rest)
 	}
 	for name, token := range map[string][]byte{"behind": behind, "ahead": ahead} {
@@ -121,7 +126,12 @@ func TestWhatAFollowerMayHaveBeenToldIsWithheldFromHimAndTheOthersAreTold(t *tes
 	if got := drain(t, again, 3); got[0].Start != stream.StartSnapshotCompacted || got[1].Value != "pod#2" {
 		t.Errorf("when it begins anew it gets %+v, want a snapshot with what has happened", got)
 	}
-	if got := drain(t, resumed, 3); got[0].Start != stream.StartResumed || got[1].Value != "pod#1" || got[2].Value != "pod#2" {
+	if got := drain(
+		t,
+		resumed,
+		3,
+	); got[0].Start != stream.StartResumed || got[1].Value != "pod#1" ||
+		got[2].Value != "pod#2" {
 		t.Errorf("who had been told all that was known gets %+v, want the two events", got)
 	}
 	if got := drain(t, fresh, 2); got[0].Value != "pod#1" || got[1].Value != "pod#2" {

@@ -94,7 +94,13 @@ func Follow[V any](ctx context.Context, cfg FollowConfig[V]) error {
 }
 
 func newBackoff() wait.Backoff {
-	return wait.Backoff{Duration: followBackoffMin, Factor: 2, Jitter: followBackoffJitter, Steps: 1 << 30, Cap: followBackoffMax}
+	return wait.Backoff{
+		Duration: followBackoffMin,
+		Factor:   2,
+		Jitter:   followBackoffJitter,
+		Steps:    1 << 30,
+		Cap:      followBackoffMax,
+	}
 }
 
 type follower[V any] struct {

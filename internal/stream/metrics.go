@@ -81,8 +81,13 @@ func newServedMetrics(name string) *ServedMetrics {
 			"Messages sent to subscribers, by kind.", name, "kind"),
 		subscriptions: countersOf(startNames(), "quartet_stream_subscriptions_total",
 			"Subscriptions that have begun, by where from: resumed, or a snapshot and why.", name, "start"),
-		ends: countersOf(map[ending]string{endLeft: string(endLeft), endOverflow: string(endOverflow), endClosed: string(endClosed)},
-			"quartet_stream_subscriptions_ended_total", "Subscriptions that have ended, by reason.", name, "reason"),
+		ends: countersOf(
+			map[ending]string{endLeft: string(endLeft), endOverflow: string(endOverflow), endClosed: string(endClosed)},
+			"quartet_stream_subscriptions_ended_total",
+			"Subscriptions that have ended, by reason.",
+			name,
+			"reason",
+		),
 		subscribersDesc: desc("quartet_stream_subscribers", "Subscriptions that are open."),
 		changesDesc:     desc("quartet_stream_changes_total", "Changes published since the process began."),
 		behindDesc: desc("quartet_stream_lag_messages",
@@ -140,10 +145,14 @@ func newFollowedMetrics(name string) *FollowedMetrics {
 	labels := prometheus.Labels{label: name}
 	return &FollowedMetrics{
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "quartet_stream_follower_connected", Help: "1 while the stream is connected, 0 while it is not.", ConstLabels: labels,
+			Name:        "quartet_stream_follower_connected",
+			Help:        "1 while the stream is connected, 0 while it is not.",
+			ConstLabels: labels,
 		}),
 		losses: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "quartet_stream_follower_losses_total", Help: "Number of times that the connected stream was lost.", ConstLabels: labels,
+			Name:        "quartet_stream_follower_losses_total",
+			Help:        "Number of times that the connected stream was lost.",
+			ConstLabels: labels,
 		}),
 		lastMessage: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name:        "quartet_stream_follower_last_message_timestamp_seconds",
@@ -152,7 +161,13 @@ func newFollowedMetrics(name string) *FollowedMetrics {
 		}),
 		begun: countersOf(startNames(), "quartet_stream_follower_connections_total",
 			"Connections that have begun, by where from: resumed, or a snapshot and why.", name, "start"),
-		received: countersOf(kindNames(), "quartet_stream_follower_messages_total", "Messages received, by kind.", name, "kind"),
+		received: countersOf(
+			kindNames(),
+			"quartet_stream_follower_messages_total",
+			"Messages received, by kind.",
+			name,
+			"kind",
+		),
 	}
 }
 

@@ -93,7 +93,9 @@ func TestMetricsSayHowFarBehindSubscribersAre(t *testing.T) {
 
 func TestMetricsSayHowSubscriptionsBeginAndEnd(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	edge := stream.NewEdge[string](stream.Config{Epoch: "e", LogSize: 2, Metrics: stream.NewServedMetrics(registry, stream.NameLifecycleEvents)})
+	edge := stream.NewEdge[string](
+		stream.Config{Epoch: "e", LogSize: 2, Metrics: stream.NewServedMetrics(registry, stream.NameLifecycleEvents)},
+	)
 	want := func(value float64, metric string, labels ...string) {
 		t.Helper()
 		metricstest.Want(t, registry, value, metric, labels...)
@@ -157,7 +159,12 @@ func TestMetricsOfAFollower(t *testing.T) {
 	want(1, "quartet_stream_follower_connected")
 	want(1, "quartet_stream_follower_connections_total", "start", "snapshot_new")
 	want(1, "quartet_stream_follower_messages_total", "kind", "snapshot")
-	if at := metricstest.Value(t, registry, "quartet_stream_follower_last_message_timestamp_seconds"); at < float64(began.Unix()) || at > float64(time.Now().Unix()+1) {
+	if at := metricstest.Value(
+		t,
+		registry,
+		"quartet_stream_follower_last_message_timestamp_seconds",
+	); at < float64(began.Unix()) ||
+		at > float64(time.Now().Unix()+1) {
 		t.Errorf("the last message came at %v, want now", at)
 	}
 	src.replace(level)

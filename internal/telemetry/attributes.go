@@ -129,6 +129,9 @@ func (s Subject) Attributes() []attribute.KeyValue {
 // path of the socket.
 func Call(method string, answer codes.Code, socket string) []attribute.KeyValue {
 	return []attribute.KeyValue{
-		semconv.RPCSystemNameGRPC, semconv.RPCMethod(method), semconv.RPCResponseStatusCode(CodeName(answer)), semconv.ServerAddress(socket),
+		semconv.RPCSystemNameGRPC,
+		semconv.RPCMethod(method),
+		semconv.RPCResponseStatusCode(CodeName(answer)),
+		semconv.ServerAddress(socket),
 	}
 }

@@ -27,7 +27,10 @@ func TestALogThatNobodyReadsIsBlocked(t *testing.T) {
 			t.Errorf("after a minute: %v", err)
 		}
 		time.Sleep(time.Second)
-		if err := telemetry.LogBlocked(logger); err == nil || !strings.Contains(err.Error(), "has not been written for 1m1s") {
+		if err := telemetry.LogBlocked(
+			logger,
+		); err == nil ||
+			!strings.Contains(err.Error(), "has not been written for 1m1s") {
 			t.Errorf("after more: %v", err)
 		}
 		if _, err := read.Read(make([]byte, 1<<10)); err != nil {

@@ -43,7 +43,13 @@ func TestTheVariablesWinOverTheConfiguration(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, gotOther := len(own.Spans())-before, len(other.Spans())-beforeOther; got != tc.own || gotOther != tc.other {
-				t.Errorf("the configured receiver has %d spans and the variable's %d, want %d and %d", got, gotOther, tc.own, tc.other)
+				t.Errorf(
+					"the configured receiver has %d spans and the variable's %d, want %d and %d",
+					got,
+					gotOther,
+					tc.own,
+					tc.other,
+				)
 			}
 		})
 	}

@@ -13,7 +13,12 @@ import (
 
 // phase is what each phase of work on a pod does for its trace.
 func phase(ctx context.Context, tracer trace.Tracer, namespace, pod, uid, container string) {
-	ctx, span := telemetry.Start(ctx, tracer, "container.start", telemetry.Subject{Namespace: namespace, Pod: pod, UID: uid, Container: container})
+	ctx, span := telemetry.Start(
+		ctx,
+		tracer,
+		"container.start",
+		telemetry.Subject{Namespace: namespace, Pod: pod, UID: uid, Container: container},
+	)
 	if span.IsRecording() {
 		span.SetAttributes(telemetry.AttrRestartCount.Int(3))
 		telemetry.LinkTo(span, telemetry.Traceparent(ctx))
@@ -39,7 +44,12 @@ func TestASpanThatIsNotKeptMakesNoAttributes(t *testing.T) {
 		span.End()
 	})
 	described := testing.AllocsPerRun(100, func() {
-		_, span := telemetry.Start(ctx, tracer, "container.start", telemetry.Subject{Namespace: "shop", Pod: "web", UID: "u-1", Container: "app"})
+		_, span := telemetry.Start(
+			ctx,
+			tracer,
+			"container.start",
+			telemetry.Subject{Namespace: "shop", Pod: "web", UID: "u-1", Container: "app"},
+		)
 		telemetry.End(span, nil)
 	})
 	if described > bare {

@@ -28,7 +28,14 @@ type exporter struct {
 
 func newExporter(next sdktrace.SpanExporter, endpoint string, logger *slog.Logger, now func() time.Time) *exporter {
 	ended, cancel := context.WithCancel(context.Background())
-	return &exporter{SpanExporter: next, endpoint: redact(endpoint), logger: logger, limit: limiter{now: now}, ended: ended, cancel: cancel}
+	return &exporter{
+		SpanExporter: next,
+		endpoint:     redact(endpoint),
+		logger:       logger,
+		limit:        limiter{now: now},
+		ended:        ended,
+		cancel:       cancel,
+	}
 }
 
 // ExportSpans implements sdktrace.SpanExporter. It always succeeds because it logs failures itself.
@@ -44,8 +51,15 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	case err != nil:
 		e.lost += len(spans)
 		if e.ended.Err() == nil && e.limit.pass() {
-			e.logger.Warn("traces are lost because the endpoint does not accept them; check that an OTLP receiver listens there for gRPC (usually port 4317), not HTTP (usually port 4318)",
-				"endpoint", e.endpoint, "lost", e.lost, KeyError, err)
+			e.logger.Warn(
+				"traces are lost because the endpoint does not accept them; check that an OTLP receiver listens there for gRPC (usually port 4317), not HTTP (usually port 4318)",
+				"endpoint",
+				e.endpoint,
+				"lost",
+				e.lost,
+				KeyError,
+				err,
+			)
 		}
 	case e.lost > 0:
 		e.logger.Info("traces are accepted again", "endpoint", e.endpoint, "lost", e.lost)

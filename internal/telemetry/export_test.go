@@ -104,7 +104,14 @@ func TestAnEndpointThatHangsSlowsNothingDown(t *testing.T) {
 
 func TestAnEndpointThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
 	var out output
-	tel := setUp(t, telemetry.Config{Service: "pleg", Output: &out}, "OTEL_EXPORTER_OTLP_ENDPOINT", hang(t), "OTEL_EXPORTER_OTLP_TIMEOUT", "600000")
+	tel := setUp(
+		t,
+		telemetry.Config{Service: "pleg", Output: &out},
+		"OTEL_EXPORTER_OTLP_ENDPOINT",
+		hang(t),
+		"OTEL_EXPORTER_OTLP_TIMEOUT",
+		"600000",
+	)
 	for range 1000 {
 		_, span := tel.Tracer.Start(t.Context(), "work")
 		span.End()
@@ -130,7 +137,14 @@ func TestTracesGoOnWhenTheEndpointIsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out output
-	tel := setUp(t, telemetry.Config{Service: "pleg", Output: &out}, "OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+address, "OTEL_EXPORTER_OTLP_TIMEOUT", "200")
+	tel := setUp(
+		t,
+		telemetry.Config{Service: "pleg", Output: &out},
+		"OTEL_EXPORTER_OTLP_ENDPOINT",
+		"http://"+address,
+		"OTEL_EXPORTER_OTLP_TIMEOUT",
+		"200",
+	)
 	until := func(text string) {
 		t.Helper()
 		for end := time.Now().Add(60 * time.Second); !strings.Contains(out.String(), text); <-time.After(time.Millisecond) {

@@ -56,7 +56,10 @@ func (l Logging) Handler(w io.Writer) slog.Handler {
 	if len(l.Parts) == 0 {
 		return handler
 	}
-	return byPart{Handler: handler, levels: &partLevels{level: levelOf(l.Verbosity), parts: l.Parts, known: map[uintptr]slog.Level{}}}
+	return byPart{
+		Handler: handler,
+		levels:  &partLevels{level: levelOf(l.Verbosity), parts: l.Parts, known: map[uintptr]slog.Level{}},
+	}
 }
 
 // kubernetesKeys converts time and source to the keys and the form of Kubernetes' JSON logs: "ts", the milliseconds

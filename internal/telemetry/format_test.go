@@ -25,13 +25,17 @@ func TestJSONHasTheKeysOfKubernetes(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
 		t.Fatalf("%s: %v", out.String(), err)
 	}
-	if line.Msg != "relisted" || line.Level != "INFO" || line.Service != "pleg" || line.Pod != "shop/web" || !line.Inner.Time.Equal(before) {
+	if line.Msg != "relisted" || line.Level != "INFO" || line.Service != "pleg" || line.Pod != "shop/web" ||
+		!line.Inner.Time.Equal(before) {
 		t.Errorf("got %s", out.String())
 	}
 	if !strings.HasPrefix(line.Caller, "telemetry/format_test.go:") {
 		t.Errorf("caller is %q", line.Caller)
 	}
-	if at := time.UnixMicro(int64(line.TS * 1000)); at.Before(before.Add(-time.Second)) || at.After(before.Add(time.Minute)) {
+	if at := time.UnixMicro(
+		int64(line.TS * 1000),
+	); at.Before(before.Add(-time.Second)) ||
+		at.After(before.Add(time.Minute)) {
 		t.Errorf("ts is %v, which is %s", line.TS, at)
 	}
 }
@@ -58,7 +62,9 @@ func TestPartsHaveVerbositiesOfTheirOwn(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var out bytes.Buffer
-			logger := slog.New(telemetry.Logging{Verbosity: test.verbosity, Parts: test.parts}.Handler(&out)).With("a", 1).WithGroup("g")
+			logger := slog.New(telemetry.Logging{Verbosity: test.verbosity, Parts: test.parts}.Handler(&out)).
+				With("a", 1).
+				WithGroup("g")
 			for range 2 { // the second time from what is known
 				out.Reset()
 				logger.Debug("a detail")
@@ -77,8 +83,16 @@ func TestPartsHaveVerbositiesOfTheirOwn(t *testing.T) {
 // TestTheProcessLogsAsItIsConfigured goes through Setup.
 func TestTheProcessLogsAsItIsConfigured(t *testing.T) {
 	var out bytes.Buffer
-	tel := setUp(t, telemetry.Config{Service: "pleg", Output: &out, Logging: telemetry.Logging{JSON: true, Parts: []telemetry.Part{{Pattern: "format_test", Verbosity: 4}}}},
-		"OTEL_EXPORTER_OTLP_ENDPOINT", "")
+	tel := setUp(
+		t,
+		telemetry.Config{
+			Service: "pleg",
+			Output:  &out,
+			Logging: telemetry.Logging{JSON: true, Parts: []telemetry.Part{{Pattern: "format_test", Verbosity: 4}}},
+		},
+		"OTEL_EXPORTER_OTLP_ENDPOINT",
+		"",
+	)
 	ctx := telemetry.WithTraceparent(t.Context(), "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
 	tel.Logger.DebugContext(ctx, "a detail")
 	var line map[string]any

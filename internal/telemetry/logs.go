@@ -70,7 +70,10 @@ func LogBlocked(logger *slog.Logger) error {
 		return nil
 	}
 	if took := time.Since(time.Unix(0, since)); took > blockedAfter {
-		return fmt.Errorf("a line of the log has not been written for %s: check the reader of the standard error stream of the process", took.Round(time.Second))
+		return fmt.Errorf(
+			"a line of the log has not been written for %s: check the reader of the standard error stream of the process",
+			took.Round(time.Second),
+		)
 	}
 	return nil
 }

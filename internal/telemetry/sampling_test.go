@@ -29,7 +29,10 @@ func passThrough(first *telemetry.Telemetry, others ...*telemetry.Telemetry) {
 			sent, _ := metadata.FromOutgoingContext(telemetry.Outgoing(ctx))
 			traceparent = sent.Get("traceparent")[0]
 		}
-		next, span := other.Tracer.Start(telemetry.WithTraceparent(context.Background(), traceparent), fmt.Sprint("go on ", i))
+		next, span := other.Tracer.Start(
+			telemetry.WithTraceparent(context.Background(), traceparent),
+			fmt.Sprint("go on ", i),
+		)
 		span.End()
 		ctx = next
 	}

@@ -18,7 +18,13 @@ import (
 
 // Start begins a span about a subject. Attributes are created only if the span records, so that an unsampled span costs
 // little; callers with more attributes check span.IsRecording first.
-func Start(ctx context.Context, tracer trace.Tracer, name string, about Subject, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+func Start(
+	ctx context.Context,
+	tracer trace.Tracer,
+	name string,
+	about Subject,
+	options ...trace.SpanStartOption,
+) (context.Context, trace.Span) {
 	ctx, span := tracer.Start(ctx, name, options...)
 	if span.IsRecording() {
 		span.SetAttributes(about.Attributes()...)
@@ -40,7 +46,10 @@ func Fail(span trace.Span, err error) {
 	}
 	text, kind := redact(err.Error()), ErrorType(err)
 	// This is span.RecordError with a redacted message.
-	span.AddEvent(semconv.ExceptionEventName, trace.WithAttributes(semconv.ExceptionType(reflect.TypeOf(err).String()), semconv.ExceptionMessage(text)))
+	span.AddEvent(
+		semconv.ExceptionEventName,
+		trace.WithAttributes(semconv.ExceptionType(reflect.TypeOf(err).String()), semconv.ExceptionMessage(text)),
+	)
 	span.SetStatus(otelcodes.Error, text)
 	span.SetAttributes(AttrErrorType.String(kind))
 }

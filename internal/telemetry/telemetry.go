@@ -98,9 +98,14 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	}
 	// gRPC would look up the service config of the receiver in DNS first, and a machine without DNS would wait ten seconds
 	// for that: longer than the timeout of a batch of spans.
-	otlp, err := otlptracegrpc.New(ctx, append(to.client, otlptracegrpc.WithDialOption(grpc.WithDisableServiceConfig()))...)
+	otlp, err := otlptracegrpc.New(
+		ctx,
+		append(to.client, otlptracegrpc.WithDialOption(grpc.WithDisableServiceConfig()))...)
 	if err != nil {
-		return nil, fmt.Errorf("make the OTLP trace exporter from the OTEL_EXPORTER_OTLP_* variables and the configured endpoint: %w", err)
+		return nil, fmt.Errorf(
+			"make the OTLP trace exporter from the OTEL_EXPORTER_OTLP_* variables and the configured endpoint: %w",
+			err,
+		)
 	}
 	exporter := newExporter(otlp, to.endpoint, logger, time.Now)
 	provider := sdktrace.NewTracerProvider(append(to.provider,
@@ -125,7 +130,13 @@ func resourceOf(ctx context.Context, cfg Config) (*resource.Resource, error) {
 	if cfg.Node != "" {
 		attrs = append(attrs, semconv.K8SNodeName(cfg.Node))
 	}
-	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(), resource.WithAttributes(attrs...), resource.WithFromEnv())
+	res, err := resource.New(
+		ctx,
+		resource.WithTelemetrySDK(),
+		resource.WithHost(),
+		resource.WithAttributes(attrs...),
+		resource.WithFromEnv(),
+	)
 	if err != nil {
 		return nil, fmt.Errorf("read OTEL_RESOURCE_ATTRIBUTES, a list of key=value: %w", err)
 	}

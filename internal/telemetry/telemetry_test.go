@@ -63,7 +63,12 @@ func TestWithoutAnEndpointNothingIsTraced(t *testing.T) {
 // A process that sends nothing itself hands on what it is given: the trace goes on behind it.
 func TestWithoutAnEndpointATraceGoesThrough(t *testing.T) {
 	const traceparent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
-	ctx, span := telemetry.Start(telemetry.WithTraceparent(t.Context(), traceparent), telemetry.Off(), "work", telemetry.Subject{})
+	ctx, span := telemetry.Start(
+		telemetry.WithTraceparent(t.Context(), traceparent),
+		telemetry.Off(),
+		"work",
+		telemetry.Subject{},
+	)
 	span.End()
 	if got := telemetry.Traceparent(ctx); got != traceparent {
 		t.Errorf("the traceparent is %q behind the process, want %q", got, traceparent)
@@ -72,7 +77,12 @@ func TestWithoutAnEndpointATraceGoesThrough(t *testing.T) {
 
 func TestWithAnEndpointSpansArriveAndSayWhose(t *testing.T) {
 	sink := otlpsink.Start(t)
-	tel := setUp(t, telemetry.Config{Service: "configmux", Version: "v1.2.3", Node: "node-1"}, "OTEL_EXPORTER_OTLP_ENDPOINT", sink.Endpoint())
+	tel := setUp(
+		t,
+		telemetry.Config{Service: "configmux", Version: "v1.2.3", Node: "node-1"},
+		"OTEL_EXPORTER_OTLP_ENDPOINT",
+		sink.Endpoint(),
+	)
 	parent, span := tel.Tracer.Start(t.Context(), "source.read")
 	_, child := tel.Tracer.Start(telemetry.WithTraceparent(context.Background(), telemetry.Traceparent(parent)), "merge")
 	child.End()
@@ -108,8 +118,16 @@ func TestWithAnEndpointSpansArriveAndSayWhose(t *testing.T) {
 
 func TestTheEnvironmentsWordOnTheResourceWins(t *testing.T) {
 	sink := otlpsink.Start(t)
-	tel := setUp(t, telemetry.Config{Service: "pleg", Node: "node-1"}, "OTEL_EXPORTER_OTLP_ENDPOINT", sink.Endpoint(),
-		"OTEL_SERVICE_NAME", "edge-pleg", "OTEL_RESOURCE_ATTRIBUTES", "service.namespace=edge,host.name=rack-7,k8s.node.name=n7,deployment.environment.name=test")
+	tel := setUp(
+		t,
+		telemetry.Config{Service: "pleg", Node: "node-1"},
+		"OTEL_EXPORTER_OTLP_ENDPOINT",
+		sink.Endpoint(),
+		"OTEL_SERVICE_NAME",
+		"edge-pleg",
+		"OTEL_RESOURCE_ATTRIBUTES",
+		"service.namespace=edge,host.name=rack-7,k8s.node.name=n7,deployment.environment.name=test",
+	)
 	_, span := tel.Tracer.Start(t.Context(), "work")
 	span.End()
 	if err := tel.Shutdown(t.Context()); err != nil {
@@ -128,7 +146,11 @@ func TestTheEnvironmentsWordOnTheResourceWins(t *testing.T) {
 func TestAResourceThatCannotBeReadIsRefused(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "nonsense")
-	if _, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "pleg"}); err == nil || !strings.Contains(err.Error(), "OTEL_RESOURCE_ATTRIBUTES") {
+	if _, err := telemetry.Setup(
+		t.Context(),
+		telemetry.Config{Service: "pleg"},
+	); err == nil ||
+		!strings.Contains(err.Error(), "OTEL_RESOURCE_ATTRIBUTES") {
 		t.Errorf("got %v, want an error that names the variable", err)
 	}
 }
@@ -205,7 +227,8 @@ func TestAFailureIsRecordedWithItsKind(t *testing.T) {
 				t.Errorf("status is %v, want an error with the message", span.Status())
 			}
 			event := span.Events()[0]
-			if event.Name != "exception" || textOf(event.Attributes)["exception.message"] != tc.err.Error() || textOf(event.Attributes)["exception.type"] == "" {
+			if event.Name != "exception" || textOf(event.Attributes)["exception.message"] != tc.err.Error() ||
+				textOf(event.Attributes)["exception.type"] == "" {
 				t.Errorf("event is %v, want the exception", event)
 			}
 		})
@@ -278,7 +301,14 @@ func TestLinksPointAtTheSpansOfTheTraceparents(t *testing.T) {
 	started, start := tracer.Start(t.Context(), "container.create")
 	notKept, _ := dropped.Start(t.Context(), "container.create")
 	ctx, crash := tracer.Start(t.Context(), "lifecycle.event")
-	telemetry.LinkTo(crash, telemetry.Traceparent(started), "", telemetry.Traceparent(notKept), telemetry.Traceparent(ctx), "nonsense")
+	telemetry.LinkTo(
+		crash,
+		telemetry.Traceparent(started),
+		"",
+		telemetry.Traceparent(notKept),
+		telemetry.Traceparent(ctx),
+		"nonsense",
+	)
 	crash.End()
 	links := recorder.Ended()[0].Links()
 	if len(links) != 1 || links[0].SpanContext.SpanID() != start.SpanContext().SpanID() {

@@ -90,7 +90,10 @@ func gather(t testing.TB, from prometheus.Gatherer) []*dto.MetricFamily {
 
 func has(metric *dto.Metric, labels []string) bool {
 	for pair := range slices.Chunk(labels, 2) {
-		if !slices.ContainsFunc(metric.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == pair[0] && l.GetValue() == pair[1] }) {
+		if !slices.ContainsFunc(
+			metric.GetLabel(),
+			func(l *dto.LabelPair) bool { return l.GetName() == pair[0] && l.GetValue() == pair[1] },
+		) {
 			return false
 		}
 	}
@@ -201,13 +204,31 @@ func documented(t testing.TB, sections []string) map[string]string {
 }
 
 // row is a row of a table of docs/reference/metrics.md: | `NAME` | TYPE | LABELS | ...
-var row = regexp.MustCompile("^\\| `((?:quartet|kubelet|kubernetes|prober|storage|volume|rest)_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\|")
+var row = regexp.MustCompile(
+	"^\\| `((?:quartet|kubelet|kubernetes|prober|storage|volume|rest)_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\|",
+)
 
 // rowsOf returns type and labels of each metric, by section and name. It fails for rows in a section that no service is
 // compared with.
 func rowsOf(t testing.TB, document string) map[string]map[string]string {
 	t.Helper()
-	known := []string{WholeNode, NodeAPI, HealthChecks, EveryService, ServedStreams, FollowedStreams, RuntimeCalls, ConfigMux, PLEG, SyncLoop, Probes, NodeStatus, APIRequests, NodeInCluster, EventsInCluster}
+	known := []string{
+		WholeNode,
+		NodeAPI,
+		HealthChecks,
+		EveryService,
+		ServedStreams,
+		FollowedStreams,
+		RuntimeCalls,
+		ConfigMux,
+		PLEG,
+		SyncLoop,
+		Probes,
+		NodeStatus,
+		APIRequests,
+		NodeInCluster,
+		EventsInCluster,
+	}
 	rows, section := map[string]map[string]string{}, ""
 	for line := range strings.Lines(document) {
 		line = strings.TrimSuffix(line, "\n")

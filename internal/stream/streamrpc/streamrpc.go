@@ -95,7 +95,10 @@ func (s *subscription[V]) Next(ctx context.Context) (stream.Message[V], error) {
 		m.Start = startOf(frame.GetOpening().GetStart())
 	case stream.KindSnapshot, stream.KindSynced, stream.KindDelta, stream.KindBookmark:
 	default:
-		return stream.Message[V]{}, fmt.Errorf("stream sent a frame of kind %v, which this version does not know: run the same version on both ends", frame.GetKind())
+		return stream.Message[V]{}, fmt.Errorf(
+			"stream sent a frame of kind %v, which this version does not know: run the same version on both ends",
+			frame.GetKind(),
+		)
 	}
 	return m, nil
 }

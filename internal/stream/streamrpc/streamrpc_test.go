@@ -81,7 +81,11 @@ func (w *wire) Buffered() int { return 8192 }
 
 func (w *wire) Source() stream.Source[string] {
 	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[string], error) {
-		watch, err := w.client.WatchPodUpdates(ctx, &configv1.WatchPodUpdatesRequest{ResumeToken: token}, grpc.WaitForReady(true))
+		watch, err := w.client.WatchPodUpdates(
+			ctx,
+			&configv1.WatchPodUpdatesRequest{ResumeToken: token},
+			grpc.WaitForReady(true),
+		)
 		if err != nil {
 			return nil, err
 		}
@@ -97,7 +101,10 @@ type server struct {
 	src stream.Source[string]
 }
 
-func (s *server) WatchPodUpdates(req *configv1.WatchPodUpdatesRequest, ss grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]) error {
+func (s *server) WatchPodUpdates(
+	req *configv1.WatchPodUpdatesRequest,
+	ss grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse],
+) error {
 	return streamrpc.Serve(ss.Context(), s.src, req.GetResumeToken(), func(f *streamv1.Frame, v string) error {
 		return ss.Send(&configv1.WatchPodUpdatesResponse{
 			Frame: f, Payload: &configv1.WatchPodUpdatesResponse_Source{Source: &configv1.SourceState{Name: v}},

@@ -233,7 +233,12 @@ func (s suite) restarts(t *testing.T) {
 	if err := read(ctx, transport.Source(), r, untilLast(r, 3)); err != nil {
 		t.Fatal(err)
 	}
-	want := []stream.Start{stream.StartSnapshot, stream.StartSnapshotEpoch, stream.StartSnapshotEpoch, stream.StartSnapshotInvalid}
+	want := []stream.Start{
+		stream.StartSnapshot,
+		stream.StartSnapshotEpoch,
+		stream.StartSnapshotEpoch,
+		stream.StartSnapshotInvalid,
+	}
 	if diff := cmp.Diff(want, r.Starts); diff != "" {
 		t.Errorf("%v: openings:\n%s", ErrResumable, diff)
 	}

@@ -301,7 +301,7 @@ func TestTheHealthSaysWhyTheNodeIsNotThere(t *testing.T) {
 	}{
 		{"away", func(string) error { return errors.New("dial tcp 198.51.100.1:6443: connection refused") }, "reading the Node from the API server of /etc/kubeconfig: check that it runs"},
 		{"hung", func(string) error { return context.DeadlineExceeded }, "does not answer within 10s"},
-		{"unknown user", func(string) error { return apierrors.NewUnauthorized("who?") }, "does not accept the credentials of /etc/kubeconfig: see its users"},
+		{"unknown user", func(string) error { return apierrors.NewUnauthorized("who?") }, "does not accept the credentials of /etc/kubeconfig: check its users"},
 		{"another node's user", func(string) error { return apierrors.NewForbidden(nodes, "node-1", errors.New("no")) }, "system:node:node-1 in the group system:nodes"},
 		{"invalid", func(verb string) error {
 			if verb == "create" {
