@@ -1,5 +1,4 @@
-// Command quartet runs a node of four processes, with or without a container runtime of its own, and asks a running node
-// about its pods.
+// Command quartet runs a node of four processes, optionally with its own container runtime, and queries a running node.
 package main
 
 import (
@@ -48,12 +47,12 @@ func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quartet",
 		Short: "A Kubernetes node agent in four processes",
-		Long: "Quartet runs pods on this machine: configmux decides what is desired, pleg observes the runtime, syncloop\n" +
-			"makes the runtime match, nodestatus says what the node is.",
+		Long: "Quartet runs pods on this machine: configmux determines the desired pods, pleg observes the runtime, syncloop\n" +
+			"makes the runtime match, and nodestatus reports the node.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	// Whoever mistypes is told where the right words are.
+	// An error in the flags prints a hint to --help.
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: '%s --help' lists the flags", err, cmd.CommandPath())
 	})
@@ -73,7 +72,7 @@ func root() *cobra.Command {
 	return cmd
 }
 
-// didYouMean names the commands that are spelled nearly as a word is; nothing when there are none.
+// didYouMean suggests commands with a similar name; empty if there are none.
 func didYouMean(cmd *cobra.Command, word string) string {
 	cmd.SuggestionsMinimumDistance = 2
 	names := cmd.SuggestionsFor(word)

@@ -1,5 +1,5 @@
-// Package applycmd is the commands that change what a node is to run, and how that is kept: apply, delete and secrets. They
-// read manifests, and give them to configmux, who validates them, keeps them and says what is wrong with them.
+// Package applycmd implements the commands that change the applied pods, config maps and secrets: apply, delete and
+// secrets. They read manifests and send them to configmux, which validates and stores them.
 package applycmd
 
 import (
@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// callTimeout is how long configmux has to answer; it writes a file.
+	// callTimeout bounds configmux's answer, for which it writes a file.
 	callTimeout = 15 * time.Second
-	// rotateTimeout is how long it has to write all files with secrets.
+	// rotateTimeout bounds the rewriting of all files with secrets.
 	rotateTimeout = 5 * time.Minute
 )
 
@@ -42,10 +42,10 @@ func applyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-...",
 		Short: "Run the pods of manifests, and keep their config maps and secrets, until they are deleted",
-		Long: "Run the pods of manifests until 'quartet delete' takes them away, through restarts of the node, and keep the config\n" +
+		Long: "Run the pods of manifests until 'quartet delete' takes them away, across restarts of the node, and keep the config\n" +
 			"maps and secrets, these encrypted. A manifest is YAML documents or JSON, each a Pod, a ConfigMap, a Secret or a list of\n" +
-			"them (List, PodList, ConfigMapList, SecretList). Of a directory every .yaml, .yml and .json counts, in the order of\n" +
-			"names; '-' is the standard input. What is wrong with one does not keep the others from being applied, and ends the\n" +
+			"them (List, PodList, ConfigMapList, SecretList). Of a directory every .yaml, .yml and .json is read, in the order of\n" +
+			"names; '-' is the standard input. An error in one does not prevent applying the others, and ends the\n" +
 			"command with 1. A node with an API server takes its config maps and secrets from there, and none by this command.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -58,7 +58,7 @@ func applyCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVarP(&paths, "filename", "f", nil, "`FILE` or directory with the manifests, or - for the standard input; may be repeated")
-	cmd.Flags().Var(&dry, "dry-run", "let configmux validate what is given, and change nothing; 'server' and 'none' are understood too")
+	cmd.Flags().Var(&dry, "dry-run", "let configmux validate the manifests, and change nothing; 'server' and 'none' are accepted too")
 	cmd.Flags().Lookup("dry-run").NoOptDefVal = "true"
 	target.AddFlag(cmd.Flags(), &stateDir)
 	return cmd
@@ -69,10 +69,10 @@ func deleteCommand() *cobra.Command {
 	var paths []string
 	cmd := &cobra.Command{
 		Use:   "delete pod|configmap|secret NAME... | delete KIND/NAME... | delete -f FILE|DIR|-...",
-		Short: "Take away pods, config maps and secrets that were applied",
-		Long: "Take away pods, config maps and secrets that were applied, by name, or by the manifests that they were applied with, of\n" +
-			"which only the names count. A pod may be named with or without the node's suffix, and NAME may be NAMESPACE/NAME. What\n" +
-			"is in a manifest directory goes away with its file, and not by this.",
+		Short: "Delete applied pods, config maps and secrets",
+		Long: "Delete applied pods, config maps and secrets, by name, or by the manifests that they were applied with, of\n" +
+			"which only the names are used. A pod may be named with or without the node's suffix, and NAME may be NAMESPACE/NAME. Pods\n" +
+			"of a manifest directory are deleted with their file, and not by this command.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, err := namesOf(args, namespace, paths)
 			if err != nil {
@@ -92,13 +92,13 @@ func deleteCommand() *cobra.Command {
 	return cmd
 }
 
-// client asks the configmux of a node.
+// client calls the configmux of a node.
 type client struct {
 	configv1.ConfigServiceClient
 	address, stateDir string
 }
 
-// withClient does something with a client.
+// withClient calls do with a client.
 func withClient(stateDir string, do func(client) error) (err error) {
 	addresses, err := target.SocketAddresses(stateDir)
 	if err != nil {
@@ -112,7 +112,7 @@ func withClient(stateDir string, do func(client) error) (err error) {
 	return do(client{configv1.NewConfigServiceClient(conn), addresses.ConfigMux, stateDir})
 }
 
-// applyAll applies what manifests have.
+// applyAll applies the content of manifests.
 func (c client) applyAll(cmd *cobra.Command, paths []string, dryRun bool) error {
 	tried, err := eachItem(cmd, paths, "applied", func(i item) error {
 		if i.err != nil {
@@ -132,7 +132,7 @@ func (c client) applyAll(cmd *cobra.Command, paths []string, dryRun bool) error 
 	return err
 }
 
-// removeAll deletes what manifests have. What else is wrong with a manifest does not matter where the name can be told.
+// removeAll deletes the content of manifests. Other problems in a manifest do not matter if the name is readable.
 func (c client) removeAll(cmd *cobra.Command, paths []string) error {
 	tried, err := eachItem(cmd, paths, "deleted", func(i item) error {
 		switch {
@@ -141,7 +141,7 @@ func (c client) removeAll(cmd *cobra.Command, paths []string) error {
 		case i.err != nil:
 			return i.err
 		default:
-			return errors.New("it has no metadata.name, so that it is not known what to delete")
+			return errors.New("it has no metadata.name, so it cannot be deleted")
 		}
 	})
 	if err == nil && tried == 0 {
@@ -150,7 +150,7 @@ func (c client) removeAll(cmd *cobra.Command, paths []string) error {
 	return err
 }
 
-// apply applies one pod, and prints what became of it.
+// apply applies one pod, and prints the result.
 func (c client) apply(ctx context.Context, out io.Writer, pod *v1.Pod, dryRun bool) error {
 	data, err := pod.Marshal()
 	if err != nil {
@@ -169,7 +169,7 @@ func (c client) apply(ctx context.Context, out io.Writer, pod *v1.Pod, dryRun bo
 	return tell(out, objectName{podKind, stored.Namespace, stored.Name}, answer.GetPod().GetOp(), dryRun)
 }
 
-// tell prints what became of what was applied.
+// tell prints the result of an apply.
 func tell(out io.Writer, n objectName, op configv1.Op, dryRun bool) error {
 	note := ""
 	if dryRun {
@@ -179,7 +179,7 @@ func tell(out io.Writer, n objectName, op configv1.Op, dryRun bool) error {
 	return err
 }
 
-// applyObject applies a config map or a secret, and prints what became of it.
+// applyObject applies a config map or a secret, and prints the result.
 func (c client) applyObject(ctx context.Context, out io.Writer, i item, dryRun bool) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -190,7 +190,7 @@ func (c client) applyObject(ctx context.Context, out io.Writer, i item, dryRun b
 	return tell(out, objectName{i.name.kind, answer.GetNamespace(), answer.GetName()}, answer.GetOp(), dryRun)
 }
 
-// became says what an apply did, in the words that users of Kubernetes know.
+// became returns the result of an apply in the words of kubectl.
 func became(op configv1.Op) string {
 	switch op { //nolint:exhaustive // an apply does nothing else
 	case configv1.Op_OP_ADD:
@@ -217,30 +217,29 @@ func (c client) remove(ctx context.Context, out io.Writer, n objectName) error {
 	return err
 }
 
-// unreachableError says that there is nobody to ask, so that the others need not be tried.
+// unreachableError is the error of an unreachable configmux, so that further calls are pointless.
 type unreachableError struct{ text string }
 
 func (e *unreachableError) Error() string { return e.text }
 
-// explainObject does as explain, for calls that are about config maps and secrets. That this node takes none keeps no pod from
-// being applied.
+// explainObject is explain for calls about config maps and secrets. A node that accepts none still accepts pods.
 func (c client) explainObject(err error) error {
 	if status.Code(err) == codes.Unimplemented {
-		return errors.New("this node takes no config maps and secrets by this command: it has an API server, which has them, or replays a recording, or its configmux is of an older version")
+		return errors.New("this node does not accept config maps and secrets: it has an API server, or replays a recording, or its configmux is of an older version")
 	}
 	return c.explain(err)
 }
 
-// explain turns the error of a call into one for people.
+// explain converts the error of a call to one for people.
 func (c client) explain(err error) error {
 	s := status.Convert(err)
 	switch s.Code() { //nolint:exhaustive // the others say it themselves
 	case codes.InvalidArgument:
 		return invalid(s)
 	case codes.Unimplemented:
-		return &unreachableError{"this configmux takes no pods: it replays a recording, or is of an older version"}
+		return &unreachableError{"this configmux does not accept pods: it replays a recording, or is of an older version"}
 	case codes.DeadlineExceeded:
-		return &unreachableError{"configmux did not answer in time, and may have done it or not: see its log, and try again"}
+		return &unreachableError{"configmux did not answer in time, and may or may not have made the change: check its log, and try again"}
 	case codes.Unavailable:
 		if !strings.HasPrefix(s.Message(), "connection error") {
 			return &unreachableError{"configmux: " + s.Message()}
@@ -256,7 +255,7 @@ func (c client) explain(err error) error {
 	}
 }
 
-// invalid lists the fields that are wrong, one on a line, the reasons below each other.
+// invalid lists the invalid fields, one on a line, with aligned reasons.
 func invalid(s *status.Status) error {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -270,7 +269,7 @@ func invalid(s *status.Status) error {
 			if where == "" {
 				where = "it"
 			}
-			// The writer is a buffer, which takes everything.
+			// Writing to a buffer does not fail.
 			_, _ = fmt.Fprintf(table, "\n    %s\t%s", where, strings.Join(strings.Fields(v.GetDescription()), " "))
 		}
 	}

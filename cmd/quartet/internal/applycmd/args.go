@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// dryRun is the flag --dry-run, which whoever is used to kubectl gives a value.
+// dryRun is the flag --dry-run, which kubectl's users give a value.
 type dryRun bool
 
 // String implements pflag.Value.
@@ -26,12 +26,12 @@ func (d *dryRun) Set(text string) error {
 	case "none", "false":
 		*d = false
 	default:
-		return errors.New("say --dry-run: it is configmux that validates, and nobody else")
+		return errors.New("use --dry-run without a value: only configmux validates")
 	}
 	return nil
 }
 
-// kind is what a name is of, in the words of the command line.
+// kind is the kind of a named object, in the words of the command line.
 type kind string
 
 // The kinds that can be applied.
@@ -41,7 +41,7 @@ const (
 	secretKind    kind = "secret"
 )
 
-// kindOf returns the kind that a word on the command line stands for.
+// kindOf returns the kind of a word on the command line.
 func kindOf(word string) (k kind, is bool) {
 	switch strings.ToLower(word) {
 	case "pod", "pods", "po":
@@ -55,7 +55,7 @@ func kindOf(word string) (k kind, is bool) {
 	}
 }
 
-// inManifest is the kind as manifests and configmux name it.
+// inManifest returns the kind in the form of manifests and configmux.
 func (k kind) inManifest() string {
 	switch k {
 	case configMapKind:
@@ -69,13 +69,13 @@ func (k kind) inManifest() string {
 	}
 }
 
-// objectName names a pod, a config map or a secret; without a namespace that is "default".
+// objectName names a pod, a config map or a secret. An empty namespace means "default".
 type objectName struct {
 	kind            kind
 	namespace, name string
 }
 
-// String is how people name it.
+// String returns the readable name.
 func (n objectName) String() string {
 	if n.namespace == "" || n.namespace == v1.NamespaceDefault {
 		return string(n.kind) + "/" + n.name
@@ -83,8 +83,8 @@ func (n objectName) String() string {
 	return string(n.kind) + "/" + n.namespace + "/" + n.name
 }
 
-// namesOf returns what the arguments of delete name: a kind and names, or names that begin with "KIND/", as apply prints
-// them.
+// namesOf returns the names in the arguments of delete: a kind and names, or names in the form "KIND/NAME", as apply
+// prints them.
 func namesOf(args []string, namespace string, paths []string) ([]objectName, error) {
 	switch {
 	case len(paths) > 0 && (len(args) > 0 || namespace != ""):
@@ -116,7 +116,7 @@ func namesOf(args []string, namespace string, paths []string) ([]objectName, err
 	return names, nil
 }
 
-// qualified returns what is named as NAME, in a namespace, or as NAMESPACE/NAME.
+// qualified returns the names in the form NAME, within a namespace, or NAMESPACE/NAME.
 func qualified(k kind, args []string, namespace string) ([]objectName, error) {
 	names := make([]objectName, 0, len(args))
 	for _, arg := range args {

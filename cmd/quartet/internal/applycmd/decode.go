@@ -23,15 +23,15 @@ import (
 	"github.com/quartet-node/quartet/internal/redact"
 )
 
-// document is a part of a manifest that can be parsed by itself.
+// document is a part of a manifest that can be parsed separately.
 type document struct {
 	text []byte
-	// before is how many lines the manifest has before it.
+	// before is the number of lines of the manifest before it.
 	before int
 	isJSON bool
 }
 
-// documentsOf splits a manifest: JSON values that follow each other, or else YAML documents. Blank ones are left out.
+// documentsOf splits a manifest into consecutive JSON values, or else YAML documents. It skips blank ones.
 func documentsOf(data []byte) []document {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // the byte order mark that some editors write
 	if documents := jsonValues(data); documents != nil {
@@ -56,7 +56,7 @@ func documentsOf(data []byte) []document {
 	return documents
 }
 
-// jsonValues splits JSON objects that follow each other; nil when the manifest is something else.
+// jsonValues splits consecutive JSON objects; nil for other content.
 func jsonValues(data []byte) []document {
 	if start := bytes.TrimSpace(data); len(start) == 0 || start[0] != '{' {
 		return nil
@@ -76,7 +76,7 @@ func jsonValues(data []byte) []document {
 	}
 }
 
-// isSeparator reports whether a line is between two YAML documents.
+// isSeparator reports whether a line separates two YAML documents.
 func isSeparator(line []byte) bool {
 	for _, sign := range []string{"---", "..."} {
 		if rest, is := bytes.CutPrefix(line, []byte(sign)); is {
@@ -87,7 +87,7 @@ func isSeparator(line []byte) bool {
 	return false
 }
 
-// isBlank reports whether a document has nothing but space and comments.
+// isBlank reports whether a document contains only space and comments.
 func isBlank(text []byte) bool {
 	for line := range bytes.Lines(text) {
 		line = bytes.TrimSpace(line)
@@ -98,8 +98,8 @@ func isBlank(text []byte) bool {
 	return true
 }
 
-// items returns what the document is, or the items of the list that it is. What is wrong with the document as a whole
-// is an item of its own.
+// items returns the object in the document, or the items of its list. A problem of the whole document is an item of its
+// own.
 func (d document) items() []item {
 	data, err := d.json()
 	if err != nil {
@@ -121,19 +121,19 @@ func (d document) items() []item {
 	}
 }
 
-// isKind reports whether a word is a kind as a manifest names it.
+// isKind reports whether a word is a kind in a manifest.
 func isKind(word string) bool {
 	k, is := kindOf(word)
 	return is && k.inManifest() == word
 }
 
-// json is the document as JSON. A key that is there twice in YAML is an error: of two values, nobody knows which was meant.
+// json returns the document as JSON. A duplicate key in YAML is an error, because either value may be intended.
 func (d document) json() ([]byte, error) {
 	if d.isJSON {
 		return d.text, nil
 	}
 	for n, line := range bytes.Split(d.text, []byte{'\n'}) {
-		// The parser would read what is before it, and leave the rest unread.
+		// The parser would ignore everything after it.
 		if bytes.HasPrefix(line, []byte("--- ")) || bytes.HasPrefix(line, []byte("---\t")) {
 			return nil, fmt.Errorf("line %d: begin the document on the line after the ---", d.before+n+1)
 		}
@@ -146,10 +146,10 @@ func (d document) json() ([]byte, error) {
 	return data, nil
 }
 
-// lineNumber is how the parser tells a line of the document.
+// lineNumber matches a line number in an error of the parser.
 var lineNumber = regexp.MustCompile(`\bline \d+`)
 
-// inManifest turns "line 3" of the document into that of the manifest.
+// inManifest converts a line number of the document to that of the manifest.
 func (d document) inManifest(line string) string {
 	n, err := strconv.Atoi(strings.TrimPrefix(line, "line "))
 	if err != nil {
@@ -158,7 +158,7 @@ func (d document) inManifest(line string) string {
 	return fmt.Sprintf("line %d", d.before+n)
 }
 
-// typeOf returns what an object says it is.
+// typeOf returns the type of an object.
 func typeOf(data []byte) (metav1.TypeMeta, error) {
 	var kind metav1.TypeMeta
 	if !bytes.HasPrefix(data, []byte("{")) {
@@ -170,7 +170,7 @@ func typeOf(data []byte) (metav1.TypeMeta, error) {
 	return kind, nil
 }
 
-// list returns the items of a list, which are of a kind unless they say another.
+// list returns the items of a list, whose default kind is of.
 func (d document) list(data []byte, of string) []item {
 	var list struct {
 		metav1.TypeMeta `json:",inline"`
@@ -198,7 +198,7 @@ func (d document) list(data []byte, of string) []item {
 	return items
 }
 
-// itemOf returns one item of a list. What it does not say of its kind the list has said.
+// itemOf returns one item of a list, whose default kind is of.
 func itemOf(data []byte, of string) item {
 	meta, err := typeOf(data)
 	if err != nil {
@@ -213,7 +213,7 @@ func itemOf(data []byte, of string) item {
 	return objectIn(meta.Kind, data)
 }
 
-// linesOfItems returns the lines of the manifest that the items of a list begin on; none when they cannot be told.
+// linesOfItems returns the first lines of a list's items in the manifest; none if they are unknown.
 func (d document) linesOfItems() []int {
 	var root yamlv3.Node
 	if err := yamlv3.Unmarshal(d.text, &root); err != nil || len(root.Content) == 0 {
@@ -232,8 +232,7 @@ func (d document) linesOfItems() []int {
 	return lines
 }
 
-// objectIn makes a pod, a config map or a secret of an object, strictly: what is not understood is an error, and so is what
-// is said twice.
+// objectIn decodes a pod, a config map or a secret strictly: unknown and duplicate fields are errors.
 func objectIn(word string, data []byte) item {
 	switch k, _ := kindOf(word); k {
 	case configMapKind:
@@ -259,7 +258,7 @@ func objectIn(word string, data []byte) item {
 	}
 }
 
-// marshalled puts the bytes of an object into its item.
+// marshalled sets the encoded object in its item.
 func marshalled(i item, marshal func() ([]byte, error)) item {
 	if i.err == nil {
 		i.object, i.err = marshal()
@@ -267,7 +266,7 @@ func marshalled(i item, marshal func() ([]byte, error)) item {
 	return i
 }
 
-// strictly decodes an object. Its error has no value of it, which may be a secret's.
+// strictly decodes an object. Its error contains no value, because it may be that of a secret.
 func strictly(data []byte, into any) error {
 	strict, err := kjson.UnmarshalStrict(data, into, kjson.DisallowDuplicateFields, kjson.DisallowUnknownFields)
 	var wrong *json.UnmarshalTypeError
@@ -281,8 +280,8 @@ func strictly(data []byte, into any) error {
 	}
 }
 
-// valuesOf says which value of the data of a config map or a secret is no text, or, where it has to be, not base64; nil when
-// all are.
+// valuesOf returns which value of a config map or a secret is not text, or not base64 where that is required; nil if
+// all are valid.
 func valuesOf(data []byte, texts, encoded string) error {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(data, &fields) != nil {
@@ -302,8 +301,8 @@ func valuesOf(data []byte, texts, encoded string) error {
 	return nil
 }
 
-// checkValue says what is wrong with the value of a key of a field. It has to be a text, which is base64 if that is said; texts is the field
-// for what is not.
+// checkValue returns the problem with a value in a field. It must be text, and base64 if isBase64 is set; texts is the
+// field for values that are not encoded.
 func checkValue(field, key string, value json.RawMessage, isBase64 bool, texts string) error {
 	var text *string
 	if json.Unmarshal(value, &text) != nil {
@@ -318,7 +317,7 @@ func checkValue(field, key string, value json.RawMessage, isBase64 bool, texts s
 	return nil
 }
 
-// misspelled makes one error of what is not known or there twice; nil of none.
+// misspelled joins the errors for unknown and duplicate fields; nil without errors.
 func misspelled(strict []error) error {
 	if len(strict) == 0 {
 		return nil

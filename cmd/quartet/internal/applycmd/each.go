@@ -7,8 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// eachItem does something with each item of the manifests, and prints what went wrong with which. It returns how many
-// there were.
+// eachItem calls do for each item of the manifests, and prints errors. It returns the number of items.
 func eachItem(cmd *cobra.Command, paths []string, done string, do func(item) error) (tried int, err error) {
 	t := tally{cmd: cmd}
 	err = items(paths, cmd.InOrStdin(), func(i item) error { return t.count(i.String(), do(i)) })
@@ -18,7 +17,7 @@ func eachItem(cmd *cobra.Command, paths []string, done string, do func(item) err
 	return t.tried, t.result(done)
 }
 
-// eachName does something with each of a list of names.
+// eachName calls do for each name, and prints errors.
 func eachName(cmd *cobra.Command, names []objectName, do func(objectName) error) error {
 	t := tally{cmd: cmd}
 	for _, n := range names {
@@ -29,13 +28,13 @@ func eachName(cmd *cobra.Command, names []objectName, do func(objectName) error)
 	return t.result("deleted")
 }
 
-// tally counts what went wrong.
+// tally counts errors.
 type tally struct {
 	cmd           *cobra.Command
 	tried, failed int
 }
 
-// count takes in one outcome. Its error ends the command: there is no use in going on.
+// count counts one result. Its error ends the command, because further calls are pointless.
 func (t *tally) count(what string, err error) error {
 	t.tried++
 	var unreachable *unreachableError

@@ -11,8 +11,9 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// tellIgnored says what configmux has left out of a pod that it took: the annotations that only the node's agent sets. It
-// is no error, for a pod that was read from a node has them. What says where the pod stands and which it is.
+// tellIgnored prints the annotations that configmux has ignored in an accepted pod: those that only the agent sets.
+// This is no error, because a pod that was read from a node has them. It is silent about annotations that identify the
+// pod.
 func tellIgnored(out io.Writer, what fmt.Stringer, pod *v1.Pod) error {
 	for _, key := range slices.Sorted(maps.Keys(pod.Annotations)) {
 		if !podset.IsOwnAnnotation(key) {

@@ -12,28 +12,28 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// maxFile bounds what is read of one file.
+// maxFile bounds the size of one file.
 const maxFile = 10 << 20
 
-// standardInput is how the standard input is named.
+// standardInput is the argument for standard input.
 const standardInput = "-"
 
-// item is one pod, config map or secret of a manifest, or what stands in the place of one.
+// item is one pod, config map or secret of a manifest, or an error in its place.
 type item struct {
-	// file is where it stands; document counts the documents of the file from 1, and is 0 when there is one only.
+	// file is the name of its file, and document the number of its document from 1, or 0 if there is only one.
 	file     string
 	document int
-	// place is where it stands in the list that the document is, as "items[1], line 12"; empty when the document is no list.
+	// place is its position in a list, as "items[1], line 12"; empty outside of a list.
 	place string
-	// name says which one it is, as far as it can be told.
+	// name is its name, as far as it is readable.
 	name objectName
-	// pod is what the item says of a pod, and object the bytes of a v1.ConfigMap or v1.Secret, unless err says why it is none.
+	// pod is the decoded pod, and object the encoded v1.ConfigMap or v1.Secret, unless err is set.
 	pod    *v1.Pod
 	object []byte
 	err    error
 }
 
-// String says where the item stands, and which one it is.
+// String returns the place and the name of the item.
 func (i item) String() string {
 	where := i.file
 	if i.document > 0 {
@@ -48,8 +48,8 @@ func (i item) String() string {
 	return where
 }
 
-// items calls visit with each item of the files, of the manifests of directories and of the standard input that paths name.
-// Whether all are there is found out first: who mistypes a name changes nothing.
+// items calls visit for each item in the files, directories and standard input that paths name. It checks first that
+// all paths exist, so that a mistyped name changes nothing.
 func items(paths []string, stdin io.Reader, visit func(item) error) error {
 	var files []string
 	for _, path := range paths {
@@ -71,7 +71,7 @@ func items(paths []string, stdin io.Reader, visit func(item) error) error {
 	return nil
 }
 
-// filesOf returns the manifests of a directory, or what is named itself.
+// filesOf returns the manifests of a directory, or the path itself.
 func filesOf(path string) ([]string, error) {
 	if path == standardInput {
 		return []string{path}, nil
@@ -100,7 +100,7 @@ func filesOf(path string) ([]string, error) {
 	return files, nil
 }
 
-// itemsOf visits the items of one file. That it cannot be read is of no concern to others.
+// itemsOf visits the items of one file. An unreadable file does not affect others.
 func itemsOf(path string, visit func(item) error) (err error) {
 	info, err := os.Stat(path)
 	if err == nil && info.IsDir() {

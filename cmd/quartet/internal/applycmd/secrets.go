@@ -14,14 +14,14 @@ import (
 func secretsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "secrets rotate-key",
-		Short: "Give the secrets that this node keeps another key",
+		Short: "Replace the key of this node's secrets",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("say what to do: " + cmd.CommandPath() + " rotate-key; to see the secrets, 'quartet get secrets'")
 			}
 			return fmt.Errorf("there is no %q: %s rotate-key encrypts the secrets with a new key; to see them, 'quartet get secrets'", args[0], cmd.CommandPath())
 		},
-		// Reached by no arguments, which Args refuses: without it cobra would print its help and say that all is well.
+		// Args refuses a call without arguments. Without RunE, cobra would print its help and succeed.
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
 	cmd.AddCommand(rotateCommand())
@@ -32,9 +32,9 @@ func rotateCommand() *cobra.Command {
 	var stateDir string
 	cmd := &cobra.Command{
 		Use:   "rotate-key",
-		Short: "Encrypt all secrets on the disk with a new key, and remove the old one",
-		Long: "Encrypt all secrets that configmux keeps on the disk with a new key, and remove the old one. Pods do not notice. When\n" +
-			"it fails or is cut short at any point nothing is lost: the next call, or the next start of configmux, goes on. Make a new\n" +
+		Short: "Encrypt all secrets on disk with a new key, and remove the old one",
+		Long: "Encrypt all secrets on configmux's disk with a new key, and remove the old one. Pods are not affected. If\n" +
+			"it fails or is interrupted, nothing is lost: the next call, or the next start of configmux, continues. Make a new\n" +
 			"backup of the key file afterwards: it is secrets.key in the state directory.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,10 +46,10 @@ func rotateCommand() *cobra.Command {
 					return c.explainObject(err)
 				}
 				if answer.GetKey() == "" {
-					_, err = fmt.Fprintln(cmd.OutOrStdout(), "There is no key yet: the first secret makes one.")
+					_, err = fmt.Fprintln(cmd.OutOrStdout(), "There is no key yet: the first secret creates one.")
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "The key is %s now, and the old one is removed; files that were encrypted anew: %d\n", answer.GetKey(), answer.GetFiles())
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "The key is %s now, and the old one is removed; files encrypted again: %d\n", answer.GetKey(), answer.GetFiles())
 				return err
 			})
 		},

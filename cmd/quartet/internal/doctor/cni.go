@@ -13,8 +13,8 @@ import (
 	"github.com/quartet-node/quartet/internal/machine"
 )
 
-// judgeNetwork checks that there is a CNI configuration and that every plugin that it names is there. As CNI has it, the
-// first file by name counts. mend is how they come back; empty when they are somebody else's.
+// judgeNetwork checks that there is a CNI configuration and that its plugins exist. As in CNI, the first file by name
+// is used. mend is the command that restores them; empty if the node does not own them.
 func judgeNetwork(facts networkFacts, mend string) []machine.Finding {
 	f := machine.Ok("CNI configuration", "")
 	file, plugins, err := readCNI(facts.configDir)
@@ -59,7 +59,7 @@ func readCNI(dir string) (file string, plugins []string, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", nil, err
 	}
-	for _, e := range entries { // in the order of their names
+	for _, e := range entries { // sorted by name
 		if slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(e.Name())) && !e.IsDir() {
 			file = filepath.Join(dir, e.Name())
 			break

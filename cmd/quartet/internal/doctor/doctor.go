@@ -1,9 +1,9 @@
-// Package doctor is `quartet doctor`: it looks at the machine, the container runtime, the four processes and, when asked,
-// the compose stack, and says of each thing that is not as it has to be what to do about it. It changes nothing.
+// Package doctor implements `quartet doctor`: it checks the machine, the container runtime, the four processes and, on
+// request, the compose stack, and prints the remedy for each problem. It changes nothing.
 //
-// The checks of the machine itself are in package machine, since `quartet up` makes some of them too. Here is what
-// asks somebody: the runtime over CRI, the services over their sockets, the container engine over HTTP. Each of these
-// gathers facts first and judges them in a function of the facts alone.
+// The checks of the machine are in package machine, because `quartet up` runs some of them too. The checks here query
+// the runtime over CRI, the services over their sockets, and the container engine over HTTP. Each of them gathers facts
+// first and evaluates them in a pure function.
 package doctor
 
 import (
@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	// exitFault is the exit code when there is a fault, exitCannotRun when the command itself could not run.
+	// exitFault is the exit code if there is a fault, and exitCannotRun if the command itself failed.
 	exitFault, exitCannotRun = 1, 2
-	// defaultStack is where the compose file is in a checkout.
+	// defaultStack is the path of the compose file in a checkout.
 	defaultStack = "deploy/compose/compose.yaml"
 )
 
-// ExitError ends the command line with an exit code of its own.
+// ExitError ends the command line with a specific exit code.
 type ExitError struct {
 	// Code is the exit code.
 	Code int
-	// Err is what to print.
+	// Err is the error to print.
 	Err error
 }
 
@@ -41,9 +41,9 @@ func (e *ExitError) Unwrap() error { return e.Err }
 
 type options struct {
 	stateDir, configFile string
-	// stateDirGiven is true when the flag or the environment names the state directory.
+	// stateDirGiven is true if the flag or the environment sets the state directory.
 	stateDirGiven bool
-	// stackFile is the compose file; empty unless --compose is given.
+	// stackFile is the compose file; empty without --compose.
 	stackFile string
 	output    format
 }
@@ -53,14 +53,14 @@ func Command() *cobra.Command {
 	opts := options{output: formatText}
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check this machine and the four processes, and say what to do about what is wrong",
-		Long: `Check whether this machine can run a node, and whether the node that it has is well: the kernel, control groups,
-capabilities, disks, limits, clock and network; the container runtime; the four services. What is not ok has its fix in the
-line below. Nothing is changed.
+		Short: "Check this machine and the four processes, and show how to fix problems",
+		Long: `Check whether this machine can run a node, and whether its node is healthy: the kernel, control groups,
+capabilities, disks, limits, clock and network; the container runtime; the four services. Each problem has its fix in the
+line below. The command changes nothing.
 
 Exit code:
-  0  all is well, or there are warnings only: the node runs, with less than it could have
-  1  at least one fault: the node cannot run, or harms what it runs beside
+  0  no fault, possibly warnings: the node runs, possibly with limitations
+  1  at least one fault: the node cannot run, or harms another program
   2  the command itself could not run, for example because of a flag that does not exist`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -86,7 +86,7 @@ Exit code:
 	return cmd
 }
 
-// cannotRun gives an error the exit code of a command that could not do its work; nil stays nil.
+// cannotRun adds the exit code of a failed command to an error; nil stays nil.
 func cannotRun(err error) error {
 	if err == nil {
 		return nil

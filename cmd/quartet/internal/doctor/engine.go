@@ -13,15 +13,16 @@ import (
 )
 
 const (
-	// engineSocket is the container engine's unless DOCKER_HOST says otherwise.
+	// engineSocket is the container engine's default socket.
 	engineSocket = "/var/run/docker.sock"
-	// oldestEngineAPI has the cgroup namespace of a container (`cgroup: host`), which the bundled runtime needs: Docker 20.10.
+	// oldestEngineAPI is the first version with the cgroup namespace of a container (`cgroup: host`), which the bundled
+	// runtime needs: Docker 20.10.
 	oldestEngineAPI = "1.41"
-	// projectLabel is what docker compose marks the containers of a stack with.
+	// projectLabel is docker compose's label on the containers of a stack.
 	projectLabel = "com.docker.compose.project"
 )
 
-// engineClient reaches the engine that DOCKER_HOST names, or the default one; nil when that is not a socket.
+// engineClient returns a client for the engine of DOCKER_HOST, or the default one; nil if that is not a socket.
 func engineClient(dockerHost string) *http.Client {
 	switch socket, isUnix := strings.CutPrefix(dockerHost, "unix://"); {
 	case dockerHost == "":
@@ -33,10 +34,10 @@ func engineClient(dockerHost string) *http.Client {
 	}
 }
 
-// errNotFound says that the engine does not have what was asked for.
+// errNotFound is the engine's answer for a missing object.
 var errNotFound = errors.New("not found")
 
-// askEngine asks the engine for JSON. Without a version in its path a request is of the engine's own API version.
+// askEngine sends a request for JSON to the engine. A path without a version uses the engine's own API version.
 func (p *patient) askEngine(ctx context.Context, path string, into any) (err error) {
 	if p.engine == nil {
 		return fmt.Errorf("DOCKER_HOST is %s, which is not a socket of this machine", p.dockerHost)
@@ -60,7 +61,7 @@ func (p *patient) askEngine(ctx context.Context, path string, into any) (err err
 	}
 }
 
-// engineVersion is what the engine says of itself.
+// engineVersion is the version of the engine.
 type engineVersion struct {
 	Version    string
 	APIVersion string `json:"ApiVersion"`
@@ -86,7 +87,7 @@ func (p *patient) judgeEngine(version engineVersion, err error) machine.Finding 
 	}
 }
 
-// missingImages are those of the images that the engine does not have.
+// missingImages returns the images that the engine does not have.
 func (p *patient) missingImages(ctx context.Context, images []string) (missing []string, err error) {
 	for _, image := range images {
 		var answer struct{ ID string }
@@ -101,7 +102,7 @@ func (p *patient) missingImages(ctx context.Context, images []string) (missing [
 	return missing, nil
 }
 
-// stackPublishes is true when a container of the stack has a port of this machine.
+// stackPublishes reports whether a container of the stack publishes a port on this machine.
 func (p *patient) stackPublishes(ctx context.Context, project string, port int) bool {
 	var containers []struct {
 		Labels map[string]string
@@ -120,8 +121,7 @@ func (p *patient) stackPublishes(ctx context.Context, project string, port int) 
 	return false
 }
 
-// isOlder compares versions by their first two numbers. One that is not a version, as of a build from source, is not
-// older.
+// isOlder compares versions by their first two numbers. An invalid version, as of a build from source, is not older.
 func isOlder(version, than string) bool {
 	var a, b [2]int
 	if _, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &a[0], &a[1]); err != nil {

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// checkWidth and levelWidth are those of the first two columns. They are fixed because a line is printed before the next
-	// one is known; checkWidth fits the longest name of a check.
+	// checkWidth and levelWidth are the widths of the first two columns. They are fixed because a line is printed before
+	// the next one is known; checkWidth fits the longest name of a check.
 	checkWidth = len("mount propagation")
 	levelWidth = len("warning")
 )
 
-// format is what -o says.
+// format is the value of -o.
 type format string
 
 const (
@@ -40,14 +40,14 @@ func (f *format) Set(text string) error {
 	return nil
 }
 
-// report prints findings as they come, or all at the end.
+// report prints findings immediately, or all at the end.
 type report struct {
 	out      io.Writer
 	format   format
 	findings machine.Findings
 }
 
-// begin prints the head of the table.
+// begin prints the header of the table.
 func (r *report) begin() error {
 	if r.format == formatJSON {
 		return nil
@@ -61,7 +61,7 @@ func (r *report) row(check, level, detail string) error {
 	return err
 }
 
-// show prints findings, each that is not ok with its fix below it.
+// show prints findings, each problem with its fix below it.
 func (r *report) show(findings []machine.Finding) error {
 	r.findings = append(r.findings, findings...)
 	if r.format == formatJSON {
@@ -88,7 +88,7 @@ type document struct {
 	Warnings int              `json:"warnings"`
 }
 
-// end prints the outcome. Its error is the one with which the command ends: nil unless there is a fault.
+// end prints the summary. Its error ends the command: nil unless there is a fault.
 func (r *report) end() error {
 	faults, warnings := r.findings.Count(machine.Fault), r.findings.Count(machine.Warning)
 	if r.format == formatJSON {
@@ -101,9 +101,9 @@ func (r *report) end() error {
 	}
 	switch {
 	case faults > 0:
-		return &ExitError{Code: exitFault, Err: fmt.Errorf("%s and %s: what to do stands with each", count(faults, "fault"), count(warnings, "warning"))}
+		return &ExitError{Code: exitFault, Err: fmt.Errorf("%s and %s: each has its fix", count(faults, "fault"), count(warnings, "warning"))}
 	case r.format == formatText:
-		_, err := fmt.Fprintf(r.out, "\nNothing stands in the way of a node; %s.\n", count(warnings, "warning"))
+		_, err := fmt.Fprintf(r.out, "\nThis machine can run a node; %s.\n", count(warnings, "warning"))
 		return cannotRun(err)
 	default:
 		return nil
@@ -117,5 +117,5 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// oneLine keeps a text from breaking the table.
+// oneLine joins the lines of a text.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// ownerOf is the user whose a file is.
+// ownerOf returns the owner of a file.
 func ownerOf(info fs.FileInfo) uint32 {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		return stat.Uid

@@ -21,18 +21,18 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
-// surroundings is what the checks ask, besides sockets of the node: tests have their own.
+// surroundings holds the dependencies of the checks other than the node's sockets; tests pass in fakes.
 type surroundings struct {
 	machine machine.Machine
-	// command runs a program and returns what it wrote to its standard output. The error has what it wrote to the other.
+	// command runs a program and returns its standard output. The error contains its standard error.
 	command func(ctx context.Context, name string, args ...string) (string, error)
-	// engine reaches the container engine; nil when dockerHost does not name a socket of this machine.
+	// engine is the client of the container engine; nil if dockerHost is not a socket of this machine.
 	engine *http.Client
 	// dockerHost is the variable DOCKER_HOST.
 	dockerHost string
 }
 
-// thisMachine is what the command looks at.
+// thisMachine returns the real dependencies.
 func thisMachine() surroundings {
 	host := os.Getenv("DOCKER_HOST")
 	return surroundings{machine: machine.This(), command: command, engine: engineClient(host), dockerHost: host}
@@ -49,34 +49,34 @@ func command(ctx context.Context, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// patient is what is examined: a machine and the node of one state directory on it.
+// patient is the examined machine with the node of one state directory.
 type patient struct {
 	surroundings
 	layout layout.Layout
-	// kubelet is the node's configuration, or the defaults when there is none or it is wrong. configFile is empty when
-	// there is none, configErr says what is wrong.
+	// kubelet is the node's configuration, or the defaults if it is missing or invalid. configFile is empty without a
+	// file, and configErr is the problem with it.
 	kubelet    kubeletconfigv1beta1.KubeletConfiguration
 	configFile string
 	configErr  error
 	// runtime is the container runtime of the node.
 	runtime runtimeTarget
-	// stack is the compose stack, stackErr why it is not known; both nil unless --compose is given. stackFile is its file.
+	// stack is the compose stack, and stackErr why it is unknown; both are nil without --compose. stackFile is its file.
 	stack     *stack
 	stackErr  error
 	stackFile string
-	// processes are those of the machine, read once.
+	// processes returns the processes of the machine, which it reads once.
 	processes func() ([]machine.Process, error)
 }
 
-// runtimeTarget is a container runtime that a node uses.
+// runtimeTarget is the container runtime of a node.
 type runtimeTarget struct {
-	// endpoint is its socket; empty when nothing says which runtime the node is to have.
+	// endpoint is its socket; empty if the runtime is unknown.
 	endpoint string
-	// start is the command that starts it when it is the node's own; empty when it is the machine's.
+	// start is the command that starts it if it belongs to the node; empty if it belongs to the machine.
 	start string
 }
 
-// newPatient finds out which node is meant: its configuration, its runtime, its stack.
+// newPatient determines the node: its configuration, its runtime, its stack.
 func newPatient(ctx context.Context, s surroundings, l layout.Layout, opts options) *patient {
 	p := &patient{surroundings: s, layout: l, stackFile: opts.stackFile, processes: sync.OnceValues(s.machine.Processes)}
 	if opts.stackFile != "" {
@@ -101,7 +101,7 @@ func newPatient(ctx context.Context, s surroundings, l layout.Layout, opts optio
 	return p
 }
 
-// readConfig reads the configuration as pleg does; all four are given the same.
+// readConfig reads the configuration as pleg does, because all four services have the same.
 func (p *patient) readConfig() {
 	read := func(args ...string) (nodeconfig.Config, error) {
 		return nodeconfig.Parse(nodeconfig.PLEG, append(args, "--state-dir="+p.layout.StateDir()), nil)
@@ -109,7 +109,7 @@ func (p *patient) readConfig() {
 	cfg, err := read("--config=" + p.configFile)
 	if err != nil {
 		p.configErr = err
-		// The defaults; when even they are refused, for the name of the host, they are what is left.
+		// The defaults are used, even if they are invalid because of the host's name.
 		cfg, _ = read()
 	}
 	p.kubelet = cfg.Kubelet
@@ -122,7 +122,7 @@ func (p *patient) findRuntime(configGiven bool) runtimeTarget {
 	own := runtimeTarget{endpoint: p.layout.RuntimeEndpoint(), start: "quartet up --detach" + p.stateDirFlag()}
 	switch {
 	case p.configErr != nil:
-		return runtimeTarget{} // it does not say which
+		return runtimeTarget{} // it does not name an endpoint
 	case configGiven:
 		return runtimeTarget{endpoint: p.kubelet.ContainerRuntimeEndpoint}
 	case p.stack != nil && p.stack.bundled:
@@ -138,7 +138,7 @@ func (p *patient) findRuntime(configGiven bool) runtimeTarget {
 	return runtimeTarget{}
 }
 
-// stateDirFlag is what a command needs to mean this node.
+// stateDirFlag returns the flag that selects this node in a command.
 func (p *patient) stateDirFlag() string {
 	if p.layout.IsDefault() {
 		return ""
@@ -146,7 +146,7 @@ func (p *patient) stateDirFlag() string {
 	return " --state-dir " + p.layout.StateDir()
 }
 
-// checks are all checks, in the order in which they are printed.
+// checks returns all checks in the order of printing.
 func (p *patient) checks() []check {
 	m, stateDir := p.machine, p.layout.StateDir()
 	checks := []check{
@@ -159,7 +159,7 @@ func (p *patient) checks() []check {
 		one("open files", m.OpenFiles),
 		one("processes", m.Threads),
 		p.withProcesses("inotify", m.Inotify),
-		// Without a configuration it is the node of "quartet up" that is to come, which permits swap.
+		// Without a configuration, the check is for a node of "quartet up", which permits swap.
 		one("swap", func() machine.Finding { return m.Swap(p.configFile != "" && ptr.Deref(p.kubelet.FailSwapOn, true)) }),
 		one("clock", func() machine.Finding { return m.Clock(stateDir) }),
 		one("state directory", func() machine.Finding { return m.StateDir(stateDir) }),
@@ -189,7 +189,7 @@ func (p *patient) checks() []check {
 	return append(checks, p.serviceChecks()...)
 }
 
-// withProcesses makes a check of one that looks at the processes of the machine.
+// withProcesses returns a check that needs the processes of the machine.
 func (p *patient) withProcesses(name string, find func([]machine.Process) machine.Finding) check {
 	return one(name, func() machine.Finding {
 		processes, err := p.processes()
@@ -200,11 +200,11 @@ func (p *patient) withProcesses(name string, find func([]machine.Process) machin
 	})
 }
 
-// room is what eviction asks for of a file system, "nodefs" or "imagefs".
+// room returns the eviction thresholds of a file system, "nodefs" or "imagefs".
 func (p *patient) room(fs string) machine.Room {
 	threshold := func(signal string) nodeconfig.Threshold {
 		t, err := nodeconfig.ParseThreshold(p.kubelet.EvictionHard[signal])
-		if err != nil { // not set: a value that is wrong does not get this far
+		if err != nil { // not set: set values have been validated
 			return nodeconfig.Threshold{}
 		}
 		return t
@@ -215,7 +215,7 @@ func (p *patient) room(fs string) machine.Room {
 	}
 }
 
-// configuration says what is wrong with the configuration, each thing for itself.
+// configuration returns a finding for each problem with the configuration.
 func (p *patient) configuration() []machine.Finding {
 	const name = "configuration"
 	switch {
@@ -248,7 +248,8 @@ func (p *patient) readOnlyPort() check {
 	})
 }
 
-// listensFor returns whether a process is that of a service, or the command that keeps the service's sockets open while it restarts.
+// listensFor returns a function that reports whether a process is a service, or the command that keeps the service's
+// sockets open while it restarts.
 func (p *patient) listensFor(service layout.Service) func(machine.Process) bool {
 	return func(holder machine.Process) bool {
 		if owner, err := rpc.WhoServes(p.layout.Address(service)); err == nil && owner.PID == holder.PID {
@@ -259,7 +260,8 @@ func (p *patient) listensFor(service layout.Service) func(machine.Process) bool 
 	}
 }
 
-// healthzPort looks who has the port of the health of the node. One that another program has is no fault: the node runs without it.
+// healthzPort checks the port of the node's health. A port in use by another program is no fault, because the node runs
+// without it.
 func (p *patient) healthzPort() check {
 	port := int(*p.kubelet.HealthzPort)
 	return p.withProcesses(fmt.Sprintf("port %d", port), func(processes []machine.Process) machine.Finding {

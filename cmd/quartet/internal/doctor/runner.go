@@ -9,42 +9,41 @@ import (
 )
 
 const (
-	// checkTimeout is how long one check may take: everything is on this machine, and what hangs is a finding.
+	// checkTimeout bounds one check: everything is on this machine, and a hanging part is a finding.
 	checkTimeout = 5 * time.Second
-	// atOnce bounds how many checks run at a time; most of them read one file.
+	// atOnce bounds the number of concurrent checks; most of them read one file.
 	atOnce = 8
 )
 
-// check looks at one thing. run returns a finding or more, the more important ones first, and none when there is nothing
-// to say of it.
+// check is one check. run returns its findings, the most important ones first, or none.
 type check struct {
 	name string
 	run  func(context.Context) []machine.Finding
 }
 
-// one makes a check of a function that always finds one thing.
+// one returns the check of a function with exactly one finding.
 func one(name string, find func() machine.Finding) check {
 	return check{name: name, run: func(context.Context) []machine.Finding { return []machine.Finding{find()} }}
 }
 
 // runner runs checks.
 type runner struct {
-	// timeout is how long one check may take.
+	// timeout bounds one check.
 	timeout time.Duration
-	// atOnce is how many run at a time.
+	// atOnce is the maximum number of concurrent checks.
 	atOnce int
 }
 
-// run runs all checks and hands on their findings in the order of the checks, each as soon as it and all before it are
-// there. A check that does not end in time becomes a fault and is left behind: a call that waits for a dead disk cannot
-// be interrupted, and ends with the process. The error is that of show, or of the context.
+// run runs all checks and passes their findings to show in the order of the checks, as soon as possible. A check that
+// does not end in time becomes a fault and is abandoned, because a call that waits for a dead disk cannot be
+// interrupted; it ends with the process. The error is that of show, or of the context.
 func (r runner) run(ctx context.Context, checks []check, show func([]machine.Finding) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	free := make(chan struct{}, r.atOnce)
 	results := make([]chan []machine.Finding, len(checks))
 	for i := range checks {
-		results[i] = make(chan []machine.Finding, 1) // so that whoever runs it never waits for us
+		results[i] = make(chan []machine.Finding, 1) // buffered, so that the sender never blocks
 	}
 	go func() {
 		for i, c := range checks {
@@ -72,18 +71,18 @@ func (r runner) run(ctx context.Context, checks []check, show func([]machine.Fin
 	return nil
 }
 
-// bounded runs one check for as long as it may take.
+// bounded runs one check with its timeout.
 func (r runner) bounded(ctx context.Context, c check) []machine.Finding {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	result := make(chan []machine.Finding, 1) // so that a late answer is dropped
+	result := make(chan []machine.Finding, 1) // buffered, so that a late result is dropped
 	go func() { result <- c.run(ctx) }()
 	select {
 	case findings := <-result:
 		return findings
 	case <-ctx.Done():
 	}
-	// An answer that came with the end of the time says more than that it is over.
+	// A result that arrives with the timeout says more than the timeout.
 	grace := time.NewTimer(r.timeout / 10)
 	defer grace.Stop()
 	select {

@@ -18,26 +18,26 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
-// runtimeFacts is what a container runtime says of itself.
+// runtimeFacts are the facts about a container runtime.
 type runtimeFacts struct {
-	// owner listens on its socket, or ownerErr says why nobody does.
+	// owner is the process that listens on its socket, or ownerErr why there is none.
 	owner    rpc.Owner
 	ownerErr error
-	// err is why it does not say anything; the rest is then empty.
+	// err is why it does not answer; the other facts are then empty.
 	err error
-	// version is the answer to the first question.
+	// version is its version.
 	version *runtimeapi.VersionResponse
-	// status has its conditions, and its configuration as JSON when it tells.
+	// status holds its conditions, and its configuration as JSON if it reports one.
 	status *runtimeapi.StatusResponse
-	// driver is its cgroup driver; nil when it does not tell.
+	// driver is its cgroup driver; nil if it does not report one.
 	driver *runtimeapi.CgroupDriver
-	// imageDir is where its images are; empty when it does not tell.
+	// imageDir is the directory of its images; empty if it does not report one.
 	imageDir string
-	// network is what it uses for the pods' network.
+	// network holds the directories of the pods' network.
 	network networkFacts
 }
 
-// checkRuntime asks the runtime everything in one check: what comes later makes no sense without what comes before.
+// checkRuntime queries the runtime in one check, because later findings depend on earlier ones.
 func (p *patient) checkRuntime(ctx context.Context) []machine.Finding {
 	if findings, usable := p.runtimeSocket(); !usable {
 		return findings
@@ -53,7 +53,7 @@ func (p *patient) checkRuntime(ctx context.Context) []machine.Finding {
 	return findings
 }
 
-// runtimeSocket looks at the socket alone, and says whether it makes sense to go on.
+// runtimeSocket checks the socket, and reports whether further checks are useful.
 func (p *patient) runtimeSocket() (findings []machine.Finding, usable bool) {
 	f := machine.Ok("runtime", "")
 	target := p.runtime
@@ -77,7 +77,7 @@ func (p *patient) runtimeSocket() (findings []machine.Finding, usable bool) {
 	}
 }
 
-// startRuntime is what to do about a runtime that is not there.
+// startRuntime returns the advice for a missing runtime.
 func (p *patient) startRuntime() string {
 	if p.runtime.start != "" {
 		return p.runtime.start + " starts it; its log says why it ended"
@@ -85,7 +85,8 @@ func (p *patient) startRuntime() string {
 	return "start the runtime ('systemctl start containerd', or crio), or set containerRuntimeEndpoint in " + orElse(p.configFile, "the configuration")
 }
 
-// mendNetwork is what puts the network of the node's own runtime back; empty when the runtime is the machine's.
+// mendNetwork returns the command that restores the network of the node's own runtime; empty if the runtime belongs to
+// the machine.
 func (p *patient) mendNetwork() string {
 	switch {
 	case p.runtime.start == "":
@@ -97,7 +98,7 @@ func (p *patient) mendNetwork() string {
 	}
 }
 
-// askRuntime gathers the facts. A runtime that does not answer the first question is not asked the others.
+// askRuntime gathers the facts. It stops if the runtime does not answer the first call.
 func askRuntime(ctx context.Context, endpoint string) (facts runtimeFacts) {
 	if facts.owner, facts.ownerErr = rpc.WhoServes(endpoint); facts.ownerErr != nil {
 		return facts
@@ -117,7 +118,7 @@ func askRuntime(ctx context.Context, endpoint string) (facts runtimeFacts) {
 		facts.err = err
 		return facts
 	}
-	// The last two are not served by every runtime, and none has to.
+	// Not every runtime serves the last two calls, and none has to.
 	if config, err := client.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{}); err == nil && config.GetLinux() != nil {
 		driver := config.GetLinux().GetCgroupDriver()
 		facts.driver = &driver
@@ -138,7 +139,7 @@ func imageDir(ctx context.Context, conn grpc.ClientConnInterface) string {
 	return ""
 }
 
-// judgeRuntime says what the facts mean.
+// judgeRuntime evaluates the facts.
 func (p *patient) judgeRuntime(facts runtimeFacts) []machine.Finding {
 	f := machine.Ok("runtime", "")
 	switch {
@@ -165,7 +166,7 @@ func (p *patient) judgeRuntime(facts runtimeFacts) []machine.Finding {
 	return findings
 }
 
-// condition is a condition of the runtime's; one that it does not have is not well.
+// condition evaluates a condition of the runtime; a missing one is a fault.
 func condition(name, kind string, response *runtimeapi.StatusResponse, fix string) machine.Finding {
 	f := machine.Ok(name, "true")
 	for _, c := range response.GetStatus().GetConditions() {
@@ -180,7 +181,7 @@ func condition(name, kind string, response *runtimeapi.StatusResponse, fix strin
 	return f.With(machine.Fault, "the runtime has no such condition", fix)
 }
 
-// cgroupDriver says what the runtime uses, which the node uses too.
+// cgroupDriver returns the cgroup driver of the runtime, which the node uses too.
 func (p *patient) cgroupDriver(driver runtimeapi.CgroupDriver) machine.Finding {
 	theirs := strings.ToLower(driver.String())
 	if theirs != p.kubelet.CgroupDriver {
@@ -189,14 +190,14 @@ func (p *patient) cgroupDriver(driver runtimeapi.CgroupDriver) machine.Finding {
 	return machine.Ok("cgroup driver", "%s", theirs)
 }
 
-// networkFacts is where CNI's files are.
+// networkFacts holds the directories of CNI's files.
 type networkFacts struct {
 	configDir string
 	binDirs   []string
 }
 
-// readNetwork takes the directories from containerd's configuration, as its CRI status has it in JSON; CNI's defaults
-// where a runtime says nothing.
+// readNetwork reads the directories from containerd's configuration in its CRI status; CNI's defaults apply if a
+// runtime does not report them.
 func readNetwork(config string) networkFacts {
 	facts := networkFacts{configDir: "/etc/cni/net.d", binDirs: []string{"/opt/cni/bin"}}
 	var parsed struct {

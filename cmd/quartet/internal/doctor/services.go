@@ -25,10 +25,10 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
-// socketMode is the mode that every service gives its socket: whoever may connect by it is asked who they are.
+// socketMode is the mode of every service's socket. The services authorize their peers by user ID.
 const socketMode = 0o660
 
-// hasNode is true when something of a node is there: a socket or a process id.
+// hasNode reports whether a part of a node exists: a socket or a PID file.
 func (p *patient) hasNode() bool {
 	paths := []string{p.layout.PIDFile("quartet")}
 	for _, s := range layout.Services() {
@@ -40,7 +40,7 @@ func (p *patient) hasNode() bool {
 	})
 }
 
-// serviceChecks are a check for each service, one for what they come to, and one for their versions; a single line when
+// serviceChecks returns a check for each service, one for the Node, and one for their versions; a single finding if
 // there is no node.
 func (p *patient) serviceChecks() []check {
 	if !p.hasNode() {
@@ -64,29 +64,29 @@ func (p *patient) serviceChecks() []check {
 	)
 }
 
-// serviceFacts is what there is of a service.
+// serviceFacts are the facts about a service.
 type serviceFacts struct {
 	service layout.Service
 	socket  string
-	// socketErr is why the socket cannot be looked at; mode and uid are the file's.
+	// socketErr is why the socket cannot be examined; mode and uid are those of the file.
 	socketErr error
 	mode      fs.FileMode
 	uid       uint32
-	// owner listens on it, or ownerErr says why nobody does.
+	// owner is the process that listens on it, or ownerErr why there is none.
 	owner    rpc.Owner
 	ownerErr error
-	// healthErr is why it does not say that it works.
+	// healthErr is why it does not serve.
 	healthErr error
-	// unhealthy is true when it says itself that it is not healthy. reasons are its sentences about that and about what it
-	// waits for; waiting has the names of what it waits for.
+	// unhealthy is true if it reports that it is unhealthy. reasons are its sentences about that and about missing
+	// dependencies, and waiting the names of these.
 	unhealthy bool
 	reasons   []string
 	waiting   []string
-	// notes are what it says that harms single pods only.
+	// notes are its sentences about problems of single pods.
 	notes []string
 }
 
-// askService gathers the facts of one service.
+// askService gathers the facts about one service.
 func (p *patient) askService(ctx context.Context, service layout.Service) serviceFacts {
 	facts := serviceFacts{service: service, socket: p.layout.Socket(service)}
 	info, err := os.Lstat(facts.socket)
@@ -112,7 +112,7 @@ func (p *patient) askService(ctx context.Context, service layout.Service) servic
 	return facts
 }
 
-// waiting lists the names in its health that are not there yet.
+// waiting returns the missing dependencies in its health.
 func waiting(ctx context.Context, conn grpc.ClientConnInterface) []string {
 	list, err := grpc_health_v1.NewHealthClient(conn).List(ctx, &grpc_health_v1.HealthListRequest{})
 	if err != nil {
@@ -128,7 +128,7 @@ func waiting(ctx context.Context, conn grpc.ClientConnInterface) []string {
 	return names
 }
 
-// askMore asks each service in its own words why it is not well.
+// askMore calls the service's own RPC for its health.
 func askMore(ctx context.Context, conn grpc.ClientConnInterface, facts *serviceFacts) {
 	switch facts.service {
 	case layout.ConfigMux:
@@ -151,12 +151,12 @@ func askMore(ctx context.Context, conn grpc.ClientConnInterface, facts *serviceF
 	}
 }
 
-// join puts those of the parts that there are behind each other.
+// join joins the non-empty parts.
 func join(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
 }
 
-// said is what the error of a call says, in words for people.
+// said returns the readable text of a call's error.
 func said(err error) string {
 	if isSilent(err) {
 		return "it takes connections and does not answer: it hangs, or is just ending"
@@ -168,13 +168,13 @@ func said(err error) string {
 	return err.Error()
 }
 
-// isSilent is true when nobody spoke at the other end of a socket: gRPC's own words then, not those of a service.
+// isSilent reports whether the other end of a socket did not answer, so that the error is gRPC's and not the service's.
 func isSilent(err error) bool {
 	return status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded) ||
 		(status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "connection error"))
 }
 
-// judgeService says what the facts of a service mean.
+// judgeService evaluates the facts about a service.
 func (p *patient) judgeService(facts serviceFacts) []machine.Finding {
 	f := machine.Ok(string(facts.service), "serving at %s, pid %d of user %d", facts.socket, facts.owner.PID, facts.owner.UID)
 	fault := func(detail, fix string) []machine.Finding {
@@ -219,7 +219,7 @@ func (p *patient) judgeService(facts serviceFacts) []machine.Finding {
 	return findings
 }
 
-// judgeSocket is about who may connect. The services refuse strangers whatever the mode is.
+// judgeSocket checks who may connect. The services refuse other users regardless of the mode.
 func (p *patient) judgeSocket(f machine.Finding, facts serviceFacts) []machine.Finding {
 	switch {
 	case facts.mode.Perm() != socketMode:
@@ -233,7 +233,7 @@ func (p *patient) judgeSocket(f machine.Finding, facts serviceFacts) []machine.F
 	}
 }
 
-// startService is what to do about a service that does not run.
+// startService returns the advice for a service that does not run.
 func (p *patient) startService(service layout.Service) string {
 	if p.stack != nil {
 		return p.stack.up(string(service)) + "; " + p.stack.logs(string(service)) + " says why it ended"
@@ -241,7 +241,7 @@ func (p *patient) startService(service layout.Service) string {
 	return fmt.Sprintf("quartet up --detach%s, or systemctl start quartet-%s, whichever runs the node; %s", p.stateDirFlag(), service, p.logOf(service))
 }
 
-// logOf says where a service's log is.
+// logOf returns where a service's log is.
 func (p *patient) logOf(service layout.Service) string {
 	if p.stack != nil {
 		return p.stack.logs(string(service))
@@ -252,7 +252,7 @@ func (p *patient) logOf(service layout.Service) string {
 	return fmt.Sprintf("its log is that of the unit ('journalctl -u quartet-%s') or of quartet node", service)
 }
 
-// askNode is nil when the node is Ready.
+// askNode returns nil if the node is Ready.
 func (p *patient) askNode(ctx context.Context) (err error) {
 	conn, err := rpc.Dial(p.layout.Address(layout.NodeStatus))
 	if err != nil {

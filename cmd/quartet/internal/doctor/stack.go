@@ -17,33 +17,34 @@ import (
 )
 
 const (
-	// oldestCompose has depends_on.required, which the compose file uses.
+	// oldestCompose is the first version with depends_on.required, which the compose file uses.
 	oldestCompose = "2.20"
-	// whereCompose is where docker compose is to be had.
+	// whereCompose names the packages with docker compose.
 	whereCompose = "the package docker-compose-plugin of Docker, docker-compose-v2 of Ubuntu; or in a checkout make standins, which puts one into bin/tools"
-	// ownImages begins the names of the images that the build makes; the others can be pulled.
+	// ownImages is the prefix of the names of images from the build; others can be pulled.
 	ownImages = "quartet.local/"
 )
 
-// stack is what a compose file comes to, with its .env and the environment.
+// stack is the result of a compose file with its .env and the environment.
 type stack struct {
-	// file is the compose file, compose the command that reads it: "docker compose" or "docker-compose".
+	// file is the compose file, and compose the command that reads it: "docker compose" or "docker-compose".
 	file    string
 	compose []string
-	// version is the command's.
+	// version is the version of the command.
 	version string
-	// project is the stack's name.
+	// project is the name of the stack.
 	project string
-	// stateDir, configFile, podLogs and endpoint are the node's, as the machine sees them.
+	// stateDir, configFile, podLogs and endpoint are the node's paths on the machine.
 	stateDir, configFile, podLogs, endpoint string
-	// bundled is true when the stack has a runtime of its own.
+	// bundled is true if the stack has its own runtime.
 	bundled bool
-	// images has the image of each service, ports the service of each port that is published on this machine.
+	// images maps each service to its image, and ports each published port of this machine to its service.
 	images map[string]string
 	ports  map[int]string
 }
 
-// up is the command that starts services of the stack, all without names; logs shows the log of one.
+// up returns the command that starts services of the stack, all without names; logs returns the one that shows the log
+// of a service.
 func (s *stack) up(services ...string) string { return s.commandLine("up -d", services...) }
 func (s *stack) logs(service string) string   { return s.commandLine("logs", service) }
 
@@ -51,10 +52,10 @@ func (s *stack) commandLine(verb string, services ...string) string {
 	return strings.Join(append([]string{strings.Join(s.compose, " "), "-f", s.file, verb}, services...), " ")
 }
 
-// errNoCompose says that there is no docker compose.
+// errNoCompose is the error of a missing docker compose.
 var errNoCompose = errors.New("neither 'docker compose' nor docker-compose is there")
 
-// findCompose returns how docker compose is called here, and its version.
+// findCompose returns the command of docker compose, and its version.
 func findCompose(ctx context.Context, command func(context.Context, string, ...string) (string, error)) (compose []string, version string, err error) {
 	for _, compose := range [][]string{{"docker", "compose"}, {"docker-compose"}} {
 		if out, err := command(ctx, compose[0], append(compose[1:], "version", "--short")...); err == nil {
@@ -64,7 +65,7 @@ func findCompose(ctx context.Context, command func(context.Context, string, ...s
 	return nil, "", errNoCompose
 }
 
-// readStack lets docker compose read the file.
+// readStack reads the file with docker compose.
 func readStack(ctx context.Context, command func(context.Context, string, ...string) (string, error), file string) (*stack, error) {
 	if _, err := os.Stat(file); err != nil {
 		return nil, err
@@ -85,7 +86,7 @@ func readStack(ctx context.Context, command func(context.Context, string, ...str
 	return s, nil
 }
 
-// composeService is the part of a service in the output of `docker compose config` that matters here.
+// composeService is the relevant part of a service in the output of `docker compose config`.
 type composeService struct {
 	Image   string   `json:"image"`
 	Command []string `json:"command"`
@@ -99,7 +100,7 @@ type composeService struct {
 	} `json:"ports"`
 }
 
-// onMachine is where a path of the container is on the machine; empty when it is not.
+// onMachine returns the machine's path for a path of the container; empty if there is none.
 func (c composeService) onMachine(path string) string {
 	found := ""
 	longest := -1
@@ -113,7 +114,7 @@ func (c composeService) onMachine(path string) string {
 	return found
 }
 
-// flag is the value of a flag in the command, as --NAME=VALUE or --NAME VALUE.
+// flag returns the value of a flag in the command, as --NAME=VALUE or --NAME VALUE.
 func (c composeService) flag(name string) string {
 	for i, arg := range c.Command {
 		if value, found := strings.CutPrefix(arg, "--"+name+"="); found {
@@ -160,7 +161,7 @@ func parseStack(data []byte) (*stack, error) {
 	return s, nil
 }
 
-// stackChecks are those that --compose adds.
+// stackChecks returns the checks of --compose.
 func (p *patient) stackChecks() []check {
 	checks := []check{
 		{name: "docker engine", run: p.checkEngine},
@@ -179,7 +180,7 @@ func (p *patient) stackChecks() []check {
 	return checks
 }
 
-// checkCompose checks the command and the file, and that the command and the engine understand each other.
+// checkCompose checks the command and the file, and that the command and the engine are compatible.
 func (p *patient) checkCompose(ctx context.Context) []machine.Finding {
 	if p.stack == nil {
 		return []machine.Finding{p.judgeCompose(nil)}
@@ -188,7 +189,7 @@ func (p *patient) checkCompose(ctx context.Context) []machine.Finding {
 	return []machine.Finding{p.judgeCompose(err)}
 }
 
-// judgeCompose says what the error of a question to the engine by the command means.
+// judgeCompose evaluates the error of the command's query to the engine.
 func (p *patient) judgeCompose(asked error) machine.Finding {
 	f := machine.Ok("docker compose", "")
 	switch {
@@ -214,11 +215,11 @@ func (p *patient) judgeCompose(asked error) machine.Finding {
 	}
 }
 
-// judgeImages tells images that only the build can make from those that are pulled.
+// judgeImages distinguishes images from the build from those that can be pulled.
 func (p *patient) judgeImages(missing []string, err error) []machine.Finding {
 	f := machine.Ok("images", "all %d of the stack", len(p.stack.images))
 	if err != nil {
-		return nil // the engine is away, which a line of its own says
+		return nil // another finding reports the missing engine
 	}
 	var built, pulled []string
 	for _, image := range missing {
@@ -242,7 +243,7 @@ func (p *patient) judgeImages(missing []string, err error) []machine.Finding {
 	return findings
 }
 
-// stackPort checks a port that the stack publishes: the engine's own process listens there for it.
+// stackPort checks a port that the stack publishes, on which the engine's own process listens.
 func (p *patient) stackPort(port int) check {
 	service := p.stack.ports[port]
 	name := fmt.Sprintf("port %d", port)

@@ -15,7 +15,8 @@ import (
 	"github.com/quartet-node/quartet/internal/machine"
 )
 
-// askVersions returns the version of each service that tells it, by its metrics; they may be served elsewhere or not at all.
+// askVersions returns the versions of the services from their metrics, as far as these are served at the default
+// address.
 func (p *patient) askVersions(ctx context.Context) map[layout.Service]string {
 	versions := map[layout.Service]string{}
 	for _, service := range layout.Services() {
@@ -27,7 +28,7 @@ func (p *patient) askVersions(ctx context.Context) map[layout.Service]string {
 	return versions
 }
 
-// versionAt asks a process that serves its metrics on a socket.
+// versionAt reads the version of a process from its metrics socket.
 func versionAt(ctx context.Context, socket string) (version string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://quartet/metrics", http.NoBody)
 	if err != nil {
@@ -41,7 +42,7 @@ func versionAt(ctx context.Context, socket string) (version string, err error) {
 	return versionIn(response.Body)
 }
 
-// buildInfo is the metric that says what a process was built from.
+// buildInfo matches the metric with the version of a process.
 var buildInfo = regexp.MustCompile(`^quartet_build_info\{(?:.*,)?version="([^"]*)"`)
 
 // versionIn finds the version in metrics.
@@ -55,8 +56,8 @@ func versionIn(metrics io.Reader) (string, error) {
 	return "", errors.Join(errors.New("there is no quartet_build_info"), lines.Err())
 }
 
-// judgeVersions says nothing unless there are two versions to compare: during an upgrade of one part they differ, and work
-// together.
+// judgeVersions compares the versions; no finding for fewer than two. During an upgrade they differ, and the services
+// work together.
 func judgeVersions(versions map[layout.Service]string) []machine.Finding {
 	if len(versions) < 2 {
 		return nil
@@ -76,7 +77,7 @@ func judgeVersions(versions map[layout.Service]string) []machine.Finding {
 	return []machine.Finding{f}
 }
 
-// unixClient speaks HTTP to a socket. It keeps no connection.
+// unixClient returns an HTTP client for a socket. It keeps no connections.
 func unixClient(socket string) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,

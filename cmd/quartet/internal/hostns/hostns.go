@@ -1,6 +1,6 @@
-// Package hostns lets a command that runs in a container act on the machine: in its mount namespace, where a container
-// runtime and its mounts belong. The container needs the machine's process ids (`pid: host`), CAP_SYS_ADMIN, CAP_SYS_CHROOT
-// and CAP_SYS_PTRACE; only the two commands that set up a machine for the four services use it, and none of the four.
+// Package hostns lets a command in a container act in the machine's mount namespace, to which a container runtime and
+// its mounts belong. The container needs the machine's PID namespace (`pid: host`), CAP_SYS_ADMIN, CAP_SYS_CHROOT and
+// CAP_SYS_PTRACE. Only the two commands that set up a machine for the four services use it, and none of the four.
 package hostns
 
 import (
@@ -14,20 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// of is a file of the process that started this one: the container engine's shim, which is in the mount namespace where the
-// engine looks for the paths that it is told to bind. The machine's first process would be in the same, and is kept from
-// everyone on some machines.
+// of returns a file in /proc of the parent process: the container engine's shim, which is in the mount namespace where
+// the engine looks for bind mounts. The machine's first process is in the same namespace, but inaccessible on some
+// machines.
 func of(name string) string { return filepath.Join("/proc", strconv.Itoa(os.Getppid()), name) }
 
-// Path is where a path of the machine is seen from the container.
+// Path returns the path in the container for a path of the machine.
 func Path(path string) string { return filepath.Join(of("root"), path) }
 
-// Do calls do in the machine's mount namespace: what do opens, makes and mounts is the machine's. do must not start
-// goroutines that touch files, for they would be the container's. The error says what the container lacks.
+// Do calls do in the machine's mount namespace. do must not start goroutines that access files, because they would run
+// in the container's namespace. The error names the missing privileges.
 func Do(do func() error) error {
 	result := make(chan error, 1)
 	go func() {
-		// The thread is never unlocked, so it ends with this goroutine and no other code runs in the namespace.
+		// The thread is never unlocked, so that it ends with this goroutine and no other code runs in the namespace.
 		runtime.LockOSThread()
 		if err := enter(); err != nil {
 			result <- err
@@ -38,7 +38,7 @@ func Do(do func() error) error {
 	return <-result
 }
 
-// Exec replaces this process by a program of the machine, in the machine's mount namespace. It returns only to fail.
+// Exec replaces this process by a program of the machine, in the machine's mount namespace. It returns only on failure.
 func Exec(path string, args, env []string) error {
 	runtime.LockOSThread()
 	if err := enter(); err != nil {
@@ -50,7 +50,8 @@ func Exec(path string, args, env []string) error {
 	return nil
 }
 
-// enter moves the calling thread. A thread that shares its working directory with others may not change namespaces.
+// enter moves the calling thread. A thread that shares its working directory with others cannot change its mount
+// namespace.
 func enter() (err error) {
 	namespace, err := os.Open(of("ns/mnt"))
 	if err != nil {

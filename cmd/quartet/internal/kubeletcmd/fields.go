@@ -4,13 +4,13 @@ package kubeletcmd
 type fieldFlag struct {
 	name, shorthand, field string
 	value                  func() *fieldValue
-	// usage is what the help says besides the name of the field; empty for nothing.
+	// usage is the help text beside the name of the field; it may be empty.
 	usage string
-	// adds is for a mapping whose entries are put beside those of the file.
+	// adds is true for a mapping whose entries are merged with those of the file.
 	adds bool
 }
 
-// fieldFlags are all flags of the kubelet that have a field of KubeletConfiguration.
+// fieldFlags returns all flags of the kubelet with a field of KubeletConfiguration.
 func fieldFlags() []fieldFlag {
 	return []fieldFlag{
 		{name: "address", field: "address", value: address},
@@ -118,7 +118,7 @@ func fieldFlags() []fieldFlag {
 	}
 }
 
-// nodeFields are the flags of fields that the first groups of the help have, because a node is often started with them.
+// nodeFields returns the field flags for the first groups of the help, because they are often used.
 func nodeFields() []fieldFlag {
 	return []fieldFlag{
 		{name: "register-node", field: "registerNode", value: boolean, usage: "register the Node with the API server; --register-node=false leaves that to somebody else"},
@@ -127,7 +127,7 @@ func nodeFields() []fieldFlag {
 	}
 }
 
-// runtimeFields are those of the container runtime.
+// runtimeFields returns the field flags of the container runtime.
 func runtimeFields() []fieldFlag {
 	return []fieldFlag{
 		{name: "container-runtime-endpoint", field: "containerRuntimeEndpoint", value: word, usage: "`address` of the container runtime, unix:///PATH"},

@@ -13,13 +13,13 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// The kubelet's directories, when no flag names others.
+// The kubelet's default directories.
 const (
 	defaultRootDir = "/var/lib/kubelet"
 	defaultCertDir = "/var/lib/kubelet/pki"
 )
 
-// options are the flags, as they were given.
+// options holds the flags as given.
 type options struct {
 	config, configDir               string
 	kubeconfig, bootstrapKubeconfig string
@@ -33,14 +33,14 @@ type options struct {
 	allowUnauthenticatedAPI         bool
 	version                         versionFlag
 	help                            bool
-	// fields are the flags that set fields, by their names.
+	// fields maps the names of flags to the fields that they set.
 	fields map[string]givenField
-	// groups are the parts of the help; set has all of their flags.
+	// groups are the parts of the help; set has all flags.
 	groups []group
 	set    *pflag.FlagSet
 }
 
-// givenField is a flag that sets a field, and its value.
+// givenField is a flag with its value.
 type givenField struct {
 	fieldFlag
 	given *fieldValue
@@ -67,21 +67,21 @@ func newOptions() *options {
 		flags.StringVar(&o.hostnameOverride, "hostname-override", "", "`name` of the node; the name of this machine when empty")
 		flags.StringVar(&o.nodeIP, "node-ip", "", "`address` that the node reports, or one of IPv4 and one of IPv6, separated by a comma; chosen when empty")
 		flags.Var(o.nodeLabels, "node-labels", "`labels` for the node, KEY=VALUE, separated by commas")
-		flags.StringVar(&o.cloudProvider, "cloud-provider", "", "external when a `provider` outside of the node initialises the Node and gives it its addresses")
+		flags.StringVar(&o.cloudProvider, "cloud-provider", "", "external when an external cloud `provider` initializes the Node and sets its addresses")
 		o.addFields(flags, nodeFields())
 	})
 	o.group("Directories and container runtime", func(flags *pflag.FlagSet) {
 		flags.StringVar(&o.rootDir, "root-dir", defaultRootDir, "`directory` of the pods' volumes and files")
 		o.addFields(flags, runtimeFields())
 		o.credentialProviders.Add(flags)
-		flags.String("pod-infra-container-image", "", "accepted, because existing command lines have it; the container runtime's configuration names the `image` of sandboxes")
+		flags.String("pod-infra-container-image", "", "accepted for compatibility; the container runtime's configuration sets the `image` of sandboxes")
 	})
 	o.group("Logs and help", func(flags *pflag.FlagSet) {
 		o.addFields(flags, []fieldFlag{{
 			name: "v", shorthand: "v", field: "logging.verbosity", value: uint32Number,
-			usage: "how `much` to log: 0 is what an operator needs, 4 and more is for debugging",
+			usage: "log `verbosity`: 0 is what an operator needs, 4 and more is for debugging",
 		}})
-		flags.Var(&o.version, "version", "print the version of Kubernetes and end; raw prints the version of Quartet too")
+		flags.Var(&o.version, "version", "print the version of Kubernetes and exit; raw prints the version of Quartet too")
 		flags.Lookup("version").NoOptDefVal = "true"
 		flags.BoolVarP(&o.help, "help", "h", false, "print this")
 	})
@@ -91,14 +91,14 @@ func newOptions() *options {
 		nodeconfig.AddAllowUnauthenticatedAPI(flags, &o.allowUnauthenticatedAPI)
 		o.hostPrivileges.Add(flags)
 	})
-	o.group("Fields of the configuration file; a flag is stronger than the file and its drop-ins", func(flags *pflag.FlagSet) {
+	o.group("Fields of the configuration file; a flag overrides the file and its drop-ins", func(flags *pflag.FlagSet) {
 		o.addFields(flags, fieldFlags())
 	})
-	o.group("Taken from existing command lines, with a warning that they have no effect", addIneffective)
+	o.group("Accepted for compatibility, with a warning that they have no effect", addIneffective)
 	return o
 }
 
-// newSet returns an empty set that takes underscores for dashes, as the kubelet does.
+// newSet returns an empty flag set that accepts underscores for dashes, as the kubelet does.
 func newSet() *pflag.FlagSet {
 	set := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
 	set.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -132,17 +132,17 @@ func (o *options) addFields(flags *pflag.FlagSet, fields []fieldFlag) {
 	}
 }
 
-// addIneffective adds the flags that Quartet takes and does not act on.
+// addIneffective adds the flags that Quartet accepts without an effect.
 func addIneffective(flags *pflag.FlagSet) {
-	flags.Bool("exit-on-lock-contention", false, "Quartet locks its state directory, and a second one ends")
-	flags.Bool("experimental-allocatable-ignore-eviction", false, "eviction thresholds always count for what the node has to allocate")
+	flags.Bool("exit-on-lock-contention", false, "Quartet locks its state directory, and a second process exits")
+	flags.Bool("experimental-allocatable-ignore-eviction", false, "eviction thresholds are always subtracted from the allocatable resources")
 	flags.String("experimental-mounter-path", "", "mounts are made by mount")
-	flags.Duration("housekeeping-interval", 0, "usage is read when somebody asks for it")
+	flags.Duration("housekeeping-interval", 0, "usage is read on request")
 	flags.String("lock-file", "", "Quartet locks its state directory")
 	flags.Int32("maximum-dead-containers", -1, "no such limit")
 	flags.Int32("maximum-dead-containers-per-container", 1, "one dead container is kept of each")
 	flags.Duration("minimum-container-ttl-duration", 0, "dead containers are removed at any age")
-	flags.String("runtime-cgroups", "", "the cgroup of the container runtime is left as it is")
+	flags.String("runtime-cgroups", "", "the cgroup of the container runtime is not changed")
 }
 
 // parse reads the arguments.
@@ -156,7 +156,7 @@ func (o *options) parse(args []string) error {
 	return nil
 }
 
-// ineffective returns the flags that were given and that Quartet does not act on, in the order of their names.
+// ineffective returns the given flags without an effect, sorted by name.
 func (o *options) ineffective() []string {
 	var names []string
 	o.groups[len(o.groups)-1].set.VisitAll(func(flag *pflag.Flag) {
@@ -167,7 +167,7 @@ func (o *options) ineffective() []string {
 	return names
 }
 
-// settings are the fields that flags set, in the order of the names of the flags.
+// settings returns the fields that flags set, sorted by flag.
 func (o *options) settings() []nodeconfig.Setting {
 	var out []nodeconfig.Setting
 	for _, name := range slices.Sorted(maps.Keys(o.fields)) {
@@ -180,7 +180,7 @@ func (o *options) settings() []nodeconfig.Setting {
 	return out
 }
 
-// usage is the help.
+// usage returns the help.
 func (o *options) usage() string {
 	var b strings.Builder
 	b.WriteString(longHelp)
@@ -191,7 +191,7 @@ func (o *options) usage() string {
 	return b.String()
 }
 
-// labels are those of --node-labels, as the kubelet reads them: a label without a value has an empty one.
+// labels holds --node-labels as the kubelet parses them: a label without a value has an empty one.
 type labels map[string]string
 
 func (l labels) String() string {

@@ -1,6 +1,6 @@
-// Package kubeletcmd is `quartet kubelet`, which is also what the program does when it is called kubelet: a node that takes the
-// kubelet's command line and has the kubelet's directories. It makes one configuration file of what the kubelet would read from
-// its file, its drop-ins and its flags; package nodecmd runs the four services with it.
+// Package kubeletcmd implements `quartet kubelet`, which is also the program's behavior if it is called kubelet: a node
+// with the kubelet's command line and directories. It merges the kubelet's file, drop-ins and flags into one
+// configuration file; package nodecmd runs the four services with it.
 package kubeletcmd
 
 import (
@@ -30,11 +30,11 @@ const Name = "kubelet"
 // stateDirName is the directory of the node's state, in the root directory.
 const stateDirName = "quartet"
 
-// anyAddress is where a kubelet serves its API when nothing names an address.
+// anyAddress is the kubelet's default address of its API.
 const anyAddress = "0.0.0.0"
 
-const longHelp = `Run the node with the kubelet's command line: configmux, pleg, syncloop and nodestatus as child processes, in the place of a
-kubelet. A program of the name kubelet that is a link to quartet does the same.
+const longHelp = `Run the node with the kubelet's command line: configmux, pleg, syncloop and nodestatus as child processes, instead of a
+kubelet. A link named kubelet to quartet does the same.
 
 The configuration is the file of --config with its defaults, the drop-ins of --config-dir merged over it, and the flags
 over both. STATE/kubelet.yaml has the result while the node runs, and says where each field comes from.`
@@ -44,8 +44,8 @@ func Command() *cobra.Command {
 	opts := newOptions()
 	cmd := &cobra.Command{
 		Use:   Name,
-		Short: "Run the four services with the kubelet's command line, in the place of a kubelet",
-		// The kubelet reads its own flags: those of cobra's would be in its way.
+		Short: "Run the four services with the kubelet's command line, instead of a kubelet",
+		// The kubelet parses its own flags, and cobra's would conflict with them.
 		DisableFlagParsing: true,
 		SilenceUsage:       true,
 		SilenceErrors:      true,
@@ -73,10 +73,10 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-// Called says whether the program was called by the name of the kubelet.
+// Called reports whether the program was called as the kubelet.
 func Called(program string) bool { return filepath.Base(program) == Name }
 
-// versionText is what --version prints: what tools that look for a kubelet's version read.
+// versionText returns the output of --version in the kubelet's form, which tools parse.
 func versionText(version versionFlag) string {
 	text := "Kubernetes " + buildinfo.Kubernetes() + "\n"
 	if version == versionRaw {
@@ -102,7 +102,7 @@ func run(ctx context.Context, opts *options, notifier systemd.Notifier, given *s
 	return nodecmd.Run(ctx, node, errOut)
 }
 
-// node is what is run for the flags.
+// node returns the node command's options for the flags.
 func (o *options) node(merged nodeconfig.Merged) (nodecmd.Options, error) {
 	rootDir, err := filepath.Abs(o.rootDir)
 	if err != nil {
@@ -139,7 +139,7 @@ func (o *options) node(merged nodeconfig.Merged) (nodecmd.Options, error) {
 	}, nil
 }
 
-// Configuration returns what the configuration of a command line amounts to.
+// Configuration returns the merged configuration of a command line.
 func Configuration(args []string) (nodeconfig.Merged, error) {
 	opts := newOptions()
 	if err := opts.parse(args); err != nil {
@@ -152,7 +152,7 @@ func Configuration(args []string) (nodeconfig.Merged, error) {
 func (o *options) configuration() (nodeconfig.Merged, error) {
 	workDir, err := os.Getwd()
 	if err != nil {
-		return nodeconfig.Merged{}, fmt.Errorf("asking for the working directory: %w", err)
+		return nodeconfig.Merged{}, fmt.Errorf("reading the working directory: %w", err)
 	}
 	sources := nodeconfig.Sources{
 		WorkDir: workDir, Settings: o.settings(),
@@ -180,10 +180,10 @@ func (o *options) configuration() (nodeconfig.Merged, error) {
 	return merged, nil
 }
 
-// dropInExtension is how the names of drop-ins end. Other files are passed over.
+// dropInExtension is the extension of drop-ins. Other files are skipped.
 const dropInExtension = ".conf"
 
-// dropIns reads the drop-ins of a directory and of those below it, in lexical order. They are not nil.
+// dropIns reads the drop-ins of a directory and its subdirectories in lexical order. The result is not nil.
 func dropIns(dir string) ([]nodeconfig.File, error) {
 	files := []nodeconfig.File{}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -203,7 +203,7 @@ func dropIns(dir string) ([]nodeconfig.File, error) {
 	return files, err
 }
 
-// read reads a file of the configuration, which must have something in it.
+// read reads a non-empty file of the configuration.
 func read(path string) (nodeconfig.File, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {

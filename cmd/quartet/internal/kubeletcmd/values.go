@@ -15,14 +15,14 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// fieldValue is a flag that sets a field. It is a pflag.Value.
+// fieldValue is a flag that sets a field. It implements pflag.Value.
 type fieldValue struct {
-	// kind is the type that the help shows.
+	// kind is the type in the help.
 	kind string
-	// read returns the value of the field: of the text, and of the value so far when the flag is given more than once.
+	// read returns the value of the field from the text, and from the present value if the flag is repeated.
 	read func(before any, text string) (any, error)
 	text string
-	// value is what encoding/json would decode; nil for a flag that has not been given, or that leaves the field as it is.
+	// value is the value as encoding/json decodes it; nil if the flag is not given, or leaves the field unchanged.
 	value any
 }
 
@@ -84,7 +84,7 @@ var (
 	taints = single("taints", parseTaints)
 )
 
-// shown leaves out which function of which package could not read a number: pflag says which text of which flag it was.
+// shown returns the error without the names of Go functions; pflag adds the text and the flag.
 func shown(err error) error {
 	var number *strconv.NumError
 	if errors.As(err, &number) {
@@ -93,7 +93,7 @@ func shown(err error) error {
 	return err
 }
 
-// list is separated by commas. It may be given more than once.
+// list is a list separated by commas, which may be repeated.
 func list() *fieldValue {
 	return &fieldValue{kind: "strings", read: func(before any, text string) (any, error) {
 		words, err := commas(text)
@@ -111,7 +111,7 @@ func list() *fieldValue {
 	}}
 }
 
-// commas returns the parts of a text between commas. A part with a comma in it stands in double quotes.
+// commas splits a text at commas. A part with a comma is in double quotes.
 func commas(text string) ([]string, error) {
 	parts, err := csv.NewReader(strings.NewReader(text)).Read()
 	if errors.Is(err, io.EOF) {
@@ -120,7 +120,7 @@ func commas(text string) ([]string, error) {
 	return parts, err
 }
 
-// mapping has pairs that are separated by commas; it may be given more than once. An empty text is an empty mapping.
+// mapping is a list of pairs separated by commas, which may be repeated. An empty text is an empty mapping.
 func mapping(kind, separator string, convert func(text string) (any, error)) func() *fieldValue {
 	return func() *fieldValue {
 		return &fieldValue{kind: kind, read: func(before any, text string) (any, error) {
@@ -138,7 +138,7 @@ func mapping(kind, separator string, convert func(text string) (any, error)) fun
 	}
 }
 
-// onePair is a mapping of which each flag has one pair, which may have commas in its value.
+// onePair is a mapping with one pair in each flag, whose value may contain commas.
 func onePair() *fieldValue {
 	return &fieldValue{kind: "KEY=VALUE", read: func(before any, text string) (any, error) {
 		out := begun(before)
@@ -183,7 +183,7 @@ var (
 	thresholds = mapping("SIGNAL<AMOUNT,...", "<", asIs)
 )
 
-// headers are NAME:VALUE, separated by commas; a name may be there more than once.
+// headers are NAME:VALUE, separated by commas; a name may be repeated.
 func headers() *fieldValue {
 	return &fieldValue{kind: "NAME:VALUE,...", read: func(before any, text string) (any, error) {
 		out := begun(before)
@@ -193,7 +193,7 @@ func headers() *fieldValue {
 			}
 			name, value, ok := strings.Cut(pair, ":")
 			if !ok {
-				// The text is not shown: it may be a password.
+				// The error does not quote the text because it may be a password.
 				return nil, errors.New("must be NAME:VALUE, separated by commas")
 			}
 			name = strings.TrimSpace(name)
@@ -207,10 +207,10 @@ func headers() *fieldValue {
 	}}
 }
 
-// taintEffects are what a taint may do.
+// taintEffects are the valid effects of a taint.
 var taintEffects = []v1.TaintEffect{v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectNoExecute}
 
-// parseTaints reads KEY=VALUE:EFFECT or KEY:EFFECT, separated by commas.
+// parseTaints parses KEY=VALUE:EFFECT or KEY:EFFECT, separated by commas.
 func parseTaints(text string) (any, error) {
 	if text == "" {
 		return []any{}, nil
@@ -249,7 +249,7 @@ func isTaintEffect(text string) bool {
 	return false
 }
 
-// reservedMemory is NUMA-NODE:TYPE=AMOUNT,TYPE=AMOUNT, separated by semicolons; it may be given more than once.
+// reservedMemory is NUMA-NODE:TYPE=AMOUNT,TYPE=AMOUNT, separated by semicolons, which may be repeated.
 func reservedMemory() *fieldValue {
 	return &fieldValue{kind: "NODE:TYPE=AMOUNT,...", read: func(before any, text string) (any, error) {
 		if text == "" {

@@ -14,15 +14,15 @@ import (
 
 const (
 	labelService = "service"
-	// labelExported is what Prometheus calls a label of a target that has the name of one of its own.
+	// labelExported is Prometheus' name for a sample's label that collides with a label of the target.
 	labelExported = "exported_service"
 	upName        = "quartet_up"
-	upHelp        = "1 when the service gave its metrics just now, 0 when it did not."
+	upHelp        = "1 if the service answered this request, 0 if it did not."
 )
 
-// merge makes one exposition of the services' answers, in the order of the metrics' names: families of a name become one,
-// each sample is given the label service, and quartet_up tells who answered. A metric that two services have of different
-// types, as while one of them is being upgraded, is kept of the first, and the problems name it.
+// merge merges the services' answers into one exposition, sorted by metric: families of the same name become one, each
+// sample gets the label service, and quartet_up reports which service answered. If the types of two services differ, as
+// during an upgrade, the first one's metric is used, and problems names the other.
 func merge(answers []answer) (families []*dto.MetricFamily, problems []error) {
 	byName := map[string]*dto.MetricFamily{}
 	up := &dto.MetricFamily{Name: proto.String(upName), Help: proto.String(upHelp), Type: dto.MetricType_GAUGE.Enum()}
@@ -54,8 +54,8 @@ func merge(answers []answer) (families []*dto.MetricFamily, problems []error) {
 	return families, problems
 }
 
-// withService returns the labels with that of the service. One of the sample's own that has its name keeps its value
-// under another name, unless it says the same.
+// withService adds the label service to labels. An existing label of that name is renamed, unless it has the same
+// value.
 func withService(labels []*dto.LabelPair, service layout.Service) []*dto.LabelPair {
 	for _, label := range labels {
 		if label.GetName() != labelService {

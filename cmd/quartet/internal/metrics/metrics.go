@@ -1,6 +1,6 @@
-// Package metrics is the command that gives the metrics of a node: those of the four services as one exposition, each
-// sample with the label service. It asks the services on their metrics sockets, on this machine, and prints the answer or
-// serves it for Prometheus, so that one target has what a kubelet's /metrics has.
+// Package metrics implements the command for the metrics of a node: those of the four services as one exposition, each
+// sample with the label service. It scrapes the services' metrics sockets on this machine, and prints the result or
+// serves it for Prometheus, so that one target corresponds to a kubelet's /metrics.
 package metrics
 
 import (
@@ -27,11 +27,11 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "metrics [SERVICE]",
 		Short: "Print the node's Prometheus metrics, or serve them",
-		Long: "Prints the metrics of configmux, pleg, syncloop and nodestatus, or of the one that is named, in Prometheus' text\n" +
-			"format. Each sample has the label service; quartet_up says of each service whether it answered.\n\n" +
-			"With --probes it prints what syncloop counts of the calls of probes, which names pods.\n\n" +
-			"With --listen nothing is printed: the same is served at http://ADDRESS/metrics, and that of probes at\n" +
-			"http://ADDRESS/metrics/probes, read anew for each request.",
+		Long: "Prints the metrics of configmux, pleg, syncloop and nodestatus, or of a single service, in Prometheus' text\n" +
+			"format. Each sample has the label service; quartet_up reports whether each service answered.\n\n" +
+			"With --probes it prints syncloop's metrics of probe calls, which name pods.\n\n" +
+			"With --listen it serves the metrics at http://ADDRESS/metrics, and those of probes at\n" +
+			"http://ADDRESS/metrics/probes, read for each request.",
 		Example: "  quartet metrics | grep quartet_pod_start\n  quartet metrics pleg\n  quartet metrics --probes\n  quartet metrics --listen 127.0.0.1:10256",
 		Args:    checkArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -61,11 +61,11 @@ func Command() *cobra.Command {
 	target.AddFlag(cmd.Flags(), &stateDir)
 	cmd.Flags().StringVar(&socketDir, "socket-dir", "", "`DIR` with the sockets NAME-metrics.sock, when it is not that of the state directory")
 	cmd.Flags().StringVar(&listen, "listen", "", "serve at this `ADDRESS` of the loopback interface, for example 127.0.0.1:10256")
-	cmd.Flags().BoolVar(&probes, "probes", false, "those of the calls of probes, by pod and container, instead of all others")
+	cmd.Flags().BoolVar(&probes, "probes", false, "print the metrics of probe calls, by pod and container, instead of the others")
 	return cmd
 }
 
-// nodePath is where a service has its metrics.
+// nodePath is the path of a service's metrics.
 const nodePath = "/metrics"
 
 func checkArgs(cmd *cobra.Command, args []string) error {
@@ -90,7 +90,7 @@ func socketDirOf(stateDir, socketDir string) (string, error) {
 	return l.SocketDir(), nil
 }
 
-// printMetrics prints the metrics of the services that answer, and says which do not. It fails when none does.
+// printMetrics prints the metrics of the services that answer, and names the others. It fails if none answers.
 func printMetrics(cmd *cobra.Command, n *node, path string, services []layout.Service) error {
 	answers := n.ask(cmd.Context(), path, services)
 	families, problems := merge(answers)

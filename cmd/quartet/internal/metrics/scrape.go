@@ -19,24 +19,24 @@ import (
 )
 
 const (
-	// scrapeTimeout is how long a service has to answer: half of the shortest timeout that people give Prometheus. All
-	// are asked at once, so one that hangs costs the others nothing.
+	// scrapeTimeout bounds a service's answer: half of the shortest usual scrape timeout. The services are scraped in
+	// parallel, so that a hanging one does not delay the others.
 	scrapeTimeout = 5 * time.Second
 )
 
-// node is the services of one node, which serve their metrics on sockets in one directory.
+// node is the services of one node, with metrics sockets in one directory.
 type node struct {
 	socketDir string
 }
 
-// answer is what a service said: its metrics, or why there are none.
+// answer is the metrics of a service, or why there are none.
 type answer struct {
 	service  layout.Service
 	families []*dto.MetricFamily
 	err      error
 }
 
-// ask asks services for what they serve at a path, at the same time, and returns their answers in the services' order.
+// ask scrapes a path of the services in parallel, and returns their answers in the order of services.
 func (n *node) ask(ctx context.Context, path string, services []layout.Service) []answer {
 	answers := make([]answer, len(services))
 	var running sync.WaitGroup
@@ -50,7 +50,7 @@ func (n *node) ask(ctx context.Context, path string, services []layout.Service) 
 	return answers
 }
 
-// scrape asks one service. Its error is one line, names the service and says what to do.
+// scrape scrapes one service. Its error is one line with the service and the remedy.
 func (n *node) scrape(ctx context.Context, path string, service layout.Service) ([]*dto.MetricFamily, error) {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
@@ -62,10 +62,10 @@ func (n *node) scrape(ctx context.Context, path string, service layout.Service) 
 	var network *net.OpError
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		// A service closes the connection of a user whom it does not let in before it has read anything.
+		// A service closes the connection of an unauthorized user before it has read anything.
 		return nil, fmt.Errorf("%s: no metrics from %s: this user may not: run the command as root, or name the user in the service's --allowed-uids", service, socket)
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, fmt.Errorf("%s: no metrics from %s within %s: see its log", service, socket, scrapeTimeout)
+		return nil, fmt.Errorf("%s: no metrics from %s within %s: check its log", service, socket, scrapeTimeout)
 	case errors.As(err, &network) && network.Op == "dial":
 		return nil, fmt.Errorf("%s: no metrics from %s: it does not run, or its --metrics-listen names another address", service, socket)
 	default:

@@ -20,10 +20,10 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics"
 )
 
-// maxRequests is how many requests are answered at once; each asks all four services.
+// maxRequests is the maximum number of concurrent requests, each of which scrapes all four services.
 const maxRequests = 4
 
-// serve serves the metrics of the node at a loopback address until ctx ends. What happens is told to the log.
+// serve serves the metrics of the node at a loopback address until ctx ends. It writes its log to log.
 func serve(ctx context.Context, n *node, address string, log io.Writer) error {
 	listener, err := listenLoopback(ctx, address)
 	if err != nil {
@@ -33,8 +33,8 @@ func serve(ctx context.Context, n *node, address string, log io.Writer) error {
 	return httpserve.Until(ctx, listener, handler(ctx, n, log), slog.New(slog.NewTextHandler(log, nil)))
 }
 
-// listenLoopback refuses an address that other machines reach: the metrics tell who runs what here, and nobody is asked
-// who they are.
+// listenLoopback refuses an address that other machines reach, because the metrics are confidential and have no
+// authentication.
 func listenLoopback(ctx context.Context, address string) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -74,7 +74,7 @@ func handler(ctx context.Context, n *node, log io.Writer) http.Handler {
 	return mux
 }
 
-// diary says what is wrong with each service once, and when it is well again: a scrape comes every few seconds.
+// diary logs the problem of each service once, and its end, because scrapes are frequent.
 type diary struct {
 	mu   sync.Mutex
 	log  io.Writer

@@ -17,15 +17,16 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// askAgain is the pause after a service has ended while it was asked.
+// askAgain is the pause after a service has ended during a query.
 const askAgain = 100 * time.Millisecond
 
-// announce says that the node serves when each of the four does, and when ctx ends that it stops. It returns then.
+// announce notifies systemd that the node is ready when each of the four services is, and that it stops when ctx ends.
+// It returns then.
 func (o Options) announce(ctx context.Context, l layout.Layout, logger *slog.Logger) {
 	for _, service := range layout.Services() {
 		if err := awaitServing(ctx, l.Address(service)); err != nil {
 			if ctx.Err() == nil {
-				logger.Warn("it is not known whether the node serves", telemetry.KeyError, fmt.Errorf("%s: %w", service, err))
+				logger.Warn("cannot determine whether the node is ready", telemetry.KeyError, fmt.Errorf("%s: %w", service, err))
 			}
 			break
 		}
@@ -37,7 +38,7 @@ func (o Options) announce(ctx context.Context, l layout.Layout, logger *slog.Log
 	o.Systemd.Stopping(logger)
 }
 
-// awaitServing returns when a service says that it works, or with the error of ctx when that ends first.
+// awaitServing returns when a service is serving, or with the error of ctx if that ends first.
 func awaitServing(ctx context.Context, address string) (err error) {
 	conn, err := rpc.Dial(address)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package nodecmd is `quartet node`: the four services as child processes of one command, where a node runs the kubelet
-// today. It chooses the processes and their flags; package supervisor keeps them running.
+// Package nodecmd implements `quartet node`: the four services as child processes of one command, which replaces the
+// kubelet on a node. It selects the processes and their flags; package supervisor keeps them running.
 package nodecmd
 
 import (
@@ -28,37 +28,38 @@ import (
 )
 
 const (
-	// Name is the name of this command's lock and pid file.
+	// Name is the name of this command's lock and PID file.
 	Name = "quartet"
 
-	// grace is how long a service may take to end. The services themselves wait up to 5 s for calls in flight.
+	// grace is the time for a service to stop. The services wait up to 5 s for calls in flight.
 	grace = 10 * time.Second
-	// stopTimeout is grace and the time to kill what did not end.
+	// stopTimeout is grace and the time to kill the remaining services.
 	stopTimeout = grace + 5*time.Second
-	// dirMode and pidFileMode: only root reads the state, anyone may read a process id.
+	// dirMode lets only root read the state; pidFileMode lets everyone read a process ID.
 	dirMode     = 0o700
 	pidFileMode = 0o644
-	// configMode is of a configuration that this command writes: headers of staticPodURLHeader may have passwords in them.
+	// configMode is the mode of a configuration from this command, because headers of staticPodURLHeader may contain
+	// passwords.
 	configMode = 0o600
 )
 
-// Options are the flags.
+// Options holds the flags.
 type Options struct {
 	// ConfigFile is a KubeletConfiguration; empty for the defaults.
 	ConfigFile string
-	// CloudProvider is passed to nodestatus. It is no flag.
+	// CloudProvider is passed to nodestatus. It is not a flag.
 	CloudProvider string
-	// Config is written to ConfigFile, which is in the state directory then, as soon as no other command runs the node; nil for a
-	// file that is there already. It is no flag.
+	// Config is written to ConfigFile in the state directory when no other command runs the node; nil for an existing
+	// file. It is not a flag.
 	Config []byte
-	// CertDir is passed to nodestatus and syncloop when it is given. It is no flag.
+	// CertDir is passed to nodestatus and syncloop if it is set. It is not a flag.
 	CertDir string
 	// Kubeconfig is passed to the services that talk to the API server; empty for a node without one.
 	Kubeconfig string
-	// BootstrapKubeconfig is passed to nodestatus, and the others are told to wait for Kubeconfig, which it then writes; empty for a
+	// BootstrapKubeconfig is passed to nodestatus, which then writes Kubeconfig while the others wait for it; empty for a
 	// node that does not join its cluster by itself.
 	BootstrapKubeconfig string
-	// These are passed to the services when they are given.
+	// These are passed to the services if they are set.
 	RuntimeEndpoint, AllowedUIDs, HostnameOverride, RootDir, NodeIP, NodeLabels string
 	// HostPrivileges is passed to configmux.
 	HostPrivileges nodeconfig.PrivilegeFlags
@@ -68,11 +69,11 @@ type Options struct {
 	CredentialProviders nodeconfig.CredentialProviderFlags
 	// StateDir is the directory of the node's state.
 	StateDir string
-	// Verbosity is how much the services log.
+	// Verbosity is the log verbosity of the services.
 	Verbosity int
-	// Systemd is told when all four serve, and when they are to end. It is no flag.
+	// Systemd is notified when all four services are ready, and when they stop. It is not a flag.
 	Systemd systemd.Notifier
-	// Sockets holds the listening sockets of the services, at first those that this process was passed. It is no flag.
+	// Sockets holds the listening sockets of the services, at first the inherited ones. It is not a flag.
 	Sockets *sockets.Set
 }
 
@@ -89,7 +90,7 @@ func (o *Options) addFlags(flags *pflag.FlagSet) {
 	o.HostPrivileges.Add(flags)
 	o.CredentialProviders.Add(flags)
 	nodeconfig.AddAllowUnauthenticatedAPI(flags, &o.AllowUnauthenticatedAPI)
-	flags.IntVarP(&o.Verbosity, "v", "v", 0, "how much to log: 0 is what an operator needs, 4 is for debugging")
+	flags.IntVarP(&o.Verbosity, "v", "v", 0, "log verbosity: 0 is what an operator needs, 4 is for debugging")
 	target.AddFlag(flags, &o.StateDir)
 }
 
@@ -99,14 +100,14 @@ func Command() *cobra.Command {
 	var once bool
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Run the four services against the container runtime that the configuration names",
+		Short: "Run the four services with the configured container runtime",
 		Long: `Run configmux, pleg, syncloop and nodestatus as child processes, against the runtime of containerRuntimeEndpoint.
 
-Their logs go to standard error, each line with the name of its process. A process that ends is started again. SIGTERM
-and Ctrl-C stop the four and no pod: the next start finds the pods as they are. STATE/run/NAME.pid has the process ids.
+Their logs go to standard error, each line with the name of its process. A process that ends is restarted. SIGTERM
+and Ctrl-C stop the four processes but no pods: the next start takes them over. STATE/run/NAME.pid has the process IDs.
 
-With --run-once it starts the pods that are desired at the start, prints what has become of each,
-and ends when all run, have ended or do not run after 10 tries, 17 minutes: with 0 when all do. They run on.`,
+With --run-once it starts the pods that are desired at the start, prints the result of each,
+and exits when all run, have ended or do not run after 10 tries, 17 minutes: with 0 if all run. They continue to run.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Systemd = systemd.Take() // before the services are started, which would inherit it
@@ -125,12 +126,12 @@ and ends when all run, have ended or do not run after 10 tries, 17 minutes: with
 	}
 	cmd.Flags().SortFlags = false
 	opts.addFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&once, "run-once", false, "start the pods that are desired at the start, print what has become of each, and end")
+	cmd.Flags().BoolVar(&once, "run-once", false, "start the pods that are desired at the start, print the result of each, and exit")
 	return cmd
 }
 
-// Run runs the four services, and others beside them, until the context ends. It fails at once when the configuration is
-// wrong, a binary is missing, or another command runs the node of this state directory (a *statedir.HeldError).
+// Run runs the four services, and others beside them, until the context ends. It fails at once if the configuration is
+// invalid, a binary is missing, or another command runs the node of this state directory (a *statedir.HeldError).
 func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.Service) (err error) {
 	l, err := layout.New(opts.StateDir)
 	if err != nil {
@@ -197,11 +198,11 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	})
 	stop()
 	announced.Wait()
-	logger.Info("stopped; the pods run on")
+	logger.Info("stopped; the pods continue to run")
 	return err
 }
 
-// Check fails when a service would refuse its flags or the file.
+// Check fails if a service would refuse its flags or the file.
 func (o Options) Check() error {
 	l, err := layout.New(o.StateDir)
 	if err != nil {
@@ -211,8 +212,8 @@ func (o Options) Check() error {
 	return err
 }
 
-// check fails when a service would refuse its flags or the file, so that what is wrong is said once, before anything starts. It returns
-// what they say of log lines.
+// check fails if a service would refuse its flags or the file, so that problems are reported once, before anything
+// starts. It returns the configuration of log lines.
 func (o Options) check(l layout.Layout) (logging telemetry.Logging, err error) {
 	for _, service := range layout.Services() {
 		cfg, err := nodeconfig.Parse(service, o.args(l, service), io.Discard)
@@ -220,7 +221,7 @@ func (o Options) check(l layout.Layout) (logging telemetry.Logging, err error) {
 			return telemetry.Logging{}, err
 		}
 		logging = cfg.Logging()
-		// The machine is the same for all.
+		// The machine is the same for all services.
 		if service == layout.ConfigMux {
 			if err := cfg.FitMachine(os.DirFS("/")); err != nil {
 				return telemetry.Logging{}, err
@@ -252,7 +253,7 @@ func (o Options) processes(l layout.Layout, output *supervisor.Output, logger *s
 	return out, errors.Join(errs...)
 }
 
-// args are the flags of a service: what the operator gave and the service takes, and where the four meet.
+// args returns the flags of a service: those of the operator that the service has, and the addresses of the four.
 func (o Options) args(l layout.Layout, service layout.Service) []string {
 	args := []string{"--state-dir=" + l.StateDir()}
 	for _, peer := range layout.Services() {
@@ -306,7 +307,7 @@ func (o Options) args(l layout.Layout, service layout.Service) []string {
 	return args
 }
 
-// BinDir has this executable, and beside it what the build made with it.
+// BinDir returns the directory of this executable, which also contains the other binaries of the build.
 func BinDir() (string, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -318,7 +319,7 @@ func BinDir() (string, error) {
 	return filepath.Dir(exe), nil
 }
 
-// find looks for a service's binary beside this one, then where a package would install it.
+// find looks for a service's binary beside this one, and then in the directory of a package.
 func find(name string) (string, error) {
 	dir, err := BinDir()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
-// runOnce runs the four services until the pods run that are desired at the start, or cannot be run, and prints what has
-// become of each. It fails when one does not run, when a source has not answered, and as Run does.
+// runOnce runs the four services until the pods that are desired at the start run, or cannot run, and prints the result
+// of each. It fails if one does not run, if a source has not answered, and as Run does.
 func runOnce(ctx context.Context, opts Options, out, logs io.Writer) (err error) {
 	l, err := layout.New(opts.StateDir)
 	if err != nil {
@@ -42,7 +42,7 @@ func runOnce(ctx context.Context, opts Options, out, logs io.Writer) (err error)
 		if results, err = runonce.Run(groupCtx, cfg); err != nil && !errors.As(err, &silent) {
 			return err
 		}
-		return done // which ends the services
+		return done // this ends the services
 	})
 	if err := group.Wait(); !errors.Is(err, done) {
 		return err

@@ -1,6 +1,6 @@
-// Package preparecmd is `quartet prepare`: what the machine must have before the four services run as containers. Each of
-// them gets directories of its own with the user that it runs as, all of them the directory of the sockets, and the machine
-// passes mounts on between containers, without which none could mount a volume for another.
+// Package preparecmd implements `quartet prepare`: it prepares a machine to run the four services as containers. Each
+// service gets its own directories, owned by its user, and all share the directory of the sockets. Mounts of the
+// machine become shared, so that one container can mount a volume for another.
 package preparecmd
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/quartet-node/quartet/internal/pidlimit"
 )
 
-// The users of the images. pleg and syncloop are root: the container runtime's socket is root's.
+// The users of the images. pleg and syncloop run as root because the container runtime's socket belongs to root.
 const (
 	group          = 10240
 	userConfigMux  = 10241
 	userNodeStatus = 10244
 )
 
-// clusterDir is the directory of a node's way to its cluster, in the state directory.
+// clusterDir is the directory of a node's cluster credentials, in the state directory.
 const clusterDir = "cluster"
 
 type options struct {
@@ -39,7 +39,7 @@ func Command() *cobra.Command {
 	var opts options
 	cmd := &cobra.Command{
 		Use:   "prepare",
-		Short: "Make the directories and the mount that the services need as containers",
+		Short: "Create the directories and the mount for services in containers",
 		Long: `Make the directories of a node whose four services are containers, as deploy/compose runs them: one for the sockets,
 one for the state of each service with the user that it runs as, and those of the cluster, of pods, logs and manifests. Where the
 machine's mounts are private, as without systemd, those of the root and of the state directory become shared, so that
@@ -82,13 +82,13 @@ func run(l layout.Layout, opts options, out io.Writer) error {
 			return err
 		}
 	}
-	// Those that ask how many processes the machine allows, which a container with a PID namespace of its own cannot see.
+	// These services need the machine's process limit, which a container in another PID namespace cannot read.
 	for _, service := range []layout.Service{layout.SyncLoop, layout.NodeStatus} {
 		if err := pidlimit.Save("/proc", filepath.Join(l.StateDir(), string(service))); err != nil {
 			return err
 		}
 	}
-	// The operator's: made when it is not there, else left alone.
+	// It belongs to the operator: it is created if it is missing, and otherwise not changed.
 	if err := os.MkdirAll(opts.manifests, 0o755); err != nil { //nolint:gosec // manifests are read by configmux, who is not root
 		return fmt.Errorf("making the directory of the manifests: %w: name another with --manifests", err)
 	}
@@ -96,27 +96,27 @@ func run(l layout.Layout, opts options, out io.Writer) error {
 	return bundle.ShareMounts(l, func(note string) { fmt.Fprintln(out, note) })
 }
 
-// directory is one that a service needs.
+// directory is a directory of a service.
 type directory struct {
 	path     string
 	uid, gid int
 	mode     os.FileMode
 }
 
-// directories are in the order in which they are made.
+// directories returns the directories in the order of creation.
 func directories(l layout.Layout) []directory {
 	own := func(s layout.Service, uid int) directory {
 		return directory{path: filepath.Join(l.StateDir(), string(s)), uid: uid, gid: group, mode: 0o700}
 	}
 	return []directory{
 		{path: l.StateDir(), mode: 0o711},
-		// Each service makes its sockets here, and only their owner may remove them.
+		// Each service creates its sockets here, and only their owner may remove them.
 		{path: l.SocketDir(), gid: group, mode: 0o771 | os.ModeSticky},
 		own(layout.ConfigMux, userConfigMux),
 		own(layout.PLEG, 0),
 		own(layout.SyncLoop, 0),
 		own(layout.NodeStatus, userNodeStatus),
-		// nodestatus keeps the kubeconfig and the certificate of a node of a cluster here, and the others read them.
+		// nodestatus writes the kubeconfig and the certificate of a cluster's node here, and the others read them.
 		{path: filepath.Join(l.StateDir(), clusterDir), uid: userNodeStatus, gid: group, mode: 0o750},
 		{path: l.Root(), mode: 0o711},
 		{path: l.Logs(), mode: 0o711},
@@ -124,7 +124,7 @@ func directories(l layout.Layout) []directory {
 	}
 }
 
-// make makes the directory, or gives the one that is there its owner and mode.
+// make creates the directory, or sets the owner and mode of an existing one.
 func (d directory) make() error {
 	err := os.MkdirAll(d.path, d.mode.Perm())
 	if err == nil {

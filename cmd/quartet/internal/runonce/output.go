@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 )
 
-// Print prints what each pod has come to, one line each.
+// Print prints the result of each pod, one line each.
 func Print(out io.Writer, results []Result) error {
 	if len(results) == 0 {
 		_, err := fmt.Fprintln(out, "There is no pod to run.")
@@ -38,7 +38,7 @@ func line(out io.Writer, cells ...string) error {
 	return err
 }
 
-// Failed returns an error that names the pods that do not run; nil when all do.
+// Failed returns an error that names the pods that do not run; nil if all do.
 func Failed(results []Result) error {
 	var names []string
 	for _, r := range results {

@@ -1,5 +1,5 @@
-// Package runonce waits until the pods that a node is to run, at one moment, run: for `quartet node --run-once`. It asks
-// configmux once what is desired and follows what syncloop makes of it; syncloop itself tries again what fails.
+// Package runonce waits until the pods that are desired at one moment run, for `quartet node --run-once`. It reads the
+// desired pods from configmux once and follows their state in syncloop, which retries by itself.
 package runonce
 
 import (
@@ -25,46 +25,47 @@ import (
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 )
 
-// The kubelet looked at a pod ten times, with a pause of 1 s after the first look that doubled with each: 17 min in all.
+// The kubelet checked a pod ten times, with a pause of 1 s after the first check that doubled each time: 17 min in
+// total.
 const (
 	tries      = 10
 	firstPause = time.Second
 )
 
-// Config is what Run needs.
+// Config holds the parameters of Run.
 type Config struct {
-	// ConfigMux and SyncLoop reach the services of the node; they may not be up yet.
+	// ConfigMux and SyncLoop are connections to the services of the node, which may not run yet.
 	ConfigMux, SyncLoop grpc.ClientConnInterface
 	Clock               clock.Clock
-	// Progress gets a line each time that a pod was looked at and does not run.
+	// Progress receives a line for each check of a pod that does not run.
 	Progress io.Writer
 }
 
-// Result is what one pod has come to.
+// Result is the result of one pod.
 type Result struct {
 	// Pod is its namespace and name.
 	Pod types.NamespacedName
-	// Err is why it does not run; nil when it does, or has run to a good end.
+	// Err is why it does not run; nil if it runs or has succeeded.
 	Err error
-	// State says so in a word: Running, Succeeded, Failed or Pending.
+	// State is its state: Running, Succeeded, Failed or Pending.
 	State string
 }
 
-// UnansweredError names the sources that had not answered when the pods were taken. What pods they have is not known.
+// UnansweredError names the sources that were not ready when the pods were read. Their pods are unknown.
 type UnansweredError struct {
 	Sources []string
 }
 
 // Error implements error.
 func (e *UnansweredError) Error() string {
-	return fmt.Sprintf("sources that did not answer: %s: which pods they have is not known, and none of them was waited for; see that they can be reached, "+
+	return fmt.Sprintf("sources that did not answer: %s: their pods are unknown and were not waited for; check that they are reachable, "+
 		"and 'quartet get sources' while the node runs", strings.Join(e.Sources, ", "))
 }
 
-// Run takes the pods that are desired once each source was read, or after the second that configmux gives them, and returns
-// what each has come to, in the order of namespace and name: all that run, have ended, or do not run after the last try. It
-// fails when ctx ends, or when configmux gives something that cannot be read. When a source has not answered, it returns the
-// results of the others with an *UnansweredError.
+// Run reads the desired pods when each source is ready, or after the second that configmux waits for them, and returns
+// the result of each, sorted by namespace and name: those that run, have ended, or do not run after the last try. It
+// fails if ctx ends, or if data of configmux cannot be decoded. If a source is not ready, it returns the results of the
+// others with an *UnansweredError.
 func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -90,19 +91,19 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	return results, err
 }
 
-// desired takes one update of configmux: the pods, and the sources that have not answered.
+// desired reads one update of configmux: the pods, and the sources that are not ready.
 func desired(ctx context.Context, conn grpc.ClientConnInterface) (pods []*v1.Pod, silent []string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watch, err := configv1.NewConfigServiceClient(conn).WatchPodUpdates(ctx,
 		&configv1.WatchPodUpdatesRequest{Mode: configv1.Mode_MODE_SNAPSHOT}, grpc.WaitForReady(true))
 	if err != nil {
-		return nil, nil, fmt.Errorf("asking configmux for the pods: %w", err)
+		return nil, nil, fmt.Errorf("reading the pods from configmux: %w", err)
 	}
 	for {
 		m, err := watch.Recv()
 		if err != nil {
-			return nil, nil, fmt.Errorf("asking configmux for the pods: %w", err)
+			return nil, nil, fmt.Errorf("reading the pods from configmux: %w", err)
 		}
 		if m.GetFrame().GetKind() != streamv1.Kind_KIND_SNAPSHOT {
 			continue
@@ -123,11 +124,11 @@ func desired(ctx context.Context, conn grpc.ClientConnInterface) (pods []*v1.Pod
 	}
 }
 
-// board has the pods as syncloop told them last.
+// board holds the last known state of the pods in syncloop.
 type board struct {
 	mu   sync.Mutex
 	pods map[types.UID]*v1.Pod
-	// changed is closed when something has.
+	// changed is closed on a change.
 	changed chan struct{}
 }
 
@@ -145,7 +146,7 @@ func (b *board) get(uid types.UID) (*v1.Pod, <-chan struct{}) {
 	return b.pods[uid], b.changed
 }
 
-// follow keeps the board up to date until ctx ends, also over a restart of syncloop.
+// follow updates the board until ctx ends, also across restarts of syncloop.
 func follow(ctx context.Context, cfg Config, states *board) {
 	source := streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*enginev1.Pod], error) {
 		watch, err := enginev1.NewEngineServiceClient(cfg.SyncLoop).WatchPods(ctx, &enginev1.WatchPodsRequest{ResumeToken: token}, grpc.WaitForReady(true))
@@ -193,14 +194,14 @@ func await(ctx context.Context, cfg Config, states *board, pod *v1.Pod) Result {
 			}
 		}
 		if try < tries {
-			// Whoever reads the progress may be gone; the result is told anyway.
+			// An error of the progress output does not matter, because the result is returned.
 			_, _ = fmt.Fprintf(cfg.Progress, "pod %s does not run yet: %v (try %d of %d)\n", name, result.Err, try, tries)
 		}
 	}
 	return result
 }
 
-// judge says what a pod has come to: its phase, whether that is the last word of it, and why it does not run.
+// judge returns the phase of a pod, whether that is final, and why the pod does not run.
 func judge(pod *v1.Pod) (state string, done bool, err error) {
 	if pod == nil {
 		return string(v1.PodPending), false, fmt.Errorf("syncloop does not have it yet")
@@ -219,14 +220,14 @@ func judge(pod *v1.Pod) (state string, done bool, err error) {
 	return state, true, nil
 }
 
-// whatWaits names the containers that do not run and are to, with the reason; empty when there is none.
+// whatWaits names the containers that should run and do not, with the reasons; empty if there are none.
 func whatWaits(pod *v1.Pod) string {
 	var all []string
 	for i := range pod.Spec.Containers {
 		name := pod.Spec.Containers[i].Name
 		at := slices.IndexFunc(pod.Status.ContainerStatuses, func(s v1.ContainerStatus) bool { return s.Name == name })
 		if at < 0 {
-			all = append(all, name+" has not been made")
+			all = append(all, name+" has not been created")
 			continue
 		}
 		switch state := pod.Status.ContainerStatuses[at].State; {
@@ -243,7 +244,7 @@ func whatWaits(pod *v1.Pod) string {
 	return strings.Join(all, "; ")
 }
 
-// whatEnded names the containers that ended badly, with their exit codes.
+// whatEnded names the failed containers with their exit codes.
 func whatEnded(pod *v1.Pod) string {
 	var all []string
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -254,7 +255,7 @@ func whatEnded(pod *v1.Pod) string {
 	return strings.Join(all, "; ")
 }
 
-// join puts a reason before its message.
+// join joins a reason and its message.
 func join(reason, message string) string {
 	if reason == "" || message == "" {
 		return reason + message

@@ -1,5 +1,5 @@
-// Package runtimecmd is `quartet runtime`: the bundled containerd by itself in the foreground, for a node whose services
-// are not the children of this command but containers or units of their own.
+// Package runtimecmd implements `quartet runtime`: the bundled containerd in the foreground, for a node whose services
+// are separate containers or units.
 package runtimecmd
 
 import (
@@ -27,13 +27,13 @@ import (
 )
 
 const (
-	// lockName is the lock of this command in the state directory.
+	// lockName is the name of this command's lock in the state directory.
 	lockName = "runtime"
-	// restartPause is the time between the end of a containerd that nobody stopped and its next start.
+	// restartPause is the pause before an ended containerd is restarted.
 	restartPause = time.Second
-	// podGrace is how long the containers get to end.
+	// podGrace is the grace period of containers.
 	podGrace = 10 * time.Second
-	// stopPatience bounds the end of everything; deploy/compose gives the container as long.
+	// stopPatience bounds the whole stop; deploy/compose gives the container the same time.
 	stopPatience = time.Minute
 )
 
@@ -71,7 +71,7 @@ this machine: a machine that is switched off does the same.`,
 	return cmd
 }
 
-// moveToHost copies the files of the image to the machine and goes on there, as this process.
+// moveToHost copies the files of the image to the machine and continues there with the same process.
 func moveToHost(l layout.Layout, network netip.Prefix) error {
 	dist := l.RuntimeDist()
 	if err := unpack(imageFiles(), hostns.Path(dist)); err != nil {
@@ -85,7 +85,7 @@ func moveToHost(l layout.Layout, network netip.Prefix) error {
 	return hostns.Exec(filepath.Join(dist, "quartet"), args, append(env, "PATH="+hostPath))
 }
 
-// hostPath is where the machine's programs are, iptables among them: an image has no PATH of use there.
+// hostPath is the PATH of the machine's programs, including iptables, because that of an image does not apply there.
 const hostPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 func run(ctx context.Context, l layout.Layout, network netip.Prefix, errOut io.Writer) (err error) {
@@ -114,8 +114,8 @@ func run(ctx context.Context, l layout.Layout, network netip.Prefix, errOut io.W
 	return errors.Join(err, stop(stopCtx, b, l, logger))
 }
 
-// keepRunning starts containerd whenever it does not run, until ctx ends. It fails when the first start does: then
-// something is wrong that a second will not mend.
+// keepRunning starts containerd whenever it does not run, until ctx ends. It fails if the first start fails, because a
+// second would too.
 func keepRunning(ctx context.Context, b *bundle.Bundle, l layout.Layout, logger *slog.Logger) error {
 	for started := false; ; {
 		err := b.Start(ctx)
@@ -144,8 +144,8 @@ func keepRunning(ctx context.Context, b *bundle.Bundle, l layout.Layout, logger 
 	}
 }
 
-// stop ends the pods and containerd. Services that still run keep their sockets and the mount of the state directory,
-// which their containers hold on to: then only this container is being restarted.
+// stop ends the pods and containerd. It keeps the sockets and the mount of the state directory if services still run,
+// because then only this container is restarted.
 func stop(ctx context.Context, b *bundle.Bundle, l layout.Layout, logger *slog.Logger) error {
 	logger.Info("ending the pods, then containerd")
 	if err := b.Start(ctx); err != nil {
@@ -162,14 +162,14 @@ func stop(ctx context.Context, b *bundle.Bundle, l layout.Layout, logger *slog.L
 	return b.CleanUp()
 }
 
-// servicesRun is true when one of the four listens on its socket.
+// servicesRun reports whether one of the four services listens on its socket.
 func servicesRun(l layout.Layout) bool {
 	for _, service := range layout.Services() {
 		conn, err := net.Dial("unix", l.Socket(service))
 		if err != nil {
 			continue
 		}
-		_ = conn.Close() // it was only asked whether somebody is there
+		_ = conn.Close() // the connection was only a test
 		return true
 	}
 	return false

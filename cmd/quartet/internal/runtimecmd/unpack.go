@@ -8,14 +8,14 @@ import (
 	"path/filepath"
 )
 
-// imageFiles are the files of the image: the command itself at the root, and what "make build" leaves in bin/ below
+// imageFiles returns the files of the image: the command itself at the root, and the files of bin/ from "make build" in
 // /runtime.
 func imageFiles() map[string]string {
 	return map[string]string{"/quartet": "quartet", "/runtime": "."}
 }
 
-// unpack copies files and folders to a directory. Each file is replaced by a rename, so that programs which run from it
-// keep what they run.
+// unpack copies files and directories to a directory. It replaces each file with a rename, so that running programs
+// keep their file.
 func unpack(files map[string]string, to string) error {
 	for from, name := range files {
 		err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {

@@ -17,14 +17,14 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 )
 
-// description is everything that the node knows of one pod.
+// description is everything that the node knows about one pod.
 type description struct {
 	podView
-	// target is where its source reads, empty when it has none or that is not known.
+	// target is the place that its source reads; empty if unknown.
 	target string
-	// work is what its worker does; nil when it has none.
+	// work is the state of its worker; nil if it has none.
 	work *enginev1.Worker
-	// events are the pod's, the latest last.
+	// events are the pod's events, the latest last.
 	events []podEvent
 }
 
@@ -42,14 +42,14 @@ func (f *describeFormat) Set(text string) error {
 func (a *asker) describeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "describe pod [NAME...]",
-		Short: "Show everything that the node knows of a pod",
+		Short: "Show everything that the node knows about a pod",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("say what to describe: " + cmd.CommandPath() + " pod NAME")
 			}
 			return fmt.Errorf("there is no %q to describe: %s describes pods", args[0], cmd.CommandPath())
 		},
-		// Reached by no arguments, which Args refuses.
+		// Args refuses a call without arguments.
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
 	cmd.AddCommand(a.describePodCommand())
@@ -62,11 +62,11 @@ func (a *asker) describePodCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "pod [NAME...]",
 		Aliases: []string{"pods", "po"},
-		Short:   "Show everything that the node knows of a pod",
-		Long: "Show everything that the node knows of a pod: what it asks for in short, its status and that of its containers with\n" +
-			"reasons, what its worker does and failed of, where the time of its start went, and its events. Without a name\n" +
+		Short:   "Show everything that the node knows about a pod",
+		Long: "Show everything that the node knows about a pod: a summary of its spec, its status and that of its containers with\n" +
+			"reasons, the activity and errors of its worker, the phases of its start, and its events. Without a name\n" +
 			"all pods are described.\n\n" +
-			"Values of the environment that stand in the pod are shown, those from secrets never are.",
+			"Values of the environment in the pod are shown, those from secrets are not.",
 		Example: "  quartet describe pod hello-" + hostname() + "\n  quartet describe pod -n kube-system -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.names = args
@@ -114,7 +114,7 @@ func (a *asker) describePods(cmd *cobra.Command, output format, s selection) err
 	return nil
 }
 
-// describe gathers what else is known of some pods. Without configmux it is not known where their sources read.
+// describe reads the additional facts about pods. Without configmux, the targets of their sources are unknown.
 func (a *asker) describe(ctx context.Context, views []podView) ([]description, error) {
 	workers, err := a.listWorkers(ctx)
 	if err != nil {
@@ -151,7 +151,7 @@ func (a *asker) describe(ctx context.Context, views []podView) ([]description, e
 	return all, nil
 }
 
-// printedDescription is a description as JSON and YAML have it.
+// printedDescription is a description in JSON and YAML.
 type printedDescription struct {
 	Pod    *v1.Pod         `json:"pod"`
 	Source string          `json:"source,omitempty"`
@@ -184,7 +184,7 @@ func printDescriptions(out io.Writer, output format, all []description, single b
 		what = list.Items[0]
 	}
 	var text bytes.Buffer
-	encoder := json.NewEncoder(&text) // which takes the white space of protojson, which varies on purpose, out
+	encoder := json.NewEncoder(&text) // it removes the white space of protojson, which varies on purpose
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "    ")
 	if err := encoder.Encode(what); err != nil {

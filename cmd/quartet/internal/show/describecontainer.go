@@ -76,7 +76,7 @@ func (d description) printContainer(p *page, c *v1.Container, s *v1.ContainerSta
 	p.field(containerLevel, "Mounts", mountsOf(c)...)
 }
 
-// quoted writes the words of a command so that one can tell where each ends.
+// quoted quotes the words of a command.
 func quoted(words []string) string {
 	all := make([]string, len(words))
 	for i, word := range words {
@@ -102,7 +102,7 @@ func portsOf(ports []v1.ContainerPort) []string {
 	return all
 }
 
-// printState says what a container does, or how it ended.
+// printState prints the state of a container.
 func printState(p *page, name string, s v1.ContainerState) {
 	const detail = containerLevel + 1
 	switch {
@@ -137,7 +137,7 @@ func amounts(list v1.ResourceList) string {
 	return strings.Join(pairs(words, "="), ", ")
 }
 
-// probeOf says what a probe does and how often, in a line.
+// probeOf returns a summary of a probe in one line.
 func probeOf(probe *v1.Probe) string {
 	does := "does nothing"
 	switch {
@@ -158,7 +158,7 @@ func probeOf(probe *v1.Probe) string {
 		probe.InitialDelaySeconds, probe.TimeoutSeconds, probe.PeriodSeconds, probe.SuccessThreshold, probe.FailureThreshold)
 }
 
-// printProbe says what a probe does, and what it has come to.
+// printProbe prints a probe and its result.
 func (d description) printProbe(p *page, c *v1.Container, kind string, probe *v1.Probe, now time.Time) {
 	if probe == nil {
 		return
@@ -172,7 +172,7 @@ func (d description) printProbe(p *page, c *v1.Container, kind string, probe *v1
 	}
 }
 
-// resultOf says what a probe has come to, and since when.
+// resultOf returns the result of a probe, and since when.
 func resultOf(told *enginev1.Probe, now time.Time) string {
 	text := resultWord(told.GetResult())
 	if since := told.GetResultSince(); since != nil {
@@ -181,7 +181,7 @@ func resultOf(told *enginev1.Probe, now time.Time) string {
 	return text
 }
 
-// answerOf says how the last call of a probe went, and for how long one is under way that takes time.
+// answerOf returns the result of a probe's last call, and the duration of a slow one in progress.
 func answerOf(told *enginev1.Probe, now time.Time) string {
 	since := told.GetAskingSince()
 	switch {
@@ -196,7 +196,7 @@ func answerOf(told *enginev1.Probe, now time.Time) string {
 	}
 }
 
-// lastAnswerOf says how the last call that has ended went.
+// lastAnswerOf returns the result of the last completed call.
 func lastAnswerOf(told *enginev1.Probe, now time.Time) string {
 	text := resultWord(told.GetAnswer())
 	if told.GetAnswer() == enginev1.ProbeResult_PROBE_RESULT_UNSPECIFIED {
@@ -223,7 +223,7 @@ func resultWord(result enginev1.ProbeResult) string {
 	return "none yet"
 }
 
-// environment names the variables of a container. What stands in the pod is shown, what is in a secret is not.
+// environment lists the variables of a container. It shows values in the pod, but not those of secrets.
 func environment(c *v1.Container) []string {
 	var all []string
 	for _, from := range c.EnvFrom {

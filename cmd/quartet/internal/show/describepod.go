@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// print puts the description on a page.
+// print prints the description on a page.
 func (d description) print(p *page, now time.Time) {
 	d.printPod(p, now)
 	d.printContainers(p, now)
@@ -23,7 +23,7 @@ func (d description) print(p *page, now time.Time) {
 	d.printEvents(p, now)
 }
 
-// when writes a time as kubectl does.
+// when formats a time as kubectl does.
 func when(t metav1.Time) string {
 	if t.IsZero() {
 		return unknown
@@ -55,8 +55,8 @@ func (d description) printPod(p *page, now time.Time) {
 	p.field(0, "Status", d.status())
 	if c := unknownState(pod); c != nil {
 		p.field(0, "Runtime State", fmt.Sprintf("unknown since %s (%s): %s", when(c.LastTransitionTime), age(c.LastTransitionTime.Time, now), oneLine(c.Message)),
-			"What is said of its containers is of before. The node asks on, and does what is due as soon as there is an answer.",
-			"If it stays so, see the runtime's log for the pod's ids; a restart of the runtime ends no container.")
+			"The state of its containers is the last known one. The node keeps retrying, and continues as soon as there is an answer.",
+			"If this persists, check the runtime's log for the pod's IDs; a restart of the runtime ends no container.")
 	}
 	p.fieldIf(0, "Reason", status.Reason)
 	p.fieldIf(0, "Message", oneLine(status.Message))
@@ -75,7 +75,7 @@ func (d description) printPod(p *page, now time.Time) {
 	}
 }
 
-// from says where the pod comes from.
+// from returns the origin of the pod.
 func (d description) from() string {
 	switch {
 	case d.source == "":
@@ -87,7 +87,7 @@ func (d description) from() string {
 	}
 }
 
-// status is the pod's phase; while it is being stopped that stands beside it.
+// status returns the pod's phase, with a remark while it is terminating.
 func (d description) status() string {
 	phase := orNone(string(d.pod.Status.Phase))
 	stopping := d.worker == enginev1.WorkerState_WORKER_STATE_TERMINATING || d.pod.DeletionTimestamp != nil
@@ -97,7 +97,7 @@ func (d description) status() string {
 	return phase
 }
 
-// hostAccess names the namespaces of the machine that a pod is in.
+// hostAccess lists the namespaces of the machine that a pod uses.
 func hostAccess(spec *v1.PodSpec) []string {
 	var all []string
 	if spec.HostNetwork {

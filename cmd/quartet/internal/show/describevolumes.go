@@ -12,7 +12,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 )
 
-// printVolumes says what volumes a pod has, and how those are that its containers mount.
+// printVolumes prints the volumes of a pod, and the state of those that its containers mount.
 func (d description) printVolumes(p *page, now time.Time) {
 	told := d.work.GetVolumes()
 	if len(d.pod.Spec.Volumes) == 0 && len(told) == 0 {
@@ -39,7 +39,7 @@ func (d description) printVolumes(p *page, now time.Time) {
 	}
 }
 
-// printVolume says how a volume is.
+// printVolume prints the state of a volume.
 func printVolume(p *page, told *enginev1.Volume, now time.Time) {
 	state := volumeStateWord(told.GetState())
 	if since := told.GetSince(); since != nil {
@@ -73,7 +73,7 @@ func volumeStateWord(state enginev1.VolumeState) string {
 	return unknown
 }
 
-// volumeType says what a volume is, in a line.
+// volumeType returns a summary of a volume in one line.
 func volumeType(v *v1.Volume) string {
 	switch {
 	case v.HostPath != nil:
@@ -98,7 +98,7 @@ func volumeType(v *v1.Volume) string {
 	case v.PersistentVolumeClaim != nil:
 		return "PersistentVolumeClaim " + v.PersistentVolumeClaim.ClaimName
 	}
-	// The others by the name of their field: it is the only one that is set.
+	// Other volumes are named by their field, the only one that is set.
 	data, err := json.Marshal(v.VolumeSource)
 	fields := map[string]json.RawMessage{}
 	if err != nil || json.Unmarshal(data, &fields) != nil || len(fields) == 0 {

@@ -16,12 +16,12 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-// happening is one thing that has happened to a pod, or to the node.
+// happening is one event of a pod or the node.
 type happening struct {
 	Time time.Time `json:"time"`
-	// Kind is what it has happened to, or who has seen it: kindPod, kindNode or kindLifecycle.
+	// Kind is the kind of the event's object or source: kindPod, kindNode or kindLifecycle.
 	Kind string `json:"kind"`
-	// Type is Normal or Warning, or what pleg has seen: ContainerStarted and so on.
+	// Type is Normal or Warning, or pleg's type, such as ContainerStarted.
 	Type        string `json:"type"`
 	Node        string `json:"node,omitempty"`
 	Namespace   string `json:"namespace,omitempty"`
@@ -32,19 +32,19 @@ type happening struct {
 	ExitCode    *int32 `json:"exitCode,omitempty"`
 	Reason      string `json:"reason,omitempty"`
 	Message     string `json:"message,omitempty"`
-	// Count is how often it has happened since FirstTime.
+	// Count is the number of occurrences since FirstTime.
 	Count     int32      `json:"count,omitempty"`
 	FirstTime *time.Time `json:"firstTime,omitempty"`
-	// TraceID is the trace that it belongs to.
+	// TraceID is the ID of its trace.
 	TraceID string `json:"traceID,omitempty"`
 }
 
 const (
-	// kindLifecycle is what pleg has seen in the runtime.
+	// kindLifecycle is a change that pleg has observed in the runtime.
 	kindLifecycle = "Lifecycle"
-	// kindPod is what syncloop has done for a pod, and what it could not do, as the kubelet's events tell it.
+	// kindPod is an event of syncloop about a pod, as the kubelet records it.
 	kindPod = "Pod"
-	// kindNode is what a service has done for the node itself, and what it could not do, in the same way.
+	// kindNode is an event of a service about the node, as the kubelet records it.
 	kindNode = "Node"
 )
 
@@ -52,21 +52,21 @@ func sortByTime(all []happening) {
 	slices.SortStableFunc(all, func(x, y happening) int { return x.Time.Compare(y.Time) })
 }
 
-// eventSelection is the events that a command is about.
+// eventSelection selects events for a command.
 type eventSelection struct {
 	selection
-	// types are those that are wanted; all when empty.
+	// types are the selected types; all if empty.
 	types []string
-	// node is the name of the node, which the names of static pods end in.
+	// node is the name of the node, the suffix of static pods' names.
 	node string
 }
 
-// eventTypes are what --types takes.
+// eventTypes returns the valid values of --types.
 func eventTypes() []string {
 	return []string{v1.EventTypeNormal, v1.EventTypeWarning, kindLifecycle, kindNode}
 }
 
-// check fails when what was asked for contradicts itself, or does not exist.
+// check fails if the selection is contradictory or invalid.
 func (s *eventSelection) check() error {
 	for i, wanted := range s.types {
 		known := slices.IndexFunc(eventTypes(), func(t string) bool { return strings.EqualFold(t, wanted) })
@@ -78,24 +78,24 @@ func (s *eventSelection) check() error {
 	return s.selection.check()
 }
 
-// wants tells whether events of one of some types are asked for.
+// wants reports whether events of one of the types are selected.
 func (s *eventSelection) wants(types ...string) bool {
 	return len(s.types) == 0 || slices.ContainsFunc(types, func(t string) bool { return slices.Contains(s.types, t) })
 }
 
 func (s *eventSelection) wantsLifecycle() bool { return s.wants(kindLifecycle) }
 
-// wantsTold tells whether what a service tells of pods and the node is asked for.
+// wantsTold reports whether events about pods or the node are selected.
 func (s *eventSelection) wantsTold() bool {
 	return s.wants(v1.EventTypeNormal, v1.EventTypeWarning, kindNode)
 }
 
-// wantsNode tells whether what a service tells of the node is asked for. Who asks for pods, or a namespace, does not ask for the node.
+// wantsNode reports whether events about the node are selected. A filter for pods or a namespace excludes them.
 func (s *eventSelection) wantsNode() bool {
 	return s.wantsTold() && len(s.names) == 0 && s.namespace == ""
 }
 
-// wantsHappening tells whether one is asked for.
+// wantsHappening reports whether an event is selected.
 func (s *eventSelection) wantsHappening(h happening) bool {
 	pod := func() bool { return s.has(podName{namespace: h.Namespace, name: h.Pod, node: s.node, uid: h.PodUID}) }
 	switch h.Kind {
@@ -108,7 +108,7 @@ func (s *eventSelection) wantsHappening(h happening) bool {
 	}
 }
 
-// only returns what of some happenings is asked for.
+// only returns the selected events.
 func (s *eventSelection) only(all []happening) []happening {
 	return slices.DeleteFunc(all, func(h happening) bool { return !s.wantsHappening(h) })
 }
@@ -120,14 +120,14 @@ func (a *asker) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "events [POD...]",
 		Aliases: []string{"event", "ev"},
-		Short:   "Show what happens to pods and to the node, what was done for them, and what could not be",
-		Long: "Show what happens to pods and to the node, the latest last. The kind of an event is\n\n" +
-			"  Pod        what syncloop has done for a pod and what it could not do, with the types (Normal, Warning), reasons and\n" +
-			"             words of a kubelet. What repeats is one event that counts. They are kept for an hour, until syncloop ends.\n" +
-			"  Node       the same of the node itself, from syncloop and nodestatus. Who names pods or a namespace does not see them.\n" +
-			"  Lifecycle  what pleg has seen in the container runtime: containers that start, die and are removed. Of these no\n" +
-			"             history is kept: this shows the last that happened to each container that is still there.\n\n" +
-			"With -w it goes on with every event; any number of commands may. A POD is NAME, NAMESPACE/NAME or a UID.",
+		Short:   "Show events of pods and of the node",
+		Long: "Show events of pods and of the node, the latest last. The kind of an event is\n\n" +
+			"  Pod        an action or a failure of syncloop for a pod, with the types (Normal, Warning), reasons and\n" +
+			"             messages of a kubelet. Repeated events are counted. They are kept for an hour, until syncloop ends.\n" +
+			"  Node       the same for the node itself, from syncloop and nodestatus. Naming pods or a namespace excludes them.\n" +
+			"  Lifecycle  a change that pleg has observed in the container runtime: containers that start, die and are removed.\n" +
+			"             There is no history: this shows the last change of each container that still exists.\n\n" +
+			"With -w it continues with every event. A POD is NAME, NAMESPACE/NAME or a UID.",
 		Example: "  quartet events hello-" + hostname() + "\n  quartet events -w --pod hello -o json\n  quartet events -w --types Warning,Lifecycle\n  quartet events --types Node\n  quartet events -n kube-system",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.names = append(args, s.names...)
@@ -135,7 +135,7 @@ func (a *asker) eventsCommand() *cobra.Command {
 				return err
 			}
 			if len(s.names) > 0 {
-				views, _ := a.listPods(cmd.Context()) // without them the machine's name is the node's
+				views, _ := a.listPods(cmd.Context()) // without them the node's name is the machine's
 				s.node = nodeOf(views)
 			}
 			p := newEventPrinter(cmd.OutOrStdout(), output.format)
@@ -208,15 +208,16 @@ func (p *eventPrinter) print(all ...happening) error {
 	return p.table.print(rows...)
 }
 
-// witness is a service that knows what happens.
+// witness is a service with events.
 type witness struct {
 	service layout.Service
-	// list returns what has happened, follow tells it, says then that all of it was told, and tells what happens until ctx ends.
+	// list returns past events. follow passes them to tell, calls synced, and passes further events to tell until ctx
+	// ends.
 	list   func(ctx context.Context) ([]happening, error)
 	follow func(ctx context.Context, cmd *cobra.Command, tell func(...happening), synced func()) error
 }
 
-// witnesses are those who know what is asked for.
+// witnesses returns the services with selected events.
 func (a *asker) witnesses(s *eventSelection) []witness {
 	var all []witness
 	if s.wantsLifecycle() {
@@ -231,7 +232,7 @@ func (a *asker) witnesses(s *eventSelection) []witness {
 	return all
 }
 
-// toldBy is a service that tells events of pods and the node.
+// toldBy returns a service with events about pods and the node.
 func (a *asker) toldBy(service layout.Service, open openEvents) witness {
 	return witness{
 		service: service,

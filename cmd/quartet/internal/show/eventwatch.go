@@ -15,8 +15,8 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-// listEvents prints what has happened. When a service does not answer, what the others have is printed before the command fails, with a
-// line for each that is missing.
+// listEvents prints past events. If a service does not answer, it prints the events of the others, and a line for each
+// missing service, before it fails.
 func (a *asker) listEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelection) error {
 	witnesses := a.witnesses(s)
 	lists, errs := make([][]happening, len(witnesses)), make([]error, len(witnesses))
@@ -39,8 +39,8 @@ func (a *asker) listEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelectio
 	return errors.Join(append([]error{p.print(all...)}, missing...)...)
 }
 
-// watchEvents prints what has happened, and then everything that does. Of a service that is away a line says so, and what it has is
-// printed when it is there. It fails when none is.
+// watchEvents prints past events, and then further ones. It reports an unreachable service in a line, and prints its
+// events when it answers. It fails if no service is reachable.
 func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelection) error {
 	ctx, fail := context.WithCancelCause(cmd.Context())
 	defer fail(nil)
@@ -61,7 +61,7 @@ func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelecti
 		})
 	}
 	group.Go(func() error {
-		// A service that hangs does not keep what the others have to say.
+		// A hanging service does not delay the events of others.
 		timer := a.clock.NewTimer(callTimeout)
 		defer timer.Stop()
 		select {
@@ -75,7 +75,7 @@ func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelecti
 	return group.Wait()
 }
 
-// reachable are those of some services that take connections; the error says why the first one does not.
+// reachable returns the services that accept connections, and the error of the first one that does not.
 func (a *asker) reachable(ctx context.Context, witnesses []witness) (there []layout.Service, away error) {
 	for _, witness := range witnesses {
 		conn, err := a.connect(ctx, witness.service)
@@ -88,26 +88,28 @@ func (a *asker) reachable(ctx context.Context, witnesses []witness) (there []lay
 	return there, away
 }
 
-// eventWatch puts what several services tell into one row: what each has at first is kept until all have told it, so that it
-// can be told in the order in which it happened.
+// eventWatch merges the events of several services: it collects the past events of all of them to print them in the
+// order of time.
 type eventWatch struct {
 	printer *eventPrinter
 	errOut  io.Writer
 	only    func([]happening) []happening
 	fail    func(error)
-	// all is closed when what was kept is printed.
+	// all is closed when the collected events are printed.
 	all chan struct{}
 
 	mu sync.Mutex
-	// awaited are the services that were there at first and of which not all is known that there was, left is how many go on to tell.
+	// awaited are the reachable services whose past events are incomplete, and left is the number of services that
+	// continue.
 	awaited []layout.Service
 	left    int
 	kept    []happening
-	// told is true when what was kept is printed.
+	// told is true when the collected events are printed.
 	told bool
 }
 
-// lost notes that a service will tell nothing, and why, as one of an older version: the command fails of that when it was the last.
+// lost records that a service has no events, and why, for example because it is an older version. The command fails if
+// it was the last one.
 func (w *eventWatch) lost(service layout.Service, why error) error {
 	w.mu.Lock()
 	w.left--
@@ -121,7 +123,7 @@ func (w *eventWatch) lost(service layout.Service, why error) error {
 	return err
 }
 
-// tell prints what has happened, or keeps it.
+// tell prints or collects events.
 func (w *eventWatch) tell(all ...happening) {
 	all = w.only(all)
 	w.mu.Lock()
@@ -135,7 +137,7 @@ func (w *eventWatch) tell(all ...happening) {
 	}
 }
 
-// synced notes that a service has told what it has.
+// synced records that a service has sent its past events.
 func (w *eventWatch) synced(service layout.Service) {
 	w.mu.Lock()
 	w.awaited = slices.DeleteFunc(w.awaited, func(s layout.Service) bool { return s == service })
@@ -146,7 +148,7 @@ func (w *eventWatch) synced(service layout.Service) {
 	}
 }
 
-// release prints what was kept.
+// release prints the collected events.
 func (w *eventWatch) release() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -41,7 +41,7 @@ func typeName(t lifecyclev1.EventType) string {
 	}
 }
 
-// fromEvent is an event as it came.
+// fromEvent converts an event.
 func fromEvent(e *lifecyclev1.Event) happening {
 	h := happening{
 		Time: e.GetOccurredAt().AsTime(), Kind: kindLifecycle, Type: typeName(e.GetType()), Namespace: e.GetStatus().GetNamespace(), Pod: e.GetStatus().GetName(),
@@ -63,9 +63,8 @@ func fromEvent(e *lifecyclev1.Event) happening {
 
 func exitMessage(code int32) string { return fmt.Sprintf("exit code %d", code) }
 
-// fromStatus is what must have happened last to each container of a pod for it to be as it was observed. There is no
-// history of events; this is what can be known of the time before one looks. That the pod's state is not known has happened,
-// too.
+// fromStatus returns the last change of each container of a pod, and whether the pod's state is unknown, derived from
+// its status, because there is no history of events.
 func fromStatus(status *lifecyclev1.PodStatus) []happening {
 	var all []happening
 	for _, c := range status.GetContainers() {
@@ -95,7 +94,7 @@ func fromStatus(status *lifecyclev1.PodStatus) []happening {
 	return all
 }
 
-// since is what a pod's new status says that its old one did not.
+// since returns the differences between two statuses of a pod.
 func since(old, fresh *lifecyclev1.PodStatus) []happening {
 	known := fromStatus(old)
 	return slices.DeleteFunc(fromStatus(fresh), func(h happening) bool {
@@ -110,7 +109,7 @@ func (a *asker) listStatuses(ctx context.Context) ([]*lifecyclev1.PodStatus, err
 	return response.GetStatuses(), err
 }
 
-// listLifecycle returns what happened last to each container that is still there.
+// listLifecycle returns the last change of each container that still exists.
 func (a *asker) listLifecycle(ctx context.Context) ([]happening, error) {
 	statuses, err := a.listStatuses(ctx)
 	var all []happening
@@ -120,7 +119,7 @@ func (a *asker) listLifecycle(ctx context.Context) ([]happening, error) {
 	return all, err
 }
 
-// followLifecycle tells what pleg sees happen until ctx ends. What a snapshot says is told in the order in which it happened.
+// followLifecycle passes pleg's events to tell until ctx ends. The changes of a snapshot are in the order of time.
 func (a *asker) followLifecycle(ctx context.Context, cmd *cobra.Command, tell func(...happening), synced func()) error {
 	var snapshot []happening
 	return followPatiently(ctx, a, cmd, layout.PLEG, eventSource, stream.FollowConfig[*lifecyclev1.Event]{
@@ -134,7 +133,7 @@ func (a *asker) followLifecycle(ctx context.Context, cmd *cobra.Command, tell fu
 			}
 			h := fromEvent(change.New)
 			if h.Pod == "" {
-				// The last event of a pod may have nothing left to name it by.
+				// The last event of a pod may not contain its name.
 				h.Namespace, h.Pod = change.Old.GetStatus().GetNamespace(), change.Old.GetStatus().GetName()
 			}
 			tell(h)

@@ -10,22 +10,22 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 )
 
-// Located is what a running node knows of one pod.
+// Located is a pod as the running node knows it.
 type Located struct {
 	Namespace, Name, UID string
-	// Status is what pleg observed; nil when pleg is away or has not seen the pod.
+	// Status is pleg's status; nil if pleg is unreachable or has not observed the pod.
 	Status *lifecyclev1.PodStatus
 }
 
-// NoPodError says that the node is there and has no such pod.
+// NoPodError is returned if the node has no such pod.
 type NoPodError struct{ cause error }
 
-// Error implements error; it lists the pods that there are.
+// Error implements error; it lists the existing pods.
 func (e *NoPodError) Error() string { return e.cause.Error() }
 
-// Locate finds a pod of the node of a state directory by the name that a person gives, as every command takes it: NAME or
-// NAMESPACE/NAME, where NAME may be the one in the manifest, without the node's, or the UID. It asks pleg and syncloop, and is content
-// with one of them. It fails with a NoPodError, or with why neither answers.
+// Locate finds a pod of a node by its name on the command line: NAME or NAMESPACE/NAME, where NAME may be without the
+// node's suffix, or the UID. It queries pleg and syncloop, one of which is enough. It fails with a NoPodError, or with
+// why neither answers.
 func Locate(ctx context.Context, stateDir, namespace, name string) (Located, error) {
 	a := &asker{clock: clock.RealClock{}, stateDir: stateDir}
 	s := selection{namespace: namespace, names: []string{name}}
@@ -40,7 +40,7 @@ func Locate(ctx context.Context, stateDir, namespace, name string) (Located, err
 	pod, observed, noPod := findPod(s, pods, statuses)
 	switch {
 	case noPod != nil && errors.Join(err, podsErr) != nil:
-		// One of the two may know it.
+		// One of the two services may know the pod.
 		return Located{}, errors.Join(noPod, err, podsErr)
 	case noPod != nil:
 		return Located{}, &NoPodError{noPod}
@@ -51,7 +51,7 @@ func Locate(ctx context.Context, stateDir, namespace, name string) (Located, err
 	}
 }
 
-// nodeOf is the name of the node that pods are on; this machine's when there are none.
+// nodeOf returns the node's name of pods, or that of this machine without pods.
 func nodeOf(pods []podView) string {
 	if i := slices.IndexFunc(pods, func(v podView) bool { return v.pod.Spec.NodeName != "" }); i >= 0 {
 		return pods[i].pod.Spec.NodeName

@@ -33,10 +33,10 @@ func (a *asker) logsCommand() *cobra.Command {
 	var o logsOptions
 	cmd := &cobra.Command{
 		Use:   "logs POD",
-		Short: "Print what a container of a pod has written",
-		Long: "Print what a container of a pod has written to its standard output and error streams.\n\n" +
-			"The log is read from its files on this machine, those too that were put aside since they had grown too large, so it\n" +
-			"is there also when the container has ended.",
+		Short: "Print the log of a container of a pod",
+		Long: "Print the standard output and standard error of a container of a pod.\n\n" +
+			"The log is read from its files on this machine, including rotated ones, so it\n" +
+			"is available after the container has ended.",
 		Example: "  quartet logs hello-" + hostname() + " -c web -f --tail 10",
 		Args:    onePod,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -48,14 +48,14 @@ func (a *asker) logsCommand() *cobra.Command {
 	}
 	addNamespace(cmd.Flags(), &o.namespace)
 	cmd.Flags().StringVarP(&o.container, "container", "c", "", "`NAME` of the container; needed when the pod has more than one")
-	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written, until the container ends")
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "wait for further output, until the container ends")
 	cmd.Flags().Int64Var(&o.tail, "tail", -1, "print the last `N` lines only; -1 prints all")
-	cmd.Flags().BoolVarP(&o.previous, "previous", "p", false, "print the log of the last container that has ended and was, or will be, started again")
+	cmd.Flags().BoolVarP(&o.previous, "previous", "p", false, "print the log of the previous instance of the container")
 	a.addFlags(cmd, nil, nil)
 	return cmd
 }
 
-// onePod is the check of the arguments.
+// onePod validates the arguments.
 func onePod(_ *cobra.Command, args []string) error {
 	switch len(args) {
 	case 1:
@@ -76,8 +76,8 @@ func (a *asker) logs(cmd *cobra.Command, name string, o logsOptions) error {
 	if err != nil {
 		return err
 	}
-	// The pod's spec tells init containers from others and knows containers that were not created yet; but what there
-	// is to read can be read without it.
+	// The pod's spec distinguishes init containers and names containers that were not created yet; the log can be read
+	// without it.
 	pods, podsErr := a.listPods(cmd.Context())
 	pod, observed, err := findPod(s, pods, statuses)
 	if err != nil {
@@ -97,7 +97,7 @@ func (a *asker) logs(cmd *cobra.Command, name string, o logsOptions) error {
 	return a.readLog(cmd, observed.GetUid(), container, o)
 }
 
-// findPod finds what is known of a pod; either part may be missing, not both.
+// findPod returns the known parts of a pod; one of them may be missing.
 func findPod(s selection, pods []podView, statuses []*lifecyclev1.PodStatus) (*v1.Pod, *lifecyclev1.PodStatus, error) {
 	podNames, observedNames := make([]podName, len(pods)), make([]podName, len(statuses))
 	for i, v := range pods {
@@ -125,7 +125,7 @@ func findPod(s selection, pods []podView, statuses []*lifecyclev1.PodStatus) (*v
 	return pod, observed, nil
 }
 
-// containerNames lists the containers and the init containers of a pod.
+// containerNames returns the names of a pod's containers and init containers.
 func containerNames(pod *v1.Pod, observed *lifecyclev1.PodStatus) (names, inits []string) {
 	if pod != nil {
 		for _, c := range pod.Spec.Containers {
@@ -163,8 +163,8 @@ func chooseContainer(pod *v1.Pod, observed *lifecyclev1.PodStatus, wanted string
 	}
 }
 
-// chooseAttempt returns the last container of a name, or the previous one. Previous is, as kubectl has it, what the
-// status names as the last termination: while a crashed container waits for its restart that is the one that crashed.
+// chooseAttempt returns the last container of a name, or the previous one. As in kubectl, the previous one is the last
+// termination in the status: while a crashed container waits for its restart, that is the crashed one.
 func chooseAttempt(pod *v1.Pod, observed *lifecyclev1.PodStatus, name string, previous bool) (*lifecyclev1.Container, error) {
 	var attempts []*lifecyclev1.Container
 	for _, c := range observed.GetContainers() {
@@ -189,7 +189,7 @@ func chooseAttempt(pod *v1.Pod, observed *lifecyclev1.PodStatus, name string, pr
 	}
 }
 
-// lastTermination is the id of the container that a pod's status names as the last that ended; empty when it names none.
+// lastTermination returns the ID of the container in a pod's last termination; empty if there is none.
 func lastTermination(pod *v1.Pod, name string) string {
 	if pod == nil {
 		return ""
@@ -238,7 +238,7 @@ func (a *asker) readLog(cmd *cobra.Command, podUID string, container *lifecyclev
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	watched := &watched{client: lifecyclev1.NewLifecycleServiceClient(conn), podUID: podUID, container: container.GetId()}
-	// Both streams go to the standard output, as kubectl does: what a command wrote is what one searches.
+	// Both streams go to standard output, as in kubectl, so that the output can be searched.
 	err = containerlog.Read(cmd.Context(), container.GetLogPath(), containerlog.Options{
 		Tail: max(o.tail, -1), Follow: o.follow, Running: watched.running,
 	}, cmd.OutOrStdout())
@@ -252,21 +252,20 @@ func (a *asker) readLog(cmd *cobra.Command, podUID string, container *lifecyclev
 	}
 }
 
-// watched is the container whose log is followed. Pleg is asked for it, which knows, so that this command needs no access to
-// the runtime.
+// watched is the container whose log is followed. It queries pleg, so that the command needs no access to the runtime.
 type watched struct {
 	client    grpcLifecycle
 	podUID    string
 	container string
 }
 
-// grpcLifecycle is the part of pleg's client that is needed here.
+// grpcLifecycle is the required part of pleg's client.
 type grpcLifecycle interface {
 	GetPodStatus(ctx context.Context, in *lifecyclev1.GetPodStatusRequest, opts ...grpc.CallOption) (*lifecyclev1.GetPodStatusResponse, error)
 }
 
-// running tells whether the container runs. One of which a pleg that is away cannot tell counts as running, one of a pod that is gone
-// does not.
+// running reports whether the container runs. It is true while pleg is unreachable, and false if the pod does not exist
+// any more.
 func (w *watched) running(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

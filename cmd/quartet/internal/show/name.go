@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// title names a pod: people rarely write the namespace "default".
+// title returns the name of a pod without the namespace "default".
 func title(namespace, name string) string {
 	if namespace == "" || namespace == metav1.NamespaceDefault {
 		return name
@@ -17,12 +17,12 @@ func title(namespace, name string) string {
 	return namespace + "/" + name
 }
 
-// selection is the pods that a command is about.
+// selection selects pods for a command.
 type selection struct {
-	// namespace is what -n says; empty for all namespaces.
+	// namespace is the value of -n; empty for all namespaces.
 	namespace string
-	// names are the pods by NAME or NAMESPACE/NAME, or by UID; empty for all of the namespace. NAME is the pod's, or the one
-	// in the manifest of a static pod, which has the node's name appended to be the pod's.
+	// names lists pods by NAME or NAMESPACE/NAME, or by UID; empty for all of the namespace. NAME is the pod's name, or
+	// the name in the manifest of a static pod, which lacks the node's suffix.
 	names []string
 }
 
@@ -31,7 +31,7 @@ func addNamespace(flags *pflag.FlagSet, namespace *string) {
 	flags.StringVarP(namespace, "namespace", "n", "", "`NAMESPACE` of the pods; without it pods are named by NAMESPACE/NAME, or by NAME in \"default\"")
 }
 
-// check fails when a name contradicts the namespace.
+// check fails if a name contradicts the namespace.
 func (s selection) check() error {
 	for _, name := range s.names {
 		if namespace, _, ok := strings.Cut(name, "/"); ok && s.namespace != "" && namespace != s.namespace {
@@ -41,7 +41,7 @@ func (s selection) check() error {
 	return nil
 }
 
-// podName is how a pod can be named.
+// podName holds the names of a pod.
 type podName struct {
 	namespace, name string
 	// node is the name of the node that it is on.
@@ -53,8 +53,8 @@ func nameOf(v podView) podName {
 	return podName{v.pod.Namespace, v.pod.Name, v.pod.Spec.NodeName, string(v.pod.UID)}
 }
 
-// find returns the index of the pod that a name of the selection means, -1 when there is none. A pod whose own name it is
-// goes before one in whose manifest it stands.
+// find returns the index of the pod that a name selects, or -1. A full name takes precedence over one without the
+// node's suffix.
 func (s selection) find(argument string, names []podName) int {
 	exact := slices.IndexFunc(names, func(n podName) bool { return s.means(argument, podName{n.namespace, n.name, "", n.uid}) })
 	if exact >= 0 {
@@ -63,7 +63,7 @@ func (s selection) find(argument string, names []podName) int {
 	return slices.IndexFunc(names, func(n podName) bool { return s.means(argument, n) })
 }
 
-// choose returns the pods of a selection, in the order in which they are named.
+// choose returns the selected pods in the order of the arguments.
 func (s selection) choose(all []podView) ([]podView, error) {
 	if len(s.names) == 0 {
 		return slices.DeleteFunc(all, func(v podView) bool { return !s.inNamespace(v.pod.Namespace) }), nil
@@ -83,7 +83,7 @@ func (s selection) choose(all []podView) ([]podView, error) {
 	return views, nil
 }
 
-// means is true when a name of the selection means a pod.
+// means reports whether a name selects a pod.
 func (s selection) means(argument string, pod podName) bool {
 	namespace := pod.namespace
 	if namespace == "" {
@@ -102,7 +102,7 @@ func (s selection) means(argument string, pod podName) bool {
 	return wanted == namespace && (argument == pod.name || pod.node != "" && argument+"-"+pod.node == pod.name)
 }
 
-// has is true for a pod of the selection.
+// has reports whether a pod is selected.
 func (s selection) has(pod podName) bool {
 	if len(s.names) == 0 {
 		return s.inNamespace(pod.namespace)
@@ -117,7 +117,7 @@ func (s selection) inNamespace(namespace string) bool {
 	return s.namespace == "" || s.namespace == namespace
 }
 
-// noSuchPod is the error for a name that means none of the pods that there are.
+// noSuchPod returns the error for a name without a pod.
 func (s selection) noSuchPod(name string, there []string) error {
 	if s.namespace != "" && !strings.Contains(name, "/") {
 		name = s.namespace + "/" + name
@@ -128,7 +128,7 @@ func (s selection) noSuchPod(name string, there []string) error {
 	return fmt.Errorf("there is no pod %q: there are %s", name, strings.Join(there, ", "))
 }
 
-// where completes "There are no pods".
+// where completes the message "There are no pods".
 func (s selection) where() string {
 	if s.namespace == "" {
 		return "on this node"

@@ -33,7 +33,7 @@ func (a *asker) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "node",
 		Aliases: []string{"nodes", "no"},
-		Short:   "Show the node: what it has, whether it can run pods, and why not",
+		Short:   "Show the node: its capacity, whether it can run pods, and why not",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if watch {
@@ -90,7 +90,7 @@ func nodeRow(n *nodev1.Node, node *v1.Node, now time.Time) []any {
 	}
 }
 
-// membership says whether the API server of the node's cluster has the Node.
+// membership returns whether the API server has the Node, in words.
 func membership(n *nodev1.Node) string {
 	switch {
 	case n.GetStandalone():
@@ -102,7 +102,7 @@ func membership(n *nodev1.Node) string {
 	}
 }
 
-// printMembership says that something is amiss when the node is to be in a cluster and is not.
+// printMembership prints a warning if the API server does not have the Node of a cluster's node.
 func printMembership(out io.Writer, n *nodev1.Node) error {
 	if n.GetStandalone() || n.GetSynced() {
 		return nil
@@ -129,7 +129,7 @@ func nodeStatus(node *v1.Node) string {
 	return status + pressed
 }
 
-// printConditions prints why a node is not ready or pressed, and what it bears with.
+// printConditions prints why a node is not ready or under pressure, and tolerated problems.
 func printConditions(out io.Writer, node *v1.Node) error {
 	for _, c := range node.Status.Conditions {
 		well := v1.ConditionFalse
@@ -174,7 +174,7 @@ func (a *asker) watchNode(cmd *cobra.Command, output format) error {
 			}
 			return
 		}
-		// Every heartbeat is a change; a line is printed when it says something new.
+		// Every heartbeat is a change; a line is printed if it has new content.
 		row := nodeRow(change.New, node, a.clock.Now())
 		timeless := fmt.Sprint(row[:nodeAgeCell]...) + fmt.Sprint(row[nodeAgeCell+1:]...)
 		if timeless == shown {

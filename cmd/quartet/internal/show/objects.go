@@ -18,9 +18,9 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-// objectKind is a kind of the objects that configmux holds on a node without an API server.
+// objectKind is a kind of objects in configmux on a node without an API server.
 type objectKind struct {
-	// name is as configmux names it, word as the command line does, and many what people call several.
+	// name is the name in configmux, word the one on the command line, and many the plural.
 	name, word, many string
 }
 
@@ -54,12 +54,12 @@ func (a *asker) secretsCommand() *cobra.Command {
 		Aliases: []string{"secret"},
 		Short:   "Show which secrets a node without an API server has, without their values",
 		Long: "Show which secrets this node holds, from its manifests and those that were applied: names, types, keys and how many\n" +
-			"bytes each value has. Values are not shown in any format: nobody but who mounts them is given them.",
+			"bytes each value has. Values are not shown in any format.",
 		Example: "  quartet get secrets\n  quartet get secrets login -o yaml",
 	})
 }
 
-// objectsCommand makes the command of a kind of what is its own.
+// objectsCommand completes the command of a kind.
 func (a *asker) objectsCommand(kind objectKind, cmd *cobra.Command) *cobra.Command {
 	var output format
 	var s selection
@@ -94,7 +94,7 @@ func (a *asker) listObjects(ctx context.Context, kind objectKind) ([]*configv1.O
 	return response.GetObjects(), err
 }
 
-// chooseObjects returns the objects of a selection, in the order in which they are named.
+// chooseObjects returns the selected objects in the order of the arguments.
 func (s selection) chooseObjects(kind objectKind, all []*configv1.ObjectSummary) ([]*configv1.ObjectSummary, error) {
 	if len(s.names) == 0 {
 		return slices.DeleteFunc(all, func(o *configv1.ObjectSummary) bool { return !s.inNamespace(o.GetNamespace()) }), nil
@@ -132,8 +132,7 @@ func (a *asker) printObjects(out io.Writer, output format, kind objectKind, obje
 		}
 		return newTable(out, output, columns, false).print(rows...)
 	case kind == secrets:
-		// As configmux says it, without the fields that only a config map has: an object of Kubernetes would look as if its values
-		// were empty.
+		// They are printed as in configmux's response: an object of Kubernetes would seem to have empty values.
 		return printWith(protojson.MarshalOptions{}, out, output, &configv1.ListObjectsResponse{Objects: objects})
 	default:
 		return printConfigMaps(out, output, objects, single)

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// format is what -o says; empty is the plain table.
+// format is the value of -o; empty for the plain table.
 type format string
 
 const (
@@ -54,13 +54,13 @@ func (f format) isTable() bool { return f == formatTable || f == formatWide }
 // column is a column of a table.
 type column struct {
 	name string
-	// wide is true for one that is only shown with -o wide.
+	// wide is true for a column that only -o wide shows.
 	wide bool
-	// watched is how wide it is at least when rows are added later, so that the common ones stay aligned.
+	// watched is the minimum width in a watch, so that common rows stay aligned.
 	watched int
 }
 
-// table prints rows under aligned columns. What is printed later keeps the widths of what was printed before.
+// table prints aligned rows. Later rows keep the widths of earlier ones.
 type table struct {
 	columns []metav1.TableColumnDefinition
 	printer printers.ResourcePrinter
@@ -85,7 +85,7 @@ func newTable(out io.Writer, f format, columns []column, watch bool) *table {
 	return t
 }
 
-// print prints rows; the first time under the names of the columns.
+// print prints rows; the first time below the column names.
 func (t *table) print(rows ...[]any) error {
 	printed := &metav1.Table{ColumnDefinitions: t.columns}
 	for _, cells := range rows {
@@ -125,12 +125,12 @@ func objectPrinter(f format) (printers.ResourcePrinter, error) {
 	}
 }
 
-// printMessage prints a message of one of the services, the same bytes each time.
+// printMessage prints a message of a service deterministically.
 func printMessage(out io.Writer, f format, message proto.Message) error {
 	return printWith(protojson.MarshalOptions{EmitDefaultValues: true}, out, f, message)
 }
 
-// printWith prints a message of one of the services with what the options say of its fields.
+// printWith prints a message of a service with options for its fields.
 func printWith(options protojson.MarshalOptions, out io.Writer, f format, message proto.Message) error {
 	if f.hasTemplate() {
 		return printMessageBy(options, out, f, message)
@@ -171,7 +171,7 @@ func orNone(text string) string {
 	return text
 }
 
-// age is how long ago something was, as kubectl writes it.
+// age returns the age of something, as kubectl formats it.
 func age(at, now time.Time) string {
 	if at.IsZero() {
 		return unknown
@@ -179,5 +179,5 @@ func age(at, now time.Time) string {
 	return duration.HumanDuration(now.Sub(at))
 }
 
-// oneLine keeps a text from breaking a table.
+// oneLine joins the lines of a text.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

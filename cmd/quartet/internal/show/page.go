@@ -11,7 +11,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 )
 
-// page is a text of names with their values, indented by level; the values below each other are aligned.
+// page is a text of names and values, indented by level, with aligned values.
 type page struct {
 	text    bytes.Buffer
 	aligned *tabwriter.Writer
@@ -23,13 +23,13 @@ func newPage() *page {
 	return p
 }
 
-// line adds a line whose cells, but for the last, are columns with those of the lines around it. What a container has written
-// reaches the terminal as text. It does not fail: the page is in memory.
+// line adds a line whose cells, except the last, are aligned with those of adjacent lines. It removes control
+// characters from containers' texts. Writing to memory does not fail.
 func (p *page) line(level int, cells ...string) {
 	_, _ = io.WriteString(p.aligned, strings.Repeat("  ", level)+printers.EscapeTerminal(strings.Join(cells, "\t"))+"\n")
 }
 
-// field adds a name with its values, one below the other; <none> when there are none.
+// field adds a name with its values, one below the other; <none> if there are none.
 func (p *page) field(level int, name string, values ...string) {
 	if len(values) == 0 {
 		values = []string{noValue}
@@ -40,28 +40,28 @@ func (p *page) field(level int, name string, values ...string) {
 	}
 }
 
-// fieldIf adds a name with its value if there is one.
+// fieldIf adds a name with its value unless it is empty.
 func (p *page) fieldIf(level int, name, value string) {
 	if value != "" {
 		p.field(level, name, value)
 	}
 }
 
-// section begins a part of the page whose values are aligned among themselves.
+// section begins a part of the page with separately aligned values.
 func (p *page) section(level int, name string) {
 	_ = p.aligned.Flush()
 	p.line(level, name+":")
 	_ = p.aligned.Flush()
 }
 
-// empty says that there is nothing of what would be a section.
+// empty adds a section without content.
 func (p *page) empty(name string) {
 	_ = p.aligned.Flush()
 	p.field(0, name)
 	_ = p.aligned.Flush()
 }
 
-// table adds rows under the underlined names of their columns; <none> when there are none.
+// table adds rows below underlined column names; <none> if there are none.
 func (p *page) table(name string, columns []string, rows [][]string) {
 	if len(rows) == 0 {
 		p.empty(name)
@@ -78,7 +78,7 @@ func (p *page) table(name string, columns []string, rows [][]string) {
 	_ = p.aligned.Flush()
 }
 
-// writeTo writes the page, without blanks at the ends of lines.
+// writeTo writes the page without trailing blanks.
 func (p *page) writeTo(out io.Writer) error {
 	_ = p.aligned.Flush()
 	lines := strings.Split(p.text.String(), "\n")
@@ -89,7 +89,7 @@ func (p *page) writeTo(out io.Writer) error {
 	return err
 }
 
-// pairs writes a map as key=value, in the order of the keys.
+// pairs formats a map as key=value, sorted by key.
 func pairs(m map[string]string, between string) []string {
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(m)) {

@@ -19,7 +19,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 )
 
-// podEvent is an event of a pod, or of the node, as syncloop or nodestatus tells it.
+// podEvent is an event from syncloop or nodestatus about a pod or the node.
 type podEvent struct {
 	*v1.Event
 	told *enginev1.PodEvent
@@ -34,14 +34,14 @@ func viewEvent(service layout.Service, told *enginev1.PodEvent) (podEvent, error
 	return podEvent{Event: event, told: told}, nil
 }
 
-// container is the one that an event is about; empty when it is about the pod.
+// container returns the container of an event; empty if the event is about the pod.
 func (e podEvent) container() string {
 	_, rest, _ := strings.Cut(e.InvolvedObject.FieldPath, "{")
 	name, _ := strings.CutSuffix(rest, "}")
 	return name
 }
 
-// happened is the event among what else has happened.
+// happened converts the event.
 func (e podEvent) happened() happening {
 	first := e.FirstTimestamp.UTC()
 	h := happening{
@@ -56,15 +56,15 @@ func (e podEvent) happened() happening {
 	return h
 }
 
-// listPodEvents returns the events that syncloop has.
+// listPodEvents returns the events of syncloop.
 func (a *asker) listPodEvents(ctx context.Context) ([]podEvent, error) {
 	return a.listTold(ctx, layout.SyncLoop, podEventSource)
 }
 
-// openEvents opens the stream of the events that a service tells.
+// openEvents opens the stream of a service's events.
 type openEvents func(grpc.ClientConnInterface) stream.Source[*enginev1.PodEvent]
 
-// listTold returns the events that a service has: its stream up to the end of the snapshot.
+// listTold returns the events of a service: its stream up to the end of the snapshot.
 func (a *asker) listTold(ctx context.Context, service layout.Service, open openEvents) ([]podEvent, error) {
 	return ask(ctx, a, service, func(ctx context.Context, conn grpc.ClientConnInterface) ([]podEvent, error) {
 		sub, err := open(conn).Subscribe(ctx, nil)
@@ -93,8 +93,8 @@ func (a *asker) listTold(ctx context.Context, service layout.Service, open openE
 	})
 }
 
-// followTold tells what a service tells of pods and the node until ctx ends. What a snapshot says is told in the order in which it
-// happened; that an event was dropped, for its age or since there are many, is nothing that happened.
+// followTold passes a service's events to tell until ctx ends. The events of a snapshot are in the order of time.
+// Dropped events, which are too old or too many, are ignored.
 func (a *asker) followTold(ctx context.Context, cmd *cobra.Command, service layout.Service, open openEvents, tell func(...happening), synced func()) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

@@ -27,7 +27,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 )
 
-// podView is a pod as syncloop shows it.
+// podView is a pod in syncloop.
 type podView struct {
 	pod    *v1.Pod
 	source string
@@ -48,7 +48,7 @@ var podColumns = []column{
 	{name: "IP", wide: true, watched: len("10.88.100.100")}, {name: "Node", wide: true}, {name: "Source", wide: true}, {name: "Worker", wide: true},
 }
 
-// watchType is the word of Kubernetes for what becomes of an object that is watched.
+// watchType returns Kubernetes' word for a change of a watched object.
 func watchType(op stream.Op) string {
 	switch op {
 	case stream.OpAdd:
@@ -79,7 +79,7 @@ func (v podView) row(now time.Time) []any {
 	}
 	begin := v.pod.CreationTimestamp.Time
 	if begin.IsZero() && v.pod.Status.StartTime != nil {
-		// A static pod is not created in an API server, so the node's first sight of it is its beginning.
+		// A static pod is not created in an API server, so its age counts from the node's first sight.
 		begin = v.pod.Status.StartTime.Time
 	}
 	return []any{
@@ -111,13 +111,13 @@ func (a *asker) podsCommand() *cobra.Command {
 		Use:     "pods [NAME...]",
 		Aliases: []string{"pod", "po"},
 		Short:   "Show the pods of this node with their status",
-		Long: "Show the pods of this node with their status, those that are being stopped included.\n\n" +
-			"A pod of another namespace than \"default\" is shown, and named, as NAMESPACE/NAME; -n shows the pods of\n" +
-			"one namespace, and names count in it. With -w each change is one more line; the last line of a pod that is gone\n" +
-			"has the status Removed. As JSON or YAML such a pod is printed once more as it was, which --output-watch-events\n" +
-			"tells from a change.\n\n" +
-			"The status Unknown (35s) says that the runtime has not answered for a pod since then: READY, RESTARTS and IP are of\n" +
-			"before. As JSON or YAML its condition " + string(podset.ConditionRuntimeStateUnknown) + " says so, and why.",
+		Long: "Show the pods of this node with their status, including terminating ones.\n\n" +
+			"A pod in a namespace other than \"default\" is shown, and named, as NAMESPACE/NAME; -n shows the pods of\n" +
+			"one namespace, and names refer to it. With -w each change is one more line; the last line of a removed pod\n" +
+			"has the status Removed. As JSON or YAML its last state is printed once more, which --output-watch-events\n" +
+			"distinguishes from a change.\n\n" +
+			"The status Unknown (35s) means that the runtime has not answered for the pod for that time: READY, RESTARTS and IP\n" +
+			"are the last known ones. As JSON or YAML its condition " + string(podset.ConditionRuntimeStateUnknown) + " has the reason.",
 		Example: "  quartet get pods\n  quartet get pods -n kube-system\n  quartet get pods -o wide -w\n  quartet get pods hello-" + hostname() + " -o yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.names = args
@@ -135,7 +135,7 @@ func (a *asker) podsCommand() *cobra.Command {
 	}
 	addNamespace(cmd.Flags(), &s.namespace)
 	a.addFlags(cmd, &output, &goesOn)
-	cmd.Flags().BoolVar(&withTypes, "output-watch-events", false, "with -w and -o json or yaml: say what has become of each pod, ADDED, MODIFIED or DELETED")
+	cmd.Flags().BoolVar(&withTypes, "output-watch-events", false, "with -w and -o json or yaml: print the type of each change, ADDED, MODIFIED or DELETED")
 	return cmd
 }
 
@@ -197,21 +197,21 @@ func (a *asker) printPods(out io.Writer, output format, views []podView, single 
 	}
 }
 
-// podWatch prints the pods and then every change of them.
+// podWatch prints the pods and then every change.
 type podWatch struct {
 	now    func() time.Time
 	out    io.Writer
 	output format
 	table  *table
-	// objects prints each pod where it is no table.
+	// objects prints pods in formats other than a table.
 	objects printers.ResourcePrinter
-	// withTypes puts what has become of a pod around it, as kubectl does with --output-watch-events.
+	// withTypes adds the type of the change, as kubectl's --output-watch-events.
 	withTypes bool
 	pods      selection
-	// begun is false until the first snapshot is complete; its pods are kept to be printed in order.
+	// begun is false until the first snapshot is complete; its pods are collected to be printed in order.
 	begun bool
 	first []podView
-	// shown has what was last printed of each pod, without its age.
+	// shown maps each pod to its last printed row, without its age.
 	shown map[string]string
 	fail  func(error)
 }
@@ -233,7 +233,7 @@ func (a *asker) watchPods(cmd *cobra.Command, output format, s selection, withTy
 	return follow(ctx, a, cmd, layout.SyncLoop, podSource, stream.FollowConfig[*enginev1.Pod]{Handle: w.handle, Synced: w.synced, Equal: samePod})
 }
 
-// samePod tells whether a pod is shown as it was: after a restart of syncloop most are.
+// samePod reports whether a pod is printed unchanged, as most are after a restart of syncloop.
 func samePod(held, fresh *enginev1.Pod) bool {
 	return bytes.Equal(held.GetPod(), fresh.GetPod()) && held.GetSource() == fresh.GetSource() && held.GetWorkerState() == fresh.GetWorkerState()
 }
@@ -324,8 +324,7 @@ func (w *podWatch) show(v podView, op stream.Op) {
 	}
 }
 
-// isNews is false when a line would say again what the last line about the pod has said. Many changes of a pod are in
-// fields that no column shows.
+// isNews is false if a row repeats the last row of the pod, because many changes are in fields without a column.
 func (w *podWatch) isNews(v podView, row []any) bool {
 	text := ""
 	for i, cell := range row {
@@ -334,7 +333,7 @@ func (w *podWatch) isNews(v podView, row []any) bool {
 		}
 		said := fmt.Sprint(cell)
 		if i == statusCell {
-			said, _, _ = strings.Cut(said, " (") // for how long is no news
+			said, _, _ = strings.Cut(said, " (") // the duration changes all the time
 		}
 		text += said + "\n"
 	}

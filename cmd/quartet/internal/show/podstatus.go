@@ -9,23 +9,24 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// summary is what a line about a pod says of its containers.
+// summary summarizes the containers of a pod in a row.
 type summary struct {
-	// status is one word, as kubectl's: "Running", "Init:0/1", "CrashLoopBackOff".
+	// status is one word, as in kubectl: "Running", "Init:0/1", "CrashLoopBackOff".
 	status string
-	// ready of total containers are ready; sidecars count.
+	// ready of total containers are ready, including sidecars.
 	ready, total int
 	restarts     int
-	// lastRestart is when a container last ended that was started again; zero when none was.
+	// lastRestart is the last end of a restarted container; zero if there is none.
 	lastRestart time.Time
-	// unknownSince is when the runtime ceased to answer for the pod, so that all the rest is of before; zero while it does.
+	// unknownSince is when the runtime stopped answering for the pod, so that the rest is the last known state; zero while
+	// it answers.
 	unknownSince time.Time
 }
 
 // statusUnknown is the status of a pod for which the runtime does not answer.
 const statusUnknown = string(v1.PodUnknown)
 
-// unknownState returns the condition that says that the runtime does not answer for a pod; nil when it does.
+// unknownState returns the condition of a pod for which the runtime does not answer; nil if it answers.
 func unknownState(pod *v1.Pod) *v1.PodCondition {
 	for i, c := range pod.Status.Conditions {
 		if c.Type == podset.ConditionRuntimeStateUnknown && c.Status == v1.ConditionTrue {
@@ -35,8 +36,7 @@ func unknownState(pod *v1.Pod) *v1.PodCondition {
 	return nil
 }
 
-// summarize makes the summary of a pod. Terminating is true when it is being stopped: a static pod has no deletion
-// timestamp that would say so.
+// summarize returns the summary of a pod. terminating is needed because a static pod has no deletion timestamp.
 func summarize(pod *v1.Pod, terminating bool) summary {
 	s := summary{status: string(pod.Status.Phase), total: len(pod.Spec.Containers)}
 	if s.status == "" {
@@ -61,7 +61,7 @@ func summarize(pod *v1.Pod, terminating bool) summary {
 	return s
 }
 
-// sidecarNames are the init containers that are restarted for as long as the pod lives.
+// sidecarNames returns the names of the sidecars.
 func sidecarNames(pod *v1.Pod) map[string]bool {
 	names := make(map[string]bool)
 	for i := range pod.Spec.InitContainers {
@@ -72,8 +72,7 @@ func sidecarNames(pod *v1.Pod) map[string]bool {
 	return names
 }
 
-// addInit looks at the init containers in their order, up to the first that is not finished. It returns whether there
-// is one.
+// addInit summarizes the init containers up to the first unfinished one. It reports whether there is one.
 func (s *summary) addInit(pod *v1.Pod, sidecars map[string]bool) bool {
 	for i, c := range pod.Status.InitContainerStatuses {
 		s.addRestarts(c)
@@ -99,10 +98,10 @@ func (s *summary) addInit(pod *v1.Pod, sidecars map[string]bool) bool {
 	return false
 }
 
-// addContainers looks at the containers proper: the first that does not run gives its reason.
+// addContainers summarizes the main containers: the first one that does not run determines the status.
 func (s *summary) addContainers(pod *v1.Pod, sidecars map[string]bool) {
 	running := false
-	// The restarts of init containers that have finished say nothing any more; those of sidecars do.
+	// The restarts of finished init containers are irrelevant; those of sidecars are not.
 	s.restarts, s.lastRestart = 0, time.Time{}
 	for _, c := range pod.Status.InitContainerStatuses {
 		if sidecars[c.Name] {
@@ -141,7 +140,7 @@ func (s *summary) addRestarts(c v1.ContainerStatus) {
 	}
 }
 
-// endOf is why a container ended, in one word.
+// endOf returns why a container ended in one word.
 func endOf(ended *v1.ContainerStateTerminated) string {
 	switch {
 	case ended.Reason != "":

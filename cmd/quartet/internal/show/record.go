@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/recording"
 )
 
-// recordMode lets only the owner read a recording: the environment of a pod may hold what others should not see.
+// recordMode lets only the owner read a recording, because the environment of a pod may be confidential.
 const recordMode = 0o600
 
 func (a *asker) recordCommand() *cobra.Command {
@@ -42,14 +42,14 @@ func (a *asker) recordCommand() *cobra.Command {
 	a.addFlags(cmd, nil, nil)
 	cmd.Flags().BoolVar(&force, "force", false, "replace the file if there is one")
 	cmd.Flags().DurationVar(&length, "for", 0, "`DURATION` after which to end, for example 10m; without it, until Ctrl-C")
-	// For whoever takes it over from quartet updates, to say why there is no other.
+	// It exists because quartet updates has it, and explains that there is no other mode.
 	cmd.Flags().VarPF(&mode, "mode", "", "`MODE` of the stream: incremental").Hidden = true
 	return cmd
 }
 
-// record writes the stream until the command is ended or the time is over; 0 is without limit.
+// record writes the stream until the command is interrupted or length is over; 0 means no limit.
 func (a *asker) record(cmd *cobra.Command, path string, force bool, length time.Duration) (err error) {
-	// Nobody loses a file to a node that cannot be reached.
+	// The file is not replaced if the node is unreachable.
 	conn, err := a.connect(cmd.Context(), layout.ConfigMux)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (a *asker) record(cmd *cobra.Command, path string, force bool, length time.
 		return failed
 	})
 	if err == nil || errors.Is(err, context.DeadlineExceeded) {
-		err = failed // which ends it too when Ctrl-C comes at the same time
+		err = failed // it also ends the stream if Ctrl-C arrives at the same time
 	}
 	if err != nil {
 		return fmt.Errorf("%w: the recording is cut off after %d messages", err, messages)
@@ -95,8 +95,8 @@ func (a *asker) record(cmd *cobra.Command, path string, force bool, length time.
 	return err
 }
 
-// createRecording creates a file, in the place of another only with force. A file that is replaced is another one, so
-// that who has it open, or may read it, does not get what is recorded.
+// createRecording creates a file, and replaces another one only with force. The replacement is a new file, so that
+// readers and permissions of the old one do not apply.
 func createRecording(path string, force bool) (*os.File, error) {
 	if force {
 		switch info, err := os.Lstat(path); {

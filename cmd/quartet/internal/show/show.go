@@ -1,6 +1,6 @@
-// Package show is the commands that look at a running node and change nothing: get, describe, events, updates and logs. They ask the
-// services over gRPC, each service only for what it owns: configmux for the sources, pleg for what was observed,
-// syncloop for the pods with their status, nodestatus for the Node.
+// Package show implements the read-only commands for a running node: get, describe, events, updates and logs. They
+// query the services over gRPC, each for what it owns: configmux for the sources, pleg for observations, syncloop for
+// the pods with their status, nodestatus for the Node.
 package show
 
 import (
@@ -26,10 +26,10 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// callTimeout is how long a service has to answer: none of the calls needs I/O.
+// callTimeout bounds the answer of a service. No call needs I/O.
 const callTimeout = 5 * time.Second
 
-// probeTimeout is how long a socket on this machine may take to accept.
+// probeTimeout bounds the connection to a socket on this machine.
 const probeTimeout = 200 * time.Millisecond
 
 // Commands returns get, describe, events, updates and logs.
@@ -38,9 +38,9 @@ func Commands() []*cobra.Command {
 	return []*cobra.Command{a.getCommand(), a.describeCommand(), a.eventsCommand(), a.updatesCommand(), a.logsCommand()}
 }
 
-// asker asks the services of one node.
+// asker queries the services of one node.
 type asker struct {
-	// clock gives the time that ages are counted to, and times what has to be asked again and again.
+	// clock is the clock for ages and polling.
 	clock    clock.WithTicker
 	stateDir string
 }
@@ -55,21 +55,21 @@ func (a *asker) getCommand() *cobra.Command {
 			}
 			return fmt.Errorf("there is no %q to show: %s shows pods, workers, sources, configmaps, secrets or node", args[0], cmd.CommandPath())
 		},
-		// Reached by no arguments, which Args refuses: without it cobra would print its help and say that all is well.
+		// Args refuses a call without arguments. Without RunE, cobra would print its help and succeed.
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
 	cmd.AddCommand(a.podsCommand(), a.workersCommand(), a.sourcesCommand(), a.configMapsCommand(), a.secretsCommand(), a.nodeCommand())
 	return cmd
 }
 
-// addFlags adds --state-dir, and -o and -w when there is a place for what they say.
+// addFlags adds --state-dir, and -o and -w if they have a destination.
 func (a *asker) addFlags(cmd *cobra.Command, output *format, watch *bool) {
 	target.AddFlag(cmd.Flags(), &a.stateDir)
 	if output != nil {
 		cmd.Flags().VarP(output, "output", "o", "`FORMAT` of the output: wide, json, yaml or name; or with a template, as kubectl has them: jsonpath=TEMPLATE, go-template=TEMPLATE, custom-columns=NAME:PATH,...")
 	}
 	if watch != nil {
-		cmd.Flags().BoolVarP(watch, "watch", "w", false, "go on, and print every change")
+		cmd.Flags().BoolVarP(watch, "watch", "w", false, "continue, and print every change")
 	}
 }
 
@@ -92,7 +92,7 @@ func (a *asker) address(service layout.Service) (string, error) {
 	}
 }
 
-// connect returns a connection to a service that can be reached now. Its error says what to do.
+// connect returns a connection to a reachable service. Its error has a remedy.
 func (a *asker) connect(ctx context.Context, service layout.Service) (*grpc.ClientConn, error) {
 	address, err := a.address(service)
 	if err != nil {
@@ -125,7 +125,7 @@ func (a *asker) unreachable(service layout.Service, address string, err error) e
 		service, address, up, target.EnvStateDir)
 }
 
-// answering lists the other services of the node that accept connections.
+// answering returns the other services of the node that accept connections.
 func (a *asker) answering(service layout.Service) []string {
 	var names []string
 	for _, other := range layout.Services() {
@@ -137,7 +137,7 @@ func (a *asker) answering(service layout.Service) []string {
 		if err != nil {
 			continue
 		}
-		_ = conn.Close() // nothing was said on it
+		_ = conn.Close() // nothing was sent on it
 		names = append(names, string(other))
 	}
 	return names
@@ -159,22 +159,22 @@ func ask[R any](ctx context.Context, a *asker, service layout.Service, call func
 	return response, nil
 }
 
-// explain turns the error of a call into one for people.
+// explain converts the error of a call to one for people.
 func explain(service layout.Service, err error) error {
 	said := status.Convert(err).Message()
 	switch {
 	case status.Code(err) == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s did not answer within %s: see its log", service, callTimeout)
 	case status.Code(err) == codes.Unavailable && strings.HasPrefix(said, "connection error"):
-		// gRPC's words, not the service's: its socket accepts, and nobody speaks behind it.
-		return fmt.Errorf("%s does not answer on its socket: it hangs, or is just ending; see its log, and end it with SIGKILL when it stays so: no pod stops for it", service)
+		// The error is gRPC's and not the service's: its socket accepts connections, and does not answer.
+		return fmt.Errorf("%s does not answer on its socket: it hangs, or is stopping; check its log, and end it with SIGKILL if this persists: no pod stops", service)
 	default:
 		return fmt.Errorf("%s: %s", service, said)
 	}
 }
 
-// follow follows a stream of a service until ctx ends, which is no error. While the service is away it says so, once, to
-// the standard error stream, and goes on when the service is back.
+// follow follows a stream of a service until ctx ends, which is no error. It reports an unreachable service once on
+// standard error, and continues when the service is reachable again.
 func follow[V any](ctx context.Context, a *asker, cmd *cobra.Command, service layout.Service, open func(grpc.ClientConnInterface) stream.Source[V],
 	cfg stream.FollowConfig[V],
 ) error {
@@ -185,7 +185,7 @@ func follow[V any](ctx context.Context, a *asker, cmd *cobra.Command, service la
 	return followOver(ctx, conn, cmd, service, open, cfg)
 }
 
-// followPatiently is follow, and is content with a service that is away at first.
+// followPatiently is follow for a service that may be unreachable at first.
 func followPatiently[V any](ctx context.Context, a *asker, cmd *cobra.Command, service layout.Service, open func(grpc.ClientConnInterface) stream.Source[V],
 	cfg stream.FollowConfig[V],
 ) error {
@@ -200,7 +200,7 @@ func followPatiently[V any](ctx context.Context, a *asker, cmd *cobra.Command, s
 	return followOver(ctx, conn, cmd, service, open, cfg)
 }
 
-// followOver is follow, over a connection that it closes.
+// followOver is follow over a connection that it closes.
 func followOver[V any](ctx context.Context, conn *grpc.ClientConn, cmd *cobra.Command, service layout.Service,
 	open func(grpc.ClientConnInterface) stream.Source[V], cfg stream.FollowConfig[V],
 ) (err error) {
@@ -216,7 +216,7 @@ func followOver[V any](ctx context.Context, conn *grpc.ClientConn, cmd *cobra.Co
 			fail(explain(service, cause))
 			return
 		}
-		if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s is away; waiting until it is back\n", service); err != nil {
+		if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s is unreachable; waiting until it is reachable again\n", service); err != nil {
 			fail(err)
 		}
 	}
@@ -230,7 +230,7 @@ func followOver[V any](ctx context.Context, conn *grpc.ClientConn, cmd *cobra.Co
 	return err
 }
 
-// hostname is what the node of this machine is called unless it is told otherwise; only for telling people.
+// hostname returns the default name of this machine's node, for messages only.
 func hostname() string {
 	name, err := os.Hostname()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-// sourcesInterval is how often -w asks: configmux streams pods, not the state of its sources' files.
+// sourcesInterval is the polling interval of -w, because configmux does not stream the state of its sources' files.
 const sourcesInterval = time.Second
 
 var sourceColumns = []column{
@@ -27,9 +27,9 @@ func (a *asker) sourcesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "sources",
 		Aliases: []string{"source"},
-		Short:   "Show where pods come from, and everything that is wrong there",
-		Long: "Show where pods come from, when they were last read, and everything that is wrong there: the file, the field,\n" +
-			"and what to do. A mistake in a source is its content and no failure of this command.",
+		Short:   "Show the sources of pods, and all their errors",
+		Long: "Show the sources of pods, when they were last read, and all their errors: the file, the field,\n" +
+			"and the remedy. An error in a source is no failure of this command.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if watch {
@@ -87,7 +87,7 @@ func (a *asker) printSources(out io.Writer, output format, response *configv1.Li
 	return a.printSourceErrors(out, response)
 }
 
-// printSourceErrors prints each error below the table: where it is, and on a line of its own what it is.
+// printSourceErrors prints each error below the table: its place, and its message on a separate line.
 func (a *asker) printSourceErrors(out io.Writer, response *configv1.ListSourcesResponse) error {
 	for _, s := range response.GetSources() {
 		for _, e := range s.GetErrors() {
@@ -117,7 +117,7 @@ func (a *asker) printSourceErrors(out io.Writer, response *configv1.ListSourcesR
 	return nil
 }
 
-// watchSources prints the sources again whenever anything but the time of their reading has changed.
+// watchSources prints the sources whenever anything except their times has changed.
 func (a *asker) watchSources(cmd *cobra.Command, output format) error {
 	ctx := cmd.Context()
 	response, err := a.listSources(ctx)
@@ -132,7 +132,7 @@ func (a *asker) watchSources(cmd *cobra.Command, output format) error {
 		switch {
 		case err != nil && ctx.Err() == nil && !away:
 			away = true
-			if _, err := fmt.Fprintln(cmd.ErrOrStderr(), "configmux is away; waiting until it is back"); err != nil {
+			if _, err := fmt.Fprintln(cmd.ErrOrStderr(), "configmux is unreachable; waiting until it is reachable again"); err != nil {
 				return err
 			}
 		case err == nil:

@@ -23,10 +23,10 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// podUpdates is a message of configmux's stream, frame and all.
+// podUpdates is a message of configmux's stream, including its frame.
 type podUpdates = *configv1.WatchPodUpdatesResponse
 
-// told is one message of configmux's stream as it is printed.
+// told is the printed form of one message.
 type told struct {
 	Time time.Time `json:"time"`
 	Op   string    `json:"op"`
@@ -35,11 +35,11 @@ type told struct {
 	Source      string  `json:"source,omitempty"`
 	Pod         *v1.Pod `json:"pod,omitempty"`
 	Traceparent string  `json:"traceparent,omitempty"`
-	// Set is of a SET, in the modes that have them.
+	// Set is the content of a SET, in the modes with sets.
 	Set *toldSet `json:"set,omitempty"`
 }
 
-// What a message can say that is not of a pod.
+// The operations of messages that are not about a pod.
 const (
 	opOpened   = "OPENED"
 	opResumed  = "RESUMED"
@@ -50,7 +50,7 @@ const (
 	opSet      = "SET"
 )
 
-// opName names what has become of a pod.
+// opName returns the name of an operation.
 func opName(op configv1.Op) string {
 	switch op {
 	case configv1.Op_OP_ADD:
@@ -72,7 +72,7 @@ func opName(op configv1.Op) string {
 	}
 }
 
-// tell says what a message says; false for one that only says that the stream is alive.
+// tell converts a message; says is false for a bookmark.
 func tell(m podUpdates, mode updateMode, at time.Time) (t told, says bool, err error) {
 	t = told{Time: at}
 	switch m.GetFrame().GetKind() {
@@ -119,7 +119,7 @@ func decodePod(u *configv1.PodUpdate) (*v1.Pod, error) {
 	return pod, nil
 }
 
-// opening says how a subscription began, and why it did not go on where the last one ended.
+// opening returns how a subscription began, and why it did not resume.
 func opening(start streamv1.Start, mode updateMode) (op, reason string) {
 	switch start {
 	case streamv1.Start_START_RESUMED:
@@ -127,7 +127,7 @@ func opening(start streamv1.Start, mode updateMode) (op, reason string) {
 	case streamv1.Start_START_SNAPSHOT:
 		return opOpened, ""
 	case streamv1.Start_START_SNAPSHOT_EPOCH:
-		return opReset, "configmux was started again"
+		return opReset, "configmux was restarted"
 	case streamv1.Start_START_SNAPSHOT_COMPACTED:
 		if mode.hasSets() {
 			return opReset, "in this mode each connection begins with a SET"
@@ -153,17 +153,17 @@ func (f *updateFormat) Set(text string) error {
 	return f.format.Set(text)
 }
 
-// updatePrinter prints the messages of a stream that are about a selection of pods, or about no pod.
+// updatePrinter prints the messages of a stream about selected pods, or about no pod.
 type updatePrinter struct {
 	out       io.Writer
 	output    format
 	mode      updateMode
 	selection selection
 	table     *table
-	// now gives the time of a message.
+	// now returns the time of a message.
 	now func() time.Time
-	// found has the names of the selection that a pod had, there the pods that came; nil where nobody asks for them, as a watch
-	// may go on for months.
+	// found are the names of the selection with a pod, and there the pods so far; nil if they are not needed, because a
+	// watch may run for months.
 	found map[string]bool
 	there []string
 }
@@ -201,7 +201,7 @@ func (p *updatePrinter) print(m podUpdates) error {
 	return p.table.print(append([][]any{line}, below...)...)
 }
 
-// selects is true for a pod that is to be printed, and notes for a list which names of the selection are of pods.
+// selects reports whether a pod is selected, and records for a list which names have pods.
 func (p *updatePrinter) selects(pod *v1.Pod) bool {
 	name := podName{pod.Namespace, pod.Name, pod.Spec.NodeName, string(pod.UID)}
 	if p.found != nil {
@@ -215,7 +215,7 @@ func (p *updatePrinter) selects(pod *v1.Pod) bool {
 	return p.selection.has(name)
 }
 
-// traceID is the trace of a traceparent, empty when there is none.
+// traceID returns the trace ID of a traceparent; empty if there is none.
 func traceID(traceparent string) string {
 	id := trace.SpanContextFromContext(telemetry.WithTraceparent(context.Background(), traceparent)).TraceID()
 	if !id.IsValid() {
@@ -231,19 +231,19 @@ func (a *asker) updatesCommand() *cobra.Command {
 	var s selection
 	cmd := &cobra.Command{
 		Use:   "updates [POD...]",
-		Short: "Show what configmux tells the node to run: its stream of pod updates",
-		Long: "Show what configmux tells the node to run: its stream of pod updates, one line for each message, with the time at\n" +
-			"which it came. Changes of one pod that configmux could not send yet are one message, the latest.\n\n" +
-			"Of a pod: ADD, UPDATE, DELETE (with grace), REMOVE (gone from its source), RECONCILE (only its status), RESTORE (from the\n" +
-			"last start). Of a source: READY once all its pods were read, NOTREADY before. Of the stream: OPENED, SYNCED after the last\n" +
-			"of what is desired now, RESUMED when it went on where it had ended, RESET when it had to begin anew: what comes up to\n" +
-			"the next SYNCED then is all that is desired. -o wide says why.\n\n" +
-			"--mode is the form in which configmux is asked to tell of changes:\n" +
-			"  incremental           a message for each pod that has changed, and for each source; the node itself follows this\n" +
-			"  snapshot              SET, all pods of all sources at once, on each change but that of a status alone\n" +
-			"  snapshot-and-updates  SET when pods have come or gone or a source has become ready, UPDATE and DELETE otherwise\n" +
-			"A SET names the source whose change made it, and below it each pod with its own source and the trace of its last change;\n" +
-			"more than 20 are listed with -o wide only. In these modes a connection that was lost begins with a SET again, and\n" +
+		Short: "Show configmux's stream of desired pods",
+		Long: "Show configmux's stream of desired pods, one line for each message, with the time at\n" +
+			"which it arrived. Unsent changes of one pod are folded into one message, the latest.\n\n" +
+			"For a pod: ADD, UPDATE, DELETE (with grace), REMOVE (gone from its source), RECONCILE (only its status), RESTORE (from a\n" +
+			"checkpoint). For a source: READY after all its pods were read, NOTREADY before. For the stream: OPENED, SYNCED after the\n" +
+			"last desired pod, RESUMED if it continues from its last message, RESET if it starts again: the messages up to\n" +
+			"the next SYNCED are then the full desired set. -o wide shows the reason.\n\n" +
+			"--mode is the form of changes:\n" +
+			"  incremental           a message for each changed pod, and for each source; the node itself uses this\n" +
+			"  snapshot              SET, all pods of all sources, on each change other than a status change\n" +
+			"  snapshot-and-updates  SET if pods were added or removed or a source has become ready, UPDATE and DELETE otherwise\n" +
+			"A SET names the changed source, and lists each pod with its own source and the trace of its last change;\n" +
+			"more than 20 are listed with -o wide only. In these modes a new connection begins with a SET, and\n" +
 			"there is no RECONCILE.\n\n" +
 			"Without -w it ends at SYNCED.",
 		Example: "  quartet updates\n  quartet updates -w -n kube-system\n  quartet updates -w --mode snapshot-and-updates\n  quartet updates hello-" + hostname() +
@@ -287,7 +287,7 @@ func (a *asker) listUpdates(ctx context.Context, p *updatePrinter) (err error) {
 	for {
 		m, err := sub.Next(ctx)
 		if errors.Is(err, context.Canceled) {
-			return nil // by whoever looks
+			return nil // the caller checks it
 		}
 		if err != nil {
 			return explain(layout.ConfigMux, err)
@@ -307,7 +307,8 @@ func (a *asker) listUpdates(ctx context.Context, p *updatePrinter) (err error) {
 	return nil
 }
 
-// tap hands every message of the stream in a mode to each, in order, until ctx ends or each fails. It goes on when configmux is back.
+// tap passes every message of the stream in a mode to each, in order, until ctx ends or each fails. It continues when
+// configmux is reachable again.
 func (a *asker) tap(ctx context.Context, cmd *cobra.Command, mode updateMode, each func(podUpdates) error) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -318,11 +319,11 @@ func (a *asker) tap(ctx context.Context, cmd *cobra.Command, mode updateMode, ea
 			}
 		}}
 	}
-	// What follows keeps the place in the stream, and compares snapshots; here each message itself is of interest.
+	// The follower keeps the position in the stream, and compares snapshots; here each message itself is needed.
 	return follow(ctx, a, cmd, layout.ConfigMux, open, stream.FollowConfig[podUpdates]{Handle: func(stream.Change[podUpdates]) {}})
 }
 
-// tapped is a source whose messages are told to somebody on their way.
+// tapped is a source that passes its messages to a function.
 type tapped struct {
 	stream.Source[podUpdates]
 	tell func(podUpdates)
@@ -344,7 +345,7 @@ type tappedSubscription struct {
 
 // Next implements stream.Subscription.
 func (t tappedSubscription) Next(ctx context.Context) (stream.Message[podUpdates], error) {
-	// Who cannot take a message has ended ctx: none is taken after it.
+	// A failed function has ended ctx: no message is read after it.
 	if err := ctx.Err(); err != nil {
 		return stream.Message[podUpdates]{}, err
 	}

@@ -10,7 +10,7 @@ import (
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 )
 
-// updateMode is what --mode says: the form in which configmux tells of changes. Empty is incremental.
+// updateMode is the value of --mode: the form of changes. Empty means incremental.
 type updateMode string
 
 const (
@@ -36,10 +36,10 @@ func (m *updateMode) Set(text string) error {
 	}
 }
 
-// hasSets is true in the modes in which all pods come in one message.
+// hasSets reports whether all pods are in one message in this mode.
 func (m updateMode) hasSets() bool { return m == modeUpdates || m == modeSnapshot }
 
-// wire is the mode in the words of the contract.
+// wire returns the mode in the contract.
 func (m updateMode) wire() configv1.Mode {
 	switch m {
 	case modeUpdates:
@@ -53,20 +53,20 @@ func (m updateMode) wire() configv1.Mode {
 	}
 }
 
-// recordedMode is the mode of a recording, which is always the same.
+// recordedMode is the only mode of a recording.
 type recordedMode struct{ updateMode }
 
 // Set implements pflag.Value.
 func (m *recordedMode) Set(text string) error {
 	if text != string(modeIncremental) {
-		return errors.New("a recording has every single change, for that is what configmux --replay gives back: it is always incremental")
+		return errors.New("a recording contains every single change, because configmux --replay needs them: it is always incremental")
 	}
 	return nil
 }
 
-// toldSet is all that is desired at one moment, as far as it is about the pods that are asked for.
+// toldSet is the full desired set, reduced to the selected pods.
 type toldSet struct {
-	// Total is how many pods the set has, those that are not asked for too.
+	// Total is the number of pods in the set, including others.
 	Total   int          `json:"total"`
 	Pods    []toldPod    `json:"pods"`
 	Sources []toldSource `json:"sources"`
@@ -80,13 +80,13 @@ type toldPod struct {
 	Traceparent string  `json:"traceparent,omitempty"`
 }
 
-// toldSource is the state of a source when the set was made.
+// toldSource is the state of a source at the time of the set.
 type toldSource struct {
 	Name  string `json:"name"`
 	Ready bool   `json:"ready"`
 }
 
-// tellSet says what a set says.
+// tellSet converts a set.
 func tellSet(s *configv1.PodSet) (*toldSet, error) {
 	out := &toldSet{Total: len(s.GetPods()), Pods: []toldPod{}, Sources: []toldSource{}}
 	for _, u := range s.GetPods() {
@@ -102,7 +102,7 @@ func tellSet(s *configv1.PodSet) (*toldSet, error) {
 	return out, nil
 }
 
-// summary is what the line of a set says of its pods, for example "1 of 3 pods, not ready: http".
+// summary returns a summary of the pods of a set, for example "1 of 3 pods, not ready: http".
 func (s *toldSet) summary() string {
 	noun := "pods"
 	if s.Total == 1 {
@@ -124,11 +124,10 @@ func (s *toldSet) summary() string {
 	return text
 }
 
-// listedPods is how many pods of a set are listed unless all are asked for: a screen has room for the set before too.
+// listedPods is the number of listed pods of a set by default, so that the previous set stays on the screen.
 const listedPods = 20
 
-// rows are the lines of a set below its own, one for each pod. That a pod of a set is there needs no saying: only another
-// operation is named.
+// rows returns the rows of a set, one for each pod. They show only operations other than ADD.
 func (s *toldSet) rows(all bool) [][]any {
 	pods := s.Pods
 	if !all && len(pods) > listedPods {

@@ -26,16 +26,16 @@ func (a *asker) workersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "workers [POD...]",
 		Aliases: []string{"worker"},
-		Short:   "Show what syncloop's workers, one for each pod, do and what they failed of",
-		Long: "Show the workers of syncloop, one for each pod: what they do, what they failed of last, what they wait for, and\n" +
-			"when they work again by themselves.\n\n" +
+		Short:   "Show syncloop's workers, one for each pod, and their errors",
+		Long: "Show the workers of syncloop, one for each pod: their activity, their last error, what they wait for, and\n" +
+			"their next run.\n\n" +
 			"  STATE       Syncing makes the runtime match the pod, Terminating stops it, Terminated has nothing of it running\n" +
 			"  BUSY        it works at this moment\n" +
-			"  PENDING     news waits for the end of that work, or the pod for the end of another one\n" +
-			"  NEXT        until it works again if nothing happens before: the next try of what failed or is held back\n" +
-			"  WAITS FOR   containers that are held back, with the reason, or the pod of the same name that has to be gone first\n" +
+			"  PENDING     a change waits for the end of that work, or the pod for the end of another one\n" +
+			"  NEXT        time until its next run if nothing changes before: the next retry\n" +
+			"  WAITS FOR   delayed containers, with the reason, or the pod of the same name that has to end first\n" +
 			"  LAST ERROR  why its last work failed\n" +
-			"  STOPS       until the grace period of a pod that is being stopped is over (-o wide)",
+			"  STOPS       time until the end of a terminating pod's grace period (-o wide)",
 		Example: "  quartet get workers\n  quartet get workers hello-" + hostname() + " -o wide",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.names = args
@@ -63,7 +63,7 @@ func (a *asker) getWorkers(cmd *cobra.Command, output format, s selection) error
 	}
 	node := ""
 	if len(s.names) > 0 {
-		views, _ := a.listPods(cmd.Context()) // without them the machine's name is the node's
+		views, _ := a.listPods(cmd.Context()) // without them the node's name is the machine's
 		node = nodeOf(views)
 	}
 	name := func(w *enginev1.Worker) podName { return podName{w.GetNamespace(), w.GetName(), node, w.GetPodUid()} }
@@ -114,7 +114,7 @@ func (a *asker) printWorkers(out io.Writer, output format, response *enginev1.Li
 	return newTable(out, output, workerColumns, false).print(rows...)
 }
 
-// until is how long it is from now to a time, as "in 10s"; "now" when that is over.
+// until returns the time from now, as "in 10s"; "now" if it has passed.
 func until(at *timestamppb.Timestamp, now time.Time) string {
 	switch {
 	case at == nil:

@@ -7,24 +7,23 @@ import (
 	"sync"
 )
 
-// maxLine is the longest line that is kept whole; a longer one is broken, so that a process that never ends its line
-// costs bounded memory.
+// maxLine is the maximum length of an unbroken line, so that a process that never ends its line costs bounded memory.
 const maxLine = 64 << 10
 
-// Output joins the lines of several processes: each whole, with the process's name before it.
+// Output merges the lines of several processes, with the name of the process before each line.
 type Output struct {
 	mu    sync.Mutex
 	w     io.Writer
 	width int
-	// whole puts nothing before a line.
+	// whole disables the names.
 	whole bool
 }
 
-// Whole returns what joins the lines with nothing before them: each is whole in itself, and says whose it is.
+// Whole returns an Output without the names of processes, for lines that contain them.
 func Whole(w io.Writer) *Output { return &Output{w: w, whole: true} }
 
-// Prefixed returns a writer for one process. Its writes never fail, so that a closed terminal does not end the process
-// that logs to it.
+// Prefixed returns the writer for one process. Its writes never fail, so that a closed terminal does not end the
+// process.
 func (o *Output) Prefixed(name string) *Lines {
 	lines := &Lines{out: o, begin: []byte(name + ": ")}
 	if !o.whole {
@@ -36,23 +35,22 @@ func (o *Output) Prefixed(name string) *Lines {
 func (o *Output) write(line []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, _ = o.w.Write(line) // there is nowhere left to say that the log cannot be written
+	_, _ = o.w.Write(line) // an error of writing the log cannot be logged
 }
 
-// Lines is one process's end of an Output. It is for one goroutine at a time.
+// Lines is the writer of one process. It must not be used concurrently.
 type Lines struct {
 	out    *Output
 	prefix []byte
 	rest   []byte
-	// begin is what the reason begins with that a process gives for its end, and reason has what came from there on.
+	// begin is the prefix of a process's last words, and reason the text from there on.
 	begin, reason []byte
 }
 
-// Reason is what the process has said last, if it looks like the reason of its end: a line that begins with the name of the process,
-// and the lines below it that are indented.
+// Reason returns the last words of a process: its last line that begins with its name, and the indented lines below it.
 func (l *Lines) Reason() string { return string(bytes.TrimSpace(l.reason)) }
 
-// Write passes on the lines that are complete and keeps the rest.
+// Write writes complete lines and keeps the rest.
 func (l *Lines) Write(p []byte) (int, error) {
 	l.rest = append(l.rest, p...)
 	for {
@@ -70,7 +68,7 @@ func (l *Lines) Write(p []byte) (int, error) {
 	}
 }
 
-// Flush passes on what is left of a line that was never ended.
+// Flush writes an unfinished line.
 func (l *Lines) Flush() {
 	if len(l.rest) > 0 {
 		l.emit(l.rest)

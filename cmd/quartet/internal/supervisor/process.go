@@ -15,33 +15,33 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
-// pidFileMode lets anyone read a process id.
+// pidFileMode lets everyone read a process ID.
 const pidFileMode = 0o644
 
 // Process is a child process as a Service.
 type Process struct {
-	// Name is the prefix of its output and its name in the log.
+	// Name is its name in the log, and the prefix of its output.
 	Name string
-	// Path is the program, Args its arguments without its name.
+	// Path is the program, and Args its arguments without its name.
 	Path string
 	Args []string
-	// Output gets the lines of its standard output and error, prefixed.
+	// Output receives its standard output and standard error.
 	Output *Output
-	// PIDFile is written with its process id at each start and removed at its end; empty for none.
+	// PIDFile is the path of its PID file; empty for none.
 	PIDFile string
-	// Grace is how long it may take from SIGTERM until it is killed.
+	// Grace is the time between SIGTERM and SIGKILL.
 	Grace time.Duration
 	// Sockets returns the listening sockets to pass to the process. It is called before each start; nil for none.
 	Sockets func(ctx context.Context) []sockets.Held
-	// FinalExit is the exit code by which the process says that another start is in vain: Serve fails with a FinalError then. 0 is none.
+	// FinalExit is the exit code that means that a restart is pointless: Serve then fails with a FinalError. 0 means none.
 	FinalExit int
 }
 
-// FinalError is the end of a process that is not to be started again.
+// FinalError is the error of a process that must not be restarted.
 type FinalError struct {
 	// Name is the name of the process.
 	Name string
-	// Reason is what the process has said at its end; empty when it said nothing.
+	// Reason is the last words of the process; empty if there are none.
 	Reason string
 }
 
@@ -55,11 +55,11 @@ func (e *FinalError) Error() string {
 // String is the process's name.
 func (p *Process) String() string { return p.Name }
 
-// Serve runs the process once. When the context ends the process is asked to end by SIGTERM, and killed when it does not;
-// Serve returns when it has ended, always with the reason.
+// Serve runs the process once. When the context ends, it sends SIGTERM, and SIGKILL after the grace period. It returns
+// when the process has ended, always with the reason.
 func (p *Process) Serve(ctx context.Context) error {
-	// The kernel ends the child when the thread that started it ends, so that no child outlives a killed parent. The
-	// thread must therefore be this goroutine's own until the child has ended.
+	// The kernel kills the child when the thread that started it ends, so that no child outlives a killed parent. This
+	// goroutine therefore keeps its thread until the child has ended.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -70,7 +70,8 @@ func (p *Process) Serve(ctx context.Context) error {
 	cmd.WaitDelay = p.Grace
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig: syscall.SIGTERM,
-		// A group of its own: the terminal's Ctrl-C reaches only the parent, which then stops the children in order.
+		// The child has its own process group, so that the terminal's Ctrl-C reaches only the parent, which stops the
+		// children in order.
 		Setpgid: true,
 	}
 	if p.Sockets != nil {
@@ -88,7 +89,7 @@ func (p *Process) Serve(ctx context.Context) error {
 	return errors.Join(ended(cmd, err), writeErr, p.removePID())
 }
 
-// ended says how a process has ended; never nil, for a process of the node never ends by itself in peace.
+// ended returns how a process has ended; never nil, because a process of the node does not end by itself.
 func ended(cmd *exec.Cmd, err error) error {
 	switch {
 	case err != nil:
@@ -115,7 +116,7 @@ func (p *Process) removePID() error {
 	return nil
 }
 
-// NewOutput makes the place where all processes write.
+// NewOutput returns an Output for the named processes.
 func NewOutput(w io.Writer, names ...string) *Output {
 	width := 0
 	for _, name := range names {

@@ -1,7 +1,6 @@
-// Package supervisor keeps the processes of a node running: it starts each, gives its output a prefix, starts it again
-// when it ends, slower when it keeps ending, and stops all of them when it is told to. Each is supervised for itself, so
-// that one that keeps crashing never delays the return of another. It knows nothing of what the processes do; package
-// nodecmd chooses them.
+// Package supervisor keeps the processes of a node running: it starts each, prefixes its output, restarts it with a
+// back-off when it ends, and stops all of them on request. Each is supervised separately, so that a crash loop does not
+// delay the restart of another. Package nodecmd chooses the processes.
 package supervisor
 
 import (
@@ -15,36 +14,36 @@ import (
 )
 
 const (
-	// quickRestarts is how often a process is started again at once before the back-off begins. A process that was
-	// killed by hand, even a few times in a row, is back within milliseconds.
+	// quickRestarts is the number of immediate restarts before the back-off begins, so that a process that was killed by
+	// hand is back within milliseconds.
 	quickRestarts = 4
-	// failureDecay is the half-life of the count of failures, in seconds.
+	// failureDecay is the half-life of the failure count in seconds.
 	failureDecay = 30
-	// backoff is the pause of a process that keeps ending; jitter of up to half of it is added.
+	// backoff is the pause before a restart in a crash loop, extended by a jitter of up to half of it.
 	backoff = 5 * time.Second
 )
 
-// Service is something that should always run. Serve blocks until the context ends or the thing has failed; String names
-// it for the log.
+// Service is a supervised component. Serve blocks until the context ends or the component has failed; String returns
+// its name for the log.
 type Service interface {
 	Serve(ctx context.Context) error
 	String() string
 }
 
-// Config says what to run.
+// Config holds the parameters of Run.
 type Config struct {
-	// Services are started together and supervised each for itself.
+	// Services are started together and supervised separately.
 	Services []Service
-	// Logger gets each end of a service with its reason.
+	// Logger logs each end of a service with its reason.
 	Logger *slog.Logger
-	// StopTimeout is how long a service may take to end when the context has ended, its own killing included.
+	// StopTimeout bounds the stop of a service, including its kill.
 	StopTimeout time.Duration
-	// Backoff is the pause of a service that keeps ending; zero means 5 s.
+	// Backoff is the pause before a restart in a crash loop; zero means 5 s.
 	Backoff time.Duration
 }
 
-// Run runs the services until the context ends and all of them have ended. A FinalError of one ends the others too, and is what Run
-// returns. Otherwise its error names what would not end.
+// Run runs the services until the context ends and all of them have ended. A FinalError of one ends the others too, and
+// is returned. Otherwise the error names the services that did not end.
 func Run(ctx context.Context, cfg Config) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -52,7 +51,7 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg.Backoff = backoff
 	}
 	root := suture.New("quartet", suture.Spec{
-		// The supervisors below take this hook over.
+		// The nested supervisors inherit this hook.
 		EventHook: hook(cfg.Logger, cfg.Backoff),
 		Timeout:   cfg.StopTimeout,
 	})
@@ -71,7 +70,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	report, err := root.UnstoppedServiceReport()
 	if err != nil {
-		return fmt.Errorf("asking what has not ended: %w", err)
+		return fmt.Errorf("reading which services have not ended: %w", err)
 	}
 	var errs []error
 	if reason := (*FinalError)(nil); errors.As(context.Cause(ctx), &reason) {
@@ -83,13 +82,13 @@ func Run(ctx context.Context, cfg Config) error {
 	return errors.Join(errs...)
 }
 
-// final is a service whose FinalError ends all.
+// final wraps a service whose FinalError ends all services.
 type final struct {
 	Service
 	end context.CancelCauseFunc
 }
 
-// Serve serves, and has nothing started again after a FinalError.
+// Serve serves, and prevents a restart after a FinalError.
 func (f final) Serve(ctx context.Context) error {
 	err := f.Service.Serve(ctx)
 	if reason := (*FinalError)(nil); errors.As(err, &reason) {
@@ -99,20 +98,20 @@ func (f final) Serve(ctx context.Context) error {
 	return err
 }
 
-// hook logs what an operator must know: that a service has ended, why, and when it comes back.
+// hook logs the end of a service, its reason, and its restart.
 func hook(logger *slog.Logger, backoff time.Duration) suture.EventHook {
 	return func(event suture.Event) {
 		switch e := event.(type) {
 		case suture.EventServiceTerminate:
 			if reason := (*FinalError)(nil); errors.As(asError(e.Err), &reason) {
-				logger.Error("a process of the node cannot work with its configuration; the node ends", "process", e.ServiceName)
+				logger.Error("a process of the node has an invalid configuration; the node exits", "process", e.ServiceName)
 				return
 			}
 			next := "at once"
 			if !e.Restarting {
-				next = fmt.Sprintf("in about %v, because it keeps ending", backoff)
+				next = fmt.Sprintf("in about %v, because it ends repeatedly", backoff)
 			}
-			logger.Warn("a process of the node has ended and is started again",
+			logger.Warn("a process of the node has ended and is restarted",
 				"process", e.ServiceName, "error", fmt.Sprint(e.Err), "again", next)
 		case suture.EventServicePanic:
 			logger.Error("supervising a process has panicked", "process", e.ServiceName, "panic", e.PanicMsg, "stack", e.Stacktrace)

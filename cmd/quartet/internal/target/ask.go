@@ -13,11 +13,11 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 )
 
-// Serving is nil when the service at the other end says that it works.
+// Serving returns nil if the service reports that it is serving.
 func Serving(ctx context.Context, conn grpc.ClientConnInterface) error {
 	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
-		return fmt.Errorf("asking for its health: %w", err)
+		return fmt.Errorf("reading its health: %w", err)
 	}
 	if answer.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		return fmt.Errorf("it is %v", answer.GetStatus())
@@ -25,7 +25,7 @@ func Serving(ctx context.Context, conn grpc.ClientConnInterface) error {
 	return nil
 }
 
-// NodeReady asks nodestatus. It is nil when the Node has the condition Ready, else it says what the node waits for.
+// NodeReady queries nodestatus. It returns nil if the Node has the condition Ready, and otherwise the reason.
 func NodeReady(ctx context.Context, conn grpc.ClientConnInterface) error {
 	conditions, err := conditionsOf(ctx, conn)
 	if err != nil {

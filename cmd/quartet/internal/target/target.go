@@ -1,5 +1,5 @@
-// Package target finds the node that a command is about: by --state-dir, else by QUARTET_STATE_DIR, else the default
-// one. Every command that asks a running node uses it, so that one variable points all of them at another node.
+// Package target selects the node of a command: by --state-dir, or else QUARTET_STATE_DIR, or else the default. Every
+// command for a running node uses it.
 package target
 
 import (
@@ -10,10 +10,10 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-// EnvStateDir is the environment variable that names the state directory when the flag does not.
+// EnvStateDir is the environment variable with the state directory.
 const EnvStateDir = "QUARTET_STATE_DIR"
 
-// Addresses has what to dial for each of the four services.
+// Addresses holds the addresses of the four services.
 type Addresses struct {
 	ConfigMux, PLEG, SyncLoop, NodeStatus string
 }
@@ -24,7 +24,7 @@ func AddFlag(flags *pflag.FlagSet, stateDir *string) {
 		"directory of the node's state; "+EnvStateDir+" sets the default")
 }
 
-// DefaultStateDir is the state directory when no flag names one.
+// DefaultStateDir returns the state directory of a command without the flag.
 func DefaultStateDir() string {
 	if dir := os.Getenv(EnvStateDir); dir != "" {
 		return dir
@@ -32,8 +32,8 @@ func DefaultStateDir() string {
 	return layout.DefaultStateDir
 }
 
-// SocketAddresses is what to dial to reach the node of a state directory; empty means the default one. It fails only
-// when a relative path cannot be made absolute.
+// SocketAddresses returns the addresses of the node of a state directory; empty means the default. It fails only if a
+// relative path cannot be made absolute.
 func SocketAddresses(stateDir string) (Addresses, error) {
 	if stateDir == "" {
 		stateDir = DefaultStateDir()

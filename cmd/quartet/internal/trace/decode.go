@@ -17,23 +17,23 @@ import (
 
 // span is one step of a trace.
 type span struct {
-	// id and parent are span ids; parent is empty for a span that has none.
+	// id and parent are span IDs; parent is empty for a root.
 	id, parent    string
 	service, name string
 	start, end    time.Time
-	// attributes are as text.
+	// attributes are the attributes as text.
 	attributes map[string]string
 	failed     bool
-	// message says why it failed, as far as it says.
+	// message is why it failed; it may be empty.
 	message string
-	// links are the traces that it is linked to, its own left out.
+	// links are the IDs of linked traces, except its own.
 	links []string
 }
 
-// duration is how long the span took.
+// duration returns the duration of the span.
 func (s *span) duration() time.Duration { return s.end.Sub(s.start) }
 
-// trace is what Jaeger has of one trace.
+// trace is one trace in Jaeger.
 type trace struct {
 	id    string
 	spans []*span
@@ -94,7 +94,7 @@ func decodeIDs(data []byte) ([]string, error) {
 	return ids, nil
 }
 
-// reportedError is an error that Jaeger has put into words.
+// reportedError is an error in Jaeger's words.
 type reportedError struct {
 	code    int
 	message string
@@ -162,7 +162,7 @@ func convert(traceID, service string, in *tracev1.Span) (*span, error) {
 	return out, nil
 }
 
-// failure is why a span failed: the description of its status, else the last exception that was recorded, else the
+// failure returns why a span failed: the description of its status, or else the last recorded exception, or else the
 // type of the error.
 func failure(in *tracev1.Span, attributes map[string]string) string {
 	if text := in.GetStatus().GetMessage(); text != "" {

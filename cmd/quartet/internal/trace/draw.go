@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// style is what the output can show.
+// style is the capabilities of the output.
 type style struct {
 	// width of a line in characters.
 	width int
@@ -20,7 +20,7 @@ type style struct {
 	color bool
 }
 
-// glyphs are the characters beside letters.
+// glyphs are the non-letter characters.
 type glyphs struct {
 	bar, sliver, wait, cut, fail, link, clock, ellipsis, slowLeft, slowRight string
 }
@@ -32,7 +32,7 @@ func (s style) glyphs() glyphs {
 	return glyphs{bar: "█", sliver: "▏", wait: "┄", cut: "▶", fail: "✗", link: "↳", clock: "?", ellipsis: "…", slowLeft: "◄ ", slowRight: " ►"}
 }
 
-// The colors, as sequences of a terminal.
+// The colors, as terminal sequences.
 const (
 	colorError = "\x1b[31m"
 	colorSlow  = "\x1b[1;33m"
@@ -40,7 +40,7 @@ const (
 	colorOff   = "\x1b[0m"
 )
 
-// paint gives a text a color; none when the color is empty.
+// paint colors a text; a no-op for an empty color.
 func (s style) paint(color, text string) string {
 	if !s.color || color == "" || text == "" {
 		return text
@@ -48,22 +48,22 @@ func (s style) paint(color, text string) string {
 	return color + text + colorOff
 }
 
-// columns are the widths of the parts of a line. A part of width 0 is left out.
+// columns are the widths of the parts of a line. A part of width 0 is omitted.
 type columns struct {
 	indent, name, service, offset, duration, bar int
 }
 
 const (
-	// The parts are so far apart.
+	// The space between two parts.
 	space = 2
-	// A bar that is shorter shows nothing; a name that is shorter names nothing.
+	// The minimum widths of a bar and a name.
 	minBar, minName = 10, 16
-	// A child is indented by so much, by less when the tree is deep for the width.
+	// The maximum indentation of a child, less if the tree is deep for the width.
 	maxIndent = 2
 )
 
-// layOut chooses the columns for some lines. Names give way to the bars, then bars and the services are left out, in
-// this order: what a span is and how long it took is there always.
+// layOut chooses the columns for lines. Names shrink first, then bars and then services are omitted; the name and the
+// duration of a span always stay.
 func layOut(lines []line, width int) columns {
 	var c columns
 	for _, l := range lines {
@@ -92,7 +92,7 @@ func layOut(lines []line, width int) columns {
 	return c
 }
 
-// drawing writes a start.
+// drawing draws a start.
 type drawing struct {
 	start
 	style   style
@@ -101,7 +101,7 @@ type drawing struct {
 	out     strings.Builder
 }
 
-// draw writes a start as text.
+// draw returns a start as text.
 func draw(s start, st style) string {
 	d := &drawing{start: s, style: st, glyphs: st.glyphs()}
 	roots, orphans := s.lines(s.tree.roots), s.lines(s.tree.orphans)
@@ -153,7 +153,7 @@ func (d *drawing) field(name, value string) {
 // line writes one span.
 func (d *drawing) line(l line) {
 	c := d.columns
-	// The indentation of what is too deep for the width gives way to a name that can be told from others.
+	// The indentation of a deep span shrinks so that its name stays recognizable.
 	deep := min(l.depth*c.indent, max(c.name-min(utf8.RuneCountInString(l.title), minName), 0))
 	indent := strings.Repeat(" ", deep)
 	name := indent + shorten(l.title, c.name-deep, d.glyphs.ellipsis)
@@ -201,7 +201,7 @@ func (d *drawing) note(indent string, n note) {
 	}
 }
 
-// prose writes a text below its span, on as many lines as it takes.
+// prose writes a text below its span, wrapped.
 func (d *drawing) prose(indent, text, color string) {
 	for i, part := range wrap(text, max(d.style.width-len(indent)-space, minName)) {
 		if i > 0 {
@@ -211,8 +211,8 @@ func (d *drawing) prose(indent, text, color string) {
 	}
 }
 
-// bar draws a span to the scale of the start. The mark of the slowest stands right of its bar, or left of it; held is
-// false when there is no room for it.
+// bar draws a span to the scale of the start. The mark of the slowest is right of its bar, or left of it; held is false
+// if there is no room for it.
 func (d *drawing) bar(n *node, mark string) (bar string, held bool) {
 	columns := float64(d.columns.bar)
 	begin, end := d.scale.position(n.start)*columns, d.scale.position(n.end)*columns
@@ -223,7 +223,7 @@ func (d *drawing) bar(n *node, mark string) (bar string, held bool) {
 	}
 	switch {
 	case n.end.After(d.scale.to):
-		// It goes on beyond what is drawn.
+		// It continues beyond the drawn part.
 		text = strings.Repeat(fill, d.columns.bar-1-from) + d.glyphs.cut
 	case end-begin >= 0.5:
 		text = strings.Repeat(fill, max(int(end)-from, 1))
@@ -242,7 +242,7 @@ func (d *drawing) bar(n *node, mark string) (bar string, held bool) {
 	}
 }
 
-// footer says what the lines do not show.
+// footer writes a summary.
 func (d *drawing) footer() {
 	var notes []string
 	if whole, idle := d.window.length(), d.idle.length(); idle > whole/10 && idle > 10*time.Millisecond {

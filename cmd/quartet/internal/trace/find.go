@@ -20,24 +20,24 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// found is a start whose trace is known by its id.
+// found is a start with a known trace ID.
 type found struct {
 	pod     subject
 	traceID string
-	// began is when the start was, for how long to wait for its spans; zero when only its trace tells.
+	// began is the time of the start, to decide how long to wait for its spans; zero if unknown.
 	began time.Time
 }
 
-// begun is a sandbox or a container of a pod that was started.
+// begun is a started sandbox or container of a pod.
 type begun struct {
-	// what it is, for people.
+	// what is its readable name.
 	what string
 	at   time.Time
-	// context is the trace in which it was made; not valid when there was none.
+	// context is the trace in which it was created; invalid if there was none.
 	context oteltrace.SpanContext
 }
 
-// beginnings lists what was started of a pod, or of one container of it, the newest first.
+// beginnings returns what was started of a pod, or of one of its containers, the newest first.
 func beginnings(status *lifecyclev1.PodStatus, container string) []begun {
 	var all []begun
 	add := func(what string, at time.Time, annotations map[string]string) {
@@ -63,7 +63,7 @@ func beginnings(status *lifecyclev1.PodStatus, container string) []begun {
 	return all
 }
 
-// created completes a sentence about a container that was not created with those that were.
+// created completes a sentence about a container that was not created with the names of the others.
 func created(status *lifecyclev1.PodStatus) string {
 	var names []string
 	for _, c := range status.GetContainers() {
@@ -76,8 +76,8 @@ func created(status *lifecyclev1.PodStatus) string {
 	return ", or name one of " + strings.Join(names, ", ")
 }
 
-// fromNode finds the trace of the last start in what the node knows of a pod. Without one traceID is empty; why says what
-// is known of the reason.
+// fromNode finds the trace of the last start in the node's status of a pod. If there is none, traceID is empty, and why
+// has the reason if it is known.
 func fromNode(pod show.Located, container string) (f found, why string) {
 	f.pod = subject{namespace: pod.Namespace, name: pod.Name, uid: pod.UID}
 	all := beginnings(pod.Status, container)
@@ -101,11 +101,11 @@ func fromNode(pod show.Located, container string) (f found, why string) {
 	return f, why
 }
 
-// Spans of syncloop by which a start is found: the first for one that got as far as a container, the others for one that did not.
+// Spans of syncloop that identify a start: the first if a container was started, the others if not.
 var startSpans = []string{"container.start", "sandbox", "pod.sync"}
 
-// inJaeger searches Jaeger for the trace of the last start of a pod, by the names that it may have. It fails with
-// errNoTrace when there is none.
+// inJaeger searches Jaeger for the trace of the last start of a pod, by its possible names. It fails with errNoTrace if
+// there is none.
 func (c *command) inJaeger(ctx context.Context, j *jaeger, pods []subject, container string) (found, error) {
 	for _, operation := range startSpans {
 		for _, pod := range pods {
@@ -129,7 +129,7 @@ func (c *command) inJaeger(ctx context.Context, j *jaeger, pods []subject, conta
 	return found{}, errNoTrace
 }
 
-// newest finds the span of a name, with some attributes, that began last in any of some traces.
+// newest returns the newest span with a name and attributes in traces.
 func newest(traces []trace, name string, attributes map[string]string) (traceID string, last *span) {
 	for _, t := range traces {
 		for _, s := range t.spans {
@@ -144,7 +144,7 @@ func newest(traces []trace, name string, attributes map[string]string) (traceID 
 	return traceID, last
 }
 
-// has is true when all of the wanted attributes are there.
+// has reports whether all wanted attributes are present.
 func has(attributes, wanted map[string]string) bool {
 	for key, value := range wanted {
 		if attributes[key] != value {
@@ -154,7 +154,7 @@ func has(attributes, wanted map[string]string) bool {
 	return true
 }
 
-// find finds the trace of the last start of the pod that the command is about.
+// find finds the trace of the last start of a pod.
 func (c *command) find(ctx context.Context, j *jaeger, name string) (found, error) {
 	located, err := c.locate(ctx, c.stateDir, c.namespace, name)
 	var candidates []subject
@@ -188,7 +188,7 @@ func (c *command) find(ctx context.Context, j *jaeger, name string) (found, erro
 	return f, err
 }
 
-// named lists the pods that a name may mean when no node says which there are: a static pod has the node's name appended.
+// named returns the possible names of a pod if the node is unknown: the name of a static pod has the node's suffix.
 func (c *command) named(name string) []subject {
 	namespace := cmp.Or(c.namespace, metav1.NamespaceDefault)
 	if before, after, ok := strings.Cut(name, "/"); ok {
@@ -201,7 +201,7 @@ func (c *command) named(name string) []subject {
 	return subjects
 }
 
-// noTrace says that Jaeger has no trace of a pod, and what to look at.
+// noTrace returns the error for a pod without a trace in Jaeger, with a remedy.
 func (c *command) noTrace(j *jaeger, pod subject, why error) error {
 	if noPod := (*show.NoPodError)(nil); errors.As(why, &noPod) {
 		return fmt.Errorf("%w; and Jaeger at %s has no trace of one that was there before", why, j.base.Redacted())

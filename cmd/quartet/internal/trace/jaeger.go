@@ -16,26 +16,26 @@ import (
 )
 
 const (
-	// requestTimeout is how long Jaeger has for an answer: a search may read a disk.
+	// requestTimeout bounds Jaeger's answer, because a search may read a disk.
 	requestTimeout = 20 * time.Second
-	// bodyLimit bounds an answer, in bytes. A trace of this size has some 50,000 spans.
+	// bodyLimit bounds a response in bytes. A trace of this size has some 50,000 spans.
 	bodyLimit = 64 << 20
-	// searchLimit is how many traces a search may return, the newest first.
+	// searchLimit is the maximum number of traces of a search, the newest first.
 	searchLimit = 20
-	// lookback is how far back a search goes: a pod may have started long ago.
+	// lookback is the range of a search, because a pod may have started long ago.
 	lookback = 30 * 24 * time.Hour
 )
 
-// errNoTrace is returned for a trace that Jaeger does not have.
+// errNoTrace is returned for a missing trace.
 var errNoTrace = errors.New("there is no such trace")
 
-// jaeger asks a Jaeger's query API.
+// jaeger is a client of Jaeger's query API.
 type jaeger struct {
 	base *url.URL
 	http *http.Client
 }
 
-// newJaeger checks the address of a Jaeger. It may have a path, as behind a proxy.
+// newJaeger validates the address of a Jaeger. It may have a path, as behind a proxy.
 func newJaeger(address string, client *http.Client) (*jaeger, error) {
 	base, err := url.Parse(address)
 	if err != nil || (base.Scheme != "http" && base.Scheme != "https") || base.Host == "" {
@@ -44,7 +44,7 @@ func newJaeger(address string, client *http.Client) (*jaeger, error) {
 	return &jaeger{base: base, http: client}, nil
 }
 
-// link is where a person sees a trace.
+// link returns the URL of a trace for a person.
 func (j *jaeger) link(id string) string {
 	link := j.base.JoinPath("trace", id)
 	link.User = nil
@@ -130,7 +130,7 @@ func get[T any](ctx context.Context, j *jaeger, address *url.URL, query url.Valu
 func (j *jaeger) unreachable(err error) error {
 	var failed *url.Error
 	if errors.As(err, &failed) {
-		err = failed.Err // it repeats the address, with what is secret in it
+		err = failed.Err // its text contains the address with its secrets
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("jaeger at %s has not answered within %s: see its log", j.base.Redacted(), requestTimeout)
@@ -161,7 +161,7 @@ func (j *jaeger) explain(err error, response *http.Response, body []byte) error 
 	return nil
 }
 
-// firstLine is the begin of an answer that is not understood.
+// firstLine returns the beginning of an unexpected response.
 func firstLine(body []byte) string {
 	line, _, _ := bytes.Cut(bytes.TrimSpace(body), []byte("\n"))
 	return shorten(oneLine(strings.ToValidUTF8(string(line), "\uFFFD")), 100, "…")

@@ -11,29 +11,29 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// start is the last start of a pod, ready to be shown.
+// start is the last start of a pod for the output.
 type start struct {
 	pod     subject
 	traceID string
-	// link is the trace in Jaeger's user interface.
+	// link is the URL of the trace in Jaeger's user interface.
 	link string
-	// now is the time of the reader, for how long ago it was.
+	// now is the present time, for the age of the start.
 	now time.Time
 
 	tree *tree
-	// window is the start, scale what the bars are drawn to: the start, or all of the trace when that is asked for.
+	// window is the start, and scale the range of the bars: the start, or the whole trace if that is requested.
 	window window
 	scale  scale
-	// slow is the slowest step, and self its own time; slow is nil when there is none.
+	// slow is the slowest step, and self its self time; slow is nil if there is none.
 	slow *node
 	self time.Duration
-	// idle is the longest time in which nothing was done.
+	// idle is the longest gap.
 	idle gap
-	// hidden is how many spans of the trace are not in the tree, because they began after Ready.
+	// hidden is the number of spans that began after Ready and are not in the tree.
 	hidden int
 }
 
-// newStart finds the start of a pod in its trace. Spans that begin after Ready are left out, unless all are asked for.
+// newStart finds the start of a pod in its trace. It omits spans that begin after Ready, unless all is set.
 func newStart(pod subject, t trace, all bool) start {
 	s := start{pod: pod, traceID: t.id, tree: grow(t.spans)}
 	s.window = windowOf(s.tree, pod)
@@ -55,21 +55,21 @@ func newStart(pod subject, t trace, all bool) start {
 	return s
 }
 
-// complete is true when the pod is Ready and no span is without its parent: then what there is of other processes has
-// come too, or never will.
+// complete reports whether the pod is Ready and no span lacks its parent: then the spans of other processes have
+// arrived too, or never will.
 func (s start) complete() bool { return s.window.ready != nil && len(s.tree.orphans) == 0 }
 
-// line is one span as it is shown.
+// line is one span in the output.
 type line struct {
 	*node
 	title string
-	// depth is how many spans are above it.
+	// depth is the number of its ancestors.
 	depth int
-	// offset is when it began after the first span.
+	// offset is its start relative to the first span.
 	offset time.Duration
 	// slow is true for the slowest step.
 	slow bool
-	// notes are shown below it.
+	// notes are the remarks below it.
 	notes []note
 }
 
@@ -87,11 +87,11 @@ const (
 	noteClock
 )
 
-// skewShown is by how much a child must begin before its parent to be remarked on: the runtime's own times of containers
+// skewShown is the minimum time by which a child must begin before its parent to be remarked on: the runtime's times
 // and those of spans differ by less.
 const skewShown = time.Millisecond
 
-// lines lists spans and what is below them.
+// lines returns the lines of spans and their descendants.
 func (s start) lines(tops []*node) []line {
 	type place struct {
 		*node
@@ -120,7 +120,8 @@ func (s start) lines(tops []*node) []line {
 	return lines
 }
 
-// reason says why a span failed. What a span below it says stands there; what one above has said at an offset is not said again.
+// reason returns why a span failed. It refers to a descendant or an earlier line with the same reason instead of
+// repeating it.
 func reason(l line, told map[string]time.Duration) string {
 	text := oneLine(l.message)
 	for _, child := range l.below {
@@ -143,7 +144,7 @@ func reason(l line, told map[string]time.Duration) string {
 	return text
 }
 
-// remarks are the links of a span, and what is odd about its times.
+// remarks returns the links of a span, and oddities of its times.
 func remarks(n *node) []note {
 	var notes []note
 	for _, id := range n.links {
@@ -157,7 +158,7 @@ func remarks(n *node) []note {
 	return notes
 }
 
-// relation says what a link of a span leads to.
+// relation describes the target of a span's link.
 func relation(s *span) string {
 	switch {
 	case s.name == spanCreate:
@@ -175,7 +176,7 @@ func relation(s *span) string {
 	}
 }
 
-// length writes a duration as people compare them.
+// length formats a duration.
 func length(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -189,13 +190,12 @@ func length(d time.Duration) string {
 	}
 }
 
-// oneLine keeps a text from breaking the layout, and control characters from reaching the terminal.
+// oneLine joins the lines of a text and removes control characters.
 func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }), " ")
 }
 
-// title is how a span is named to people: a call without the package of its service, a step with the container that it is
-// about.
+// title returns the readable name of a span: a call without the package of its service, a step with its container.
 func title(s *span) string {
 	name := oneLine(s.name)
 	if service, method, isCall := strings.Cut(name, "/"); isCall {
@@ -210,7 +210,7 @@ func title(s *span) string {
 	return name
 }
 
-// shorten makes a name fit: of a call's name the service goes first, then the end of what is left.
+// shorten shortens a name: first the service of a call, then the end.
 func shorten(name string, width int, ellipsis string) string {
 	if utf8.RuneCountInString(name) <= width {
 		return name
@@ -222,7 +222,7 @@ func shorten(name string, width int, ellipsis string) string {
 	return string([]rune(name)[:keep]) + ellipsis
 }
 
-// wrap breaks a text into lines at its blanks; a word that is longer than a line stays whole.
+// wrap breaks a text into lines at blanks; a longer word stays whole.
 func wrap(text string, width int) []string {
 	var lines []string
 	current := ""

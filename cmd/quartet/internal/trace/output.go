@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// format is what -o says; empty is the waterfall.
+// format is the value of -o; empty for the waterfall.
 type format string
 
 const formatJSON format = "json"
@@ -32,7 +32,7 @@ func (f *format) Set(text string) error {
 	return nil
 }
 
-// The JSON of a start. Times are in milliseconds, offsets from the first span on.
+// The JSON of a start. Times are in milliseconds, and offsets count from the first span.
 type (
 	jsonStart struct {
 		Namespace string    `json:"namespace"`
@@ -41,9 +41,9 @@ type (
 		TraceID   string    `json:"traceID"`
 		Link      string    `json:"link"`
 		Began     time.Time `json:"began"`
-		// ReadyAfter is left out while the pod is not Ready.
+		// ReadyAfter is omitted while the pod is not Ready.
 		ReadyAfter *float64 `json:"readyAfterMs,omitempty"`
-		// Slowest is the id of the slowest span.
+		// Slowest is the ID of the slowest span.
 		Slowest string     `json:"slowestSpanID,omitempty"`
 		Hidden  int        `json:"hiddenSpans"`
 		Spans   []jsonSpan `json:"spans"`
@@ -55,7 +55,7 @@ type (
 		Name     string  `json:"name"`
 		Offset   float64 `json:"offsetMs"`
 		Duration float64 `json:"durationMs"`
-		// Self is the duration within the start, less what children cover.
+		// Self is the duration within the start minus the time of its children.
 		Self   float64  `json:"selfMs"`
 		Orphan bool     `json:"orphan,omitempty"`
 		Failed bool     `json:"failed,omitempty"`
@@ -64,7 +64,7 @@ type (
 	}
 )
 
-// printJSON writes a start for programs, the spans in the order in which the waterfall has them.
+// printJSON writes a start as JSON, with the spans in the order of the waterfall.
 func (s start) printJSON(out io.Writer) error {
 	result := jsonStart{
 		Namespace: s.pod.namespace, Pod: s.pod.name, UID: s.pod.uid, TraceID: s.traceID, Link: s.link, Began: s.window.from.UTC(), Hidden: s.hidden,
@@ -92,10 +92,10 @@ func (s start) printJSON(out io.Writer) error {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// plainWidth is the width of lines that go to a file, unless COLUMNS says otherwise.
+// plainWidth is the line width in a file, unless COLUMNS is set.
 const plainWidth = 120
 
-// styleOf finds out what a stream can show.
+// styleOf returns the capabilities of a stream.
 func styleOf(out io.Writer) style {
 	st := chooseStyle(os.Getenv)
 	file, ok := out.(*os.File)
@@ -105,7 +105,7 @@ func styleOf(out io.Writer) style {
 	}
 	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
-		// It is no terminal.
+		// It is not a terminal.
 		st.color = false
 		return st
 	}
@@ -115,8 +115,8 @@ func styleOf(out io.Writer) style {
 	return st
 }
 
-// chooseStyle is the style of a terminal as the environment has it: COLUMNS, NO_COLOR, TERM, and the locale for whether it
-// shows more than ASCII.
+// chooseStyle returns the style of a terminal from the environment: COLUMNS, NO_COLOR, TERM, and the locale for
+// non-ASCII characters.
 func chooseStyle(getenv func(string) string) style {
 	st := style{width: plainWidth, color: getenv("NO_COLOR") == "" && getenv("TERM") != "dumb" && getenv("TERM") != ""}
 	if n, err := strconv.Atoi(getenv("COLUMNS")); err == nil && n > 0 {

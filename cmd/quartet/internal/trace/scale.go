@@ -3,21 +3,21 @@ package trace
 import "time"
 
 const (
-	// longGap is the share of all work above which a gap is shortened, and shownGap the share that it then takes of the bars.
+	// longGap is the share of all work above which a gap is shortened, and shownGap its share of the bars then.
 	longGap, shownGap = 1.0 / 2, 1.0 / 8
-	// leastGap is the shortest gap that is shortened.
+	// leastGap is the minimum length of a shortened gap.
 	leastGap = 100 * time.Millisecond
 )
 
-// scale is what bars are drawn to: a window in which long gaps are shortened, so that the work between them can be told apart.
+// scale is the range of the bars: a window with shortened gaps, so that the work between them is visible.
 type scale struct {
 	window
-	// long are the gaps that are shortened, in their order, and shown is how long each of them is drawn.
+	// long are the shortened gaps in order, and shown their drawn lengths.
 	long  []gap
 	shown time.Duration
 }
 
-// scaleOf shortens the gaps of a window that are long beside the work in it.
+// scaleOf shortens the long gaps of a window.
 func scaleOf(w window, gaps []gap) scale {
 	work := w.length()
 	for _, g := range gaps {
@@ -32,7 +32,7 @@ func scaleOf(w window, gaps []gap) scale {
 	return s
 }
 
-// position is how far into what is drawn a moment is, from 0 to 1.
+// position returns the position of a moment, from 0 to 1.
 func (s scale) position(at time.Time) float64 {
 	whole := s.drawn(s.to)
 	if whole <= 0 {
@@ -41,7 +41,7 @@ func (s scale) position(at time.Time) float64 {
 	return min(max(float64(s.drawn(at))/float64(whole), 0), 1)
 }
 
-// drawn is how much of the time up to a moment is drawn.
+// drawn returns the drawn length up to a moment.
 func (s scale) drawn(at time.Time) time.Duration {
 	length := at.Sub(s.from)
 	for _, g := range s.long {

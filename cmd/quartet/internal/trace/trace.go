@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// EnvJaeger is the environment variable that names the Jaeger when the flag does not.
+	// EnvJaeger is the environment variable with the address of Jaeger.
 	EnvJaeger = "QUARTET_JAEGER"
 
 	defaultJaeger = "http://127.0.0.1:16686"
-	// defaultWait is twice the time that the processes keep spans for before they send them.
+	// defaultWait is twice the time for which the processes batch spans.
 	defaultWait = 10 * time.Second
-	// pollInterval is how often Jaeger is asked for spans that are still to come.
+	// pollInterval is the polling interval for missing spans.
 	pollInterval = 500 * time.Millisecond
 )
 
@@ -31,11 +31,11 @@ const (
 type command struct {
 	clock clock.WithTicker
 	http  *http.Client
-	// locate asks a node for a pod, as show.Locate does.
+	// locate finds a pod of a node, as show.Locate does.
 	locate func(ctx context.Context, stateDir, namespace, name string) (show.Located, error)
-	// style finds out what a stream can show.
+	// style returns the capabilities of a stream.
 	style func(io.Writer) style
-	// note gets what is told beside the result.
+	// note receives messages beside the result.
 	note io.Writer
 
 	namespace, container, jaeger, stateDir string
@@ -52,12 +52,12 @@ func Command() *cobra.Command {
 func newCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace POD",
-		Short: "Show how a pod started last, step by step, from its trace in Jaeger",
-		Long: "Show how a pod started last, step by step, from its trace in Jaeger: what each of the processes and the runtime did\n" +
-			"from the change to the pod's Ready, when it began, how long it took, what failed, and which step was the slowest.\n" +
-			"The slowest is the one with the most time of its own, what it called left out, of those that the pod waited for.\n\n" +
-			"The node says which trace it is; when it does not run, Jaeger is searched. The services send spans only with\n" +
-			"OTEL_EXPORTER_OTLP_ENDPOINT in their environment, some seconds after they end: for a pod that has just started,\n" +
+		Short: "Show the last start of a pod, step by step, from its trace in Jaeger",
+		Long: "Show the last start of a pod, step by step, from its trace in Jaeger: the steps of the processes and the runtime\n" +
+			"from the change to the pod's Ready, with their times, durations and failures, and the slowest step.\n" +
+			"The slowest is the one with the most self time, without its children, of those that the pod waited for.\n\n" +
+			"The node knows the trace ID; if it does not run, Jaeger is searched. The services export spans only with\n" +
+			"OTEL_EXPORTER_OTLP_ENDPOINT in their environment, with a delay of some seconds: for a pod that has just started,\n" +
 			"the command waits for them.",
 		Example: "  quartet trace hello\n  quartet trace hello -c web --jaeger http://jaeger.example:16686\n  quartet trace kube-system/dns -o json",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -112,7 +112,7 @@ func (c *command) run(ctx context.Context, name string, out io.Writer) error {
 	return s.print(out, c.style(out))
 }
 
-// fetch fetches the trace of a start. While spans may still come it asks again, until the start is complete.
+// fetch fetches the trace of a start. While spans may be missing it retries, until the start is complete.
 func (c *command) fetch(ctx context.Context, j *jaeger, f found) (start, error) {
 	ticker := c.clock.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -128,7 +128,7 @@ func (c *command) fetch(ctx context.Context, j *jaeger, f found) (start, error) 
 		if err == nil && s.window.to.After(active) {
 			active = s.window.to
 		}
-		// What is still to come of something that is over has come when it has been over for long.
+		// Spans of something that ended long ago have arrived.
 		over := !s.now.Before(deadline) || !s.now.Before(active.Add(c.wait))
 		switch {
 		case err == nil && (over || s.complete()):
@@ -147,7 +147,7 @@ func (c *command) fetch(ctx context.Context, j *jaeger, f found) (start, error) 
 	}
 }
 
-// tell says something to the person beside the result.
+// tell prints a message beside the result.
 func (c *command) tell(form string, args ...any) {
 	fmt.Fprintf(c.note, form+"\n", args...)
 }

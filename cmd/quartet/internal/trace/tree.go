@@ -11,34 +11,34 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// spanReady is the span with which syncloop ends the start of a pod: the status says Ready.
+// spanReady is the span with which syncloop ends the start of a pod: the status becomes Ready.
 const spanReady = "status.update"
 
-// spanCreate is the span in which syncloop makes a container.
+// spanCreate is the span in which syncloop creates a container.
 const spanCreate = "container.create"
 
-// node is a span at its place in the tree.
+// node is a span in the tree.
 type node struct {
 	*span
 	above *node
-	// below are the spans that have this one as their parent, by start.
+	// below are the displayed children, sorted by start.
 	below []*node
-	// children is below as Jaeger gave it; prune leaves it alone, so that what is not shown still counts.
+	// children are all children; prune does not change them, so that hidden ones still count.
 	children []*node
 }
 
-// tree is a trace in the order in which it is shown.
+// tree is a trace in the order of the output.
 type tree struct {
 	// roots have no parent.
 	roots []*node
-	// orphans have a parent that is not in the trace, with all that is below them.
+	// orphans are spans whose parent is not in the trace, with their descendants.
 	orphans []*node
 }
 
-// tops are the roots and then the orphans.
+// tops returns the roots and then the orphans.
 func (t *tree) tops() []*node { return slices.Concat(t.roots, t.orphans) }
 
-// each calls do for every span, a parent before its children.
+// each calls do for every span, parents first.
 func (t *tree) each(do func(*node)) {
 	stack := t.tops()
 	for len(stack) > 0 {
@@ -48,8 +48,8 @@ func (t *tree) each(do func(*node)) {
 	}
 }
 
-// grow makes the tree of some spans. Spans that are each other's parents, which no honest service sends, hang below the
-// earliest of them as an orphan, so that each span is in the tree exactly once.
+// grow builds the tree of spans. Spans in a cycle of parents become an orphan of the earliest of them, so that each
+// span is in the tree exactly once.
 func grow(spans []*span) *tree {
 	nodes := make([]*node, len(spans))
 	byID := make(map[string]*node, len(spans))
@@ -77,7 +77,7 @@ func grow(spans []*span) *tree {
 	return t
 }
 
-// byStart orders what starts together by its end, the longer first, as a parent is before its child.
+// byStart sorts by start, and then the longer first, as a parent precedes its child.
 func byStart(x, y *node) int {
 	return cmp.Or(x.start.Compare(y.start), y.end.Compare(x.end), strings.Compare(x.id, y.id))
 }
@@ -96,17 +96,17 @@ func (t *tree) breakCircles(nodes []*node) {
 	}
 }
 
-// window is the part of a trace that a start takes: from its first span to the pod's Ready.
+// window is the part of a trace that is a start: from its first span to the pod's Ready.
 type window struct {
 	from, to time.Time
-	// ready is the span that says that the pod is Ready; nil while there is none, and then to is the end of the last span.
+	// ready is the span in which the pod becomes Ready; nil if there is none, and then to is the end of the last span.
 	ready *node
 }
 
-// length is how long the start took.
+// length returns the duration of the start.
 func (w window) length() time.Duration { return w.to.Sub(w.from) }
 
-// clip returns the part of a span that is in the window; an empty one when none is.
+// clip returns the part of a span in the window; empty if there is none.
 func (w window) clip(s *span) (from, to time.Time) {
 	from, to = s.start, s.end
 	if from.Before(w.from) {
@@ -121,17 +121,17 @@ func (w window) clip(s *span) (from, to time.Time) {
 	return from, to
 }
 
-// subject is the pod that a trace is looked at for.
+// subject is the pod of a trace.
 type subject struct {
 	namespace, name string
-	// uid is empty when the node could not be asked.
+	// uid is empty if the node does not answer.
 	uid string
-	// span is the id of the span that created the container that started last; empty when it is not known.
+	// span is the ID of the span that created the last started container; empty if unknown.
 	span string
 }
 
-// windowOf finds the start of a pod in its trace. One trace may have more than one Ready: it is the first after the
-// span of the subject; without that span it is the last.
+// windowOf finds the start of a pod in its trace. If a trace has several Ready spans, it is the first after the span of
+// the subject, or the last without that span.
 func windowOf(t *tree, pod subject) window {
 	var w window
 	var created *node
@@ -162,7 +162,7 @@ func windowOf(t *tree, pod subject) window {
 	return w
 }
 
-// saysReady is true for the span with which a pod became Ready.
+// saysReady reports whether a span made a pod Ready.
 func saysReady(s *span, pod subject) bool {
 	if s.name != spanReady || s.attributes[string(telemetry.AttrReady)] == "false" {
 		return false
@@ -171,7 +171,7 @@ func saysReady(s *span, pod subject) bool {
 	return uid == "" || pod.uid == "" || uid == pod.uid
 }
 
-// prune takes out of what is shown all spans that begin after a moment, with what is below them, and returns how many these are.
+// prune hides all spans that begin after a moment, with their descendants, and returns their number.
 func (t *tree) prune(after time.Time) (hidden int) {
 	var cut func(nodes []*node) []*node
 	cut = func(nodes []*node) []*node {

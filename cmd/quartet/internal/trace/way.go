@@ -7,25 +7,25 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// slack is by how much a child may end after its parent and still count as ended within it: Jaeger has starts and
-// durations in whole microseconds, each rounded by itself.
+// slack is the tolerance for the end of a child after its parent, because Jaeger rounds starts and durations to
+// microseconds.
 const slack = 10 * time.Microsecond
 
-// slowest finds the step in which a start was longest, and how long it was in it. That is the span with the largest self
-// time among those on the way from the first span to Ready.
+// slowest finds the slowest step of a start and its self time: the span with the largest self time among those on the
+// path from the first span to Ready.
 //
-// The self time of a span is its duration less what its children cover, each counted only within the start.
+// The self time of a span is its duration minus the time of its children, within the start.
 //
-// On the way are the span that says Ready and all above it; and of each span on the way, seen from its end backwards, the
-// child that ended last, then the one that ended last before that began, and so on: those that the span waited for. So are,
-// beside a span that leads to Ready, its siblings that ended before it began, in the same way: the tries before the last.
-// A child that ends after its parent was not waited for, as when pleg notices a sandbox while its pod starts on; it is on
-// the way only when it is in one of these places. Without Ready, and for each tree of orphans, the last span to end takes
-// its place.
+// The path contains the Ready span and its ancestors; and for each span on the path, backwards from its end, the child
+// that ended last, then the one that ended last before that began, and so on: those that the span waited for. It also
+// contains, beside a span that leads to Ready, its siblings that ended before it began, in the same way: the earlier
+// attempts. A child that ends after its parent was not waited for, as when pleg notices a sandbox while its pod
+// continues to start; it is on the path only in one of these places. Without Ready, and for each tree of orphans, the
+// last span to end takes its place.
 //
-// The span of a wait is never the slowest step: nothing was done in it.
+// A wait span is never the slowest step, because nothing was done in it.
 //
-// Returns nil when no span on the way has any time of its own.
+// It returns nil if no span on the path has self time.
 func slowest(t *tree, w window) (*node, time.Duration) {
 	var found *node
 	var most time.Duration
@@ -43,8 +43,8 @@ func slowest(t *tree, w window) (*node, time.Duration) {
 	return found, most
 }
 
-// lastOf is the span that ends the start as far as one tree goes: Ready when it is there, else the last to end in the
-// window, the deepest of those that end together.
+// lastOf returns the span that ends the start in one tree: Ready, or else the last to end in the window, the deepest of
+// those that end together.
 func lastOf(top *node, w window) *node {
 	last, lastEnd := top, time.Time{}
 	(&tree{roots: []*node{top}}).each(func(n *node) {
@@ -58,7 +58,7 @@ func lastOf(top *node, w window) *node {
 	return last
 }
 
-// wayTo is the set of spans on the way to the one that is last.
+// wayTo returns the spans on the path to the last one.
 func wayTo(last *node, w window) map[*node]bool {
 	way := make(map[*node]bool)
 	var waiting []*node
@@ -81,7 +81,7 @@ func wayTo(last *node, w window) map[*node]bool {
 	return way
 }
 
-// backwards are those of some spans that followed one another up to a moment, the last first.
+// backwards returns the spans that followed one another up to a moment, the last first.
 func backwards(spans []*node, until time.Time) []*node {
 	spans = slices.Clone(spans)
 	slices.SortStableFunc(spans, func(x, y *node) int { return y.end.Compare(x.end) })
@@ -95,13 +95,13 @@ func backwards(spans []*node, until time.Time) []*node {
 	return row
 }
 
-// selfTime is how long a span was at work itself within the window: its duration less what its children cover.
+// selfTime returns the self time of a span within the window: its duration minus the time of its children.
 func selfTime(n *node, w window) time.Duration {
 	from, to := w.clip(n.span)
 	return to.Sub(from) - covered(n.children, window{from: from, to: to})
 }
 
-// covered is how much of a window some spans cover together. They are in the order of their starts.
+// covered returns the time of a window that spans cover together. They are sorted by start.
 func covered(nodes []*node, w window) (sum time.Duration) {
 	at := w.from
 	for _, n := range nodes {
@@ -117,19 +117,19 @@ func covered(nodes []*node, w window) (sum time.Duration) {
 	return sum
 }
 
-// gap is a time within a start in which no span is at work: a back-off, or a turn that is waited for.
+// gap is a time within a start without active spans: a back-off, or a wait for a turn.
 type gap struct {
 	from, to time.Time
-	// reasons say what the pod waited for, each once; empty when no span of a wait says it.
+	// reasons are the distinct reasons of the pod's waits; empty if no wait span has one.
 	reasons []string
 }
 
 func (g gap) length() time.Duration { return g.to.Sub(g.from) }
 
-// isWait is true for the span of a wait, which is no work.
+// isWait reports whether a span is a wait.
 func isWait(s *span) bool { return s.name == telemetry.SpanWait }
 
-// gapsOf finds the times in which no span of the trace was at work, in their order.
+// gapsOf returns the gaps of a trace, in order.
 func gapsOf(t *tree, w window) []gap {
 	var works, waits []*node
 	t.each(func(n *node) {
@@ -169,7 +169,7 @@ func gapsOf(t *tree, w window) []gap {
 	return gaps
 }
 
-// longest is the longest of some gaps; the zero gap when there are none.
+// longest returns the longest gap; zero if there are none.
 func longest(gaps []gap) (found gap) {
 	for _, g := range gaps {
 		if g.length() > found.length() {

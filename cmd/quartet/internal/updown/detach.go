@@ -16,11 +16,11 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
-// logTail is how much of a log an error quotes, in bytes.
+// logTail is the number of bytes of a log in an error.
 const logTail = 4096
 
-// detached prepares the node here, where the operator sees it, starts the same command again as a session of its own, and
-// returns when the node is ready. A node that already runs is only waited for.
+// detached prepares the node in this process, with visible progress, starts the same command again as a session of its
+// own, and returns when the node is ready. It only waits for a node that already runs.
 func (n *node) detached(ctx context.Context) error {
 	err := n.prepare(ctx)
 	var held *statedir.HeldError
@@ -87,7 +87,7 @@ func (n *node) launch(ctx context.Context) error {
 	return errors.Join(err, cmd.Process.Release())
 }
 
-// foregroundArgs are the arguments of the same command in the foreground.
+// foregroundArgs returns the arguments of the same command in the foreground.
 func (n *node) foregroundArgs() []string {
 	args := []string{
 		"up", "--state-dir=" + n.layout.StateDir(), "--manifests=" + n.opts.manifests, "--kubeconfig=" + n.opts.kubeconfig,
@@ -101,7 +101,7 @@ func (n *node) foregroundArgs() []string {
 	return slices.Concat(args, n.opts.hostPrivileges.Args(), n.opts.credentialProviders.Args())
 }
 
-// tail is the end of what a log has got since an offset.
+// tail returns the end of a log after an offset.
 func tail(path string, since int64) string {
 	content, err := os.ReadFile(path)
 	if err != nil {

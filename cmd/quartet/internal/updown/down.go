@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// stopPatience is how long the command that supervises the four may take to stop them.
+	// stopPatience bounds the stop of the four services by their supervisor.
 	stopPatience = 30 * time.Second
-	// podGrace is how long the containers get to end. A pod's own grace period is syncloop's to keep, which has ended.
+	// podGrace is the grace period of containers. syncloop, which handles the pods' own grace periods, has ended.
 	podGrace = 10 * time.Second
 )
 
@@ -38,7 +38,7 @@ func DownCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop what quartet up has started",
-		Long: `Stop the four services, then every pod, then containerd, and take the mounts and the network of the node off this
+		Long: `Stop the four services, then every pod, then containerd, and remove the mounts and the network of the node from this
 machine. The files in the state directory stay: the next quartet up runs the same manifests again.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -47,7 +47,7 @@ machine. The files in the state directory stay: the next quartet up runs the sam
 	}
 	cmd.Flags().SortFlags = false
 	target.AddFlag(cmd.Flags(), &opts.stateDir)
-	cmd.Flags().BoolVar(&opts.keepPods, "keep-pods", false, "stop the four services only; containerd and the pods run on")
+	cmd.Flags().BoolVar(&opts.keepPods, "keep-pods", false, "stop the four services only; containerd and the pods continue to run")
 	return cmd
 }
 
@@ -68,7 +68,7 @@ func down(ctx context.Context, opts downOptions, out, errOut io.Writer) error {
 		return err
 	}
 	if opts.keepPods {
-		p.printf("\ncontainerd and the pods run on; quartet up takes them over, quartet down stops them.\n")
+		p.printf("\ncontainerd and the pods continue to run; quartet up takes them over, quartet down stops them.\n")
 		return nil
 	}
 	b := bundle.New(bundle.Config{
@@ -77,8 +77,8 @@ func down(ctx context.Context, opts downOptions, out, errOut io.Writer) error {
 	return stopRuntime(ctx, b, l, p)
 }
 
-// hasNode is true when a node runs, or has run, in the state directory: its lock is never removed. A directory of
-// something else is not to be touched.
+// hasNode reports whether a node runs, or has run, in the state directory: its lock is never removed. Other directories
+// are not touched.
 func hasNode(l layout.Layout) (bool, error) {
 	for _, name := range lockNames() {
 		_, err := os.Stat(filepath.Join(l.StateDir(), name+".lock"))
@@ -94,7 +94,7 @@ func hasNode(l layout.Layout) (bool, error) {
 	return false, nil
 }
 
-// lockNames are those of the supervising command and the four services, in the order in which they are to stop.
+// lockNames returns the locks of the supervisor and the four services, in the order of stopping.
 func lockNames() []string {
 	names := []string{nodecmd.Name}
 	for _, s := range layout.Services() {
@@ -103,8 +103,8 @@ func lockNames() []string {
 	return names
 }
 
-// stopServices ends the supervising command, and services that it left behind. Who runs is told by the locks: a process
-// id in a file may be another process's by now, the holder of a lock is not.
+// stopServices ends the supervisor, and remaining services. It identifies the processes by the locks, because a process
+// ID in a file may be outdated.
 func stopServices(ctx context.Context, l layout.Layout) (string, error) {
 	stopped := "none ran"
 	for _, name := range lockNames() {
@@ -127,7 +127,7 @@ func stopServices(ctx context.Context, l layout.Layout) (string, error) {
 	return stopped, nil
 }
 
-// removeStale removes the pid file of a process that was killed before it could.
+// removeStale removes the PID file of a killed process.
 func removeStale(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("removing a pid file that is out of date: %w", err)
@@ -142,9 +142,9 @@ func stopRuntime(ctx context.Context, b *bundle.Bundle, l layout.Layout, p progr
 	}
 	if running {
 		if err := p.step("pods", func() (string, error) {
-			// Also when containerd was killed: without it the pods run on, and only it can end them in peace.
+			// A killed containerd is started again, because only it can end the pods gracefully.
 			if err := b.Start(ctx); err != nil {
-				p.note(fmt.Sprintf("containerd cannot be started to end the pods, they are killed: %v", err))
+				p.note(fmt.Sprintf("cannot start containerd to stop the pods, killing them: %v", err))
 				return "killed", nil
 			}
 			return "removed", b.RemovePods(ctx, podGrace)

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// healthTimeout bounds each wait of a start: a service serves within a second, the node is ready within a few.
+	// healthTimeout bounds each wait of a start: a service serves within a second, and the node is ready within a few.
 	healthTimeout = time.Minute
-	// healthInterval is the time between two questions.
+	// healthInterval is the polling interval.
 	healthInterval = 50 * time.Millisecond
-	// askTimeout bounds one question, so that a service that hangs is seen as not serving.
+	// askTimeout bounds one query, so that a hanging service counts as not serving.
 	askTimeout = 2 * time.Second
 )
 
@@ -51,7 +51,7 @@ func (n *node) waitHealthy(ctx context.Context) error {
 	return nil
 }
 
-// poll asks until the answer is nil. Its error is the last answer.
+// poll queries until the answer is nil. Its error is the last answer.
 func poll(ctx context.Context, address string, ask func(context.Context, grpc.ClientConnInterface) error) (err error) {
 	conn, err := rpc.Dial(address)
 	if err != nil {

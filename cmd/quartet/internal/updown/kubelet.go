@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
-// configHeader tells whoever opens the file where its content comes from.
+// configHeader is the comment at the beginning of the file.
 const configHeader = `# Written by "quartet up"; changes are overwritten by the next start. "quartet up --config FILE" begins with a file of your own;
 # "quartet node --config FILE" takes it as it is, against a container runtime that you name.
 `
@@ -24,22 +24,23 @@ const (
 	dirMode       = 0o700
 )
 
-// defaults are what the file of --config may say otherwise. No address is among them: without one the read-only API is served on this
-// machine only, and the authenticated one of a node of a cluster wherever the API server may call it. A machine with swap is fine: its
-// containers do not swap. Nobody of such a node needs chains of iptables, which would stay on the machine.
+// defaults returns fields that the file of --config may override. They do not include an address: without one, the
+// read-only API is served on this machine only, and the authenticated API of a cluster's node where the API server can
+// reach it. Swap is permitted, and containers do not use it. The iptables chains are off, because no program uses them
+// and they would remain on the machine.
 func defaults() map[string]any {
 	return map[string]any{"fileCheckFrequency": "20s", "failSwapOn": false, "makeIPTablesUtilChains": false}
 }
 
-// ownFields is what the flags say of a configuration.
+// ownFields holds the fields that flags set.
 type ownFields struct {
 	manifests    string
 	readOnlyPort int32
-	// healthzPort is nil when it is the file's.
+	// healthzPort is nil for the value of the file.
 	healthzPort *int32
 }
 
-// over puts the fields that the node and its runtime depend on, and those that flags set, over what a file says.
+// over overrides the fields of a file that the node and its runtime depend on, and those that flags set.
 func (o ownFields) over(config map[string]any, l layout.Layout) {
 	maps.Copy(config, map[string]any{
 		"apiVersion":               kubeletconfigv1beta1.SchemeGroupVersion.String(),
@@ -55,8 +56,8 @@ func (o ownFields) over(config map[string]any, l layout.Layout) {
 	}
 }
 
-// kubeletConfig is the configuration of a node with the bundled runtime: the defaults, over them the given KubeletConfiguration
-// (YAML; it may be empty), over all what is the node's own.
+// kubeletConfig returns the configuration of a node with the bundled runtime: the defaults, overridden by the given
+// KubeletConfiguration (YAML; it may be empty), overridden by the node's own fields.
 func kubeletConfig(l layout.Layout, given []byte, own ownFields) (string, error) {
 	config := defaults()
 	if err := yaml.Unmarshal(given, &config); err != nil {
@@ -73,7 +74,8 @@ func kubeletConfig(l layout.Layout, given []byte, own ownFields) (string, error)
 	return configHeader + string(body), nil
 }
 
-// writeConfig makes the manifests directory and writes the configuration, which begins with the file of --config if there is one.
+// writeConfig creates the manifests directory and writes the configuration, based on the file of --config if there is
+// one.
 func writeConfig(l layout.Layout, file string, own ownFields) error {
 	var given []byte
 	if file != "" {

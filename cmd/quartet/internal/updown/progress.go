@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// progress prints a line for each step when it is done, with the time that it took.
+// progress prints a line for each completed step with its duration.
 type progress struct {
 	out io.Writer
 }
 
-// step does one step. What do returns as its detail is printed with the time.
+// step executes one step. The detail that do returns is printed with the duration.
 func (p progress) step(name string, do func() (detail string, err error)) error {
 	begin := time.Now()
 	detail, err := do()
@@ -24,14 +24,14 @@ func (p progress) step(name string, do func() (detail string, err error)) error 
 	return nil
 }
 
-// seconds is a time as the lines of the build have it, so that both stand in one column.
+// seconds formats a duration as in the lines of the build, so that both align.
 func seconds(took time.Duration) string { return fmt.Sprintf("%7.1f s", took.Seconds()) }
 
-// note prints something that the operator should know and need not act on.
+// note prints information that needs no action.
 func (p progress) note(text string) {
 	p.printf("  note    %s\n", text)
 }
 
 func (p progress) printf(format string, args ...any) {
-	_, _ = fmt.Fprintf(p.out, format, args...) // progress that cannot be shown is no reason to stop
+	_, _ = fmt.Fprintf(p.out, format, args...) // progress that cannot be printed is no reason to stop
 }

@@ -1,5 +1,5 @@
-// Package updown is `quartet up` and `quartet down`: a whole node on this machine in one command, with a container runtime
-// of its own, and its end. It puts the steps in order; package bundle knows the runtime and package nodecmd the services.
+// Package updown implements `quartet up` and `quartet down`: they start a whole node on this machine with its own
+// container runtime, and stop it. Package bundle runs the runtime and package nodecmd the services.
 package updown
 
 import (
@@ -31,10 +31,10 @@ import (
 const (
 	// defaultReadOnlyPort is the kubelet's read-only port.
 	defaultReadOnlyPort = 10255
-	// defaultHealthzPort is the kubelet's, too.
+	// defaultHealthzPort is the kubelet's healthz port.
 	defaultHealthzPort = 10248
 	healthzPortFlag    = "healthz-port"
-	// readOnlyAddress keeps the read-only API, which asks nobody who they are, on this machine.
+	// readOnlyAddress keeps the read-only API, which has no authentication, on this machine.
 	readOnlyAddress = "127.0.0.1"
 )
 
@@ -44,15 +44,15 @@ type upOptions struct {
 	config, hostnameOverride        string
 	podCIDR                         string
 	readOnlyPort, healthzPort       int32
-	// healthzPortGiven is true when --healthz-port was.
+	// healthzPortGiven is true if --healthz-port is set.
 	healthzPortGiven    bool
 	detach              bool
 	verbosity           int
 	hostPrivileges      nodeconfig.PrivilegeFlags
 	credentialProviders nodeconfig.CredentialProviderFlags
-	// systemd is told when the node serves. It is no flag.
+	// systemd is notified when the node is ready. It is not a flag.
 	systemd systemd.Notifier
-	// sockets are those that this process was passed. It is no flag.
+	// sockets are the inherited sockets. It is not a flag.
 	sockets *sockets.Set
 }
 
@@ -61,16 +61,16 @@ func UpCommand() *cobra.Command {
 	var opts upOptions
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Start a node with a container runtime of its own",
+		Short: "Start a node with its own container runtime",
 		Long: `Start containerd, runc and the CNI plugins that the build made, and the four services on them. Everything is kept in
 the state directory; a runtime that this machine already has is not touched.
 
-Ctrl-C and SIGTERM stop the four services; containerd and the pods run on, and the next start finds them. "quartet down"
+Ctrl-C and SIGTERM stop the four services; containerd and the pods continue to run, and the next start takes them over. "quartet down"
 stops everything.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.healthzPortGiven = cmd.Flags().Changed(healthzPortFlag)
-			opts.systemd = systemd.Take() // before anything is started, containerd too, which would inherit it
+			opts.systemd = systemd.Take() // before containerd is started, which would inherit it
 			opts.sockets = sockets.Take(opts.systemd)
 			return up(cmd.Context(), opts, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -80,27 +80,27 @@ stops everything.`,
 	return cmd
 }
 
-// flagSet has the flags.
+// flagSet returns the flags.
 func (o *upOptions) flagSet() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("up", pflag.ContinueOnError)
 	flags.SortFlags = false
-	flags.BoolVar(&o.detach, "detach", false, "return when all is healthy, and leave the node running in the background")
+	flags.BoolVar(&o.detach, "detach", false, "return when the node is healthy, and leave it running in the background")
 	target.AddFlag(flags, &o.stateDir)
 	flags.StringVar(&o.manifests, "manifests", "", "`directory` to read pods from; manifests in the state directory when empty")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server; without it the node is standalone")
 	flags.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`file` to reach the API server with until the node has a certificate of its own; --kubeconfig is written then")
-	flags.StringVar(&o.config, "config", "", "`file` with a KubeletConfiguration to begin with; what the node's own runtime and --read-only-port need is set over it")
+	flags.StringVar(&o.config, "config", "", "`file` with a KubeletConfiguration; fields that the node's own runtime and --read-only-port need are overridden")
 	flags.StringVar(&o.hostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")
 	flags.Int32Var(&o.readOnlyPort, "read-only-port", defaultReadOnlyPort, "`port` of /pods and /healthz on 127.0.0.1; another node on this machine needs another")
 	flags.Int32Var(&o.healthzPort, healthzPortFlag, defaultHealthzPort, "`port` of the health of the node on 127.0.0.1, instead of the healthzPort of --config; 0 is none, and another node on this machine needs another")
 	flags.StringVar(&o.podCIDR, "pod-cidr", "", "`network` that pods get their IPv4 addresses from, instead of podCIDR of the file; a free private one is chosen when both are empty")
 	o.hostPrivileges.Add(flags)
 	o.credentialProviders.Add(flags)
-	flags.IntVarP(&o.verbosity, "v", "v", 0, "how much the services log: 0 is what an operator needs, 4 is for debugging")
+	flags.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity of the services: 0 is what an operator needs, 4 is for debugging")
 	return flags
 }
 
-// node is what the steps of a start share.
+// node is the state that the steps of a start share.
 type node struct {
 	opts     upOptions
 	layout   layout.Layout
@@ -158,7 +158,8 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 	return n.foreground(ctx, errOut)
 }
 
-// prepare makes all that the four services need. It holds the node's lock, so that it never works under a running node.
+// prepare prepares everything that the four services need. It holds the node's lock, so that it never changes a running
+// node.
 func (n *node) prepare(ctx context.Context) (err error) {
 	if err := n.progress.step("machine", n.checkMachine); err != nil {
 		return err
@@ -219,7 +220,7 @@ func (n *node) checkMachine() (string, error) {
 	return strings.Join(have, "; "), nil
 }
 
-// ownFields are what the flags say of the node's configuration.
+// ownFields returns the fields that flags set.
 func (o upOptions) ownFields() ownFields {
 	own := ownFields{manifests: o.manifests, readOnlyPort: o.readOnlyPort}
 	if o.healthzPortGiven {
@@ -228,7 +229,8 @@ func (o upOptions) ownFields() ownFields {
 	return own
 }
 
-// checkPort fails when the read-only API could not listen: better here, in one line, than in a log over and over.
+// checkPort fails if the read-only API could not listen, so that the error is reported here and not repeatedly in a
+// log.
 func checkPort(port int32) (string, error) {
 	if port == 0 {
 		return "off", nil
@@ -270,7 +272,7 @@ func (n *node) foreground(ctx context.Context, errOut io.Writer) error {
 	return ignoreEnd(ctx, group.Wait())
 }
 
-// ignoreEnd drops the error of something that was told to stop.
+// ignoreEnd drops the error of a context that has ended.
 func ignoreEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil
@@ -297,7 +299,7 @@ func (n *node) farewell(end string) {
 	n.progress.printf("\nThe node is ready. Pods come from %s\n%s.\n", n.opts.manifests, end)
 }
 
-// runtimeService keeps containerd running beside the four. Its end is not containerd's: the pods need it.
+// runtimeService keeps containerd running beside the four services. containerd outlives it because the pods need it.
 type runtimeService struct {
 	bundle *bundle.Bundle
 }
@@ -315,7 +317,7 @@ func (s runtimeService) Serve(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// stateDirFlag is what a command needs to mean this node.
+// stateDirFlag returns the flag that selects this node in a command.
 func stateDirFlag(l layout.Layout) string {
 	if l.IsDefault() {
 		return ""
@@ -323,5 +325,5 @@ func stateDirFlag(l layout.Layout) string {
 	return " --state-dir " + l.StateDir()
 }
 
-// logFile is where the four services log when nobody watches.
+// logFile returns the log of the four services in the background.
 func (n *node) logFile() string { return n.layout.NodeLog() }

@@ -1,4 +1,4 @@
-// Package version says what was built from what.
+// Package version implements the command that prints the versions of the build.
 package version
 
 import (
@@ -38,7 +38,7 @@ func rows() [][2]string {
 	}
 }
 
-// moduleVersion is what a module was built as, in words for people.
+// moduleVersion returns the version of a module in words for people.
 func moduleVersion(path string) string {
 	if version := buildinfo.Module(path); version != "" {
 		return version
