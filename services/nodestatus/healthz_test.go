@@ -58,7 +58,7 @@ func TestTheHealthOfTheNodeIsServed(t *testing.T) {
 		t.Fatalf("%s %s answers %d %q, want %d %q", when, path, code, body, wantCode, want)
 	}
 	away := func(name, address string) string {
-		return name + " cannot be reached on " + address + ": start it; if it runs, see its log"
+		return name + " is unreachable on " + address + ": start it; if it runs, check its log"
 	}
 	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	answers("alone", "/healthz", 500, "[+]ping ok\n[+]log ok\n[-]syncloop failed: "+away("syncloop", cfg.Peers.SyncLoop)+"\n[-]pleg failed: "+away("pleg", cfg.Peers.PLEG)+

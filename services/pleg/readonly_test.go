@@ -74,7 +74,7 @@ func TestTheSecondPLEGIsToldThatItMayOnlyRead(t *testing.T) {
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()
 	_, err := takePlace(r.cfg, silent().Logger)
-	for _, want := range []string{fmt.Sprintf("pleg with pid %d", os.Getpid()), "stop that process", "--state-dir", "--read-only and a --listen of its own"} {
+	for _, want := range []string{fmt.Sprintf("pleg with pid %d", os.Getpid()), "stop that process", "--state-dir", "--read-only and another --listen address"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)
 		}

@@ -212,7 +212,7 @@ func TestWhoeverMistypesIsToldWhatToDo(t *testing.T) {
 		{"apply -f " + n.stateDir, "DIR/state has no manifests: they are files that end in .yaml, .yml or .json"},
 		{"apply -f " + n.dir + "/a -f " + n.dir + "/none", "reading the manifests: stat DIR/none: no such file or directory"},
 		{"apply -f a.yaml b.yaml", `"b.yaml" is one too many: give each file a -f of its own, or name their directory`},
-		{"apply -f - --dry-run=client", `invalid argument "client" for "--dry-run" flag: say --dry-run: it is configmux that validates, and nobody else`},
+		{"apply -f - --dry-run=client", `invalid argument "client" for "--dry-run" flag: use --dry-run without a value: only configmux validates`},
 		{"delete", "say what to delete: pod NAME, configmap NAME, secret NAME, or -f FILE"},
 		{"delete node x", `there is no "node" to delete: say delete pod NAME, delete configmap NAME or delete secret NAME`},
 		{"delete pod", "name what to delete: delete pod NAME"},

@@ -81,7 +81,7 @@ DIR/list.yaml: document 2: items[5], line 27: it must have apiVersion v1 and kin
 	// A name is enough to delete by.
 	n.expect(listed("List", misspelled, strings.Replace(manifest("last", "i"), "image:", "imago:", 1), "{kind: Pod}"), []string{"delete", "-f", "-"}, "pod/last deleted\n",
 		`standard input: items[0], line 5: pod/misspelled: the source "local" has no pod default/misspelled: one of another source goes away with its file; quartet get pods lists all
-standard input: items[2], line 13: it has no metadata.name, so that it is not known what to delete
+standard input: items[2], line 13: it has no metadata.name, so it cannot be deleted
 `, "2 of 3 could not be deleted: see above")
 }
 

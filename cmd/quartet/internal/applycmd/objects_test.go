@@ -204,12 +204,12 @@ func (n *node) eventually(what string, is func() bool) {
 
 func TestTheKeyIsRotated(t *testing.T) {
 	n := newNode(t)
-	n.expect("", []string{"secrets", "rotate-key"}, "There is no key yet: the first secret makes one.\n", "", "")
+	n.expect("", []string{"secrets", "rotate-key"}, "There is no key yet: the first secret creates one.\n", "", "")
 	n.expect(secret("a", "1")+"---\n"+secret("b", "2"), []string{"apply", "-f", "-"}, "secret/a created\nsecret/b created\n", "", "")
 	before, err := os.ReadFile(filepath.Join(n.stateDir, "secrets.key"))
 	must(t, err)
 	out, _, err := n.run("", "secrets", "rotate-key")
-	if err != nil || !strings.HasSuffix(out, " now, and the old one is removed; files that were encrypted anew: 2\n") {
+	if err != nil || !strings.HasSuffix(out, " now, and the old one is removed; files encrypted again: 2\n") {
 		t.Errorf("rotate-key: %v\n%s", err, out)
 	}
 	after, err := os.ReadFile(filepath.Join(n.stateDir, "secrets.key"))

@@ -76,7 +76,7 @@ func TestNothingIsAskedBeforeTheNodeHasSynced(t *testing.T) {
 	if first := r.until("a reading", func(source.Reading) bool { return true }); !first.Failed || first.Mode != "waiting for nodestatus" {
 		t.Errorf("the first reading is %+v", first)
 	}
-	for waiting := ""; !strings.Contains(waiting, "nodestatus has not registered yet"); r.pause(time.Millisecond) {
+	for waiting := ""; !strings.Contains(waiting, "waiting for nodestatus to register this Node"); r.pause(time.Millisecond) {
 		waiting = strings.Join(r.cfg.Health.Waiting(), "\n")
 	}
 	if asked := a.requests(reflector.VerbList); len(asked) > 0 {
@@ -133,10 +133,10 @@ func TestARefusalIsToldAndRemovesNothing(t *testing.T) {
 	}{
 		"unauthorized": {refuseWith(401, metav1.StatusReasonUnauthorized, "Unauthorized"), "(401): check the client certificate or the token in the kubeconfig"},
 		"forbidden":    {refuseWith(403, metav1.StatusReasonForbidden, `pods is forbidden: User "x" cannot list`), `(403): pods is forbidden: User "x" cannot list: let the user`},
-		"busy":         {refuseWith(429, metav1.StatusReasonTooManyRequests, "later"), "too much to do (429)"},
+		"busy":         {refuseWith(429, metav1.StatusReasonTooManyRequests, "later"), "overloaded (429)"},
 		"broken":       {refuseWith(500, metav1.StatusReasonInternalError, "etcd is gone"), "the status 500: etcd is gone"},
-		"cut off":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "see "},
-		"no pods":      {func(out http.ResponseWriter, _ *http.Request) { _, _ = out.Write([]byte("hello")) }, "see "},
+		"cut off":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "check "},
+		"no pods":      {func(out http.ResponseWriter, _ *http.Request) { _, _ = out.Write([]byte("hello")) }, "check "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAPIServer(t)
@@ -205,7 +205,7 @@ func TestAServerThatHangsIsToldAndWaitedFor(t *testing.T) {
 func TestAStrangersCertificateIsRefused(t *testing.T) {
 	a := newAPIServer(t)
 	r := newRig(t, clientOf(t, &rest.Config{Host: a.URL})).run()
-	r.wrong("signed by none that the kubeconfig trusts")
+	r.wrong("not signed by an authority that the kubeconfig trusts")
 }
 
 func TestTheAgentsOwnAnnotationsAreNotTakenFromAPod(t *testing.T) {

@@ -208,7 +208,7 @@ func TestADiskThatCannotBeWrittenIsToldAndTriedAgain(t *testing.T) {
 	r.run()
 	r.wrong("cannot read it")
 	a.put(pod("a", "i:1"))
-	if e := r.wrong("cannot keep the pods of the API server: "); e.Path != r.checkpoint {
+	if e := r.wrong("cannot save the pods of the API server: "); e.Path != r.checkpoint {
 		t.Errorf("error %v", e)
 	}
 	a.put(pod("b", "i:1")) // and no pod is held up
@@ -226,7 +226,7 @@ func TestAWriteThatFailedIsTriedAgainThoughNothingChanges(t *testing.T) {
 	r := newRig(t, a.client())
 	must(t, os.Mkdir(r.checkpoint, 0o700))
 	r.run()
-	r.wrong("cannot keep the pods of the API server: ")
+	r.wrong("cannot save the pods of the API server: ")
 	must(t, os.Remove(r.checkpoint))
 	for end := time.Now().Add(patience); ; r.pause(time.Millisecond) {
 		r.clock.Step(saveAgain)

@@ -267,11 +267,11 @@ func TestHeartBeatsEveryPeriodWithoutSavingEachTime(t *testing.T) {
 func TestPeerAwayFromTheStartIsNamed(t *testing.T) {
 	r := newRig(t)
 	r.start()
-	c := r.untilReady(v1.ConditionFalse, "pleg cannot be reached on "+r.plegAddress+": start it")
+	c := r.untilReady(v1.ConditionFalse, "pleg is unreachable on "+r.plegAddress+": start it")
 	if c.Reason != "KubeletNotReady" {
 		t.Errorf("reason = %s", c.Reason)
 	}
-	if waiting := strings.Join(r.health.Waiting(), "\n"); !strings.Contains(waiting, "pleg cannot be reached") || strings.Contains(waiting, "syncloop") {
+	if waiting := strings.Join(r.health.Waiting(), "\n"); !strings.Contains(waiting, "pleg is unreachable") || strings.Contains(waiting, "syncloop") {
 		t.Errorf("waits for %q", waiting)
 	}
 	begin := r.clock.Now()
@@ -318,7 +318,7 @@ func TestRestartedPeerChangesNothing(t *testing.T) {
 	r.start()
 	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 	stop()
-	r.untilReady(v1.ConditionTrue, "cannot be reached")
+	r.untilReady(v1.ConditionTrue, "is unreachable")
 	r.pleg.set(newPLEG, false)
 	r.servePLEG()
 	// The connection comes back after a back-off of up to a second by the real clock: here that must not use up the
@@ -346,7 +346,7 @@ func TestNodeThatWasReadyStaysSoWhenAllAreRestarted(t *testing.T) {
 	r := newRig(t)
 	r.cfg.Previous = readyNode("boot-1")
 	r.start()
-	r.untilReady(v1.ConditionTrue, "bearing")
+	r.untilReady(v1.ConditionTrue, "tolerating")
 	r.untilReady(v1.ConditionFalse, "start it")
 }
 

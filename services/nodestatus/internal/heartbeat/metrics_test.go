@@ -29,7 +29,7 @@ func TestMetricsFollowTheNode(t *testing.T) {
 		t.Errorf("pleg is %v, want 1", got)
 	}
 	stop()
-	r.untilReady(v1.ConditionFalse, "cannot be reached")
+	r.untilReady(v1.ConditionFalse, "is unreachable")
 	// The metrics come a moment after the Node.
 	r.until("metrics of the Node", func(v1.NodeCondition, int) bool {
 		return value("quartet_node_condition", "condition", "Ready", "status", "false") == 1 &&

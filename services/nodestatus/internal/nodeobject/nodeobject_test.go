@@ -147,7 +147,7 @@ func TestReady(t *testing.T) {
 		"network not ready":                  {noNetwork, well, v1.ConditionTrue, time.Second, v1.ConditionFalse, "the network"},
 		"loop stuck":                         {well, stuck, v1.ConditionTrue, time.Second, v1.ConditionFalse, "the loop"},
 		"one borne with, the other not":      {away, stuck, v1.ConditionTrue, time.Second, v1.ConditionFalse, "start it; the loop"},
-		"both away, after a crash of us all": {away, away, v1.ConditionTrue, time.Second, v1.ConditionTrue, "bearing"},
+		"both away, after a crash of us all": {away, away, v1.ConditionTrue, time.Second, v1.ConditionTrue, "tolerating"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := input(t)

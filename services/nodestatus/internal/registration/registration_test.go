@@ -308,7 +308,7 @@ func TestTheHealthSaysWhyTheNodeIsNotThere(t *testing.T) {
 				return apierrors.NewInvalid(v1.SchemeGroupVersion.WithKind("Node").GroupKind(), "node-1", nil)
 			}
 			return nil
-		}, "see --node-labels and registerWithTaints"},
+		}, "check --node-labels and registerWithTaints"},
 		{"no watch", func(verb string) error {
 			if verb == "watch" {
 				return apierrors.NewForbidden(nodes, "node-1", errors.New("no"))
