@@ -25,7 +25,7 @@ const (
 func (b *Bundle) dial() (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient(b.cfg.Layout.RuntimeEndpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return nil, fmt.Errorf("dialling %s: %w", b.cfg.Layout.RuntimeEndpoint(), err)
+		return nil, fmt.Errorf("dialing %s: %w", b.cfg.Layout.RuntimeEndpoint(), err)
 	}
 	return conn, nil
 }

@@ -27,7 +27,7 @@ const (
 
 // podRanges are the private ranges from which a node chooses its network if the configuration names none, in this
 // order. They exclude common networks: the defaults of other programs for services, pods and virtual machines. They
-// include parts of all three private blocks, because a route of an organisation may cover a whole block.
+// include parts of all three private blocks, because a route of an organization may cover a whole block.
 var podRanges = []netip.Prefix{
 	netip.MustParsePrefix("10.88.0.0/16"), // the only range of earlier versions, and podman's default
 	netip.MustParsePrefix("10.188.0.0/16"),

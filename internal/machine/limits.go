@@ -160,7 +160,7 @@ var earliest = time.Date(2025, time.January, 1, 0, 0, 0, 0, time.UTC)
 // synchronized. The ages of pods, certificates and the times in traces depend on it; the order of events does not.
 func (m Machine) Clock(stateDir string) Finding {
 	now := m.Now()
-	f := Ok("clock", "synchronised, %s", now.UTC().Format(time.RFC3339))
+	f := Ok("clock", "synchronized, %s", now.UTC().Format(time.RFC3339))
 	const keep = "timedatectl set-ntp true, or apt-get install chrony"
 	booted, err := m.bootTime()
 	if err != nil {

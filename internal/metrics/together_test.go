@@ -64,7 +64,7 @@ func TestOneProcessTellsWhatAllCount(t *testing.T) {
 			t,
 			2,
 			gauge("kubelet_pleg_last_seen_seconds", nil),
-			gauge("labelled", prometheus.Labels{"process": "own"}),
+			gauge("labeled", prometheus.Labels{"process": "own"}),
 		),
 	)
 	nodestatus := serving(
@@ -104,7 +104,7 @@ func TestOneProcessTellsWhatAllCount(t *testing.T) {
 			`kubelet_runtime_operations_total{operation_type="version",process="pleg"} 2`,
 			`kubelet_node_name{node="node-1",process="nodestatus"} 1`,
 			`kubelet_pleg_last_seen_seconds{process="pleg"} 1`,
-			`labelled{exported_process="own",process="pleg"} 1`,
+			`labeled{exported_process="own",process="pleg"} 1`,
 			`typed 1`,
 			`quartet_process_up{process="configmux"} 0`, `quartet_process_up{process="hung"} 0`,
 			`quartet_process_up{process="nodestatus"} 1`, `quartet_process_up{process="pleg"} 1`,

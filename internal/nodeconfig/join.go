@@ -56,7 +56,7 @@ func (f *joinFlags) add(service Service, set *pflag.FlagSet) {
 			&f.cloudProvider,
 			"cloud-provider",
 			"",
-			"external when a `PROVIDER` outside of the node initialises the Node and gives it its addresses; empty for none",
+			"external when a `PROVIDER` outside of the node initializes the Node and gives it its addresses; empty for none",
 		)
 	case PLEG:
 	}

@@ -94,7 +94,7 @@ func Run(t *testing.T, newTransport func(t *testing.T) Transport) {
 			t.Run("Resumable over a restart of the server", s.restarts)
 			t.Run("Bounded for a subscriber that does not read", s.stuckSubscriber)
 			t.Run("Reliable for a follower through restarts", s.follower)
-			t.Run("cancelled contexts leave nothing behind", s.cancelled)
+			t.Run("canceled contexts leave nothing behind", s.canceled)
 		})
 	}
 }
@@ -366,7 +366,7 @@ func (s suite) follower(t *testing.T) {
 	}
 }
 
-func (s suite) cancelled(t *testing.T) {
+func (s suite) canceled(t *testing.T) {
 	p, transport := s.newPublisher(), s.newTransport(t)
 	transport.Serve(t, p)
 	for range 5 {

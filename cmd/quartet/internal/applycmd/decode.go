@@ -241,14 +241,14 @@ func objectIn(word string, data []byte) item {
 		if strict := strictly(data, config); err == nil {
 			err = strict
 		}
-		return marshalled(item{name: objectName{k, config.Namespace, config.Name}, err: err}, config.Marshal)
+		return marshaled(item{name: objectName{k, config.Namespace, config.Name}, err: err}, config.Marshal)
 	case secretKind:
 		secret := &v1.Secret{}
 		err := valuesOf(data, "stringData", "data")
 		if strict := strictly(data, secret); err == nil {
 			err = strict
 		}
-		return marshalled(item{name: objectName{k, secret.Namespace, secret.Name}, err: err}, secret.Marshal)
+		return marshaled(item{name: objectName{k, secret.Namespace, secret.Name}, err: err}, secret.Marshal)
 	case podKind:
 		pod := &v1.Pod{}
 		err := strictly(data, pod)
@@ -258,8 +258,8 @@ func objectIn(word string, data []byte) item {
 	}
 }
 
-// marshalled sets the encoded object in its item.
-func marshalled(i item, marshal func() ([]byte, error)) item {
+// marshaled sets the encoded object in its item.
+func marshaled(i item, marshal func() ([]byte, error)) item {
 	if i.err == nil {
 		i.object, i.err = marshal()
 	}

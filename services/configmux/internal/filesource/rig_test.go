@@ -87,7 +87,7 @@ func start(t *testing.T, path string, options ...option) *rig {
 	return r
 }
 
-// until waits for a reading that fulfils the condition, and returns it.
+// until waits for a reading that fulfills the condition, and returns it.
 func (r *rig) until(what string, condition func(source.Reading) bool) source.Reading {
 	r.t.Helper()
 	deadline := time.After(patience)

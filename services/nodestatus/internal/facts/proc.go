@@ -12,10 +12,10 @@ import (
 	"github.com/quartet-node/quartet/internal/pidlimit"
 )
 
-// memoryAvailable is all memory less the working set of everything: what is of no file and what is, less the files' part that was not
-// used lately. It is what a kubelet arrives at by the root cgroup, of version 1 and 2, which has the same counters of the kernel; a
-// process in a container may not see that cgroup. The kernel's own memory counts as available, as there; its MemAvailable does not count
-// it, and counts more of the cache. proc is /proc.
+// memoryAvailable returns all memory minus the total working set: anonymous memory and file pages, except inactive file
+// pages. The kubelet computes the same value from the root cgroup, versions 1 and 2, which has the same counters of the
+// kernel; a process in a container may not see that cgroup. The kernel's own memory counts as available, as in the
+// kubelet; MemAvailable excludes it, and includes more of the cache. proc is /proc.
 func memoryAvailable(proc string) (int64, error) {
 	dir, err := procfs.NewFS(proc)
 	if err != nil {
@@ -36,7 +36,7 @@ func memoryAvailable(proc string) (int64, error) {
 	total := int64(*memory.MemTotalBytes) //nolint:gosec // a machine has less than 8 EiB
 	used := *memory.AnonPagesBytes + *memory.CachedBytes + *memory.BuffersBytes + *memory.SwapCachedBytes
 	available := total + int64(*memory.InactiveFileBytes) - int64(used) //nolint:gosec // as above
-	return min(max(available, 1), total), nil                           // 0 would be that nothing is known
+	return min(max(available, 1), total), nil                           // 0 would mean unknown
 }
 
 // filesystem returns the usage of the file system of a directory, which need not exist yet.

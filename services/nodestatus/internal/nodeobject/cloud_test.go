@@ -9,7 +9,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// cloudSettings are those of a node that a cloud provider outside of it initialises.
+// cloudSettings are those of a node that a cloud provider outside of it initializes.
 func cloudSettings(t *testing.T, args ...string) Settings {
 	t.Helper()
 	cfg, err := nodeconfig.Parse(nodeconfig.NodeStatus, append(args, "--hostname-override=n", "--cloud-provider=external"), nil)

@@ -99,7 +99,7 @@ func (s *Server) put() error {
 	}
 	data, err := whole.Marshal()
 	if err != nil {
-		return fmt.Errorf("marshalling the Node: %w", err)
+		return fmt.Errorf("marshaling the Node: %w", err)
 	}
 	// A standalone node is always synced.
 	node := &nodev1.Node{Node: data, Synced: s.standalone || s.registered != nil, Standalone: s.standalone, ShuttingDown: s.state.ShuttingDown}
