@@ -41,7 +41,8 @@ func TestDoctorOnThisMachine(t *testing.T) {
 		}
 		result, _, _ := strings.Cut(line[column:], " ")
 		results[result]++
-		if hasFix := i+2 < len(lines) && strings.HasPrefix(strings.TrimSpace(lines[i+2]), "fix: "); hasFix != (result != "ok") {
+		if hasFix := i+2 < len(lines) &&
+			strings.HasPrefix(strings.TrimSpace(lines[i+2]), "fix: "); hasFix != (result != "ok") {
 			t.Errorf("the line has a fix below it: %v\n%s", hasFix, line)
 		}
 	}
@@ -71,11 +72,18 @@ func TestDoctorOnThisMachine(t *testing.T) {
 func TestDoctorFindsWhatIsWrong(t *testing.T) {
 	dir := install(t, obedient)
 	config := filepath.Join(dir, "kubelet.yaml")
-	if err := os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///no/such/runtime.sock\n"), 0o600); err != nil {
+	if err := os.WriteFile(
+		config,
+		[]byte(
+			"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///no/such/runtime.sock\n",
+		),
+		0o600,
+	); err != nil {
 		t.Fatal(err)
 	}
 	out, code := runDoctor(t, dir, "--state-dir", filepath.Join(dir, "state"), "--config", config)
-	if code != 1 || !strings.Contains(out, "unix:///no/such/runtime.sock is not there") || !strings.Contains(out, "containerRuntimeEndpoint in "+config) {
+	if code != 1 || !strings.Contains(out, "unix:///no/such/runtime.sock is not there") ||
+		!strings.Contains(out, "containerRuntimeEndpoint in "+config) {
 		t.Errorf("it ends with %d:\n%s", code, out)
 	}
 }

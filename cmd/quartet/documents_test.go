@@ -57,8 +57,8 @@ func TestCommandsOfTheDocumentsAreThere(t *testing.T) {
 	}
 }
 
-// typed returns an error when there is no such command, or none of its flags has such a name. Values are not looked at: they are
-// often placeholders.
+// typed returns an error when there is no such command, or none of its flags has such a name. Values are not looked at:
+// they are often placeholders.
 func typed(args []string) error {
 	root := root()
 	root.InitDefaultHelpFlag()

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// asKubelet makes a link of the name kubelet to the quartet of an installation, elsewhere, and returns a command that starts it.
+// asKubelet makes a link of the name kubelet to the quartet of an installation, elsewhere, and returns a command that
+// starts it.
 func asKubelet(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), "kubelet")
@@ -53,11 +54,30 @@ func TestAProgramCalledKubeletTakesTheKubeletsCommandLine(t *testing.T) {
 	write(t, dir, "conf.d/10-early.conf", configHeader+"maxPods: 60\nsyncFrequency: 9s\n")
 	write(t, dir, "conf.d/30-other.yaml", "this is not looked at")
 	way := write(t, dir, "kubelet.conf", kubeconfig)
-	cmd := asKubelet(t, dir,
-		"--bootstrap-kubeconfig="+filepath.Join(dir, "not-there.conf"), "--kubeconfig="+way, "--config="+config, "--config-dir", filepath.Join(dir, "conf.d"),
-		"--root-dir="+root, "--cert-dir="+filepath.Join(root, "pki"), "--container-runtime-endpoint=unix:///run/nobody/containerd.sock",
-		"--pod-infra-container-image=registry.k8s.io/pause:3.10", "--hostname_override=N1", "--node-labels=a=b,c", "-v=2", "--lock-file=/x", "--cloud-provider=external",
-		"--eviction-hard=memory.available<1Gi", "--register-with-taints=k=v:NoSchedule", "--anonymous-auth=false")
+	cmd := asKubelet(
+		t,
+		dir,
+		"--bootstrap-kubeconfig="+filepath.Join(
+			dir,
+			"not-there.conf",
+		),
+		"--kubeconfig="+way,
+		"--config="+config,
+		"--config-dir",
+		filepath.Join(dir, "conf.d"),
+		"--root-dir="+root,
+		"--cert-dir="+filepath.Join(root, "pki"),
+		"--container-runtime-endpoint=unix:///run/nobody/containerd.sock",
+		"--pod-infra-container-image=registry.k8s.io/pause:3.10",
+		"--hostname_override=N1",
+		"--node-labels=a=b,c",
+		"-v=2",
+		"--lock-file=/x",
+		"--cloud-provider=external",
+		"--eviction-hard=memory.available<1Gi",
+		"--register-with-taints=k=v:NoSchedule",
+		"--anonymous-auth=false",
+	)
 	run(t, dir, cmd)
 	log := logOf(t, dir)
 	for _, want := range []string{

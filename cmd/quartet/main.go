@@ -60,10 +60,23 @@ func root() *cobra.Command {
 		if len(args) == 0 {
 			return nil
 		}
-		return fmt.Errorf("there is no command %q: '%s --help' lists them%s", args[0], cmd.CommandPath(), didYouMean(cmd, args[0]))
+		return fmt.Errorf(
+			"there is no command %q: '%s --help' lists them%s",
+			args[0],
+			cmd.CommandPath(),
+			didYouMean(cmd, args[0]),
+		)
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.AddCommand(nodecmd.Command(), kubeletcmd.Command(), updown.UpCommand(), updown.DownCommand(), runtimecmd.Command(), preparecmd.Command(), version.Command())
+	cmd.AddCommand(
+		nodecmd.Command(),
+		kubeletcmd.Command(),
+		updown.UpCommand(),
+		updown.DownCommand(),
+		runtimecmd.Command(),
+		preparecmd.Command(),
+		version.Command(),
+	)
 	cmd.AddCommand(show.Commands()...)
 	cmd.AddCommand(applycmd.Commands()...)
 	cmd.AddCommand(trace.Command())

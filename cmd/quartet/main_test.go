@@ -189,7 +189,12 @@ func TestNodeStartsAKilledServiceAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, dir, "pleg runs again", func() bool { pid := pidOf(dir, "pleg"); return pid != 0 && pid != first })
-	eventually(t, dir, "the log says why it ended", func() bool { return strings.Contains(logOf(t, dir), "signal: killed") })
+	eventually(
+		t,
+		dir,
+		"the log says why it ended",
+		func() bool { return strings.Contains(logOf(t, dir), "signal: killed") },
+	)
 }
 
 func TestSecondNodeNamesTheFirst(t *testing.T) {
@@ -204,11 +209,25 @@ func TestSecondNodeNamesTheFirst(t *testing.T) {
 func TestNodeSaysEverythingThatIsWrongBeforeItStarts(t *testing.T) {
 	dir := install(t, obedient)
 	config := filepath.Join(dir, "kubelet.yaml")
-	err := os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nnoSuchField: 1\n"), 0o600)
+	err := os.WriteFile(
+		config,
+		[]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nnoSuchField: 1\n"),
+		0o600,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := expectFailure(t, dir, "node", "--state-dir", filepath.Join(dir, "state"), "--config", config, "--node-ip", "nonsense")
+	out := expectFailure(
+		t,
+		dir,
+		"node",
+		"--state-dir",
+		filepath.Join(dir, "state"),
+		"--config",
+		config,
+		"--node-ip",
+		"nonsense",
+	)
 	for _, want := range []string{"noSuchField", "node-ip"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the error lacks %q: %s", want, out)

@@ -12,11 +12,15 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// TestUnitsStartWhatThereIs: each systemd unit names one of the binaries, where an installation has them, and flags that
-// it takes.
+// TestUnitsStartWhatThereIs: each systemd unit names one of the binaries, where an installation has them, and flags
+// that it takes.
 func TestUnitsStartWhatThereIs(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")
-	if err := os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"), 0o600); err != nil {
+	if err := os.WriteFile(
+		config,
+		[]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"),
+		0o600,
+	); err != nil {
 		t.Fatal(err)
 	}
 	units, err := filepath.Glob("../../deploy/systemd/*.service")

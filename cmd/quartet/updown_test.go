@@ -40,7 +40,17 @@ func TestUpEndsWhenItsConfigurationIsWrong(t *testing.T) {
 	harness.Require(t, bundle.Preflight(bin).Err())
 	state := harness.ShortDir(t)
 	config := write(t, t.TempDir(), "config.yaml", configHeader+"maxPods: -1\n")
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "quartet"), "up", "--state-dir", state, "--read-only-port", "0", "--config", config)
+	cmd := exec.CommandContext(
+		t.Context(),
+		filepath.Join(bin, "quartet"),
+		"up",
+		"--state-dir",
+		state,
+		"--read-only-port",
+		"0",
+		"--config",
+		config,
+	)
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "maxPods: is -1, must be more than 0") {
 		t.Errorf("got %v: %s", err, out)
@@ -64,13 +74,15 @@ func TestNodeEndsWhenItsKubeconfigIsWrong(t *testing.T) {
 		cmd := exec.CommandContext(ctx, filepath.Join(bin, "quartet"), append(args, "--kubeconfig", way)...)
 		out, err := cmd.CombinedOutput()
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !regexp.MustCompile(`(?m)^quartet: .*`+regexp.QuoteMeta(way)).Match(out) {
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 ||
+			!regexp.MustCompile(`(?m)^quartet: .*`+regexp.QuoteMeta(way)).Match(out) {
 			t.Errorf("%v ended with %v: %s", args, err, out)
 		}
 	}
 }
 
-// TestUpAndDown goes through the life of a node: up, a pod, down with its pods kept, up again on the same containers, down.
+// TestUpAndDown goes through the life of a node: up, a pod, down with its pods kept, up again on the same containers,
+// down.
 func TestUpAndDown(t *testing.T) {
 	bin := harness.BinDir(t)
 	harness.Require(t, bundle.Preflight(bin).Err())
@@ -93,14 +105,16 @@ func TestUpAndDown(t *testing.T) {
 	port := strconv.Itoa(free)
 	run := func(args ...string) string {
 		t.Helper()
-		out, err := exec.CommandContext(ctx, filepath.Join(bin, "quartet"), append(args, "--state-dir", state)...).CombinedOutput()
+		out, err := exec.CommandContext(ctx, filepath.Join(bin, "quartet"), append(args, "--state-dir", state)...).
+			CombinedOutput()
 		if err != nil {
 			t.Fatalf("quartet %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 		return string(out)
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command(filepath.Join(bin, "quartet"), "down", "--state-dir", state).CombinedOutput(); err != nil {
+		if out, err := exec.Command(filepath.Join(bin, "quartet"), "down", "--state-dir", state).
+			CombinedOutput(); err != nil {
 			t.Errorf("quartet down: %v\n%s", err, out)
 		}
 		if err := os.RemoveAll(parent); err != nil {
@@ -118,7 +132,8 @@ func TestUpAndDown(t *testing.T) {
 			t.Errorf("no line of progress for %s:\n%s", step, out)
 		}
 	}
-	again, err := exec.CommandContext(ctx, filepath.Join(bin, "quartet"), "up", "--state-dir", state, "--read-only-port", port).CombinedOutput()
+	again, err := exec.CommandContext(ctx, filepath.Join(bin, "quartet"), "up", "--state-dir", state, "--read-only-port", port).
+		CombinedOutput()
 	if err == nil || !strings.Contains(string(again), "already runs, pid") {
 		t.Errorf("a second up in the foreground: %v\n%s", err, again)
 	}

@@ -30,8 +30,8 @@ func (f files) and(more files) files {
 
 const absent = "\x00"
 
-// in writes the files below a root and returns the machine; what it asks the kernel is what this one would say. This process is the one
-// with pid 7 there.
+// in writes the files below a root and returns the machine; what it asks the kernel is what this one would say. This
+// process is the one with pid 7 there.
 func (f files) in(t *testing.T) Machine {
 	t.Helper()
 	m := This()

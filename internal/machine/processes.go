@@ -83,8 +83,8 @@ func processOf(proc procfs.Proc) (Process, bool) {
 	return p, true
 }
 
-// listeners returns the inodes of the sockets that listen on a port of the loopback interface, or of all interfaces. It does
-// not use procfs, because procfs has deprecated its reader of these files.
+// listeners returns the inodes of the sockets that listen on a port of the loopback interface, or of all interfaces. It
+// does not use procfs, because procfs has deprecated its reader of these files.
 func (m Machine) listeners(port int) ([]uint64, error) {
 	const listening = "0A" // TCP_LISTEN of net/tcp_states.h
 	var inodes []uint64

@@ -158,8 +158,8 @@ func checkSocket(address string) string {
 	return ""
 }
 
-// fullEndpoint adds the scheme to the address of a container runtime that is only a path. Old configurations have such addresses,
-// and the kubelet accepts them.
+// fullEndpoint adds the scheme to the address of a container runtime that is only a path. Old configurations have such
+// addresses, and the kubelet accepts them.
 func fullEndpoint(address string) string {
 	if filepath.IsAbs(address) {
 		return "unix://" + address

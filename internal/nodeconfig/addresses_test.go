@@ -77,11 +77,31 @@ func TestTheRuntimeOfTheFlagTakesTheImagesWithIt(t *testing.T) {
 // TestTheAddressOfARuntimeMayBeAPath, as for a kubelet.
 func TestTheAddressOfARuntimeMayBeAPath(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
-	noError(t, os.WriteFile(file, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: /run/a.sock\nimageServiceEndpoint: /run/b.sock\n"), 0o600))
-	if k := parse(t, SyncLoop, "--config", file).Kubelet; k.ContainerRuntimeEndpoint != "unix:///run/a.sock" || k.ImageServiceEndpoint != "unix:///run/b.sock" {
+	noError(
+		t,
+		os.WriteFile(
+			file,
+			[]byte(
+				"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: /run/a.sock\nimageServiceEndpoint: /run/b.sock\n",
+			),
+			0o600,
+		),
+	)
+	if k := parse(
+		t,
+		SyncLoop,
+		"--config",
+		file,
+	).Kubelet; k.ContainerRuntimeEndpoint != "unix:///run/a.sock" ||
+		k.ImageServiceEndpoint != "unix:///run/b.sock" {
 		t.Errorf("got %s and %s", k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint)
 	}
-	if k := parse(t, PLEG, "--container-runtime-endpoint", "/run/c.sock").Kubelet; k.ContainerRuntimeEndpoint != "unix:///run/c.sock" {
+	if k := parse(
+		t,
+		PLEG,
+		"--container-runtime-endpoint",
+		"/run/c.sock",
+	).Kubelet; k.ContainerRuntimeEndpoint != "unix:///run/c.sock" {
 		t.Errorf("the flag gives %s", k.ContainerRuntimeEndpoint)
 	}
 }

@@ -66,7 +66,8 @@ func TestCredentialProvidersAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := got.Providers[0]
-	if len(got.Providers) != 1 || got.BinDir != bin || p.Name != "ecr" || len(p.MatchImages) != 2 || p.DefaultCacheDuration.Duration != 12*time.Hour ||
+	if len(got.Providers) != 1 || got.BinDir != bin || p.Name != "ecr" || len(p.MatchImages) != 2 ||
+		p.DefaultCacheDuration.Duration != 12*time.Hour ||
 		p.Args[0] != "get-credentials" ||
 		p.Env[0].Value != "node" ||
 		p.TokenAttributes.CacheType != "ServiceAccount" ||

@@ -14,7 +14,8 @@ import (
 const (
 	// NoSwap prevents every container from swapping.
 	NoSwap = "NoSwap"
-	// LimitedSwap lets containers of burstable pods swap in proportion to their memory requests. With cgroup v1 it is NoSwap.
+	// LimitedSwap lets containers of burstable pods swap in proportion to their memory requests. With cgroup v1 it is
+	// NoSwap.
 	LimitedSwap = "LimitedSwap"
 )
 

@@ -42,16 +42,40 @@ func parseGates(text string) map[string]gate {
 
 // missingFeatures are on by default in the kubelet, and not implemented by Quartet.
 var missingFeatures = []string{
-	"CPUManagerPolicyBetaOptions", "CPUManagerPolicyOptions", "DRAConsumableCapacity", "DRAExtendedResource", "DRAPartitionableDevices", "DRAPrioritizedList",
-	"DisableCPUQuotaWithExclusiveCPUs", "DynamicResourceAllocation", "HugepageAwareEviction", "KubeletPSI", "KubeletPodResourcesDynamicResources", "MemoryQoS",
-	"MutableCSINodeAllocatableCount", "PodsAPI", "RecoverVolumeExpansionFailure", "ResourceHealthStatus", "ResourceHealthStatusMessage",
-	"SELinuxChangePolicy", "SELinuxMount", "SELinuxMountReadWriteOncePod", "SystemdWatchdog", "TopologyManagerPolicyBetaOptions", "TopologyManagerPolicyOptions",
+	"CPUManagerPolicyBetaOptions",
+	"CPUManagerPolicyOptions",
+	"DRAConsumableCapacity",
+	"DRAExtendedResource",
+	"DRAPartitionableDevices",
+	"DRAPrioritizedList",
+	"DisableCPUQuotaWithExclusiveCPUs",
+	"DynamicResourceAllocation",
+	"HugepageAwareEviction",
+	"KubeletPSI",
+	"KubeletPodResourcesDynamicResources",
+	"MemoryQoS",
+	"MutableCSINodeAllocatableCount",
+	"PodsAPI",
+	"RecoverVolumeExpansionFailure",
+	"ResourceHealthStatus",
+	"ResourceHealthStatusMessage",
+	"SELinuxChangePolicy",
+	"SELinuxMount",
+	"SELinuxMountReadWriteOncePod",
+	"SystemdWatchdog",
+	"TopologyManagerPolicyBetaOptions",
+	"TopologyManagerPolicyOptions",
 }
 
-// switchableFeatures can be turned on and off in Quartet too: those that a field of the file depends on, the resizing of
-// pod-level resources, and EventedPLEG, which Quartet does not depend on.
+// switchableFeatures can be turned on and off in Quartet too: those that a field of the file depends on, the resizing
+// of pod-level resources, and EventedPLEG, which Quartet does not depend on.
 var switchableFeatures = []string{
-	"EventedPLEG", gateDefaultPodSysctls, gateEnsureSecretPulledImages, gateLoggingBeta, gatePodLevelResize, gateQOSReserved,
+	"EventedPLEG",
+	gateDefaultPodSysctls,
+	gateEnsureSecretPulledImages,
+	gateLoggingBeta,
+	gatePodLevelResize,
+	gateQOSReserved,
 }
 
 // ResizesPodLevel reports whether the pod-level resources of a running pod can be changed.

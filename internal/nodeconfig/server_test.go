@@ -58,8 +58,19 @@ func TestWhereTheAPIsAreServed(t *testing.T) {
 			args = append(args, "--kubeconfig", kubeconfig)
 		}
 		cfg := parse(t, SyncLoop, args...)
-		if got := ReadOnlyAddress(&cfg.Kubelet); cfg.APIAddress != c.wantAPI || cfg.Kubelet.Address != c.wantAPI || got != c.wantReading {
-			t.Errorf("address %q, member %v: got %s and %s, want %s and %s", c.address, c.member, cfg.APIAddress, got, c.wantAPI, c.wantReading)
+		if got := ReadOnlyAddress(
+			&cfg.Kubelet,
+		); cfg.APIAddress != c.wantAPI || cfg.Kubelet.Address != c.wantAPI ||
+			got != c.wantReading {
+			t.Errorf(
+				"address %q, member %v: got %s and %s, want %s and %s",
+				c.address,
+				c.member,
+				cfg.APIAddress,
+				got,
+				c.wantAPI,
+				c.wantReading,
+			)
 		}
 	}
 }

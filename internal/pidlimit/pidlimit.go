@@ -1,6 +1,6 @@
-// Package pidlimit reads the limit of processes and threads of the machine, and how many there are. Since Linux 6.14 each
-// PID namespace has its own pid_max, so a process in another namespace, for example in a container, cannot read the
-// machine's. `quartet prepare`, which runs in the machine's namespace, saves it in a file for the services.
+// Package pidlimit reads the limit of processes and threads of the machine, and how many there are. Since Linux 6.14
+// each PID namespace has its own pid_max, so a process in another namespace, for example in a container, cannot read
+// the machine's. `quartet prepare`, which runs in the machine's namespace, saves it in a file for the services.
 package pidlimit
 
 import (

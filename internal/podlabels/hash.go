@@ -73,8 +73,8 @@ func sum(text []byte) string {
 }
 
 // Changed reports whether a container with these annotations was created from another spec than c. Other amounts of cpu
-// and memory are no change, because a running container is resized. A container of a kubelet is compared by the kubelet's
-// own hash, and one with neither hash counts as unchanged, so that taking over a node restarts nothing.
+// and memory are no change, because a running container is resized. A container of a kubelet is compared by the
+// kubelet's own hash, and one with neither hash counts as unchanged, so that taking over a node restarts nothing.
 func Changed(c *v1.Container, annotations map[string]string) bool {
 	if hash, ok := annotations[ContainerSpecHash]; ok {
 		return hash != SpecHash(unresized(c, annotations))

@@ -16,7 +16,8 @@ func IsStatic(pod *v1.Pod) bool {
 	return source != "" && source != SourceAPI
 }
 
-// IsStaticSource reports whether the pods of a source are static. Unlike IsStatic, it treats an unknown source as static.
+// IsStaticSource reports whether the pods of a source are static. Unlike IsStatic, it treats an unknown source as
+// static.
 func IsStaticSource(source string) bool { return source != SourceAPI }
 
 // Seen returns the time at which configmux first saw a pod; zero if the pod does not have it.

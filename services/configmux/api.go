@@ -53,10 +53,25 @@ func (m *membership) leave() error {
 }
 
 // source returns the source of the API server's pods.
-func (m *membership) source(cfg nodeconfig.Config, health *rpc.Health, counts *apisource.Metrics, tracer trace.Tracer, logger *slog.Logger) *apisource.Source {
+func (m *membership) source(
+	cfg nodeconfig.Config,
+	health *rpc.Health,
+	counts *apisource.Metrics,
+	tracer trace.Tracer,
+	logger *slog.Logger,
+) *apisource.Source {
 	return apisource.New(apisource.Config{
-		Client: m.client.Core, Node: cfg.NodeName, Allowed: privilege.Allowed(cfg.HostPrivileges),
-		Nodes: nodewatch.Source(nodev1.NewNodeServiceClient(m.nodestatus)), Checkpoint: filepath.Join(cfg.StateDir, apiPodsFile),
-		Health: health, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger, Metrics: counts,
+		Client:  m.client.Core,
+		Node:    cfg.NodeName,
+		Allowed: privilege.Allowed(cfg.HostPrivileges),
+		Nodes: nodewatch.Source(
+			nodev1.NewNodeServiceClient(m.nodestatus),
+		),
+		Checkpoint: filepath.Join(cfg.StateDir, apiPodsFile),
+		Health:     health,
+		Clock:      clock.RealClock{},
+		Tracer:     tracer,
+		Logger:     logger,
+		Metrics:    counts,
 	})
 }

@@ -58,7 +58,12 @@ func TestAppliedPodsReachTheSubscriber(t *testing.T) {
 			t.Fatalf("got %q", got)
 		}
 	}
-	if _, err := p.client.DeletePod(t.Context(), &configv1.DeletePodRequest{Name: "a"}); status.Code(err) != codes.NotFound {
+	if _, err := p.client.DeletePod(
+		t.Context(),
+		&configv1.DeletePodRequest{Name: "a"},
+	); status.Code(
+		err,
+	) != codes.NotFound {
 		t.Errorf("the second deletion: %v, want NOT_FOUND", err)
 	}
 }

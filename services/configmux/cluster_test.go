@@ -34,10 +34,18 @@ type nodestatus struct {
 	stop  func()
 }
 
-func (n *nodestatus) WatchNode(request *nodev1.WatchNodeRequest, to grpc.ServerStreamingServer[nodev1.WatchNodeResponse]) error {
-	return streamrpc.Serve(to.Context(), n.nodes, request.GetResumeToken(), func(frame *streamv1.Frame, node *nodev1.Node) error {
-		return to.Send(&nodev1.WatchNodeResponse{Frame: frame, Node: node})
-	})
+func (n *nodestatus) WatchNode(
+	request *nodev1.WatchNodeRequest,
+	to grpc.ServerStreamingServer[nodev1.WatchNodeResponse],
+) error {
+	return streamrpc.Serve(
+		to.Context(),
+		n.nodes,
+		request.GetResumeToken(),
+		func(frame *streamv1.Frame, node *nodev1.Node) error {
+			return to.Send(&nodev1.WatchNodeResponse{Frame: frame, Node: node})
+		},
+	)
 }
 
 // member is configmux of a node of a cluster. Its nodestatus says that the Node is there.
@@ -51,7 +59,12 @@ type member struct {
 // newMember makes configmux of a node that takes pods from nowhere but an API server, reached by a kubeconfig.
 func newMember(t *testing.T, c *cluster.Cluster, node, kubeconfig string) *member {
 	t.Helper()
-	m := &member{process: newProcess(t), node: node, admin: c.Client(t), status: &nodestatus{nodes: stream.NewLevel[*nodev1.Node](stream.Config{})}}
+	m := &member{
+		process: newProcess(t),
+		node:    node,
+		admin:   c.Client(t),
+		status:  &nodestatus{nodes: stream.NewLevel[*nodev1.Node](stream.Config{})},
+	}
 	m.cfg.NodeName, m.cfg.Kubeconfig = node, kubeconfig
 	m.cfg.Kubelet.StaticPodPath, m.cfg.Kubelet.ContentType = "", "application/vnd.kubernetes.protobuf"
 	m.cfg.HostPrivileges.HostNetwork = []string{"*"}
@@ -82,7 +95,10 @@ func kubeconfigOf(t *testing.T, c *cluster.Cluster, node string) string {
 // create makes a pod that is bound to a node.
 func (m *member) create(name, node string, change ...func(*v1.Pod)) *v1.Pod {
 	m.t.Helper()
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.PodSpec{NodeName: node, Containers: []v1.Container{{Name: "c", Image: "i:1"}}}}
+	pod := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       v1.PodSpec{NodeName: node, Containers: []v1.Container{{Name: "c", Image: "i:1"}}},
+	}
 	for _, c := range change {
 		c(pod)
 	}
@@ -109,7 +125,10 @@ func image(name string) func(*v1.Pod) {
 // remove deletes a pod, with a grace period in seconds.
 func (m *member) remove(name string, grace int64) {
 	m.t.Helper()
-	must(m.t, m.admin.CoreV1().Pods("default").Delete(m.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &grace}))
+	must(
+		m.t,
+		m.admin.CoreV1().Pods("default").Delete(m.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &grace}),
+	)
 }
 
 // told reads what a subscriber is told.
@@ -208,7 +227,11 @@ func TestPodsOfAnAPIServerReachASubscriber(t *testing.T) {
 	m := newMember(t, c, "n-changes", kubeconfigOf(t, c, "n-changes"))
 	m.create("c-other", "n-other")
 	m.create("c-first", m.node, func(pod *v1.Pod) {
-		pod.Annotations = map[string]string{"kubernetes.io/config.source": "file", "quartet.dev/traceparent": "forged", "mine": "kept"}
+		pod.Annotations = map[string]string{
+			"kubernetes.io/config.source": "file",
+			"quartet.dev/traceparent":     "forged",
+			"mine":                        "kept",
+		}
 	})
 	m.run()
 	s := m.subscribe(t)
@@ -234,14 +257,19 @@ func TestPodsOfAnAPIServerReachASubscriber(t *testing.T) {
 	m.create("c-other-too", "n-other")
 	m.remove("c-second", 30)
 	s.pods("DELETE c-second i:2")
-	if ending := decode(t, s.last); ending.DeletionTimestamp == nil || ptr.Deref(ending.DeletionGracePeriodSeconds, 0) != 30 {
+	if ending := decode(
+		t,
+		s.last,
+	); ending.DeletionTimestamp == nil ||
+		ptr.Deref(ending.DeletionGracePeriodSeconds, 0) != 30 {
 		t.Errorf("it is to end at %v, with %v", ending.DeletionTimestamp, ending.DeletionGracePeriodSeconds)
 	}
 	m.remove("c-second", 0)
 	s.pods("REMOVE c-second i:2")
 
 	source := m.source("api")
-	if source.GetTarget() != c.URL() || source.GetMode() != "watch" || source.GetPods() != 1 || !source.GetReady() || len(source.GetErrors()) > 0 {
+	if source.GetTarget() != c.URL() || source.GetMode() != "watch" || source.GetPods() != 1 || !source.GetReady() ||
+		len(source.GetErrors()) > 0 {
 		t.Errorf("source %v", source)
 	}
 }
@@ -254,7 +282,8 @@ func TestNodestatusIsWaitedForOnceOnly(t *testing.T) {
 	m.run()
 	s := m.subscribe(t)
 	health := func(service string) grpc_health_v1.HealthCheckResponse_ServingStatus {
-		answer, err := grpc_health_v1.NewHealthClient(m.conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service}, grpc.WaitForReady(true))
+		answer, err := grpc_health_v1.NewHealthClient(m.conn).
+			Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service}, grpc.WaitForReady(true))
 		must(t, err)
 		return answer.GetStatus()
 	}
@@ -291,7 +320,9 @@ func TestAnAPIServerThatComesBack(t *testing.T) {
 	s.pods("ADD b-cut i:1")
 
 	proxy.Refuse(t)
-	e := m.wrong("connection refused: check that it runs and is reachable; its pods continue to run in their last known form")
+	e := m.wrong(
+		"connection refused: check that it runs and is reachable; its pods continue to run in their last known form",
+	)
 	if e.GetPath() != proxy.URL() {
 		t.Errorf("error %v", e)
 	}

@@ -84,7 +84,8 @@ func TestAPodOfAServerArrivesBesideOneOfAFileAndStaysWithoutTheServer(t *testing
 		t.Errorf("pods %q, want %q", got, want)
 	}
 	s := p.source("http")
-	if s.GetTarget() != server.URL+"/pods" || !s.GetReady() || s.GetPods() != 1 || s.GetMode() != "polling" || len(s.GetErrors()) > 0 {
+	if s.GetTarget() != server.URL+"/pods" || !s.GetReady() || s.GetPods() != 1 || s.GetMode() != "polling" ||
+		len(s.GetErrors()) > 0 {
 		t.Errorf("source %v", s)
 	}
 
@@ -120,7 +121,8 @@ func TestASourceWithoutItsServerHasNotSpoken(t *testing.T) {
 	if p.source("http").GetReady() {
 		t.Error("the source is ready, and its server never answered")
 	}
-	answer, err := grpc_health_v1.NewHealthClient(p.conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: "source/http"})
+	answer, err := grpc_health_v1.NewHealthClient(p.conn).
+		Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: "source/http"})
 	must(t, err)
 	if answer.GetStatus() != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("source/http is %s", answer.GetStatus())
@@ -143,7 +145,8 @@ func TestAnEmptyBodyTakesThePodsOfTheServerAwayAndIsAnError(t *testing.T) {
 	})
 	s := p.source("http")
 	e := s.GetErrors()[0]
-	if !s.GetReady() || s.GetPods() != 0 || e.GetPath() != server.URL+"/pods" || !strings.Contains(e.GetMessage(), "the answer is empty") ||
+	if !s.GetReady() || s.GetPods() != 0 || e.GetPath() != server.URL+"/pods" ||
+		!strings.Contains(e.GetMessage(), "the answer is empty") ||
 		!e.GetLastSeenAt().AsTime().After(e.GetFirstSeenAt().AsTime()) {
 		t.Errorf("source %v, want it ready, without pods and with the error", s)
 	}
@@ -230,7 +233,8 @@ func TestAFileAndAServerWithPodsOfOneName(t *testing.T) {
 		t.Errorf("pods %q, want %q", got, want)
 	}
 	errs := p.source("http").GetErrors()
-	if len(errs) != 1 || errs[0].GetPod() != "default/c-node" || errs[0].GetField() != "metadata.uid" || !strings.Contains(errs[0].GetMessage(), `the source "file"`) {
+	if len(errs) != 1 || errs[0].GetPod() != "default/c-node" || errs[0].GetField() != "metadata.uid" ||
+		!strings.Contains(errs[0].GetMessage(), `the source "file"`) {
 		t.Errorf("errors %v, want that the UID is taken", errs)
 	}
 }

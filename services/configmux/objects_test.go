@@ -32,14 +32,22 @@ func (p *process) tryApplySecret(name, value string) (*configv1.ApplyObjectRespo
 	p.t.Helper()
 	data, err := (&v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"key": value}}).Marshal()
 	must(p.t, err)
-	return p.client.ApplyObject(p.t.Context(), &configv1.ApplyObjectRequest{Kind: "Secret", Object: data}, grpc.WaitForReady(true))
+	return p.client.ApplyObject(
+		p.t.Context(),
+		&configv1.ApplyObjectRequest{Kind: "Secret", Object: data},
+		grpc.WaitForReady(true),
+	)
 }
 
 func (p *process) applyConfigMap(c *v1.ConfigMap, dryRun bool) (*configv1.ApplyObjectResponse, error) {
 	p.t.Helper()
 	data, err := c.Marshal()
 	must(p.t, err)
-	return p.client.ApplyObject(p.t.Context(), &configv1.ApplyObjectRequest{Kind: "ConfigMap", Object: data, DryRun: dryRun}, grpc.WaitForReady(true))
+	return p.client.ApplyObject(
+		p.t.Context(),
+		&configv1.ApplyObjectRequest{Kind: "ConfigMap", Object: data, DryRun: dryRun},
+		grpc.WaitForReady(true),
+	)
 }
 
 // watchObjects opens a stream and returns what reads it.
@@ -103,7 +111,10 @@ func expectObjects(t *testing.T, next func() *configv1.WatchObjectsResponse, wan
 
 func TestObjectsOfFilesAndOfCallsReachTheSubscriber(t *testing.T) {
 	p := newProcess(t)
-	p.write("a.yaml", configMapManifest("settings", "1")+"---\n"+secretManifest("login", "s1")+"---\n"+manifest("web", "web", "i:1"))
+	p.write(
+		"a.yaml",
+		configMapManifest("settings", "1")+"---\n"+secretManifest("login", "s1")+"---\n"+manifest("web", "web", "i:1"),
+	)
 	p.run()
 	p.ready()
 	next := p.watchObjects(&configv1.WatchObjectsRequest{})
@@ -192,7 +203,8 @@ func TestAFileThatDoesNotParseKeepsItsObjectsThroughARestart(t *testing.T) {
 		t.Errorf("what is left after the restart: %v", seen)
 	}
 	errs := p.errors("file")
-	if len(errs) != 1 || !strings.Contains(errs[0], "a.yaml|||cannot parse it: ") || strings.Contains(errs[0], "s2") || !strings.Contains(errs[0], "the last good version") {
+	if len(errs) != 1 || !strings.Contains(errs[0], "a.yaml|||cannot parse it: ") || strings.Contains(errs[0], "s2") ||
+		!strings.Contains(errs[0], "the last good version") {
 		t.Errorf("the errors are %q", errs)
 	}
 }
@@ -206,7 +218,10 @@ func (p *process) errors(source string) []string {
 	for _, s := range listed.GetSources() {
 		for _, e := range s.GetErrors() {
 			if s.GetName() == source {
-				out = append(out, fmt.Sprintf("%s|%s|%s|%s", filepath.Base(e.GetPath()), e.GetObject(), e.GetField(), e.GetMessage()))
+				out = append(
+					out,
+					fmt.Sprintf("%s|%s|%s|%s", filepath.Base(e.GetPath()), e.GetObject(), e.GetField(), e.GetMessage()),
+				)
 			}
 		}
 	}
@@ -219,7 +234,14 @@ func TestWhatIsWrongWithAnObjectIsToldByField(t *testing.T) {
 	p.run()
 	p.ready()
 	immutable := true
-	_, err := p.applyConfigMap(&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "fixed"}, Immutable: &immutable, Data: map[string]string{"key": "1"}}, false)
+	_, err := p.applyConfigMap(
+		&v1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: "fixed"},
+			Immutable:  &immutable,
+			Data:       map[string]string{"key": "1"},
+		},
+		false,
+	)
 	must(t, err)
 	for what, test := range map[string]struct {
 		config *v1.ConfigMap
@@ -245,7 +267,11 @@ func TestWhatIsWrongWithAnObjectIsToldByField(t *testing.T) {
 			t.Errorf("%s: %v, fields %q; want %v, %q", what, err, fields, test.code, test.fields)
 		}
 	}
-	if answer, err := p.applyConfigMap(&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dry"}}, true); err != nil || answer.GetOp() != configv1.Op_OP_ADD {
+	if answer, err := p.applyConfigMap(
+		&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dry"}},
+		true,
+	); err != nil ||
+		answer.GetOp() != configv1.Op_OP_ADD {
 		t.Errorf("a dry run: %v, %v, want ADD", answer, err)
 	}
 	listed, err := p.client.ListObjects(t.Context(), &configv1.ListObjectsRequest{})
@@ -265,7 +291,10 @@ func TestOfTwoSourcesWithOneObjectTheFileCounts(t *testing.T) {
 	p := newProcess(t)
 	p.run()
 	p.ready()
-	_, err := p.applyConfigMap(&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"key": "applied"}}, false)
+	_, err := p.applyConfigMap(
+		&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"key": "applied"}},
+		false,
+	)
 	must(t, err)
 	next := p.watchObjects(&configv1.WatchObjectsRequest{})
 	for m := objectText(t, next()); m != "SYNCED"; m = objectText(t, next()) {
@@ -273,7 +302,14 @@ func TestOfTwoSourcesWithOneObjectTheFileCounts(t *testing.T) {
 	p.write("a.yaml", configMapManifest("settings", "of the file"))
 	expectObjects(t, next, "DELTA file ConfigMap/default/settings of the file")
 	errs := p.errors("local")
-	if len(errs) != 1 || !strings.Contains(errs[0], `|configmap default/settings|metadata.name|the source "file" has a configmap default/settings too, in `+filepath.Join(p.dir, "a.yaml")) {
+	if len(errs) != 1 ||
+		!strings.Contains(
+			errs[0],
+			`|configmap default/settings|metadata.name|the source "file" has a configmap default/settings too, in `+filepath.Join(
+				p.dir,
+				"a.yaml",
+			),
+		) {
 		t.Errorf("the errors are %q", errs)
 	}
 	must(t, os.Remove(filepath.Join(p.dir, "a.yaml")))
@@ -288,10 +324,20 @@ func TestANodeWithAnAPIServerHasNoObjectsOfItsOwn(t *testing.T) {
 	p := newProcess(t)
 	root := t.TempDir()
 	p.cfg.Kubeconfig, p.cfg.Peers.NodeStatus = filepath.Join(root, "kubeconfig"), "unix://"+filepath.Join(root, "n.sock")
-	must(t, os.WriteFile(p.cfg.Kubeconfig, []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://198.51.100.1:6443'}}]\n"+
-		"users: [{name: u, user: {token: t}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n"), 0o600))
+	must(
+		t,
+		os.WriteFile(
+			p.cfg.Kubeconfig,
+			[]byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://198.51.100.1:6443'}}]\n"+
+				"users: [{name: u, user: {token: t}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n"),
+			0o600,
+		),
+	)
 	p.write("a.yaml", configMapManifest("settings", "1"))
-	p.write("b.yaml", strings.Replace(manifest("web", "web", "i"), "image: i", "image: i, envFrom: [{secretRef: {name: login}}]", 1))
+	p.write(
+		"b.yaml",
+		strings.Replace(manifest("web", "web", "i"), "image: i", "image: i, envFrom: [{secretRef: {name: login}}]", 1),
+	)
 	p.write("c.yaml", manifest("good", "good", "i"))
 	p.run()
 	p.ready()
@@ -320,7 +366,15 @@ func TestANodeWithAnAPIServerHasNoObjectsOfItsOwn(t *testing.T) {
 
 func TestAStandaloneStaticPodMayNameObjects(t *testing.T) {
 	p := newProcess(t)
-	p.write("a.yaml", strings.Replace(manifest("web", "web", "i:1"), "image: i:1", "image: i:1, envFrom: [{secretRef: {name: login}}, {configMapRef: {name: settings}}]", 1))
+	p.write(
+		"a.yaml",
+		strings.Replace(
+			manifest("web", "web", "i:1"),
+			"image: i:1",
+			"image: i:1, envFrom: [{secretRef: {name: login}}, {configMapRef: {name: settings}}]",
+			1,
+		),
+	)
 	p.run()
 	p.ready()
 	expect(t, p.watch(nil), "OPENED", "SNAPSHOT ADD web-node i:1", "SNAPSHOT source file ready=true", "SYNCED")

@@ -40,7 +40,8 @@ func TestOnlyTheSourcesThatMayGivePrivilegesDo(t *testing.T) {
 	var fields []string
 	for _, e := range p.source("http").GetErrors() {
 		fields = append(fields, e.GetField())
-		if e.GetPath() != server.URL+"/pods" || e.GetPod() != "default/b-node" || !strings.Contains(e.GetMessage(), `a pod of the source "http" must not `) ||
+		if e.GetPath() != server.URL+"/pods" || e.GetPod() != "default/b-node" ||
+			!strings.Contains(e.GetMessage(), `a pod of the source "http" must not `) ||
 			!strings.HasSuffix(e.GetMessage(), " of configmux; the pod is left out: mend the answer") {
 			t.Errorf("error %v", e)
 		}
@@ -86,26 +87,34 @@ func TestAnAppliedPodThatAsksForMoreThanItMayIsRefusedByField(t *testing.T) {
 // What a manifest says of the agent's own annotations changes nothing, is told, and costs nobody the pod.
 func TestForgedAnnotationsAreListedAndThePodRuns(t *testing.T) {
 	p := newProcess(t)
-	p.write("a.yaml", strings.Replace(manifest("a", "a1", "i:1"), "name: a",
-		`name: a, annotations: {kubernetes.io/config.source: api, kubernetes.io/config.mirror: x, quartet.dev/traceparent: x, mine: kept}`, 1))
+	p.write("a.yaml", strings.Replace(
+		manifest("a", "a1", "i:1"),
+		"name: a",
+		`name: a, annotations: {kubernetes.io/config.source: api, kubernetes.io/config.mirror: x, quartet.dev/traceparent: x, mine: kept}`,
+		1,
+	))
 	p.run()
 	p.ready()
 	expect(t, p.watch(nil), "OPENED", "SNAPSHOT ADD a-node i:1", "SNAPSHOT source file ready=true", "SYNCED")
 	pods, err := p.client.ListPods(t.Context(), &configv1.ListPodsRequest{})
 	must(t, err)
 	got := decode(t, pods.GetPods()[0]).Annotations
-	if got["kubernetes.io/config.source"] != "file" || got["mine"] != "kept" || got["kubernetes.io/config.mirror"] != "" || got["quartet.dev/traceparent"] != "" {
+	if got["kubernetes.io/config.source"] != "file" || got["mine"] != "kept" || got["kubernetes.io/config.mirror"] != "" ||
+		got["quartet.dev/traceparent"] != "" {
 		t.Errorf("annotations %v", got)
 	}
 	var fields []string
 	for _, e := range p.source("file").GetErrors() {
 		fields = append(fields, e.GetField())
-		if e.GetPath() != filepath.Join(p.dir, "a.yaml") || e.GetPod() != "default/a-node" || !strings.Contains(e.GetMessage(), "it is ignored") {
+		if e.GetPath() != filepath.Join(p.dir, "a.yaml") || e.GetPod() != "default/a-node" ||
+			!strings.Contains(e.GetMessage(), "it is ignored") {
 			t.Errorf("error %v", e)
 		}
 	}
 	want := []string{
-		"metadata.annotations[kubernetes.io/config.mirror]", "metadata.annotations[kubernetes.io/config.source]", "metadata.annotations[quartet.dev/traceparent]",
+		"metadata.annotations[kubernetes.io/config.mirror]",
+		"metadata.annotations[kubernetes.io/config.source]",
+		"metadata.annotations[quartet.dev/traceparent]",
 	}
 	if !slices.Equal(fields, want) {
 		t.Errorf("listed %q, want %q", fields, want)

@@ -104,7 +104,12 @@ func manifest(name, uid, image string) string {
 	if uid != "" {
 		uid = ", uid: " + uid
 	}
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s%s}\nspec: {containers: [{name: c, image: %s}]}\n", name, uid, image)
+	return fmt.Sprintf(
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: %s%s}\nspec: {containers: [{name: c, image: %s}]}\n",
+		name,
+		uid,
+		image,
+	)
 }
 
 // watch opens a stream and returns what reads it, without what it says of the state of the source "local", which every
@@ -113,7 +118,11 @@ func (p *process) watch(token []byte) func() *configv1.WatchPodUpdatesResponse {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	p.t.Cleanup(cancel)
-	out, err := p.client.WatchPodUpdates(ctx, &configv1.WatchPodUpdatesRequest{ResumeToken: token}, grpc.WaitForReady(true))
+	out, err := p.client.WatchPodUpdates(
+		ctx,
+		&configv1.WatchPodUpdatesRequest{ResumeToken: token},
+		grpc.WaitForReady(true),
+	)
 	must(p.t, err)
 	return func() *configv1.WatchPodUpdatesResponse {
 		p.t.Helper()
@@ -136,7 +145,13 @@ func text(t testing.TB, m *configv1.WatchPodUpdatesResponse) string {
 		return fmt.Sprintf("%s source %s ready=%v", kind, m.GetSource().GetName(), m.GetSource().GetReady())
 	case m.GetPod() != nil:
 		pod := decode(t, m.GetPod())
-		return fmt.Sprintf("%s %s %s %s", kind, strings.TrimPrefix(m.GetPod().GetOp().String(), "OP_"), pod.Name, pod.Spec.Containers[0].Image)
+		return fmt.Sprintf(
+			"%s %s %s %s",
+			kind,
+			strings.TrimPrefix(m.GetPod().GetOp().String(), "OP_"),
+			pod.Name,
+			pod.Spec.Containers[0].Image,
+		)
 	default:
 		return kind
 	}
@@ -194,16 +209,18 @@ type follower struct {
 
 func follow(p *process) *follower {
 	f := &follower{t: p.t, news: make(chan struct{}, 1)}
-	src := streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*configv1.WatchPodUpdatesResponse], error) {
-		out, err := p.client.WatchPodUpdates(ctx, &configv1.WatchPodUpdatesRequest{ResumeToken: token})
-		if err != nil {
-			return nil, err
-		}
-		return func() (*streamv1.Frame, *configv1.WatchPodUpdatesResponse, error) {
-			m, err := out.Recv()
-			return m.GetFrame(), m, err
-		}, nil
-	})
+	src := streamrpc.NewSource(
+		func(ctx context.Context, token []byte) (streamrpc.Receive[*configv1.WatchPodUpdatesResponse], error) {
+			out, err := p.client.WatchPodUpdates(ctx, &configv1.WatchPodUpdatesRequest{ResumeToken: token})
+			if err != nil {
+				return nil, err
+			}
+			return func() (*streamv1.Frame, *configv1.WatchPodUpdatesResponse, error) {
+				m, err := out.Recv()
+				return m.GetFrame(), m, err
+			}, nil
+		},
+	)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {

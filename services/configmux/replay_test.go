@@ -61,7 +61,12 @@ func TestAReplayTellsWhatWasRecorded(t *testing.T) {
 	if len(listed.GetPods()) != 1 || decode(t, listed.GetPods()[0]).Annotations[podset.AnnotationSource] != "replay" {
 		t.Errorf("pods %v, want the one that the recording ended with, of the source replay", listed.GetPods())
 	}
-	if _, err := second.client.ApplyPod(t.Context(), &configv1.ApplyPodRequest{}); status.Code(err) != codes.Unimplemented {
+	if _, err := second.client.ApplyPod(
+		t.Context(),
+		&configv1.ApplyPodRequest{},
+	); status.Code(
+		err,
+	) != codes.Unimplemented {
 		t.Errorf("ApplyPod: %v, want UNIMPLEMENTED", err)
 	}
 }
@@ -88,7 +93,14 @@ func TestAReplayWaitsForTheTimeOfAMessage(t *testing.T) {
 func TestADamagedRecordingEndsTheProcess(t *testing.T) {
 	p := newProcess(t)
 	p.cfg.Replay = filepath.Join(t.TempDir(), "updates.jsonl")
-	must(t, os.WriteFile(p.cfg.Replay, []byte(`{"time":"2026-05-01T12:00:00Z","format":"quartet.pod-updates","version":1}`+"\n"), 0o600))
+	must(
+		t,
+		os.WriteFile(
+			p.cfg.Replay,
+			[]byte(`{"time":"2026-05-01T12:00:00Z","format":"quartet.pod-updates","version":1}`+"\n"),
+			0o600,
+		),
+	)
 	err := run(t.Context(), p.cfg, p.tel)
 	if err == nil || !strings.Contains(err.Error(), p.cfg.Replay+":2: the recording has no last line") {
 		t.Errorf("got %v, want the file and the line", err)

@@ -91,13 +91,20 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	})
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
-			Address: cfg.MetricsListen, Sockets: cfg.Sockets, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: tel.Logger,
+			Address:     cfg.MetricsListen,
+			Sockets:     cfg.Sockets,
+			AllowedUIDs: cfg.AllowedUIDs,
+			Registry:    registry,
+			Logger:      tel.Logger,
 		})
 	})
 	group.Go(func() error {
 		defer desired.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: cfg.Listen, Register: server.New(given.served(cfg, desired, opened, tel.Logger)).Register, Health: health, Logger: tel.Logger,
+			Address:     cfg.Listen,
+			Register:    server.New(given.served(cfg, desired, opened, tel.Logger)).Register,
+			Health:      health,
+			Logger:      tel.Logger,
 			AllowedUIDs: slices.Concat(cfg.AllowedUIDs, cfg.SecretUIDs),
 			Ready: func() {
 				tel.Logger.Info("serving", "address", cfg.Listen, "node", cfg.NodeName)

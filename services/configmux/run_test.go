@@ -150,7 +150,8 @@ func TestABadFileBesideAGoodOneIsListed(t *testing.T) {
 	p.ready()
 	pods, err := p.client.ListPods(t.Context(), &configv1.ListPodsRequest{})
 	must(t, err)
-	if len(pods.GetPods()) != 1 || pods.GetPods()[0].GetSource() != "file" || pods.GetPods()[0].GetOp() != configv1.Op_OP_ADD {
+	if len(pods.GetPods()) != 1 || pods.GetPods()[0].GetSource() != "file" ||
+		pods.GetPods()[0].GetOp() != configv1.Op_OP_ADD {
 		t.Fatalf("pods %v, want the good one", pods.GetPods())
 	}
 	if name := decode(t, pods.GetPods()[0]).Name; name != "good-node" {
@@ -162,7 +163,8 @@ func TestABadFileBesideAGoodOneIsListed(t *testing.T) {
 		t.Fatalf("sources %v, want file and local", listed.GetSources())
 	}
 	s := listed.GetSources()[0]
-	if s.GetName() != "file" || s.GetTarget() != p.dir || !s.GetReady() || s.GetPods() != 1 || s.GetMode() != "inotify" || s.GetLastReadAt() == nil {
+	if s.GetName() != "file" || s.GetTarget() != p.dir || !s.GetReady() || s.GetPods() != 1 || s.GetMode() != "inotify" ||
+		s.GetLastReadAt() == nil {
 		t.Errorf("source %v", s)
 	}
 	if len(s.GetErrors()) != 1 {
@@ -183,7 +185,9 @@ func TestAFileWhoseNameIsNoTextIsListedToo(t *testing.T) {
 	p.ready()
 	listed, err := p.client.ListSources(t.Context(), &configv1.ListSourcesRequest{})
 	must(t, err)
-	if s := listed.GetSources()[0]; len(s.GetErrors()) != 1 || s.GetErrors()[0].GetPath() != filepath.Join(p.dir, "bad\uFFFD.yaml") || s.GetPods() != 1 {
+	if s := listed.GetSources()[0]; len(s.GetErrors()) != 1 ||
+		s.GetErrors()[0].GetPath() != filepath.Join(p.dir, "bad\uFFFD.yaml") ||
+		s.GetPods() != 1 {
 		t.Errorf("source %v, want the good pod and the error of the other file", s)
 	}
 }

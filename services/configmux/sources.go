@@ -36,7 +36,14 @@ type sources struct {
 }
 
 // sourcesOf creates the configured sources. A replay is the only source, so that the result depends on nothing else.
-func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometheus.Registerer, member *membership, health *rpc.Health, others func() localsource.Others) sources {
+func sourcesOf(
+	cfg nodeconfig.Config,
+	tel *telemetry.Telemetry,
+	registry prometheus.Registerer,
+	member *membership,
+	health *rpc.Health,
+	others func() localsource.Others,
+) sources {
 	if cfg.Replay != "" {
 		return sources{all: []source.Source{replay.New(replay.Config{
 			Path: cfg.Replay, Speed: cfg.ReplaySpeed, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
@@ -47,23 +54,51 @@ func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometh
 	seals.Expose(registry)
 	pods := appliedPerRunning * int(cfg.Kubelet.MaxPods)
 	local := localsource.New(localsource.Config{
-		Dir: filepath.Join(cfg.StateDir, appliedDir), Node: cfg.NodeName, Allowed: allowed, Standalone: standalone, Seals: seals,
-		MaxPods: pods, MaxObjects: objectsPerPod * pods, Others: others, Clock: clock.RealClock{}, Tracer: tel.Tracer,
+		Dir: filepath.Join(
+			cfg.StateDir,
+			appliedDir,
+		),
+		Node:       cfg.NodeName,
+		Allowed:    allowed,
+		Standalone: standalone,
+		Seals:      seals,
+		MaxPods:    pods,
+		MaxObjects: objectsPerPod * pods,
+		Others:     others,
+		Clock:      clock.RealClock{},
+		Tracer:     tel.Tracer,
 	})
 	out, holders := sources{local: local}, []rotation.Holder{local}
 	if path := cfg.Kubelet.StaticPodPath; path != "" {
 		file := filesource.New(filesource.Config{
-			Path: path, Node: cfg.NodeName, Allowed: allowed, Standalone: standalone, Seals: seals, Period: cfg.Kubelet.FileCheckFrequency.Duration,
+			Path:       path,
+			Node:       cfg.NodeName,
+			Allowed:    allowed,
+			Standalone: standalone,
+			Seals:      seals,
+			Period:     cfg.Kubelet.FileCheckFrequency.Duration,
 			Checkpoint: filepath.Join(cfg.StateDir, checkpointFile),
-			Clock:      clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: filesource.NewMetrics(registry),
+			Clock:      clock.RealClock{},
+			Tracer:     tel.Tracer,
+			Logger:     tel.Logger,
+			Metrics:    filesource.NewMetrics(registry),
 		})
 		out.all, holders = append(out.all, file), append(holders, file)
 	}
 	polls := httpsource.NewMetrics(registry)
 	if at := cfg.StaticPodURL(); at != nil {
 		out.all = append(out.all, httpsource.New(httpsource.Config{
-			URL: at, Header: cfg.Kubelet.StaticPodURLHeader, Node: cfg.NodeName, Allowed: allowed, Standalone: standalone, Period: cfg.Kubelet.HTTPCheckFrequency.Duration,
-			Transport: httpsource.NewTransport(), Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger, Metrics: polls,
+			URL:        at,
+			Header:     cfg.Kubelet.StaticPodURLHeader,
+			Node:       cfg.NodeName,
+			Allowed:    allowed,
+			Standalone: standalone,
+			Period:     cfg.Kubelet.HTTPCheckFrequency.Duration,
+			Transport:  httpsource.NewTransport(),
+			Clock:      clock.RealClock{},
+			Tracer:     tel.Tracer,
+			Logger:     tel.Logger,
+			Metrics:    polls,
 		}))
 	}
 	out.all = append(out.all, local)
@@ -77,7 +112,12 @@ func sourcesOf(cfg nodeconfig.Config, tel *telemetry.Telemetry, registry prometh
 }
 
 // served returns the server configuration of the sources.
-func (s sources) served(cfg nodeconfig.Config, desired *mux.Mux, opened <-chan struct{}, logger *slog.Logger) server.Config {
+func (s sources) served(
+	cfg nodeconfig.Config,
+	desired *mux.Mux,
+	opened <-chan struct{},
+	logger *slog.Logger,
+) server.Config {
 	out := server.Config{Desired: desired, Opening: opened}
 	if s.local != nil {
 		out.Local = s.local
@@ -111,6 +151,10 @@ func (s sources) resume(ctx context.Context, opened <-chan struct{}, logger *slo
 		return
 	}
 	if err := s.keys.Resume(ctx); err != nil && ctx.Err() == nil {
-		logger.Warn("cannot continue the rotation of the key of secrets; repeat it with 'quartet secrets rotate-key'", telemetry.KeyError, err)
+		logger.Warn(
+			"cannot continue the rotation of the key of secrets; repeat it with 'quartet secrets rotate-key'",
+			telemetry.KeyError,
+			err,
+		)
 	}
 }

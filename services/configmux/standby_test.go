@@ -33,7 +33,14 @@ func TestConfigmuxAsAProcess(t *testing.T) {
 	if !ok {
 		t.Skip("a test that needs a process of its own starts this one")
 	}
-	if code := service.Start(t.Context(), nodeconfig.ConfigMux, strings.Split(args, "\n"), os.Stdout, os.Stderr, run); code != 0 {
+	if code := service.Start(
+		t.Context(),
+		nodeconfig.ConfigMux,
+		strings.Split(args, "\n"),
+		os.Stdout,
+		os.Stderr,
+		run,
+	); code != 0 {
 		t.Fatalf("configmux ended with %d", code)
 	}
 }
@@ -42,12 +49,23 @@ func TestConfigmuxAsAProcess(t *testing.T) {
 func (p *process) spawn() *exec.Cmd {
 	p.t.Helper()
 	file := filepath.Join(filepath.Dir(p.dir), "kubelet.yaml")
-	must(p.t, os.WriteFile(file, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nstaticPodPath: "+p.dir+"\n"), 0o600))
+	must(
+		p.t,
+		os.WriteFile(
+			file,
+			[]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nstaticPodPath: "+p.dir+"\n"),
+			0o600,
+		),
+	)
 	self, err := os.Executable()
 	must(p.t, err)
 	cmd := exec.Command(self, "-test.run=^TestConfigmuxAsAProcess$")
 	cmd.Env = append(os.Environ(), childArgs+"="+strings.Join([]string{
-		"--config=" + file, "--state-dir=" + p.cfg.StateDir, "--listen=" + p.cfg.Listen, "--hostname-override=node", "--standby",
+		"--config=" + file,
+		"--state-dir=" + p.cfg.StateDir,
+		"--listen=" + p.cfg.Listen,
+		"--hostname-override=node",
+		"--standby",
 	}, "\n"))
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -196,7 +214,10 @@ func TestAStandbyServesNothingWhereTheOtherServes(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, cfg, p.tel) }()
 	p.standsBy(os.Getpid())
-	if _, err := grpc_health_v1.NewHealthClient(p.conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); status.Code(err) != codes.Unavailable {
+	if _, err := grpc_health_v1.NewHealthClient(p.conn).
+		Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); status.Code(
+		err,
+	) != codes.Unavailable {
 		t.Errorf("while it stands by: %v, want nobody to answer", err)
 	}
 	must(t, held.Release())

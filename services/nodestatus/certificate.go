@@ -17,15 +17,29 @@ import (
 
 // keepCertificate runs the components that obtain and renew the node's certificate and write its kubeconfig, as far as
 // the configuration requests it.
-func keepCertificate(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, health *rpc.Health, registry prometheus.Registerer, logger *slog.Logger) error {
+func keepCertificate(
+	ctx context.Context,
+	group *errgroup.Group,
+	cfg nodeconfig.Config,
+	health *rpc.Health,
+	registry prometheus.Registerer,
+	logger *slog.Logger,
+) error {
 	joiner, err := joining.New(joining.Config{
-		NodeName: cfg.NodeName, Bootstrap: cfg.BootstrapKubeconfig, Kubeconfig: cfg.Kubeconfig, Dir: cfg.CertDir, Rotate: cfg.Kubelet.RotateCertificates,
+		NodeName:   cfg.NodeName,
+		Bootstrap:  cfg.BootstrapKubeconfig,
+		Kubeconfig: cfg.Kubeconfig,
+		Dir:        cfg.CertDir,
+		Rotate:     cfg.Kubelet.RotateCertificates,
 		Connect: func(kubeconfig string) (*apiclient.Client, error) {
 			to := apiclient.ConfigOf(nodeconfig.NodeStatus, cfg)
 			to.Kubeconfig, to.Await = kubeconfig, false
 			return apiclient.New(to)
 		},
-		Random: rand.Float64, Health: health, Clock: clock.RealClock{}, Logger: logger,
+		Random: rand.Float64,
+		Health: health,
+		Clock:  clock.RealClock{},
+		Logger: logger,
 	})
 	if err != nil || joiner == nil {
 		return err

@@ -98,9 +98,16 @@ func TestTheNodeIsRegisteredWithItsCertificate(t *testing.T) {
 	node := served(t, nodes, "synced", isSynced)
 	there := get(t, admin, name)
 	if node.UID == "" || node.UID != there.UID || !node.CreationTimestamp.Equal(&there.CreationTimestamp) {
-		t.Errorf("serves the Node %s of %s, and the API server has %s of %s", node.UID, node.CreationTimestamp, there.UID, there.CreationTimestamp)
+		t.Errorf(
+			"serves the Node %s of %s, and the API server has %s of %s",
+			node.UID,
+			node.CreationTimestamp,
+			there.UID,
+			there.CreationTimestamp,
+		)
 	}
-	if there.Labels["disk"] != "ssd" || there.Labels[v1.LabelHostname] != name || there.Status.Capacity.Cpu().IsZero() || there.Status.NodeInfo.KubeletVersion == "" {
+	if there.Labels["disk"] != "ssd" || there.Labels[v1.LabelHostname] != name || there.Status.Capacity.Cpu().IsZero() ||
+		there.Status.NodeInfo.KubeletVersion == "" {
 		t.Errorf("the API server has %+v", there)
 	}
 	waitsFor(t, nodes, "")
@@ -118,7 +125,12 @@ func TestTheNodeIsRegisteredWithItsCertificate(t *testing.T) {
 	if err := admin.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	served(t, nodes, "registered again", func(n *nodev1.Node, node *v1.Node) bool { return n.GetSynced() && node.UID != there.UID })
+	served(
+		t,
+		nodes,
+		"registered again",
+		func(n *nodev1.Node, node *v1.Node) bool { return n.GetSynced() && node.UID != there.UID },
+	)
 
 	// A start finds the Node that is there.
 	again := get(t, admin, name)
@@ -140,7 +152,12 @@ func TestTheNodeIsComputedWithoutTheAPIServer(t *testing.T) {
 	servePeers(t, cfg)
 	c.APIServer.Kill(t)
 	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
-	served(t, nodes, "Ready and not synced", func(n *nodev1.Node, node *v1.Node) bool { return isAlone(n, node) && ready(node) })
+	served(
+		t,
+		nodes,
+		"Ready and not synced",
+		func(n *nodev1.Node, node *v1.Node) bool { return isAlone(n, node) && ready(node) },
+	)
 	waitsFor(t, nodes, "reading the Node from the API server of "+cfg.Kubeconfig)
 	c.APIServer.Start(t)
 	first := served(t, nodes, "synced", isSynced)
@@ -160,7 +177,10 @@ func TestTheNodeIsComputedWithoutTheAPIServer(t *testing.T) {
 }
 
 func ready(node *v1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue })
+	return slices.ContainsFunc(
+		node.Status.Conditions,
+		func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue },
+	)
 }
 
 // TestACertificateOfAnotherNodeRegistersNothing, and the health says what it must be.

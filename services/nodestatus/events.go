@@ -34,7 +34,12 @@ type nodeEvents struct {
 }
 
 // nodeEventsOf creates the events of the node. previous is the Node of an earlier process; nil if there was none.
-func nodeEventsOf(cfg nodeconfig.Config, previous *v1.Node, logger *slog.Logger, registry prometheus.Registerer) (*nodeEvents, error) {
+func nodeEventsOf(
+	cfg nodeconfig.Config,
+	previous *v1.Node,
+	logger *slog.Logger,
+	registry prometheus.Registerer,
+) (*nodeEvents, error) {
 	way, err := apievents.WayOf(nodeconfig.NodeStatus, cfg, logger, registry)
 	if err != nil {
 		return nil, err
@@ -71,7 +76,8 @@ func (n *nodeEvents) computed(node *v1.Node) {
 	ctx := context.Background() // it belongs to no trace
 	if !began {
 		n.NodeNormal(ctx, "Starting", "Starting kubelet.")
-		if boot := node.Status.NodeInfo.BootID; last != nil && last.Status.NodeInfo.BootID != "" && last.Status.NodeInfo.BootID != boot {
+		if boot := node.Status.NodeInfo.BootID; last != nil && last.Status.NodeInfo.BootID != "" &&
+			last.Status.NodeInfo.BootID != boot {
 			n.NodeWarning(ctx, "Rebooted", fmt.Sprintf("Node %s has been rebooted, boot id: %s", node.Name, boot))
 		}
 	}

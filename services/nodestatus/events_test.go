@@ -27,7 +27,9 @@ func told(t *testing.T, client kubernetes.Interface, node string, want ...string
 	t.Helper()
 	var got []string
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
-		list, err := client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + node})
+		list, err := client.CoreV1().
+			Events("default").
+			List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + node})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,27 +53,41 @@ func TestTheAPIServerIsToldWhatHappensToTheNode(t *testing.T) {
 	admin := c.Client(t)
 	const name = "eventful"
 	cfg := quick(member(t, name, c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes)))
-	before := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{BootID: "an earlier one"}}}
+	before := &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status:     v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{BootID: "an earlier one"}},
+	}
 	if err := checkpoint.Save(cfg.StateDir, nodeobject.State{Node: before}); err != nil {
 		t.Fatal(err)
 	}
 	stop := background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
-	start := []string{"NodeHasNoDiskPressure", "NodeHasSufficientMemory", "NodeHasSufficientPID", "NodeNotReady", "Rebooted", "Starting"}
+	start := []string{
+		"NodeHasNoDiskPressure",
+		"NodeHasSufficientMemory",
+		"NodeHasSufficientPID",
+		"NodeNotReady",
+		"Rebooted",
+		"Starting",
+	}
 	events := told(t, admin, name, start...)
 	for _, e := range events {
-		if e.Reason == "Rebooted" && (e.Type != v1.EventTypeWarning || !strings.Contains(e.Message, "Node eventful has been rebooted, boot id: ")) {
+		if e.Reason == "Rebooted" &&
+			(e.Type != v1.EventTypeWarning || !strings.Contains(e.Message, "Node eventful has been rebooted, boot id: ")) {
 			t.Errorf("a reboot is told as %s %s", e.Type, e.Message)
 		}
 	}
 	servePeers(t, cfg)
 	told(t, admin, name, slices.Sorted(slices.Values(append([]string{"NodeReady"}, start...)))...)
 	there := get(t, admin, name)
-	if _, err := admin.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := admin.CoreV1().
+		Nodes().
+		Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	all := slices.Sorted(slices.Values(append([]string{"NodeNotSchedulable", "NodeReady"}, start...)))
 	for _, e := range told(t, admin, name, all...) {
-		if e.Reason == "NodeNotSchedulable" && (e.InvolvedObject.UID != there.UID || e.Source.Component != "kubelet" || e.Source.Host != name) {
+		if e.Reason == "NodeNotSchedulable" &&
+			(e.InvolvedObject.UID != there.UID || e.Source.Component != "kubelet" || e.Source.Host != name) {
 			t.Errorf("a cordoned node is told of by %+v", e)
 		}
 	}
@@ -83,7 +99,10 @@ func TestTheAPIServerIsToldWhatHappensToTheNode(t *testing.T) {
 // TestWhatHappensToAStandaloneNodeIsTold to who watches it, and once to who comes back with his token.
 func TestWhatHappensToAStandaloneNodeIsTold(t *testing.T) {
 	cfg := quick(config(t))
-	before := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: cfg.NodeName}, Status: v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{BootID: "an earlier one"}}}
+	before := &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: cfg.NodeName},
+		Status:     v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{BootID: "an earlier one"}},
+	}
 	if err := checkpoint.Save(cfg.StateDir, nodeobject.State{Node: before}); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +159,15 @@ func TestWhatHappensToAStandaloneNodeIsTold(t *testing.T) {
 
 func TestWhichTransitionsAreTold(t *testing.T) {
 	node := func(ready, memory v1.ConditionStatus) *v1.Node {
-		return &v1.Node{Status: v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: ready}, {Type: v1.NodeMemoryPressure, Status: memory}, {Type: "Other", Status: ready}}}}
+		return &v1.Node{
+			Status: v1.NodeStatus{
+				Conditions: []v1.NodeCondition{
+					{Type: v1.NodeReady, Status: ready},
+					{Type: v1.NodeMemoryPressure, Status: memory},
+					{Type: "Other", Status: ready},
+				},
+			},
+		}
 	}
 	const yes, no, unknown = v1.ConditionTrue, v1.ConditionFalse, v1.ConditionUnknown
 	for _, test := range []struct {

@@ -16,7 +16,14 @@ import (
 )
 
 // serveHealth serves the health of the node on healthzPort, unless that is 0.
-func serveHealth(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, heart *heartbeat.Heart, health *rpc.Health, logger *slog.Logger) {
+func serveHealth(
+	ctx context.Context,
+	group *errgroup.Group,
+	cfg nodeconfig.Config,
+	heart *heartbeat.Heart,
+	health *rpc.Health,
+	logger *slog.Logger,
+) {
 	if *cfg.Kubelet.HealthzPort == 0 {
 		return
 	}

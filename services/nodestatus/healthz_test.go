@@ -18,7 +18,10 @@ import (
 // deafSyncLoop does not follow configmux.
 type deafSyncLoop struct{ wellSyncLoop }
 
-func (s deafSyncLoop) GetHealth(ctx context.Context, req *enginev1.GetHealthRequest) (*enginev1.GetHealthResponse, error) {
+func (s deafSyncLoop) GetHealth(
+	ctx context.Context,
+	req *enginev1.GetHealthRequest,
+) (*enginev1.GetHealthResponse, error) {
 	answer, err := s.wellSyncLoop.GetHealth(ctx, req)
 	answer.ConfigmuxAway = "configmux is away"
 	return answer, err
@@ -38,7 +41,12 @@ func TestTheHealthOfTheNodeIsServed(t *testing.T) {
 		t.Helper()
 		code, body := 0, ""
 		for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(5 * time.Millisecond) {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), http.NoBody)
+			req, err := http.NewRequestWithContext(
+				t.Context(),
+				http.MethodGet,
+				fmt.Sprintf("http://127.0.0.1:%d%s", port, path),
+				http.NoBody,
+			)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,11 +69,31 @@ func TestTheHealthOfTheNodeIsServed(t *testing.T) {
 		return name + " is unreachable on " + address + ": start it; if it runs, check its log"
 	}
 	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
-	answers("alone", "/healthz", 500, "[+]ping ok\n[+]log ok\n[-]syncloop failed: "+away("syncloop", cfg.Peers.SyncLoop)+"\n[-]pleg failed: "+away("pleg", cfg.Peers.PLEG)+
-		"\n[-]configmux failed: nothing is known of configmux yet\n[+]nodestatus ok\nhealthz check failed\n")
+	answers(
+		"alone",
+		"/healthz",
+		500,
+		"[+]ping ok\n[+]log ok\n[-]syncloop failed: "+away(
+			"syncloop",
+			cfg.Peers.SyncLoop,
+		)+"\n[-]pleg failed: "+away(
+			"pleg",
+			cfg.Peers.PLEG,
+		)+
+			"\n[-]configmux failed: nothing is known of configmux yet\n[+]nodestatus ok\nhealthz check failed\n",
+	)
 	stopPLEG := servePLEG(t, cfg)
-	stop := servePeer(t, cfg.Peers.SyncLoop, func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, deafSyncLoop{}) })
-	answers("without configmux", "/healthz", 500, "[+]ping ok\n[+]log ok\n[+]syncloop ok\n[+]pleg ok\n[-]configmux failed: configmux is away\n[+]nodestatus ok\nhealthz check failed\n")
+	stop := servePeer(
+		t,
+		cfg.Peers.SyncLoop,
+		func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, deafSyncLoop{}) },
+	)
+	answers(
+		"without configmux",
+		"/healthz",
+		500,
+		"[+]ping ok\n[+]log ok\n[+]syncloop ok\n[+]pleg ok\n[-]configmux failed: configmux is away\n[+]nodestatus ok\nhealthz check failed\n",
+	)
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

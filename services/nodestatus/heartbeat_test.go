@@ -46,7 +46,12 @@ func reported(t *testing.T, client kubernetes.Interface, name, what string, want
 }
 
 // renewed waits for a lease that is as wanted.
-func renewed(t *testing.T, client kubernetes.Interface, name, what string, want func(*coordinationv1.Lease) bool) *coordinationv1.Lease {
+func renewed(
+	t *testing.T,
+	client kubernetes.Interface,
+	name, what string,
+	want func(*coordinationv1.Lease) bool,
+) *coordinationv1.Lease {
 	t.Helper()
 	var lease *coordinationv1.Lease
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
@@ -73,7 +78,9 @@ func after(other *coordinationv1.Lease) func(*coordinationv1.Lease) bool {
 // patchStatus is somebody else's write of the status.
 func patchStatus(t *testing.T, client kubernetes.Interface, name, patch string) {
 	t.Helper()
-	if _, err := client.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := client.CoreV1().
+		Nodes().
+		Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -94,16 +101,35 @@ func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 	const name = "beating"
 	cfg := quick(member(t, name, c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes)))
 	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
-	node := reported(t, admin, name, "is not ready", func(node *v1.Node) bool { return condition(node, v1.NodeReady).Status == v1.ConditionFalse })
-	lease := renewed(t, admin, name, "is owned by the Node", func(lease *coordinationv1.Lease) bool { return len(lease.OwnerReferences) == 1 })
-	if owner := lease.OwnerReferences[0]; owner.UID != node.UID || owner.Kind != "Node" || owner.Name != name || *lease.Spec.HolderIdentity != name || *lease.Spec.LeaseDurationSeconds != 8 {
+	node := reported(
+		t,
+		admin,
+		name,
+		"is not ready",
+		func(node *v1.Node) bool { return condition(node, v1.NodeReady).Status == v1.ConditionFalse },
+	)
+	lease := renewed(
+		t,
+		admin,
+		name,
+		"is owned by the Node",
+		func(lease *coordinationv1.Lease) bool { return len(lease.OwnerReferences) == 1 },
+	)
+	if owner := lease.OwnerReferences[0]; owner.UID != node.UID || owner.Kind != "Node" || owner.Name != name ||
+		*lease.Spec.HolderIdentity != name ||
+		*lease.Spec.LeaseDurationSeconds != 8 {
 		t.Errorf("the lease is %+v", lease)
 	}
 	// The lease lives without the peers, and the status says which are away.
 	renewed(t, admin, name, "is renewed", after(lease))
 
 	// Others write their own parts.
-	patchStatus(t, admin, name, `{"status":{"capacity":{"example.com/dongle":"4"},"conditions":[{"type":"FrequentKubeletRestart","status":"True","reason":"Many"}]}}`)
+	patchStatus(
+		t,
+		admin,
+		name,
+		`{"status":{"capacity":{"example.com/dongle":"4"},"conditions":[{"type":"FrequentKubeletRestart","status":"True","reason":"Many"}]}}`,
+	)
 	servePeers(t, cfg)
 	node = reported(t, admin, name, "is ready with a dongle", func(node *v1.Node) bool {
 		dongles := node.Status.Allocatable["example.com/dongle"]
@@ -115,24 +141,58 @@ func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 
 	// What somebody else says of this node's own is put right, as when a node controller has not heard of it.
 	became := condition(node, v1.NodeReady).LastTransitionTime
-	patchStatus(t, admin, name, `{"status":{"nodeInfo":{"kernelVersion":"0"},"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`)
-	node = reported(t, admin, name, "is ready again", func(node *v1.Node) bool { return ready(node) && node.Status.NodeInfo.KernelVersion != "0" })
+	patchStatus(
+		t,
+		admin,
+		name,
+		`{"status":{"nodeInfo":{"kernelVersion":"0"},"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`,
+	)
+	node = reported(
+		t,
+		admin,
+		name,
+		"is ready again",
+		func(node *v1.Node) bool { return ready(node) && node.Status.NodeInfo.KernelVersion != "0" },
+	)
 	if again := condition(node, v1.NodeReady); again.LastTransitionTime.Before(&became) || again.Reason != "KubeletReady" {
 		t.Errorf("ready since %v, at first since %v", again, became)
 	}
 
 	// A lease that is deleted is made again, and so is one of a Node that is.
-	if err := admin.CoordinationV1().Leases(v1.NamespaceNodeLease).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+	if err := admin.CoordinationV1().
+		Leases(v1.NamespaceNodeLease).
+		Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	renewed(t, admin, name, "is another", func(other *coordinationv1.Lease) bool { return other.UID != lease.UID })
 	if err := admin.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	another := reported(t, admin, name, "is another and ready", func(other *v1.Node) bool { return other.UID != node.UID && ready(other) })
-	renewed(t, admin, name, "is owned by the new Node", func(lease *coordinationv1.Lease) bool { return lease.OwnerReferences[0].UID == another.UID })
+	another := reported(
+		t,
+		admin,
+		name,
+		"is another and ready",
+		func(other *v1.Node) bool { return other.UID != node.UID && ready(other) },
+	)
+	renewed(
+		t,
+		admin,
+		name,
+		"is owned by the new Node",
+		func(lease *coordinationv1.Lease) bool { return lease.OwnerReferences[0].UID == another.UID },
+	)
 	from := metricstest.Scrape(cfg.MetricsListen)
-	metricstest.Within(t, from, metricstest.EveryService, metricstest.ServedStreams, metricstest.NodeStatus, metricstest.APIRequests, metricstest.NodeInCluster, metricstest.EventsInCluster)
+	metricstest.Within(
+		t,
+		from,
+		metricstest.EveryService,
+		metricstest.ServedStreams,
+		metricstest.NodeStatus,
+		metricstest.APIRequests,
+		metricstest.NodeInCluster,
+		metricstest.EventsInCluster,
+	)
 	metricstest.Want(t, from, 0, "quartet_nodestatus_lease_contended")
 	if took := metricstest.Value(t, from, "kubelet_node_startup_post_registration_duration_seconds"); took <= 0 {
 		t.Errorf("the node was ready %v s after it was registered", took)
@@ -155,11 +215,21 @@ func TestADeadConnectionIsNoticed(t *testing.T) {
 		t.Fatal("there is no connection")
 	}
 	swallowed := time.Now()
-	lease := renewed(t, admin, name, "is renewed", func(l *coordinationv1.Lease) bool { return l.Spec.RenewTime.After(swallowed) })
+	lease := renewed(
+		t,
+		admin,
+		name,
+		"is renewed",
+		func(l *coordinationv1.Lease) bool { return l.Spec.RenewTime.After(swallowed) },
+	)
 	if took := lease.Spec.RenewTime.Sub(swallowed); took > 40*time.Second {
 		t.Errorf("it took %s", took)
 	}
-	if closed := metricstest.Value(t, metricstest.Scrape(cfg.MetricsListen), "quartet_nodestatus_connections_closed_total"); closed == 0 {
+	if closed := metricstest.Value(
+		t,
+		metricstest.Scrape(cfg.MetricsListen),
+		"quartet_nodestatus_connections_closed_total",
+	); closed == 0 {
 		t.Error("no connection was closed")
 	}
 	patchStatus(t, admin, name, `{"status":{"nodeInfo":{"kernelVersion":"0"}}}`)
@@ -178,7 +248,10 @@ func TestTwoAgentsWithOneNameAreTold(t *testing.T) {
 		waitsFor(t, client(t, cfg), "two machines have one node name")
 	}
 	told := func() bool {
-		events, err := c.Client(t).CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=NodeNameInUse,involvedObject.name=" + name})
+		events, err := c.Client(t).
+			CoreV1().
+			Events(metav1.NamespaceDefault).
+			List(t.Context(), metav1.ListOptions{FieldSelector: "reason=NodeNameInUse,involvedObject.name=" + name})
 		if err != nil {
 			t.Fatal(err)
 		}

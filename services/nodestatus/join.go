@@ -37,7 +37,15 @@ func heartbeatTimeout(cfg nodeconfig.Config) time.Duration {
 }
 
 // join runs the components that keep the Node, its status and its lease in the API server.
-func join(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, to clients, node *published, health *rpc.Health, registry prometheus.Registerer) {
+func join(
+	ctx context.Context,
+	group *errgroup.Group,
+	cfg nodeconfig.Config,
+	to clients,
+	node *published,
+	health *rpc.Health,
+	registry prometheus.Registerer,
+) {
 	real := clock.RealClock{}
 	closed := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "quartet_nodestatus_connections_closed_total",
@@ -61,7 +69,11 @@ func join(ctx context.Context, group *errgroup.Group, cfg nodeconfig.Config, to 
 	node.lease = lease.New(lease.Config{
 		Client: to.heartbeat.Coordination, Name: cfg.NodeName, Duration: leaseDuration(cfg), Broken: broken,
 		Taken: func() {
-			node.events.NodeWarning(ctx, "NodeNameInUse", "Another agent renews the lease of node "+cfg.NodeName+": two machines have one node name, or two agents run on this one")
+			node.events.NodeWarning(
+				ctx,
+				"NodeNameInUse",
+				"Another agent renews the lease of node "+cfg.NodeName+": two machines have one node name, or two agents run on this one",
+			)
 		},
 		Health: health, Clock: real, Logger: node.logger, Metrics: lease.NewMetrics(registry), Tracer: node.tracer,
 	})

@@ -22,9 +22,13 @@ func nodeInfo(nodeName string) []prometheus.Collector {
 	}
 	return []prometheus.Collector{
 		one("kubelet_node_name", "Always 1. The label is the node's name.", prometheus.Labels{"node": nodeName}),
-		one("kubernetes_build_info", "Always 1. The labels are the version of Kubernetes that this node behaves as, and what it was built with.", prometheus.Labels{
-			"major": major, "minor": minor, "git_version": version,
-			"go_version": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH,
-		}),
+		one(
+			"kubernetes_build_info",
+			"Always 1. The labels are the version of Kubernetes that this node behaves as, and what it was built with.",
+			prometheus.Labels{
+				"major": major, "minor": minor, "git_version": version,
+				"go_version": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH,
+			},
+		),
 	}
 }

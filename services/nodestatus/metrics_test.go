@@ -28,7 +28,13 @@ func TestMetricsAreServedAsDocumented(t *testing.T) {
 	if got := metricstest.Value(t, served, "kubelet_cgroup_version"); got != 1 && got != 2 {
 		t.Errorf("cgroups are of version %v", got)
 	}
-	if got := metricstest.Value(t, served, "quartet_node_eviction_signal_available", "signal", "memory.available"); got <= 0 {
+	if got := metricstest.Value(
+		t,
+		served,
+		"quartet_node_eviction_signal_available",
+		"signal",
+		"memory.available",
+	); got <= 0 {
 		t.Errorf("%v bytes of memory are left", got)
 	}
 	metricstest.Want(t, served, 100<<20, "quartet_node_eviction_signal_threshold", "signal", "memory.available")

@@ -73,7 +73,14 @@ type clients struct {
 }
 
 // serve runs the heart, the server of its Node, and the components that keep the Node in the API server.
-func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Settings, to clients, logger *slog.Logger, tracer trace.Tracer) error {
+func serve(
+	ctx context.Context,
+	cfg nodeconfig.Config,
+	settings nodeobject.Settings,
+	to clients,
+	logger *slog.Logger,
+	tracer trace.Tracer,
+) error {
 	previous, err := checkpoint.Load(cfg.StateDir, settings.Name)
 	if err != nil {
 		logger.Warn("starting without the saved state of the node", telemetry.KeyError, err)
@@ -110,8 +117,13 @@ func serve(ctx context.Context, cfg nodeconfig.Config, settings nodeobject.Setti
 		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry), Tracer: tracer,
 	})
 	node.server = server.New(server.Config{
-		NodeName: settings.Name, Standalone: to.cluster == nil, ExternalCloud: cfg.ExternalCloud, Health: health, Overdue: heart.Overdue,
-		Served: stream.NewServedMetrics(registry, stream.NameNode), Events: node.events.Stream(),
+		NodeName:      settings.Name,
+		Standalone:    to.cluster == nil,
+		ExternalCloud: cfg.ExternalCloud,
+		Health:        health,
+		Overdue:       heart.Overdue,
+		Served:        stream.NewServedMetrics(registry, stream.NameNode),
+		Events:        node.events.Stream(),
 	})
 	group, ctx := errgroup.WithContext(ctx)
 	if to.cluster != nil {

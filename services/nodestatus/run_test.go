@@ -39,7 +39,11 @@ type wellPLEG struct {
 }
 
 func (wellPLEG) GetHealth(context.Context, *lifecyclev1.GetHealthRequest) (*lifecyclev1.GetHealthResponse, error) {
-	return &lifecyclev1.GetHealthResponse{Healthy: true, LastRelistAt: timestamppb.Now(), Runtime: &lifecyclev1.Runtime{Name: "containerd", Version: "2.4.2", Ready: true, NetworkReady: true}}, nil
+	return &lifecyclev1.GetHealthResponse{
+		Healthy:      true,
+		LastRelistAt: timestamppb.Now(),
+		Runtime:      &lifecyclev1.Runtime{Name: "containerd", Version: "2.4.2", Ready: true, NetworkReady: true},
+	}, nil
 }
 
 type wellSyncLoop struct {
@@ -102,7 +106,11 @@ func servePLEG(t *testing.T, cfg nodeconfig.Config) (stop func() error) {
 
 func serveSyncLoop(t *testing.T, cfg nodeconfig.Config) (stop func() error) {
 	t.Helper()
-	return servePeer(t, cfg.Peers.SyncLoop, func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, wellSyncLoop{}) })
+	return servePeer(
+		t,
+		cfg.Peers.SyncLoop,
+		func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, wellSyncLoop{}) },
+	)
 }
 
 func servePeer(t *testing.T, address string, register func(*grpc.Server)) (stop func() error) {
@@ -230,7 +238,9 @@ func TestRestartKeepsTheNode(t *testing.T) {
 	if !after.CreationTimestamp.Equal(&before.CreationTimestamp) {
 		t.Errorf("created at %s, and after a restart at %s", before.CreationTimestamp, after.CreationTimestamp)
 	}
-	if a, b := after.Status.Conditions[3].LastTransitionTime, before.Status.Conditions[3].LastTransitionTime; !a.Equal(&b) {
+	if a, b := after.Status.Conditions[3].LastTransitionTime, before.Status.Conditions[3].LastTransitionTime; !a.Equal(
+		&b,
+	) {
 		t.Errorf("ready since %s, and after a restart since %s", b, a)
 	}
 }
@@ -248,7 +258,8 @@ func TestSecondOneOnAStateDirIsRefused(t *testing.T) {
 	}()
 	err = run(t.Context(), cfg, quiet, telemetry.Off())
 	var other *statedir.HeldError
-	if !errors.As(err, &other) || other.Holder.PID != os.Getpid() || !strings.Contains(err.Error(), "stop that process, or use another --state-dir") {
+	if !errors.As(err, &other) || other.Holder.PID != os.Getpid() ||
+		!strings.Contains(err.Error(), "stop that process, or use another --state-dir") {
 		t.Errorf("got %v, want a HeldError that names this process and says what to do", err)
 	}
 }

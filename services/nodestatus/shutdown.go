@@ -15,7 +15,14 @@ import (
 
 // shutdownOf creates the manager that terminates the pods before the machine shuts down; nil if the configuration does
 // not enable it. changed is called when a shutdown begins or is canceled.
-func shutdownOf(cfg nodeconfig.Config, to clients, health *rpc.Health, registry prometheus.Registerer, changed func(message string), logger *slog.Logger) (*shutdown.Manager, error) {
+func shutdownOf(
+	cfg nodeconfig.Config,
+	to clients,
+	health *rpc.Health,
+	registry prometheus.Registerer,
+	changed func(message string),
+	logger *slog.Logger,
+) (*shutdown.Manager, error) {
 	metrics := shutdown.NewMetrics(registry)
 	periods := shutdown.PeriodsOf(&cfg.Kubelet)
 	if len(periods) == 0 {

@@ -49,7 +49,10 @@ func (s *endingSyncLoop) ListPods(context.Context, *enginev1.ListPodsRequest) (*
 	return answer, nil
 }
 
-func (s *endingSyncLoop) ShutDownPods(ctx context.Context, req *enginev1.ShutDownPodsRequest) (*enginev1.ShutDownPodsResponse, error) {
+func (s *endingSyncLoop) ShutDownPods(
+	ctx context.Context,
+	req *enginev1.ShutDownPodsRequest,
+) (*enginev1.ShutDownPodsResponse, error) {
 	var uids []string
 	for _, pod := range req.GetPods() {
 		uids = append(uids, pod.GetPodUid())
@@ -69,7 +72,10 @@ func (s *endingSyncLoop) ShutDownPods(ctx context.Context, req *enginev1.ShutDow
 	return &enginev1.ShutDownPodsResponse{}, nil
 }
 
-func (s *endingSyncLoop) AwaitStatuses(context.Context, *enginev1.AwaitStatusesRequest) (*enginev1.AwaitStatusesResponse, error) {
+func (s *endingSyncLoop) AwaitStatuses(
+	context.Context,
+	*enginev1.AwaitStatusesRequest,
+) (*enginev1.AwaitStatusesResponse, error) {
 	s.asked <- "statuses"
 	return &enginev1.AwaitStatusesResponse{}, nil
 }
@@ -88,9 +94,19 @@ func (s *endingSyncLoop) wantAsked(t *testing.T, want string) {
 }
 
 // podOf is a pod of a source, as syncloop tells it.
-func podOf(t *testing.T, name, source string, priority int32, phase v1.PodPhase, state enginev1.WorkerState) *enginev1.Pod {
+func podOf(
+	t *testing.T,
+	name, source string,
+	priority int32,
+	phase v1.PodPhase,
+	state enginev1.WorkerState,
+) *enginev1.Pod {
 	t.Helper()
-	pod := v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: v1.PodSpec{Priority: ptr.To(priority)}, Status: v1.PodStatus{Phase: phase}}
+	pod := v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+		Spec:       v1.PodSpec{Priority: ptr.To(priority)},
+		Status:     v1.PodStatus{Phase: phase},
+	}
 	data, err := pod.Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -130,10 +146,33 @@ func TestTheAPIServerKnowsThatTheMachineGoesDown(t *testing.T) {
 	cfg := member(t, name, c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
 	cfg.Kubelet.ShutdownGracePeriod.Duration, cfg.Kubelet.ShutdownGracePeriodCriticalPods.Duration = 20*time.Minute, 10*time.Minute
 	const syncing, terminating, terminated = enginev1.WorkerState_WORKER_STATE_SYNCING, enginev1.WorkerState_WORKER_STATE_TERMINATING, enginev1.WorkerState_WORKER_STATE_TERMINATED
-	syncloop := &endingSyncLoop{asked: make(chan string), let: make(chan struct{}), gone: map[string]bool{}, pods: []*enginev1.Pod{
-		podOf(t, "web", "api", 0, v1.PodRunning, syncing), podOf(t, "evicted", "api", 0, v1.PodFailed, terminating), podOf(t, "dns", "file", 2000001000, v1.PodRunning, syncing),
-		podOf(t, "refused", "api", 0, v1.PodFailed, syncing), podOf(t, "done", "api", 0, v1.PodSucceeded, terminated), podOf(t, "orphan", "", 0, v1.PodRunning, terminating),
-	}}
+	syncloop := &endingSyncLoop{
+		asked: make(chan string),
+		let:   make(chan struct{}),
+		gone:  map[string]bool{},
+		pods: []*enginev1.Pod{
+			podOf(
+				t,
+				"web",
+				"api",
+				0,
+				v1.PodRunning,
+				syncing,
+			),
+			podOf(t, "evicted", "api", 0, v1.PodFailed, terminating),
+			podOf(t, "dns", "file", 2000001000, v1.PodRunning, syncing),
+			podOf(
+				t,
+				"refused",
+				"api",
+				0,
+				v1.PodFailed,
+				syncing,
+			),
+			podOf(t, "done", "api", 0, v1.PodSucceeded, terminated),
+			podOf(t, "orphan", "", 0, v1.PodRunning, terminating),
+		},
+	}
 	servePLEG(t, cfg)
 	servePeer(t, cfg.Peers.SyncLoop, func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, syncloop) })
 	nodes := client(t, cfg)
@@ -166,7 +205,9 @@ func TestTheAPIServerKnowsThatTheMachineGoesDown(t *testing.T) {
 	awaitNode(t, admin, name, "Ready again", isReady)
 	var reasons []string
 	for end := time.Now().Add(time.Minute); len(reasons) < 2 && time.Now().Before(end); <-time.After(10 * time.Millisecond) {
-		events, err := admin.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Shutdown,involvedObject.name=" + name})
+		events, err := admin.CoreV1().
+			Events("default").
+			List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Shutdown,involvedObject.name=" + name})
 		if err != nil {
 			continue
 		}
@@ -176,7 +217,12 @@ func TestTheAPIServerKnowsThatTheMachineGoesDown(t *testing.T) {
 		}
 	}
 	slices.Sort(reasons)
-	if reasons = slices.Compact(reasons); !slices.Equal(reasons, []string{"Shutdown manager detected shutdown cancellation", "Shutdown manager detected shutdown event"}) {
+	if reasons = slices.Compact(
+		reasons,
+	); !slices.Equal(
+		reasons,
+		[]string{"Shutdown manager detected shutdown cancellation", "Shutdown manager detected shutdown event"},
+	) {
 		t.Errorf("the events are %q", reasons)
 	}
 }

@@ -40,7 +40,15 @@ func startBenchPLEG(b *testing.B, endpoint string, mode lifecyclev1.RelistMode) 
 	if err != nil {
 		b.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(harness.BinDir(b), "pleg"), "--listen", listen, "--state-dir", dir, "--container-runtime-endpoint", endpoint)
+	cmd := exec.Command(
+		filepath.Join(harness.BinDir(b), "pleg"),
+		"--listen",
+		listen,
+		"--state-dir",
+		dir,
+		"--container-runtime-endpoint",
+		endpoint,
+	)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		b.Fatalf("starting pleg, which make build builds: %v", err)
@@ -256,8 +264,14 @@ func (k *killer) death(ctx context.Context, i int) {
 		labels[key] = value
 	}
 	id, err := k.runtime.CreateContainer(ctx, k.sandbox, &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: "app", Attempt: uint32(i)}, Image: &runtimeapi.ImageSpec{Image: harness.HelloImage},
-		Args: []string{"sleep"}, Labels: labels, Linux: &runtimeapi.LinuxContainerConfig{},
+		Metadata: &runtimeapi.ContainerMetadata{
+			Name:    "app",
+			Attempt: uint32(i),
+		},
+		Image:  &runtimeapi.ImageSpec{Image: harness.HelloImage},
+		Args:   []string{"sleep"},
+		Labels: labels,
+		Linux:  &runtimeapi.LinuxContainerConfig{},
 	}, k.config)
 	if err != nil {
 		k.b.Fatal(err)

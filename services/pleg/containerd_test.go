@@ -60,7 +60,11 @@ func (h hand) sandbox(uid string) (string, *runtimeapi.PodSandboxConfig) {
 func (h hand) container(sandboxID string, sandbox *runtimeapi.PodSandboxConfig, name string, args ...string) string {
 	h.t.Helper()
 	id, err := h.runtime.CreateContainer(h.t.Context(), sandboxID, &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: harness.HelloImage}, Args: args,
+		Metadata: &runtimeapi.ContainerMetadata{
+			Name: name,
+		},
+		Image: &runtimeapi.ImageSpec{Image: harness.HelloImage},
+		Args:  args,
 		Labels: map[string]string{
 			podlabels.PodName: sandbox.GetMetadata().GetName(), podlabels.PodNamespace: "default",
 			podlabels.PodUID: sandbox.GetMetadata().GetUid(), podlabels.ContainerName: name,
@@ -77,9 +81,13 @@ func (h hand) container(sandboxID string, sandbox *runtimeapi.PodSandboxConfig, 
 func (h hand) broken(sandboxID string, sandbox *runtimeapi.PodSandboxConfig) string {
 	h.t.Helper()
 	id, err := h.runtime.CreateContainer(h.t.Context(), sandboxID, &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: "broken"}, Image: &runtimeapi.ImageSpec{Image: harness.HelloImage}, Command: []string{"/no-such-command"},
-		Labels: map[string]string{podlabels.PodUID: sandbox.GetMetadata().GetUid(), podlabels.ContainerName: "broken"},
-		Linux:  &runtimeapi.LinuxContainerConfig{},
+		Metadata: &runtimeapi.ContainerMetadata{
+			Name: "broken",
+		},
+		Image:   &runtimeapi.ImageSpec{Image: harness.HelloImage},
+		Command: []string{"/no-such-command"},
+		Labels:  map[string]string{podlabels.PodUID: sandbox.GetMetadata().GetUid(), podlabels.ContainerName: "broken"},
+		Linux:   &runtimeapi.LinuxContainerConfig{},
 	}, sandbox)
 	if err != nil {
 		h.t.Fatal(err)
@@ -126,7 +134,11 @@ func TestWithARealContainerd(t *testing.T) {
 	r.mode(generic)
 	containerd.Start(t)
 	r.mode(evented)
-	if after := r.status("uid-1", boottime.Now()); len(after.GetContainers()) != 2 || after.GetContainers()[1].GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING ||
+	if after := r.status(
+		"uid-1",
+		boottime.Now(),
+	); len(after.GetContainers()) != 2 ||
+		after.GetContainers()[1].GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING ||
 		!slices.Equal(after.GetIps(), before.GetIps()) {
 		t.Errorf("over a restart of containerd the status went from %v to %v", before, after)
 	}
@@ -138,7 +150,8 @@ func TestWithARealContainerd(t *testing.T) {
 	stopped := time.Now()
 	// Nothing that had happened was told again when containerd came back: the next event is this death.
 	e := w.next()
-	if e.GetType() != died || e.GetContainerId() != app || e.GetContainerName() != "app" || e.GetExitCode() != 137 || e.GetReason() != "Error" {
+	if e.GetType() != died || e.GetContainerId() != app || e.GetContainerName() != "app" || e.GetExitCode() != 137 ||
+		e.GetReason() != "Error" {
 		t.Errorf("after a container was killed the event is %v", e)
 	}
 	if at := e.GetOccurredAt().AsTime(); at.Before(stopping) || at.After(stopped) {
@@ -153,7 +166,11 @@ func TestWithARealContainerd(t *testing.T) {
 	if err := h.runtime.RemoveContainer(t.Context(), broken); err != nil {
 		t.Fatal(err)
 	}
-	if e := w.until(removed, broken); e.GetContainerName() != "broken" || e.GetPodUid() != "uid-1" || len(e.GetStatus().GetContainers()) != 2 {
+	if e := w.until(
+		removed,
+		broken,
+	); e.GetContainerName() != "broken" || e.GetPodUid() != "uid-1" ||
+		len(e.GetStatus().GetContainers()) != 2 {
 		t.Errorf("a container that was removed is told as %v", e)
 	}
 	// containerd tells that a sandbox was removed just before it is; nobody asks for the pod here.
@@ -171,7 +188,10 @@ func TestWithARealContainerd(t *testing.T) {
 		t.Errorf("that the pod is gone was told after %v", took)
 	}
 	t.Logf("starts were told %v after containerd's word for them (the middle of 10)", startLatency(h, w))
-	r.eventually("the event of each change has come, or is missing", func() bool { return time.Since(removing) > 7*time.Second })
+	r.eventually(
+		"the event of each change has come, or is missing",
+		func() bool { return time.Since(removing) > 7*time.Second },
+	)
 	r.mode(evented)
 	if got := r.metric("quartet_pleg_unannounced_changes_total"); got != 0 {
 		t.Errorf("%v changes were held against containerd's stream", got)
@@ -207,7 +227,8 @@ func TestAnInterruptedStartIsNoEnd(t *testing.T) {
 			return said.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
 		})
 		for _, c := range r.status("uid-3", boottime.Now()).GetContainers() {
-			if c.GetId() == id && (c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_CREATED || c.GetFinishedAt() != nil) {
+			if c.GetId() == id &&
+				(c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_CREATED || c.GetFinishedAt() != nil) {
 				t.Errorf("containerd says %v, and pleg tells %v, want a container that was never started", said, c)
 			}
 		}

@@ -58,7 +58,13 @@ func TestAPLEGThatIsKilledTellsOnceOfWhatContainerdDidMeanwhile(t *testing.T) {
 	})
 	r.spawn()
 	f.returned(2)
-	events := f.told("CONTAINER_DIED side", "CONTAINER_REMOVED side", "CONTAINER_DIED app", "CONTAINER_STARTED short", "CONTAINER_DIED short")
+	events := f.told(
+		"CONTAINER_DIED side",
+		"CONTAINER_REMOVED side",
+		"CONTAINER_DIED app",
+		"CONTAINER_STARTED short",
+		"CONTAINER_DIED short",
+	)
 	for _, e := range events {
 		if e.GetContainerId() != app {
 			continue
@@ -157,7 +163,10 @@ func TestFiveHundredPodsAreToldOfOnce(t *testing.T) {
 	f.returned(2)
 	r.eventually("a hundred deaths are told", func() bool { return len(f.deaths()) == 100 })
 	r.synced()
-	if got := f.told(strings.Split(strings.Repeat("CONTAINER_DIED app,", 99)+"CONTAINER_DIED app", ",")...); len(got) != 100 {
+	if got := f.told(
+		strings.Split(strings.Repeat("CONTAINER_DIED app,", 99)+"CONTAINER_DIED app", ",")...); len(
+		got,
+	) != 100 {
 		t.Errorf("%d events are told", len(got))
 	}
 	if got := f.snapshots(); got != 0 {

@@ -50,7 +50,13 @@ func TestFiveHundredDeathsAtOnceAreToldOnceEach(t *testing.T) {
 			}
 			left--
 			if code, awaited := victims[e.GetContainerId()]; !awaited || code != e.GetExitCode() {
-				t.Errorf("container %s of %s is told to have died with %d; awaited is %t", e.GetContainerName(), e.GetPodUid(), e.GetExitCode(), awaited)
+				t.Errorf(
+					"container %s of %s is told to have died with %d; awaited is %t",
+					e.GetContainerName(),
+					e.GetPodUid(),
+					e.GetExitCode(),
+					awaited,
+				)
 			}
 			delete(victims, e.GetContainerId())
 		}

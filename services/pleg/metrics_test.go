@@ -14,7 +14,14 @@ func TestMetricsAreServedAsDocumented(t *testing.T) {
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()
 	served := metricstest.Scrape(r.cfg.MetricsListen)
-	metricstest.Documented(t, served, metricstest.EveryService, metricstest.ServedStreams, metricstest.RuntimeCalls, metricstest.PLEG)
+	metricstest.Documented(
+		t,
+		served,
+		metricstest.EveryService,
+		metricstest.ServedStreams,
+		metricstest.RuntimeCalls,
+		metricstest.PLEG,
+	)
 
 	w := r.watch()
 	_, ids := fake.RunPod(fakecri.Pod{UID: "uid-2", Containers: []string{"app"}})
@@ -26,7 +33,13 @@ func TestMetricsAreServedAsDocumented(t *testing.T) {
 	r.eventually("the runtime has said that it is ready", func() bool {
 		return metricstest.Value(t, served, "quartet_pleg_runtime_ready") == 1
 	})
-	if got := metricstest.Value(t, served, "kubelet_runtime_operations_total", "operation_type", "list_podsandbox"); got < 1 {
+	if got := metricstest.Value(
+		t,
+		served,
+		"kubelet_runtime_operations_total",
+		"operation_type",
+		"list_podsandbox",
+	); got < 1 {
 		t.Errorf("%v lists of sandboxes were counted", got)
 	}
 }

@@ -45,7 +45,11 @@ func TestTheLifeOfAPodGivesItsEventsInOrder(t *testing.T) {
 			if e := w.until(podSync, "uid-1"); e.GetStatus().GetName() != "web" || len(e.GetStatus().GetIps()) != 1 {
 				t.Errorf("a sandbox came up and the event has the status %v", e.GetStatus())
 			}
-			if e := w.until(started, ids["app"]); e.GetContainerName() != "app" || e.GetOccurredAt().AsTime().After(e.GetObservedAt().AsTime()) {
+			if e := w.until(
+				started,
+				ids["app"],
+			); e.GetContainerName() != "app" ||
+				e.GetOccurredAt().AsTime().After(e.GetObservedAt().AsTime()) {
 				t.Errorf("a start is told as %v", e)
 			}
 			fake.ExitWithReason(ids["app"], 137, "OOMKilled")
@@ -63,7 +67,9 @@ func TestTheLifeOfAPodGivesItsEventsInOrder(t *testing.T) {
 			r.eventually("the address outlives the network", func() bool {
 				s := r.status("uid-1", boottime.Now())
 				return len(s.GetSandboxes()) == 1 && s.GetSandboxes()[0].GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY &&
-					len(s.GetSandboxes()[0].GetIps()) == 0 && len(s.GetIps()) == 1 && s.GetIps()[0] == ip
+					len(s.GetSandboxes()[0].GetIps()) == 0 &&
+					len(s.GetIps()) == 1 &&
+					s.GetIps()[0] == ip
 			})
 			fake.DropSandbox(sandbox)
 			w.until(removed, second)
@@ -140,7 +146,12 @@ func TestAHungInspectionDelaysItsPodAlone(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
-			if _, err := r.client.GetPodStatus(ctx, &lifecyclev1.GetPodStatusRequest{Uid: "hung-3", NewerThanBoottimeNs: int64(boottime.Now())}); status.Code(err) != codes.DeadlineExceeded {
+			if _, err := r.client.GetPodStatus(
+				ctx,
+				&lifecyclev1.GetPodStatusRequest{Uid: "hung-3", NewerThanBoottimeNs: int64(boottime.Now())},
+			); status.Code(
+				err,
+			) != codes.DeadlineExceeded {
 				t.Errorf("the fresh status of a pod whose inspection hangs: got %v, want DeadlineExceeded", err)
 			}
 			hung[victims[3]].Open()
@@ -162,9 +173,13 @@ func TestAFailedInspectionIsTriedAgainUntilItWorks(t *testing.T) {
 	fake.Exit(ids["app"], 7)
 	r.eventually("the status says why it is old", func() bool {
 		s := r.status("uid-1", 0)
-		return strings.Contains(s.GetInspectError(), "scripted") && s.GetContainers()[0].GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING
+		return strings.Contains(s.GetInspectError(), "scripted") &&
+			s.GetContainers()[0].GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING
 	})
-	_, err := r.client.GetPodStatus(r.ctx(), &lifecyclev1.GetPodStatusRequest{Uid: "uid-1", NewerThanBoottimeNs: int64(boottime.Now())})
+	_, err := r.client.GetPodStatus(
+		r.ctx(),
+		&lifecyclev1.GetPodStatusRequest{Uid: "uid-1", NewerThanBoottimeNs: int64(boottime.Now())},
+	)
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "scripted") {
 		t.Errorf("a fresh status while the inspection fails: got %v, want Unavailable with the reason", err)
 	}
@@ -218,7 +233,10 @@ func TestStatusIsAsFreshAsAskedFor(t *testing.T) {
 	container := fake.Containers()[0].ID
 	fake.Exit(container, 5)
 	now := boottime.Now()
-	if got := r.status("uid-1", 0); got.GetContainers()[0].GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING {
+	if got := r.status(
+		"uid-1",
+		0,
+	); got.GetContainers()[0].GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING {
 		t.Error("newer_than 0 did not take what was on record")
 	}
 	w := r.watch()
@@ -229,10 +247,17 @@ func TestStatusIsAsFreshAsAskedFor(t *testing.T) {
 	if e := w.until(died, container); e.GetExitCode() != 5 {
 		t.Errorf("what the inspection found is told as %v", e)
 	}
-	if got := r.status("never-heard-of", boottime.Now()); len(got.GetSandboxes())+len(got.GetContainers()) != 0 || got.GetUid() != "never-heard-of" {
+	if got := r.status(
+		"never-heard-of",
+		boottime.Now(),
+	); len(got.GetSandboxes())+len(got.GetContainers()) != 0 ||
+		got.GetUid() != "never-heard-of" {
 		t.Errorf("a pod that the runtime does not have: got %v, want an empty status", got)
 	}
-	_, err := r.client.GetPodStatus(r.ctx(), &lifecyclev1.GetPodStatusRequest{Uid: "uid-1", NewerThanBoottimeNs: int64(boottime.Now() + time.Hour)})
+	_, err := r.client.GetPodStatus(
+		r.ctx(),
+		&lifecyclev1.GetPodStatusRequest{Uid: "uid-1", NewerThanBoottimeNs: int64(boottime.Now() + time.Hour)},
+	)
 	if status.Code(err) != codes.InvalidArgument {
 		t.Errorf("newer than a time to come: got %v, want InvalidArgument", err)
 	}
@@ -253,7 +278,10 @@ func TestEverybodyWhoAsksWhileAnInspectionRunsSharesTheNext(t *testing.T) {
 		ctx := r.ctx()
 		asked.Go(func() {
 			begin := boottime.Now()
-			resp, err := r.client.GetPodStatus(ctx, &lifecyclev1.GetPodStatusRequest{Uid: "uid-1", NewerThanBoottimeNs: int64(begin)})
+			resp, err := r.client.GetPodStatus(
+				ctx,
+				&lifecyclev1.GetPodStatusRequest{Uid: "uid-1", NewerThanBoottimeNs: int64(begin)},
+			)
 			if err != nil {
 				t.Error(err)
 			} else if resp.GetStatus().GetObservedBoottimeNs() <= int64(begin) {
@@ -338,7 +366,10 @@ func TestARuntimeThatIsKilledAndComesBackIsFollowed(t *testing.T) {
 	if got := r.status("uid-1", 0); len(got.GetContainers()) != 1 {
 		t.Errorf("while the runtime is away the record says %v", got)
 	}
-	_, err := r.client.GetPodStatus(r.ctx(), &lifecyclev1.GetPodStatusRequest{Uid: "uid-1", NewerThanBoottimeNs: int64(boottime.Now())})
+	_, err := r.client.GetPodStatus(
+		r.ctx(),
+		&lifecyclev1.GetPodStatusRequest{Uid: "uid-1", NewerThanBoottimeNs: int64(boottime.Now())},
+	)
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("a fresh status of a runtime that is away: got %v, want Unavailable", err)
 	}

@@ -98,7 +98,8 @@ func TestHealthSaysThatTheRuntimeIsAway(t *testing.T) {
 	becomes := func(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
 		t.Helper()
 		r.eventually("the runtime is "+want.String(), func() bool {
-			got, err := grpc_health_v1.NewHealthClient(conn).Check(r.ctx(), &grpc_health_v1.HealthCheckRequest{Service: waitRuntime})
+			got, err := grpc_health_v1.NewHealthClient(conn).
+				Check(r.ctx(), &grpc_health_v1.HealthCheckRequest{Service: waitRuntime})
 			return err == nil && got.GetStatus() == want
 		})
 	}
@@ -106,7 +107,11 @@ func TestHealthSaysThatTheRuntimeIsAway(t *testing.T) {
 	fake.Stop()
 	becomes(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	health, err := r.client.GetHealth(r.ctx(), &lifecyclev1.GetHealthRequest{})
-	if reasons := strings.Join(health.GetReasons(), "\n"); err != nil || !strings.Contains(reasons, "the container runtime at "+fake.Endpoint()+" does not answer") ||
+	if reasons := strings.Join(
+		health.GetReasons(),
+		"\n",
+	); err != nil ||
+		!strings.Contains(reasons, "the container runtime at "+fake.Endpoint()+" does not answer") ||
 		!strings.Contains(reasons, "--container-runtime-endpoint") {
 		t.Errorf("it says %q, %v", reasons, err)
 	}

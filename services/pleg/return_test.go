@@ -150,13 +150,18 @@ func TestWhatHappenedWhilePLEGWasAwayIsToldOnceWhenItReturns(t *testing.T) {
 	) {
 		events[e.GetType().String()+" "+e.GetContainerName()] = e
 	}
-	if e := events[died.String()+" app"]; e.GetExitCode() != 3 || e.GetReason() != "Error" || e.GetOccurredAt().AsTime().After(by) || e.GetObservedAt().AsTime().Before(by) {
+	if e := events[died.String()+" app"]; e.GetExitCode() != 3 || e.GetReason() != "Error" ||
+		e.GetOccurredAt().AsTime().After(by) ||
+		e.GetObservedAt().AsTime().Before(by) {
 		t.Errorf("a death while pleg was away is told as %v, want the runtime's exit code 3 and a time not after %v", e, by)
 	}
 	if e := events[died.String()+" job"]; e.GetStatus().GetName() == "" || e.GetStatus().GetUid() != "old" {
 		t.Errorf("the end of a pod that is gone does not name it: %v", e)
 	}
-	start, end := events[started.String()+" short"].GetOccurredAt().AsTime(), events[died.String()+" short"].GetOccurredAt().AsTime()
+	start, end := events[started.String()+" short"].GetOccurredAt().
+		AsTime(),
+		events[died.String()+" short"].GetOccurredAt().
+			AsTime()
 	if !end.After(start) || end.After(by.Add(time.Minute)) {
 		t.Errorf("it says that a container ran from %v to %v", start, end)
 	}
@@ -230,7 +235,10 @@ func TestADiskThatIsFullStopsNoEvent(t *testing.T) {
 	fake.Exit(ids["app"], 3)
 	f.told("CONTAINER_DIED app")
 	metrics := metricstest.Scrape(r.cfg.MetricsListen)
-	r.eventually("the failure is counted", func() bool { return metricstest.Value(t, metrics, "quartet_pleg_told_errors_total") > 0 })
+	r.eventually(
+		"the failure is counted",
+		func() bool { return metricstest.Value(t, metrics, "quartet_pleg_told_errors_total") > 0 },
+	)
 }
 
 // TestAPLEGThatOnlyReadsLeavesTheFileAlone: it is what the node's own has told.

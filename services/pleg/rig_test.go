@@ -61,7 +61,11 @@ func startPLEG(t *testing.T, endpoint string) *rig {
 func newRig(t *testing.T, endpoint string) *rig {
 	t.Helper()
 	dir := harness.ShortDir(t)
-	cfg := nodeconfig.Config{Listen: "unix://" + filepath.Join(dir, "pleg.sock"), StateDir: dir, MetricsListen: "unix://" + filepath.Join(dir, "pleg-metrics.sock")}
+	cfg := nodeconfig.Config{
+		Listen:        "unix://" + filepath.Join(dir, "pleg.sock"),
+		StateDir:      dir,
+		MetricsListen: "unix://" + filepath.Join(dir, "pleg-metrics.sock"),
+	}
 	cfg.Kubelet.ContainerRuntimeEndpoint = endpoint
 	cfg.Kubelet.RuntimeRequestTimeout.Duration = 2 * time.Minute
 	r := &rig{t: t, cfg: cfg, stop: func() {}}
@@ -87,8 +91,13 @@ func (r *rig) spawn() {
 		r.t.Fatal(err)
 	}
 	var log bytes.Buffer
-	cmd := exec.Command(self, "--listen="+r.cfg.Listen, "--metrics-listen="+r.cfg.MetricsListen, "--state-dir="+r.cfg.StateDir,
-		"--container-runtime-endpoint="+r.cfg.Kubelet.ContainerRuntimeEndpoint)
+	cmd := exec.Command(
+		self,
+		"--listen="+r.cfg.Listen,
+		"--metrics-listen="+r.cfg.MetricsListen,
+		"--state-dir="+r.cfg.StateDir,
+		"--container-runtime-endpoint="+r.cfg.Kubelet.ContainerRuntimeEndpoint,
+	)
 	cmd.Env = append(os.Environ(), asPLEG+"=1")
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
@@ -161,7 +170,10 @@ func (r *rig) mode(want lifecyclev1.RelistMode) {
 
 func (r *rig) status(uid string, newerThan time.Duration) *lifecyclev1.PodStatus {
 	r.t.Helper()
-	resp, err := r.client.GetPodStatus(r.ctx(), &lifecyclev1.GetPodStatusRequest{Uid: uid, NewerThanBoottimeNs: int64(newerThan)})
+	resp, err := r.client.GetPodStatus(
+		r.ctx(),
+		&lifecyclev1.GetPodStatusRequest{Uid: uid, NewerThanBoottimeNs: int64(newerThan)},
+	)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -209,7 +221,11 @@ func (r *rig) watch() *watcher {
 		cancel()
 		r.t.Fatal(err)
 	}
-	w := &watcher{r: r, snapshot: map[string]*lifecyclev1.Event{}, deltas: make(chan stream.Message[*lifecyclev1.Event], 10000)}
+	w := &watcher{
+		r:        r,
+		snapshot: map[string]*lifecyclev1.Event{},
+		deltas:   make(chan stream.Message[*lifecyclev1.Event], 10000),
+	}
 	for synced := false; !synced; {
 		m, err := sub.Next(r.ctx())
 		if err != nil {

@@ -44,7 +44,9 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	registry := metrics.New(nodeconfig.PLEG).Registry
 	// The calls are not traced, because they only read and belong to no pod.
 	client, err := cri.New(cri.Config{
-		Endpoint: cfg.Kubelet.ContainerRuntimeEndpoint, Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration, Logger: tel.Logger,
+		Endpoint:   cfg.Kubelet.ContainerRuntimeEndpoint,
+		Timeout:    cfg.Kubelet.RuntimeRequestTimeout.Duration,
+		Logger:     tel.Logger,
 		Registerer: registry,
 	})
 	if err != nil {
@@ -74,7 +76,13 @@ func takePlace(cfg nodeconfig.Config, logger *slog.Logger) (release func() error
 }
 
 // observe runs the components that observe the runtime, and the server.
-func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, client *cri.Client, registry *prometheus.Registry) error {
+func observe(
+	ctx context.Context,
+	cfg nodeconfig.Config,
+	tel *telemetry.Telemetry,
+	client *cri.Client,
+	registry *prometheus.Registry,
+) error {
 	logger, health := tel.Logger, rpc.NewHealth()
 	health.Set(waitRuntime, "waits for the container runtime at "+cfg.Kubelet.ContainerRuntimeEndpoint)
 	health.Set(waitRelist, "waits for the first relist")
@@ -83,8 +91,15 @@ func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 	book := openTold(cfg, logger, registry)
 	events := stream.NewEdge[*lifecyclev1.Event](stream.Config{Metrics: served, Continues: book.Continues()})
 	relister := relist.New(relist.Config{
-		Runtime: client.Runtime, Events: events, Told: book, Tracer: tel.Tracer, Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration,
-		BootTime: boottime.Now, Clock: clock.RealClock{}, Logger: logger, Metrics: relist.NewMetrics(registry),
+		Runtime:  client.Runtime,
+		Events:   events,
+		Told:     book,
+		Tracer:   tel.Tracer,
+		Timeout:  cfg.Kubelet.RuntimeRequestTimeout.Duration,
+		BootTime: boottime.Now,
+		Clock:    clock.RealClock{},
+		Logger:   logger,
+		Metrics:  relist.NewMetrics(registry),
 	})
 	runtime := runtimestate.New(runtimestate.Config{
 		Endpoint: cfg.Kubelet.ContainerRuntimeEndpoint, Runtime: client.Runtime, Clock: clock.RealClock{}, Logger: logger,
@@ -99,7 +114,11 @@ func observe(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 	group.Go(func() error { return runtime.Run(ctx) })
 	group.Go(func() error {
 		return runtimeevents.Run(ctx, runtimeevents.Config{
-			Events: client.Events, Relister: relister, Clock: clock.RealClock{}, Logger: logger, Metrics: runtimeevents.NewMetrics(registry),
+			Events:   client.Events,
+			Relister: relister,
+			Clock:    clock.RealClock{},
+			Logger:   logger,
+			Metrics:  runtimeevents.NewMetrics(registry),
 		})
 	})
 	group.Go(func() error {
@@ -135,7 +154,13 @@ func openTold(cfg nodeconfig.Config, logger *slog.Logger, registry *prometheus.R
 	}
 	path := filepath.Join(cfg.StateDir, journal.FileName)
 	return journal.Open(journal.Config{
-		File: journal.OnDisk(path), Path: path, Clock: clock.RealClock{}, Logger: logger, Metrics: journal.NewMetrics(registry),
+		File: journal.OnDisk(
+			path,
+		),
+		Path:    path,
+		Clock:   clock.RealClock{},
+		Logger:  logger,
+		Metrics: journal.NewMetrics(registry),
 	})
 }
 

@@ -33,7 +33,8 @@ func TestAPodWhoseInspectionHangsIsOfUnknownStateAndNothingElseIs(t *testing.T) 
 			w.until(died, well["app"])
 			e := w.until(podSync, "hung")
 			got := e.GetStatus()
-			if !strings.Contains(got.GetInspectError(), "has not answered for 5s") || got.GetContainers()[0].GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING {
+			if !strings.Contains(got.GetInspectError(), "has not answered for 5s") ||
+				got.GetContainers()[0].GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING {
 				t.Errorf("the event has the status %v, want what was last seen and why it is old", got)
 			}
 			if since := got.GetUnknownSince().AsTime(); since.Before(begun) || since.After(time.Now()) {

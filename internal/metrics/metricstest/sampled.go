@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Sampled returns a Registerer that registers with another and gives each vector a sample, with empty labels. A vector without a sample
-// is not exposed, so without this a test cannot see that it is registered.
+// Sampled returns a Registerer that registers with another and gives each vector a sample, with empty labels. A vector
+// without a sample is not exposed, so without this a test cannot see that it is registered.
 func Sampled(next prometheus.Registerer) prometheus.Registerer { return sampled{next} }
 
 type sampled struct{ prometheus.Registerer }

@@ -57,8 +57,10 @@ func applyCommand() *cobra.Command {
 			return withClient(stateDir, func(c client) error { return c.applyAll(cmd, paths, bool(dry)) })
 		},
 	}
-	cmd.Flags().StringSliceVarP(&paths, "filename", "f", nil, "`FILE` or directory with the manifests, or - for the standard input; may be repeated")
-	cmd.Flags().Var(&dry, "dry-run", "let configmux validate the manifests, and change nothing; 'server' and 'none' are accepted too")
+	cmd.Flags().
+		StringSliceVarP(&paths, "filename", "f", nil, "`FILE` or directory with the manifests, or - for the standard input; may be repeated")
+	cmd.Flags().
+		Var(&dry, "dry-run", "let configmux validate the manifests, and change nothing; 'server' and 'none' are accepted too")
 	cmd.Flags().Lookup("dry-run").NoOptDefVal = "true"
 	target.AddFlag(cmd.Flags(), &stateDir)
 	return cmd
@@ -86,7 +88,8 @@ func deleteCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringSliceVarP(&paths, "filename", "f", nil, "`FILE` or directory with manifests of them, or - for the standard input; may be repeated")
+	cmd.Flags().
+		StringSliceVarP(&paths, "filename", "f", nil, "`FILE` or directory with manifests of them, or - for the standard input; may be repeated")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of what is named; \"default\" without it")
 	target.AddFlag(cmd.Flags(), &stateDir)
 	return cmd
@@ -164,7 +167,10 @@ func (c client) apply(ctx context.Context, out io.Writer, pod *v1.Pod, dryRun bo
 	}
 	stored := &v1.Pod{}
 	if err := stored.Unmarshal(answer.GetPod().GetPod()); err != nil {
-		return fmt.Errorf("it was applied, and configmux's answer cannot be read: %w: is this command of the same version?", err)
+		return fmt.Errorf(
+			"it was applied, and configmux's answer cannot be read: %w: is this command of the same version?",
+			err,
+		)
 	}
 	return tell(out, objectName{podKind, stored.Namespace, stored.Name}, answer.GetPod().GetOp(), dryRun)
 }
@@ -183,7 +189,10 @@ func tell(out io.Writer, n objectName, op configv1.Op, dryRun bool) error {
 func (c client) applyObject(ctx context.Context, out io.Writer, i item, dryRun bool) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	answer, err := c.ApplyObject(ctx, &configv1.ApplyObjectRequest{Kind: i.name.kind.inManifest(), Object: i.object, DryRun: dryRun})
+	answer, err := c.ApplyObject(
+		ctx,
+		&configv1.ApplyObjectRequest{Kind: i.name.kind.inManifest(), Object: i.object, DryRun: dryRun},
+	)
 	if err != nil {
 		return c.explainObject(err)
 	}
@@ -225,7 +234,9 @@ func (e *unreachableError) Error() string { return e.text }
 // explainObject is explain for calls about config maps and secrets. A node that accepts none still accepts pods.
 func (c client) explainObject(err error) error {
 	if status.Code(err) == codes.Unimplemented {
-		return errors.New("this node does not accept config maps and secrets: it has an API server, or replays a recording, or its configmux is of an older version")
+		return errors.New(
+			"this node does not accept config maps and secrets: it has an API server, or replays a recording, or its configmux is of an older version",
+		)
 	}
 	return c.explain(err)
 }
@@ -239,7 +250,9 @@ func (c client) explain(err error) error {
 	case codes.Unimplemented:
 		return &unreachableError{"this configmux does not accept pods: it replays a recording, or is of an older version"}
 	case codes.DeadlineExceeded:
-		return &unreachableError{"configmux did not answer in time, and may or may not have made the change: check its log, and try again"}
+		return &unreachableError{
+			"configmux did not answer in time, and may or may not have made the change: check its log, and try again",
+		}
 	case codes.Unavailable:
 		if !strings.HasPrefix(s.Message(), "connection error") {
 			return &unreachableError{"configmux: " + s.Message()}
@@ -248,8 +261,14 @@ func (c client) explain(err error) error {
 		if c.stateDir != "" && c.stateDir != layout.DefaultStateDir {
 			up += " --state-dir " + c.stateDir
 		}
-		return &unreachableError{fmt.Sprintf("cannot reach configmux at %s: run the command as root; is the node running? start it with '%s', or name its state directory with --state-dir or %s",
-			c.address, up, target.EnvStateDir)}
+		return &unreachableError{
+			fmt.Sprintf(
+				"cannot reach configmux at %s: run the command as root; is the node running? start it with '%s', or name its state directory with --state-dir or %s",
+				c.address,
+				up,
+				target.EnvStateDir,
+			),
+		}
 	default:
 		return errors.New(s.Message())
 	}

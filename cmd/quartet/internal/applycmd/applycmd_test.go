@@ -71,7 +71,13 @@ func newNode(t *testing.T, flags ...string) *node {
 	n.layout, err = layout.New(n.stateDir)
 	must(t, err)
 	must(t, os.MkdirAll(n.layout.SocketDir(), 0o700))
-	n.write("kubelet.yaml", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nstaticPodPath: "+filepath.Join(dir, "static")+"\n")
+	n.write(
+		"kubelet.yaml",
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nstaticPodPath: "+filepath.Join(
+			dir,
+			"static",
+		)+"\n",
+	)
 	n.start()
 	return n
 }
@@ -82,7 +88,14 @@ func (n *node) start() {
 	log, err := os.OpenFile(filepath.Join(n.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(n.t, err)
 	cmd := exec.Command(configmux, append([]string{
-		"--config=" + filepath.Join(n.dir, "kubelet.yaml"), "--state-dir=" + n.stateDir, "--listen=" + n.layout.Address(layout.ConfigMux), "--metrics-listen=none", "--hostname-override=node",
+		"--config=" + filepath.Join(
+			n.dir,
+			"kubelet.yaml",
+		),
+		"--state-dir=" + n.stateDir,
+		"--listen=" + n.layout.Address(layout.ConfigMux),
+		"--metrics-listen=none",
+		"--hostname-override=node",
 	}, n.flags...)...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(os.Environ(), n.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -147,7 +160,11 @@ func (n *node) expect(stdin string, args []string, out, errOut, failure string) 
 }
 
 func manifest(name, image string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: c, image: %s}]}\n", name, image)
+	return fmt.Sprintf(
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: c, image: %s}]}\n",
+		name,
+		image,
+	)
 }
 
 func must(t *testing.T, err error) {
@@ -169,15 +186,36 @@ func TestApplyAndDelete(t *testing.T) {
 	other := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"c","namespace":"other"},"spec":{"containers":[{"name":"c","image":"i"}]}}`
 	n.expect(other, []string{"apply", "-f", "-"}, "pod/other/c-node created\n", "", "")
 	n.expect("", []string{"delete", "pod", "-n", "other", "c-node"}, "pod/other/c-node deleted\n", "", "")
-	n.expect("", []string{"delete", "pod", "other/c"}, "",
+	n.expect(
+		"",
+		[]string{"delete", "pod", "other/c"},
+		"",
 		"pod/other/c: the source \"local\" has no pod other/c: one of another source goes away with its file; quartet get pods lists all\n",
-		"1 of 1 could not be deleted: see above")
+		"1 of 1 could not be deleted: see above",
+	)
 }
 
 func TestWhatIsWrongIsToldAndTheOthersAreApplied(t *testing.T) {
 	n := newNode(t)
-	n.write("m/1.yaml", manifest("good", "i:1")+"---\n"+manifest("bad", "''")+"---\n"+strings.Replace(manifest("misspelled", "i"), "image:", "imago:", 1))
-	n.write("m/2.json", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x/y"},"spec":{"restartPolicy":"Nevr","containers":[{"name":"c","image":"i"}]}}`)
+	n.write(
+		"m/1.yaml",
+		manifest(
+			"good",
+			"i:1",
+		)+"---\n"+manifest(
+			"bad",
+			"''",
+		)+"---\n"+strings.Replace(
+			manifest("misspelled", "i"),
+			"image:",
+			"imago:",
+			1,
+		),
+	)
+	n.write(
+		"m/2.json",
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x/y"},"spec":{"restartPolicy":"Nevr","containers":[{"name":"c","image":"i"}]}}`,
+	)
 	n.write("m/3.yml", "")
 	n.write("m/4.yaml", "apiVersion: v1\nkind: Service\n")
 	n.write("m/5.yaml", manifest("last", "i:1"))

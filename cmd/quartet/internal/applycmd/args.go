@@ -105,7 +105,10 @@ func namesOf(args []string, namespace string, paths []string) ([]objectName, err
 		word, name, _ := strings.Cut(arg, "/")
 		k, is := kindOf(word)
 		if !is || name == "" {
-			return nil, fmt.Errorf("there is no %q to delete: say delete pod NAME, delete configmap NAME or delete secret NAME", arg)
+			return nil, fmt.Errorf(
+				"there is no %q to delete: say delete pod NAME, delete configmap NAME or delete secret NAME",
+				arg,
+			)
 		}
 		named, err := qualified(k, []string{name}, namespace)
 		if err != nil {
@@ -123,7 +126,11 @@ func qualified(k kind, args []string, namespace string) ([]objectName, error) {
 		n := objectName{k, namespace, arg}
 		if before, name, is := strings.Cut(arg, "/"); is {
 			if namespace != "" && before != namespace {
-				return nil, fmt.Errorf("%q is not in the namespace %q: leave out -n, or the namespace before the slash", arg, namespace)
+				return nil, fmt.Errorf(
+					"%q is not in the namespace %q: leave out -n, or the namespace before the slash",
+					arg,
+					namespace,
+				)
 			}
 			n = objectName{k, before, name}
 		}

@@ -116,8 +116,15 @@ func (d document) items() []item {
 	case meta.APIVersion == "v1" && isKind(meta.Kind):
 		return []item{objectIn(meta.Kind, data)}
 	default:
-		return []item{{err: fmt.Errorf("it must have apiVersion v1 and kind Pod, ConfigMap, Secret or a list of them (List, PodList, ConfigMapList, SecretList), and has %q and %q",
-			meta.APIVersion, meta.Kind)}}
+		return []item{
+			{
+				err: fmt.Errorf(
+					"it must have apiVersion v1 and kind Pod, ConfigMap, Secret or a list of them (List, PodList, ConfigMapList, SecretList), and has %q and %q",
+					meta.APIVersion,
+					meta.Kind,
+				),
+			},
+		}
 	}
 }
 
@@ -140,7 +147,9 @@ func (d document) json() ([]byte, error) {
 	}
 	data, err := yaml.YAMLToJSONStrict(d.text)
 	if err != nil {
-		text := redact.YAML(strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")), " "))
+		text := redact.YAML(
+			strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")), " "),
+		)
 		return nil, errors.New(lineNumber.ReplaceAllStringFunc(text, d.inManifest))
 	}
 	return data, nil
@@ -208,7 +217,13 @@ func itemOf(data []byte, of string) item {
 		meta.Kind = cmp.Or(of, podKind.inManifest())
 	}
 	if meta.APIVersion != "v1" && meta.APIVersion != "" || !isKind(meta.Kind) {
-		return item{err: fmt.Errorf("it must have apiVersion v1 and kind Pod, ConfigMap or Secret, and has %q and %q", meta.APIVersion, meta.Kind)}
+		return item{
+			err: fmt.Errorf(
+				"it must have apiVersion v1 and kind Pod, ConfigMap or Secret, and has %q and %q",
+				meta.APIVersion,
+				meta.Kind,
+			),
+		}
 	}
 	return objectIn(meta.Kind, data)
 }
@@ -272,7 +287,11 @@ func strictly(data []byte, into any) error {
 	var wrong *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &wrong):
-		return fmt.Errorf("%s must not be a %s: check the indentation, and put a text that looks like something else in quotes", wrong.Field, redact.JSONType(wrong.Value))
+		return fmt.Errorf(
+			"%s must not be a %s: check the indentation, and put a text that looks like something else in quotes",
+			wrong.Field,
+			redact.JSONType(wrong.Value),
+		)
 	case err != nil:
 		return err
 	default:

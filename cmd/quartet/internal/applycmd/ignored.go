@@ -19,7 +19,12 @@ func tellIgnored(out io.Writer, what fmt.Stringer, pod *v1.Pod) error {
 		if !podset.IsOwnAnnotation(key) {
 			continue
 		}
-		if _, err := fmt.Fprintf(out, "%s: metadata.annotations[%s]: only the node's agent sets this annotation: it is ignored\n", what, key); err != nil {
+		if _, err := fmt.Fprintf(
+			out,
+			"%s: metadata.annotations[%s]: only the node's agent sets this annotation: it is ignored\n",
+			what,
+			key,
+		); err != nil {
 			return err
 		}
 	}

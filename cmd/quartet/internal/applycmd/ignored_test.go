@@ -7,11 +7,22 @@ import (
 
 func TestAnnotationsOfTheAgentAreIgnoredAndThatIsTold(t *testing.T) {
 	n := newNode(t)
-	noted := strings.Replace(manifest("a", "i:1"), "name: a", "name: a, annotations: {kubernetes.io/config.seen: x, kubernetes.io/config.hash: x, mine: kept}", 1)
+	noted := strings.Replace(
+		manifest("a", "i:1"),
+		"name: a",
+		"name: a, annotations: {kubernetes.io/config.seen: x, kubernetes.io/config.hash: x, mine: kept}",
+		1,
+	)
 	const told = "standard input: pod/a: metadata.annotations[kubernetes.io/config.hash]: only the node's agent sets this annotation: it is ignored\n" +
 		"standard input: pod/a: metadata.annotations[kubernetes.io/config.seen]: only the node's agent sets this annotation: it is ignored\n"
 	n.expect(noted, []string{"apply", "-f", "-"}, "pod/a-node created\n", told, "")
-	n.expect(strings.Replace(noted, "config.seen: x", "config.seen: later", 1), []string{"apply", "-f", "-"}, "pod/a-node unchanged\n", told, "")
+	n.expect(
+		strings.Replace(noted, "config.seen: x", "config.seen: later", 1),
+		[]string{"apply", "-f", "-"},
+		"pod/a-node unchanged\n",
+		told,
+		"",
+	)
 }
 
 func TestAPodWithPrivilegesThatItMayNotHaveIsToldByField(t *testing.T) {

@@ -27,8 +27,21 @@ func untyped(manifest string) string {
 
 func TestListsAreAppliedAndDeletedItemByItem(t *testing.T) {
 	n := newNode(t)
-	n.write("m/1.yaml", "# a comment\n---\n"+listed("List", manifest("a", "i:1"), manifest("b", "i:1"))+"--- # another\n"+manifest("c", "i:1"))
-	n.write("m/2.json", "{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"PodList\",\n\t\"items\": [\n\t\t"+jsonPod("d")+"\n\t]\n}\n")
+	n.write(
+		"m/1.yaml",
+		"# a comment\n---\n"+listed(
+			"List",
+			manifest("a", "i:1"),
+			manifest("b", "i:1"),
+		)+"--- # another\n"+manifest(
+			"c",
+			"i:1",
+		),
+	)
+	n.write(
+		"m/2.json",
+		"{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"PodList\",\n\t\"items\": [\n\t\t"+jsonPod("d")+"\n\t]\n}\n",
+	)
 	dir := filepath.Join(n.dir, "m")
 	all := []string{"a", "b", "c", "d"}
 	said := func(suffix, what string) string {
@@ -39,9 +52,23 @@ func TestListsAreAppliedAndDeletedItemByItem(t *testing.T) {
 	n.expect("", []string{"apply", "-f", dir, "--dry-run=none"}, said("-node", "unchanged"), "", "")
 	n.expect("", []string{"delete", "-f", dir}, said("", "deleted"), "", "")
 	// What follows each other on the standard input, as some programs write it.
-	stream := jsonPod("a") + "\n" + jsonPod("b") + `{"apiVersion":"v1","kind":"List","items":[` + jsonPod("c") + "," + jsonPod("d") + "]}"
+	stream := jsonPod(
+		"a",
+	) + "\n" + jsonPod(
+		"b",
+	) + `{"apiVersion":"v1","kind":"List","items":[` + jsonPod(
+		"c",
+	) + "," + jsonPod(
+		"d",
+	) + "]}"
 	n.expect(stream, []string{"apply", "-f", "-"}, said("-node", "created"), "", "")
-	n.expect(listed("PodList", untyped(manifest("a", "i:2"))), []string{"apply", "-f", "-"}, "pod/a-node configured\n", "", "")
+	n.expect(
+		listed("PodList", untyped(manifest("a", "i:2"))),
+		[]string{"apply", "-f", "-"},
+		"pod/a-node configured\n",
+		"",
+		"",
+	)
 	n.expect(stream, []string{"delete", "-f", "-"}, said("", "deleted"), "", "")
 }
 
@@ -52,17 +79,37 @@ func TestSeveralFilesAndNames(t *testing.T) {
 	n.expect("", []string{"apply", "-f", a + "," + b}, "pod/a-node unchanged\npod/b-node unchanged\n", "", "")
 	// As apply has printed them.
 	n.expect("", []string{"delete", "pod/a-node", "pod/b-node"}, "pod/a-node deleted\npod/b-node deleted\n", "", "")
-	n.expect(manifest("a", "i:1"), []string{"apply", "-f", "-", "-f", b}, "pod/a-node created\npod/b-node created\n", "", "")
-	n.expect("", []string{"delete", "pod", "a", "none", "b"}, "pod/a deleted\npod/b deleted\n",
+	n.expect(
+		manifest("a", "i:1"),
+		[]string{"apply", "-f", "-", "-f", b},
+		"pod/a-node created\npod/b-node created\n",
+		"",
+		"",
+	)
+	n.expect(
+		"",
+		[]string{"delete", "pod", "a", "none", "b"},
+		"pod/a deleted\npod/b deleted\n",
 		"pod/none: the source \"local\" has no pod default/none: one of another source goes away with its file; quartet get pods lists all\n",
-		"1 of 3 could not be deleted: see above")
+		"1 of 3 could not be deleted: see above",
+	)
 }
 
 func TestWhatIsWrongWithAnItemIsToldWithItsIndexAndLine(t *testing.T) {
 	n := newNode(t)
 	misspelled := strings.Replace(manifest("misspelled", "i"), "image:", "imago:", 1)
-	n.write("list.yaml", manifest("first", "i:1")+"---\n"+strings.Replace(listed("List",
-		manifest("good", "i:1"), manifest("bad", "''"), misspelled, "apiVersion: v1\nkind: Service\nmetadata: {name: good}", "3", listed("List"), manifest("last", "i:1"),
+	n.write("list.yaml", manifest("first", "i:1")+"---\n"+strings.Replace(listed(
+		"List",
+		manifest(
+			"good",
+			"i:1",
+		),
+		manifest("bad", "''"),
+		misspelled,
+		"apiVersion: v1\nkind: Service\nmetadata: {name: good}",
+		"3",
+		listed("List"),
+		manifest("last", "i:1"),
 	), "metadata:", "more: 1\nmetadata:", 1))
 	list := filepath.Join(n.dir, "list.yaml")
 	n.expect("", []string{"apply", "-f", list}, "pod/first-node created\npod/good-node created\npod/last-node created\n",
@@ -76,13 +123,23 @@ DIR/list.yaml: document 2: items[3], line 23: it must have apiVersion v1 and kin
 DIR/list.yaml: document 2: items[4], line 26: it is no object: write a Pod, a ConfigMap or a Secret, with apiVersion, kind and metadata
 DIR/list.yaml: document 2: items[5], line 27: it must have apiVersion v1 and kind Pod, ConfigMap or Secret, and has "v1" and "List"
 `, "6 of 9 could not be applied: see above")
-	n.expect("{\n  \"apiVersion\": \"v1\", \"kind\": \"List\",\n  \"items\": [\n    3,\n    "+jsonPod("last")+"]}", []string{"apply", "-f", "-"}, "pod/last-node unchanged\n",
-		"standard input: items[0], line 4: it is no object: write a Pod, a ConfigMap or a Secret, with apiVersion, kind and metadata\n", "1 of 2 could not be applied: see above")
+	n.expect(
+		"{\n  \"apiVersion\": \"v1\", \"kind\": \"List\",\n  \"items\": [\n    3,\n    "+jsonPod("last")+"]}",
+		[]string{"apply", "-f", "-"},
+		"pod/last-node unchanged\n",
+		"standard input: items[0], line 4: it is no object: write a Pod, a ConfigMap or a Secret, with apiVersion, kind and metadata\n",
+		"1 of 2 could not be applied: see above",
+	)
 	// A name is enough to delete by.
-	n.expect(listed("List", misspelled, strings.Replace(manifest("last", "i"), "image:", "imago:", 1), "{kind: Pod}"), []string{"delete", "-f", "-"}, "pod/last deleted\n",
+	n.expect(
+		listed("List", misspelled, strings.Replace(manifest("last", "i"), "image:", "imago:", 1), "{kind: Pod}"),
+		[]string{"delete", "-f", "-"},
+		"pod/last deleted\n",
 		`standard input: items[0], line 5: pod/misspelled: the source "local" has no pod default/misspelled: one of another source goes away with its file; quartet get pods lists all
 standard input: items[2], line 13: it has no metadata.name, so it cannot be deleted
-`, "2 of 3 could not be deleted: see above")
+`,
+		"2 of 3 could not be deleted: see above",
+	)
 }
 
 func TestManifestsThatAreNone(t *testing.T) {
@@ -102,7 +159,14 @@ func TestManifestsThatAreNone(t *testing.T) {
 		"JSON that is cut off":      {jsonPod("a")[:40], "standard input: yaml: found unexpected end of stream"},
 		"a kind that is written so": {strings.Replace(manifest("a", "i:1"), "Pod", "pod", 1), `has "v1" and "pod"`},
 	} {
-		if out, errOut, err := n.run(tc.manifest, "apply", "-f", "-", "--dry-run"); err == nil || !strings.Contains(errOut, tc.want) {
+		if out, errOut, err := n.run(
+			tc.manifest,
+			"apply",
+			"-f",
+			"-",
+			"--dry-run",
+		); err == nil ||
+			!strings.Contains(errOut, tc.want) {
 			t.Errorf("%s: %v, output %q, errors %q, want %q", name, err, out, errOut, tc.want)
 		}
 	}

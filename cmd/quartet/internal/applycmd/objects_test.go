@@ -27,14 +27,23 @@ func TestConfigMapsAndSecretsAreAppliedShownAndDeleted(t *testing.T) {
 	n := newNode(t)
 	file := n.write("a.yaml", configMap("settings", "1")+"---\n"+secret("login", "s1")+"---\n"+manifest("a", "i:1"))
 	apply := []string{"apply", "-f", file}
-	n.expect("", append(apply, "--dry-run"), "configmap/settings created (dry run)\nsecret/login created (dry run)\npod/a-node created (dry run)\n", "", "")
+	n.expect(
+		"",
+		append(apply, "--dry-run"),
+		"configmap/settings created (dry run)\nsecret/login created (dry run)\npod/a-node created (dry run)\n",
+		"",
+		"",
+	)
 	n.expect("", []string{"get", "secrets"}, "", "There are no secrets on this node.\n", "")
 	n.expect("", apply, "configmap/settings created\nsecret/login created\npod/a-node created\n", "", "")
 	n.expect(configMap("settings", "2"), []string{"apply", "-f", "-"}, "configmap/settings configured\n", "", "")
 	n.expect("", apply, "configmap/settings configured\nsecret/login unchanged\npod/a-node unchanged\n", "", "")
 
 	out, _, err := n.run("", "get", "secrets", "-o", "wide")
-	if fields := strings.Fields(out); err != nil || len(strings.Split(out, "\n")) != 3 || !strings.Contains(strings.Join(fields, " "), "login Opaque 1 ") ||
+	if fields := strings.Fields(
+		out,
+	); err != nil || len(strings.Split(out, "\n")) != 3 ||
+		!strings.Contains(strings.Join(fields, " "), "login Opaque 1 ") ||
 		!strings.HasSuffix(strings.TrimSpace(out), "false       local    key (2 bytes)") {
 		t.Errorf("get secrets -o wide: %v\n%s", err, out)
 	}
@@ -47,7 +56,8 @@ func TestConfigMapsAndSecretsAreAppliedShownAndDeleted(t *testing.T) {
 		t.Errorf("get cm settings -o json: %v\n%s", err, out)
 	}
 	out, _, err = n.run("", "get", "secret", "login", "-o", "yaml")
-	if err != nil || !strings.Contains(out, "  keys:\n  - bytes: \"2\"\n    name: key\n  kind: Secret\n  name: login\n") || strings.Contains(out, "configMap") {
+	if err != nil || !strings.Contains(out, "  keys:\n  - bytes: \"2\"\n    name: key\n  kind: Secret\n  name: login\n") ||
+		strings.Contains(out, "configMap") {
 		t.Errorf("get secret login -o yaml: %v\n%s", err, out)
 	}
 	n.expect("", []string{"get", "configmaps", "-o", "name"}, "configmap/settings\n", "", "")
@@ -55,21 +65,35 @@ func TestConfigMapsAndSecretsAreAppliedShownAndDeleted(t *testing.T) {
 
 	n.expect("", []string{"delete", "secret", "login"}, "secret/login deleted\n", "", "")
 	n.expect("", []string{"delete", "configmap/settings", "pod/a"}, "configmap/settings deleted\npod/a deleted\n", "", "")
-	n.expect("", []string{"delete", "-f", file}, "",
+	n.expect(
+		"",
+		[]string{"delete", "-f", file},
+		"",
 		"DIR/a.yaml: document 1: configmap/settings: the source \"local\" has no configmap default/settings: one of another source goes away with its file; quartet get configmaps lists all\n"+
 			"DIR/a.yaml: document 2: secret/login: the source \"local\" has no secret default/login: one of another source goes away with its file; quartet get secrets lists all\n"+
 			"DIR/a.yaml: document 3: pod/a: the source \"local\" has no pod default/a: one of another source goes away with its file; quartet get pods lists all\n",
-		"3 of 3 could not be deleted: see above")
-	n.expect("", []string{"delete", "-n", "other", "cm", "x"}, "",
-		"configmap/other/x: the source \"local\" has no configmap other/x: one of another source goes away with its file; quartet get configmaps lists all\n", "1 of 1 could not be deleted: see above")
+		"3 of 3 could not be deleted: see above",
+	)
+	n.expect(
+		"",
+		[]string{"delete", "-n", "other", "cm", "x"},
+		"",
+		"configmap/other/x: the source \"local\" has no configmap other/x: one of another source goes away with its file; quartet get configmaps lists all\n",
+		"1 of 1 could not be deleted: see above",
+	)
 }
 
 func TestWhatIsWrongWithAnObjectIsToldByField(t *testing.T) {
 	n := newNode(t)
 	immutable := "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: fixed}, immutable: true, data: {a: '1'}}\n"
 	n.expect(immutable, []string{"apply", "-f", "-"}, "configmap/fixed created\n", "", "")
-	n.expect(strings.Replace(immutable, "'1'", "'2'", 1), []string{"apply", "-f", "-"}, "",
-		"standard input: items[0], line 4: configmap/fixed: it is not valid:\n    data  Forbidden: field is immutable when `immutable` is set\n", "1 of 1 could not be applied: see above")
+	n.expect(
+		strings.Replace(immutable, "'1'", "'2'", 1),
+		[]string{"apply", "-f", "-"},
+		"",
+		"standard input: items[0], line 4: configmap/fixed: it is not valid:\n    data  Forbidden: field is immutable when `immutable` is set\n",
+		"1 of 1 could not be applied: see above",
+	)
 	for _, tc := range []struct{ manifest, want string }{
 		{"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {key: 5}\n", "stringData[key] must be a text: put it in quotes"},
 		{"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata: {key: plain text}\n", "data[key] is not base64: put text that is not encoded under stringData"},
@@ -87,8 +111,8 @@ func TestWhatIsWrongWithAnObjectIsToldByField(t *testing.T) {
 	}
 }
 
-// The value of a secret is in nothing that is written or said, whatever becomes of the secret: nowhere in the state directory,
-// not in the log, in no trace, no recording, no answer but the one to who mounts it, and in no error.
+// The value of a secret is in nothing that is written or said, whatever becomes of the secret: nowhere in the state
+// directory, not in the log, in no trace, no recording, no answer but the one to who mounts it, and in no error.
 func TestTheValueOfASecretIsNowhere(t *testing.T) {
 	const marker = "hunter2-is-not-to-be-seen"
 	sink := otlpsink.Start(t)
@@ -152,8 +176,19 @@ func TestTheValueOfASecretIsNowhere(t *testing.T) {
 	put("apiVersion: v1\nkind: Secret\nmetadata: {name: filed}\nstringData: {key: *" + marker + "}\n")
 	n.start()
 	look()
-	if out, _, err := n.run("", "get", "secrets", "-o", "wide"); err != nil || strings.Count(out, fmt.Sprintf("key (%d bytes)", len(marker))) != 2 {
-		t.Errorf("after the restart there is\n%s%v\nwant both secrets, one of them of a manifest that is broken now", out, err)
+	if out, _, err := n.run(
+		"",
+		"get",
+		"secrets",
+		"-o",
+		"wide",
+	); err != nil ||
+		strings.Count(out, fmt.Sprintf("key (%d bytes)", len(marker))) != 2 {
+		t.Errorf(
+			"after the restart there is\n%s%v\nwant both secrets, one of them of a manifest that is broken now",
+			out,
+			err,
+		)
 	}
 	run("", "delete", "secret", "applied")
 	n.stop()
@@ -205,7 +240,13 @@ func (n *node) eventually(what string, is func() bool) {
 func TestTheKeyIsRotated(t *testing.T) {
 	n := newNode(t)
 	n.expect("", []string{"secrets", "rotate-key"}, "There is no key yet: the first secret creates one.\n", "", "")
-	n.expect(secret("a", "1")+"---\n"+secret("b", "2"), []string{"apply", "-f", "-"}, "secret/a created\nsecret/b created\n", "", "")
+	n.expect(
+		secret("a", "1")+"---\n"+secret("b", "2"),
+		[]string{"apply", "-f", "-"},
+		"secret/a created\nsecret/b created\n",
+		"",
+		"",
+	)
 	before, err := os.ReadFile(filepath.Join(n.stateDir, "secrets.key"))
 	must(t, err)
 	out, _, err := n.run("", "secrets", "rotate-key")
@@ -219,14 +260,26 @@ func TestTheKeyIsRotated(t *testing.T) {
 	}
 	n.stop()
 	n.start()
-	n.expect(secret("a", "1")+"---\n"+secret("b", "2"), []string{"apply", "-f", "-"}, "secret/a unchanged\nsecret/b unchanged\n", "", "")
+	n.expect(
+		secret("a", "1")+"---\n"+secret("b", "2"),
+		[]string{"apply", "-f", "-"},
+		"secret/a unchanged\nsecret/b unchanged\n",
+		"",
+		"",
+	)
 }
 
-// A key that others may have read is not used, and says so; what else was applied runs on, and with the key mended the secrets
-// are there again.
+// A key that others may have read is not used, and says so; what else was applied runs on, and with the key mended the
+// secrets are there again.
 func TestAKeyThatOthersMayReadIsRefused(t *testing.T) {
 	n := newNode(t)
-	n.expect(secret("a", "1")+"---\n"+configMap("c", "1")+"---\n"+manifest("p", "i:1"), []string{"apply", "-f", "-"}, "secret/a created\nconfigmap/c created\npod/p-node created\n", "", "")
+	n.expect(
+		secret("a", "1")+"---\n"+configMap("c", "1")+"---\n"+manifest("p", "i:1"),
+		[]string{"apply", "-f", "-"},
+		"secret/a created\nconfigmap/c created\npod/p-node created\n",
+		"",
+		"",
+	)
 	n.stop()
 	key := filepath.Join(n.stateDir, "secrets.key")
 	must(t, os.Chmod(key, 0o640))

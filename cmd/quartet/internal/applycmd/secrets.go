@@ -19,7 +19,11 @@ func secretsCommand() *cobra.Command {
 			if len(args) == 0 {
 				return errors.New("say what to do: " + cmd.CommandPath() + " rotate-key; to see the secrets, 'quartet get secrets'")
 			}
-			return fmt.Errorf("there is no %q: %s rotate-key encrypts the secrets with a new key; to see them, 'quartet get secrets'", args[0], cmd.CommandPath())
+			return fmt.Errorf(
+				"there is no %q: %s rotate-key encrypts the secrets with a new key; to see them, 'quartet get secrets'",
+				args[0],
+				cmd.CommandPath(),
+			)
 		},
 		// Args refuses a call without arguments. Without RunE, cobra would print its help and succeed.
 		RunE: func(*cobra.Command, []string) error { return nil },
@@ -49,7 +53,12 @@ func rotateCommand() *cobra.Command {
 					_, err = fmt.Fprintln(cmd.OutOrStdout(), "There is no key yet: the first secret creates one.")
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "The key is %s now, and the old one is removed; files encrypted again: %d\n", answer.GetKey(), answer.GetFiles())
+				_, err = fmt.Fprintf(
+					cmd.OutOrStdout(),
+					"The key is %s now, and the old one is removed; files encrypted again: %d\n",
+					answer.GetKey(),
+					answer.GetFiles(),
+				)
 				return err
 			})
 		},

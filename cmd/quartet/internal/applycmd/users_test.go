@@ -21,8 +21,8 @@ import (
 // asksAt is the variable that makes a process of this test one that asks at an address.
 const asksAt = "APPLYCMD_TEST_ADDRESS"
 
-// Secrets are given to root and to the users that --secret-uids names. One that may connect for something else may see config
-// maps, and which secrets there are.
+// Secrets are given to root and to the users that --secret-uids names. One that may connect for something else may see
+// config maps, and which secrets there are.
 func TestSecretsAreGivenToNamedUsersOnly(t *testing.T) {
 	if address := os.Getenv(asksAt); address != "" {
 		ask(t, address)
@@ -71,8 +71,8 @@ func ask(t *testing.T, address string) {
 	fmt.Printf("answers: %s, list %d\n", strings.Join(answers, ", "), len(listed.GetObjects()))
 }
 
-// Its memory has secrets: the kernel is not to dump it, and another process of its user not to read it. The kernel shows that by
-// giving what stands for such a process in /proc to root.
+// Its memory has secrets: the kernel is not to dump it, and another process of its user not to read it. The kernel
+// shows that by giving what stands for such a process in /proc to root.
 func TestTheMemoryOfConfigmuxIsNeverDumped(t *testing.T) {
 	require.Root(t, "a process of another user")
 	const user = 12345
@@ -82,8 +82,17 @@ func TestTheMemoryOfConfigmuxIsNeverDumped(t *testing.T) {
 	must(t, os.Chown(dir, user, user))
 	must(t, os.Chmod(filepath.Dir(configmux), 0o711))
 	address := "unix://" + filepath.Join(dir, "s.sock")
-	cmd := exec.Command(configmux, "--state-dir="+filepath.Join(dir, "state"), "--listen="+address, "--metrics-listen=none", "--hostname-override=node")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}, Pdeathsig: syscall.SIGKILL}
+	cmd := exec.Command(
+		configmux,
+		"--state-dir="+filepath.Join(dir, "state"),
+		"--listen="+address,
+		"--metrics-listen=none",
+		"--hostname-override=node",
+	)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential: &syscall.Credential{Uid: user, Gid: user},
+		Pdeathsig:  syscall.SIGKILL,
+	}
 	must(t, cmd.Start())
 	t.Cleanup(func() {
 		must(t, cmd.Process.Signal(syscall.SIGTERM))
@@ -94,7 +103,8 @@ func TestTheMemoryOfConfigmuxIsNeverDumped(t *testing.T) {
 	conn, err := rpc.Dial(address)
 	must(t, err)
 	defer func() { must(t, conn.Close()) }()
-	_, err = configv1.NewConfigServiceClient(conn).ListSources(t.Context(), &configv1.ListSourcesRequest{}, grpc.WaitForReady(true))
+	_, err = configv1.NewConfigServiceClient(conn).
+		ListSources(t.Context(), &configv1.ListSourcesRequest{}, grpc.WaitForReady(true))
 	must(t, err)
 	info, err := os.Stat(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
 	must(t, err)

@@ -22,7 +22,9 @@ func judgeNetwork(facts networkFacts, mend string) []machine.Finding {
 		return []machine.Finding{machine.Unknown(f.Check, err)}
 	}
 	if err != nil {
-		return []machine.Finding{f.With(machine.Fault, err.Error(), orElse(mend, "write a CNI configuration (*.conflist) into "+facts.configDir))}
+		return []machine.Finding{
+			f.With(machine.Fault, err.Error(), orElse(mend, "write a CNI configuration (*.conflist) into "+facts.configDir)),
+		}
 	}
 	f.Detail = fmt.Sprintf("%s: %s", file, strings.Join(plugins, ", "))
 	b := machine.Ok("CNI plugins", "in %s", strings.Join(facts.binDirs, ", "))
@@ -34,8 +36,17 @@ func judgeNetwork(facts networkFacts, mend string) []machine.Finding {
 	}
 	if len(missing) > 0 {
 		dirs := strings.Join(facts.binDirs, ", ")
-		return []machine.Finding{f, b.With(machine.Fault, fmt.Sprintf("%s not in %s: no pod gets a network", strings.Join(missing, ", "), dirs),
-			orElse(mend, "install them into "+facts.binDirs[0]+" (github.com/containernetworking/plugins, or the package containernetworking-plugins)"))}
+		return []machine.Finding{
+			f,
+			b.With(
+				machine.Fault,
+				fmt.Sprintf("%s not in %s: no pod gets a network", strings.Join(missing, ", "), dirs),
+				orElse(
+					mend,
+					"install them into "+facts.binDirs[0]+" (github.com/containernetworking/plugins, or the package containernetworking-plugins)",
+				),
+			),
+		}
 	}
 	return []machine.Finding{f, b}
 }

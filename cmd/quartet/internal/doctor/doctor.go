@@ -66,7 +66,13 @@ Exit code:
 			if len(args) == 0 {
 				return nil
 			}
-			return cannotRun(fmt.Errorf("%q is not a flag: '%s --help' lists them; a compose file is named with --compose=FILE", args[0], cmd.CommandPath()))
+			return cannotRun(
+				fmt.Errorf(
+					"%q is not a flag: '%s --help' lists them; a compose file is named with --compose=FILE",
+					args[0],
+					cmd.CommandPath(),
+				),
+			)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.stateDirGiven = cmd.Flags().Changed("state-dir") || os.Getenv(target.EnvStateDir) != ""
@@ -79,8 +85,18 @@ Exit code:
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	target.AddFlag(flags, &opts.stateDir)
-	flags.StringVar(&opts.configFile, "config", "", "`FILE` with the node's KubeletConfiguration: its runtime and limits are checked (default: what quartet up or the stack uses)")
-	flags.StringVar(&opts.stackFile, "compose", "", "check for the compose stack too: the container engine, the images, the ports; --compose=`FILE` names another compose file")
+	flags.StringVar(
+		&opts.configFile,
+		"config",
+		"",
+		"`FILE` with the node's KubeletConfiguration: its runtime and limits are checked (default: what quartet up or the stack uses)",
+	)
+	flags.StringVar(
+		&opts.stackFile,
+		"compose",
+		"",
+		"check for the compose stack too: the container engine, the images, the ports; --compose=`FILE` names another compose file",
+	)
 	flags.Lookup("compose").NoOptDefVal = defaultStack
 	flags.VarP(&opts.output, "output", "o", "`FORMAT` of the output: text or json")
 	return cmd

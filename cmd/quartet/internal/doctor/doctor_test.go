@@ -167,7 +167,8 @@ func TestJSONHasEveryFinding(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 		t.Fatalf("%v: %s", err, out.String())
 	}
-	if len(got.Findings) != 2 || got.Faults != 1 || got.Warnings != 0 || got.Findings[0]["result"] != "ok" || got.Findings[1]["fix"] != "do a" {
+	if len(got.Findings) != 2 || got.Faults != 1 || got.Warnings != 0 || got.Findings[0]["result"] != "ok" ||
+		got.Findings[1]["fix"] != "do a" {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -226,7 +227,10 @@ func TestACheckThatHangsIsAFaultAndHoldsUpNoOther(t *testing.T) {
 		defer close(hang)
 		checks := []check{
 			{name: "hangs", run: func(context.Context) []machine.Finding { <-hang; return nil }},
-			{name: "is told", run: func(ctx context.Context) []machine.Finding { <-ctx.Done(); return named("is told", machine.Warning) }},
+			{
+				name: "is told",
+				run:  func(ctx context.Context) []machine.Finding { <-ctx.Done(); return named("is told", machine.Warning) },
+			},
 			one("quick", func() machine.Finding { return machine.Ok("quick", "yes") }),
 		}
 		var all []machine.Finding
@@ -245,8 +249,20 @@ func TestACheckThatHangsIsAFaultAndHoldsUpNoOther(t *testing.T) {
 
 func TestAReaderThatIsGoneEndsTheCommand(t *testing.T) {
 	gone := errors.New("broken pipe")
-	err := runner{timeout: time.Minute, atOnce: 1}.run(t.Context(), []check{one("a", func() machine.Finding { return machine.Ok("a", "") }),
-		{name: "b", run: func(ctx context.Context) []machine.Finding { <-ctx.Done(); return nil }}}, func([]machine.Finding) error { return gone })
+	err := runner{
+		timeout: time.Minute,
+		atOnce:  1,
+	}.run(
+		t.Context(),
+		[]check{
+			one("a", func() machine.Finding { return machine.Ok("a", "") }),
+			{
+				name: "b",
+				run:  func(ctx context.Context) []machine.Finding { <-ctx.Done(); return nil },
+			},
+		},
+		func([]machine.Finding) error { return gone },
+	)
 	if !errors.Is(err, gone) {
 		t.Errorf("got %v", err)
 	}
@@ -255,14 +271,21 @@ func TestAReaderThatIsGoneEndsTheCommand(t *testing.T) {
 // Every name fits its column: lines are printed before the next one is known.
 func TestNamesOfChecksFitTheirColumn(t *testing.T) {
 	p := examine(t, t.TempDir(), nil)
-	err := runner{timeout: checkTimeout, atOnce: atOnce}.run(t.Context(), p.checks(), func(findings []machine.Finding) error {
-		for _, f := range findings {
-			if len(f.Check) > checkWidth {
-				t.Errorf("%q has %d bytes, the column %d", f.Check, len(f.Check), checkWidth)
+	err := runner{
+		timeout: checkTimeout,
+		atOnce:  atOnce,
+	}.run(
+		t.Context(),
+		p.checks(),
+		func(findings []machine.Finding) error {
+			for _, f := range findings {
+				if len(f.Check) > checkWidth {
+					t.Errorf("%q has %d bytes, the column %d", f.Check, len(f.Check), checkWidth)
+				}
 			}
-		}
-		return nil
-	})
+			return nil
+		},
+	)
 	if err != nil {
 		t.Error(err)
 	}
@@ -299,9 +322,15 @@ func TestTheConfigurationOfQuartetUpIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, l.ConfigFile(), "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nreadOnlyPort: 4711\ncontainerRuntimeEndpoint: "+l.RuntimeEndpoint()+"\n", 0o644)
+	write(
+		t,
+		l.ConfigFile(),
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nreadOnlyPort: 4711\ncontainerRuntimeEndpoint: "+l.RuntimeEndpoint()+"\n",
+		0o644,
+	)
 	p := examine(t, dir, nil)
-	if p.configFile != l.ConfigFile() || p.runtime.endpoint != l.RuntimeEndpoint() || p.runtime.start != "quartet up --detach --state-dir "+dir {
+	if p.configFile != l.ConfigFile() || p.runtime.endpoint != l.RuntimeEndpoint() ||
+		p.runtime.start != "quartet up --detach --state-dir "+dir {
 		t.Errorf("got %q, %+v", p.configFile, p.runtime)
 	}
 	var names []string

@@ -79,7 +79,11 @@ func (p *patient) judgeEngine(version engineVersion, err error) machine.Finding 
 	case p.engine == nil:
 		return f.With(machine.Fault, err.Error()+", and the stack is to run on this one", "unset DOCKER_HOST")
 	case err != nil:
-		return f.With(machine.Fault, "it does not answer: "+err.Error(), "start it ('systemctl start docker', or dockerd), or install it (the package docker.io, or docker-ce)")
+		return f.With(
+			machine.Fault,
+			"it does not answer: "+err.Error(),
+			"start it ('systemctl start docker', or dockerd), or install it (the package docker.io, or docker-ce)",
+		)
 	case isOlder(version.APIVersion, oldestEngineAPI):
 		return f.With(machine.Fault, f.Detail+": the stack needs API "+oldestEngineAPI, "install Docker 20.10 or later")
 	default:

@@ -101,7 +101,10 @@ func (r *report) end() error {
 	}
 	switch {
 	case faults > 0:
-		return &ExitError{Code: exitFault, Err: fmt.Errorf("%s and %s: each has its fix", count(faults, "fault"), count(warnings, "warning"))}
+		return &ExitError{
+			Code: exitFault,
+			Err:  fmt.Errorf("%s and %s: each has its fix", count(faults, "fault"), count(warnings, "warning")),
+		}
 	case r.format == formatText:
 		_, err := fmt.Fprintf(r.out, "\nThis machine can run a node; %s.\n", count(warnings, "warning"))
 		return cannotRun(err)

@@ -227,7 +227,11 @@ func (p *patient) configuration() []machine.Finding {
 		}
 		var findings []machine.Finding
 		for _, err := range all {
-			findings = append(findings, machine.Ok(name, "").With(machine.Fault, err.Error(), "mend "+orElse(p.configFile, "it")+": no process starts with it"))
+			findings = append(
+				findings,
+				machine.Ok(name, "").
+					With(machine.Fault, err.Error(), "mend "+orElse(p.configFile, "it")+": no process starts with it"),
+			)
 		}
 		return findings
 	case p.configFile == "":

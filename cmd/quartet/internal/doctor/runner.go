@@ -92,9 +92,13 @@ func (r runner) bounded(ctx context.Context, c check) []machine.Finding {
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return nil
 		}
-		return []machine.Finding{{
-			Check: c.name, Level: machine.Fault, Detail: "no answer within " + r.timeout.String(),
-			Fix: "look for what hangs: a disk or network file system that is away ('dmesg', 'mount'), or the process that was asked",
-		}}
+		return []machine.Finding{
+			{
+				Check:  c.name,
+				Level:  machine.Fault,
+				Detail: "no answer within " + r.timeout.String(),
+				Fix:    "look for what hangs: a disk or network file system that is away ('dmesg', 'mount'), or the process that was asked",
+			},
+		}
 	}
 }

@@ -71,7 +71,9 @@ func (p *patient) runtimeSocket() (findings []machine.Finding, usable bool) {
 	case err != nil:
 		return []machine.Finding{f.With(machine.Fault, err.Error(), "run the command as root")}, false
 	case info.Mode().Type() != fs.ModeSocket:
-		return []machine.Finding{f.With(machine.Fault, target.endpoint+" is not a socket", "set containerRuntimeEndpoint to the runtime's socket")}, false
+		return []machine.Finding{
+			f.With(machine.Fault, target.endpoint+" is not a socket", "set containerRuntimeEndpoint to the runtime's socket"),
+		}, false
 	default:
 		return nil, true
 	}
@@ -82,7 +84,10 @@ func (p *patient) startRuntime() string {
 	if p.runtime.start != "" {
 		return p.runtime.start + " starts it; its log says why it ended"
 	}
-	return "start the runtime ('systemctl start containerd', or crio), or set containerRuntimeEndpoint in " + orElse(p.configFile, "the configuration")
+	return "start the runtime ('systemctl start containerd', or crio), or set containerRuntimeEndpoint in " + orElse(
+		p.configFile,
+		"the configuration",
+	)
 }
 
 // mendNetwork returns the command that restores the network of the node's own runtime; empty if the runtime belongs to
@@ -119,7 +124,11 @@ func askRuntime(ctx context.Context, endpoint string) (facts runtimeFacts) {
 		return facts
 	}
 	// Not every runtime serves the last two calls, and none has to.
-	if config, err := client.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{}); err == nil && config.GetLinux() != nil {
+	if config, err := client.RuntimeConfig(
+		ctx,
+		&runtimeapi.RuntimeConfigRequest{},
+	); err == nil &&
+		config.GetLinux() != nil {
 		driver := config.GetLinux().GetCgroupDriver()
 		facts.driver = &driver
 	}
@@ -144,21 +153,45 @@ func (p *patient) judgeRuntime(facts runtimeFacts) []machine.Finding {
 	f := machine.Ok("runtime", "")
 	switch {
 	case errors.Is(facts.ownerErr, fs.ErrPermission):
-		return []machine.Finding{f.With(machine.Fault, p.runtime.endpoint+" may not be used by this user", "run the command as root")}
+		return []machine.Finding{
+			f.With(machine.Fault, p.runtime.endpoint+" may not be used by this user", "run the command as root"),
+		}
 	case facts.ownerErr != nil:
-		return []machine.Finding{f.With(machine.Fault, "nobody listens on "+p.runtime.endpoint+": the runtime has ended, or is just starting", p.startRuntime())}
+		return []machine.Finding{
+			f.With(
+				machine.Fault,
+				"nobody listens on "+p.runtime.endpoint+": the runtime has ended, or is just starting",
+				p.startRuntime(),
+			),
+		}
 	case status.Code(facts.err) == codes.Unimplemented:
-		return []machine.Finding{f.With(machine.Fault, p.runtime.endpoint+" does not serve CRI v1: "+status.Convert(facts.err).Message(),
-			"take \"cri\" out of disabled_plugins in /etc/containerd/config.toml and restart containerd; containerd before 1.6 is too old")}
+		return []machine.Finding{
+			f.With(
+				machine.Fault,
+				p.runtime.endpoint+" does not serve CRI v1: "+status.Convert(facts.err).Message(),
+				"take \"cri\" out of disabled_plugins in /etc/containerd/config.toml and restart containerd; containerd before 1.6 is too old",
+			),
+		}
 	case facts.err != nil:
-		return []machine.Finding{f.With(machine.Fault, fmt.Sprintf("%s, pid %d, at %s: %s", facts.owner.Name, facts.owner.PID, p.runtime.endpoint, said(facts.err)),
-			"see the log of the runtime; when it hangs, restart it: containers run on")}
+		return []machine.Finding{
+			f.With(
+				machine.Fault,
+				fmt.Sprintf("%s, pid %d, at %s: %s", facts.owner.Name, facts.owner.PID, p.runtime.endpoint, said(facts.err)),
+				"see the log of the runtime; when it hangs, restart it: containers run on",
+			),
+		}
 	}
 	f.Detail = fmt.Sprintf("%s %s, CRI %s, at %s", facts.version.GetRuntimeName(), facts.version.GetRuntimeVersion(),
 		facts.version.GetRuntimeApiVersion(), p.runtime.endpoint)
-	findings := []machine.Finding{f,
+	findings := []machine.Finding{
+		f,
 		condition("RuntimeReady", runtimeapi.RuntimeReady, facts.status, "see the log of the runtime"),
-		condition("NetworkReady", runtimeapi.NetworkReady, facts.status, "see the two CNI lines below; when both are ok, restart the runtime (containerd does not notice a configuration that is moved into place)"),
+		condition(
+			"NetworkReady",
+			runtimeapi.NetworkReady,
+			facts.status,
+			"see the two CNI lines below; when both are ok, restart the runtime (containerd does not notice a configuration that is moved into place)",
+		),
 	}
 	if facts.driver != nil {
 		findings = append(findings, p.cgroupDriver(*facts.driver))
@@ -185,7 +218,12 @@ func condition(name, kind string, response *runtimeapi.StatusResponse, fix strin
 func (p *patient) cgroupDriver(driver runtimeapi.CgroupDriver) machine.Finding {
 	theirs := strings.ToLower(driver.String())
 	if theirs != p.kubelet.CgroupDriver {
-		return machine.Ok("cgroup driver", "%s, the runtime's; %s in the configuration does not count", theirs, p.kubelet.CgroupDriver)
+		return machine.Ok(
+			"cgroup driver",
+			"%s, the runtime's; %s in the configuration does not count",
+			theirs,
+			p.kubelet.CgroupDriver,
+		)
 	}
 	return machine.Ok("cgroup driver", "%s", theirs)
 }

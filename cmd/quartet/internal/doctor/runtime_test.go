@@ -24,7 +24,12 @@ import (
 func withRuntime(t *testing.T, endpoint, more string) *patient {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
-	write(t, file, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+endpoint+"\n"+more, 0o644)
+	write(
+		t,
+		file,
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+endpoint+"\n"+more,
+		0o644,
+	)
 	return examine(t, harness.ShortDir(t), func(o *options, _ *surroundings) { o.configFile = file })
 }
 
@@ -45,8 +50,18 @@ func TestARuntimeThatIsNotReadySaysWhy(t *testing.T) {
 	expect(t, find(t, findings, "runtime")[0], machine.OK)
 	expect(t, find(t, findings, "RuntimeReady")[0], machine.Fault, "log of the runtime")
 	expect(t, find(t, findings, "NetworkReady")[0], machine.Fault, "CNI lines below")
-	expect(t, find(t, findings, "cgroup driver")[0], machine.OK, "cgroupfs, the runtime's; systemd in the configuration does not count")
-	expect(t, condition("RuntimeReady", runtimeapi.RuntimeReady, &runtimeapi.StatusResponse{}, "look"), machine.Fault, "no such condition")
+	expect(
+		t,
+		find(t, findings, "cgroup driver")[0],
+		machine.OK,
+		"cgroupfs, the runtime's; systemd in the configuration does not count",
+	)
+	expect(
+		t,
+		condition("RuntimeReady", runtimeapi.RuntimeReady, &runtimeapi.StatusResponse{}, "look"),
+		machine.Fault,
+		"no such condition",
+	)
 }
 
 func TestARuntimeThatIsNotThere(t *testing.T) {
@@ -90,10 +105,17 @@ func TestARuntimeThatHangs(t *testing.T) {
 	})
 	p := withRuntime(t, "unix://"+path, "")
 	var found []machine.Finding
-	err = runner{timeout: checkTimeout / 10, atOnce: 1}.run(t.Context(), []check{{name: "runtime", run: p.checkRuntime}}, func(findings []machine.Finding) error {
-		found = findings
-		return nil
-	})
+	err = runner{
+		timeout: checkTimeout / 10,
+		atOnce:  1,
+	}.run(
+		t.Context(),
+		[]check{{name: "runtime", run: p.checkRuntime}},
+		func(findings []machine.Finding) error {
+			found = findings
+			return nil
+		},
+	)
 	if err != nil || len(found) != 1 {
 		t.Fatalf("got %+v (%v)", found, err)
 	}
@@ -127,10 +149,26 @@ func TestTheBundledRuntime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, l.ConfigFile(), "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+l.RuntimeEndpoint()+"\n", 0o644)
-	expect(t, examine(t, dir, nil).checkRuntime(t.Context())[0], machine.OK, "not running; quartet up --detach --state-dir "+dir+" starts it")
+	write(
+		t,
+		l.ConfigFile(),
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+l.RuntimeEndpoint()+"\n",
+		0o644,
+	)
+	expect(
+		t,
+		examine(t, dir, nil).checkRuntime(t.Context())[0],
+		machine.OK,
+		"not running; quartet up --detach --state-dir "+dir+" starts it",
+	)
 	write(t, l.PIDFile("pleg"), "1\n", 0o644)
-	expect(t, examine(t, dir, nil).checkRuntime(t.Context())[0], machine.Fault, l.RuntimeEndpoint(), "quartet up --detach --state-dir "+dir)
+	expect(
+		t,
+		examine(t, dir, nil).checkRuntime(t.Context())[0],
+		machine.Fault,
+		l.RuntimeEndpoint(),
+		"quartet up --detach --state-dir "+dir,
+	)
 }
 
 func TestNetworkOfContainerd(t *testing.T) {
@@ -157,9 +195,20 @@ func TestCNI(t *testing.T) {
 		for _, plugin := range plugins {
 			write(t, filepath.Join(dir, "bin2", plugin), "", 0o755)
 		}
-		return judgeNetwork(networkFacts{configDir: filepath.Join(dir, "conf"), binDirs: []string{filepath.Join(dir, "bin1"), filepath.Join(dir, "bin2")}}, "")
+		return judgeNetwork(
+			networkFacts{
+				configDir: filepath.Join(dir, "conf"),
+				binDirs:   []string{filepath.Join(dir, "bin1"), filepath.Join(dir, "bin2")},
+			},
+			"",
+		)
 	}
-	well := network(map[string]string{"10-a.conflist": list, "99-b.conf": `{"type": "nonsense"}`}, "bridge", "host-local", "portmap")
+	well := network(
+		map[string]string{"10-a.conflist": list, "99-b.conf": `{"type": "nonsense"}`},
+		"bridge",
+		"host-local",
+		"portmap",
+	)
 	expect(t, find(t, well, "CNI configuration")[0], machine.OK, "10-a.conflist", "bridge, host-local, portmap")
 	expect(t, find(t, well, "CNI plugins")[0], machine.OK, "bin1", "bin2")
 
@@ -168,7 +217,13 @@ func TestCNI(t *testing.T) {
 	single := network(map[string]string{"a.conf": `{"type": "macvlan"}`}, "bridge")
 	expect(t, find(t, single, "CNI plugins")[0], machine.Fault, "macvlan")
 	expect(t, network(nil)[0], machine.Fault, "there is none", "*.conflist")
-	expect(t, judgeNetwork(networkFacts{configDir: t.TempDir()}, "quartet up")[0], machine.Fault, "there is none", "quartet up")
+	expect(
+		t,
+		judgeNetwork(networkFacts{configDir: t.TempDir()}, "quartet up")[0],
+		machine.Fault,
+		"there is none",
+		"quartet up",
+	)
 	expect(t, network(map[string]string{"a.conflist": "{"})[0], machine.Fault, "a.conflist")
 	expect(t, network(map[string]string{"a.conflist": "{}"})[0], machine.Fault, "names no plugin")
 }

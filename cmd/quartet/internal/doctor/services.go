@@ -58,9 +58,16 @@ func (p *patient) serviceChecks() []check {
 			return p.judgeService(p.askService(ctx, s))
 		}})
 	}
-	return append(checks,
-		check{name: "versions", run: func(ctx context.Context) []machine.Finding { return judgeVersions(p.askVersions(ctx)) }},
-		check{name: "node", run: func(ctx context.Context) []machine.Finding { return []machine.Finding{judgeNode(p.askNode(ctx))} }},
+	return append(
+		checks,
+		check{
+			name: "versions",
+			run:  func(ctx context.Context) []machine.Finding { return judgeVersions(p.askVersions(ctx)) },
+		},
+		check{
+			name: "node",
+			run:  func(ctx context.Context) []machine.Finding { return []machine.Finding{judgeNode(p.askNode(ctx))} },
+		},
 	)
 }
 
@@ -176,7 +183,13 @@ func isSilent(err error) bool {
 
 // judgeService evaluates the facts about a service.
 func (p *patient) judgeService(facts serviceFacts) []machine.Finding {
-	f := machine.Ok(string(facts.service), "serving at %s, pid %d of user %d", facts.socket, facts.owner.PID, facts.owner.UID)
+	f := machine.Ok(
+		string(facts.service),
+		"serving at %s, pid %d of user %d",
+		facts.socket,
+		facts.owner.PID,
+		facts.owner.UID,
+	)
 	fault := func(detail, fix string) []machine.Finding {
 		return []machine.Finding{f.With(machine.Fault, detail, fix)}
 	}
@@ -211,7 +224,10 @@ func (p *patient) judgeService(facts serviceFacts) []machine.Finding {
 		findings = append(findings, f.With(level, reason, "as the reason says; else "+p.logOf(facts.service)))
 	}
 	for _, note := range facts.notes {
-		findings = append(findings, f.With(machine.Warning, note, "mend it; quartet get sources"+p.stateDirFlag()+" shows when it is well"))
+		findings = append(
+			findings,
+			f.With(machine.Warning, note, "mend it; quartet get sources"+p.stateDirFlag()+" shows when it is well"),
+		)
 	}
 	if len(findings) == 0 {
 		return []machine.Finding{f}
@@ -223,11 +239,18 @@ func (p *patient) judgeService(facts serviceFacts) []machine.Finding {
 func (p *patient) judgeSocket(f machine.Finding, facts serviceFacts) []machine.Finding {
 	switch {
 	case facts.mode.Perm() != socketMode:
-		return []machine.Finding{f.With(machine.Warning, fmt.Sprintf("%s has mode %04o instead of %04o", facts.socket, facts.mode.Perm(), socketMode),
-			fmt.Sprintf("chmod %04o %s", socketMode, facts.socket))}
+		return []machine.Finding{
+			f.With(machine.Warning, fmt.Sprintf("%s has mode %04o instead of %04o", facts.socket, facts.mode.Perm(), socketMode),
+				fmt.Sprintf("chmod %04o %s", socketMode, facts.socket)),
+		}
 	case int(facts.uid) != facts.owner.UID:
-		return []machine.Finding{f.With(machine.Warning, fmt.Sprintf("%s is user %d's, and who listens is user %d's", facts.socket, facts.uid, facts.owner.UID),
-			fmt.Sprintf("chown %d %s", facts.owner.UID, facts.socket))}
+		return []machine.Finding{
+			f.With(
+				machine.Warning,
+				fmt.Sprintf("%s is user %d's, and who listens is user %d's", facts.socket, facts.uid, facts.owner.UID),
+				fmt.Sprintf("chown %d %s", facts.owner.UID, facts.socket),
+			),
+		}
 	default:
 		return nil
 	}
@@ -238,7 +261,12 @@ func (p *patient) startService(service layout.Service) string {
 	if p.stack != nil {
 		return p.stack.up(string(service)) + "; " + p.stack.logs(string(service)) + " says why it ended"
 	}
-	return fmt.Sprintf("quartet up --detach%s, or systemctl start quartet-%s, whichever runs the node; %s", p.stateDirFlag(), service, p.logOf(service))
+	return fmt.Sprintf(
+		"quartet up --detach%s, or systemctl start quartet-%s, whichever runs the node; %s",
+		p.stateDirFlag(),
+		service,
+		p.logOf(service),
+	)
 }
 
 // logOf returns where a service's log is.
@@ -265,10 +293,18 @@ func (p *patient) askNode(ctx context.Context) (err error) {
 func judgeNode(err error) machine.Finding {
 	f := machine.Ok("node", "the Node has the condition Ready")
 	if isSilent(err) {
-		return f.With(machine.Fault, "nodestatus, which says whether it is Ready, cannot be asked", "mend nodestatus, see above")
+		return f.With(
+			machine.Fault,
+			"nodestatus, which says whether it is Ready, cannot be asked",
+			"mend nodestatus, see above",
+		)
 	}
 	if err != nil {
-		return f.With(machine.Fault, err.Error(), "the lines above say what it waits for; quartet get node shows the conditions")
+		return f.With(
+			machine.Fault,
+			err.Error(),
+			"the lines above say what it waits for; quartet get node shows the conditions",
+		)
 	}
 	return f
 }

@@ -100,18 +100,21 @@ func (n *node) start(t *testing.T, l layout.Layout, services ...layout.Service) 
 	}
 	for _, s := range services {
 		serve(t, func(ctx context.Context, ready func()) error {
-			return rpc.Serve(ctx, rpc.Config{Address: l.Address(s), Health: n.health[s], Ready: ready, Register: func(server *grpc.Server) {
-				switch s {
-				case layout.ConfigMux:
-					configv1.RegisterConfigServiceServer(server, n.config)
-				case layout.PLEG:
-					lifecyclev1.RegisterLifecycleServiceServer(server, n.pleg)
-				case layout.SyncLoop:
-					enginev1.RegisterEngineServiceServer(server, n.engine)
-				case layout.NodeStatus:
-					nodev1.RegisterNodeServiceServer(server, n.node)
-				}
-			}})
+			return rpc.Serve(
+				ctx,
+				rpc.Config{Address: l.Address(s), Health: n.health[s], Ready: ready, Register: func(server *grpc.Server) {
+					switch s {
+					case layout.ConfigMux:
+						configv1.RegisterConfigServiceServer(server, n.config)
+					case layout.PLEG:
+						lifecyclev1.RegisterLifecycleServiceServer(server, n.pleg)
+					case layout.SyncLoop:
+						enginev1.RegisterEngineServiceServer(server, n.engine)
+					case layout.NodeStatus:
+						nodev1.RegisterNodeServiceServer(server, n.node)
+					}
+				}},
+			)
 		})
 	}
 }
@@ -172,17 +175,36 @@ func TestANodeThatIsWell(t *testing.T) {
 func TestWhatServicesSayIsFound(t *testing.T) {
 	p := examine(t, harness.ShortDir(t), nil)
 	n := wellNode()
-	n.config.sources = []*configv1.Source{{Name: "file", Errors: []*configv1.SourceError{{Path: "/m/web.yaml", Pod: "default/web", Message: "no image: give it one"}}}}
+	n.config.sources = []*configv1.Source{
+		{
+			Name:   "file",
+			Errors: []*configv1.SourceError{{Path: "/m/web.yaml", Pod: "default/web", Message: "no image: give it one"}},
+		},
+	}
 	n.health[layout.ConfigMux].Set("source/file", "the manifests have not been read")
-	n.pleg.health = &lifecyclev1.GetHealthResponse{Reasons: []string{"the runtime does not answer: is it running?", "no relist has finished"}}
+	n.pleg.health = &lifecyclev1.GetHealthResponse{
+		Reasons: []string{"the runtime does not answer: is it running?", "no relist has finished"},
+	}
 	n.engine.health = &enginev1.GetHealthResponse{Healthy: true, Reasons: []string{"waiting for pleg"}}
-	n.node.condition = v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionFalse, Reason: "KubeletNotReady", Message: "pleg is not healthy"}
+	n.node.condition = v1.NodeCondition{
+		Type:    v1.NodeReady,
+		Status:  v1.ConditionFalse,
+		Reason:  "KubeletNotReady",
+		Message: "pleg is not healthy",
+	}
 	n.start(t, p.layout)
 	findings := ask(t, p)
 
 	configmux := find(t, findings, "configmux")
 	expect(t, configmux[0], machine.Warning, "waits for source/file")
-	expect(t, configmux[1], machine.Warning, "/m/web.yaml: default/web: no image", "give it one", "quartet get sources --state-dir")
+	expect(
+		t,
+		configmux[1],
+		machine.Warning,
+		"/m/web.yaml: default/web: no image",
+		"give it one",
+		"quartet get sources --state-dir",
+	)
 	pleg := find(t, findings, "pleg")
 	if len(pleg) != 2 {
 		t.Errorf("got %+v, want a finding for each reason", pleg)
@@ -207,7 +229,14 @@ func TestAServiceThatIsAway(t *testing.T) {
 	write(t, p.layout.NodeLog(), "", 0o600)
 	findings := ask(t, p)
 	expect(t, find(t, findings, "pleg")[0], machine.OK)
-	expect(t, find(t, findings, "syncloop")[0], machine.Fault, "nobody listens", "systemctl start quartet-syncloop", p.layout.NodeLog())
+	expect(
+		t,
+		find(t, findings, "syncloop")[0],
+		machine.Fault,
+		"nobody listens",
+		"systemctl start quartet-syncloop",
+		p.layout.NodeLog(),
+	)
 	expect(t, find(t, findings, "nodestatus")[0], machine.Fault, "is not there", "quartet up --detach --state-dir")
 	expect(t, find(t, findings, "node")[0], machine.Fault, "nodestatus", "cannot be asked")
 }
@@ -229,10 +258,17 @@ func TestAServiceThatHangs(t *testing.T) {
 	})
 	var all []machine.Finding
 	// Shorter than the time that a check has: nothing here would ever answer.
-	err = runner{timeout: checkTimeout / 10, atOnce: 1}.run(t.Context(), p.serviceChecks(), func(findings []machine.Finding) error {
-		all = append(all, findings...)
-		return nil
-	})
+	err = runner{
+		timeout: checkTimeout / 10,
+		atOnce:  1,
+	}.run(
+		t.Context(),
+		p.serviceChecks(),
+		func(findings []machine.Finding) error {
+			all = append(all, findings...)
+			return nil
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +285,15 @@ func TestSocketsHaveTheirModeAndOwner(t *testing.T) {
 	expect(t, find(t, findings, "pleg")[0], machine.Warning, "mode 0666", "chmod 0660 "+p.layout.Socket(layout.PLEG))
 	expect(t, find(t, findings, "syncloop")[0], machine.OK)
 
-	foreign := p.judgeService(serviceFacts{service: layout.PLEG, socket: "/s/pleg.sock", mode: fs.ModeSocket | 0o660, uid: 7, owner: rpc.Owner{PID: 3, UID: 8}})
+	foreign := p.judgeService(
+		serviceFacts{
+			service: layout.PLEG,
+			socket:  "/s/pleg.sock",
+			mode:    fs.ModeSocket | 0o660,
+			uid:     7,
+			owner:   rpc.Owner{PID: 3, UID: 8},
+		},
+	)
 	expect(t, foreign[0], machine.Warning, "user 7's", "user 8's", "chown 8 /s/pleg.sock")
 	forbidden := p.judgeService(serviceFacts{service: layout.PLEG, socket: "/s/pleg.sock", socketErr: fs.ErrPermission})
 	expect(t, forbidden[0], machine.Fault, "as root")
@@ -267,7 +311,10 @@ func TestVersions(t *testing.T) {
 	for _, s := range []layout.Service{layout.PLEG, layout.SyncLoop} {
 		address := "unix://" + strings.TrimSuffix(p.layout.Socket(s), ".sock") + "-metrics.sock"
 		serve(t, func(ctx context.Context, ready func()) error {
-			return metrics.Serve(ctx, metrics.ServeConfig{Address: address, Registry: metrics.New(s).Registry, Ready: func(net.Addr) { ready() }})
+			return metrics.Serve(
+				ctx,
+				metrics.ServeConfig{Address: address, Registry: metrics.New(s).Registry, Ready: func(net.Addr) { ready() }},
+			)
 		})
 	}
 	same := judgeVersions(p.askVersions(t.Context()))
@@ -275,8 +322,19 @@ func TestVersions(t *testing.T) {
 		t.Fatalf("got %+v", same)
 	}
 	expect(t, same[0], machine.OK, "pleg unknown, syncloop unknown") // a test's build has no version
-	expect(t, judgeVersions(map[layout.Service]string{layout.PLEG: "v1", layout.SyncLoop: "v2"})[0], machine.Warning, "pleg v1, syncloop v2", "restart")
-	if version, err := versionIn(strings.NewReader("# HELP\nquartet_build_info{go_version=\"go1\",kubernetes_version=\"v9\",service=\"pleg\",version=\"v3\"} 1\n")); err != nil || version != "v3" {
+	expect(
+		t,
+		judgeVersions(map[layout.Service]string{layout.PLEG: "v1", layout.SyncLoop: "v2"})[0],
+		machine.Warning,
+		"pleg v1, syncloop v2",
+		"restart",
+	)
+	if version, err := versionIn(
+		strings.NewReader(
+			"# HELP\nquartet_build_info{go_version=\"go1\",kubernetes_version=\"v9\",service=\"pleg\",version=\"v3\"} 1\n",
+		),
+	); err != nil ||
+		version != "v3" {
 		t.Errorf("got %q (%v)", version, err)
 	}
 }

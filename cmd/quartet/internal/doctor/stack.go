@@ -56,7 +56,10 @@ func (s *stack) commandLine(verb string, services ...string) string {
 var errNoCompose = errors.New("neither 'docker compose' nor docker-compose is there")
 
 // findCompose returns the command of docker compose, and its version.
-func findCompose(ctx context.Context, command func(context.Context, string, ...string) (string, error)) (compose []string, version string, err error) {
+func findCompose(
+	ctx context.Context,
+	command func(context.Context, string, ...string) (string, error),
+) (compose []string, version string, err error) {
 	for _, compose := range [][]string{{"docker", "compose"}, {"docker-compose"}} {
 		if out, err := command(ctx, compose[0], append(compose[1:], "version", "--short")...); err == nil {
 			return compose, strings.TrimSpace(out), nil
@@ -66,7 +69,11 @@ func findCompose(ctx context.Context, command func(context.Context, string, ...s
 }
 
 // readStack reads the file with docker compose.
-func readStack(ctx context.Context, command func(context.Context, string, ...string) (string, error), file string) (*stack, error) {
+func readStack(
+	ctx context.Context,
+	command func(context.Context, string, ...string) (string, error),
+	file string,
+) (*stack, error) {
 	if _, err := os.Stat(file); err != nil {
 		return nil, err
 	}
@@ -143,8 +150,12 @@ func parseStack(data []byte) (*stack, error) {
 	}
 	pleg, syncloop := config.Services[string(layout.PLEG)], config.Services[string(layout.SyncLoop)]
 	s := &stack{
-		project: config.Name, stateDir: filepath.Dir(pleg.onMachine(layout.DefaultRunDir)), configFile: pleg.onMachine(pleg.flag("config")),
-		podLogs: syncloop.flag("pod-logs-dir"), images: map[string]string{}, ports: map[int]string{},
+		project:    config.Name,
+		stateDir:   filepath.Dir(pleg.onMachine(layout.DefaultRunDir)),
+		configFile: pleg.onMachine(pleg.flag("config")),
+		podLogs:    syncloop.flag("pod-logs-dir"),
+		images:     map[string]string{},
+		ports:      map[int]string{},
 	}
 	if endpoint := pleg.onMachine(strings.TrimPrefix(pleg.flag("container-runtime-endpoint"), "unix://")); endpoint != "" {
 		s.endpoint = "unix://" + endpoint
@@ -196,20 +207,38 @@ func (p *patient) judgeCompose(asked error) machine.Finding {
 	case errors.Is(p.stackErr, errNoCompose):
 		return f.With(machine.Fault, errNoCompose.Error(), "install its plugin, "+oldestCompose+" or later: "+whereCompose)
 	case errors.Is(p.stackErr, os.ErrNotExist):
-		return f.With(machine.Fault, p.stackErr.Error(), "run the command in a checkout, or name the file with --compose=FILE")
+		return f.With(
+			machine.Fault,
+			p.stackErr.Error(),
+			"run the command in a checkout, or name the file with --compose=FILE",
+		)
 	case p.stackErr != nil:
 		return f.With(machine.Fault, p.stackErr.Error(), "mend "+p.stackFile+" or the .env beside it")
 	}
-	f.Detail = fmt.Sprintf("%s; %s is the project %s, its state is in %s", p.stack.version, p.stack.file, p.stack.project, p.stack.stateDir)
+	f.Detail = fmt.Sprintf(
+		"%s; %s is the project %s, its state is in %s",
+		p.stack.version,
+		p.stack.file,
+		p.stack.project,
+		p.stack.stateDir,
+	)
 	switch {
 	case isOlder(p.stack.version, oldestCompose):
 		return f.With(machine.Fault, p.stack.version+" is older than "+oldestCompose, "install a newer one: "+whereCompose)
 	case asked != nil && strings.Contains(asked.Error(), "is too new. Maximum supported API version is "):
 		_, api, _ := strings.Cut(asked.Error(), "Maximum supported API version is ")
 		api = strings.TrimSpace(api)
-		return f.With(machine.Fault, "it is too new for the engine, whose API is "+api, "export DOCKER_API_VERSION="+api+", or install a newer engine")
+		return f.With(
+			machine.Fault,
+			"it is too new for the engine, whose API is "+api,
+			"export DOCKER_API_VERSION="+api+", or install a newer engine",
+		)
 	case asked != nil:
-		return f.With(machine.Fault, "it cannot ask the engine: "+asked.Error(), "see 'docker engine' above; else run "+p.stack.commandLine("ps"))
+		return f.With(
+			machine.Fault,
+			"it cannot ask the engine: "+asked.Error(),
+			"see 'docker engine' above; else run "+p.stack.commandLine("ps"),
+		)
 	default:
 		return f
 	}
@@ -252,8 +281,16 @@ func (p *patient) stackPort(port int) check {
 		if err != nil {
 			return []machine.Finding{machine.Unknown(name, err)}
 		}
-		return []machine.Finding{p.machine.Port(port, service+" of the stack", "set another port for "+service+" in .env", processes, func(machine.Process) bool {
-			return p.stackPublishes(ctx, p.stack.project, port)
-		})}
+		return []machine.Finding{
+			p.machine.Port(
+				port,
+				service+" of the stack",
+				"set another port for "+service+" in .env",
+				processes,
+				func(machine.Process) bool {
+					return p.stackPublishes(ctx, p.stack.project, port)
+				},
+			),
+		}
 	}}
 }

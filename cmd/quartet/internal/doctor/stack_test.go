@@ -105,14 +105,24 @@ func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func TestTheStackSaysWhichNodeIsMeant(t *testing.T) {
 	p := withStack(t, nil, nil)
 	const state = "/var/lib/quartet-compose"
-	if p.stackErr != nil || p.layout.StateDir() != state || p.kubelet.PodLogsDir != state+"/logs/pods" || p.configFile != "/srv/quartet/deploy/compose/kubelet.yaml" {
-		t.Fatalf("got %v, %s, logs in %s, configuration %s", p.stackErr, p.layout.StateDir(), p.kubelet.PodLogsDir, p.configFile)
+	if p.stackErr != nil || p.layout.StateDir() != state || p.kubelet.PodLogsDir != state+"/logs/pods" ||
+		p.configFile != "/srv/quartet/deploy/compose/kubelet.yaml" {
+		t.Fatalf(
+			"got %v, %s, logs in %s, configuration %s",
+			p.stackErr,
+			p.layout.StateDir(),
+			p.kubelet.PodLogsDir,
+			p.configFile,
+		)
 	}
 	s := p.stack
 	if s.project != "quartet" || !s.bundled || s.endpoint != "unix://"+state+"/run/containerd.sock" {
 		t.Errorf("got %+v", s)
 	}
-	if got := slices.Sorted(maps.Keys(s.ports)); !slices.Equal(got, []int{3000, 4317, 9090, 16686}) || s.ports[3000] != "grafana" {
+	if got := slices.Sorted(
+		maps.Keys(s.ports),
+	); !slices.Equal(got, []int{3000, 4317, 9090, 16686}) ||
+		s.ports[3000] != "grafana" {
 		t.Errorf("the ports are %v", s.ports)
 	}
 	if s.images["pleg"] != "quartet.local/pleg:dev" || s.images["jaeger"] != "jaegertracing/all-in-one:1.62.0" {
@@ -148,7 +158,8 @@ func TestTheStackOfTheRepositoryIsUnderstood(t *testing.T) {
 		if s.bundled != (profile == "bundled") {
 			t.Errorf("with the profile %s it has a runtime of its own: %v", profile, s.bundled)
 		}
-		if !filepath.IsAbs(s.stateDir) || !strings.HasPrefix(s.endpoint, "unix:///") || !filepath.IsAbs(s.podLogs) || s.configFile != filepath.Join(root, "deploy/compose/kubelet.yaml") {
+		if !filepath.IsAbs(s.stateDir) || !strings.HasPrefix(s.endpoint, "unix:///") || !filepath.IsAbs(s.podLogs) ||
+			s.configFile != filepath.Join(root, "deploy/compose/kubelet.yaml") {
 			t.Errorf("got %+v", s)
 		}
 	}
@@ -191,13 +202,25 @@ func TestCompose(t *testing.T) {
 	}
 	expect(t, check(nil), machine.OK, "2.39.1", "project quartet", "/var/lib/quartet-compose")
 	const version = "docker compose version --short"
-	expect(t, check(func(c commands, _ string) { c[version] = "v2.19.1" }), machine.Fault, "older than 2.20", "docker-compose-plugin")
+	expect(
+		t,
+		check(func(c commands, _ string) { c[version] = "v2.19.1" }),
+		machine.Fault,
+		"older than 2.20",
+		"docker-compose-plugin",
+	)
 	expect(t, check(func(c commands, _ string) { c[version] = "dev" }), machine.OK, "dev")
 	expect(t, check(func(c commands, _ string) { delete(c, version) }), machine.Fault, "neither", "docker-compose-v2")
 	expect(t, check(func(c commands, ps string) {
 		c[ps] = "error: exit status 1: Error response from daemon: client version 1.53 is too new. Maximum supported API version is 1.41"
 	}), machine.Fault, "export DOCKER_API_VERSION=1.41,")
-	expect(t, check(func(c commands, ps string) { c[ps] = "error: Cannot connect to the Docker daemon" }), machine.Fault, "Cannot connect", "ps")
+	expect(
+		t,
+		check(func(c commands, ps string) { c[ps] = "error: Cannot connect to the Docker daemon" }),
+		machine.Fault,
+		"Cannot connect",
+		"ps",
+	)
 	expect(t, check(func(c commands, ps string) {
 		c[strings.Replace(ps, "ps --quiet", "config --format json", 1)] = "error: service \"pleg\" has neither an image nor a build context"
 	}), machine.Fault, "has neither an image", "mend")
@@ -229,7 +252,11 @@ func TestEngine(t *testing.T) {
 	expect(t, check(answers{"/version": `{"Version":"19.03.1","ApiVersion":"1.40"}`}), machine.Fault, "needs API 1.41")
 	expect(t, check(answers{"/version": ""}), machine.Fault, "500", "systemctl start docker")
 
-	away := examine(t, t.TempDir(), func(_ *options, s *surroundings) { s.engine = engineClient("unix://" + t.TempDir() + "/none.sock") })
+	away := examine(
+		t,
+		t.TempDir(),
+		func(_ *options, s *surroundings) { s.engine = engineClient("unix://" + t.TempDir() + "/none.sock") },
+	)
 	expect(t, away.checkEngine(t.Context())[0], machine.Fault, "does not answer", "systemctl start docker")
 	elsewhere := examine(t, t.TempDir(), func(_ *options, s *surroundings) {
 		s.engine, s.dockerHost = engineClient("tcp://10.0.0.1:2376"), "tcp://10.0.0.1:2376"
@@ -276,7 +303,10 @@ func TestPortsOfTheStack(t *testing.T) {
 	port := listener.Addr().(*net.TCPAddr).Port
 	check := func(project string) machine.Finding {
 		p := withStack(t, nil, answers{"/containers/json": fmt.Sprintf(
-			`[{"Labels":{"com.docker.compose.project":%q},"Ports":[{"PrivatePort":16686,"PublicPort":%d},{"PrivatePort":1}]},{"Labels":null}]`, project, port)})
+			`[{"Labels":{"com.docker.compose.project":%q},"Ports":[{"PrivatePort":16686,"PublicPort":%d},{"PrivatePort":1}]},{"Labels":null}]`,
+			project,
+			port,
+		)})
 		p.stack.ports = map[int]string{port: "jaeger"}
 		return p.stackPort(port).run(t.Context())[0]
 	}

@@ -72,7 +72,13 @@ func judgeVersions(versions map[layout.Service]string) []machine.Finding {
 	}
 	f := machine.Ok("versions", "%s", strings.Join(known, ", "))
 	if len(distinct) > 1 {
-		return []machine.Finding{f.With(machine.Warning, "they differ: "+f.Detail, "end the upgrade: put all four of one version in place, and restart those that are older")}
+		return []machine.Finding{
+			f.With(
+				machine.Warning,
+				"they differ: "+f.Detail,
+				"end the upgrade: put all four of one version in place, and restart those that are older",
+			),
+		}
 	}
 	return []machine.Finding{f}
 }

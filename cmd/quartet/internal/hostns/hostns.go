@@ -55,14 +55,20 @@ func Exec(path string, args, env []string) error {
 func enter() (err error) {
 	namespace, err := os.Open(of("ns/mnt"))
 	if err != nil {
-		return fmt.Errorf("opening the machine's mount namespace: %w: give the container pid: host, CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE", err)
+		return fmt.Errorf(
+			"opening the machine's mount namespace: %w: give the container pid: host, CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE",
+			err,
+		)
 	}
 	defer func() { err = errors.Join(err, namespace.Close()) }()
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("leaving the container's root: %w", err)
 	}
 	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("entering the machine's mount namespace: %w: give the container pid: host, CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE", err)
+		return fmt.Errorf(
+			"entering the machine's mount namespace: %w: give the container pid: host, CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE",
+			err,
+		)
 	}
 	if err := unix.Chdir("/"); err != nil {
 		return fmt.Errorf("entering the machine's root: %w", err)

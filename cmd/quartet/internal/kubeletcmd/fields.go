@@ -19,8 +19,16 @@ func fieldFlags() []fieldFlag {
 		{name: "authentication-token-webhook", field: "authentication.webhook.enabled", value: boolean},
 		{name: "authentication-token-webhook-cache-ttl", field: "authentication.webhook.cacheTTL", value: duration},
 		{name: "authorization-mode", field: "authorization.mode", value: word},
-		{name: "authorization-webhook-cache-authorized-ttl", field: "authorization.webhook.cacheAuthorizedTTL", value: duration},
-		{name: "authorization-webhook-cache-unauthorized-ttl", field: "authorization.webhook.cacheUnauthorizedTTL", value: duration},
+		{
+			name:  "authorization-webhook-cache-authorized-ttl",
+			field: "authorization.webhook.cacheAuthorizedTTL",
+			value: duration,
+		},
+		{
+			name:  "authorization-webhook-cache-unauthorized-ttl",
+			field: "authorization.webhook.cacheUnauthorizedTTL",
+			value: duration,
+		},
 		{name: "cgroup-driver", field: "cgroupDriver", value: word},
 		{name: "cgroup-root", field: "cgroupRoot", value: word},
 		{name: "cgroups-per-qos", field: "cgroupsPerQOS", value: boolean},
@@ -121,8 +129,18 @@ func fieldFlags() []fieldFlag {
 // nodeFields returns the field flags for the first groups of the help, because they are often used.
 func nodeFields() []fieldFlag {
 	return []fieldFlag{
-		{name: "register-node", field: "registerNode", value: boolean, usage: "register the Node with the API server; --register-node=false leaves that to somebody else"},
-		{name: "register-with-taints", field: "registerWithTaints", value: taints, usage: "`taints` to register the Node with, KEY=VALUE:EFFECT, separated by commas"},
+		{
+			name:  "register-node",
+			field: "registerNode",
+			value: boolean,
+			usage: "register the Node with the API server; --register-node=false leaves that to somebody else",
+		},
+		{
+			name:  "register-with-taints",
+			field: "registerWithTaints",
+			value: taints,
+			usage: "`taints` to register the Node with, KEY=VALUE:EFFECT, separated by commas",
+		},
 		{name: "provider-id", field: "providerID", value: word, usage: "`id` of the machine at its provider"},
 	}
 }
@@ -130,7 +148,17 @@ func nodeFields() []fieldFlag {
 // runtimeFields returns the field flags of the container runtime.
 func runtimeFields() []fieldFlag {
 	return []fieldFlag{
-		{name: "container-runtime-endpoint", field: "containerRuntimeEndpoint", value: word, usage: "`address` of the container runtime, unix:///PATH"},
-		{name: "image-service-endpoint", field: "imageServiceEndpoint", value: word, usage: "`address` that images are pulled at; that of the container runtime when empty"},
+		{
+			name:  "container-runtime-endpoint",
+			field: "containerRuntimeEndpoint",
+			value: word,
+			usage: "`address` of the container runtime, unix:///PATH",
+		},
+		{
+			name:  "image-service-endpoint",
+			field: "imageServiceEndpoint",
+			value: word,
+			usage: "`address` that images are pulled at; that of the container runtime when empty",
+		},
 	}
 }

@@ -57,24 +57,63 @@ func newOptions() *options {
 	o := &options{nodeLabels: labels{}, fields: map[string]givenField{}}
 	o.set = newSet()
 	o.group("Configuration and cluster", func(flags *pflag.FlagSet) {
-		flags.StringVar(&o.config, "config", "", "`file` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1); without it every field has its default")
-		flags.StringVar(&o.configDir, "config-dir", "", "`directory` of drop-ins: files NAME.conf, those of subdirectories too, that are merged over --config in lexical order")
-		flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; without it the node is standalone")
-		flags.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`file` to reach the API server with while the node has no valid --kubeconfig, which is written then")
+		flags.StringVar(
+			&o.config,
+			"config",
+			"",
+			"`file` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1); without it every field has its default",
+		)
+		flags.StringVar(
+			&o.configDir,
+			"config-dir",
+			"",
+			"`directory` of drop-ins: files NAME.conf, those of subdirectories too, that are merged over --config in lexical order",
+		)
+		flags.StringVar(
+			&o.kubeconfig,
+			"kubeconfig",
+			"",
+			"`file` that says how to reach the API server; without it the node is standalone",
+		)
+		flags.StringVar(
+			&o.bootstrapKubeconfig,
+			"bootstrap-kubeconfig",
+			"",
+			"`file` to reach the API server with while the node has no valid --kubeconfig, which is written then",
+		)
 		flags.StringVar(&o.certDir, "cert-dir", defaultCertDir, "`directory` of the node's certificates")
 	})
 	o.group("Node", func(flags *pflag.FlagSet) {
-		flags.StringVar(&o.hostnameOverride, "hostname-override", "", "`name` of the node; the name of this machine when empty")
-		flags.StringVar(&o.nodeIP, "node-ip", "", "`address` that the node reports, or one of IPv4 and one of IPv6, separated by a comma; chosen when empty")
+		flags.StringVar(
+			&o.hostnameOverride,
+			"hostname-override",
+			"",
+			"`name` of the node; the name of this machine when empty",
+		)
+		flags.StringVar(
+			&o.nodeIP,
+			"node-ip",
+			"",
+			"`address` that the node reports, or one of IPv4 and one of IPv6, separated by a comma; chosen when empty",
+		)
 		flags.Var(o.nodeLabels, "node-labels", "`labels` for the node, KEY=VALUE, separated by commas")
-		flags.StringVar(&o.cloudProvider, "cloud-provider", "", "external when an external cloud `provider` initializes the Node and sets its addresses")
+		flags.StringVar(
+			&o.cloudProvider,
+			"cloud-provider",
+			"",
+			"external when an external cloud `provider` initializes the Node and sets its addresses",
+		)
 		o.addFields(flags, nodeFields())
 	})
 	o.group("Directories and container runtime", func(flags *pflag.FlagSet) {
 		flags.StringVar(&o.rootDir, "root-dir", defaultRootDir, "`directory` of the pods' volumes and files")
 		o.addFields(flags, runtimeFields())
 		o.credentialProviders.Add(flags)
-		flags.String("pod-infra-container-image", "", "accepted for compatibility; the container runtime's configuration sets the `image` of sandboxes")
+		flags.String(
+			"pod-infra-container-image",
+			"",
+			"accepted for compatibility; the container runtime's configuration sets the `image` of sandboxes",
+		)
 	})
 	o.group("Logs and help", func(flags *pflag.FlagSet) {
 		o.addFields(flags, []fieldFlag{{
@@ -86,8 +125,18 @@ func newOptions() *options {
 		flags.BoolVarP(&o.help, "help", "h", false, "print this")
 	})
 	o.group("Quartet's own", func(flags *pflag.FlagSet) {
-		flags.StringVar(&o.stateDir, "state-dir", "", "`directory` of the state and the sockets of the four processes (default: quartet in --root-dir)")
-		flags.StringVar(&o.allowedUIDs, "allowed-uids", "", "`uids` of users, besides root, that may connect to the sockets, separated by commas")
+		flags.StringVar(
+			&o.stateDir,
+			"state-dir",
+			"",
+			"`directory` of the state and the sockets of the four processes (default: quartet in --root-dir)",
+		)
+		flags.StringVar(
+			&o.allowedUIDs,
+			"allowed-uids",
+			"",
+			"`uids` of users, besides root, that may connect to the sockets, separated by commas",
+		)
 		nodeconfig.AddAllowUnauthenticatedAPI(flags, &o.allowUnauthenticatedAPI)
 		o.hostPrivileges.Add(flags)
 	})
@@ -135,7 +184,11 @@ func (o *options) addFields(flags *pflag.FlagSet, fields []fieldFlag) {
 // addIneffective adds the flags that Quartet accepts without an effect.
 func addIneffective(flags *pflag.FlagSet) {
 	flags.Bool("exit-on-lock-contention", false, "Quartet locks its state directory, and a second process exits")
-	flags.Bool("experimental-allocatable-ignore-eviction", false, "eviction thresholds are always subtracted from the allocatable resources")
+	flags.Bool(
+		"experimental-allocatable-ignore-eviction",
+		false,
+		"eviction thresholds are always subtracted from the allocatable resources",
+	)
 	flags.String("experimental-mounter-path", "", "mounts are made by mount")
 	flags.Duration("housekeeping-interval", 0, "usage is read on request")
 	flags.String("lock-file", "", "Quartet locks its state directory")

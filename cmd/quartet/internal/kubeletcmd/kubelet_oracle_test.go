@@ -12,13 +12,16 @@ import (
 // kubeletFlag is how the kubelet's source registers a flag: the variable, and the name.
 var kubeletFlag = regexp.MustCompile(`(?m)^\s*fs\.\w*Var\w*\((.*?), "([a-z0-9-]+)", `)
 
-// TestEveryFlagOfTheKubeletIsKnown compares with the source of the kubelet of the version that the product is built with.
+// TestEveryFlagOfTheKubeletIsKnown compares with the source of the kubelet of the version that the product is built
+// with.
 func TestEveryFlagOfTheKubeletIsKnown(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(out)), "cmd", "kubelet", "app", "options", "options.go"))
+	source, err := os.ReadFile(
+		filepath.Join(strings.TrimSpace(string(out)), "cmd", "kubelet", "app", "options", "options.go"),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,8 @@ func run(ctx context.Context, opts *options, notifier systemd.Notifier, given *s
 		return err
 	}
 	if names := opts.ineffective(); len(names) > 0 {
-		slog.New(slog.NewTextHandler(errOut, nil)).Warn("these flags of the kubelet have no effect in Quartet", "flags", strings.Join(names, ", "))
+		slog.New(slog.NewTextHandler(errOut, nil)).
+			Warn("these flags of the kubelet have no effect in Quartet", "flags", strings.Join(names, ", "))
 	}
 	node, err := opts.node(merged)
 	if err != nil {

@@ -91,7 +91,10 @@ func TestWhatFlagsSet(t *testing.T) {
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			if _, errs := nodeconfig.Merge(nodeconfig.Sources{WorkDir: "/", Settings: opts.settings()}); len(errs) > 0 && name != "feature gates" {
+			if _, errs := nodeconfig.Merge(
+				nodeconfig.Sources{WorkDir: "/", Settings: opts.settings()},
+			); len(errs) > 0 &&
+				name != "feature gates" {
 				t.Errorf("the configuration cannot have it: %v", errs)
 			}
 		})
@@ -117,7 +120,9 @@ func TestWhatIsWrongWithAFlagIsSaid(t *testing.T) {
 
 func TestFlagsWithoutEffectAreNamed(t *testing.T) {
 	opts := newOptions()
-	if err := opts.parse([]string{"--runtime-cgroups=/x", "--housekeeping-interval=1s", "--pod-infra-container-image=x", "--max-pods=3"}); err != nil {
+	if err := opts.parse(
+		[]string{"--runtime-cgroups=/x", "--housekeeping-interval=1s", "--pod-infra-container-image=x", "--max-pods=3"},
+	); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"--housekeeping-interval", "--runtime-cgroups"}, opts.ineffective()); diff != "" {
@@ -130,7 +135,16 @@ func TestTheHelpHasEveryFlag(t *testing.T) {
 	opts := newOptions()
 	usage := opts.usage()
 	opts.set.VisitAll(func(flag *pflag.Flag) {
-		if n := strings.Count(usage, "--"+flag.Name+" ") + strings.Count(usage, "--"+flag.Name+"[") + strings.Count(usage, "--"+flag.Name+"\n"); n < 1 {
+		if n := strings.Count(
+			usage,
+			"--"+flag.Name+" ",
+		) + strings.Count(
+			usage,
+			"--"+flag.Name+"[",
+		) + strings.Count(
+			usage,
+			"--"+flag.Name+"\n",
+		); n < 1 {
 			t.Errorf("--%s is there %d times", flag.Name, n)
 		}
 	})

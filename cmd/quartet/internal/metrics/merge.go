@@ -40,8 +40,11 @@ func merge(answers []answer) (families []*dto.MetricFamily, problems []error) {
 			case known == nil:
 				byName[family.GetName()] = family
 			case known.GetType() != family.GetType():
-				problems = append(problems, fmt.Errorf("%s: its %s is left out: it is a %s, and a %s in another service: do the services have one version?",
-					a.service, family.GetName(), family.GetType(), known.GetType()))
+				problems = append(
+					problems,
+					fmt.Errorf("%s: its %s is left out: it is a %s, and a %s in another service: do the services have one version?",
+						a.service, family.GetName(), family.GetType(), known.GetType()),
+				)
 			default:
 				known.Metric = append(known.Metric, family.GetMetric()...)
 			}

@@ -59,9 +59,12 @@ func Command() *cobra.Command {
 		},
 	}
 	target.AddFlag(cmd.Flags(), &stateDir)
-	cmd.Flags().StringVar(&socketDir, "socket-dir", "", "`DIR` with the sockets NAME-metrics.sock, when it is not that of the state directory")
-	cmd.Flags().StringVar(&listen, "listen", "", "serve at this `ADDRESS` of the loopback interface, for example 127.0.0.1:10256")
-	cmd.Flags().BoolVar(&probes, "probes", false, "print the metrics of probe calls, by pod and container, instead of the others")
+	cmd.Flags().
+		StringVar(&socketDir, "socket-dir", "", "`DIR` with the sockets NAME-metrics.sock, when it is not that of the state directory")
+	cmd.Flags().
+		StringVar(&listen, "listen", "", "serve at this `ADDRESS` of the loopback interface, for example 127.0.0.1:10256")
+	cmd.Flags().
+		BoolVar(&probes, "probes", false, "print the metrics of probe calls, by pod and container, instead of the others")
 	return cmd
 }
 
@@ -73,8 +76,11 @@ func checkArgs(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	if len(args) > 1 || !slices.Contains(layout.Services(), layout.Service(args[0])) {
-		return fmt.Errorf("there is no service %q: %s takes configmux, pleg, syncloop, nodestatus, or nothing for all of them",
-			strings.Join(args, " "), cmd.CommandPath())
+		return fmt.Errorf(
+			"there is no service %q: %s takes configmux, pleg, syncloop, nodestatus, or nothing for all of them",
+			strings.Join(args, " "),
+			cmd.CommandPath(),
+		)
 	}
 	return nil
 }
@@ -101,8 +107,11 @@ func printMetrics(cmd *cobra.Command, n *node, path string, services []layout.Se
 		}
 	}
 	if len(away) == len(answers) && len(away) > 1 {
-		return fmt.Errorf("no service has metrics in %s: is the node running? start it, or name its state directory with --state-dir or %s",
-			n.socketDir, target.EnvStateDir)
+		return fmt.Errorf(
+			"no service has metrics in %s: is the node running? start it, or name its state directory with --state-dir or %s",
+			n.socketDir,
+			target.EnvStateDir,
+		)
 	}
 	if len(away) == len(answers) {
 		return away[0]

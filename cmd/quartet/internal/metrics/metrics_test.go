@@ -108,7 +108,9 @@ func contains(t *testing.T, text string, lines ...string) {
 
 func TestFourServicesAreOneExposition(t *testing.T) {
 	s := newSockets(t)
-	histogram := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "took_seconds", Help: "Took.", Buckets: []float64{0.1, 1}})
+	histogram := prometheus.NewHistogram(
+		prometheus.HistogramOpts{Name: "took_seconds", Help: "Took.", Buckets: []float64{0.1, 1}},
+	)
 	histogram.Observe(0.5)
 	s.serve("configmux", gauge("shared", 1, nil))
 	s.serve("pleg", gauge("shared", 2, prometheus.Labels{"a": "x", "z": "y"}), histogram)
@@ -118,7 +120,9 @@ func TestFourServicesAreOneExposition(t *testing.T) {
 	if err != nil || errOut != "" {
 		t.Fatalf("got %v and %q", err, errOut)
 	}
-	contains(t, out,
+	contains(
+		t,
+		out,
 		`shared{service="configmux"} 1`,
 		`shared{a="x",service="pleg",z="y"} 2`,
 		`shared{exported_service="mine",service="nodestatus"} 0.1`,
@@ -126,7 +130,11 @@ func TestFourServicesAreOneExposition(t *testing.T) {
 		`took_seconds_bucket{service="pleg",le="1"} 1`,
 		`took_seconds_bucket{service="pleg",le="+Inf"} 1`,
 		`took_seconds_count{service="pleg"} 1`,
-		`quartet_up{service="configmux"} 1`, `quartet_up{service="pleg"} 1`, `quartet_up{service="syncloop"} 1`, `quartet_up{service="nodestatus"} 1`)
+		`quartet_up{service="configmux"} 1`,
+		`quartet_up{service="pleg"} 1`,
+		`quartet_up{service="syncloop"} 1`,
+		`quartet_up{service="nodestatus"} 1`,
+	)
 	if n := strings.Count(out, "# TYPE shared gauge"); n != 1 {
 		t.Errorf("the family has %d heads, want one:\n%s", n, out)
 	}
@@ -145,7 +153,8 @@ func TestAServiceThatIsAwayCostsALineAndIsToldAsDown(t *testing.T) {
 	}
 	contains(t, out, `quartet_up{service="configmux"} 1`, `quartet_up{service="pleg"} 0`, `shared{service="configmux"} 1`)
 	lines := strings.Split(strings.TrimSpace(errOut), "\n")
-	if len(lines) != 3 || !strings.HasPrefix(lines[0], "pleg: no metrics from "+s.dir) || !strings.Contains(lines[0], "it does not run") {
+	if len(lines) != 3 || !strings.HasPrefix(lines[0], "pleg: no metrics from "+s.dir) ||
+		!strings.Contains(lines[0], "it does not run") {
 		t.Errorf("want a line for each of three services, got\n%s", errOut)
 	}
 }
@@ -173,7 +182,13 @@ func TestOneServiceAlone(t *testing.T) {
 		t.Fatalf("got %v and\n%s", err, out)
 	}
 	contains(t, out, `mine{service="pleg"} 1`)
-	if _, _, err := run(t, "configmux", "--socket-dir", s.dir); err == nil || !strings.Contains(err.Error(), "configmux: no metrics from") {
+	if _, _, err := run(
+		t,
+		"configmux",
+		"--socket-dir",
+		s.dir,
+	); err == nil ||
+		!strings.Contains(err.Error(), "configmux: no metrics from") {
 		t.Errorf("got %v, want that configmux has none", err)
 	}
 }
@@ -199,7 +214,11 @@ func TestWhatIsAskedWrongly(t *testing.T) {
 func TestMetricsOfTwoTypesAreNotMixed(t *testing.T) {
 	s := newSockets(t)
 	s.serve("configmux", gauge("changed", 1, nil))
-	s.serve("pleg", prometheus.NewCounter(prometheus.CounterOpts{Name: "changed", Help: "Changed."}), gauge("fine", 3, nil))
+	s.serve(
+		"pleg",
+		prometheus.NewCounter(prometheus.CounterOpts{Name: "changed", Help: "Changed."}),
+		gauge("fine", 3, nil),
+	)
 	out, errOut, err := run(t, "--socket-dir", s.dir)
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +242,8 @@ func TestAnAnswerThatIsNoneNamesTheService(t *testing.T) {
 		t.Fatal(err)
 	}
 	contains(t, out, `quartet_up{service="pleg"} 0`, `quartet_up{service="syncloop"} 0`)
-	if !strings.Contains(errOut, "pleg: no metrics from") || !strings.Contains(errOut, "404") || !strings.Contains(errOut, "its answer cannot be read") {
+	if !strings.Contains(errOut, "pleg: no metrics from") || !strings.Contains(errOut, "404") ||
+		!strings.Contains(errOut, "its answer cannot be read") {
 		t.Errorf("got\n%s", errOut)
 	}
 }

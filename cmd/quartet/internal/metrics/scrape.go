@@ -61,13 +61,24 @@ func (n *node) scrape(ctx context.Context, path string, service layout.Service) 
 	}
 	var network *net.OpError
 	switch {
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, fs.ErrPermission),
+		errors.Is(err, io.EOF),
+		errors.Is(err, syscall.ECONNRESET),
+		errors.Is(err, syscall.EPIPE):
 		// A service closes the connection of an unauthorized user before it has read anything.
-		return nil, fmt.Errorf("%s: no metrics from %s: this user may not: run the command as root, or name the user in the service's --allowed-uids", service, socket)
+		return nil, fmt.Errorf(
+			"%s: no metrics from %s: this user may not: run the command as root, or name the user in the service's --allowed-uids",
+			service,
+			socket,
+		)
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("%s: no metrics from %s within %s: check its log", service, socket, scrapeTimeout)
 	case errors.As(err, &network) && network.Op == "dial":
-		return nil, fmt.Errorf("%s: no metrics from %s: it does not run, or its --metrics-listen names another address", service, socket)
+		return nil, fmt.Errorf(
+			"%s: no metrics from %s: it does not run, or its --metrics-listen names another address",
+			service,
+			socket,
+		)
 	default:
 		return nil, fmt.Errorf("%s: no metrics from %s: %w", service, socket, err)
 	}

@@ -41,14 +41,22 @@ func listenLoopback(ctx context.Context, address string) (net.Listener, error) {
 		return nil, fmt.Errorf("--listen %q: want an address and a port, for example 127.0.0.1:10256: %w", address, err)
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return nil, fmt.Errorf("--listen %q: the metrics have neither TLS nor a password and are served on the loopback interface only: set it to 127.0.0.1:%s, "+
-			"and let Prometheus run on this machine or in this network namespace", address, port)
+		return nil, fmt.Errorf(
+			"--listen %q: the metrics have neither TLS nor a password and are served on the loopback interface only: set it to 127.0.0.1:%s, "+
+				"and let Prometheus run on this machine or in this network namespace",
+			address,
+			port,
+		)
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("--listen: %s is taken by another process (\"ss -ltnp sport = :%s\" names it; a kube-proxy's health check has 10256): stop that, or choose another port: %w",
-			address, port, err)
+		return nil, fmt.Errorf(
+			"--listen: %s is taken by another process (\"ss -ltnp sport = :%s\" names it; a kube-proxy's health check has 10256): stop that, or choose another port: %w",
+			address,
+			port,
+			err,
+		)
 	case err != nil:
 		return nil, fmt.Errorf("--listen: listen on %s: %w", address, err)
 	}

@@ -26,18 +26,31 @@ func TestWhatIsCountedOfProbesIsAtAPathOfItsOwn(t *testing.T) {
 	if err != nil || errOut != "" || !strings.Contains(out, probes) || strings.Contains(out, node) {
 		t.Errorf("--probes prints\n%s\n%s%v", out, errOut, err)
 	}
-	if out, _, err := run(t, "--socket-dir", s.dir, "syncloop"); err != nil || !strings.Contains(out, node) || strings.Contains(out, probes) {
+	if out, _, err := run(
+		t,
+		"--socket-dir",
+		s.dir,
+		"syncloop",
+	); err != nil || !strings.Contains(out, node) ||
+		strings.Contains(out, probes) {
 		t.Errorf("without it is printed\n%s\n%v", out, err)
 	}
 	served := listen(t, s)
-	if status, body := get(t, served.url+"/metrics/probes"); status != http.StatusOK || !strings.Contains(body, probes) || strings.Contains(body, node) {
+	if status, body := get(
+		t,
+		served.url+"/metrics/probes",
+	); status != http.StatusOK || !strings.Contains(body, probes) ||
+		strings.Contains(body, node) {
 		t.Errorf("/metrics/probes has %d\n%s", status, body)
 	}
 	if _, body := get(t, served.url+"/metrics"); !strings.Contains(body, node) || strings.Contains(body, probes) {
 		t.Errorf("/metrics has\n%s", body)
 	}
 	for args, want := range map[string]string{"--probes pleg": "pleg has no probes", "--probes --listen 127.0.0.1:0": "leave out --probes"} {
-		if _, _, err := run(t, append(strings.Fields(args), "--socket-dir", s.dir)...); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := run(
+			t,
+			append(strings.Fields(args), "--socket-dir", s.dir)...); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", args, err, want)
 		}
 	}

@@ -46,7 +46,8 @@ func awaitServing(ctx context.Context, address string) (err error) {
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	for {
-		answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
+		answer, err := grpc_health_v1.NewHealthClient(conn).
+			Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()

@@ -10,7 +10,8 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// TestANodeThatJoinsIsStartedBeforeItHas: nodestatus has the file to join with, and the others wait for the one that it writes.
+// TestANodeThatJoinsIsStartedBeforeItHas: nodestatus has the file to join with, and the others wait for the one that it
+// writes.
 func TestANodeThatJoinsIsStartedBeforeItHas(t *testing.T) {
 	dir := t.TempDir()
 	bootstrap, kubeconfig := filepath.Join(dir, "bootstrap"), filepath.Join(dir, "kubeconfig")

@@ -78,13 +78,48 @@ type Options struct {
 }
 
 func (o *Options) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.ConfigFile, "config", "", "`file` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1); without it every field has its default")
-	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server, for all but pleg; without it the node is standalone")
-	flags.StringVar(&o.BootstrapKubeconfig, "bootstrap-kubeconfig", "", "`file` to reach the API server with until the node has a certificate of its own; --kubeconfig is written then")
-	flags.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "", "`address` of the container runtime, instead of the file's containerRuntimeEndpoint")
-	flags.StringVar(&o.AllowedUIDs, "allowed-uids", "", "`uids` of users, besides root, that may connect to the services' sockets, separated by commas")
-	flags.StringVar(&o.HostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")
-	flags.StringVar(&o.RootDir, "root-dir", "", "`directory` of the pods' volumes and files; root in the state directory when empty")
+	flags.StringVar(
+		&o.ConfigFile,
+		"config",
+		"",
+		"`file` with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1); without it every field has its default",
+	)
+	flags.StringVar(
+		&o.Kubeconfig,
+		"kubeconfig",
+		"",
+		"`file` that says how to reach an API server, for all but pleg; without it the node is standalone",
+	)
+	flags.StringVar(
+		&o.BootstrapKubeconfig,
+		"bootstrap-kubeconfig",
+		"",
+		"`file` to reach the API server with until the node has a certificate of its own; --kubeconfig is written then",
+	)
+	flags.StringVar(
+		&o.RuntimeEndpoint,
+		"container-runtime-endpoint",
+		"",
+		"`address` of the container runtime, instead of the file's containerRuntimeEndpoint",
+	)
+	flags.StringVar(
+		&o.AllowedUIDs,
+		"allowed-uids",
+		"",
+		"`uids` of users, besides root, that may connect to the services' sockets, separated by commas",
+	)
+	flags.StringVar(
+		&o.HostnameOverride,
+		"hostname-override",
+		"",
+		"`name` of the node; this machine's host name when empty",
+	)
+	flags.StringVar(
+		&o.RootDir,
+		"root-dir",
+		"",
+		"`directory` of the pods' volumes and files; root in the state directory when empty",
+	)
 	flags.StringVar(&o.NodeIP, "node-ip", "", "`address` that the node reports; chosen when empty")
 	flags.StringVar(&o.NodeLabels, "node-labels", "", "`labels` for the node, key=value, separated by commas")
 	o.HostPrivileges.Add(flags)
@@ -126,7 +161,8 @@ and exits when all run, have ended or do not run after 10 tries, 17 minutes: wit
 	}
 	cmd.Flags().SortFlags = false
 	opts.addFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&once, "run-once", false, "start the pods that are desired at the start, print the result of each, and exit")
+	cmd.Flags().
+		BoolVar(&once, "run-once", false, "start the pods that are desired at the start, print the result of each, and exit")
 	return cmd
 }
 
@@ -232,7 +268,11 @@ func (o Options) check(l layout.Layout) (logging telemetry.Logging, err error) {
 	return logging, err
 }
 
-func (o Options) processes(l layout.Layout, output *supervisor.Output, logger *slog.Logger) ([]supervisor.Service, error) {
+func (o Options) processes(
+	l layout.Layout,
+	output *supervisor.Output,
+	logger *slog.Logger,
+) ([]supervisor.Service, error) {
 	var out []supervisor.Service
 	var errs []error
 	for _, service := range layout.Services() {

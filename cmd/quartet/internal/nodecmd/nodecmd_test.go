@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// TestEveryServiceTakesTheFlagsThatItIsStartedWith, with everything that an operator can give; the way to the API server
-// is told to those alone that go it.
+// TestEveryServiceTakesTheFlagsThatItIsStartedWith, with everything that an operator can give; the way to the API
+// server is told to those alone that go it.
 func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
@@ -24,9 +24,20 @@ func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 		t.Fatal(err)
 	}
 	opts := Options{
-		Kubeconfig: kubeconfig, RuntimeEndpoint: "unix:///run/containerd.sock", AllowedUIDs: "10241", HostnameOverride: "node-1",
-		RootDir: filepath.Join(dir, "pods"), NodeIP: "198.51.100.7", NodeLabels: "a=b", StateDir: dir, Verbosity: 4,
-		CredentialProviders: nodeconfig.CredentialProviderFlags{Config: filepath.Join(dir, "providers.yaml"), BinDir: dir}, AllowUnauthenticatedAPI: true,
+		Kubeconfig:       kubeconfig,
+		RuntimeEndpoint:  "unix:///run/containerd.sock",
+		AllowedUIDs:      "10241",
+		HostnameOverride: "node-1",
+		RootDir:          filepath.Join(dir, "pods"),
+		NodeIP:           "198.51.100.7",
+		NodeLabels:       "a=b",
+		StateDir:         dir,
+		Verbosity:        4,
+		CredentialProviders: nodeconfig.CredentialProviderFlags{
+			Config: filepath.Join(dir, "providers.yaml"),
+			BinDir: dir,
+		},
+		AllowUnauthenticatedAPI: true,
 	}
 	for _, service := range layout.Services() {
 		cfg, err := nodeconfig.Parse(service, opts.args(l, service), io.Discard)
@@ -53,7 +64,11 @@ func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 // TestANodeWithoutItsPluginsIsNotStarted, and says what is wrong once, before anything starts.
 func TestANodeWithoutItsPluginsIsNotStarted(t *testing.T) {
 	dir := t.TempDir()
-	opts := Options{HostnameOverride: "node-1", StateDir: dir, CredentialProviders: nodeconfig.CredentialProviderFlags{Config: filepath.Join(dir, "providers.yaml"), BinDir: dir}}
+	opts := Options{
+		HostnameOverride:    "node-1",
+		StateDir:            dir,
+		CredentialProviders: nodeconfig.CredentialProviderFlags{Config: filepath.Join(dir, "providers.yaml"), BinDir: dir},
+	}
 	err := Run(t.Context(), opts, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "--image-credential-provider-config: ") {
 		t.Errorf("error %v", err)

@@ -11,7 +11,8 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// No source is named by an empty flag, which says something else than none at all. The other services have no such flags.
+// No source is named by an empty flag, which says something else than none at all. The other services have no such
+// flags.
 func TestConfigmuxIsToldWhichSourcesMayGiveHostPrivileges(t *testing.T) {
 	l, err := layout.New(t.TempDir())
 	if err != nil {
@@ -20,7 +21,9 @@ func TestConfigmuxIsToldWhichSourcesMayGiveHostPrivileges(t *testing.T) {
 	var opts Options
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	opts.addFlags(flags)
-	if err := flags.Parse([]string{"--hostname-override=node-1", "--host-network-sources=file,local", "--privileged-sources="}); err != nil {
+	if err := flags.Parse(
+		[]string{"--hostname-override=node-1", "--host-network-sources=file,local", "--privileged-sources="},
+	); err != nil {
 		t.Fatal(err)
 	}
 	for _, service := range layout.Services() {
@@ -33,7 +36,8 @@ func TestConfigmuxIsToldWhichSourcesMayGiveHostPrivileges(t *testing.T) {
 			continue
 		}
 		p := cfg.HostPrivileges
-		if !slices.Equal(p.HostNetwork, []string{"file", "local"}) || len(p.Privileged) != 0 || !slices.Equal(p.HostPID, []string{"*"}) {
+		if !slices.Equal(p.HostNetwork, []string{"file", "local"}) || len(p.Privileged) != 0 ||
+			!slices.Equal(p.HostPID, []string{"*"}) {
 			t.Errorf("configmux has %+v", p)
 		}
 	}

@@ -20,10 +20,14 @@ func (o Options) keepSockets(l layout.Layout, logger *slog.Logger) {
 	o.Sockets.Keep(wanted, logger)
 }
 
-// holdSockets returns the function that opens the sockets of a service before each start of it. They stay open while the service restarts,
-// so that connections wait and are not refused. A socket that cannot be opened does not prevent the start: the service then tries to
-// listen by itself, and reports the error as it does without a supervisor.
-func (o Options) holdSockets(l layout.Layout, service layout.Service, logger *slog.Logger) func(context.Context) []sockets.Held {
+// holdSockets returns the function that opens the sockets of a service before each start of it. They stay open while
+// the service restarts, so that connections wait and are not refused. A socket that cannot be opened does not prevent
+// the start: the service then tries to listen by itself, and reports the error as it does without a supervisor.
+func (o Options) holdSockets(
+	l layout.Layout,
+	service layout.Service,
+	logger *slog.Logger,
+) func(context.Context) []sockets.Held {
 	return func(ctx context.Context) []sockets.Held {
 		var held []sockets.Held
 		for _, socket := range o.socketsOf(l, service) {
@@ -40,7 +44,8 @@ func (o Options) holdSockets(l layout.Layout, service layout.Service, logger *sl
 	}
 }
 
-// socketsOf returns the sockets of the current configuration file; none if that is wrong, which the service itself reports.
+// socketsOf returns the sockets of the current configuration file; none if that is wrong, which the service itself
+// reports.
 func (o Options) socketsOf(l layout.Layout, service layout.Service) []sockets.Socket {
 	cfg, err := nodeconfig.Parse(service, o.args(l, service), io.Discard)
 	if err != nil {

@@ -15,13 +15,18 @@ import (
 	"github.com/quartet-node/quartet/test/freeport"
 )
 
-// TestSocketsAreThoseOfTheFileAsItIs at each start of a process: a port of before is closed, and one that is taken keeps none from starting.
+// TestSocketsAreThoseOfTheFileAsItIs at each start of a process: a port of before is closed, and one that is taken
+// keeps none from starting.
 func TestSocketsAreThoseOfTheFileAsItIs(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "kubelet.yaml")
 	write := func(port int, rest string) {
 		t.Helper()
-		text := fmt.Sprintf("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nreadOnlyPort: %d\n%s", port, rest)
+		text := fmt.Sprintf(
+			"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nreadOnlyPort: %d\n%s",
+			port,
+			rest,
+		)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

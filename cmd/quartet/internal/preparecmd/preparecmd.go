@@ -63,7 +63,12 @@ what one container mounts for a pod is seen by the others. It may be run again a
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	target.AddFlag(flags, &opts.stateDir)
-	flags.StringVar(&opts.manifests, "manifests", "", "`directory` that pods are read from; manifests in the state directory when empty")
+	flags.StringVar(
+		&opts.manifests,
+		"manifests",
+		"",
+		"`directory` that pods are read from; manifests in the state directory when empty",
+	)
 	flags.BoolVar(&opts.enterHost, "enter-host", false, "for a container with pid: host: do it on the machine")
 	flags.BoolVar(&opts.undo, "undo", false, "make the mounts private again that were made shared; files stay")
 	return cmd
@@ -74,8 +79,11 @@ func run(l layout.Layout, opts options, out io.Writer) error {
 		return bundle.UnshareMounts(l)
 	}
 	if l.SocketDir() != l.PIDDir() {
-		return fmt.Errorf("--state-dir %s: the sockets of this state directory would not be in it (its path is the default one or too long): choose another, "+
-			"for example /var/lib/quartet-compose", l.StateDir())
+		return fmt.Errorf(
+			"--state-dir %s: the sockets of this state directory would not be in it (its path is the default one or too long): choose another, "+
+				"for example /var/lib/quartet-compose",
+			l.StateDir(),
+		)
 	}
 	for _, d := range directories(l) {
 		if err := d.make(); err != nil {
@@ -89,7 +97,10 @@ func run(l layout.Layout, opts options, out io.Writer) error {
 		}
 	}
 	// It belongs to the operator: it is created if it is missing, and otherwise not changed.
-	if err := os.MkdirAll(opts.manifests, 0o755); err != nil { //nolint:gosec // manifests are read by configmux, who is not root
+	if err := os.MkdirAll(
+		opts.manifests,
+		0o755,
+	); err != nil { //nolint:gosec // manifests are read by configmux, who is not root
 		return fmt.Errorf("making the directory of the manifests: %w: name another with --manifests", err)
 	}
 	fmt.Fprintf(out, "%s is ready; pods are read from %s\n", l.StateDir(), opts.manifests)

@@ -17,8 +17,8 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// prepare runs the command on a thread whose mounts are its own, so that it may change them. It is run there as it is: the
-// command starts nothing.
+// prepare runs the command on a thread whose mounts are its own, so that it may change them. It is run there as it is:
+// the command starts nothing.
 func prepare(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -51,7 +51,14 @@ func TestEachServiceGetsDirectoriesOfItsOwn(t *testing.T) {
 	state := filepath.Join(harness.ShortDir(t), "state")
 	manifests := filepath.Join(t.TempDir(), "manifests")
 	for range 2 {
-		if out, err := prepare(t, "--state-dir", state, "--manifests", manifests); err != nil || !strings.Contains(out, manifests) {
+		if out, err := prepare(
+			t,
+			"--state-dir",
+			state,
+			"--manifests",
+			manifests,
+		); err != nil ||
+			!strings.Contains(out, manifests) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		for name, want := range map[string]struct {
@@ -102,7 +109,12 @@ func TestAStateDirectoryThatCannotBeUsedSaysWhatToDo(t *testing.T) {
 		filepath.Join(harness.ShortDir(t), strings.Repeat("x", 80)): "too long",
 		filepath.Join(file, "state"):                                "choose a --state-dir",
 	} {
-		if out, err := prepare(t, "--state-dir", dir); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), dir) {
+		if out, err := prepare(
+			t,
+			"--state-dir",
+			dir,
+		); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), dir) {
 			t.Errorf("%s: %v %s, want %q", dir, err, out, want)
 		}
 	}

@@ -49,5 +49,10 @@ func Failed(results []Result) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d of %d pods do not run: %s: see quartet describe pod, once the node runs", len(names), len(results), strings.Join(names, ", "))
+	return fmt.Errorf(
+		"%d of %d pods do not run: %s: see quartet describe pod, once the node runs",
+		len(names),
+		len(results),
+		strings.Join(names, ", "),
+	)
 }

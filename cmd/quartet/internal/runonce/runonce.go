@@ -58,8 +58,11 @@ type UnansweredError struct {
 
 // Error implements error.
 func (e *UnansweredError) Error() string {
-	return fmt.Sprintf("sources that did not answer: %s: their pods are unknown and were not waited for; check that they are reachable, "+
-		"and 'quartet get sources' while the node runs", strings.Join(e.Sources, ", "))
+	return fmt.Sprintf(
+		"sources that did not answer: %s: their pods are unknown and were not waited for; check that they are reachable, "+
+			"and 'quartet get sources' while the node runs",
+		strings.Join(e.Sources, ", "),
+	)
 }
 
 // Run reads the desired pods when each source is ready, or after the second that configmux waits for them, and returns
@@ -149,7 +152,8 @@ func (b *board) get(uid types.UID) (*v1.Pod, <-chan struct{}) {
 // follow updates the board until ctx ends, also across restarts of syncloop.
 func follow(ctx context.Context, cfg Config, states *board) {
 	source := streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*enginev1.Pod], error) {
-		watch, err := enginev1.NewEngineServiceClient(cfg.SyncLoop).WatchPods(ctx, &enginev1.WatchPodsRequest{ResumeToken: token}, grpc.WaitForReady(true))
+		watch, err := enginev1.NewEngineServiceClient(cfg.SyncLoop).
+			WatchPods(ctx, &enginev1.WatchPodsRequest{ResumeToken: token}, grpc.WaitForReady(true))
 		if err != nil {
 			return nil, fmt.Errorf("watching syncloop's pods: %w", err)
 		}
@@ -211,7 +215,10 @@ func judge(pod *v1.Pod) (state string, done bool, err error) {
 	case v1.PodSucceeded:
 		return state, true, nil
 	case v1.PodFailed:
-		return state, true, fmt.Errorf("%s", cmp.Or(join(pod.Status.Reason, pod.Status.Message), whatEnded(pod), "it has failed"))
+		return state, true, fmt.Errorf(
+			"%s",
+			cmp.Or(join(pod.Status.Reason, pod.Status.Message), whatEnded(pod), "it has failed"),
+		)
 	case v1.PodRunning, v1.PodPending, v1.PodUnknown:
 	}
 	if why := cmp.Or(join(pod.Status.Reason, pod.Status.Message), whatWaits(pod)); why != "" {

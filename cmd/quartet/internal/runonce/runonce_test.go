@@ -71,7 +71,12 @@ func (l *lines) String() string {
 
 func newNode(t *testing.T, wanted ...string) (*node, *lines) {
 	t.Helper()
-	n := &node{t: t, set: &configv1.PodSet{}, pods: stream.NewLevel[*enginev1.Pod](stream.Config{}), clock: clocktesting.NewFakeClock(time.Unix(1000, 0))}
+	n := &node{
+		t:     t,
+		set:   &configv1.PodSet{},
+		pods:  stream.NewLevel[*enginev1.Pod](stream.Config{}),
+		clock: clocktesting.NewFakeClock(time.Unix(1000, 0)),
+	}
 	for _, name := range wanted {
 		n.set.Pods = append(n.set.Pods, &configv1.PodUpdate{Pod: n.encode(pod(name))})
 	}
@@ -111,7 +116,10 @@ func newNode(t *testing.T, wanted ...string) (*node, *lines) {
 	return n, progress
 }
 
-func (n configmux) WatchPodUpdates(r *configv1.WatchPodUpdatesRequest, to grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]) error {
+func (n configmux) WatchPodUpdates(
+	r *configv1.WatchPodUpdatesRequest,
+	to grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse],
+) error {
 	if r.GetMode() != configv1.Mode_MODE_SNAPSHOT {
 		n.t.Errorf("asked for the mode %v", r.GetMode())
 	}
@@ -127,7 +135,10 @@ func (n configmux) WatchPodUpdates(r *configv1.WatchPodUpdatesRequest, to grpc.S
 	return nil
 }
 
-func (n syncloop) WatchPods(r *enginev1.WatchPodsRequest, to grpc.ServerStreamingServer[enginev1.WatchPodsResponse]) error {
+func (n syncloop) WatchPods(
+	r *enginev1.WatchPodsRequest,
+	to grpc.ServerStreamingServer[enginev1.WatchPodsResponse],
+) error {
 	return streamrpc.Serve(to.Context(), n.pods, r.GetResumeToken(), func(frame *streamv1.Frame, pod *enginev1.Pod) error {
 		return to.Send(&enginev1.WatchPodsResponse{Frame: frame, Pod: pod})
 	})
@@ -190,7 +201,10 @@ func TestItEndsWhenEachPodRunsOrHasEnded(t *testing.T) {
 	if out.String() != table {
 		t.Errorf("printed\n%s\nwant\n%s", out.String(), table)
 	}
-	if err := runonce.Failed(results); err == nil || !strings.Contains(err.Error(), "1 of 3 pods do not run: default/failed") {
+	if err := runonce.Failed(
+		results,
+	); err == nil ||
+		!strings.Contains(err.Error(), "1 of 3 pods do not run: default/failed") {
 		t.Errorf("error %v, want it to name the pod", err)
 	}
 }
@@ -212,7 +226,13 @@ func TestASourceThatDoesNotAnswerIsAFailure(t *testing.T) {
 
 func TestAPodThatRunsAfterSomeTriesIsGood(t *testing.T) {
 	n, progress := newNode(t, "slow")
-	n.tell(with("slow", v1.PodPending, v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}}))
+	n.tell(
+		with(
+			"slow",
+			v1.PodPending,
+			v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}},
+		),
+	)
 	done := make(chan []runonce.Result)
 	go func() {
 		results, err := runonce.Run(t.Context(), n.cfg)
@@ -226,7 +246,10 @@ func TestAPodThatRunsAfterSomeTriesIsGood(t *testing.T) {
 		if n.clock.HasWaiters() && !strings.Contains(progress.String(), "(try 3 of 10)") {
 			n.clock.Step(time.Second)
 		}
-		return strings.Contains(progress.String(), "pod default/slow does not run yet: main waits: ErrImagePull: no such image (try 3 of 10)")
+		return strings.Contains(
+			progress.String(),
+			"pod default/slow does not run yet: main waits: ErrImagePull: no such image (try 3 of 10)",
+		)
 	})
 	n.tell(with("slow", v1.PodRunning, running))
 	if got := said(<-done); got != "default/slow Running <nil>" {
@@ -259,7 +282,10 @@ func TestItGivesUpAfterTenTriesInSeventeenMinutes(t *testing.T) {
 	if took := n.clock.Since(begun).Round(time.Minute); took != 17*time.Minute {
 		t.Errorf("it took %v, want 17 min", took)
 	}
-	if got := said(results); got != "default/stuck Pending main waits: ImagePullBackOff" || strings.Count(progress.String(), "\n") != 9 {
+	if got := said(
+		results,
+	); got != "default/stuck Pending main waits: ImagePullBackOff" ||
+		strings.Count(progress.String(), "\n") != 9 {
 		t.Errorf("results %s after\n%s", got, progress)
 	}
 }

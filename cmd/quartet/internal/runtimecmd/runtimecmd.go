@@ -65,9 +65,11 @@ this machine: a machine that is switched off does the same.`,
 	}
 	cmd.Flags().SortFlags = false
 	target.AddFlag(cmd.Flags(), &stateDir)
-	cmd.Flags().StringVar(&podCIDR, "pod-cidr", "", "`network` that pods get their IPv4 addresses from, instead of podCIDR of --config; a free private one is chosen when both are empty")
+	cmd.Flags().
+		StringVar(&podCIDR, "pod-cidr", "", "`network` that pods get their IPv4 addresses from, instead of podCIDR of --config; a free private one is chosen when both are empty")
 	cmd.Flags().StringVar(&config, "config", "", "`file` with the node's KubeletConfiguration, of which podCIDR is read")
-	cmd.Flags().BoolVar(&enterHost, "enter-host", false, "for a container with pid: host: put the runtime's files on the machine and run it there")
+	cmd.Flags().
+		BoolVar(&enterHost, "enter-host", false, "for a container with pid: host: put the runtime's files on the machine and run it there")
 	return cmd
 }
 

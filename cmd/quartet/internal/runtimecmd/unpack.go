@@ -49,7 +49,11 @@ func replaceFile(from, to string) (err error) {
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
 	tmp := to + ".new"
-	target, err := os.OpenFile(filepath.Clean(tmp), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o700) //nolint:gosec // programs, for root alone
+	target, err := os.OpenFile(
+		filepath.Clean(tmp),
+		os.O_CREATE|os.O_TRUNC|os.O_WRONLY,
+		0o700,
+	) //nolint:gosec // programs, for root alone
 	if err != nil {
 		return err
 	}

@@ -145,7 +145,13 @@ func probeOf(probe *v1.Probe) string {
 		does = "exec " + quoted(probe.Exec.Command)
 	case probe.HTTPGet != nil:
 		get := probe.HTTPGet
-		does = fmt.Sprintf("http-get %s://%s:%s/%s", strings.ToLower(cmp.Or(string(get.Scheme), "http")), get.Host, get.Port.String(), strings.TrimPrefix(get.Path, "/"))
+		does = fmt.Sprintf(
+			"http-get %s://%s:%s/%s",
+			strings.ToLower(cmp.Or(string(get.Scheme), "http")),
+			get.Host,
+			get.Port.String(),
+			strings.TrimPrefix(get.Path, "/"),
+		)
 	case probe.TCPSocket != nil:
 		does = fmt.Sprintf("tcp-socket %s:%s", probe.TCPSocket.Host, probe.TCPSocket.Port.String())
 	case probe.GRPC != nil:

@@ -54,9 +54,18 @@ func (d description) printPod(p *page, now time.Time) {
 	p.field(0, "Annotations", pairs(podset.StripOwnAnnotations(pod.Annotations), ": ")...)
 	p.field(0, "Status", d.status())
 	if c := unknownState(pod); c != nil {
-		p.field(0, "Runtime State", fmt.Sprintf("unknown since %s (%s): %s", when(c.LastTransitionTime), age(c.LastTransitionTime.Time, now), oneLine(c.Message)),
+		p.field(
+			0,
+			"Runtime State",
+			fmt.Sprintf(
+				"unknown since %s (%s): %s",
+				when(c.LastTransitionTime),
+				age(c.LastTransitionTime.Time, now),
+				oneLine(c.Message),
+			),
 			"The state of its containers is the last known one. The node keeps retrying, and continues as soon as there is an answer.",
-			"If this persists, check the runtime's log for the pod's IDs; a restart of the runtime ends no container.")
+			"If this persists, check the runtime's log for the pod's IDs; a restart of the runtime ends no container.",
+		)
 	}
 	p.fieldIf(0, "Reason", status.Reason)
 	p.fieldIf(0, "Message", oneLine(status.Message))
@@ -129,7 +138,16 @@ func ipsOf(status *v1.PodStatus) []string {
 func (d description) printConditions(p *page, now time.Time) {
 	var rows [][]string
 	for _, c := range d.pod.Status.Conditions {
-		rows = append(rows, []string{string(c.Type), string(c.Status), age(c.LastTransitionTime.Time, now), orNone(c.Reason), oneLine(c.Message)})
+		rows = append(
+			rows,
+			[]string{
+				string(c.Type),
+				string(c.Status),
+				age(c.LastTransitionTime.Time, now),
+				orNone(c.Reason),
+				oneLine(c.Message),
+			},
+		)
 	}
 	p.table("Conditions", []string{"Type", "Status", "Since", "Reason", "Message"}, rows)
 }
@@ -160,7 +178,10 @@ func (d description) printPhases(p *page, now time.Time) {
 	var rows [][]string
 	for _, phase := range d.work.GetPhases() {
 		rows = append(rows, []string{
-			phase.GetPhase(), orNone(phase.GetContainer()), age(phase.GetEndedAt().AsTime(), now), phase.GetTook().AsDuration().Round(10 * time.Microsecond).String(),
+			phase.GetPhase(),
+			orNone(phase.GetContainer()),
+			age(phase.GetEndedAt().AsTime(), now),
+			phase.GetTook().AsDuration().Round(10 * time.Microsecond).String(),
 		})
 	}
 	p.table("Last Start", []string{"Phase", "Container", "Age", "Took"}, rows)

@@ -146,8 +146,10 @@ func (a *asker) eventsCommand() *cobra.Command {
 		},
 	}
 	addNamespace(cmd.Flags(), &s.namespace)
-	cmd.Flags().StringSliceVar(&s.names, "pod", nil, "only events of these `PODS`, with commas between, as if they were arguments")
-	cmd.Flags().StringSliceVar(&s.types, "types", nil, "only events of these `TYPES`, with commas between: "+strings.Join(eventTypes(), ", "))
+	cmd.Flags().
+		StringSliceVar(&s.names, "pod", nil, "only events of these `PODS`, with commas between, as if they were arguments")
+	cmd.Flags().
+		StringSliceVar(&s.types, "types", nil, "only events of these `TYPES`, with commas between: "+strings.Join(eventTypes(), ", "))
 	a.addFlags(cmd, nil, &watch)
 	cmd.Flags().VarP(&output, "output", "o", "`FORMAT` of the output: wide, or json, one object a line")
 	return cmd
@@ -172,9 +174,18 @@ type eventPrinter struct {
 
 func newEventPrinter(out io.Writer, output format) *eventPrinter {
 	return &eventPrinter{out: out, json: output == formatJSON, table: newTable(out, output, []column{
-		{name: "Time"}, {name: "Kind", watched: len(kindLifecycle)}, {name: "Type", watched: len(typeStarted)}, {name: "Pod"}, {name: "Container"},
-		{name: "First seen", wide: true}, {name: "Trace", wide: true, watched: len("0af7651916cd43dd8448eb211c80319c")},
-		{name: "Count"}, {name: "Reason", watched: len("Completed")}, {name: "Message"},
+		{
+			name: "Time",
+		},
+		{name: "Kind", watched: len(kindLifecycle)},
+		{name: "Type", watched: len(typeStarted)},
+		{name: "Pod"},
+		{name: "Container"},
+		{name: "First seen", wide: true},
+		{name: "Trace", wide: true, watched: len("0af7651916cd43dd8448eb211c80319c")},
+		{name: "Count"},
+		{name: "Reason", watched: len("Completed")},
+		{name: "Message"},
 	}, true)}
 }
 
@@ -199,7 +210,18 @@ func (p *eventPrinter) print(all ...happening) error {
 			first = clockTime(*h.FirstTime)
 		}
 		rows = append(rows, []any{
-			clockTime(h.Time), h.Kind, h.Type, title(h.Namespace, h.Pod), h.Container, first, h.TraceID, count, oneLine(h.Reason), oneLine(h.Message),
+			clockTime(
+				h.Time,
+			),
+			h.Kind,
+			h.Type,
+			title(h.Namespace, h.Pod),
+			h.Container,
+			first,
+			h.TraceID,
+			count,
+			oneLine(h.Reason),
+			oneLine(h.Message),
 		})
 	}
 	if len(rows) == 0 {

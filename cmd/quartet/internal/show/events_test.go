@@ -27,10 +27,23 @@ const tracedBy = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 func (n *node) putEvent(namespace, pod, kind, container, reason, message string, count int32, last time.Time) {
 	n.t.Helper()
 	event := &v1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod + "." + reason + container}, Type: kind, Reason: reason, Message: message, Count: count,
-		InvolvedObject: v1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: pod, UID: types.UID("uid-" + namespace + "-" + pod)},
-		FirstTimestamp: metav1.NewTime(last.Add(-time.Duration(count-1) * time.Minute)), LastTimestamp: metav1.NewTime(last),
-		Source: v1.EventSource{Component: "kubelet", Host: "node-1"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace,
+			Name:      pod + "." + reason + container,
+		},
+		Type:    kind,
+		Reason:  reason,
+		Message: message,
+		Count:   count,
+		InvolvedObject: v1.ObjectReference{
+			Kind:      "Pod",
+			Namespace: namespace,
+			Name:      pod,
+			UID:       types.UID("uid-" + namespace + "-" + pod),
+		},
+		FirstTimestamp: metav1.NewTime(last.Add(-time.Duration(count-1) * time.Minute)),
+		LastTimestamp:  metav1.NewTime(last),
+		Source:         v1.EventSource{Component: "kubelet", Host: "node-1"},
 	}
 	if container != "" {
 		event.InvolvedObject.FieldPath = "spec.containers{" + container + "}"
@@ -39,7 +52,10 @@ func (n *node) putEvent(namespace, pod, kind, container, reason, message string,
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.engine.events.Put(event.Name, &enginev1.PodEvent{Event: data, LastSeenAt: timestamppb.New(last), Traceparent: tracedBy})
+	n.engine.events.Put(
+		event.Name,
+		&enginev1.PodEvent{Event: data, LastSeenAt: timestamppb.New(last), Traceparent: tracedBy},
+	)
 }
 
 // serveAll serves those who know what happens.
@@ -54,8 +70,21 @@ func (n *node) serveAll() {
 func (n *node) putNodeEvent(by layout.Service, kind, reason, message string, last time.Time) {
 	n.t.Helper()
 	event := &v1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "node-1." + reason}, Type: kind, Reason: reason, Message: message, Count: 1,
-		InvolvedObject: v1.ObjectReference{Kind: "Node", Name: "node-1", UID: "node-1"}, FirstTimestamp: metav1.NewTime(last), LastTimestamp: metav1.NewTime(last),
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default",
+			Name:      "node-1." + reason,
+		},
+		Type:    kind,
+		Reason:  reason,
+		Message: message,
+		Count:   1,
+		InvolvedObject: v1.ObjectReference{
+			Kind: "Node",
+			Name: "node-1",
+			UID:  "node-1",
+		},
+		FirstTimestamp: metav1.NewTime(last),
+		LastTimestamp:  metav1.NewTime(last),
 	}
 	data, err := event.Marshal()
 	if err != nil {
@@ -73,7 +102,16 @@ func TestEventsOfTheNode(t *testing.T) {
 	n := newNode(t)
 	n.serveAll()
 	n.putPod(pod("default", "hello-node-1", "web"), "file", syncing)
-	n.putEvent("default", "hello-node-1", "Warning", "web", "BackOff", "Back-off restarting failed container", 1, ago(time.Minute))
+	n.putEvent(
+		"default",
+		"hello-node-1",
+		"Warning",
+		"web",
+		"BackOff",
+		"Back-off restarting failed container",
+		1,
+		ago(time.Minute),
+	)
 	n.putNodeEvent(layout.SyncLoop, "Warning", "ImageGCFailed", "the disk is read-only", ago(2*time.Minute))
 	n.putNodeEvent(layout.NodeStatus, "Normal", "Starting", "Starting.", ago(3*time.Minute))
 	golden(t, "events-node.txt", n.must("events"))
@@ -122,14 +160,38 @@ func TestEvents(t *testing.T) {
 		t.Errorf("without events: %q", got)
 	}
 	web := &lifecyclev1.Container{Id: "c2", Name: "web", State: running1, StartedAt: timestamppb.New(ago(time.Minute))}
-	setup := &lifecyclev1.Container{Id: "c1", Name: "setup", State: exited, FinishedAt: timestamppb.New(ago(2 * time.Minute)), Reason: "Completed"}
+	setup := &lifecyclev1.Container{
+		Id:         "c1",
+		Name:       "setup",
+		State:      exited,
+		FinishedAt: timestamppb.New(ago(2 * time.Minute)),
+		Reason:     "Completed",
+	}
 	hello := observed("hello-node-1", web, setup)
 	hung := observed("hung-node-1")
 	hung.InspectError, hung.UnknownSince = "no answer", timestamppb.New(ago(30*time.Second))
 	n.pleg.set(hello, hung)
 	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(59*time.Second))
-	n.putEvent("kube-system", "crash-node-1", "Warning", "main", "BackOff", "Back-off restarting\nfailed container", 3, ago(10*time.Second))
-	n.putEvent("default", "crash-node-1", "Warning", "", "FailedCreatePodSandBox", "Failed to create pod sandbox: no network", 1, ago(90*time.Second))
+	n.putEvent(
+		"kube-system",
+		"crash-node-1",
+		"Warning",
+		"main",
+		"BackOff",
+		"Back-off restarting\nfailed container",
+		3,
+		ago(10*time.Second),
+	)
+	n.putEvent(
+		"default",
+		"crash-node-1",
+		"Warning",
+		"",
+		"FailedCreatePodSandBox",
+		"Failed to create pod sandbox: no network",
+		1,
+		ago(90*time.Second),
+	)
 	n.putPod(pod("default", "hello-node-1", "web"), "file", syncing)
 	golden(t, "events.txt", n.must("events"))
 	golden(t, "events-wide.txt", n.must("events", "-o", "wide"))
@@ -161,23 +223,46 @@ func TestWatchEvents(t *testing.T) {
 	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(59*time.Second))
 	n.putEvent("default", "hello-node-1", "Normal", "web", "Created", "Container created", 1, ago(61*time.Second))
 
-	n.pleg.events.Emit(hello.GetUid(), nil, &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: hello.GetUid(), Status: hello})
+	n.pleg.events.Emit(
+		hello.GetUid(),
+		nil,
+		&lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: hello.GetUid(), Status: hello},
+	)
 	r := n.start("events", "-w")
 	r.until(r.out, "Container started")
 	died := &lifecyclev1.Event{
-		Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, PodUid: hello.GetUid(), ContainerId: "c2", ContainerName: "web", ExitCode: 137, Reason: "OOMKilled",
-		OccurredAt: timestamppb.New(ago(time.Second)), Status: hello,
+		Type:          lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED,
+		PodUid:        hello.GetUid(),
+		ContainerId:   "c2",
+		ContainerName: "web",
+		ExitCode:      137,
+		Reason:        "OOMKilled",
+		OccurredAt:    timestamppb.New(ago(time.Second)),
+		Status:        hello,
 	}
 	n.pleg.events.Emit(hello.GetUid(), died, died)
 	r.until(r.out, "OOMKilled")
 	for count := range int32(2) {
-		n.putEvent("default", "hello-node-1", "Warning", "web", "BackOff", "Back-off restarting failed container", count+1, ago(time.Second/2))
+		n.putEvent(
+			"default",
+			"hello-node-1",
+			"Warning",
+			"web",
+			"BackOff",
+			"Back-off restarting failed container",
+			count+1,
+			ago(time.Second/2),
+		)
 		r.until(r.out, fmt.Sprintf("%d       BackOff", count+1))
 	}
 	n.engine.events.Delete("hello-node-1.Createdweb") // it is an hour old: nothing has happened
 	gone := &lifecyclev1.Event{
-		Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, PodUid: hello.GetUid(), ContainerId: "c2", ContainerName: "web", ObservedAt: timestamppb.New(now),
-		Status: &lifecyclev1.PodStatus{Uid: hello.GetUid()},
+		Type:          lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED,
+		PodUid:        hello.GetUid(),
+		ContainerId:   "c2",
+		ContainerName: "web",
+		ObservedAt:    timestamppb.New(now),
+		Status:        &lifecyclev1.PodStatus{Uid: hello.GetUid()},
 	}
 	n.pleg.events.EmitLast(hello.GetUid(), gone)
 	r.until(r.out, "ContainerRemoved")
@@ -199,7 +284,13 @@ func TestWatchEventsOfOnePodAsJSON(t *testing.T) {
 	hello, other := observed("hello-node-1"), observed("other-node-1")
 	hello.InspectError = "no answer"
 	tell := func(status *lifecyclev1.PodStatus, kind lifecyclev1.EventType, code int32) {
-		event := &lifecyclev1.Event{Type: kind, PodUid: status.GetUid(), ExitCode: code, OccurredAt: timestamppb.New(now), Status: status}
+		event := &lifecyclev1.Event{
+			Type:       kind,
+			PodUid:     status.GetUid(),
+			ExitCode:   code,
+			OccurredAt: timestamppb.New(now),
+			Status:     status,
+		}
 		n.pleg.events.Emit(status.GetUid(), event, event)
 	}
 	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(time.Minute))
@@ -224,7 +315,12 @@ func TestWatchEventsTellsWhatWasMissed(t *testing.T) {
 	n.serve(layout.SyncLoop)
 	emit := func(containers ...*lifecyclev1.Container) {
 		status := observed("hello-node-1", containers...)
-		event := &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: status.GetUid(), ObservedAt: timestamppb.New(now), Status: status}
+		event := &lifecyclev1.Event{
+			Type:       lifecyclev1.EventType_EVENT_TYPE_POD_SYNC,
+			PodUid:     status.GetUid(),
+			ObservedAt: timestamppb.New(now),
+			Status:     status,
+		}
 		n.pleg.events.Emit(status.GetUid(), event, event)
 	}
 	emit(&lifecyclev1.Container{Id: "c1", Name: "web", State: running1, StartedAt: timestamppb.New(ago(time.Minute))})
@@ -233,7 +329,14 @@ func TestWatchEventsTellsWhatWasMissed(t *testing.T) {
 	stop()
 	n.pleg.events = newNode(t).pleg.events
 	emit(
-		&lifecyclev1.Container{Id: "c1", Name: "web", State: exited, FinishedAt: timestamppb.New(ago(30 * time.Second)), ExitCode: 3, Reason: "Error"},
+		&lifecyclev1.Container{
+			Id:         "c1",
+			Name:       "web",
+			State:      exited,
+			FinishedAt: timestamppb.New(ago(30 * time.Second)),
+			ExitCode:   3,
+			Reason:     "Error",
+		},
 		&lifecyclev1.Container{Id: "c2", Name: "web", State: running1, StartedAt: timestamppb.New(ago(20 * time.Second))},
 	)
 	n.serve(layout.PLEG)
@@ -250,14 +353,19 @@ func TestEventsOfWhoIsThereAreShown(t *testing.T) {
 	stop := n.serve(layout.SyncLoop)
 	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(time.Minute))
 	out, _, err := n.run("events")
-	if err == nil || !strings.Contains(err.Error(), "cannot reach pleg") || !strings.Contains(err.Error(), "\ncannot reach nodestatus") || !strings.Contains(out, "Container started") {
+	if err == nil || !strings.Contains(err.Error(), "cannot reach pleg") ||
+		!strings.Contains(err.Error(), "\ncannot reach nodestatus") ||
+		!strings.Contains(out, "Container started") {
 		t.Errorf("printed %q, error %v", out, err)
 	}
 	if out := n.must("events", "--types", "Normal,Warning", "hello-node-1"); !strings.Contains(out, "Container started") {
 		t.Errorf("without what pleg and nodestatus have: %q", out)
 	}
 	stop()
-	if out, _, err := n.run("events"); err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "is the node running?") {
+	if out, _, err := n.run(
+		"events",
+	); err == nil || strings.Contains(err.Error(), "\n") ||
+		!strings.Contains(err.Error(), "is the node running?") {
 		t.Errorf("of a node that does not run: printed %q, error %v", out, err)
 	}
 }
@@ -278,7 +386,10 @@ func TestWatchEventsOfWhoIsThere(t *testing.T) {
 	stop := n.serve(layout.NodeStatus)
 	r.until(r.out, "Starting kubelet.")
 	stop()
-	r.untilTrue("the line of one that goes", func() bool { return strings.Count(r.errOut.String(), "nodestatus is away") == 2 })
+	r.untilTrue(
+		"the line of one that goes",
+		func() bool { return strings.Count(r.errOut.String(), "nodestatus is away") == 2 },
+	)
 	n.serve(layout.NodeStatus)
 	n.putNodeEvent(layout.NodeStatus, "Normal", "NodeReady", "Node node-1 status is now: NodeReady", ago(time.Second))
 	r.until(r.out, "NodeReady")
@@ -287,10 +398,18 @@ func TestWatchEventsOfWhoIsThere(t *testing.T) {
 	}
 }
 
-func (f *fakeNode) WatchNodeEvents(r *nodev1.WatchNodeEventsRequest, to grpc.ServerStreamingServer[nodev1.WatchNodeEventsResponse]) error {
-	return streamrpc.Serve(to.Context(), f.events, r.GetResumeToken(), func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
-		return to.Send(&nodev1.WatchNodeEventsResponse{Frame: frame, Event: event})
-	})
+func (f *fakeNode) WatchNodeEvents(
+	r *nodev1.WatchNodeEventsRequest,
+	to grpc.ServerStreamingServer[nodev1.WatchNodeEventsResponse],
+) error {
+	return streamrpc.Serve(
+		to.Context(),
+		f.events,
+		r.GetResumeToken(),
+		func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
+			return to.Send(&nodev1.WatchNodeEventsResponse{Frame: frame, Event: event})
+		},
+	)
 }
 
 // older is a nodestatus of a version that tells no events.

@@ -49,7 +49,15 @@ func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelecti
 	if len(there) == 0 {
 		return err
 	}
-	w := &eventWatch{printer: p, errOut: cmd.ErrOrStderr(), only: s.only, fail: fail, awaited: there, left: len(witnesses), all: make(chan struct{})}
+	w := &eventWatch{
+		printer: p,
+		errOut:  cmd.ErrOrStderr(),
+		only:    s.only,
+		fail:    fail,
+		awaited: there,
+		left:    len(witnesses),
+		all:     make(chan struct{}),
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, witness := range witnesses {
 		group.Go(func() error {

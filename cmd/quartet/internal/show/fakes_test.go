@@ -55,10 +55,18 @@ type fakeEngine struct {
 	workers []*enginev1.Worker
 }
 
-func (f *fakeEngine) WatchPodEvents(r *enginev1.WatchPodEventsRequest, to grpc.ServerStreamingServer[enginev1.WatchPodEventsResponse]) error {
-	return streamrpc.Serve(to.Context(), f.events, r.GetResumeToken(), func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
-		return to.Send(&enginev1.WatchPodEventsResponse{Frame: frame, Event: event})
-	})
+func (f *fakeEngine) WatchPodEvents(
+	r *enginev1.WatchPodEventsRequest,
+	to grpc.ServerStreamingServer[enginev1.WatchPodEventsResponse],
+) error {
+	return streamrpc.Serve(
+		to.Context(),
+		f.events,
+		r.GetResumeToken(),
+		func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
+			return to.Send(&enginev1.WatchPodEventsResponse{Frame: frame, Event: event})
+		},
+	)
 }
 
 func (f *fakeEngine) setWorkers(workers ...*enginev1.Worker) {
@@ -77,7 +85,10 @@ func (f *fakeEngine) ListPods(context.Context, *enginev1.ListPodsRequest) (*engi
 	return &enginev1.ListPodsResponse{Pods: f.pods.List()}, nil
 }
 
-func (f *fakeEngine) WatchPods(r *enginev1.WatchPodsRequest, to grpc.ServerStreamingServer[enginev1.WatchPodsResponse]) error {
+func (f *fakeEngine) WatchPods(
+	r *enginev1.WatchPodsRequest,
+	to grpc.ServerStreamingServer[enginev1.WatchPodsResponse],
+) error {
 	return streamrpc.Serve(to.Context(), f.pods, r.GetResumeToken(), func(frame *streamv1.Frame, pod *enginev1.Pod) error {
 		return to.Send(&enginev1.WatchPodsResponse{Frame: frame, Pod: pod})
 	})
@@ -96,13 +107,19 @@ func (f *fakePLEG) set(statuses ...*lifecyclev1.PodStatus) {
 	f.statuses = statuses
 }
 
-func (f *fakePLEG) ListPodStatuses(context.Context, *lifecyclev1.ListPodStatusesRequest) (*lifecyclev1.ListPodStatusesResponse, error) {
+func (f *fakePLEG) ListPodStatuses(
+	context.Context,
+	*lifecyclev1.ListPodStatusesRequest,
+) (*lifecyclev1.ListPodStatusesResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return &lifecyclev1.ListPodStatusesResponse{Statuses: f.statuses}, nil
 }
 
-func (f *fakePLEG) GetPodStatus(_ context.Context, r *lifecyclev1.GetPodStatusRequest) (*lifecyclev1.GetPodStatusResponse, error) {
+func (f *fakePLEG) GetPodStatus(
+	_ context.Context,
+	r *lifecyclev1.GetPodStatusRequest,
+) (*lifecyclev1.GetPodStatusResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range f.statuses {
@@ -113,10 +130,18 @@ func (f *fakePLEG) GetPodStatus(_ context.Context, r *lifecyclev1.GetPodStatusRe
 	return &lifecyclev1.GetPodStatusResponse{Status: &lifecyclev1.PodStatus{Uid: r.GetUid()}}, nil
 }
 
-func (f *fakePLEG) WatchEvents(r *lifecyclev1.WatchEventsRequest, to grpc.ServerStreamingServer[lifecyclev1.WatchEventsResponse]) error {
-	return streamrpc.Serve(to.Context(), f.events, r.GetResumeToken(), func(frame *streamv1.Frame, event *lifecyclev1.Event) error {
-		return to.Send(&lifecyclev1.WatchEventsResponse{Frame: frame, Event: event})
-	})
+func (f *fakePLEG) WatchEvents(
+	r *lifecyclev1.WatchEventsRequest,
+	to grpc.ServerStreamingServer[lifecyclev1.WatchEventsResponse],
+) error {
+	return streamrpc.Serve(
+		to.Context(),
+		f.events,
+		r.GetResumeToken(),
+		func(frame *streamv1.Frame, event *lifecyclev1.Event) error {
+			return to.Send(&lifecyclev1.WatchEventsResponse{Frame: frame, Event: event})
+		},
+	)
 }
 
 type fakeConfig struct {
@@ -151,7 +176,10 @@ func (c compacted) Next(ctx context.Context) (stream.Message[podUpdates], error)
 	return m, err
 }
 
-func (f *fakeConfig) WatchPodUpdates(r *configv1.WatchPodUpdatesRequest, to grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]) error {
+func (f *fakeConfig) WatchPodUpdates(
+	r *configv1.WatchPodUpdatesRequest,
+	to grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse],
+) error {
 	var source stream.Source[podUpdates] = f.updates
 	if r.GetMode() != configv1.Mode_MODE_INCREMENTAL {
 		level := f.modes[r.GetMode()]
@@ -191,10 +219,18 @@ func (f *fakeNode) GetNode(context.Context, *nodev1.GetNodeRequest) (*nodev1.Get
 	return &nodev1.GetNodeResponse{Node: node}, nil
 }
 
-func (f *fakeNode) WatchNode(r *nodev1.WatchNodeRequest, to grpc.ServerStreamingServer[nodev1.WatchNodeResponse]) error {
-	return streamrpc.Serve(to.Context(), f.nodes, r.GetResumeToken(), func(frame *streamv1.Frame, node *nodev1.Node) error {
-		return to.Send(&nodev1.WatchNodeResponse{Frame: frame, Node: node})
-	})
+func (f *fakeNode) WatchNode(
+	r *nodev1.WatchNodeRequest,
+	to grpc.ServerStreamingServer[nodev1.WatchNodeResponse],
+) error {
+	return streamrpc.Serve(
+		to.Context(),
+		f.nodes,
+		r.GetResumeToken(),
+		func(frame *streamv1.Frame, node *nodev1.Node) error {
+			return to.Send(&nodev1.WatchNodeResponse{Frame: frame, Node: node})
+		},
+	)
 }
 
 func (f *fakeNode) put(t *testing.T, node *v1.Node) {
@@ -202,7 +238,8 @@ func (f *fakeNode) put(t *testing.T, node *v1.Node) {
 	f.putAs(t, node, true, true)
 }
 
-// putAs makes a Node the one that is served, of a node that is standalone, or whose Node the API server has, or neither.
+// putAs makes a Node the one that is served, of a node that is standalone, or whose Node the API server has, or
+// neither.
 func (f *fakeNode) putAs(t *testing.T, node *v1.Node, standalone, synced bool) {
 	t.Helper()
 	data, err := node.Marshal()
@@ -236,11 +273,22 @@ func newNode(t *testing.T) *node {
 		}
 	})
 	return &node{
-		t: t, stateDir: dir, clock: clocktesting.NewFakeClock(now),
-		engine: &fakeEngine{pods: stream.NewLevel[*enginev1.Pod](stream.Config{}), events: stream.NewLevel[*enginev1.PodEvent](stream.Config{})},
-		pleg:   &fakePLEG{events: stream.NewEdge[*lifecyclev1.Event](stream.Config{})},
-		config: &fakeConfig{updates: stream.NewLevel[podUpdates](stream.Config{}), modes: map[configv1.Mode]*stream.Level[podUpdates]{}},
-		node:   &fakeNode{nodes: stream.NewLevel[*nodev1.Node](stream.Config{}), events: stream.NewLevel[*enginev1.PodEvent](stream.Config{})},
+		t:        t,
+		stateDir: dir,
+		clock:    clocktesting.NewFakeClock(now),
+		engine: &fakeEngine{
+			pods:   stream.NewLevel[*enginev1.Pod](stream.Config{}),
+			events: stream.NewLevel[*enginev1.PodEvent](stream.Config{}),
+		},
+		pleg: &fakePLEG{events: stream.NewEdge[*lifecyclev1.Event](stream.Config{})},
+		config: &fakeConfig{
+			updates: stream.NewLevel[podUpdates](stream.Config{}),
+			modes:   map[configv1.Mode]*stream.Level[podUpdates]{},
+		},
+		node: &fakeNode{
+			nodes:  stream.NewLevel[*nodev1.Node](stream.Config{}),
+			events: stream.NewLevel[*enginev1.PodEvent](stream.Config{}),
+		},
 	}
 }
 

@@ -44,9 +44,17 @@ func typeName(t lifecyclev1.EventType) string {
 // fromEvent converts an event.
 func fromEvent(e *lifecyclev1.Event) happening {
 	h := happening{
-		Time: e.GetOccurredAt().AsTime(), Kind: kindLifecycle, Type: typeName(e.GetType()), Namespace: e.GetStatus().GetNamespace(), Pod: e.GetStatus().GetName(),
-		PodUID: e.GetPodUid(), Container: e.GetContainerName(), ContainerID: e.GetContainerId(), Reason: e.GetReason(),
-		TraceID: traceID(e.GetTraceparent()),
+		Time: e.GetOccurredAt().
+			AsTime(),
+		Kind:        kindLifecycle,
+		Type:        typeName(e.GetType()),
+		Namespace:   e.GetStatus().GetNamespace(),
+		Pod:         e.GetStatus().GetName(),
+		PodUID:      e.GetPodUid(),
+		Container:   e.GetContainerName(),
+		ContainerID: e.GetContainerId(),
+		Reason:      e.GetReason(),
+		TraceID:     traceID(e.GetTraceparent()),
 	}
 	if e.GetOccurredAt() == nil {
 		h.Time = e.GetObservedAt().AsTime()
@@ -69,14 +77,23 @@ func fromStatus(status *lifecyclev1.PodStatus) []happening {
 	var all []happening
 	for _, c := range status.GetContainers() {
 		h := happening{
-			Kind: kindLifecycle, Namespace: status.GetNamespace(), Pod: status.GetName(), PodUID: status.GetUid(), Container: c.GetName(), ContainerID: c.GetId(),
+			Kind:        kindLifecycle,
+			Namespace:   status.GetNamespace(),
+			Pod:         status.GetName(),
+			PodUID:      status.GetUid(),
+			Container:   c.GetName(),
+			ContainerID: c.GetId(),
 		}
 		switch c.GetState() {
 		case lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING:
 			h.Type, h.Time = typeStarted, c.GetStartedAt().AsTime()
 		case lifecyclev1.ContainerState_CONTAINER_STATE_EXITED:
 			code := c.GetExitCode()
-			h.Type, h.Time, h.ExitCode, h.Reason, h.Message = typeDied, c.GetFinishedAt().AsTime(), &code, c.GetReason(), exitMessage(code)
+			h.Type, h.Time, h.ExitCode, h.Reason, h.Message = typeDied, c.GetFinishedAt().
+				AsTime(),
+				&code, c.GetReason(), exitMessage(
+					code,
+				)
 		case lifecyclev1.ContainerState_CONTAINER_STATE_CREATED, lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN,
 			lifecyclev1.ContainerState_CONTAINER_STATE_UNSPECIFIED:
 			continue
@@ -87,8 +104,15 @@ func fromStatus(status *lifecyclev1.PodStatus) []happening {
 	}
 	if why := status.GetInspectError(); why != "" {
 		all = append(all, happening{
-			Time: status.GetUnknownSince().AsTime(), Kind: kindLifecycle, Type: typeSync, Namespace: status.GetNamespace(), Pod: status.GetName(),
-			PodUID: status.GetUid(), Reason: statusUnknown, Message: why,
+			Time: status.GetUnknownSince().
+				AsTime(),
+			Kind:      kindLifecycle,
+			Type:      typeSync,
+			Namespace: status.GetNamespace(),
+			Pod:       status.GetName(),
+			PodUID:    status.GetUid(),
+			Reason:    statusUnknown,
+			Message:   why,
 		})
 	}
 	return all
@@ -98,14 +122,22 @@ func fromStatus(status *lifecyclev1.PodStatus) []happening {
 func since(old, fresh *lifecyclev1.PodStatus) []happening {
 	known := fromStatus(old)
 	return slices.DeleteFunc(fromStatus(fresh), func(h happening) bool {
-		return slices.ContainsFunc(known, func(k happening) bool { return k.ContainerID == h.ContainerID && k.Type == h.Type })
+		return slices.ContainsFunc(
+			known,
+			func(k happening) bool { return k.ContainerID == h.ContainerID && k.Type == h.Type },
+		)
 	})
 }
 
 func (a *asker) listStatuses(ctx context.Context) ([]*lifecyclev1.PodStatus, error) {
-	response, err := ask(ctx, a, layout.PLEG, func(ctx context.Context, conn grpc.ClientConnInterface) (*lifecyclev1.ListPodStatusesResponse, error) {
-		return lifecyclev1.NewLifecycleServiceClient(conn).ListPodStatuses(ctx, &lifecyclev1.ListPodStatusesRequest{})
-	})
+	response, err := ask(
+		ctx,
+		a,
+		layout.PLEG,
+		func(ctx context.Context, conn grpc.ClientConnInterface) (*lifecyclev1.ListPodStatusesResponse, error) {
+			return lifecyclev1.NewLifecycleServiceClient(conn).ListPodStatuses(ctx, &lifecyclev1.ListPodStatusesRequest{})
+		},
+	)
 	return response.GetStatuses(), err
 }
 

@@ -47,7 +47,12 @@ func Locate(ctx context.Context, stateDir, namespace, name string) (Located, err
 	case pod != nil:
 		return Located{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Status: observed}, nil
 	default:
-		return Located{Namespace: observed.GetNamespace(), Name: observed.GetName(), UID: observed.GetUid(), Status: observed}, nil
+		return Located{
+			Namespace: observed.GetNamespace(),
+			Name:      observed.GetName(),
+			UID:       observed.GetUid(),
+			Status:    observed,
+		}, nil
 	}
 }
 

@@ -15,7 +15,12 @@ func TestAPodIsNamedAsItsManifestNamesIt(t *testing.T) {
 	n.serve(layout.SyncLoop)
 	n.serve(layout.PLEG)
 	n.putPods()
-	n.pleg.set(observed("hello-node-1", &lifecyclev1.Container{Id: "c", Name: "web", State: exited, LogPath: logFile(t, line("stdout", "F", "written"))}))
+	n.pleg.set(
+		observed(
+			"hello-node-1",
+			&lifecyclev1.Container{Id: "c", Name: "web", State: exited, LogPath: logFile(t, line("stdout", "F", "written"))},
+		),
+	)
 	for _, test := range []struct{ args, want string }{
 		{"get pods -o name hello", "pod/hello-node-1\n"},
 		{"get pods -o name kube-system/going", "pod/going-node-1\n"},
@@ -39,7 +44,13 @@ func TestAPodIsNamedAsItsManifestNamesIt(t *testing.T) {
 
 func TestLocate(t *testing.T) {
 	n := newNode(t)
-	if _, err := Locate(t.Context(), n.stateDir, "", "hello"); err == nil || !strings.Contains(err.Error(), "is the node running?") {
+	if _, err := Locate(
+		t.Context(),
+		n.stateDir,
+		"",
+		"hello",
+	); err == nil ||
+		!strings.Contains(err.Error(), "is the node running?") {
 		t.Errorf("without a node: %v", err)
 	}
 	stop := n.serve(layout.PLEG)
@@ -50,11 +61,18 @@ func TestLocate(t *testing.T) {
 	}
 	n.serve(layout.SyncLoop)
 	n.putPods()
-	if _, err = Locate(t.Context(), n.stateDir, "", "nobody"); !errors.As(err, new(*NoPodError)) || !strings.Contains(err.Error(), "hello-node-1") {
+	if _, err = Locate(
+		t.Context(),
+		n.stateDir,
+		"",
+		"nobody",
+	); !errors.As(err, new(*NoPodError)) ||
+		!strings.Contains(err.Error(), "hello-node-1") {
 		t.Errorf("got %v, want that there is no such pod, and which there are", err)
 	}
 	pod, err := Locate(t.Context(), n.stateDir, "", "hello")
-	if err != nil || pod.Name != "hello-node-1" || pod.UID != "uid-default-hello-node-1" || pod.Status.GetName() != "hello-node-1" {
+	if err != nil || pod.Name != "hello-node-1" || pod.UID != "uid-default-hello-node-1" ||
+		pod.Status.GetName() != "hello-node-1" {
 		t.Errorf("got %+v, %v", pod, err)
 	}
 	stop()

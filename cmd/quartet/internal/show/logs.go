@@ -47,7 +47,8 @@ func (a *asker) logsCommand() *cobra.Command {
 		},
 	}
 	addNamespace(cmd.Flags(), &o.namespace)
-	cmd.Flags().StringVarP(&o.container, "container", "c", "", "`NAME` of the container; needed when the pod has more than one")
+	cmd.Flags().
+		StringVarP(&o.container, "container", "c", "", "`NAME` of the container; needed when the pod has more than one")
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "wait for further output, until the container ends")
 	cmd.Flags().Int64Var(&o.tail, "tail", -1, "print the last `N` lines only; -1 prints all")
 	cmd.Flags().BoolVarP(&o.previous, "previous", "p", false, "print the log of the previous instance of the container")
@@ -112,7 +113,10 @@ func findPod(s selection, pods []podView, statuses []*lifecyclev1.PodStatus) (*v
 	seen := s.find(s.names[0], observedNames)
 	if i := s.find(s.names[0], podNames); i >= 0 {
 		pod = pods[i].pod
-		seen = slices.IndexFunc(statuses, func(status *lifecyclev1.PodStatus) bool { return status.GetUid() == string(pod.UID) })
+		seen = slices.IndexFunc(
+			statuses,
+			func(status *lifecyclev1.PodStatus) bool { return status.GetUid() == string(pod.UID) },
+		)
 	}
 	var observed *lifecyclev1.PodStatus
 	if seen >= 0 {
@@ -165,7 +169,12 @@ func chooseContainer(pod *v1.Pod, observed *lifecyclev1.PodStatus, wanted string
 
 // chooseAttempt returns the last container of a name, or the previous one. As in kubectl, the previous one is the last
 // termination in the status: while a crashed container waits for its restart, that is the crashed one.
-func chooseAttempt(pod *v1.Pod, observed *lifecyclev1.PodStatus, name string, previous bool) (*lifecyclev1.Container, error) {
+func chooseAttempt(
+	pod *v1.Pod,
+	observed *lifecyclev1.PodStatus,
+	name string,
+	previous bool,
+) (*lifecyclev1.Container, error) {
 	var attempts []*lifecyclev1.Container
 	for _, c := range observed.GetContainers() {
 		if c.GetName() == name {
@@ -183,7 +192,10 @@ func chooseAttempt(pod *v1.Pod, observed *lifecyclev1.PodStatus, name string, pr
 	case attempts[0].GetId() == lastTermination(pod, name):
 		return attempts[0], nil
 	case len(attempts) == 1:
-		return nil, fmt.Errorf("container %s has no previous log: it was not restarted, or what was before was cleaned up", name)
+		return nil, fmt.Errorf(
+			"container %s has no previous log: it was not restarted, or what was before was cleaned up",
+			name,
+		)
 	default:
 		return attempts[1], nil
 	}
@@ -206,9 +218,13 @@ func lastTermination(pod *v1.Pod, name string) string {
 
 // hasEnded says whether a pod's status has the end of a container.
 func hasEnded(pod *v1.Pod, name string) bool {
-	return pod != nil && slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(c v1.ContainerStatus) bool {
-		return c.Name == name && c.State.Terminated != nil
-	})
+	return pod != nil &&
+		slices.ContainsFunc(
+			slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),
+			func(c v1.ContainerStatus) bool {
+				return c.Name == name && c.State.Terminated != nil
+			},
+		)
 }
 
 // reasonOf is why a pod has ended, for the end of a sentence; empty when its status has no reason.
@@ -231,7 +247,12 @@ func waitingReason(pod *v1.Pod, name string) string {
 	return ""
 }
 
-func (a *asker) readLog(cmd *cobra.Command, podUID string, container *lifecyclev1.Container, o logsOptions) (err error) {
+func (a *asker) readLog(
+	cmd *cobra.Command,
+	podUID string,
+	container *lifecyclev1.Container,
+	o logsOptions,
+) (err error) {
 	conn, err := a.connect(cmd.Context(), layout.PLEG)
 	if err != nil {
 		return err
@@ -261,7 +282,11 @@ type watched struct {
 
 // grpcLifecycle is the required part of pleg's client.
 type grpcLifecycle interface {
-	GetPodStatus(ctx context.Context, in *lifecyclev1.GetPodStatusRequest, opts ...grpc.CallOption) (*lifecyclev1.GetPodStatusResponse, error)
+	GetPodStatus(
+		ctx context.Context,
+		in *lifecyclev1.GetPodStatusRequest,
+		opts ...grpc.CallOption,
+	) (*lifecyclev1.GetPodStatusResponse, error)
 }
 
 // running reports whether the container runs. It is true while pleg is unreachable, and false if the pod does not exist

@@ -28,14 +28,24 @@ type selection struct {
 
 // addNamespace adds -n.
 func addNamespace(flags *pflag.FlagSet, namespace *string) {
-	flags.StringVarP(namespace, "namespace", "n", "", "`NAMESPACE` of the pods; without it pods are named by NAMESPACE/NAME, or by NAME in \"default\"")
+	flags.StringVarP(
+		namespace,
+		"namespace",
+		"n",
+		"",
+		"`NAMESPACE` of the pods; without it pods are named by NAMESPACE/NAME, or by NAME in \"default\"",
+	)
 }
 
 // check fails if a name contradicts the namespace.
 func (s selection) check() error {
 	for _, name := range s.names {
 		if namespace, _, ok := strings.Cut(name, "/"); ok && s.namespace != "" && namespace != s.namespace {
-			return fmt.Errorf("%q is not in the namespace %q: leave out -n, or the namespace before the slash", name, s.namespace)
+			return fmt.Errorf(
+				"%q is not in the namespace %q: leave out -n, or the namespace before the slash",
+				name,
+				s.namespace,
+			)
 		}
 	}
 	return nil
@@ -56,7 +66,10 @@ func nameOf(v podView) podName {
 // find returns the index of the pod that a name selects, or -1. A full name takes precedence over one without the
 // node's suffix.
 func (s selection) find(argument string, names []podName) int {
-	exact := slices.IndexFunc(names, func(n podName) bool { return s.means(argument, podName{n.namespace, n.name, "", n.uid}) })
+	exact := slices.IndexFunc(
+		names,
+		func(n podName) bool { return s.means(argument, podName{n.namespace, n.name, "", n.uid}) },
+	)
 	if exact >= 0 {
 		return exact
 	}

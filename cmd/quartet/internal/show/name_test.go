@@ -27,14 +27,21 @@ func TestGetPodsOfANamespace(t *testing.T) {
 			t.Errorf("get pods %s: %q, want %q", test.args, got, test.want)
 		}
 	}
-	if got := n.must("get", "pods", "-n", "elsewhere"); got != "There are no pods in the namespace \"elsewhere\" on this node.\n" {
+	if got := n.must(
+		"get",
+		"pods",
+		"-n",
+		"elsewhere",
+	); got != "There are no pods in the namespace \"elsewhere\" on this node.\n" {
 		t.Errorf("a namespace without pods: %q", got)
 	}
 	for _, test := range []struct{ args, want string }{
 		{"-n kube-system hello-node-1", `there is no pod "kube-system/hello-node-1": there are begun-node-1,`},
 		{"-n default kube-system/going-node-1", `is not in the namespace "default": leave out -n`},
 	} {
-		if _, _, err := n.run(append([]string{"get", "pods"}, strings.Fields(test.args)...)...); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, _, err := n.run(
+			append([]string{"get", "pods"}, strings.Fields(test.args)...)...); err == nil ||
+			!strings.Contains(err.Error(), test.want) {
 			t.Errorf("get pods %s: got %v, want %q", test.args, err, test.want)
 		}
 	}
@@ -76,8 +83,14 @@ func TestWatchPodsLeavesOutWhatNoColumnShows(t *testing.T) {
 func TestLogsOfANamespace(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.PLEG)
-	status := observed("hello-node-1", &lifecyclev1.Container{Id: "c", Name: "web", State: exited, LogPath: logFile(t, line("stdout", "F", "default"))})
-	system := observed("hello-node-1", &lifecyclev1.Container{Id: "d", Name: "web", State: exited, LogPath: logFile(t, line("stdout", "F", "system"))})
+	status := observed(
+		"hello-node-1",
+		&lifecyclev1.Container{Id: "c", Name: "web", State: exited, LogPath: logFile(t, line("stdout", "F", "default"))},
+	)
+	system := observed(
+		"hello-node-1",
+		&lifecyclev1.Container{Id: "d", Name: "web", State: exited, LogPath: logFile(t, line("stdout", "F", "system"))},
+	)
 	system.Namespace, system.Uid = "kube-system", "uid-kube-system-hello-node-1"
 	n.pleg.set(status, system)
 	for _, test := range []struct{ args, want string }{
@@ -96,7 +109,9 @@ func TestLogsOfANamespace(t *testing.T) {
 		{"", "name a pod: quartet logs POD"},
 		{"one two", "name one pod, not 2"},
 	} {
-		if _, _, err := n.run(append([]string{"logs"}, strings.Fields(test.args)...)...); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, _, err := n.run(
+			append([]string{"logs"}, strings.Fields(test.args)...)...); err == nil ||
+			!strings.Contains(err.Error(), test.want) {
 			t.Errorf("logs %s: got %v, want %q", test.args, err, test.want)
 		}
 	}

@@ -20,9 +20,20 @@ import (
 )
 
 var nodeColumns = []column{
-	{name: "Name"}, {name: "Status", watched: len("NotReady")}, {name: "Pods"}, {name: "CPU"}, {name: "Memory"}, {name: "Age"}, {name: "Version"},
-	{name: "Internal-IP", wide: true}, {name: "OS-Image", wide: true}, {name: "Kernel-Version", wide: true},
-	{name: "Container-Runtime", wide: true}, {name: "Cluster", wide: true},
+	{
+		name: "Name",
+	},
+	{name: "Status", watched: len("NotReady")},
+	{name: "Pods"},
+	{name: "CPU"},
+	{name: "Memory"},
+	{name: "Age"},
+	{name: "Version"},
+	{name: "Internal-IP", wide: true},
+	{name: "OS-Image", wide: true},
+	{name: "Kernel-Version", wide: true},
+	{name: "Container-Runtime", wide: true},
+	{name: "Cluster", wide: true},
 }
 
 const nodeAgeCell = 5
@@ -39,9 +50,14 @@ func (a *asker) nodeCommand() *cobra.Command {
 			if watch {
 				return a.watchNode(cmd, output)
 			}
-			response, err := ask(cmd.Context(), a, layout.NodeStatus, func(ctx context.Context, conn grpc.ClientConnInterface) (*nodev1.GetNodeResponse, error) {
-				return nodev1.NewNodeServiceClient(conn).GetNode(ctx, &nodev1.GetNodeRequest{})
-			})
+			response, err := ask(
+				cmd.Context(),
+				a,
+				layout.NodeStatus,
+				func(ctx context.Context, conn grpc.ClientConnInterface) (*nodev1.GetNodeResponse, error) {
+					return nodev1.NewNodeServiceClient(conn).GetNode(ctx, &nodev1.GetNodeRequest{})
+				},
+			)
 			if err != nil {
 				return err
 			}
@@ -52,7 +68,12 @@ func (a *asker) nodeCommand() *cobra.Command {
 			if !output.isTable() {
 				return printObject(cmd.OutOrStdout(), output, node)
 			}
-			if err := newTable(cmd.OutOrStdout(), output, nodeColumns, false).print(nodeRow(response.GetNode(), node, a.clock.Now())); err != nil {
+			if err := newTable(
+				cmd.OutOrStdout(),
+				output,
+				nodeColumns,
+				false,
+			).print(nodeRow(response.GetNode(), node, a.clock.Now())); err != nil {
 				return err
 			}
 			if err := printConditions(cmd.OutOrStdout(), node); err != nil {
@@ -68,7 +89,10 @@ func (a *asker) nodeCommand() *cobra.Command {
 func viewNode(n *nodev1.Node) (*v1.Node, error) {
 	node := &v1.Node{}
 	if err := node.Unmarshal(n.GetNode()); err != nil {
-		return nil, fmt.Errorf("nodestatus sent a Node that cannot be read: %w: do quartet and nodestatus have the same version?", err)
+		return nil, fmt.Errorf(
+			"nodestatus sent a Node that cannot be read: %w: do quartet and nodestatus have the same version?",
+			err,
+		)
 	}
 	node.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}
 	return node, nil
@@ -107,7 +131,10 @@ func printMembership(out io.Writer, n *nodev1.Node) error {
 	if n.GetStandalone() || n.GetSynced() {
 		return nil
 	}
-	_, err := fmt.Fprint(out, "\nThe API server of the cluster does not have this Node, as far as is known:\n    quartet doctor says why\n")
+	_, err := fmt.Fprint(
+		out,
+		"\nThe API server of the cluster does not have this Node, as far as is known:\n    quartet doctor says why\n",
+	)
 	return err
 }
 
@@ -139,7 +166,14 @@ func printConditions(out io.Writer, node *v1.Node) error {
 		if c.Status == well {
 			continue
 		}
-		if _, err := fmt.Fprintf(out, "\n%s is %s (%s):\n    %s\n", c.Type, c.Status, c.Reason, oneLine(c.Message)); err != nil {
+		if _, err := fmt.Fprintf(
+			out,
+			"\n%s is %s (%s):\n    %s\n",
+			c.Type,
+			c.Status,
+			c.Reason,
+			oneLine(c.Message),
+		); err != nil {
 			return err
 		}
 	}

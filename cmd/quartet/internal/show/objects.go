@@ -30,11 +30,26 @@ var (
 )
 
 var configMapColumns = []column{
-	{name: "Name"}, {name: "Data"}, {name: "Age"}, {name: "Immutable", wide: true}, {name: "Source", wide: true}, {name: "Keys", wide: true},
+	{
+		name: "Name",
+	},
+	{name: "Data"},
+	{name: "Age"},
+	{name: "Immutable", wide: true},
+	{name: "Source", wide: true},
+	{name: "Keys", wide: true},
 }
 
 var secretColumns = []column{
-	{name: "Name"}, {name: "Type"}, {name: "Data"}, {name: "Age"}, {name: "Immutable", wide: true}, {name: "Source", wide: true}, {name: "Keys", wide: true},
+	{
+		name: "Name",
+	},
+	{name: "Type"},
+	{name: "Data"},
+	{name: "Age"},
+	{name: "Immutable", wide: true},
+	{name: "Source", wide: true},
+	{name: "Keys", wide: true},
 }
 
 func (a *asker) configMapsCommand() *cobra.Command {
@@ -82,15 +97,21 @@ func (a *asker) objectsCommand(kind objectKind, cmd *cobra.Command) *cobra.Comma
 		}
 		return a.printObjects(cmd.OutOrStdout(), output, kind, chosen, len(s.names) == 1)
 	}
-	cmd.Flags().StringVarP(&s.namespace, "namespace", "n", "", "`NAMESPACE` of the "+kind.many+"; without it they are named by NAMESPACE/NAME, or by NAME in \"default\"")
+	cmd.Flags().
+		StringVarP(&s.namespace, "namespace", "n", "", "`NAMESPACE` of the "+kind.many+"; without it they are named by NAMESPACE/NAME, or by NAME in \"default\"")
 	a.addFlags(cmd, &output, nil)
 	return cmd
 }
 
 func (a *asker) listObjects(ctx context.Context, kind objectKind) ([]*configv1.ObjectSummary, error) {
-	response, err := ask(ctx, a, layout.ConfigMux, func(ctx context.Context, conn grpc.ClientConnInterface) (*configv1.ListObjectsResponse, error) {
-		return configv1.NewConfigServiceClient(conn).ListObjects(ctx, &configv1.ListObjectsRequest{Kind: kind.name})
-	})
+	response, err := ask(
+		ctx,
+		a,
+		layout.ConfigMux,
+		func(ctx context.Context, conn grpc.ClientConnInterface) (*configv1.ListObjectsResponse, error) {
+			return configv1.NewConfigServiceClient(conn).ListObjects(ctx, &configv1.ListObjectsRequest{Kind: kind.name})
+		},
+	)
 	return response.GetObjects(), err
 }
 
@@ -112,7 +133,13 @@ func (s selection) chooseObjects(kind objectKind, all []*configv1.ObjectSummary)
 	return chosen, nil
 }
 
-func (a *asker) printObjects(out io.Writer, output format, kind objectKind, objects []*configv1.ObjectSummary, single bool) error {
+func (a *asker) printObjects(
+	out io.Writer,
+	output format,
+	kind objectKind,
+	objects []*configv1.ObjectSummary,
+	single bool,
+) error {
 	switch {
 	case output == formatName:
 		for _, o := range objects {
@@ -148,7 +175,14 @@ func objectRow(kind objectKind, o *configv1.ObjectSummary, now time.Time) []any 
 	for _, key := range o.GetKeys() {
 		keys = append(keys, fmt.Sprintf("%s (%d bytes)", key.GetName(), key.GetBytes()))
 	}
-	return append(row, fmt.Sprint(len(keys)), age(o.GetCreatedAt().AsTime(), now), yesNo(o.GetImmutable()), o.GetSource(), orNone(strings.Join(keys, ", ")))
+	return append(
+		row,
+		fmt.Sprint(len(keys)),
+		age(o.GetCreatedAt().AsTime(), now),
+		yesNo(o.GetImmutable()),
+		o.GetSource(),
+		orNone(strings.Join(keys, ", ")),
+	)
 }
 
 // printConfigMaps prints config maps as objects of Kubernetes.
@@ -157,7 +191,10 @@ func printConfigMaps(out io.Writer, output format, objects []*configv1.ObjectSum
 	for _, o := range objects {
 		config := v1.ConfigMap{}
 		if err := config.Unmarshal(o.GetConfigMap()); err != nil {
-			return fmt.Errorf("configmux sent a config map that cannot be read: %w: do quartet and configmux have the same version?", err)
+			return fmt.Errorf(
+				"configmux sent a config map that cannot be read: %w: do quartet and configmux have the same version?",
+				err,
+			)
 		}
 		config.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}
 		config.CreationTimestamp = metav1.NewTime(o.GetCreatedAt().AsTime())

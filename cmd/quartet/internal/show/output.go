@@ -71,7 +71,10 @@ type table struct {
 }
 
 func newTable(out io.Writer, f format, columns []column, watch bool) *table {
-	t := &table{printer: printers.NewTablePrinter(printers.PrintOptions{Wide: f == formatWide}), out: printers.GetNewTabWriter(out)}
+	t := &table{
+		printer: printers.NewTablePrinter(printers.PrintOptions{Wide: f == formatWide}),
+		out:     printers.GetNewTabWriter(out),
+	}
 	for _, c := range columns {
 		definition := metav1.TableColumnDefinition{Name: c.name, Type: "string"}
 		if watch {

@@ -28,7 +28,12 @@ type podEvent struct {
 func viewEvent(service layout.Service, told *enginev1.PodEvent) (podEvent, error) {
 	event := &v1.Event{}
 	if err := event.Unmarshal(told.GetEvent()); err != nil {
-		return podEvent{}, fmt.Errorf("%s sent an event that cannot be read: %w: do quartet and %s have the same version?", service, err, service)
+		return podEvent{}, fmt.Errorf(
+			"%s sent an event that cannot be read: %w: do quartet and %s have the same version?",
+			service,
+			err,
+			service,
+		)
 	}
 	event.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
 	return podEvent{Event: event, told: told}, nil
@@ -45,14 +50,23 @@ func (e podEvent) container() string {
 func (e podEvent) happened() happening {
 	first := e.FirstTimestamp.UTC()
 	h := happening{
-		Time: e.told.GetLastSeenAt().AsTime(), Kind: kindPod, Type: e.Type, Reason: e.Reason, Message: strings.TrimSpace(e.Message),
-		Count: e.Count, FirstTime: &first, TraceID: traceID(e.told.GetTraceparent()),
+		Time: e.told.GetLastSeenAt().
+			AsTime(),
+		Kind:      kindPod,
+		Type:      e.Type,
+		Reason:    e.Reason,
+		Message:   strings.TrimSpace(e.Message),
+		Count:     e.Count,
+		FirstTime: &first,
+		TraceID:   traceID(e.told.GetTraceparent()),
 	}
 	if e.InvolvedObject.Kind == kindNode {
 		h.Kind, h.Node = kindNode, e.InvolvedObject.Name
 		return h
 	}
-	h.Namespace, h.Pod, h.PodUID, h.Container = e.InvolvedObject.Namespace, e.InvolvedObject.Name, string(e.InvolvedObject.UID), e.container()
+	h.Namespace, h.Pod, h.PodUID, h.Container = e.InvolvedObject.Namespace, e.InvolvedObject.Name, string(
+		e.InvolvedObject.UID,
+	), e.container()
 	return h
 }
 
@@ -95,7 +109,14 @@ func (a *asker) listTold(ctx context.Context, service layout.Service, open openE
 
 // followTold passes a service's events to tell until ctx ends. The events of a snapshot are in the order of time.
 // Dropped events, which are too old or too many, are ignored.
-func (a *asker) followTold(ctx context.Context, cmd *cobra.Command, service layout.Service, open openEvents, tell func(...happening), synced func()) error {
+func (a *asker) followTold(
+	ctx context.Context,
+	cmd *cobra.Command,
+	service layout.Service,
+	open openEvents,
+	tell func(...happening),
+	synced func(),
+) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	var snapshot []happening

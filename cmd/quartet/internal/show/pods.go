@@ -37,15 +37,31 @@ type podView struct {
 func viewPod(p *enginev1.Pod) (podView, error) {
 	pod := &v1.Pod{}
 	if err := pod.Unmarshal(p.GetPod()); err != nil {
-		return podView{}, fmt.Errorf("syncloop sent a pod that cannot be read: %w: do quartet and syncloop have the same version?", err)
+		return podView{}, fmt.Errorf(
+			"syncloop sent a pod that cannot be read: %w: do quartet and syncloop have the same version?",
+			err,
+		)
 	}
 	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	return podView{pod: pod, source: p.GetSource(), worker: p.GetWorkerState()}, nil
 }
 
 var podColumns = []column{
-	{name: "Name"}, {name: "Ready"}, {name: "Status", watched: len("ContainerCreating")}, {name: "Restarts", watched: len("10 (10s ago)")}, {name: "Age"},
-	{name: "IP", wide: true, watched: len("10.88.100.100")}, {name: "Node", wide: true}, {name: "Source", wide: true}, {name: "Worker", wide: true},
+	{
+		name: "Name",
+	},
+	{name: "Ready"},
+	{name: "Status", watched: len("ContainerCreating")},
+	{name: "Restarts", watched: len("10 (10s ago)")},
+	{name: "Age"},
+	{
+		name:    "IP",
+		wide:    true,
+		watched: len("10.88.100.100"),
+	},
+	{name: "Node", wide: true},
+	{name: "Source", wide: true},
+	{name: "Worker", wide: true},
 }
 
 // watchType returns Kubernetes' word for a change of a watched object.
@@ -68,7 +84,10 @@ const (
 )
 
 func (v podView) row(now time.Time) []any {
-	s := summarize(v.pod, v.worker == enginev1.WorkerState_WORKER_STATE_TERMINATING || v.worker == enginev1.WorkerState_WORKER_STATE_TERMINATED)
+	s := summarize(
+		v.pod,
+		v.worker == enginev1.WorkerState_WORKER_STATE_TERMINATING || v.worker == enginev1.WorkerState_WORKER_STATE_TERMINATED,
+	)
 	restarts := fmt.Sprint(s.restarts)
 	if s.restarts > 0 && !s.lastRestart.IsZero() {
 		restarts = fmt.Sprintf("%d (%s ago)", s.restarts, age(s.lastRestart, now))
@@ -135,14 +154,20 @@ func (a *asker) podsCommand() *cobra.Command {
 	}
 	addNamespace(cmd.Flags(), &s.namespace)
 	a.addFlags(cmd, &output, &goesOn)
-	cmd.Flags().BoolVar(&withTypes, "output-watch-events", false, "with -w and -o json or yaml: print the type of each change, ADDED, MODIFIED or DELETED")
+	cmd.Flags().
+		BoolVar(&withTypes, "output-watch-events", false, "with -w and -o json or yaml: print the type of each change, ADDED, MODIFIED or DELETED")
 	return cmd
 }
 
 func (a *asker) listPods(ctx context.Context) ([]podView, error) {
-	response, err := ask(ctx, a, layout.SyncLoop, func(ctx context.Context, conn grpc.ClientConnInterface) (*enginev1.ListPodsResponse, error) {
-		return enginev1.NewEngineServiceClient(conn).ListPods(ctx, &enginev1.ListPodsRequest{})
-	})
+	response, err := ask(
+		ctx,
+		a,
+		layout.SyncLoop,
+		func(ctx context.Context, conn grpc.ClientConnInterface) (*enginev1.ListPodsResponse, error) {
+			return enginev1.NewEngineServiceClient(conn).ListPods(ctx, &enginev1.ListPodsRequest{})
+		},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -230,12 +255,20 @@ func (a *asker) watchPods(cmd *cobra.Command, output format, s selection, withTy
 		now: a.clock.Now, out: cmd.OutOrStdout(), output: output, pods: s, shown: make(map[string]string), fail: fail,
 		table: newTable(cmd.OutOrStdout(), output, podColumns, true), objects: objects, withTypes: withTypes,
 	}
-	return follow(ctx, a, cmd, layout.SyncLoop, podSource, stream.FollowConfig[*enginev1.Pod]{Handle: w.handle, Synced: w.synced, Equal: samePod})
+	return follow(
+		ctx,
+		a,
+		cmd,
+		layout.SyncLoop,
+		podSource,
+		stream.FollowConfig[*enginev1.Pod]{Handle: w.handle, Synced: w.synced, Equal: samePod},
+	)
 }
 
 // samePod reports whether a pod is printed unchanged, as most are after a restart of syncloop.
 func samePod(held, fresh *enginev1.Pod) bool {
-	return bytes.Equal(held.GetPod(), fresh.GetPod()) && held.GetSource() == fresh.GetSource() && held.GetWorkerState() == fresh.GetWorkerState()
+	return bytes.Equal(held.GetPod(), fresh.GetPod()) && held.GetSource() == fresh.GetSource() &&
+		held.GetWorkerState() == fresh.GetWorkerState()
 }
 
 func podSource(conn grpc.ClientConnInterface) stream.Source[*enginev1.Pod] {

@@ -25,7 +25,10 @@ func TestStatusOfAPod(t *testing.T) {
 		p.Status.ContainerStatuses[0] = v1.ContainerStatus{Name: "main", State: waiting("PodInitializing")}
 		for _, state := range states {
 			p.Spec.InitContainers = append(p.Spec.InitContainers, v1.Container{Name: "init"})
-			p.Status.InitContainerStatuses = append(p.Status.InitContainerStatuses, v1.ContainerStatus{Name: "init", State: state, RestartCount: 1})
+			p.Status.InitContainerStatuses = append(
+				p.Status.InitContainerStatuses,
+				v1.ContainerStatus{Name: "init", State: state, RestartCount: 1},
+			)
 		}
 		return p
 	}
@@ -33,7 +36,10 @@ func TestStatusOfAPod(t *testing.T) {
 		p := pod("default", "p")
 		for _, state := range states {
 			p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: "c"})
-			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, v1.ContainerStatus{Name: "c", State: state, Ready: state.Running != nil, RestartCount: 2})
+			p.Status.ContainerStatuses = append(
+				p.Status.ContainerStatuses,
+				v1.ContainerStatus{Name: "c", State: state, Ready: state.Running != nil, RestartCount: 2},
+			)
 		}
 		return p
 	}

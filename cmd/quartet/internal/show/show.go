@@ -53,12 +53,23 @@ func (a *asker) getCommand() *cobra.Command {
 			if len(args) == 0 {
 				return errors.New("say what to show: " + cmd.CommandPath() + " pods, workers, sources, configmaps, secrets or node")
 			}
-			return fmt.Errorf("there is no %q to show: %s shows pods, workers, sources, configmaps, secrets or node", args[0], cmd.CommandPath())
+			return fmt.Errorf(
+				"there is no %q to show: %s shows pods, workers, sources, configmaps, secrets or node",
+				args[0],
+				cmd.CommandPath(),
+			)
 		},
 		// Args refuses a call without arguments. Without RunE, cobra would print its help and succeed.
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
-	cmd.AddCommand(a.podsCommand(), a.workersCommand(), a.sourcesCommand(), a.configMapsCommand(), a.secretsCommand(), a.nodeCommand())
+	cmd.AddCommand(
+		a.podsCommand(),
+		a.workersCommand(),
+		a.sourcesCommand(),
+		a.configMapsCommand(),
+		a.secretsCommand(),
+		a.nodeCommand(),
+	)
 	return cmd
 }
 
@@ -66,7 +77,8 @@ func (a *asker) getCommand() *cobra.Command {
 func (a *asker) addFlags(cmd *cobra.Command, output *format, watch *bool) {
 	target.AddFlag(cmd.Flags(), &a.stateDir)
 	if output != nil {
-		cmd.Flags().VarP(output, "output", "o", "`FORMAT` of the output: wide, json, yaml or name; or with a template, as kubectl has them: jsonpath=TEMPLATE, go-template=TEMPLATE, custom-columns=NAME:PATH,...")
+		cmd.Flags().
+			VarP(output, "output", "o", "`FORMAT` of the output: wide, json, yaml or name; or with a template, as kubectl has them: jsonpath=TEMPLATE, go-template=TEMPLATE, custom-columns=NAME:PATH,...")
 	}
 	if watch != nil {
 		cmd.Flags().BoolVarP(watch, "watch", "w", false, "continue, and print every change")
@@ -114,15 +126,24 @@ func (a *asker) unreachable(service layout.Service, address string, err error) e
 		return fmt.Errorf("cannot reach %s at %s: this user may not: run the command as root", service, address)
 	}
 	if others := a.answering(service); len(others) > 0 {
-		return fmt.Errorf("cannot reach %s at %s: it does not run, and %s of the same node does: whoever runs them starts it again within seconds; else see its log",
-			service, address, strings.Join(others, ", "))
+		return fmt.Errorf(
+			"cannot reach %s at %s: it does not run, and %s of the same node does: whoever runs them starts it again within seconds; else see its log",
+			service,
+			address,
+			strings.Join(others, ", "),
+		)
 	}
 	up := "quartet up"
 	if a.stateDir != "" && a.stateDir != layout.DefaultStateDir {
 		up += " --state-dir " + a.stateDir
 	}
-	return fmt.Errorf("cannot reach %s at %s: is the node running? start it with '%s', or name its state directory with --state-dir or %s",
-		service, address, up, target.EnvStateDir)
+	return fmt.Errorf(
+		"cannot reach %s at %s: is the node running? start it with '%s', or name its state directory with --state-dir or %s",
+		service,
+		address,
+		up,
+		target.EnvStateDir,
+	)
 }
 
 // answering returns the other services of the node that accept connections.
@@ -144,7 +165,12 @@ func (a *asker) answering(service layout.Service) []string {
 }
 
 // ask makes one call to a service.
-func ask[R any](ctx context.Context, a *asker, service layout.Service, call func(context.Context, grpc.ClientConnInterface) (R, error)) (response R, err error) {
+func ask[R any](
+	ctx context.Context,
+	a *asker,
+	service layout.Service,
+	call func(context.Context, grpc.ClientConnInterface) (R, error),
+) (response R, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := a.connect(ctx, service)
@@ -167,7 +193,10 @@ func explain(service layout.Service, err error) error {
 		return fmt.Errorf("%s did not answer within %s: see its log", service, callTimeout)
 	case status.Code(err) == codes.Unavailable && strings.HasPrefix(said, "connection error"):
 		// The error is gRPC's and not the service's: its socket accepts connections, and does not answer.
-		return fmt.Errorf("%s does not answer on its socket: it hangs, or is stopping; check its log, and end it with SIGKILL if this persists: no pod stops", service)
+		return fmt.Errorf(
+			"%s does not answer on its socket: it hangs, or is stopping; check its log, and end it with SIGKILL if this persists: no pod stops",
+			service,
+		)
 	default:
 		return fmt.Errorf("%s: %s", service, said)
 	}
@@ -175,7 +204,12 @@ func explain(service layout.Service, err error) error {
 
 // follow follows a stream of a service until ctx ends, which is no error. It reports an unreachable service once on
 // standard error, and continues when the service is reachable again.
-func follow[V any](ctx context.Context, a *asker, cmd *cobra.Command, service layout.Service, open func(grpc.ClientConnInterface) stream.Source[V],
+func follow[V any](
+	ctx context.Context,
+	a *asker,
+	cmd *cobra.Command,
+	service layout.Service,
+	open func(grpc.ClientConnInterface) stream.Source[V],
 	cfg stream.FollowConfig[V],
 ) error {
 	conn, err := a.connect(ctx, service)
@@ -186,7 +220,12 @@ func follow[V any](ctx context.Context, a *asker, cmd *cobra.Command, service la
 }
 
 // followPatiently is follow for a service that may be unreachable at first.
-func followPatiently[V any](ctx context.Context, a *asker, cmd *cobra.Command, service layout.Service, open func(grpc.ClientConnInterface) stream.Source[V],
+func followPatiently[V any](
+	ctx context.Context,
+	a *asker,
+	cmd *cobra.Command,
+	service layout.Service,
+	open func(grpc.ClientConnInterface) stream.Source[V],
 	cfg stream.FollowConfig[V],
 ) error {
 	address, err := a.address(service)
@@ -216,7 +255,11 @@ func followOver[V any](ctx context.Context, conn *grpc.ClientConn, cmd *cobra.Co
 			fail(explain(service, cause))
 			return
 		}
-		if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s is unreachable; waiting until it is reachable again\n", service); err != nil {
+		if _, err := fmt.Fprintf(
+			cmd.ErrOrStderr(),
+			"%s is unreachable; waiting until it is reachable again\n",
+			service,
+		); err != nil {
 			fail(err)
 		}
 	}

@@ -60,8 +60,12 @@ func (n *node) putPods() {
 	n.putPod(pod("default", "hello-node-1", "web", "sidecar"), "file", syncing)
 	crash := pod("default", "crash-node-1", "main")
 	crash.Status.ContainerStatuses[0] = v1.ContainerStatus{
-		Name: "main", RestartCount: 7, State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
-		LastTerminationState: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, FinishedAt: metav1.NewTime(ago(80 * time.Second))}},
+		Name:         "main",
+		RestartCount: 7,
+		State:        v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: v1.ContainerState{
+			Terminated: &v1.ContainerStateTerminated{ExitCode: 1, FinishedAt: metav1.NewTime(ago(80 * time.Second))},
+		},
 	}
 	n.putPod(crash, "file", syncing)
 	going := pod("kube-system", "going-node-1", "main")
@@ -121,13 +125,17 @@ func TestWatchPodsPrintsEachChangeOnce(t *testing.T) {
 func unknownSince(at time.Time) func(*v1.Pod) {
 	return func(p *v1.Pod) {
 		p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{
-			Type: podset.ConditionRuntimeStateUnknown, Status: v1.ConditionTrue, Reason: "InspectionFailed", Message: "the runtime has not answered for 5s",
+			Type:               podset.ConditionRuntimeStateUnknown,
+			Status:             v1.ConditionTrue,
+			Reason:             "InspectionFailed",
+			Message:            "the runtime has not answered for 5s",
 			LastTransitionTime: metav1.NewTime(at),
 		})
 	}
 }
 
-// A pod for which the runtime does not answer is said to be so, since when and why, and what was last seen stays beside it.
+// A pod for which the runtime does not answer is said to be so, since when and why, and what was last seen stays beside
+// it.
 func TestAPodOfUnknownStateIsSaidToBe(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.SyncLoop)
@@ -140,7 +148,14 @@ func TestAPodOfUnknownStateIsSaidToBe(t *testing.T) {
 	n.putPod(hung, "file", syncing)
 	r.until(r.out, "Unknown")
 	golden(t, "pods-unknown.txt", n.must("get", "pods", "-o", "wide"))
-	if got := n.must("describe", "pod", "hung"); !strings.Contains(got, "unknown since Fri, 01 May 2026 11:59:25 +0000 (35s): the runtime has not answered for 5s\n") {
+	if got := n.must(
+		"describe",
+		"pod",
+		"hung",
+	); !strings.Contains(
+		got,
+		"unknown since Fri, 01 May 2026 11:59:25 +0000 (35s): the runtime has not answered for 5s\n",
+	) {
 		t.Errorf("described as\n%s", got)
 	}
 	if got := n.must("get", "pod", "hung", "-o", "json"); !strings.Contains(got, "quartet.dev/RuntimeStateUnknown") {
@@ -179,7 +194,8 @@ func TestServiceThatIsNotThere(t *testing.T) {
 	n := newNode(t)
 	for _, args := range [][]string{{"get", "pods"}, {"get", "pods", "-w"}, {"get", "sources"}, {"get", "sources", "-w"}, {"get", "node"}, {"get", "workers"}, {"describe", "pod"}, {"events"}, {"events", "-w"}, {"logs", "x"}} {
 		_, _, err := n.run(args...)
-		if err == nil || !strings.Contains(err.Error(), "is the node running? start it with 'quartet up --state-dir "+n.stateDir+"'") {
+		if err == nil ||
+			!strings.Contains(err.Error(), "is the node running? start it with 'quartet up --state-dir "+n.stateDir+"'") {
 			t.Errorf("%v: got %v", args, err)
 		}
 	}
@@ -189,7 +205,8 @@ func TestOneServiceThatIsNotThere(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.SyncLoop)
 	_, _, err := n.run("events")
-	if err == nil || !strings.Contains(err.Error(), "cannot reach pleg") || !strings.Contains(err.Error(), "syncloop of the same node does") {
+	if err == nil || !strings.Contains(err.Error(), "cannot reach pleg") ||
+		!strings.Contains(err.Error(), "syncloop of the same node does") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -227,16 +244,32 @@ func TestBadFormat(t *testing.T) {
 }
 
 func sources() []*configv1.Source {
-	return []*configv1.Source{{
-		Name: "file", Target: "/etc/kubernetes/manifests", Ready: true, Pods: 3, LastReadAt: timestamppb.New(ago(4 * time.Second)), Mode: "inotify",
-		Errors: []*configv1.SourceError{{
-			Path: "/etc/kubernetes/manifests/bad.yaml", Pod: "default/bad", Field: "spec.containers[0].image", Message: "Required value:\nname an image",
-			FirstSeenAt: timestamppb.New(ago(time.Minute)), LastSeenAt: timestamppb.New(ago(4 * time.Second)), Count: 3,
-		}, {
-			Path: "/etc/kubernetes/manifests/half.yaml", Message: "not YAML: the pod's last good version is kept",
-			FirstSeenAt: timestamppb.New(ago(time.Second)), LastSeenAt: timestamppb.New(ago(time.Second)), Count: 1,
-		}},
-	}, {Name: "http", Target: "http://127.0.0.1/pods"}}
+	return []*configv1.Source{
+		{
+			Name:       "file",
+			Target:     "/etc/kubernetes/manifests",
+			Ready:      true,
+			Pods:       3,
+			LastReadAt: timestamppb.New(ago(4 * time.Second)),
+			Mode:       "inotify",
+			Errors: []*configv1.SourceError{
+				{
+					Path:        "/etc/kubernetes/manifests/bad.yaml",
+					Pod:         "default/bad",
+					Field:       "spec.containers[0].image",
+					Message:     "Required value:\nname an image",
+					FirstSeenAt: timestamppb.New(ago(time.Minute)),
+					LastSeenAt:  timestamppb.New(ago(4 * time.Second)),
+					Count:       3,
+				},
+				{
+					Path: "/etc/kubernetes/manifests/half.yaml", Message: "not YAML: the pod's last good version is kept",
+					FirstSeenAt: timestamppb.New(ago(time.Second)), LastSeenAt: timestamppb.New(ago(time.Second)), Count: 1,
+				},
+			},
+		},
+		{Name: "http", Target: "http://127.0.0.1/pods"},
+	}
 }
 
 func TestGetSources(t *testing.T) {
@@ -285,9 +318,18 @@ func readyNode() *v1.Node {
 		Status: v1.NodeStatus{
 			Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.5"}},
 			Capacity: v1.ResourceList{
-				v1.ResourceCPU: resource.MustParse("4"), v1.ResourceMemory: resource.MustParse("16Gi"), v1.ResourcePods: resource.MustParse("110"),
+				v1.ResourceCPU: resource.MustParse(
+					"4",
+				),
+				v1.ResourceMemory: resource.MustParse("16Gi"),
+				v1.ResourcePods:   resource.MustParse("110"),
 			},
-			NodeInfo: v1.NodeSystemInfo{KubeletVersion: "v1.37.1", OSImage: "Debian", KernelVersion: "6.18", ContainerRuntimeVersion: "containerd://2.4.2"},
+			NodeInfo: v1.NodeSystemInfo{
+				KubeletVersion:          "v1.37.1",
+				OSImage:                 "Debian",
+				KernelVersion:           "6.18",
+				ContainerRuntimeVersion: "containerd://2.4.2",
+			},
 			Conditions: []v1.NodeCondition{
 				{Type: v1.NodeMemoryPressure, Status: v1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "enough"},
 				{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"},
@@ -309,7 +351,12 @@ func TestGetNode(t *testing.T) {
 	golden(t, "node.yaml", n.must("get", "node", "-o", "yaml"))
 	golden(t, "node-name.txt", n.must("get", "node", "-o", "name"))
 	node.Status.Conditions[0].Status, node.Status.Conditions[0].Message = v1.ConditionTrue, "memory.available is 50Mi, 100Mi must be left"
-	node.Status.Conditions[1] = v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionFalse, Reason: "KubeletNotReady", Message: "pleg cannot be reached: start it"}
+	node.Status.Conditions[1] = v1.NodeCondition{
+		Type:    v1.NodeReady,
+		Status:  v1.ConditionFalse,
+		Reason:  "KubeletNotReady",
+		Message: "pleg cannot be reached: start it",
+	}
 	n.node.put(t, node)
 	golden(t, "node-ill.txt", n.must("get", "node"))
 }
@@ -369,20 +416,32 @@ func TestLogs(t *testing.T) {
 	n.serve(layout.PLEG)
 	p := pod("default", "hello-node-1", "web", "side", "late")
 	p.Spec.InitContainers = []v1.Container{{Name: "setup"}}
-	p.Status.ContainerStatuses[2].State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}}
+	p.Status.ContainerStatuses[2].State = v1.ContainerState{
+		Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"},
+	}
 	n.putPod(p, "file", syncing)
 	n.putPod(pod("default", "single-node-1", "main"), "file", syncing)
 	crash := pod("default", "crash-node-1", "main")
 	crash.Status.ContainerStatuses[0] = v1.ContainerStatus{
-		Name: "main", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
-		LastTerminationState: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, ContainerID: "containerd://c7"}},
+		Name:  "main",
+		State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: v1.ContainerState{
+			Terminated: &v1.ContainerStateTerminated{ExitCode: 1, ContainerID: "containerd://c7"},
+		},
 	}
 	n.putPod(crash, "file", syncing)
 	evicted := pod("default", "evicted-node-1", "main")
 	evicted.Status.Phase, evicted.Status.Reason = v1.PodFailed, "Evicted"
 	evicted.Status.ContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 137}}
 	n.putPod(evicted, "file", syncing)
-	web := logFile(t, line("stdout", "F", "one"), line("stderr", "F", "two"), line("stdout", "P", "th"), line("stdout", "F", "ree"), line("stdout", "F", "four"))
+	web := logFile(
+		t,
+		line("stdout", "F", "one"),
+		line("stderr", "F", "two"),
+		line("stdout", "P", "th"),
+		line("stdout", "F", "ree"),
+		line("stdout", "F", "four"),
+	)
 	n.pleg.set(
 		observed("hello-node-1",
 			&lifecyclev1.Container{Id: "c3", Name: "web", Attempt: 1, State: exited, LogPath: web},
@@ -390,8 +449,20 @@ func TestLogs(t *testing.T) {
 			&lifecyclev1.Container{Id: "c1", Name: "setup", State: exited, LogPath: logFile(t, line("stdout", "F", "set up"))},
 		),
 		// The status names this one, whose restart is waited for, as the last that ended.
-		observed("crash-node-1", &lifecyclev1.Container{Id: "c7", Name: "main", Attempt: 3, State: exited, LogPath: logFile(t, line("stdout", "F", "crashed"))}),
-		observed("single-node-1", &lifecyclev1.Container{Id: "c9", Name: "main", State: exited, LogPath: logFile(t, line("stdout", "F", "alone"))}),
+		observed(
+			"crash-node-1",
+			&lifecyclev1.Container{
+				Id:      "c7",
+				Name:    "main",
+				Attempt: 3,
+				State:   exited,
+				LogPath: logFile(t, line("stdout", "F", "crashed")),
+			},
+		),
+		observed(
+			"single-node-1",
+			&lifecyclev1.Container{Id: "c9", Name: "main", State: exited, LogPath: logFile(t, line("stdout", "F", "alone"))},
+		),
 	)
 	for _, test := range []struct{ args, want string }{
 		{"hello-node-1 -c web", "one\ntwo\nthree\nfour\n"},
@@ -417,7 +488,9 @@ func TestLogs(t *testing.T) {
 		{"hello-node-1 -c web -f -p", "leave one out"},
 		{"nobody", `there is no pod "nobody": there are crash-node-1, hello-node-1, single-node-1`},
 	} {
-		if _, _, err := n.run(append([]string{"logs"}, strings.Fields(test.args)...)...); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, _, err := n.run(
+			append([]string{"logs"}, strings.Fields(test.args)...)...); err == nil ||
+			!strings.Contains(err.Error(), test.want) {
 			t.Errorf("logs %s: got %v, want %q", test.args, err, test.want)
 		}
 	}
@@ -426,7 +499,12 @@ func TestLogs(t *testing.T) {
 func TestLogsWithoutSyncloop(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.PLEG)
-	n.pleg.set(observed("hello-node-1", &lifecyclev1.Container{Id: "c", Name: "web", State: exited, LogPath: logFile(t, line("stdout", "F", "still here"))}))
+	n.pleg.set(
+		observed(
+			"hello-node-1",
+			&lifecyclev1.Container{Id: "c", Name: "web", State: exited, LogPath: logFile(t, line("stdout", "F", "still here"))},
+		),
+	)
 	if got := n.must("logs", "hello-node-1"); got != "still here\n" {
 		t.Errorf("got %q", got)
 	}

@@ -18,7 +18,16 @@ import (
 const sourcesInterval = time.Second
 
 var sourceColumns = []column{
-	{name: "Name"}, {name: "Target"}, {name: "Ready"}, {name: "Pods"}, {name: "Objects", wide: true}, {name: "Mode"}, {name: "Last read"}, {name: "Errors"},
+	{
+		name: "Name",
+	},
+	{name: "Target"},
+	{name: "Ready"},
+	{name: "Pods"},
+	{name: "Objects", wide: true},
+	{name: "Mode"},
+	{name: "Last read"},
+	{name: "Errors"},
 }
 
 func (a *asker) sourcesCommand() *cobra.Command {
@@ -47,9 +56,14 @@ func (a *asker) sourcesCommand() *cobra.Command {
 }
 
 func (a *asker) listSources(ctx context.Context) (*configv1.ListSourcesResponse, error) {
-	return ask(ctx, a, layout.ConfigMux, func(ctx context.Context, conn grpc.ClientConnInterface) (*configv1.ListSourcesResponse, error) {
-		return configv1.NewConfigServiceClient(conn).ListSources(ctx, &configv1.ListSourcesRequest{})
-	})
+	return ask(
+		ctx,
+		a,
+		layout.ConfigMux,
+		func(ctx context.Context, conn grpc.ClientConnInterface) (*configv1.ListSourcesResponse, error) {
+			return configv1.NewConfigServiceClient(conn).ListSources(ctx, &configv1.ListSourcesRequest{})
+		},
+	)
 }
 
 func (a *asker) printSources(out io.Writer, output format, response *configv1.ListSourcesResponse) error {
@@ -68,7 +82,10 @@ func (a *asker) printSources(out io.Writer, output format, response *configv1.Li
 		return printMessage(out, output, response)
 	}
 	if len(response.GetSources()) == 0 {
-		_, err := fmt.Fprintln(out, "No source of pods is configured: set staticPodPath or staticPodURL in the configuration.")
+		_, err := fmt.Fprintln(
+			out,
+			"No source of pods is configured: set staticPodPath or staticPodURL in the configuration.",
+		)
 		return err
 	}
 	var rows [][]any
@@ -78,7 +95,14 @@ func (a *asker) printSources(out io.Writer, output format, response *configv1.Li
 			read = age(s.GetLastReadAt().AsTime(), a.clock.Now()) + " ago"
 		}
 		rows = append(rows, []any{
-			s.GetName(), orNone(s.GetTarget()), yesNo(s.GetReady()), fmt.Sprint(s.GetPods()), fmt.Sprint(s.GetObjects()), orNone(s.GetMode()), read, fmt.Sprint(len(s.GetErrors())),
+			s.GetName(),
+			orNone(s.GetTarget()),
+			yesNo(s.GetReady()),
+			fmt.Sprint(s.GetPods()),
+			fmt.Sprint(s.GetObjects()),
+			orNone(s.GetMode()),
+			read,
+			fmt.Sprint(len(s.GetErrors())),
 		})
 	}
 	if err := newTable(out, output, sourceColumns, false).print(rows...); err != nil {
@@ -109,7 +133,14 @@ func (a *asker) printSourceErrors(out io.Writer, response *configv1.ListSourcesR
 				}
 				seen += ")"
 			}
-			if _, err := fmt.Fprintf(out, "\n%s: %s%s\n    %s\n", s.GetName(), where, seen, oneLine(e.GetMessage())); err != nil {
+			if _, err := fmt.Fprintf(
+				out,
+				"\n%s: %s%s\n    %s\n",
+				s.GetName(),
+				where,
+				seen,
+				oneLine(e.GetMessage()),
+			); err != nil {
 				return err
 			}
 		}
@@ -132,7 +163,10 @@ func (a *asker) watchSources(cmd *cobra.Command, output format) error {
 		switch {
 		case err != nil && ctx.Err() == nil && !away:
 			away = true
-			if _, err := fmt.Fprintln(cmd.ErrOrStderr(), "configmux is unreachable; waiting until it is reachable again"); err != nil {
+			if _, err := fmt.Fprintln(
+				cmd.ErrOrStderr(),
+				"configmux is unreachable; waiting until it is reachable again",
+			); err != nil {
 				return err
 			}
 		case err == nil:

@@ -24,7 +24,15 @@ const (
 )
 
 // templates are in the order in which they are listed for people.
-var templates = []string{jsonPath, jsonPathAsJSON, jsonPathFile, goTemplate, goTemplateFile, customColumns, customColumnsFile}
+var templates = []string{
+	jsonPath,
+	jsonPathAsJSON,
+	jsonPathFile,
+	goTemplate,
+	goTemplateFile,
+	customColumns,
+	customColumnsFile,
+}
 
 // template returns the kind and the text of a format with a template; an empty kind for one without.
 func (f format) template() (kind, text string) {
@@ -77,8 +85,8 @@ func templatePrinter(f format) (printers.ResourcePrinter, error) {
 	}
 }
 
-// columnsPrinter prints a line for an object, or for each object of a list. cli-runtime has no such printer: that of kubectl is in a
-// package that links every API group. It is a table of cli-runtime whose cells are found by jsonpath.
+// columnsPrinter prints a line for an object, or for each object of a list. cli-runtime has no such printer: that of
+// kubectl is in a package that links every API group. It is a table of cli-runtime whose cells are found by jsonpath.
 type columnsPrinter struct {
 	names []string
 	paths []*jsonpath.JSONPath
@@ -107,7 +115,11 @@ func columnsOfFile(text string) (*columnsPrinter, error) {
 	paths, _, _ := strings.Cut(rest, "\n")
 	allNames, allPaths := strings.Fields(names), strings.Fields(paths)
 	if len(allNames) == 0 || len(allNames) != len(allPaths) {
-		return nil, fmt.Errorf("the template has %d names in its first line and %d paths in its second", len(allNames), len(allPaths))
+		return nil, fmt.Errorf(
+			"the template has %d names in its first line and %d paths in its second",
+			len(allNames),
+			len(allPaths),
+		)
 	}
 	p := &columnsPrinter{}
 	for i, name := range allNames {

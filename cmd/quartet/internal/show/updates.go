@@ -113,7 +113,10 @@ func tell(m podUpdates, mode updateMode, at time.Time) (t told, says bool, err e
 func decodePod(u *configv1.PodUpdate) (*v1.Pod, error) {
 	pod := &v1.Pod{}
 	if err := pod.Unmarshal(u.GetPod()); err != nil {
-		return nil, fmt.Errorf("configmux sent a pod that cannot be read: %w: do quartet and configmux have the same version?", err)
+		return nil, fmt.Errorf(
+			"configmux sent a pod that cannot be read: %w: do quartet and configmux have the same version?",
+			err,
+		)
 	}
 	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	return pod, nil
@@ -169,10 +172,28 @@ type updatePrinter struct {
 }
 
 func newUpdatePrinter(out io.Writer, output format, mode updateMode, s selection, now func() time.Time) *updatePrinter {
-	return &updatePrinter{out: out, output: output, mode: mode, selection: s, now: now, table: newTable(out, output, []column{
-		{name: "Time", watched: len("15:04:05.000")}, {name: "Op", watched: len("RECONCILE")}, {name: "Source", watched: len("replay")},
-		{name: "Pod", watched: 30}, {name: "UID", wide: true, watched: 36}, {name: "Trace", watched: 32}, {name: "Reason", wide: true},
-	}, true)}
+	return &updatePrinter{
+		out:       out,
+		output:    output,
+		mode:      mode,
+		selection: s,
+		now:       now,
+		table: newTable(out, output, []column{
+			{
+				name:    "Time",
+				watched: len("15:04:05.000"),
+			},
+			{name: "Op", watched: len("RECONCILE")},
+			{name: "Source", watched: len("replay")},
+			{
+				name:    "Pod",
+				watched: 30,
+			},
+			{name: "UID", wide: true, watched: 36},
+			{name: "Trace", watched: 32},
+			{name: "Reason", wide: true},
+		}, true),
+	}
 }
 
 func (p *updatePrinter) print(m podUpdates) error {
@@ -320,7 +341,14 @@ func (a *asker) tap(ctx context.Context, cmd *cobra.Command, mode updateMode, ea
 		}}
 	}
 	// The follower keeps the position in the stream, and compares snapshots; here each message itself is needed.
-	return follow(ctx, a, cmd, layout.ConfigMux, open, stream.FollowConfig[podUpdates]{Handle: func(stream.Change[podUpdates]) {}})
+	return follow(
+		ctx,
+		a,
+		cmd,
+		layout.ConfigMux,
+		open,
+		stream.FollowConfig[podUpdates]{Handle: func(stream.Change[podUpdates]) {}},
+	)
 }
 
 // tapped is a source that passes its messages to a function.

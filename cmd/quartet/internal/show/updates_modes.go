@@ -59,7 +59,9 @@ type recordedMode struct{ updateMode }
 // Set implements pflag.Value.
 func (m *recordedMode) Set(text string) error {
 	if text != string(modeIncremental) {
-		return errors.New("a recording contains every single change, because configmux --replay needs them: it is always incremental")
+		return errors.New(
+			"a recording contains every single change, because configmux --replay needs them: it is always incremental",
+		)
 	}
 	return nil
 }
@@ -94,7 +96,10 @@ func tellSet(s *configv1.PodSet) (*toldSet, error) {
 		if err != nil {
 			return nil, err
 		}
-		out.Pods = append(out.Pods, toldPod{Op: opName(u.GetOp()), Source: u.GetSource(), Pod: pod, Traceparent: u.GetTraceparent()})
+		out.Pods = append(
+			out.Pods,
+			toldPod{Op: opName(u.GetOp()), Source: u.GetSource(), Pod: pod, Traceparent: u.GetTraceparent()},
+		)
 	}
 	for _, source := range s.GetSources() {
 		out.Sources = append(out.Sources, toldSource{Name: source.GetName(), Ready: source.GetReady()})
@@ -139,7 +144,10 @@ func (s *toldSet) rows(all bool) [][]any {
 		if op == opName(configv1.Op_OP_ADD) {
 			op = ""
 		}
-		rows = append(rows, []any{"", op, p.Source, p.Pod.Namespace + "/" + p.Pod.Name, string(p.Pod.UID), traceID(p.Traceparent), ""})
+		rows = append(
+			rows,
+			[]any{"", op, p.Source, p.Pod.Namespace + "/" + p.Pod.Name, string(p.Pod.UID), traceID(p.Traceparent), ""},
+		)
 	}
 	if left := len(s.Pods) - len(pods); left > 0 {
 		rows = append(rows, []any{"", "", "", fmt.Sprintf("and %d more: -o wide lists all", left), "", "", ""})

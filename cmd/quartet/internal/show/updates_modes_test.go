@@ -17,7 +17,10 @@ import (
 // desireSet says in a mode that these pods are all that is desired, by a change of a source.
 func (n *node) desireSet(mode configv1.Mode, source string, ready bool, pods ...*v1.Pod) {
 	n.t.Helper()
-	set := &configv1.PodSet{Source: source, Sources: []*configv1.SourceState{{Name: "file", Ready: ready}, {Name: "local", Ready: true}}}
+	set := &configv1.PodSet{
+		Source:  source,
+		Sources: []*configv1.SourceState{{Name: "file", Ready: ready}, {Name: "local", Ready: true}},
+	}
 	for _, p := range pods {
 		u := n.podUpdate(configv1.Op_OP_ADD, p).GetPod()
 		if p.Namespace == "kube-system" {
@@ -47,7 +50,13 @@ func somePods(count int) []*v1.Pod {
 func TestASetHasItsPodsBelowIt(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.ConfigMux)
-	n.desireSet(configv1.Mode_MODE_SNAPSHOT, "", false, pod("default", "hello-node-1", "web"), pod("kube-system", "dns-node-1", "dns"))
+	n.desireSet(
+		configv1.Mode_MODE_SNAPSHOT,
+		"",
+		false,
+		pod("default", "hello-node-1", "web"),
+		pod("kube-system", "dns-node-1", "dns"),
+	)
 	golden(t, "updates-set.txt", n.must("updates", "--mode", "snapshot"))
 	golden(t, "updates-set-wide.txt", n.must("updates", "--mode", "snapshot", "-o", "wide"))
 	golden(t, "updates-set.json", n.must("updates", "--mode", "snapshot", "-o", "json"))
@@ -64,7 +73,9 @@ func TestALongSetIsCutInTheTableOnly(t *testing.T) {
 		t.Errorf("the table is\n%s", plain)
 	}
 	for _, args := range [][]string{{"-o", "wide"}, {"-o", "json"}, {"web-022"}} {
-		if got := n.must(append([]string{"updates", "--mode", "snapshot"}, args...)...); !strings.Contains(got, "web-022") || strings.Contains(got, "more") {
+		if got := n.must(
+			append([]string{"updates", "--mode", "snapshot"}, args...)...); !strings.Contains(got, "web-022") ||
+			strings.Contains(got, "more") {
 			t.Errorf("%v:\n%s", args, got)
 		}
 	}
@@ -73,7 +84,13 @@ func TestALongSetIsCutInTheTableOnly(t *testing.T) {
 func TestSomePodsOfASet(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.ConfigMux)
-	n.desireSet(configv1.Mode_MODE_SNAPSHOT, "file", true, pod("default", "hello-node-1", "web"), pod("kube-system", "dns-node-1", "dns"))
+	n.desireSet(
+		configv1.Mode_MODE_SNAPSHOT,
+		"file",
+		true,
+		pod("default", "hello-node-1", "web"),
+		pod("kube-system", "dns-node-1", "dns"),
+	)
 	for _, args := range [][]string{{"hello"}, {"hello-node-1"}, {"default/hello-node-1"}, {"-n", "default"}} {
 		out := n.must(append([]string{"updates", "--mode", "snapshot", "-o", "json"}, args...)...)
 		var set told

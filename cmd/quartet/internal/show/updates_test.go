@@ -37,9 +37,12 @@ func (n *node) podUpdate(op configv1.Op, p *v1.Pod) podUpdates {
 }
 
 func (n *node) sourceReady(name string, ready bool) {
-	n.config.updates.Put("source/"+name, &configv1.WatchPodUpdatesResponse{Payload: &configv1.WatchPodUpdatesResponse_Source{
-		Source: &configv1.SourceState{Name: name, Ready: ready},
-	}})
+	n.config.updates.Put(
+		"source/"+name,
+		&configv1.WatchPodUpdatesResponse{Payload: &configv1.WatchPodUpdatesResponse_Source{
+			Source: &configv1.SourceState{Name: name, Ready: ready},
+		}},
+	)
 }
 
 func (n *node) desireSome() {
@@ -64,7 +67,8 @@ func TestUpdatesOfSomePods(t *testing.T) {
 	n.desireSome()
 	for _, args := range [][]string{{"hello"}, {"hello-node-1"}, {"default/hello-node-1"}, {"-n", "default"}} {
 		got := n.must(append([]string{"updates"}, args...)...)
-		if !strings.Contains(got, "hello-node-1") || strings.Contains(got, "dns") || !strings.Contains(got, "READY") || !strings.Contains(got, "SYNCED") {
+		if !strings.Contains(got, "hello-node-1") || strings.Contains(got, "dns") || !strings.Contains(got, "READY") ||
+			!strings.Contains(got, "SYNCED") {
 			t.Errorf("%v:\n%s", args, got)
 		}
 	}
@@ -218,7 +222,9 @@ func TestRecordReplacesOnlyWhatItMay(t *testing.T) {
 		"--for: -1s: must be more than 0":                                 {file, "--for=-1s"},
 		"no such file or directory":                                       {filepath.Join(dir, "no", "file")},
 	} {
-		if _, _, err := n.run(append([]string{"updates", "record"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := n.run(
+			append([]string{"updates", "record"}, args...)...); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", args, err, want)
 		}
 	}

@@ -16,8 +16,18 @@ import (
 )
 
 var workerColumns = []column{
-	{name: "Name"}, {name: "State"}, {name: "Since", wide: true}, {name: "Busy"}, {name: "Pending"}, {name: "Next"}, {name: "Stops", wide: true},
-	{name: "UID", wide: true}, {name: "Waits for"}, {name: "Last error"},
+	{
+		name: "Name",
+	},
+	{name: "State"},
+	{name: "Since", wide: true},
+	{name: "Busy"},
+	{name: "Pending"},
+	{name: "Next"},
+	{name: "Stops", wide: true},
+	{name: "UID", wide: true},
+	{name: "Waits for"},
+	{name: "Last error"},
 }
 
 func (a *asker) workersCommand() *cobra.Command {
@@ -51,9 +61,14 @@ func (a *asker) workersCommand() *cobra.Command {
 }
 
 func (a *asker) listWorkers(ctx context.Context) (*enginev1.ListWorkersResponse, error) {
-	return ask(ctx, a, layout.SyncLoop, func(ctx context.Context, conn grpc.ClientConnInterface) (*enginev1.ListWorkersResponse, error) {
-		return enginev1.NewEngineServiceClient(conn).ListWorkers(ctx, &enginev1.ListWorkersRequest{})
-	})
+	return ask(
+		ctx,
+		a,
+		layout.SyncLoop,
+		func(ctx context.Context, conn grpc.ClientConnInterface) (*enginev1.ListWorkersResponse, error) {
+			return enginev1.NewEngineServiceClient(conn).ListWorkers(ctx, &enginev1.ListWorkersRequest{})
+		},
+	)
 }
 
 func (a *asker) getWorkers(cmd *cobra.Command, output format, s selection) error {
@@ -107,8 +122,19 @@ func (a *asker) printWorkers(out io.Writer, output format, response *enginev1.Li
 			since = age(w.GetStateSince().AsTime(), now)
 		}
 		rows = append(rows, []any{
-			title(w.GetNamespace(), w.GetName()), workerName(w.GetState()), since, yesNo(w.GetBusy()), yesNo(w.GetPending()), until(w.GetNextSyncAt(), now),
-			until(w.GetTerminateBy(), now), w.GetPodUid(), orNone(oneLine(w.GetWaitsFor())), orNone(oneLine(w.GetLastError())),
+			title(
+				w.GetNamespace(),
+				w.GetName(),
+			),
+			workerName(w.GetState()),
+			since,
+			yesNo(w.GetBusy()),
+			yesNo(w.GetPending()),
+			until(w.GetNextSyncAt(), now),
+			until(w.GetTerminateBy(), now),
+			w.GetPodUid(),
+			orNone(oneLine(w.GetWaitsFor())),
+			orNone(oneLine(w.GetLastError())),
 		})
 	}
 	return newTable(out, output, workerColumns, false).print(rows...)

@@ -19,8 +19,8 @@ import (
 	"github.com/quartet-node/quartet/internal/systemd"
 )
 
-// server is the first argument of this program as a process that answers connections to the address of its second argument with its
-// process id.
+// server is the first argument of this program as a process that answers connections to the address of its second
+// argument with its process id.
 const server = "server"
 
 func serve(address string) error {
@@ -43,8 +43,8 @@ func serve(address string) error {
 	}
 }
 
-// TestAConnectionWaitsForAProcessThatIsAway: it is made while the process is dead and answered by the next one. No other process has the
-// socket.
+// TestAConnectionWaitsForAProcessThatIsAway: it is made while the process is dead and answered by the next one. No
+// other process has the socket.
 func TestAConnectionWaitsForAProcessThatIsAway(t *testing.T) {
 	dir := t.TempDir()
 	gate := filepath.Join(dir, "gate")
@@ -57,8 +57,19 @@ func TestAConnectionWaitsForAProcessThatIsAway(t *testing.T) {
 	services := []supervisor.Service{
 		&supervisor.Process{
 			// It does not come back before the test has let it.
-			Name: "api", Path: "/bin/sh", Args: []string{"-c", `while test -e "$0"; do sleep 0.02; done; exec "$@"`, gate, os.Args[0], server, socket.Address},
-			Output: output, PIDFile: filepath.Join(dir, "api.pid"), Grace: time.Minute,
+			Name: "api",
+			Path: "/bin/sh",
+			Args: []string{
+				"-c",
+				`while test -e "$0"; do sleep 0.02; done; exec "$@"`,
+				gate,
+				os.Args[0],
+				server,
+				socket.Address,
+			},
+			Output:  output,
+			PIDFile: filepath.Join(dir, "api.pid"),
+			Grace:   time.Minute,
 			Sockets: func(ctx context.Context) []sockets.Held {
 				one, opened, err := held.Hold(ctx, socket, logger)
 				if err != nil || !opened {
@@ -67,7 +78,14 @@ func TestAConnectionWaitsForAProcessThatIsAway(t *testing.T) {
 				return []sockets.Held{one}
 			},
 		},
-		&supervisor.Process{Name: "other", Path: "/bin/sh", Args: []string{"-c", steady}, Output: output, PIDFile: filepath.Join(dir, "other.pid"), Grace: time.Minute},
+		&supervisor.Process{
+			Name:    "other",
+			Path:    "/bin/sh",
+			Args:    []string{"-c", steady},
+			Output:  output,
+			PIDFile: filepath.Join(dir, "other.pid"),
+			Grace:   time.Minute,
+		},
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -120,7 +120,8 @@ func TestOutputIsPrefixedLineByLine(t *testing.T) {
 	})
 	eventually(t, "each line has the name of its process", func() bool {
 		out := n.out.String()
-		return strings.Contains(out, "steady | up\n") && strings.Contains(out, "crash  | one\n") && strings.Contains(out, "crash  | two\n")
+		return strings.Contains(out, "steady | up\n") && strings.Contains(out, "crash  | one\n") &&
+			strings.Contains(out, "crash  | two\n")
 	})
 }
 
@@ -171,7 +172,12 @@ func TestStopEndsEveryProcess(t *testing.T) {
 }
 
 func TestStopKillsWhatDoesNotEnd(t *testing.T) {
-	n := start(t, time.Hour, 50*time.Millisecond, map[string]string{"steady": `trap '' TERM; echo up; while :; do sleep 0.05; done`})
+	n := start(
+		t,
+		time.Hour,
+		50*time.Millisecond,
+		map[string]string{"steady": `trap '' TERM; echo up; while :; do sleep 0.05; done`},
+	)
 	eventually(t, "it runs", func() bool { return strings.Contains(n.out.String(), "up") && n.pid("steady") != 0 })
 	pid := n.pid("steady")
 	if err := n.stop(); err != nil {
@@ -219,13 +225,25 @@ func TestAProcessThatCannotWorkWithItsConfigurationEndsTheNode(t *testing.T) {
 	pids := t.TempDir()
 	process := func(name, script string) supervisor.Service {
 		return &supervisor.Process{
-			Name: name, Path: "/bin/sh", Args: []string{"-c", script}, Output: output, PIDFile: filepath.Join(pids, name+".pid"), Grace: time.Minute, FinalExit: 78,
+			Name:      name,
+			Path:      "/bin/sh",
+			Args:      []string{"-c", script},
+			Output:    output,
+			PIDFile:   filepath.Join(pids, name+".pid"),
+			Grace:     time.Minute,
+			FinalExit: 78,
 		}
 	}
 	err := supervisor.Run(t.Context(), supervisor.Config{
 		Services: []supervisor.Service{
 			process("steady", steady),
-			process("wrong", `until test -e `+filepath.Join(pids, "steady.pid")+`; do sleep 0.02; done; echo starting; printf 'wrong: two mistakes:\n  one\n  two\n' >&2; exit 78`),
+			process(
+				"wrong",
+				`until test -e `+filepath.Join(
+					pids,
+					"steady.pid",
+				)+`; do sleep 0.02; done; echo starting; printf 'wrong: two mistakes:\n  one\n  two\n' >&2; exit 78`,
+			),
 		},
 		Logger: slog.New(slog.NewTextHandler(&events, nil)), StopTimeout: time.Minute, Backoff: time.Hour,
 	})

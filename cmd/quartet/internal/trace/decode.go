@@ -68,8 +68,8 @@ func decode(data []byte) ([]trace, error) {
 	return group(&traces)
 }
 
-// decodeIDs reads an answer of version 1 of Jaeger's query API, of which only the ids of the traces are needed. An error
-// in it is returned as a *reportedError.
+// decodeIDs reads an answer of version 1 of Jaeger's query API, of which only the ids of the traces are needed. An
+// error in it is returned as a *reportedError.
 func decodeIDs(data []byte) ([]string, error) {
 	var answer struct {
 		Data []struct {
@@ -133,8 +133,8 @@ func group(data *tracev1.TracesData) ([]trace, error) {
 	return traces, nil
 }
 
-// hexOf returns an id as text. OTLP writes ids as hexadecimal digits where the JSON of protobuf has base64, so an id that
-// was decoded as base64 is what it was when it is encoded again.
+// hexOf returns an id as text. OTLP writes ids as hexadecimal digits where the JSON of protobuf has base64, so an id
+// that was decoded as base64 is what it was when it is encoded again.
 func hexOf(id []byte) string { return base64.StdEncoding.EncodeToString(id) }
 
 // convert converts one span. Each other trace that it refers to is a link.
@@ -144,12 +144,24 @@ func convert(traceID, service string, in *tracev1.Span) (*span, error) {
 	case id == "":
 		return nil, fmt.Errorf("trace %s has a span %q without an id", traceID, in.GetName())
 	case from > math.MaxInt64 || to > math.MaxInt64 || to > from && to-from > uint64(maxDuration):
-		return nil, fmt.Errorf("trace %s: span %s (%s) is from %d to %d ns, which are no times", traceID, id, in.GetName(), from, to)
+		return nil, fmt.Errorf(
+			"trace %s: span %s (%s) is from %d to %d ns, which are no times",
+			traceID,
+			id,
+			in.GetName(),
+			from,
+			to,
+		)
 	}
 	out := &span{
-		id: id, parent: hexOf(in.GetParentSpanId()), service: service, name: in.GetName(), attributes: texts(in.GetAttributes()),
-		start: time.Unix(0, int64(from)), end: time.Unix(0, int64(max(from, to))), //nolint:gosec // checked above
-		failed: in.GetStatus().GetCode() == tracev1.Status_STATUS_CODE_ERROR,
+		id:         id,
+		parent:     hexOf(in.GetParentSpanId()),
+		service:    service,
+		name:       in.GetName(),
+		attributes: texts(in.GetAttributes()),
+		start:      time.Unix(0, int64(from)),
+		end:        time.Unix(0, int64(max(from, to))), //nolint:gosec // checked above
+		failed:     in.GetStatus().GetCode() == tracev1.Status_STATUS_CODE_ERROR,
 	}
 	for _, link := range in.GetLinks() {
 		if other := hexOf(link.GetTraceId()); other != traceID && other != "" {

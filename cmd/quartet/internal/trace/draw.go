@@ -27,9 +27,31 @@ type glyphs struct {
 
 func (s style) glyphs() glyphs {
 	if s.ascii {
-		return glyphs{bar: "#", sliver: "|", wait: ".", cut: ">", fail: "!", link: "->", clock: "?", ellipsis: "..", slowLeft: "< ", slowRight: " >"}
+		return glyphs{
+			bar:       "#",
+			sliver:    "|",
+			wait:      ".",
+			cut:       ">",
+			fail:      "!",
+			link:      "->",
+			clock:     "?",
+			ellipsis:  "..",
+			slowLeft:  "< ",
+			slowRight: " >",
+		}
 	}
-	return glyphs{bar: "█", sliver: "▏", wait: "┄", cut: "▶", fail: "✗", link: "↳", clock: "?", ellipsis: "…", slowLeft: "◄ ", slowRight: " ►"}
+	return glyphs{
+		bar:       "█",
+		sliver:    "▏",
+		wait:      "┄",
+		cut:       "▶",
+		fail:      "✗",
+		link:      "↳",
+		clock:     "?",
+		ellipsis:  "…",
+		slowLeft:  "◄ ",
+		slowRight: " ►",
+	}
 }
 
 // The colors, as terminal sequences.
@@ -115,7 +137,11 @@ func draw(s start, st style) string {
 		if len(roots) > 0 {
 			d.out.WriteByte('\n')
 		}
-		d.prose("", "orphans: spans below one that is not in the trace, because it has not arrived yet or was never sent", colorError)
+		d.prose(
+			"",
+			"orphans: spans below one that is not in the trace, because it has not arrived yet or was never sent",
+			colorError,
+		)
 		for _, l := range orphans {
 			d.line(l)
 		}
@@ -134,7 +160,14 @@ func (d *drawing) header() {
 		d.field("uid", d.pod.uid)
 	}
 	d.field("trace", d.traceID)
-	d.field("began", fmt.Sprintf("%s (%s ago)", d.window.from.Local().Format("2006-01-02 15:04:05.000 -07:00"), duration.HumanDuration(d.now.Sub(d.window.from))))
+	d.field(
+		"began",
+		fmt.Sprintf(
+			"%s (%s ago)",
+			d.window.from.Local().Format("2006-01-02 15:04:05.000 -07:00"),
+			duration.HumanDuration(d.now.Sub(d.window.from)),
+		),
+	)
 	if d.window.ready != nil {
 		d.field("Ready", "after "+length(d.window.length()))
 	} else {
@@ -167,7 +200,15 @@ func (d *drawing) line(l line) {
 	var b strings.Builder
 	b.WriteString(d.style.paint(color, pad(name, c.name)))
 	if c.service > 0 {
-		b.WriteString(strings.Repeat(" ", space) + d.style.paint(colorFaint, pad(shorten(oneLine(l.service), c.service, d.glyphs.ellipsis), c.service)))
+		b.WriteString(
+			strings.Repeat(
+				" ",
+				space,
+			) + d.style.paint(
+				colorFaint,
+				pad(shorten(oneLine(l.service), c.service, d.glyphs.ellipsis), c.service),
+			),
+		)
 	}
 	fmt.Fprintf(&b, "%*s%*s", space+c.offset, length(l.offset), space+c.duration, length(l.duration()))
 	mark := ""
@@ -250,13 +291,19 @@ func (d *drawing) footer() {
 		if len(d.idle.reasons) > 0 {
 			why = "the pod waited for " + oneLine(strings.Join(d.idle.reasons, "; "))
 		}
-		notes = append(notes, fmt.Sprintf("nothing was done for %s from %s on: %s", length(idle), length(d.idle.from.Sub(d.window.from)), why))
+		notes = append(
+			notes,
+			fmt.Sprintf("nothing was done for %s from %s on: %s", length(idle), length(d.idle.from.Sub(d.window.from)), why),
+		)
 	}
 	if n := len(d.scale.long); n > 0 {
 		notes = append(notes, fmt.Sprintf("the bars shorten %s in which nothing was done", count(n, "gap")))
 	}
 	if d.hidden > 0 {
-		notes = append(notes, fmt.Sprintf("%s began after Ready, and %s shown with --all", count(d.hidden, "span"), isAre(d.hidden)))
+		notes = append(
+			notes,
+			fmt.Sprintf("%s began after Ready, and %s shown with --all", count(d.hidden, "span"), isAre(d.hidden)),
+		)
 	}
 	if len(notes) > 0 {
 		d.out.WriteByte('\n')

@@ -90,7 +90,9 @@ func (f *fakeJaeger) search(w http.ResponseWriter, r *http.Request) {
 	found := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(f.traces)) {
 		if slices.ContainsFunc(f.traces[id], func(s *span) bool {
-			return s.service == r.FormValue("service") && (r.FormValue("operation") == "" || s.name == r.FormValue("operation")) && has(s.attributes, tags)
+			return s.service == r.FormValue("service") &&
+				(r.FormValue("operation") == "" || s.name == r.FormValue("operation")) &&
+				has(s.attributes, tags)
 		}) {
 			found = append(found, map[string]any{"traceID": id})
 		}
@@ -108,8 +110,15 @@ func encode(id string, spans []*span) *tracev1.TracesData {
 	data := &tracev1.TracesData{}
 	for _, s := range spans {
 		out := &tracev1.Span{
-			TraceId: idOf(id), SpanId: idOf(s.id), ParentSpanId: idOf(s.parent), Name: s.name, Attributes: attributesOf(s.attributes),
-			StartTimeUnixNano: uint64(s.start.UnixNano()), EndTimeUnixNano: uint64(s.end.UnixNano()),
+			TraceId: idOf(
+				id,
+			),
+			SpanId:            idOf(s.id),
+			ParentSpanId:      idOf(s.parent),
+			Name:              s.name,
+			Attributes:        attributesOf(s.attributes),
+			StartTimeUnixNano: uint64(s.start.UnixNano()),
+			EndTimeUnixNano:   uint64(s.end.UnixNano()),
 		}
 		for _, link := range s.links {
 			out.Links = append(out.Links, &tracev1.Span_Link{TraceId: idOf(link), SpanId: idOf("1111111111111111")})
@@ -136,7 +145,10 @@ func idOf(text string) []byte {
 
 func attributesOf(texts map[string]string) (out []*commonv1.KeyValue) {
 	for key, value := range texts {
-		out = append(out, &commonv1.KeyValue{Key: key, Value: &commonv1.AnyValue{Value: &commonv1.AnyValue_StringValue{StringValue: value}}})
+		out = append(
+			out,
+			&commonv1.KeyValue{Key: key, Value: &commonv1.AnyValue{Value: &commonv1.AnyValue_StringValue{StringValue: value}}},
+		)
 	}
 	return out
 }
@@ -154,7 +166,12 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) *fixture {
-	return &fixture{t: t, jaeger: newFakeJaeger(t), clock: clocktesting.NewFakeClock(noon.Add(3 * time.Minute)), err: errors.New("cannot reach pleg: is the node running?")}
+	return &fixture{
+		t:      t,
+		jaeger: newFakeJaeger(t),
+		clock:  clocktesting.NewFakeClock(noon.Add(3 * time.Minute)),
+		err:    errors.New("cannot reach pleg: is the node running?"),
+	}
 }
 
 // run runs the command with some arguments.

@@ -89,10 +89,18 @@ func fromNode(pod show.Located, container string) (f found, why string) {
 	}
 	i := slices.IndexFunc(all, func(b begun) bool { return b.context.IsValid() })
 	if i < 0 {
-		return f, fmt.Sprintf("%s was started without a trace at %s: syncloop had no OTEL_EXPORTER_OTLP_ENDPOINT then", all[0].what, all[0].at.Local().Format(time.DateTime))
+		return f, fmt.Sprintf(
+			"%s was started without a trace at %s: syncloop had no OTEL_EXPORTER_OTLP_ENDPOINT then",
+			all[0].what,
+			all[0].at.Local().Format(time.DateTime),
+		)
 	}
 	if !all[i].context.IsSampled() {
-		return f, fmt.Sprintf("the trace of %s, started at %s, was left out by sampling: see OTEL_TRACES_SAMPLER of configmux", all[i].what, all[i].at.Local().Format(time.DateTime))
+		return f, fmt.Sprintf(
+			"the trace of %s, started at %s, was left out by sampling: see OTEL_TRACES_SAMPLER of configmux",
+			all[i].what,
+			all[i].at.Local().Format(time.DateTime),
+		)
 	}
 	f.traceID, f.began, f.pod.span = all[i].context.TraceID().String(), all[i].at, all[i].context.SpanID().String()
 	if i > 0 {
@@ -109,7 +117,10 @@ var startSpans = []string{"container.start", "sandbox", "pod.sync"}
 func (c *command) inJaeger(ctx context.Context, j *jaeger, pods []subject, container string) (found, error) {
 	for _, operation := range startSpans {
 		for _, pod := range pods {
-			attributes := map[string]string{string(semconv.K8SPodNameKey): pod.name, string(semconv.K8SNamespaceNameKey): pod.namespace}
+			attributes := map[string]string{
+				string(semconv.K8SPodNameKey):       pod.name,
+				string(semconv.K8SNamespaceNameKey): pod.namespace,
+			}
 			if container != "" && operation == startSpans[0] {
 				attributes[string(semconv.K8SContainerNameKey)] = container
 			}
@@ -210,6 +221,12 @@ func (c *command) noTrace(j *jaeger, pod subject, why error) error {
 	if why != nil {
 		reason = " (" + why.Error() + ")"
 	}
-	return fmt.Errorf("there is no trace of a start of pod %s/%s in Jaeger at %s%s: is OTEL_EXPORTER_OTLP_ENDPOINT set for the four services and does it lead to this Jaeger, "+
-		"does OTEL_TRACES_SAMPLER keep the trace, and has Jaeger been restarted since without a store on disk?", pod.namespace, pod.name, j.base.Redacted(), reason)
+	return fmt.Errorf(
+		"there is no trace of a start of pod %s/%s in Jaeger at %s%s: is OTEL_EXPORTER_OTLP_ENDPOINT set for the four services and does it lead to this Jaeger, "+
+			"does OTEL_TRACES_SAMPLER keep the trace, and has Jaeger been restarted since without a store on disk?",
+		pod.namespace,
+		pod.name,
+		j.base.Redacted(),
+		reason,
+	)
 }

@@ -111,7 +111,14 @@ func parseSpan(t *testing.T, id, text string) *span {
 	if len(words) < 4 {
 		t.Fatalf("%q is not SERVICE NAME BEGIN LENGTH", text)
 	}
-	s := &span{id: id, service: words[0], name: words[1], attributes: map[string]string{}, failed: failed, message: strings.TrimSuffix(why, `"`)}
+	s := &span{
+		id:         id,
+		service:    words[0],
+		name:       words[1],
+		attributes: map[string]string{},
+		failed:     failed,
+		message:    strings.TrimSuffix(why, `"`),
+	}
 	s.start = noon.Add(time.Duration(number(t, words[2]) * float64(time.Millisecond)))
 	s.end = s.start.Add(time.Duration(number(t, words[3]) * float64(time.Millisecond)))
 	for _, word := range words[4:] {

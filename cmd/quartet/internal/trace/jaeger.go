@@ -68,16 +68,26 @@ func (j *jaeger) trace(ctx context.Context, id string) (trace, error) {
 }
 
 // search finds traces of a service that have a span with some attributes, begun in a time before now; operation is the
-// span's name, empty for any. Version 3 of the API cannot search for attributes over HTTP, so version 1 says which traces
-// there are.
-func (j *jaeger) search(ctx context.Context, service, operation string, attributes map[string]string, now time.Time) ([]trace, error) {
+// span's name, empty for any. Version 3 of the API cannot search for attributes over HTTP, so version 1 says which
+// traces there are.
+func (j *jaeger) search(
+	ctx context.Context,
+	service, operation string,
+	attributes map[string]string,
+	now time.Time,
+) ([]trace, error) {
 	tags, err := json.Marshal(attributes)
 	if err != nil {
 		return nil, err
 	}
 	query := url.Values{
-		"service": {service}, "tags": {string(tags)}, "limit": {strconv.Itoa(searchLimit)},
-		"start": {strconv.FormatInt(now.Add(-lookback).UnixMicro(), 10)}, "end": {strconv.FormatInt(now.Add(time.Minute).UnixMicro(), 10)},
+		"service": {service},
+		"tags":    {string(tags)},
+		"limit":   {strconv.Itoa(searchLimit)},
+		"start": {
+			strconv.FormatInt(now.Add(-lookback).UnixMicro(), 10),
+		},
+		"end": {strconv.FormatInt(now.Add(time.Minute).UnixMicro(), 10)},
 	}
 	if operation != "" {
 		query.Set("operation", operation)
@@ -101,7 +111,13 @@ func (j *jaeger) search(ctx context.Context, service, operation string, attribut
 }
 
 // get asks Jaeger and decodes its answer.
-func get[T any](ctx context.Context, j *jaeger, address *url.URL, query url.Values, decode func([]byte) (T, error)) (answer T, err error) {
+func get[T any](
+	ctx context.Context,
+	j *jaeger,
+	address *url.URL,
+	query url.Values,
+	decode func([]byte) (T, error),
+) (answer T, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	address.RawQuery = query.Encode()
@@ -119,9 +135,16 @@ func get[T any](ctx context.Context, j *jaeger, address *url.URL, query url.Valu
 	case err != nil:
 		return answer, j.unreachable(err)
 	case len(body) > bodyLimit:
-		return answer, fmt.Errorf("jaeger at %s answers with more than %d MiB: look at the trace in its user interface", j.base.Redacted(), bodyLimit>>20)
+		return answer, fmt.Errorf(
+			"jaeger at %s answers with more than %d MiB: look at the trace in its user interface",
+			j.base.Redacted(),
+			bodyLimit>>20,
+		)
 	case isPage(response):
-		return answer, fmt.Errorf("%s answers with a web page, not with the API of Jaeger: give the address of Jaeger's query service with --jaeger, with the path in front of /api if there is one", j.base.Redacted())
+		return answer, fmt.Errorf(
+			"%s answers with a web page, not with the API of Jaeger: give the address of Jaeger's query service with --jaeger, with the path in front of /api if there is one",
+			j.base.Redacted(),
+		)
 	}
 	answer, err = decode(body)
 	return answer, j.explain(err, response, body)
@@ -135,7 +158,12 @@ func (j *jaeger) unreachable(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("jaeger at %s has not answered within %s: see its log", j.base.Redacted(), requestTimeout)
 	}
-	return fmt.Errorf("cannot reach Jaeger at %s: %w: start it (the compose stack has one), or give its address with --jaeger or %s", j.base.Redacted(), err, EnvJaeger)
+	return fmt.Errorf(
+		"cannot reach Jaeger at %s: %w: start it (the compose stack has one), or give its address with --jaeger or %s",
+		j.base.Redacted(),
+		err,
+		EnvJaeger,
+	)
 }
 
 // isPage is true for what is meant for people.
@@ -144,7 +172,8 @@ func isPage(response *http.Response) bool {
 	return err == nil && kind == "text/html"
 }
 
-// explain completes what is wrong with an answer: an error that Jaeger reports, that of a proxy, or no answer of Jaeger.
+// explain completes what is wrong with an answer: an error that Jaeger reports, that of a proxy, or no answer of
+// Jaeger.
 func (j *jaeger) explain(err error, response *http.Response, body []byte) error {
 	reported := (*reportedError)(nil)
 	switch {
@@ -154,7 +183,12 @@ func (j *jaeger) explain(err error, response *http.Response, body []byte) error 
 		}
 		return fmt.Errorf("jaeger at %s: %w", j.base.Redacted(), err)
 	case response.StatusCode != http.StatusOK:
-		return fmt.Errorf("jaeger at %s answers %s: %q: see its log, or give another address with --jaeger", j.base.Redacted(), response.Status, firstLine(body))
+		return fmt.Errorf(
+			"jaeger at %s answers %s: %q: see its log, or give another address with --jaeger",
+			j.base.Redacted(),
+			response.Status,
+			firstLine(body),
+		)
 	case err != nil:
 		return fmt.Errorf("%s: %w: is it Jaeger's query service (port 16686)?", j.base.Redacted(), err)
 	}

@@ -109,7 +109,13 @@ func (s start) lines(tops []*node) []line {
 	for len(stack) > 0 {
 		p := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
-		l := line{node: p.node, title: title(p.span), depth: p.depth, offset: p.start.Sub(s.window.from), slow: p.node == s.slow}
+		l := line{
+			node:   p.node,
+			title:  title(p.span),
+			depth:  p.depth,
+			offset: p.start.Sub(s.window.from),
+			slow:   p.node == s.slow,
+		}
 		if p.failed {
 			l.notes = append(l.notes, note{noteError, reason(l, told)})
 		}
@@ -152,7 +158,16 @@ func remarks(n *node) []note {
 	}
 	if n.above != nil {
 		if early := n.above.start.Sub(n.start); early > skewShown {
-			notes = append(notes, note{noteClock, fmt.Sprintf("begins %s before the span that it is part of: their clocks differ, or the clock was set", length(early))})
+			notes = append(
+				notes,
+				note{
+					noteClock,
+					fmt.Sprintf(
+						"begins %s before the span that it is part of: their clocks differ, or the clock was set",
+						length(early),
+					),
+				},
+			)
 		}
 	}
 	return notes
@@ -192,7 +207,10 @@ func length(d time.Duration) string {
 
 // oneLine joins the lines of a text and removes control characters.
 func oneLine(text string) string {
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }), " ")
+	return strings.Join(
+		strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }),
+		" ",
+	)
 }
 
 // title returns the readable name of a span: a call without the package of its service, a step with its container.

@@ -67,8 +67,14 @@ type (
 // printJSON writes a start as JSON, with the spans in the order of the waterfall.
 func (s start) printJSON(out io.Writer) error {
 	result := jsonStart{
-		Namespace: s.pod.namespace, Pod: s.pod.name, UID: s.pod.uid, TraceID: s.traceID, Link: s.link, Began: s.window.from.UTC(), Hidden: s.hidden,
-		Spans: []jsonSpan{},
+		Namespace: s.pod.namespace,
+		Pod:       s.pod.name,
+		UID:       s.pod.uid,
+		TraceID:   s.traceID,
+		Link:      s.link,
+		Began:     s.window.from.UTC(),
+		Hidden:    s.hidden,
+		Spans:     []jsonSpan{},
 	}
 	if s.window.ready != nil {
 		after := milliseconds(s.window.length())
@@ -81,8 +87,19 @@ func (s start) printJSON(out io.Writer) error {
 	lines := s.lines(s.tree.tops())
 	for i, l := range lines {
 		result.Spans = append(result.Spans, jsonSpan{
-			ID: l.id, Parent: l.parent, Service: l.service, Name: l.name, Offset: milliseconds(l.offset), Duration: milliseconds(l.duration()),
-			Self: milliseconds(selfTime(l.node, s.window)), Orphan: i >= len(lines)-orphans, Failed: l.failed, Error: l.message, Links: l.links,
+			ID:       l.id,
+			Parent:   l.parent,
+			Service:  l.service,
+			Name:     l.name,
+			Offset:   milliseconds(l.offset),
+			Duration: milliseconds(l.duration()),
+			Self: milliseconds(
+				selfTime(l.node, s.window),
+			),
+			Orphan: i >= len(lines)-orphans,
+			Failed: l.failed,
+			Error:  l.message,
+			Links:  l.links,
 		})
 	}
 	encoder := json.NewEncoder(out)

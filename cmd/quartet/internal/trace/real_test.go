@@ -31,9 +31,16 @@ import (
 // What real services send to a real Jaeger, read back by the command: found by the node's word, and by search.
 func TestWithARealJaeger(t *testing.T) {
 	server := jaegertest.Start(t)
-	lost := oteltrace.NewSpanContext(oteltrace.SpanContextConfig{TraceID: oteltrace.TraceID{0xaa}, SpanID: oteltrace.SpanID{0xbb}, TraceFlags: oteltrace.FlagsSampled})
+	lost := oteltrace.NewSpanContext(
+		oteltrace.SpanContextConfig{
+			TraceID:    oteltrace.TraceID{0xaa},
+			SpanID:     oteltrace.SpanID{0xbb},
+			TraceFlags: oteltrace.FlagsSampled,
+		},
+	)
 	configmux, syncloop := tracerOf(t, server, "configmux"), tracerOf(t, server, "syncloop")
-	about := oteltrace.WithAttributes(telemetry.Subject{Namespace: "default", Pod: "hello-node-1", UID: "5d3c1b7e", Container: "web"}.Attributes()...)
+	about := oteltrace.WithAttributes(
+		telemetry.Subject{Namespace: "default", Pod: "hello-node-1", UID: "5d3c1b7e", Container: "web"}.Attributes()...)
 
 	ctx, read := configmux.Start(t.Context(), "source.read", oteltrace.WithLinks(oteltrace.Link{SpanContext: lost}))
 	read.End()
@@ -51,9 +58,13 @@ func TestWithARealJaeger(t *testing.T) {
 
 	stateDir := servePLEG(t, &lifecyclev1.PodStatus{
 		Uid: "5d3c1b7e", Namespace: "default", Name: "hello-node-1",
-		Containers: []*lifecyclev1.Container{{
-			Name: "web", StartedAt: timestamppb.Now(), Annotations: map[string]string{telemetry.AnnotationTraceparent: telemetry.Traceparent(made)},
-		}},
+		Containers: []*lifecyclev1.Container{
+			{
+				Name:        "web",
+				StartedAt:   timestamppb.Now(),
+				Annotations: map[string]string{telemetry.AnnotationTraceparent: telemetry.Traceparent(made)},
+			},
+		},
 	})
 	for _, args := range [][]string{
 		{"hello-node-1", "--state-dir", stateDir},
@@ -116,7 +127,10 @@ type fakePLEG struct {
 }
 
 // ListPodStatuses implements the service.
-func (f fakePLEG) ListPodStatuses(context.Context, *lifecyclev1.ListPodStatusesRequest) (*lifecyclev1.ListPodStatusesResponse, error) {
+func (f fakePLEG) ListPodStatuses(
+	context.Context,
+	*lifecyclev1.ListPodStatusesRequest,
+) (*lifecyclev1.ListPodStatusesResponse, error) {
 	return &lifecyclev1.ListPodStatusesResponse{Statuses: []*lifecyclev1.PodStatus{f.status}}, nil
 }
 

@@ -80,10 +80,27 @@ func newCommand(c *command) *cobra.Command {
 	if address == "" {
 		address = defaultJaeger
 	}
-	flags.StringVarP(&c.namespace, "namespace", "n", "", "`NAMESPACE` of the pod; without it the pod is named by NAMESPACE/NAME, or by NAME in \"default\"")
-	flags.StringVarP(&c.container, "container", "c", "", "show the last start of the container `NAME`, not of whatever started last")
+	flags.StringVarP(
+		&c.namespace,
+		"namespace",
+		"n",
+		"",
+		"`NAMESPACE` of the pod; without it the pod is named by NAMESPACE/NAME, or by NAME in \"default\"",
+	)
+	flags.StringVarP(
+		&c.container,
+		"container",
+		"c",
+		"",
+		"show the last start of the container `NAME`, not of whatever started last",
+	)
 	flags.StringVar(&c.jaeger, "jaeger", address, "`URL` of Jaeger's query service; "+EnvJaeger+" sets the default")
-	flags.DurationVar(&c.wait, "wait", defaultWait, "how long to wait for spans of a start that has just been; 0 prints what is there")
+	flags.DurationVar(
+		&c.wait,
+		"wait",
+		defaultWait,
+		"how long to wait for spans of a start that has just been; 0 prints what is there",
+	)
 	flags.BoolVar(&c.all, "all", false, "show also the spans of the trace that began after the pod was Ready")
 	flags.VarP(&c.output, "output", "o", "`FORMAT` of the output: json")
 	target.AddFlag(flags, &c.stateDir)
@@ -137,7 +154,11 @@ func (c *command) fetch(ctx context.Context, j *jaeger, f found) (start, error) 
 			return start{}, c.noTrace(j, f.pod, fmt.Errorf("trace %s, of %s", f.traceID, f.began.Local().Format(time.DateTime)))
 		case told != len(t.spans):
 			told = len(t.spans)
-			c.tell("waiting up to %s for the rest of the trace: %s so far", deadline.Sub(s.now).Round(time.Second), count(told, "span"))
+			c.tell(
+				"waiting up to %s for the rest of the trace: %s so far",
+				deadline.Sub(s.now).Round(time.Second),
+				count(told, "span"),
+			)
 		}
 		select {
 		case <-ctx.Done():

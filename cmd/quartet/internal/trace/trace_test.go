@@ -36,7 +36,12 @@ configmux source.read 0 0.6
 
 // container is a container as pleg sees it, started at a time after noon in a trace.
 func container(name string, after time.Duration, traceID, flags string) *lifecyclev1.Container {
-	c := &lifecyclev1.Container{Id: name, Name: name, CreatedAt: timestamppb.New(noon.Add(after)), StartedAt: timestamppb.New(noon.Add(after))}
+	c := &lifecyclev1.Container{
+		Id:        name,
+		Name:      name,
+		CreatedAt: timestamppb.New(noon.Add(after)),
+		StartedAt: timestamppb.New(noon.Add(after)),
+	}
 	if traceID != "" {
 		c.Annotations = map[string]string{telemetry.AnnotationTraceparent: "00-" + traceID + "-" + spanMade + "-" + flags}
 	}
@@ -46,7 +51,12 @@ func container(name string, after time.Duration, traceID, flags string) *lifecyc
 // knows makes the node know a pod of some containers.
 func (f *fixture) knows(containers ...*lifecyclev1.Container) {
 	f.err = nil
-	f.located = show.Located{Namespace: "default", Name: "hello-node-1", UID: "5d3c1b7e", Status: &lifecyclev1.PodStatus{Containers: containers}}
+	f.located = show.Located{
+		Namespace: "default",
+		Name:      "hello-node-1",
+		UID:       "5d3c1b7e",
+		Status:    &lifecyclev1.PodStatus{Containers: containers},
+	}
 }
 
 func (f *fixture) must(args ...string) (out, notes string) {
@@ -153,12 +163,20 @@ func TestAPodThatIsGoneIsFoundByItsTrace(t *testing.T) {
 func TestWhyThereIsNoTrace(t *testing.T) {
 	f := newFixture(t)
 	f.knows(container("web", 0, "", ""))
-	f.fails("container web was started without a trace at 2026-05-01 12:00:00: syncloop had no OTEL_EXPORTER_OTLP_ENDPOINT then", "hello")
+	f.fails(
+		"container web was started without a trace at 2026-05-01 12:00:00: syncloop had no OTEL_EXPORTER_OTLP_ENDPOINT then",
+		"hello",
+	)
 	f.knows(container("web", 0, traceOne, "00"))
 	f.fails("was left out by sampling: see OTEL_TRACES_SAMPLER", "hello")
 	f.knows(container("web", 0, traceOne, "01"))
 	f.fails("has Jaeger been restarted", "hello")
-	f.fails(`no container "side" of pod default/hello-node-1 has been created: leave out -c to see how far the pod got, or name one of web`, "hello", "-c", "side")
+	f.fails(
+		`no container "side" of pod default/hello-node-1 has been created: leave out -c to see how far the pod got, or name one of web`,
+		"hello",
+		"-c",
+		"side",
+	)
 	f.knows()
 	f.fails("nothing of it has been created yet", "hello")
 	f.located.Status = nil
@@ -213,9 +231,19 @@ func TestBadArguments(t *testing.T) {
 	f := newFixture(t)
 	f.jaeger.Close()
 	f.knows(container("web", 0, traceOne, "01"))
-	f.fails("cannot reach Jaeger at http://user:xxxxx@127.0.0.1:1: dial tcp", "hello", "--jaeger", "http://user:secret@127.0.0.1:1")
+	f.fails(
+		"cannot reach Jaeger at http://user:xxxxx@127.0.0.1:1: dial tcp",
+		"hello",
+		"--jaeger",
+		"http://user:secret@127.0.0.1:1",
+	)
 	f.fails("start it (the compose stack has one), or give its address with --jaeger or QUARTET_JAEGER", "hello")
-	f.fails(`"127.0.0.1:16686" is not the address of a Jaeger: write it as http://127.0.0.1:16686`, "hello", "--jaeger", "127.0.0.1:16686")
+	f.fails(
+		`"127.0.0.1:16686" is not the address of a Jaeger: write it as http://127.0.0.1:16686`,
+		"hello",
+		"--jaeger",
+		"127.0.0.1:16686",
+	)
 	f.fails("give a time that is not negative", "hello", "--wait", "-1s")
 	f.fails("must be json", "hello", "-o", "yaml")
 	f.fails("name a pod: quartet trace POD")

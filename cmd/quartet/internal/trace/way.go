@@ -152,7 +152,8 @@ func gapsOf(t *tree, w window) []gap {
 		}
 		g := gap{from: at, to: until}
 		for _, n := range waits {
-			if reason := n.attributes[string(telemetry.AttrWait)]; n.start.Before(g.to) && n.end.After(g.from) && !slices.Contains(g.reasons, reason) {
+			if reason := n.attributes[string(telemetry.AttrWait)]; n.start.Before(g.to) && n.end.After(g.from) &&
+				!slices.Contains(g.reasons, reason) {
 				g.reasons = append(g.reasons, reason)
 			}
 		}

@@ -26,8 +26,13 @@ func (n *node) detached(ctx context.Context) error {
 	var held *statedir.HeldError
 	switch {
 	case errors.As(err, &held):
-		n.progress.note(fmt.Sprintf("the node already runs, pid %d; quartet down%s --keep-pods stops it without its pods, so that a new build can take over",
-			held.Holder.PID, stateDirFlag(n.layout)))
+		n.progress.note(
+			fmt.Sprintf(
+				"the node already runs, pid %d; quartet down%s --keep-pods stops it without its pods, so that a new build can take over",
+				held.Holder.PID,
+				stateDirFlag(n.layout),
+			),
+		)
 		if err := n.waitHealthy(ctx); err != nil {
 			return err
 		}

@@ -47,7 +47,8 @@ machine. The files in the state directory stay: the next quartet up runs the sam
 	}
 	cmd.Flags().SortFlags = false
 	target.AddFlag(cmd.Flags(), &opts.stateDir)
-	cmd.Flags().BoolVar(&opts.keepPods, "keep-pods", false, "stop the four services only; containerd and the pods continue to run")
+	cmd.Flags().
+		BoolVar(&opts.keepPods, "keep-pods", false, "stop the four services only; containerd and the pods continue to run")
 	return cmd
 }
 

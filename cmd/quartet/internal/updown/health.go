@@ -21,8 +21,8 @@ const (
 	askTimeout = 2 * time.Second
 )
 
-// waitHealthy waits until each service serves and the node is Ready. It notes what the node is short of, because pods that have
-// just been started are evicted for it.
+// waitHealthy waits until each service serves and the node is Ready. It notes what the node is short of, because pods
+// that have just been started are evicted for it.
 func (n *node) waitHealthy(ctx context.Context) error {
 	for _, service := range layout.Services() {
 		address := n.layout.Address(service)
@@ -34,14 +34,18 @@ func (n *node) waitHealthy(ctx context.Context) error {
 	}
 	var pressures []string
 	if err := n.progress.step("node", func() (string, error) {
-		return "Ready", poll(ctx, n.layout.Address(layout.NodeStatus), func(ctx context.Context, conn grpc.ClientConnInterface) error {
-			if err := target.NodeReady(ctx, conn); err != nil {
+		return "Ready", poll(
+			ctx,
+			n.layout.Address(layout.NodeStatus),
+			func(ctx context.Context, conn grpc.ClientConnInterface) error {
+				if err := target.NodeReady(ctx, conn); err != nil {
+					return err
+				}
+				var err error
+				pressures, err = target.Pressures(ctx, conn)
 				return err
-			}
-			var err error
-			pressures, err = target.Pressures(ctx, conn)
-			return err
-		})
+			},
+		)
 	}); err != nil {
 		return err
 	}

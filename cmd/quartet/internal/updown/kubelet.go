@@ -64,7 +64,10 @@ func kubeletConfig(l layout.Layout, given []byte, own ownFields) (string, error)
 		return "", fmt.Errorf("reading the file of --config: %w", err)
 	}
 	if kind, ok := config["kind"]; ok && kind != "KubeletConfiguration" {
-		return "", fmt.Errorf("the file of --config is a %v: it must be a KubeletConfiguration (kubelet.config.k8s.io/v1beta1)", kind)
+		return "", fmt.Errorf(
+			"the file of --config is a %v: it must be a KubeletConfiguration (kubelet.config.k8s.io/v1beta1)",
+			kind,
+		)
 	}
 	own.over(config, l)
 	body, err := yaml.Marshal(config)

@@ -86,17 +86,63 @@ func (o *upOptions) flagSet() *pflag.FlagSet {
 	flags.SortFlags = false
 	flags.BoolVar(&o.detach, "detach", false, "return when the node is healthy, and leave it running in the background")
 	target.AddFlag(flags, &o.stateDir)
-	flags.StringVar(&o.manifests, "manifests", "", "`directory` to read pods from; manifests in the state directory when empty")
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how to reach an API server; without it the node is standalone")
-	flags.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`file` to reach the API server with until the node has a certificate of its own; --kubeconfig is written then")
-	flags.StringVar(&o.config, "config", "", "`file` with a KubeletConfiguration; fields that the node's own runtime and --read-only-port need are overridden")
-	flags.StringVar(&o.hostnameOverride, "hostname-override", "", "`name` of the node; this machine's host name when empty")
-	flags.Int32Var(&o.readOnlyPort, "read-only-port", defaultReadOnlyPort, "`port` of /pods and /healthz on 127.0.0.1; another node on this machine needs another")
-	flags.Int32Var(&o.healthzPort, healthzPortFlag, defaultHealthzPort, "`port` of the health of the node on 127.0.0.1, instead of the healthzPort of --config; 0 is none, and another node on this machine needs another")
-	flags.StringVar(&o.podCIDR, "pod-cidr", "", "`network` that pods get their IPv4 addresses from, instead of podCIDR of the file; a free private one is chosen when both are empty")
+	flags.StringVar(
+		&o.manifests,
+		"manifests",
+		"",
+		"`directory` to read pods from; manifests in the state directory when empty",
+	)
+	flags.StringVar(
+		&o.kubeconfig,
+		"kubeconfig",
+		"",
+		"`file` that says how to reach an API server; without it the node is standalone",
+	)
+	flags.StringVar(
+		&o.bootstrapKubeconfig,
+		"bootstrap-kubeconfig",
+		"",
+		"`file` to reach the API server with until the node has a certificate of its own; --kubeconfig is written then",
+	)
+	flags.StringVar(
+		&o.config,
+		"config",
+		"",
+		"`file` with a KubeletConfiguration; fields that the node's own runtime and --read-only-port need are overridden",
+	)
+	flags.StringVar(
+		&o.hostnameOverride,
+		"hostname-override",
+		"",
+		"`name` of the node; this machine's host name when empty",
+	)
+	flags.Int32Var(
+		&o.readOnlyPort,
+		"read-only-port",
+		defaultReadOnlyPort,
+		"`port` of /pods and /healthz on 127.0.0.1; another node on this machine needs another",
+	)
+	flags.Int32Var(
+		&o.healthzPort,
+		healthzPortFlag,
+		defaultHealthzPort,
+		"`port` of the health of the node on 127.0.0.1, instead of the healthzPort of --config; 0 is none, and another node on this machine needs another",
+	)
+	flags.StringVar(
+		&o.podCIDR,
+		"pod-cidr",
+		"",
+		"`network` that pods get their IPv4 addresses from, instead of podCIDR of the file; a free private one is chosen when both are empty",
+	)
 	o.hostPrivileges.Add(flags)
 	o.credentialProviders.Add(flags)
-	flags.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity of the services: 0 is what an operator needs, 4 is for debugging")
+	flags.IntVarP(
+		&o.verbosity,
+		"v",
+		"v",
+		0,
+		"log verbosity of the services: 0 is what an operator needs, 4 is for debugging",
+	)
 	return flags
 }
 
@@ -238,7 +284,11 @@ func checkPort(port int32) (string, error) {
 	address := net.JoinHostPort(readOnlyAddress, strconv.Itoa(int(port)))
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return "", fmt.Errorf("%w: stop who listens there ('ss -ltnp sport = :%d' names it), or choose another --read-only-port; 0 is none", err, port)
+		return "", fmt.Errorf(
+			"%w: stop who listens there ('ss -ltnp sport = :%d' names it), or choose another --read-only-port; 0 is none",
+			err,
+			port,
+		)
 	}
 	return address, listener.Close()
 }
@@ -248,8 +298,13 @@ func (n *node) foreground(ctx context.Context, errOut io.Writer) error {
 	err := n.prepare(ctx)
 	var held *statedir.HeldError
 	if errors.As(err, &held) {
-		return fmt.Errorf("the node of %s already runs, pid %d: 'quartet get node%s' shows it, 'quartet down%s' stops it; another node on this machine needs another --state-dir, --read-only-port and --healthz-port",
-			n.layout.StateDir(), held.Holder.PID, stateDirFlag(n.layout), stateDirFlag(n.layout))
+		return fmt.Errorf(
+			"the node of %s already runs, pid %d: 'quartet get node%s' shows it, 'quartet down%s' stops it; another node on this machine needs another --state-dir, --read-only-port and --healthz-port",
+			n.layout.StateDir(),
+			held.Holder.PID,
+			stateDirFlag(n.layout),
+			stateDirFlag(n.layout),
+		)
 	}
 	if err != nil {
 		return err

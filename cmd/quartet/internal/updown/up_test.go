@@ -63,7 +63,10 @@ func TestUpPassesCredentialProvidersOn(t *testing.T) {
 	cmd.SetOut(io.Discard)
 	cmd.SetErr(io.Discard)
 	cmd.SilenceUsage = true
-	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "needs --image-credential-provider-config") {
+	if err := cmd.ExecuteContext(
+		t.Context(),
+	); err == nil ||
+		!strings.Contains(err.Error(), "needs --image-credential-provider-config") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -80,7 +83,8 @@ func TestUpRefusesSourcesThatDoNotExistBeforeItStartsAnything(t *testing.T) {
 	}
 }
 
-// A node begins with a file of the operator's, and is still a node of its own: where its runtime is, and its cgroups, no file says.
+// A node begins with a file of the operator's, and is still a node of its own: where its runtime is, and its cgroups,
+// no file says.
 func TestUpBeginsWithAFileAndKeepsWhatItsRuntimeNeeds(t *testing.T) {
 	l, err := layout.New(t.TempDir())
 	if err != nil {
@@ -145,7 +149,10 @@ func TestUpLeavesTheHealthPortToTheFileUnlessItsFlagIsGiven(t *testing.T) {
 		if has := strings.Contains(config, "healthzPort"); has != (test.want != "") || !strings.Contains(config, test.want) {
 			t.Errorf("%q with %q: want %q in\n%s", test.given, test.args, test.want, config)
 		}
-		if again := slices.Contains((&node{opts: opts, layout: l}).foregroundArgs(), "--healthz-port="+strconv.Itoa(int(opts.healthzPort))); again != opts.healthzPortGiven {
+		if again := slices.Contains(
+			(&node{opts: opts, layout: l}).foregroundArgs(),
+			"--healthz-port="+strconv.Itoa(int(opts.healthzPort)),
+		); again != opts.healthzPortGiven {
 			t.Errorf("%q: the node in the background is given the port: %v", test.args, again)
 		}
 	}
@@ -160,11 +167,21 @@ func TestUpRefusesAFileThatIsNoConfiguration(t *testing.T) {
 		"kind: Pod\n": "the file of --config is a Pod: it must be a KubeletConfiguration (kubelet.config.k8s.io/v1beta1)",
 		"- a\n":       "reading the file of --config: ",
 	} {
-		if _, err := kubeletConfig(l, []byte(given), ownFields{manifests: l.Manifests()}); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if _, err := kubeletConfig(
+			l,
+			[]byte(given),
+			ownFields{manifests: l.Manifests()},
+		); err == nil ||
+			!strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", given, err, want)
 		}
 	}
-	if err := writeConfig(l, "/no/such/file", ownFields{manifests: l.Manifests()}); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
+	if err := writeConfig(
+		l,
+		"/no/such/file",
+		ownFields{manifests: l.Manifests()},
+	); err == nil ||
+		!strings.Contains(err.Error(), "/no/such/file") {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }

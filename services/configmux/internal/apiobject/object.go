@@ -47,7 +47,11 @@ func (k Key) Path() string { return string(k.Kind) + "/" + k.Namespace + "/" + k
 
 // Compare orders keys by kind, namespace and name.
 func (k Key) Compare(other Key) int {
-	return cmp.Or(cmp.Compare(k.Kind, other.Kind), cmp.Compare(k.Namespace, other.Namespace), cmp.Compare(k.Name, other.Name))
+	return cmp.Or(
+		cmp.Compare(k.Kind, other.Kind),
+		cmp.Compare(k.Namespace, other.Namespace),
+		cmp.Compare(k.Name, other.Name),
+	)
 }
 
 // Object is a config map or a secret: exactly one of the two is set. It is immutable after Prepare.

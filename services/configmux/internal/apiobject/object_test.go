@@ -18,18 +18,35 @@ import (
 func TestAnObjectIsMadeAsAnAPIServerDoes(t *testing.T) {
 	o := &apiobject.Object{Secret: &v1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "login", UID: "u", ResourceVersion: "7", Labels: map[string]string{"a": "b"},
-			Annotations: map[string]string{v1.LastAppliedConfigAnnotation: `{"data":{"both":"eA=="}}`, "mine": "1"}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+			Name:            "login",
+			UID:             "u",
+			ResourceVersion: "7",
+			Labels:          map[string]string{"a": "b"},
+			Annotations: map[string]string{
+				v1.LastAppliedConfigAnnotation: `{"data":{"both":"eA=="}}`,
+				"mine":                         "1",
+			},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
 		},
-		Data: map[string][]byte{"data": []byte("1"), "both": []byte("2")}, StringData: map[string]string{"text": "3", "both": "4"},
+		Data: map[string][]byte{
+			"data": []byte("1"),
+			"both": []byte("2"),
+		},
+		StringData: map[string]string{"text": "3", "both": "4"},
 	}}
 	if errs := o.Prepare(); len(errs) > 0 {
 		t.Fatal(errs)
 	}
 	want := &v1.Secret{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "login", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"mine": "1"}},
-		Type:       v1.SecretTypeOpaque, Data: map[string][]byte{"data": []byte("1"), "text": []byte("3"), "both": []byte("4")},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   "default",
+			Name:        "login",
+			Labels:      map[string]string{"a": "b"},
+			Annotations: map[string]string{"mine": "1"},
+		},
+		Type: v1.SecretTypeOpaque,
+		Data: map[string][]byte{"data": []byte("1"), "text": []byte("3"), "both": []byte("4")},
 	}
 	if diff := cmp.Diff(want, o.Secret); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -62,7 +79,12 @@ func TestWhatIsWrongIsToldByFieldAndWithoutValues(t *testing.T) {
 	if errs := other.Prepare(); len(errs) > 0 {
 		t.Fatal(errs)
 	}
-	large := &apiobject.Object{ConfigMap: &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Data: map[string]string{"k": strings.Repeat("x", 1<<20+1)}}}
+	large := &apiobject.Object{
+		ConfigMap: &v1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: "c"},
+			Data:       map[string]string{"k": strings.Repeat("x", 1<<20+1)},
+		},
+	}
 	for want, errs := range map[string]fmt.Stringer{
 		"data[a/b]":               texts(secret("", "a/b").Prepare().ToAggregate()),
 		"data[.dockerconfigjson]": texts(secret(v1.SecretTypeDockerConfigJson, ".dockerconfigjson").Prepare().ToAggregate()),
@@ -72,7 +94,8 @@ func TestWhatIsWrongIsToldByFieldAndWithoutValues(t *testing.T) {
 		"data: Forbidden":         texts(changed.CheckUpdate(immutable).ToAggregate()),
 		"type: Invalid value":     texts(other.CheckUpdate(changed).ToAggregate()),
 	} {
-		if text := errs.String(); !strings.Contains(text, want) || strings.Contains(text, value) || strings.Contains(text, "'h'") {
+		if text := errs.String(); !strings.Contains(text, want) || strings.Contains(text, value) ||
+			strings.Contains(text, "'h'") {
 			t.Errorf("got %s, want %s", text, want)
 		}
 	}
@@ -89,19 +112,33 @@ func texts(err error) fmt.Stringer { return textOf{err} }
 
 // However an object gets into a text, its data do not.
 func TestAnObjectIsPrintedWithoutItsData(t *testing.T) {
-	o := &apiobject.Object{Secret: &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s"}, Data: map[string][]byte{"k": []byte("hunter2")}}}
+	o := &apiobject.Object{
+		Secret: &v1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s"},
+			Data:       map[string][]byte{"k": []byte("hunter2")},
+		},
+	}
 	var log bytes.Buffer
 	slog.New(slog.NewTextHandler(&log, nil)).Info("an object", "object", o)
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("an object", "object", o)
 	for _, text := range []string{fmt.Sprint(o), fmt.Sprintf("%+v %#v %s %q %x", o, o, o, o, o), log.String()} {
-		if !strings.Contains(text, "secret a/s") || strings.Contains(text, "hunter2") || strings.Contains(text, "104 117") || strings.Contains(text, "aHVudGVyMg") {
+		if !strings.Contains(text, "secret a/s") || strings.Contains(text, "hunter2") || strings.Contains(text, "104 117") ||
+			strings.Contains(text, "aHVudGVyMg") {
 			t.Errorf("got %s", text)
 		}
 	}
-	if _, err := apiobject.Unmarshal(apiobject.Secret, []byte("hunter2")); err == nil || strings.Contains(err.Error(), "hunter2") {
+	if _, err := apiobject.Unmarshal(
+		apiobject.Secret,
+		[]byte("hunter2"),
+	); err == nil ||
+		strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("bytes that are none: %v", err)
 	}
-	if _, err := apiobject.Unmarshal("Pod", nil); err == nil || err.Error() != `kind: must be ConfigMap or Secret, not "Pod"` {
+	if _, err := apiobject.Unmarshal(
+		"Pod",
+		nil,
+	); err == nil ||
+		err.Error() != `kind: must be ConfigMap or Secret, not "Pod"` {
 		t.Errorf("another kind: %v", err)
 	}
 }
@@ -112,8 +149,15 @@ func TestPreparedObjectsStayAsTheyAre(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		keys := rapid.MapOf(rapid.StringMatching(`[-._a-z]{1,5}`), rapid.SliceOf(rapid.Byte()))
 		o := &apiobject.Object{Secret: &v1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: rapid.StringMatching(`[a-z]{0,3}`).Draw(r, "name"), Namespace: rapid.SampledFrom([]string{"", "a"}).Draw(r, "namespace")},
-			Data:       keys.Draw(r, "data"), StringData: rapid.MapOf(rapid.StringMatching(`[a-z]{1,3}`), rapid.String()).Draw(r, "text"),
+			ObjectMeta: metav1.ObjectMeta{
+				Name:      rapid.StringMatching(`[a-z]{0,3}`).Draw(r, "name"),
+				Namespace: rapid.SampledFrom([]string{"", "a"}).Draw(r, "namespace"),
+			},
+			Data: keys.Draw(
+				r,
+				"data",
+			),
+			StringData: rapid.MapOf(rapid.StringMatching(`[a-z]{1,3}`), rapid.String()).Draw(r, "text"),
 		}}
 		if len(o.Prepare()) > 0 {
 			return

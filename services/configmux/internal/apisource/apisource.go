@@ -271,8 +271,12 @@ func (s *Source) restore(ctx context.Context) {
 func (s *Source) saved(err error) {
 	if err != nil {
 		s.unsaved = &source.Error{
-			Path: s.cfg.Checkpoint, SeenAt: s.cfg.Clock.Now(),
-			Message: fmt.Sprintf("cannot save the pods of the API server: %v; a node that starts without its API server runs the last saved pods: repair the disk", err),
+			Path:   s.cfg.Checkpoint,
+			SeenAt: s.cfg.Clock.Now(),
+			Message: fmt.Sprintf(
+				"cannot save the pods of the API server: %v; a node that starts without its API server runs the last saved pods: repair the disk",
+				err,
+			),
 		}
 		s.sink.Set(Name, s.corrected())
 		return

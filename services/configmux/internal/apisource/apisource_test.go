@@ -51,7 +51,8 @@ func TestItAsksAsANodeDoesInProtobuf(t *testing.T) {
 	a.put(pod("a", "i:1"))
 	r.want(podset.Add, "a i:1")
 	lists, watches := a.requests(reflector.VerbList), a.requests(reflector.VerbWatch)
-	if len(lists) != 1 || strings.Contains(lists[0], "resourceVersion") || !strings.Contains(lists[0], "fieldSelector=spec.nodeName%3Dnode") {
+	if len(lists) != 1 || strings.Contains(lists[0], "resourceVersion") ||
+		!strings.Contains(lists[0], "fieldSelector=spec.nodeName%3Dnode") {
 		t.Errorf("the lists were %q, want one of what there is now", lists)
 	}
 	if len(watches) != 1 || !strings.Contains(watches[0], "resourceVersion=10") {
@@ -73,7 +74,11 @@ func TestNothingIsAskedBeforeTheNodeHasSynced(t *testing.T) {
 	r := newRig(t, a.client())
 	r.nodes.Put("node", &nodev1.Node{})
 	r.run()
-	if first := r.until("a reading", func(source.Reading) bool { return true }); !first.Failed || first.Mode != "waiting for nodestatus" {
+	if first := r.until(
+		"a reading",
+		func(source.Reading) bool { return true },
+	); !first.Failed ||
+		first.Mode != "waiting for nodestatus" {
 		t.Errorf("the first reading is %+v", first)
 	}
 	for waiting := ""; !strings.Contains(waiting, "waiting for nodestatus to register this Node"); r.pause(time.Millisecond) {
@@ -146,13 +151,18 @@ func TestARefusalIsToldAndRemovesNothing(t *testing.T) {
 			a.refuse(tc.with)
 			a.cutAll()
 			e := r.wrong(tc.want)
-			if e.Path != a.URL || !strings.Contains(e.Message, "run on as they were last") || strings.Contains(e.Message, "hunter2") {
+			if e.Path != a.URL || !strings.Contains(e.Message, "run on as they were last") ||
+				strings.Contains(e.Message, "hunter2") {
 				t.Errorf("error %+v", e)
 			}
 			a.refuse(nil)
 			r.mended()
 			a.put(pod("b", "i:1"))
-			if got := texts(r.until("the other pod", func(reading source.Reading) bool { return slices.Contains(texts(reading), "b i:1") })); len(got) == 0 {
+			if got := texts(
+				r.until("the other pod", func(reading source.Reading) bool { return slices.Contains(texts(reading), "b i:1") }),
+			); len(
+				got,
+			) == 0 {
 				t.Errorf("pods %q", got)
 			}
 		})
@@ -165,15 +175,29 @@ func TestAServerThatIsAwayIsWaitedFor(t *testing.T) {
 	a.Close()
 	r := newRig(t, client).run()
 	for range 3 {
-		if e := r.wrong("connection refused: check that it runs"); !strings.Contains(e.Message, "none of its pods is known yet") {
+		if e := r.wrong(
+			"connection refused: check that it runs",
+		); !strings.Contains(
+			e.Message,
+			"none of its pods is known yet",
+		) {
 			t.Errorf("error %+v", e)
 		}
 	}
-	if got := metricstest.Value(t, r.registry, "quartet_configmux_api_requests_total", "verb", "list", "outcome", "failed"); got < 3 {
+	if got := metricstest.Value(
+		t,
+		r.registry,
+		"quartet_configmux_api_requests_total",
+		"verb",
+		"list",
+		"outcome",
+		"failed",
+	); got < 3 {
 		t.Errorf("%v failures are counted", got)
 	}
 	// One trace for the failure, not one for each time.
-	if spans := r.spans.GetSpans(); len(spans) != 1 || spans[0].Name != "source.read" || spans[0].Status.Description == "" {
+	if spans := r.spans.GetSpans(); len(spans) != 1 || spans[0].Name != "source.read" ||
+		spans[0].Status.Description == "" {
 		t.Errorf("spans %v", spans)
 	}
 }
@@ -218,7 +242,8 @@ func TestTheAgentsOwnAnnotationsAreNotTakenFromAPod(t *testing.T) {
 	a.put(p)
 	r := start(t, a)
 	got := r.want(podset.None, "a i:1").Pods[0].Annotations
-	if len(got) != 3 || got[podset.AnnotationMirror] != "hash" || got[podset.AnnotationHash] != "hash" || got["mine"] != "kept" {
+	if len(got) != 3 || got[podset.AnnotationMirror] != "hash" || got[podset.AnnotationHash] != "hash" ||
+		got["mine"] != "kept" {
 		t.Errorf("annotations %v", got)
 	}
 }
@@ -237,7 +262,14 @@ func TestAPodThatCannotBeRunIsLeftOutAndTold(t *testing.T) {
 	for _, e := range reading.Errors {
 		fields = append(fields, e.Pod+" "+e.Field)
 	}
-	if want := []string{"default/climber metadata.uid", "default/strange spec.nodeName", "default/x metadata.uid"}; !slices.Equal(fields, want) {
+	if want := []string{
+		"default/climber metadata.uid",
+		"default/strange spec.nodeName",
+		"default/x metadata.uid",
+	}; !slices.Equal(
+		fields,
+		want,
+	) {
 		t.Errorf("errors %q, want %q", fields, want)
 	}
 	for _, name := range []string{"strange", "x", "climber"} {
@@ -258,7 +290,8 @@ func TestAPodWhoseSourceMayNotHaveWhatItAsksFor(t *testing.T) {
 	r.cfg.Allowed = privilege.Allowed{}
 	r.run()
 	reading := r.want(podset.None, "grows i:1", "mirror i:1")
-	if len(reading.Errors) != 1 || reading.Errors[0].Field != "spec.hostNetwork" || !strings.Contains(reading.Errors[0].Message, "it is left out") {
+	if len(reading.Errors) != 1 || reading.Errors[0].Field != "spec.hostNetwork" ||
+		!strings.Contains(reading.Errors[0].Message, "it is left out") {
 		t.Errorf("errors %v", reading.Errors)
 	}
 	yes := true

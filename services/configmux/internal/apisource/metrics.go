@@ -25,7 +25,8 @@ const (
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "quartet_configmux_api_requests_total", Help: "Lists and watches of pods requested from the API server, by result.",
+			Name: "quartet_configmux_api_requests_total",
+			Help: "Lists and watches of pods requested from the API server, by result.",
 		}, []string{"verb", "outcome"}),
 		watching: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "quartet_configmux_api_watching", Help: "1 while a watch of this node's pods is open.",

@@ -23,8 +23,11 @@ func awaitNode(ctx context.Context, cfg Config) bool {
 		case c.Op == stream.OpRemove || synced:
 		case c.New.GetSynced():
 			if c.New.GetStandalone() {
-				cfg.Logger.Warn("nodestatus has no API server to register this node with, but this process has one: give both the same --kubeconfig",
-					telemetry.KeySource, Name)
+				cfg.Logger.Warn(
+					"nodestatus has no API server to register this node with, but this process has one: give both the same --kubeconfig",
+					telemetry.KeySource,
+					Name,
+				)
 			}
 			synced = true
 			found()

@@ -41,7 +41,13 @@ type change struct {
 }
 
 func newPods(node, target string, allowed privilege.Allowed) *pods {
-	return &pods{node: node, target: target, allowed: allowed, held: map[types.UID]*v1.Pod{}, leftOut: map[string]source.Error{}}
+	return &pods{
+		node:    node,
+		target:  target,
+		allowed: allowed,
+		held:    map[types.UID]*v1.Pod{},
+		leftOut: map[string]source.Error{},
+	}
 }
 
 // all returns the pods sorted by namespace, name and UID.
@@ -165,7 +171,13 @@ func (p *pods) admit(pod, old *v1.Pod, now time.Time) *v1.Pod {
 // leave records why a pod is rejected.
 func (p *pods) leave(pod *v1.Pod, now time.Time, field, message string) {
 	if len(p.leftOut) < maxLeftOut {
-		p.leftOut[identity(pod)] = source.Error{Path: pathOf(p.target, pod), Pod: pod.Namespace + "/" + pod.Name, Field: field, SeenAt: now, Message: message}
+		p.leftOut[identity(pod)] = source.Error{
+			Path:    pathOf(p.target, pod),
+			Pod:     pod.Namespace + "/" + pod.Name,
+			Field:   field,
+			SeenAt:  now,
+			Message: message,
+		}
 	}
 }
 
@@ -182,7 +194,11 @@ func unfit(pod *v1.Pod, node string) (field, message string) {
 		}
 	}
 	if pod.Spec.NodeName != node {
-		return "spec.nodeName", fmt.Sprintf("the API server sent a pod of the node %q, and this is %q", pod.Spec.NodeName, node)
+		return "spec.nodeName", fmt.Sprintf(
+			"the API server sent a pod of the node %q, and this is %q",
+			pod.Spec.NodeName,
+			node,
+		)
 	}
 	return "", ""
 }

@@ -42,7 +42,10 @@ func answerReason(err error) string {
 	case apierrors.IsUnauthorized(err):
 		return "it does not authenticate this node (401): check the client certificate or the token in the kubeconfig, and its expiration"
 	case apierrors.IsForbidden(err):
-		return fmt.Sprintf("it does not allow it (403): %s: let the user of the kubeconfig be system:node:NAME of the group system:nodes, with the name of this node, or give it the right", said)
+		return fmt.Sprintf(
+			"it does not allow it (403): %s: let the user of the kubeconfig be system:node:NAME of the group system:nodes, with the name of this node, or give it the right",
+			said,
+		)
 	case apierrors.IsTooManyRequests(err):
 		return "it is overloaded (429)"
 	case code == 0:
@@ -75,7 +78,10 @@ func wayReason(err error) string {
 	case errors.As(err, &authority):
 		return "its certificate is not signed by an authority that the kubeconfig trusts: check certificate-authority in the kubeconfig"
 	case errors.As(err, &name):
-		return fmt.Sprintf("its certificate is not valid for the name %s: check the server in the kubeconfig, or give it a certificate for that name", name.Host)
+		return fmt.Sprintf(
+			"its certificate is not valid for the name %s: check the server in the kubeconfig, or give it a certificate for that name",
+			name.Host,
+		)
 	case errors.As(err, &record):
 		return "the server there does not use TLS: check the server in the kubeconfig"
 	case errors.As(err, &operation) && operation.Err != nil:

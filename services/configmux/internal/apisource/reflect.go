@@ -51,8 +51,15 @@ type news struct {
 func (s *Source) reflect(ctx context.Context) {
 	r := &reflection{s: s, ctx: ctx}
 	_ = reflector.Run(ctx, reflector.Config{ // it ends only with ctx
-		Client: s.cfg.Client, Resource: "pods", Fields: fields.OneTermEqualSelector("spec.nodeName", s.cfg.Node), Empty: &v1.Pod{},
-		Handler: r, Clock: s.cfg.Clock, Timeout: s.limit, MaxBackoff: maxBackoff, Requested: r.requested,
+		Client:     s.cfg.Client,
+		Resource:   "pods",
+		Fields:     fields.OneTermEqualSelector("spec.nodeName", s.cfg.Node),
+		Empty:      &v1.Pod{},
+		Handler:    r,
+		Clock:      s.cfg.Clock,
+		Timeout:    s.limit,
+		MaxBackoff: maxBackoff,
+		Requested:  r.requested,
 		Watching: func(watching bool) {
 			if watching {
 				s.cfg.Metrics.watching.Set(1)

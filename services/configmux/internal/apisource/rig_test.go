@@ -36,7 +36,12 @@ const patience = 60 * time.Second
 
 // everything lets pods have all of the machine.
 var everything = privilege.Allowed{
-	HostNetwork: []string{privilege.Every}, HostPID: []string{privilege.Every}, HostIPC: []string{privilege.Every}, Privileged: []string{privilege.Every},
+	HostNetwork: []string{
+		privilege.Every,
+	},
+	HostPID:    []string{privilege.Every},
+	HostIPC:    []string{privilege.Every},
+	Privileged: []string{privilege.Every},
 }
 
 // rig is a running API source, and a sink that keeps what it was given.
@@ -66,15 +71,27 @@ func (r *rig) Set(name string, reading source.Reading) {
 func newRig(t *testing.T, client rest.Interface) *rig {
 	t.Helper()
 	r := &rig{
-		t: t, clock: testingclock.NewFakeClock(time.Unix(1000, 0)), registry: prometheus.NewRegistry(), limit: requestLimit,
-		spans: tracetest.NewInMemoryExporter(), checkpoint: filepath.Join(t.TempDir(), "api-pods"), given: make(chan source.Reading, 100),
-		nodes: stream.NewLevel[*nodev1.Node](stream.Config{}),
+		t:          t,
+		clock:      testingclock.NewFakeClock(time.Unix(1000, 0)),
+		registry:   prometheus.NewRegistry(),
+		limit:      requestLimit,
+		spans:      tracetest.NewInMemoryExporter(),
+		checkpoint: filepath.Join(t.TempDir(), "api-pods"),
+		given:      make(chan source.Reading, 100),
+		nodes:      stream.NewLevel[*nodev1.Node](stream.Config{}),
 	}
 	r.nodes.Put("node", &nodev1.Node{Synced: true})
 	r.cfg = Config{
-		Client: client, Node: "node", Allowed: everything, Nodes: r.nodes, Checkpoint: r.checkpoint, Health: rpc.NewHealth(), Clock: r.clock,
-		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSyncer(r.spans)).Tracer(""),
-		Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(r.registry),
+		Client:     client,
+		Node:       "node",
+		Allowed:    everything,
+		Nodes:      r.nodes,
+		Checkpoint: r.checkpoint,
+		Health:     rpc.NewHealth(),
+		Clock:      r.clock,
+		Tracer:     sdktrace.NewTracerProvider(sdktrace.WithSyncer(r.spans)).Tracer(""),
+		Logger:     slog.New(slog.DiscardHandler),
+		Metrics:    NewMetrics(r.registry),
 	}
 	return r
 }

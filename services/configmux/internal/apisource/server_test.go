@@ -63,7 +63,15 @@ func newAPIServer(t *testing.T) *apiServer {
 	if !known {
 		t.Fatal("client-go does not know protobuf")
 	}
-	a := &apiServer{t: t, codecs: codecs, info: info, version: 10, pods: map[string]*v1.Pod{}, news: make(chan struct{}), cut: make(chan struct{})}
+	a := &apiServer{
+		t:       t,
+		codecs:  codecs,
+		info:    info,
+		version: 10,
+		pods:    map[string]*v1.Pod{},
+		news:    make(chan struct{}),
+		cut:     make(chan struct{}),
+	}
 	a.Server = httptest.NewUnstartedServer(http.HandlerFunc(a.serve))
 	a.EnableHTTP2 = true
 	a.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
@@ -78,7 +86,14 @@ func newAPIServer(t *testing.T) *apiServer {
 // client is one that talks protobuf to the server.
 func (a *apiServer) client() rest.Interface {
 	a.t.Helper()
-	return clientOf(a.t, &rest.Config{Host: a.URL, BearerToken: "hunter2-token", TLSClientConfig: rest.TLSClientConfig{CAData: pemOf(a.Certificate())}})
+	return clientOf(
+		a.t,
+		&rest.Config{
+			Host:            a.URL,
+			BearerToken:     "hunter2-token",
+			TLSClientConfig: rest.TLSClientConfig{CAData: pemOf(a.Certificate())},
+		},
+	)
 }
 
 // codecsOf returns what encodes and decodes core/v1, and nothing else.
@@ -225,7 +240,10 @@ func (a *apiServer) watch(out http.ResponseWriter, request *http.Request, cut <-
 		a.mu.Unlock()
 		if gone {
 			_ = events.Encode(&watch.Event{Type: watch.Error, Object: &metav1.Status{
-				Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version",
+				Status:  metav1.StatusFailure,
+				Code:    http.StatusGone,
+				Reason:  metav1.StatusReasonExpired,
+				Message: "too old resource version",
 			}})
 			return
 		}
@@ -256,7 +274,14 @@ func refuseWith(code int32, reason metav1.StatusReason, message string) http.Han
 		out.Header().Set("Content-Type", runtime.ContentTypeJSON)
 		out.WriteHeader(int(code))
 		_ = json.NewEncoder(out).Encode(metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message,
+			TypeMeta: metav1.TypeMeta{
+				Kind:       "Status",
+				APIVersion: "v1",
+			},
+			Status:  metav1.StatusFailure,
+			Code:    code,
+			Reason:  reason,
+			Message: message,
 		})
 	}
 }

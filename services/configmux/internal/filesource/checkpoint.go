@@ -131,7 +131,13 @@ func restore(path, node string, seals *sealing.Keyring) (map[string]staticpod.He
 		for _, k := range kept {
 			object, err := k.restore(seals)
 			if err != nil {
-				lost = fmt.Errorf("the %s of %s in the checkpoint %s: %w", apiobject.Key{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}, manifest, path, err)
+				lost = fmt.Errorf(
+					"the %s of %s in the checkpoint %s: %w",
+					apiobject.Key{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name},
+					manifest,
+					path,
+					err,
+				)
 				continue
 			}
 			held.Objects = append(held.Objects, object)

@@ -98,7 +98,14 @@ func (s *Source) look(ctx context.Context, path string, how howToLook, began tim
 }
 
 // decode processes the content of a file.
-func (s *Source) decode(ctx context.Context, path string, how howToLook, began time.Time, data []byte, print fingerprint) {
+func (s *Source) decode(
+	ctx context.Context,
+	path string,
+	how howToLook,
+	began time.Time,
+	data []byte,
+	print fingerprint,
+) {
 	known, sum := s.known(path), sha256.Sum256(data)
 	if known != nil && known.sum == sum {
 		known.print, known.lookedAt = print, began
@@ -116,7 +123,10 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 		}
 		return
 	}
-	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Standalone: s.cfg.Standalone, Path: path})
+	result := staticpod.Decode(
+		data,
+		staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Standalone: s.cfg.Standalone, Path: path},
+	)
 	if len(result.Problems) > 0 && how.patient() {
 		s.putOff(path)
 		return
@@ -138,11 +148,19 @@ func (s *Source) decode(ctx context.Context, path string, how howToLook, began t
 	next.held = held
 	for _, p := range result.Problems {
 		next.errs = append(next.errs, source.Error{
-			Path: path, Pod: p.Pod, Object: p.Object, Field: p.Field, Message: p.Message + kept.Outcome(p, "the file"), SeenAt: began,
+			Path:    path,
+			Pod:     p.Pod,
+			Object:  p.Object,
+			Field:   p.Field,
+			Message: p.Message + kept.Outcome(p, "the file"),
+			SeenAt:  began,
 		})
 	}
 	for _, p := range result.Ignored {
-		next.ignored = append(next.ignored, source.Error{Path: path, Pod: p.Pod, Field: p.Field, Message: p.Message, SeenAt: began})
+		next.ignored = append(
+			next.ignored,
+			source.Error{Path: path, Pod: p.Pod, Field: p.Field, Message: p.Message, SeenAt: began},
+		)
 	}
 	var failure error
 	if len(result.Problems) > 0 {

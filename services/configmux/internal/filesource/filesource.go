@@ -319,7 +319,11 @@ func (s *Source) lookAtAll(ctx context.Context, everything bool, began time.Time
 	missing := errors.Is(err, fs.ErrNotExist)
 	if missing {
 		if !s.missing {
-			s.cfg.Logger.Info("the path of the manifests does not exist; it counts as empty, and its creation is watched for", telemetry.KeyFile, s.cfg.Path)
+			s.cfg.Logger.Info(
+				"the path of the manifests does not exist; it counts as empty, and its creation is watched for",
+				telemetry.KeyFile,
+				s.cfg.Path,
+			)
 		}
 		err = nil
 	}

@@ -29,7 +29,11 @@ func TestDirectory(t *testing.T) {
 		t.Errorf("mode %q, read at %v", first.Mode, first.ReadAt)
 	}
 
-	replace(t, filepath.Join(dir, "b.json"), `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"spec":{"containers":[{"name":"c","image":"i:1"}]}}`)
+	replace(
+		t,
+		filepath.Join(dir, "b.json"),
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"spec":{"containers":[{"name":"c","image":"i:1"}]}}`,
+	)
 	r.has(0, "a-node i:1", "b-node i:1")
 	replace(t, filepath.Join(dir, "a.yaml"), manifest("a", "i:2"))
 	r.has(0, "a-node i:2", "b-node i:1")

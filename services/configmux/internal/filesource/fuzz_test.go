@@ -23,7 +23,12 @@ func FuzzRestore(f *testing.F) {
 		}},
 		Objects: []*apiobject.Object{
 			{ConfigMap: &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}}},
-			{Secret: &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, Data: map[string][]byte{"k": []byte("v")}}},
+			{
+				Secret: &v1.Secret{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"},
+					Data:       map[string][]byte{"k": []byte("v")},
+				},
+			},
 		},
 	}}, seals.Seal)
 	if err != nil {

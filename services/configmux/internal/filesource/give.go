@@ -49,7 +49,10 @@ func (s *Source) give() {
 	}
 	for _, pod := range kept {
 		path := pathOf[pod]
-		reading.Pods = append(reading.Pods, source.Pod{Pod: pod, Path: path, Life: strconv.FormatUint(s.files[path].life, 10)})
+		reading.Pods = append(
+			reading.Pods,
+			source.Pod{Pod: pod, Path: path, Life: strconv.FormatUint(s.files[path].life, 10)},
+		)
 	}
 	for _, r := range rejected {
 		path := from[r.Index]
@@ -71,8 +74,15 @@ func (s *Source) addObjects(reading *source.Reading, objects []*apiobject.Object
 		out[r.Index] = true
 		path := from[r.Index]
 		reading.Errors = append(reading.Errors, source.Error{
-			Path: path, Object: objects[r.Index].String(), Field: "metadata.name", SeenAt: s.files[path].lookedAt,
-			Message: fmt.Sprintf("the %s is already given, by %s; this one is left out: remove one of the two, or rename it", objects[r.Index], from[r.By]),
+			Path:   path,
+			Object: objects[r.Index].String(),
+			Field:  "metadata.name",
+			SeenAt: s.files[path].lookedAt,
+			Message: fmt.Sprintf(
+				"the %s is already given, by %s; this one is left out: remove one of the two, or rename it",
+				objects[r.Index],
+				from[r.By],
+			),
 		})
 	}
 	for i, object := range objects {

@@ -36,7 +36,12 @@ func TestBadContentIsReportedBesideGoodPods(t *testing.T) {
 		"binary":       {"\x7fELF\x02\x01\x00", "", "", "line 1: a zero byte"},
 		"latin.yaml":   {"# gr\xfcn\n" + manifest("latin", "i:1"), "", "", "line 1: not UTF-8"},
 		"twice.yaml":   {manifest("twice", "i:1") + "kind: Pod\n", "", "", `line 5: key "kind" already set`},
-		"unknown.yaml": {strings.Replace(manifest("unknown", "i:1"), "image", "\n imag", 1), "default/unknown-node", "spec.containers[0].imag", "line 5: unknown field"},
+		"unknown.yaml": {
+			strings.Replace(manifest("unknown", "i:1"), "image", "\n imag", 1),
+			"default/unknown-node",
+			"spec.containers[0].imag",
+			"line 5: unknown field",
+		},
 	}
 	for name, w := range wants {
 		replace(t, filepath.Join(dir, name), w.content)
@@ -76,7 +81,8 @@ func TestAManifestThatGrowsTooLargeKeepsItsPods(t *testing.T) {
 	r := start(t, dir)
 	r.has(0, "a-node i:1")
 	must(t, os.Truncate(path, 100<<20))
-	if e := r.has(1, "a-node i:1").Errors[0]; e.Path != path || !strings.Contains(e.Message, "the last good version is kept") {
+	if e := r.has(1, "a-node i:1").Errors[0]; e.Path != path ||
+		!strings.Contains(e.Message, "the last good version is kept") {
 		t.Errorf("error %+v", e)
 	}
 }
@@ -133,7 +139,8 @@ func TestADirectoryThatBecomesUnreadableKeepsItsPods(t *testing.T) {
 	for _, mode := range []os.FileMode{0, 0o300} { // neither entered nor listed, and only entered
 		must(t, os.Chmod(dir, mode))
 		got := r.until("a failure", func(got source.Reading) bool { return got.Failed })
-		if len(got.Errors) != 1 || got.Errors[0].Path != dir || !strings.Contains(got.Errors[0].Message, "permission denied; its last known content is kept") {
+		if len(got.Errors) != 1 || got.Errors[0].Path != dir ||
+			!strings.Contains(got.Errors[0].Message, "permission denied; its last known content is kept") {
 			t.Errorf("mode %v: errors %+v", mode, got.Errors)
 		}
 		must(t, os.Chmod(dir, 0o700))
@@ -155,7 +162,12 @@ func TestAFileThatIsReplacedWhileItIsReadIsNeverMixed(t *testing.T) {
 		var b strings.Builder
 		for i := range pods {
 			// Padded, so that it takes a while to read.
-			fmt.Fprintf(&b, "# %s\n%s---\n", strings.Repeat("x", 128<<10), manifest(fmt.Sprintf("p%d", i), fmt.Sprintf("i:%d", n)))
+			fmt.Fprintf(
+				&b,
+				"# %s\n%s---\n",
+				strings.Repeat("x", 128<<10),
+				manifest(fmt.Sprintf("p%d", i), fmt.Sprintf("i:%d", n)),
+			)
 		}
 		return b.String()
 	}
@@ -195,8 +207,14 @@ func TestTenThousandFiles(t *testing.T) {
 	const pods = (n - bad) / 20
 	r := start(t, dir)
 	got := r.until("all pods", func(got source.Reading) bool { return len(got.Pods) == pods })
-	if len(got.Errors) != maxErrors+1 || !strings.Contains(got.Errors[maxErrors].Message, fmt.Sprintf("%d more errors", bad-maxErrors)) {
-		t.Errorf("%d errors, the last %+v; want %d and one that counts the rest", len(got.Errors), last(r.all()).Errors[len(got.Errors)-1], maxErrors)
+	if len(got.Errors) != maxErrors+1 ||
+		!strings.Contains(got.Errors[maxErrors].Message, fmt.Sprintf("%d more errors", bad-maxErrors)) {
+		t.Errorf(
+			"%d errors, the last %+v; want %d and one that counts the rest",
+			len(got.Errors),
+			last(r.all()).Errors[len(got.Errors)-1],
+			maxErrors,
+		)
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -15,7 +15,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "quartet_configmux_manifests_read_total", Help: "Manifests read with new or changed content.",
 		}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "quartet_configmux_manifests_failed_total", Help: "Manifests found invalid or unreadable, counted for each new error.",
+			Name: "quartet_configmux_manifests_failed_total",
+			Help: "Manifests found invalid or unreadable, counted for each new error.",
 		}),
 		files: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "quartet_configmux_manifests", Help: "Present manifests.",

@@ -27,7 +27,10 @@ func TestAPodThatAsksForMoreThanItMayKeepsItsLastGoodVersion(t *testing.T) {
 	replace(t, path, networked("a", "i:2"))
 	e := r.has(1, "a-node i:1").Errors[0]
 	if e.Path != path || e.Pod != "default/a-node" || e.Field != "spec.hostNetwork" ||
-		!strings.Contains(e.Message, "--host-network-sources") || !strings.HasSuffix(e.Message, "the last good version of the pod is kept: mend the file") {
+		!strings.Contains(
+			e.Message,
+			"--host-network-sources",
+		) || !strings.HasSuffix(e.Message, "the last good version of the pod is kept: mend the file") {
 		t.Errorf("error %+v", e)
 	}
 	replace(t, path, manifest("a", "i:3"))
@@ -62,7 +65,8 @@ func TestAForgedAnnotationIsListedAndThePodRuns(t *testing.T) {
 	r := start(t, dir)
 	got := r.has(1, "a-node i:1")
 	e := got.Errors[0]
-	if e.Path != path || e.Pod != "default/a-node" || e.Field != "metadata.annotations[kubernetes.io/config.mirror]" || !strings.Contains(e.Message, "it is ignored") {
+	if e.Path != path || e.Pod != "default/a-node" || e.Field != "metadata.annotations[kubernetes.io/config.mirror]" ||
+		!strings.Contains(e.Message, "it is ignored") {
 		t.Errorf("error %+v", e)
 	}
 	metricstest.Want(t, r.registry, 1, "quartet_configmux_manifests_read_total")

@@ -64,10 +64,16 @@ func start(t *testing.T, path string, options ...option) *rig {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	s := New(Config{
-		Path: path, Node: "node", Standalone: true, Seals: sealing.NewKeyring(filepath.Join(t.TempDir(), "secrets.key"), os.Geteuid()), Period: time.Hour, Clock: clock.RealClock{},
+		Path:       path,
+		Node:       "node",
+		Standalone: true,
+		Seals:      sealing.NewKeyring(filepath.Join(t.TempDir(), "secrets.key"), os.Geteuid()),
+		Period:     time.Hour,
+		Clock:      clock.RealClock{},
 		Checkpoint: filepath.Join(t.TempDir(), "checkpoint.json"),
-		Tracer:     noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler),
-		Metrics: NewMetrics(registry),
+		Tracer:     noop.NewTracerProvider().Tracer(""),
+		Logger:     slog.New(slog.DiscardHandler),
+		Metrics:    NewMetrics(registry),
 	})
 	for _, o := range options {
 		o(s)
@@ -99,7 +105,13 @@ func (r *rig) until(what string, condition func(source.Reading) bool) source.Rea
 		select {
 		case <-r.news:
 		case <-deadline:
-			r.t.Fatalf("waited for %s; the last of %d readings has pods %v and errors %v", what, len(all), summary(last(all)), last(all).Errors)
+			r.t.Fatalf(
+				"waited for %s; the last of %d readings has pods %v and errors %v",
+				what,
+				len(all),
+				summary(last(all)),
+				last(all).Errors,
+			)
 		}
 	}
 }
@@ -129,7 +141,11 @@ func summary(reading source.Reading) []string {
 }
 
 func manifest(name, image string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: c, image: %s}]}\n", name, image)
+	return fmt.Sprintf(
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: c, image: %s}]}\n",
+		name,
+		image,
+	)
 }
 
 // replace writes a file whole, the way that careful programs do.

@@ -81,13 +81,22 @@ func (c *client) get(ctx context.Context) ([]byte, error) {
 		next, err := at.Parse(response.Header.Get("Location"))
 		_ = response.Body.Close() // the body is not needed
 		if err != nil || next.Host == "" || (next.Scheme != "http" && next.Scheme != "https") {
-			return nil, c.failed(at, errors.New("it redirects to an address that is not an http:// or https:// URL: correct the server"))
+			return nil, c.failed(
+				at,
+				errors.New("it redirects to an address that is not an http:// or https:// URL: correct the server"),
+			)
 		}
 		// After a redirect to another server, no further server is trusted, even if a redirect leads back.
 		trusted = trusted && isSame(c.at, next)
 		at = next
 	}
-	return nil, c.failed(at, fmt.Errorf("it redirects more than %d times: correct the server, or set staticPodURL to the final address", maxRedirects))
+	return nil, c.failed(
+		at,
+		fmt.Errorf(
+			"it redirects more than %d times: correct the server, or set staticPodURL to the final address",
+			maxRedirects,
+		),
+	)
 }
 
 // ask sends one request. Only a trusted server receives the headers.
@@ -117,7 +126,11 @@ func isSame(first, next *url.URL) bool {
 // isRedirect reports whether the response is a redirect.
 func isRedirect(response *http.Response) bool {
 	switch response.StatusCode {
-	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+	case http.StatusMovedPermanently,
+		http.StatusFound,
+		http.StatusSeeOther,
+		http.StatusTemporaryRedirect,
+		http.StatusPermanentRedirect:
 		return response.Header.Get("Location") != ""
 	default:
 		return false
@@ -128,7 +141,10 @@ func isRedirect(response *http.Response) bool {
 func read(response *http.Response) ([]byte, error) {
 	defer func() { _ = response.Body.Close() }() // it was read to the end, or is not needed
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers with the status %d instead of 200: correct the server, or staticPodURL and staticPodURLHeader", response.StatusCode)
+		return nil, fmt.Errorf(
+			"it answers with the status %d instead of 200: correct the server, or staticPodURL and staticPodURLHeader",
+			response.StatusCode,
+		)
 	}
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {

@@ -192,7 +192,13 @@ func TestAFailureOfHTTP2IsTheSameEachTime(t *testing.T) {
 		server.StartTLS()
 		return server
 	})
-	keeps(t, w, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "INTERNAL_ERROR", transport(w.Client()))
+	keeps(
+		t,
+		w,
+		func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"INTERNAL_ERROR",
+		transport(w.Client()),
+	)
 	if got := w.requests()[0].Proto; got != "HTTP/2.0" {
 		t.Errorf("asked by %s, want HTTP/2.0", got)
 	}
@@ -214,7 +220,9 @@ func TestHeadersAndThePasswordAreSent(t *testing.T) {
 	r.next()
 	got := w.requests()[0]
 	user, password, _ := got.BasicAuth()
-	if user != "node" || password != "secret" || fmt.Sprint(got.Header["X-Token"]) != "[a b]" || got.Host != "pods.example" || got.URL.RawQuery != "of=node" {
+	if user != "node" || password != "secret" || fmt.Sprint(got.Header["X-Token"]) != "[a b]" ||
+		got.Host != "pods.example" ||
+		got.URL.RawQuery != "of=node" {
 		t.Errorf("asked %s %s with %v", got.Host, got.URL, got.Header)
 	}
 }
@@ -273,7 +281,16 @@ func TestADowngradeTakesNoSecretsAlong(t *testing.T) {
 func TestNoSecretShowsUpAnywhere(t *testing.T) {
 	const user, password, token, key = "the-user", "the-password", "the-token", "the-key"
 	w := serve(t, httptest.NewTLSServer)
-	trusted := transport(&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: w.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs, MinVersion: tls.VersionTLS12}}})
+	trusted := transport(
+		&http.Client{
+			Transport: &http.Transport{
+				TLSClientConfig: &tls.Config{
+					RootCAs:    w.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs,
+					MinVersion: tls.VersionTLS12,
+				},
+			},
+		},
+	)
 	at := strings.Replace(w.URL, "https://", "https://"+user+":"+password+"@", 1) + "/pods?key=" + key
 	r := start(t, at, trusted, header("X-Token", "Bearer "+token))
 	readings := []any{r.next()}

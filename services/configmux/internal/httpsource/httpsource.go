@@ -170,7 +170,16 @@ func (s *Source) decode(ctx context.Context, began time.Time, data []byte) conte
 		s.blame(staticpod.Problem{Message: emptyAnswer}, "")
 		return s.trace(ctx, began, "empty", emptyAnswer)
 	}
-	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Standalone: s.cfg.Standalone, Path: s.target})
+	result := staticpod.Decode(
+		data,
+		staticpod.Origin{
+			Source:     Name,
+			Allowed:    s.cfg.Allowed,
+			Node:       s.cfg.Node,
+			Standalone: s.cfg.Standalone,
+			Path:       s.target,
+		},
+	)
 	failure := ""
 	if len(result.Problems) > 0 {
 		failure = s.client.scrub(result.Problems[0].Error())
@@ -196,8 +205,10 @@ func (s *Source) decode(ctx context.Context, began time.Time, data []byte) conte
 	}
 	objects, repeated := apiobject.Filter(held.Objects)
 	for _, r := range repeated {
-		s.blame(staticpod.Problem{Object: held.Objects[r.Index].String(), Field: "metadata.name", Message: "it is already given"},
-			"; this one is left out: remove one of the two, or rename it")
+		s.blame(
+			staticpod.Problem{Object: held.Objects[r.Index].String(), Field: "metadata.name", Message: "it is already given"},
+			"; this one is left out: remove one of the two, or rename it",
+		)
 	}
 	s.held, s.spoken = staticpod.Held{Pods: kept, Objects: objects}, true
 	return s.trace(ctx, began, "invalid", failure)
@@ -253,7 +264,21 @@ func (s *Source) tell(errs []source.Error) {
 		return
 	}
 	for _, e := range errs {
-		s.cfg.Logger.Warn(e.Message, telemetry.KeySource, Name, telemetry.KeyFile, e.Path, telemetry.KeyPod, e.Pod, telemetry.KeyObject, e.Object, "field", e.Field, "times", s.times)
+		s.cfg.Logger.Warn(
+			e.Message,
+			telemetry.KeySource,
+			Name,
+			telemetry.KeyFile,
+			e.Path,
+			telemetry.KeyPod,
+			e.Pod,
+			telemetry.KeyObject,
+			e.Object,
+			"field",
+			e.Field,
+			"times",
+			s.times,
+		)
 	}
 }
 

@@ -90,7 +90,9 @@ func TestAChangeIsTraced(t *testing.T) {
 	got := r.next()
 	span := r.spans.GetSpans()[0]
 	want := attribute.NewSet(attribute.String("url.full", w.URL+"/pods?…"), attribute.String("quartet.source", "http"))
-	if attrs := attribute.NewSet(span.Attributes...); span.Name != "source.read" || !attrs.Equals(&want) || span.Parent.IsValid() {
+	if attrs := attribute.NewSet(
+		span.Attributes...); span.Name != "source.read" || !attrs.Equals(&want) ||
+		span.Parent.IsValid() {
 		t.Errorf("span %s %v", span.Name, span.Attributes)
 	}
 	if got.Causes[w.URL+"/pods?…"] == nil {
@@ -107,11 +109,23 @@ func TestAWrongPodKeepsItsLastGoodVersionBesideGoodOnes(t *testing.T) {
 	w.answer(list("a", "i:2", "b", ""))
 	got := r.poll()
 	r.want(got, 1, "a-node i:2", "b-node i:1")
-	wantError(t, got, source.Error{Pod: "default/b-node", Field: "items[1].spec.containers[0].image", Message: "the last good version of the pod is kept"})
+	wantError(
+		t,
+		got,
+		source.Error{
+			Pod:     "default/b-node",
+			Field:   "items[1].spec.containers[0].image",
+			Message: "the last good version of the pod is kept",
+		},
+	)
 	w.answer(strings.Replace(manifest("a", "i:3"), "spec:", "spek:", 1))
 	got = r.poll()
 	r.want(got, 1, "a-node i:2")
-	wantError(t, got, source.Error{Pod: "default/a-node", Field: "spek", Message: "the last good version of the pod is kept"})
+	wantError(
+		t,
+		got,
+		source.Error{Pod: "default/a-node", Field: "spek", Message: "the last good version of the pod is kept"},
+	)
 }
 
 // On a node without an API server the answer may have config maps and secrets beside the pods, and nowhere else.
@@ -122,7 +136,9 @@ func TestObjectsStandBesideThePods(t *testing.T) {
 	r := start(t, w.URL, func(cfg *Config, _ *Source) { cfg.Standalone = true })
 	got := r.next()
 	r.want(got, 0, "a-node i:1")
-	if len(got.Objects) != 2 || got.Objects[0].String() != "configmap default/c" || string(got.Objects[1].Secret.Data["k"]) != "v" || got.Objects[1].Path != w.URL {
+	if len(got.Objects) != 2 || got.Objects[0].String() != "configmap default/c" ||
+		string(got.Objects[1].Secret.Data["k"]) != "v" ||
+		got.Objects[1].Path != w.URL {
 		t.Errorf("objects %v", got.Objects)
 	}
 	w.answer(fmt.Sprintf(objects, "5") + fmt.Sprintf(objects, "w"))
@@ -132,7 +148,9 @@ func TestObjectsStandBesideThePods(t *testing.T) {
 	}
 	w.answer(strings.SplitAfterN(fmt.Sprintf(objects, "5"), "---\n", 2)[1])
 	got = r.poll()
-	if len(got.Objects) != 1 || string(got.Objects[0].Secret.Data["k"]) != "w" || got.Errors[0].Object != "secret default/s" || got.Errors[0].Field != "stringData[k]" {
+	if len(got.Objects) != 1 || string(got.Objects[0].Secret.Data["k"]) != "w" ||
+		got.Errors[0].Object != "secret default/s" ||
+		got.Errors[0].Field != "stringData[k]" {
 		t.Errorf("objects %v, errors %v; want the last good version", got.Objects, got.Errors)
 	}
 
@@ -159,7 +177,11 @@ func TestTwoPodsOfOneNameInOneAnswer(t *testing.T) {
 	r := start(t, w.URL)
 	got := r.next()
 	r.want(got, 1, "a-node i:1")
-	wantError(t, got, source.Error{Pod: "default/a-node", Field: "metadata.name", Message: "is already given; this one is left out"})
+	wantError(
+		t,
+		got,
+		source.Error{Pod: "default/a-node", Field: "metadata.name", Message: "is already given; this one is left out"},
+	)
 }
 
 // An empty body is an empty source and an error, as to a kubelet. Unlike there, the same pods may come back after it.
@@ -186,7 +208,8 @@ func TestAnEmptyBodyIsAnEmptySourceAndAnError(t *testing.T) {
 	}
 	again := r.poll()
 	empty(again)
-	if len(again.Causes) > 0 || !again.Errors[0].SeenAt.After(gone.Errors[0].SeenAt) || again.Errors[0].Message != first.Errors[0].Message {
+	if len(again.Causes) > 0 || !again.Errors[0].SeenAt.After(gone.Errors[0].SeenAt) ||
+		again.Errors[0].Message != first.Errors[0].Message {
 		t.Errorf("the same again gives %+v after %+v, want the same error, seen later", again, gone.Errors)
 	}
 	w.does(func(out http.ResponseWriter, _ *http.Request) { out.WriteHeader(http.StatusBadGateway) })
@@ -208,7 +231,8 @@ func TestABodyThatCannotBeParsedKeepsEverything(t *testing.T) {
 			w := serve(t, httptest.NewServer)
 			w.answer(body)
 			r := start(t, w.URL)
-			if got := r.next(); !got.Failed || len(got.Errors) == 0 || !strings.Contains(got.Errors[0].Message, "running pods are not changed") {
+			if got := r.next(); !got.Failed || len(got.Errors) == 0 ||
+				!strings.Contains(got.Errors[0].Message, "running pods are not changed") {
 				t.Fatalf("reading %+v, want a source that has not spoken", got)
 			}
 			if got := r.poll(); !got.Failed {

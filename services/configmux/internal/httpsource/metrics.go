@@ -14,6 +14,10 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}, []string{"outcome"})
 	registry.MustRegister(polls)
 	return &Metrics{
-		changed: polls.WithLabelValues("changed"), unchanged: polls.WithLabelValues("unchanged"), failed: polls.WithLabelValues("failed"),
+		changed: polls.WithLabelValues(
+			"changed",
+		),
+		unchanged: polls.WithLabelValues("unchanged"),
+		failed:    polls.WithLabelValues("failed"),
 	}
 }

@@ -191,7 +191,14 @@ func (r *rig) poll() source.Reading {
 func (r *rig) want(got source.Reading, errors int, pods ...string) {
 	r.t.Helper()
 	if got.Failed || len(got.Errors) != errors || !slices.Equal(summary(got), pods) {
-		r.t.Fatalf("pods %v, errors %v, failed %v; want pods %v and %d errors", summary(got), got.Errors, got.Failed, pods, errors)
+		r.t.Fatalf(
+			"pods %v, errors %v, failed %v; want pods %v and %d errors",
+			summary(got),
+			got.Errors,
+			got.Failed,
+			pods,
+			errors,
+		)
 	}
 }
 
@@ -213,14 +220,21 @@ func summary(reading source.Reading) []string {
 }
 
 func manifest(name, image string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: c, image: %s}]}\n", name, image)
+	return fmt.Sprintf(
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: c, image: %s}]}\n",
+		name,
+		image,
+	)
 }
 
 // list is a PodList in JSON of pods that are named in turn with their image.
 func list(namesAndImages ...string) string {
 	var items []string
 	for pair := range slices.Chunk(namesAndImages, 2) {
-		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"containers":[{"name":"c","image":%q}]}}`, pair[0], pair[1]))
+		items = append(
+			items,
+			fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"containers":[{"name":"c","image":%q}]}}`, pair[0], pair[1]),
+		)
 	}
 	return `{"apiVersion":"v1","kind":"PodList","items":[` + strings.Join(items, ",") + `]}`
 }

@@ -70,9 +70,15 @@ func (s *Source) entryOf(pod *v1.Pod) (*entry, error) {
 		return nil, fmt.Errorf("encoding the pod: %w", err)
 	}
 	if len(data) > maxManifest {
-		return nil, &InvalidError{Problems: []staticpod.Problem{{
-			Message: fmt.Sprintf("the pod has %d bytes as JSON, and may have %d at most: make it smaller", len(data), maxManifest),
-		}}}
+		return nil, &InvalidError{Problems: []staticpod.Problem{
+			{
+				Message: fmt.Sprintf(
+					"the pod has %d bytes as JSON, and may have %d at most: make it smaller",
+					len(data),
+					maxManifest,
+				),
+			},
+		}}
 	}
 	given := types.NamespacedName{Namespace: manifest.Namespace, Name: manifest.Name}
 	return s.decode(given, data)
@@ -81,7 +87,10 @@ func (s *Source) entryOf(pod *v1.Pod) (*entry, error) {
 // decode decodes a manifest with one pod.
 func (s *Source) decode(given types.NamespacedName, data []byte) (*entry, error) {
 	path := s.pathOf(given)
-	result := staticpod.Decode(data, staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Standalone: s.cfg.Standalone, Path: path})
+	result := staticpod.Decode(
+		data,
+		staticpod.Origin{Source: Name, Allowed: s.cfg.Allowed, Node: s.cfg.Node, Standalone: s.cfg.Standalone, Path: path},
+	)
 	if len(result.Problems) > 0 {
 		for i := range result.Problems {
 			// The manifest is one line, which no person has written.
@@ -90,7 +99,9 @@ func (s *Source) decode(given types.NamespacedName, data []byte) (*entry, error)
 		return nil, &InvalidError{Problems: result.Problems}
 	}
 	if len(result.Pods) != 1 || len(result.Objects) > 0 {
-		return nil, &InvalidError{Problems: []staticpod.Problem{{Message: fmt.Sprintf("it has %d pods, want one", len(result.Pods))}}}
+		return nil, &InvalidError{
+			Problems: []staticpod.Problem{{Message: fmt.Sprintf("it has %d pods, want one", len(result.Pods))}},
+		}
 	}
 	return &entry{given: given, path: path, manifest: data, pod: result.Pods[0]}, nil
 }
@@ -238,7 +249,12 @@ func (s *Source) writeFile(path string, data []byte) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("saving the %s: %w: check that there is space in %s and that it is writable, and try again", whatIn(path), err, s.cfg.Dir)
+		return fmt.Errorf(
+			"saving the %s: %w: check that there is space in %s and that it is writable, and try again",
+			whatIn(path),
+			err,
+			s.cfg.Dir,
+		)
 	}
 	return nil
 }

@@ -101,7 +101,11 @@ func (s *Source) read(causes map[string]context.Context) {
 
 func (s *Source) readAll() error {
 	if err := statedir.MakeDir(s.cfg.Dir); err != nil {
-		return fmt.Errorf("cannot store pods in %s: %w: check that it is a directory that this process can write", s.cfg.Dir, err)
+		return fmt.Errorf(
+			"cannot store pods in %s: %w: check that it is a directory that this process can write",
+			s.cfg.Dir,
+			err,
+		)
 	}
 	// A process that died between a change and its sync has reported no success. The change must be durable before this
 	// process reports it.
@@ -157,7 +161,10 @@ func (s *Source) leaveAside(path string) {
 		return
 	}
 	if err := statedir.RemoveFile(path); err != nil {
-		s.note(path, fmt.Sprintf("it was renamed, its %s was applied again, and it cannot be removed: %s; remove it", whatIn(path), err))
+		s.note(
+			path,
+			fmt.Sprintf("it was renamed, its %s was applied again, and it cannot be removed: %s; remove it", whatIn(path), err),
+		)
 	}
 }
 
@@ -186,7 +193,11 @@ func (s *Source) take(path string, read func(path string) error) error {
 	case errors.As(err, &sealed) && sealed.isLocked():
 		s.leaveLocked(path, sealed)
 	case errors.As(err, &unreadable):
-		return fmt.Errorf("cannot read an applied %s: %w: check the disk and the file's owner, or remove the file, which deletes the %[1]s", whatIn(path), err)
+		return fmt.Errorf(
+			"cannot read an applied %s: %w: check the disk and the file's owner, or remove the file, which deletes the %[1]s",
+			whatIn(path),
+			err,
+		)
 	case errors.As(err, &invalid):
 		// It may be valid with another configuration, or another version of this program.
 		first := invalid.Problems[0]

@@ -132,7 +132,8 @@ func (r *rig) await() {
 func TestADirectoryThatCannotBeReadIsTriedAgain(t *testing.T) {
 	r := newRig(t)
 	must(t, os.WriteFile(r.dir, nil, 0o600))
-	if reading := r.start(); !reading.Failed || len(reading.Errors) != 1 || !strings.Contains(reading.Errors[0].Message, r.dir) {
+	if reading := r.start(); !reading.Failed || len(reading.Errors) != 1 ||
+		!strings.Contains(reading.Errors[0].Message, r.dir) {
 		t.Errorf("a file in the place of the directory: %+v, want a failure that names it", reading)
 	}
 	must(t, os.Remove(r.dir))
@@ -164,7 +165,12 @@ func TestAChangeThatFailsHalfWayIsWhatTheDiskSays(t *testing.T) {
 	r := newRig(t)
 	must(t, os.MkdirAll(filepath.Join(r.file("a")+".broken", "not empty"), 0o700))
 	r.start()
-	if _, err := r.Apply(t.Context(), pod("a", "i:1"), false); err == nil || !strings.Contains(err.Error(), "saving the pod") {
+	if _, err := r.Apply(
+		t.Context(),
+		pod("a", "i:1"),
+		false,
+	); err == nil ||
+		!strings.Contains(err.Error(), "saving the pod") {
 		t.Fatalf("applying a pod in whose way something is: %v, want an error", err)
 	}
 	reading := r.next()
@@ -195,7 +201,8 @@ func TestAFileThatCannotBeReadIsNotSetAside(t *testing.T) {
 	unmount := sync.OnceFunc(func() { must(t, unix.Unmount(r.file("a"), 0)) })
 	t.Cleanup(unmount)
 	reading := r.start()
-	if !reading.Failed || len(reading.Errors) != 1 || !strings.Contains(reading.Errors[0].Message, "cannot read an applied pod: read "+r.file("a")) {
+	if !reading.Failed || len(reading.Errors) != 1 ||
+		!strings.Contains(reading.Errors[0].Message, "cannot read an applied pod: read "+r.file("a")) {
 		t.Fatalf("with a file that cannot be read: %+v, want a failure that names it", reading)
 	}
 	if _, err := r.Apply(t.Context(), pod("c", "i:1"), false); err == nil {
@@ -211,7 +218,14 @@ func TestAFileThatCannotBeReadIsNotSetAside(t *testing.T) {
 func TestADeletionTakesAllFilesOfAPodThatIsLeftOut(t *testing.T) {
 	r := newRig(t)
 	must(t, os.Mkdir(r.dir, 0o700))
-	must(t, os.WriteFile(r.file("a"), []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"default","name":"a"}}`), 0o600))
+	must(
+		t,
+		os.WriteFile(
+			r.file("a"),
+			[]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"default","name":"a"}}`),
+			0o600,
+		),
+	)
 	must(t, os.WriteFile(r.file("a")+".broken", nil, 0o600))
 	if reading := r.start(); len(reading.Pods) != 0 || len(reading.Errors) != 2 {
 		t.Fatalf("pods %v, errors %v; want both files told of", images(reading), reading.Errors)

@@ -41,7 +41,13 @@ type TakenError struct {
 
 // Error names the other pod and the remedy.
 func (e *TakenError) Error() string {
-	return fmt.Sprintf("the %s is that of the pod %s of the source %q, in %s: give this pod another, or take that one away first", e.What, e.Pod, e.Source, e.Path)
+	return fmt.Sprintf(
+		"the %s is that of the pod %s of the source %q, in %s: give this pod another, or take that one away first",
+		e.What,
+		e.Pod,
+		e.Source,
+		e.Path,
+	)
 }
 
 // UnknownError is returned if the source has no pod of a name.
@@ -52,7 +58,11 @@ type UnknownError struct {
 
 // Error names the other places to look.
 func (e *UnknownError) Error() string {
-	return fmt.Sprintf("the source %q has no pod %s: one of another source goes away with its file; quartet get pods lists all", Name, e.Name)
+	return fmt.Sprintf(
+		"the source %q has no pod %s: one of another source goes away with its file; quartet get pods lists all",
+		Name,
+		e.Name,
+	)
 }
 
 // AmbiguousError is returned if a name is that of one pod, and, without the node's suffix, of another.
@@ -63,7 +73,11 @@ type AmbiguousError struct {
 
 // Error names the remedy.
 func (e *AmbiguousError) Error() string {
-	return fmt.Sprintf("it may be the pod %s or, without the node's suffix, %s: delete the latter first, by its whole name", e.Exact, e.Suffixed)
+	return fmt.Sprintf(
+		"it may be the pod %s or, without the node's suffix, %s: delete the latter first, by its whole name",
+		e.Exact,
+		e.Suffixed,
+	)
 }
 
 // FullError is returned if a limit of the source is reached.
@@ -88,7 +102,12 @@ type ObjectTakenError struct {
 
 // Error names the other object and the remedy.
 func (e *ObjectTakenError) Error() string {
-	return fmt.Sprintf("the source %q has the %s, in %s: change it there, or take it away there first", e.Source, e.Key, e.Path)
+	return fmt.Sprintf(
+		"the source %q has the %s, in %s: change it there, or take it away there first",
+		e.Source,
+		e.Key,
+		e.Path,
+	)
 }
 
 // UnknownObjectError is returned if the source has no such config map or secret.
@@ -99,5 +118,10 @@ type UnknownObjectError struct {
 
 // Error names the other places to look.
 func (e *UnknownObjectError) Error() string {
-	return fmt.Sprintf("the source %q has no %s: one of another source goes away with its file; quartet get %ss lists all", Name, e.Key, strings.ToLower(string(e.Key.Kind)))
+	return fmt.Sprintf(
+		"the source %q has no %s: one of another source goes away with its file; quartet get %ss lists all",
+		Name,
+		e.Key,
+		strings.ToLower(string(e.Key.Kind)),
+	)
 }

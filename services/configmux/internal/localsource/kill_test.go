@@ -106,16 +106,35 @@ func scenarios() map[string]scenario {
 				{"create a config map", appliesObject(configMap("c", "1")), map[string]string{"configmap c": "1"}, nil},
 				{"create a secret", appliesObject(secret("s", "1")), map[string]string{"configmap c": "1", "secret s": "1"}, nil},
 				{"replace it", appliesObject(secret("s", "2")), map[string]string{"configmap c": "1", "secret s": "2"}, nil},
-				{"replace the config map", appliesObject(configMap("c", "2")), map[string]string{"configmap c": "2", "secret s": "2"}, nil},
+				{
+					"replace the config map",
+					appliesObject(configMap("c", "2")),
+					map[string]string{"configmap c": "2", "secret s": "2"},
+					nil,
+				},
 				{"delete the config map", deletesObject(apiobject.ConfigMap, "c"), map[string]string{"secret s": "2"}, nil},
 				{"delete the secret", deletesObject(apiobject.Secret, "s"), nil, nil},
 			},
 			// The key lasts before anything that it encrypts.
 			calls: slices.Concat(
-				[]string{"mkdir applied", "sync .", "sync applied"}, answered(),
-				writtenIn("applied", "c.configmap"), answered(), writtenIn(".", "secrets.key"), writtenIn("applied", "s.secret"), answered(),
-				writtenIn("applied", "s.secret"), answered(), writtenIn("applied", "c.configmap"), answered(),
-				removed("c.configmap"), answered(), removed("s.secret"), answered(),
+				[]string{"mkdir applied", "sync .", "sync applied"},
+				answered(),
+				writtenIn(
+					"applied",
+					"c.configmap",
+				),
+				answered(),
+				writtenIn(".", "secrets.key"),
+				writtenIn("applied", "s.secret"),
+				answered(),
+				writtenIn("applied", "s.secret"),
+				answered(),
+				writtenIn("applied", "c.configmap"),
+				answered(),
+				removed("c.configmap"),
+				answered(),
+				removed("s.secret"),
+				answered(),
 			),
 		},
 		"a node with other pods, and with what crashes have left": {
@@ -131,17 +150,60 @@ func scenarios() map[string]scenario {
 				must(r.t, os.WriteFile(left, nil, 0o600))
 			},
 			steps: []step{
-				{"start", nothing, map[string]string{"other": "i:1"}, []string{"bad.json.broken", "half.json.broken", "worse.json.broken"}},
-				{"create", applies("a", "i:1"), map[string]string{"a": "i:1", "other": "i:1"}, []string{"bad.json.broken", "half.json.broken", "worse.json.broken"}},
-				{"create anew", applies("bad", "i:2"), map[string]string{"a": "i:1", "bad": "i:2", "other": "i:1"}, []string{"half.json.broken", "worse.json.broken"}},
-				{"delete what is broken", deletes("worse"), map[string]string{"a": "i:1", "bad": "i:2", "other": "i:1"}, []string{"half.json.broken"}},
-				{"replace", applies("a", "i:2"), map[string]string{"a": "i:2", "bad": "i:2", "other": "i:1"}, []string{"half.json.broken"}},
+				{
+					"start",
+					nothing,
+					map[string]string{"other": "i:1"},
+					[]string{"bad.json.broken", "half.json.broken", "worse.json.broken"},
+				},
+				{
+					"create",
+					applies("a", "i:1"),
+					map[string]string{"a": "i:1", "other": "i:1"},
+					[]string{"bad.json.broken", "half.json.broken", "worse.json.broken"},
+				},
+				{
+					"create anew",
+					applies("bad", "i:2"),
+					map[string]string{"a": "i:1", "bad": "i:2", "other": "i:1"},
+					[]string{"half.json.broken", "worse.json.broken"},
+				},
+				{
+					"delete what is broken",
+					deletes("worse"),
+					map[string]string{"a": "i:1", "bad": "i:2", "other": "i:1"},
+					[]string{"half.json.broken"},
+				},
+				{
+					"replace",
+					applies("a", "i:2"),
+					map[string]string{"a": "i:2", "bad": "i:2", "other": "i:1"},
+					[]string{"half.json.broken"},
+				},
 				{"delete", deletes("a"), map[string]string{"bad": "i:2", "other": "i:1"}, []string{"half.json.broken"}},
 			},
 			calls: slices.Concat(
-				[]string{"mkdir applied", "sync .", "sync applied"}, removed(".left.json.tmp"), []string{"rename applied/half.json applied/half.json.broken"}, answered(),
-				written("a"), answered(), written("bad"), removed("bad.json.broken"), answered(), removed("worse.json.broken"), answered(),
-				written("a"), answered(), removed("a.json"), answered(),
+				[]string{
+					"mkdir applied",
+					"sync .",
+					"sync applied",
+				},
+				removed(".left.json.tmp"),
+				[]string{"rename applied/half.json applied/half.json.broken"},
+				answered(),
+				written(
+					"a",
+				),
+				answered(),
+				written("bad"),
+				removed("bad.json.broken"),
+				answered(),
+				removed("worse.json.broken"),
+				answered(),
+				written("a"),
+				answered(),
+				removed("a.json"),
+				answered(),
 			),
 		},
 	}
@@ -214,7 +276,14 @@ func killed(t *testing.T, name string, sc scenario, n int) []string {
 	}
 	if !slices.Equal(calls, want) || status.Signaled() != (n > 0) {
 		said, err := os.ReadFile(output.Name())
-		t.Fatalf("the process ended with %#x after\n%s\nwant\n%s\nit said %s, %v", status, strings.Join(calls, "\n"), strings.Join(want, "\n"), said, err)
+		t.Fatalf(
+			"the process ended with %#x after\n%s\nwant\n%s\nit said %s, %v",
+			status,
+			strings.Join(calls, "\n"),
+			strings.Join(want, "\n"),
+			said,
+			err,
+		)
 	}
 	told, err := os.ReadFile(answers.Name())
 	must(t, err)
@@ -232,8 +301,18 @@ func live(t *testing.T, root string, sc scenario) {
 	answers := os.NewFile(3, "answers")
 	sink := &readings{all: make(chan source.Reading, 100)}
 	s := New(Config{
-		Dir: filepath.Join(root, "applied"), Node: "node", Standalone: true, Seals: sealing.NewKeyring(filepath.Join(root, "secrets.key"), os.Geteuid()), MaxPods: 10, MaxObjects: 10, Others: func() Others { return sink },
-		Clock: clock.RealClock{}, Tracer: noop.NewTracerProvider().Tracer(""),
+		Dir: filepath.Join(
+			root,
+			"applied",
+		),
+		Node:       "node",
+		Standalone: true,
+		Seals:      sealing.NewKeyring(filepath.Join(root, "secrets.key"), os.Geteuid()),
+		MaxPods:    10,
+		MaxObjects: 10,
+		Others:     func() Others { return sink },
+		Clock:      clock.RealClock{},
+		Tracer:     noop.NewTracerProvider().Tracer(""),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

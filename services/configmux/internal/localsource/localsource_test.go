@@ -70,17 +70,39 @@ func (r *rig) keyFile() string { return filepath.Join(filepath.Dir(r.dir), "secr
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	return &rig{t: t, dir: filepath.Join(t.TempDir(), "applied"), node: "node", clock: clocktesting.NewFakeClock(time.Unix(1e9, 0))}
+	return &rig{
+		t:     t,
+		dir:   filepath.Join(t.TempDir(), "applied"),
+		node:  "node",
+		clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)),
+	}
 }
 
 // start starts the source on what is in the directory, and returns its first reading.
 func (r *rig) start() source.Reading {
 	r.t.Helper()
-	r.sink = &readings{all: make(chan source.Reading, 100), others: []source.Holder{{
-		Name: types.NamespacedName{Namespace: "default", Name: "theirs-node"}, UID: "their-uid", Source: "file", Path: "/m/theirs.yaml",
-	}}}
+	r.sink = &readings{all: make(chan source.Reading, 100), others: []source.Holder{
+		{
+			Name: types.NamespacedName{
+				Namespace: "default",
+				Name:      "theirs-node",
+			},
+			UID:    "their-uid",
+			Source: "file",
+			Path:   "/m/theirs.yaml",
+		},
+	}}
 	r.Source = New(Config{
-		Dir: r.dir, Node: r.node, Allowed: r.allowed, Standalone: !r.cluster, Seals: sealing.NewKeyring(r.keyFile(), os.Geteuid()), MaxPods: 3, MaxObjects: 3, Others: func() Others { return r.sink }, Clock: r.clock, Tracer: noop.NewTracerProvider().Tracer(""),
+		Dir:        r.dir,
+		Node:       r.node,
+		Allowed:    r.allowed,
+		Standalone: !r.cluster,
+		Seals:      sealing.NewKeyring(r.keyFile(), os.Geteuid()),
+		MaxPods:    3,
+		MaxObjects: 3,
+		Others:     func() Others { return r.sink },
+		Clock:      r.clock,
+		Tracer:     noop.NewTracerProvider().Tracer(""),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -192,7 +214,8 @@ func TestADryRunChangesNothing(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	applied, err := r.Apply(t.Context(), pod("a", "i:1"), true)
-	if err != nil || applied.Op != podset.Add || applied.Pod.Name != "a-node" || applied.Pod.Spec.RestartPolicy != v1.RestartPolicyAlways {
+	if err != nil || applied.Op != podset.Add || applied.Pod.Name != "a-node" ||
+		applied.Pod.Spec.RestartPolicy != v1.RestartPolicyAlways {
 		t.Errorf("the dry run gave %+v, %v; want the pod with its defaults", applied, err)
 	}
 	var taken *TakenError

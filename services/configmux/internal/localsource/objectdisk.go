@@ -57,7 +57,13 @@ func (s *Source) objectPath(key apiobject.Key) string {
 // encodeObject returns the content of the file of an object.
 func (s *Source) encodeObject(e *objectEntry) ([]byte, error) {
 	key := e.object.Key()
-	r := record{Kind: key.Kind, Namespace: key.Namespace, Name: key.Name, CreatedAt: e.createdAt.UTC(), ConfigMap: e.object.ConfigMap}
+	r := record{
+		Kind:      key.Kind,
+		Namespace: key.Namespace,
+		Name:      key.Name,
+		CreatedAt: e.createdAt.UTC(),
+		ConfigMap: e.object.ConfigMap,
+	}
 	if key.Kind == apiobject.Secret {
 		box, err := s.cfg.Seals.Seal(e.content, key.Path())
 		if err != nil {
@@ -78,7 +84,12 @@ func (s *Source) writeRecord(path string, r record) error {
 		return fmt.Errorf("encoding the %s: %w", r.key(), err)
 	}
 	if err := statedir.WriteFileAtomic(path, data, fileMode); err != nil {
-		return fmt.Errorf("saving the %s: %w: check that there is space in %s and that it is writable, and try again", r.key(), err, s.cfg.Dir)
+		return fmt.Errorf(
+			"saving the %s: %w: check that there is space in %s and that it is writable, and try again",
+			r.key(),
+			err,
+			s.cfg.Dir,
+		)
 	}
 	return nil
 }
@@ -152,7 +163,10 @@ func (e *sealedError) isLocked() bool { return !errors.Is(e.err, sealing.ErrDama
 func (s *Source) leaveLocked(path string, locked *sealedError) {
 	s.locked = true
 	s.broken[path] = source.Error{
-		Path: path, Object: locked.key.String(), SeenAt: s.cfg.Clock.Now(), Message: locked.Error() + "; the secret is missing until then",
+		Path:    path,
+		Object:  locked.key.String(),
+		SeenAt:  s.cfg.Clock.Now(),
+		Message: locked.Error() + "; the secret is missing until then",
 	}
 }
 

@@ -82,7 +82,10 @@ func (s *Source) objectEntryOf(object *apiobject.Object) (*objectEntry, error) {
 func invalidObject(key apiobject.Key, errs field.ErrorList) error {
 	invalid := &InvalidError{}
 	for _, e := range errs {
-		invalid.Problems = append(invalid.Problems, staticpod.Problem{Object: key.String(), Field: e.Field, Message: e.ErrorBody()})
+		invalid.Problems = append(
+			invalid.Problems,
+			staticpod.Problem{Object: key.String(), Field: e.Field, Message: e.ErrorBody()},
+		)
 	}
 	return invalid
 }

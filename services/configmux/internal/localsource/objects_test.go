@@ -20,11 +20,15 @@ import (
 )
 
 func configMap(name, value string) *apiobject.Object {
-	return &apiobject.Object{ConfigMap: &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"key": value}}}
+	return &apiobject.Object{
+		ConfigMap: &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"key": value}},
+	}
 }
 
 func secret(name, value string) *apiobject.Object {
-	return &apiobject.Object{Secret: &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"key": value}}}
+	return &apiobject.Object{
+		Secret: &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"key": value}},
+	}
 }
 
 func valueOf(o *apiobject.Object) string {
@@ -59,7 +63,11 @@ func TestObjectsAreThereAfterARestartSinceTheyWereAppliedFirst(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	began := r.clock.Now()
-	ops := []podset.Op{r.applyObject(configMap("c", "1")), r.applyObject(secret("s", "1")), r.applyObject(secret("s", "1"))}
+	ops := []podset.Op{
+		r.applyObject(configMap("c", "1")),
+		r.applyObject(secret("s", "1")),
+		r.applyObject(secret("s", "1")),
+	}
 	r.clock.Step(time.Hour)
 	ops = append(ops, r.applyObject(secret("s", "2")))
 	if !slices.Equal(ops, []podset.Op{podset.Add, podset.Add, podset.None, podset.Update}) {
@@ -114,7 +122,8 @@ func TestASecretIsNotInClearOnTheDisk(t *testing.T) {
 		}
 		content, err := os.ReadFile(path)
 		for _, text := range []string{hidden, plain} {
-			if strings.Contains(string(content), text) || strings.Contains(string(content), base64.StdEncoding.EncodeToString([]byte(text))) {
+			if strings.Contains(string(content), text) ||
+				strings.Contains(string(content), base64.StdEncoding.EncodeToString([]byte(text))) {
 				found[text]++
 			}
 		}
@@ -136,14 +145,18 @@ func TestWhatIsWrongWithOneSecretConcernsNoOther(t *testing.T) {
 	content, err := os.ReadFile(r.secretPath("a"))
 	must(t, err)
 	// Another's place, and another's name.
-	must(t, os.WriteFile(r.secretPath("b"), []byte(strings.Replace(string(content), `"name":"a"`, `"name":"b"`, 1)), 0o600))
+	must(
+		t,
+		os.WriteFile(r.secretPath("b"), []byte(strings.Replace(string(content), `"name":"a"`, `"name":"b"`, 1)), 0o600),
+	)
 	must(t, os.WriteFile(r.secretPath("c"), content, 0o600))
 	reading := r.start()
 	if got := objectsOf(reading); !slices.Equal(got, []string{"secret default/a=1"}) || len(reading.Errors) != 2 {
 		t.Errorf("there are %v, errors %v; want one secret, and two errors", got, reading.Errors)
 	}
 	for _, e := range reading.Errors {
-		if !strings.HasSuffix(e.Path, ".secret.broken") || !strings.Contains(e.Message, "it was renamed: apply the secret again, or delete it") {
+		if !strings.HasSuffix(e.Path, ".secret.broken") ||
+			!strings.Contains(e.Message, "it was renamed: apply the secret again, or delete it") {
 			t.Errorf("error %+v", e)
 		}
 	}
@@ -159,7 +172,8 @@ func TestWhatIsWrongWithOneSecretConcernsNoOther(t *testing.T) {
 
 	must(t, os.Rename(r.keyFile(), r.keyFile()+".away"))
 	reading = r.start()
-	if len(reading.Objects) != 0 || len(reading.Errors) != 2 || reading.Failed || !strings.Contains(reading.Errors[0].Message, "restore the key file from a backup") {
+	if len(reading.Objects) != 0 || len(reading.Errors) != 2 || reading.Failed ||
+		!strings.Contains(reading.Errors[0].Message, "restore the key file from a backup") {
 		t.Errorf("without the key: %v, errors %v", objectsOf(reading), reading.Errors)
 	}
 	must(t, os.Rename(r.keyFile()+".away", r.keyFile()))
@@ -170,7 +184,10 @@ func TestWhatIsWrongWithOneSecretConcernsNoOther(t *testing.T) {
 	}
 	r.clock.Step(retryInterval)
 	reading = <-r.sink.all
-	if got := objectsOf(reading); !slices.Equal(got, []string{"secret default/a=1", "secret default/b=2"}) || len(reading.Errors) != 0 {
+	if got := objectsOf(
+		reading,
+	); !slices.Equal(got, []string{"secret default/a=1", "secret default/b=2"}) ||
+		len(reading.Errors) != 0 {
 		t.Errorf("with the key back: %v, errors %v", got, reading.Errors)
 	}
 	r.stop()

@@ -50,7 +50,8 @@ func TestAStricterConfigurationLeavesAppliedPodsOut(t *testing.T) {
 	r.allowed = privilege.Allowed{}
 	reading := r.restart()
 	expect(t, reading, map[string]string{"default/b-node": "i:1"})
-	if len(reading.Errors) != 1 || reading.Errors[0].Pod != "default/a-node" || reading.Errors[0].Field != "spec.hostNetwork" {
+	if len(reading.Errors) != 1 || reading.Errors[0].Pod != "default/a-node" ||
+		reading.Errors[0].Field != "spec.hostNetwork" {
 		t.Errorf("errors %+v", reading.Errors)
 	}
 	r.allowed = allowed
@@ -65,7 +66,11 @@ func TestAnnotationsOfAnAgentAreNoPartOfWhatIsApplied(t *testing.T) {
 	for _, seen := range []string{"2026-05-01T12:00:00Z", "2026-05-01T12:00:01Z"} {
 		noted := pod("a", "i:1")
 		noted.Annotations = map[string]string{
-			podset.AnnotationSeen: seen, podset.AnnotationMirror: seen, podset.AnnotationHash: seen, podset.AnnotationSource: "api", "quartet.dev/x": "y",
+			podset.AnnotationSeen:   seen,
+			podset.AnnotationMirror: seen,
+			podset.AnnotationHash:   seen,
+			podset.AnnotationSource: "api",
+			"quartet.dev/x":         "y",
 		}
 		if op := r.apply(noted); op != podset.None {
 			t.Errorf("applying it as seen at %s is %s, want no change", seen, op)

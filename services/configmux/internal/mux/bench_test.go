@@ -24,12 +24,19 @@ func usual(i int, image string) source.Pod {
 	name := fmt.Sprintf("pod-%05d", i)
 	container := func(name string) v1.Container {
 		return v1.Container{
-			Name: name, Image: image, Command: []string{"/bin/server", "--port=8080"},
-			Env:            []v1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "2"}, {Name: "C", Value: "3"}},
-			Resources:      v1.ResourceRequirements{Limits: v1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}},
-			VolumeMounts:   []v1.VolumeMount{{Name: "data", MountPath: "/data"}},
-			Ports:          []v1.ContainerPort{{ContainerPort: 8080, Protocol: v1.ProtocolTCP}},
-			ReadinessProbe: &v1.Probe{PeriodSeconds: 10, ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}},
+			Name:    name,
+			Image:   image,
+			Command: []string{"/bin/server", "--port=8080"},
+			Env:     []v1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "2"}, {Name: "C", Value: "3"}},
+			Resources: v1.ResourceRequirements{
+				Limits: v1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")},
+			},
+			VolumeMounts: []v1.VolumeMount{{Name: "data", MountPath: "/data"}},
+			Ports:        []v1.ContainerPort{{ContainerPort: 8080, Protocol: v1.ProtocolTCP}},
+			ReadinessProbe: &v1.Probe{
+				PeriodSeconds: 10,
+				ProbeHandler:  v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}},
+			},
 		}
 	}
 	return source.Pod{Path: "/manifests/" + name + ".yaml", Pod: &v1.Pod{
@@ -49,8 +56,13 @@ func usual(i int, image string) source.Pod {
 func benchMux(b *testing.B) *mux.Mux {
 	b.Helper()
 	m := mux.New(mux.Config{
-		Sources: []source.Source{named("file")}, Health: rpc.NewHealth(), Clock: clock.RealClock{},
-		Tracer: noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler), Metrics: mux.NewMetrics(prometheus.NewRegistry()),
+		Sources: []source.Source{named("file")},
+		Health:  rpc.NewHealth(),
+		Clock:   clock.RealClock{},
+		Tracer: noop.NewTracerProvider().
+			Tracer(""),
+		Logger:  slog.New(slog.DiscardHandler),
+		Metrics: mux.NewMetrics(prometheus.NewRegistry()),
 	})
 	b.Cleanup(m.Close)
 	return m
@@ -61,7 +73,10 @@ func benchMux(b *testing.B) *mux.Mux {
 func BenchmarkMerge(b *testing.B) {
 	for _, size := range []int{10, 110, 500, 5000} {
 		for _, changed := range []int{0, 1, size} {
-			b.Run(fmt.Sprintf("kept/pods=%d/changed=%d", size, changed), func(b *testing.B) { benchMerge(b, size, changed, false) })
+			b.Run(
+				fmt.Sprintf("kept/pods=%d/changed=%d", size, changed),
+				func(b *testing.B) { benchMerge(b, size, changed, false) },
+			)
 		}
 		b.Run(fmt.Sprintf("decoded/pods=%d/changed=1", size), func(b *testing.B) { benchMerge(b, size, 1, true) })
 	}

@@ -36,7 +36,21 @@ func (m *Mux) noteErrors(name string, state *sourceState, reading *source.Readin
 		switch {
 		case known == nil:
 			known = &seenError{first: e.SeenAt, last: e.SeenAt, count: 1}
-			m.note(causeOf(reading, e.Path), slog.LevelWarn, e.Message, telemetry.KeySource, name, telemetry.KeyFile, e.Path, telemetry.KeyPod, e.Pod, telemetry.KeyObject, e.Object, "field", e.Field)
+			m.note(
+				causeOf(reading, e.Path),
+				slog.LevelWarn,
+				e.Message,
+				telemetry.KeySource,
+				name,
+				telemetry.KeyFile,
+				e.Path,
+				telemetry.KeyPod,
+				e.Pod,
+				telemetry.KeyObject,
+				e.Object,
+				"field",
+				e.Field,
+			)
 		case e.SeenAt.After(known.last):
 			known.last = e.SeenAt
 			if known.count < math.MaxInt32 {
@@ -47,7 +61,21 @@ func (m *Mux) noteErrors(name string, state *sourceState, reading *source.Readin
 	}
 	for key := range state.errs {
 		if now[key] == nil {
-			m.note(causeOf(reading, key.path), slog.LevelInfo, "mended", telemetry.KeySource, name, telemetry.KeyFile, key.path, telemetry.KeyPod, key.pod, telemetry.KeyObject, key.object, "was", key.message)
+			m.note(
+				causeOf(reading, key.path),
+				slog.LevelInfo,
+				"mended",
+				telemetry.KeySource,
+				name,
+				telemetry.KeyFile,
+				key.path,
+				telemetry.KeyPod,
+				key.pod,
+				telemetry.KeyObject,
+				key.object,
+				"was",
+				key.message,
+			)
 		}
 	}
 	state.errs = now
@@ -66,14 +94,26 @@ func (s *sourceState) listErrors() []*configv1.SourceError {
 	out := make([]*configv1.SourceError, 0, len(s.errs))
 	for key, seen := range s.errs {
 		out = append(out, &configv1.SourceError{
-			Path: sendable(key.path), Pod: sendable(key.pod), Object: sendable(key.object), Field: sendable(key.field), Message: sendable(key.message),
+			Path: sendable(
+				key.path,
+			),
+			Pod:         sendable(key.pod),
+			Object:      sendable(key.object),
+			Field:       sendable(key.field),
+			Message:     sendable(key.message),
 			Count:       seen.count,
-			FirstSeenAt: timestamppb.New(seen.first), LastSeenAt: timestamppb.New(seen.last),
+			FirstSeenAt: timestamppb.New(seen.first),
+			LastSeenAt:  timestamppb.New(seen.last),
 		})
 	}
 	slices.SortFunc(out, func(a, b *configv1.SourceError) int {
-		return cmp.Or(cmp.Compare(a.GetPath(), b.GetPath()), cmp.Compare(a.GetPod(), b.GetPod()), cmp.Compare(a.GetObject(), b.GetObject()),
-			cmp.Compare(a.GetField(), b.GetField()), cmp.Compare(a.GetMessage(), b.GetMessage()))
+		return cmp.Or(
+			cmp.Compare(a.GetPath(), b.GetPath()),
+			cmp.Compare(a.GetPod(), b.GetPod()),
+			cmp.Compare(a.GetObject(), b.GetObject()),
+			cmp.Compare(a.GetField(), b.GetField()),
+			cmp.Compare(a.GetMessage(), b.GetMessage()),
+		)
 	})
 	return out
 }

@@ -38,7 +38,15 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []
 	state.set = merged.Set
 	merged.List = withLives(merged.List, back)
 	m.merges++
-	p := publication{m: m, source: name, state: state, reading: reading, found: found, began: began, merges: map[string]merge{}}
+	p := publication{
+		m:       m,
+		source:  name,
+		state:   state,
+		reading: reading,
+		found:   found,
+		began:   began,
+		merges:  map[string]merge{},
+	}
 	if full {
 		// Objects precede pods, so that a subscriber that has a pod finds the objects that it refers to.
 		p.mergeObjects()
@@ -56,7 +64,12 @@ func (s *sourceState) refusals() []source.Error { return slices.Collect(maps.Val
 
 // admit rejects the pods of a reading whose UID is that of another source's pod. It returns the others, and the origin
 // of those that are not published yet. The mux is locked.
-func (m *Mux) admit(name string, state *sourceState, reading *source.Reading, now time.Time) ([]*v1.Pod, map[types.UID]source.Pod) {
+func (m *Mux) admit(
+	name string,
+	state *sourceState,
+	reading *source.Reading,
+	now time.Time,
+) ([]*v1.Pod, map[types.UID]source.Pod) {
 	found := map[types.UID]source.Pod{}
 	pods := make([]*v1.Pod, 0, len(reading.Pods))
 	for _, p := range reading.Pods {
@@ -73,8 +86,15 @@ func (m *Mux) admit(name string, state *sourceState, reading *source.Reading, no
 		}
 		if taken && owner != name {
 			state.refused[p.UID] = source.Error{
-				Path: p.Path, Pod: p.Namespace + "/" + p.Name, Field: "metadata.uid", SeenAt: now,
-				Message: fmt.Sprintf("the UID %s is that of a pod of the source %q; this one is left out: give it another", p.UID, owner),
+				Path:   p.Path,
+				Pod:    p.Namespace + "/" + p.Name,
+				Field:  "metadata.uid",
+				SeenAt: now,
+				Message: fmt.Sprintf(
+					"the UID %s is that of a pod of the source %q; this one is left out: give it another",
+					p.UID,
+					owner,
+				),
 			}
 			continue
 		}
@@ -151,8 +171,21 @@ func (p *publication) publish(change podset.Change) {
 	if span.IsRecording() {
 		span.SetAttributes(telemetry.AttrOp.String(change.Op.String()), telemetry.AttrSource.String(p.source))
 	}
-	p.m.note(ctx, slog.LevelInfo, "published", telemetry.KeyOp, change.Op.String(), telemetry.KeyPod, pod.Namespace+"/"+pod.Name,
-		telemetry.KeyPodUID, string(uid), telemetry.KeySource, p.source, telemetry.KeyFile, path)
+	p.m.note(
+		ctx,
+		slog.LevelInfo,
+		"published",
+		telemetry.KeyOp,
+		change.Op.String(),
+		telemetry.KeyPod,
+		pod.Namespace+"/"+pod.Name,
+		telemetry.KeyPodUID,
+		string(uid),
+		telemetry.KeySource,
+		p.source,
+		telemetry.KeyFile,
+		path,
+	)
 
 	if change.Op == podset.Remove {
 		gone := before.Entry
@@ -175,14 +208,30 @@ func (p *publication) publish(change podset.Change) {
 	if err != nil {
 		// A decoded and validated pod can always be encoded. Otherwise its published version stays.
 		telemetry.Fail(span, err)
-		p.m.note(ctx, slog.LevelError, "cannot encode the pod; it stays as it was", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+		p.m.note(
+			ctx,
+			slog.LevelError,
+			"cannot encode the pod; it stays as it was",
+			telemetry.KeyPodUID,
+			string(uid),
+			telemetry.KeyError,
+			err,
+		)
 		return
 	}
 	entry := Entry{
-		Pod:  &configv1.PodUpdate{Op: wireOp(change.Op), Source: p.source, Pod: data, Traceparent: telemetry.Traceparent(ctx), Life: life},
+		Pod: &configv1.PodUpdate{
+			Op:          wireOp(change.Op),
+			Source:      p.source,
+			Pod:         data,
+			Traceparent: telemetry.Traceparent(ctx),
+			Life:        life,
+		},
 		name: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name},
 		// Only its status has changed.
-		desire: before.desire, ends: pod.DeletionTimestamp != nil, restored: before.restored,
+		desire:   before.desire,
+		ends:     pod.DeletionTimestamp != nil,
+		restored: before.restored,
 	}
 	if change.Op != podset.Reconcile {
 		entry.desire, entry.restored = p.m.merges, change.Op == podset.Restore

@@ -43,7 +43,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		served:        stream.NewServedMetrics(registry, stream.NamePodUpdates),
 		servedObjects: stream.NewServedMetrics(registry, stream.NameObjects),
 		merges: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "quartet_configmux_merge_duration_seconds", Help: "Time to compare a reading of a source with the previous one and to publish the difference.",
+			Name:    "quartet_configmux_merge_duration_seconds",
+			Help:    "Time to compare a reading of a source with the previous one and to publish the difference.",
 			Buckets: prometheus.ExponentialBuckets(.0001, 4, 8),
 		}, []string{sourceLabel}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -52,11 +53,22 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		objectChanges: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "quartet_configmux_object_changes_total", Help: "Changes of config maps and secrets published, by operation.",
 		}, []string{sourceLabel, kindLabel, "op"}),
-		objects: prometheus.NewDesc("quartet_configmux_source_objects", "Effective config maps and secrets of the source.", []string{sourceLabel, kindLabel}, nil),
-		pods:    desc("quartet_configmux_source_pods", "Desired pods of the source."),
-		errors:  desc("quartet_configmux_source_errors", "Present errors of the source."),
-		ready:   desc("quartet_configmux_source_ready", "1 after the first reading of the source; until then none of its pods is removed from the node."),
-		readAt:  desc("quartet_configmux_source_last_read_timestamp_seconds", "When the source was last read in full, in seconds since 1970; 0 before the first time."),
+		objects: prometheus.NewDesc(
+			"quartet_configmux_source_objects",
+			"Effective config maps and secrets of the source.",
+			[]string{sourceLabel, kindLabel},
+			nil,
+		),
+		pods:   desc("quartet_configmux_source_pods", "Desired pods of the source."),
+		errors: desc("quartet_configmux_source_errors", "Present errors of the source."),
+		ready: desc(
+			"quartet_configmux_source_ready",
+			"1 after the first reading of the source; until then none of its pods is removed from the node.",
+		),
+		readAt: desc(
+			"quartet_configmux_source_last_read_timestamp_seconds",
+			"When the source was last read in full, in seconds since 1970; 0 before the first time.",
+		),
 	}
 }
 

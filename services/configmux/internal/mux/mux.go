@@ -132,7 +132,10 @@ func New(cfg Config) *Mux {
 	}
 	for _, s := range cfg.Sources {
 		m.sources[s.Name()] = &sourceState{
-			target: s.Target(), published: map[types.UID]published{}, refused: map[types.UID]source.Error{}, errs: map[errorKey]*seenError{},
+			target:    s.Target(),
+			published: map[types.UID]published{},
+			refused:   map[types.UID]source.Error{},
+			errs:      map[errorKey]*seenError{},
 		}
 		m.announce(s.Name(), false)
 		m.announceObjects(s.Name(), false)
@@ -163,7 +166,13 @@ func (m *Mux) Set(name string, reading source.Reading) {
 func (m *Mux) set(name string, reading source.Reading) {
 	state := m.sources[name]
 	if state == nil {
-		m.note(context.Background(), slog.LevelError, "an unknown source has set pods; they are dropped", telemetry.KeySource, name)
+		m.note(
+			context.Background(),
+			slog.LevelError,
+			"an unknown source has set pods; they are dropped",
+			telemetry.KeySource,
+			name,
+		)
 		return
 	}
 	if reading.Failed {
@@ -173,7 +182,13 @@ func (m *Mux) set(name string, reading source.Reading) {
 		return
 	}
 	if reading.Op == podset.Restore && state.ready {
-		m.note(context.Background(), slog.LevelInfo, "the source was ready before its checkpoint was read; the checkpoint is not used", telemetry.KeySource, name)
+		m.note(
+			context.Background(),
+			slog.LevelInfo,
+			"the source was ready before its checkpoint was read; the checkpoint is not used",
+			telemetry.KeySource,
+			name,
+		)
 		return
 	}
 	state.given = reading.Errors
@@ -188,7 +203,19 @@ func (m *Mux) set(name string, reading source.Reading) {
 		state.ready = true
 		// The health is set before the publication, so that a subscriber finds the source ready there too.
 		m.cfg.Health.Set(SourceKey(name), "")
-		m.note(context.Background(), slog.LevelInfo, "the source is ready", telemetry.KeySource, name, "target", state.target, "pods", len(state.set), "mode", reading.Mode)
+		m.note(
+			context.Background(),
+			slog.LevelInfo,
+			"the source is ready",
+			telemetry.KeySource,
+			name,
+			"target",
+			state.target,
+			"pods",
+			len(state.set),
+			"mode",
+			reading.Mode,
+		)
 		m.announceObjects(name, true)
 	}
 	// The first full set of a source is announced even if it changes nothing, because it makes the source ready.
@@ -265,5 +292,11 @@ func listed(pods []Entry, ready func(source string) bool) []*configv1.PodUpdate 
 // withOp returns the update with another operation, for a subscriber that has missed changes of the pod or does not
 // need its last one. The pod's bytes are shared.
 func withOp(u *configv1.PodUpdate, op configv1.Op) *configv1.PodUpdate {
-	return &configv1.PodUpdate{Op: op, Source: u.GetSource(), Pod: u.GetPod(), Traceparent: u.GetTraceparent(), Life: u.GetLife()}
+	return &configv1.PodUpdate{
+		Op:          op,
+		Source:      u.GetSource(),
+		Pod:         u.GetPod(),
+		Traceparent: u.GetTraceparent(),
+		Life:        u.GetLife(),
+	}
 }

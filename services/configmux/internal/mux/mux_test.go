@@ -52,8 +52,12 @@ func newRig(t *testing.T) *rig {
 	r := &rig{t: t, health: rpc.NewHealth(), registry: prometheus.NewRegistry(), spans: tracetest.NewInMemoryExporter()}
 	r.tracer = sdktrace.NewTracerProvider(sdktrace.WithSyncer(r.spans)).Tracer("")
 	r.Mux = mux.New(mux.Config{
-		Sources: []source.Source{named("file"), named("api")}, Health: r.health,
-		Clock: clock.RealClock{}, Tracer: r.tracer, Logger: slog.New(slog.DiscardHandler), Metrics: mux.NewMetrics(r.registry),
+		Sources: []source.Source{named("file"), named("api")},
+		Health:  r.health,
+		Clock:   clock.RealClock{},
+		Tracer:  r.tracer,
+		Logger:  slog.New(slog.DiscardHandler),
+		Metrics: mux.NewMetrics(r.registry),
 	})
 	t.Cleanup(r.Close)
 	return r
@@ -166,7 +170,11 @@ func TestASnapshotNamesSourcesThatHaveNotSpoken(t *testing.T) {
 
 func TestAFailedReadingChangesNoPodAndMakesNothingReady(t *testing.T) {
 	r := newRig(t)
-	failed := source.Reading{Failed: true, Mode: "polling", Errors: []source.Error{{Path: "/file", Message: "cannot read it"}}}
+	failed := source.Reading{
+		Failed: true,
+		Mode:   "polling",
+		Errors: []source.Error{{Path: "/file", Message: "cannot read it"}},
+	}
 	r.Set("file", failed)
 	if s := r.Sources()[1]; s.GetReady() || len(s.GetErrors()) != 1 || s.GetLastReadAt() != nil {
 		t.Errorf("source %v, want it not ready, with its error", s)
@@ -197,7 +205,10 @@ func TestPublishedPodsCarryTheAgentsAnnotations(t *testing.T) {
 		t.Error("the source's pod has been changed")
 	}
 	r.Set("file", reading(pod("a", "2")))
-	if again := decode(t, r.Pods()[0]); again.Annotations[podset.AnnotationSeen] != first.Annotations[podset.AnnotationSeen] {
+	if again := decode(
+		t,
+		r.Pods()[0],
+	); again.Annotations[podset.AnnotationSeen] != first.Annotations[podset.AnnotationSeen] {
 		t.Error("an update changes the time at which the pod was first seen")
 	}
 }
@@ -238,14 +249,17 @@ func TestErrorsAreCountedWhileTheyLast(t *testing.T) {
 	r := newRig(t)
 	at := func(sec int64) source.Reading {
 		got := reading()
-		got.Errors = []source.Error{{Path: "/file/x", Pod: "default/x", Field: "f", Message: "bad", SeenAt: time.Unix(sec, 0)}}
+		got.Errors = []source.Error{
+			{Path: "/file/x", Pod: "default/x", Field: "f", Message: "bad", SeenAt: time.Unix(sec, 0)},
+		}
 		return got
 	}
 	for _, sec := range []int64{10, 10, 20, 30} {
 		r.Set("file", at(sec))
 	}
 	errs := r.Sources()[1].GetErrors()
-	if len(errs) != 1 || errs[0].GetCount() != 3 || errs[0].GetFirstSeenAt().GetSeconds() != 10 || errs[0].GetLastSeenAt().GetSeconds() != 30 {
+	if len(errs) != 1 || errs[0].GetCount() != 3 || errs[0].GetFirstSeenAt().GetSeconds() != 10 ||
+		errs[0].GetLastSeenAt().GetSeconds() != 30 {
 		t.Errorf("errors %v, want one that was seen at 10, 20 and 30", errs)
 	}
 	r.Set("file", reading())

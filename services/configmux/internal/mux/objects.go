@@ -77,10 +77,21 @@ func (m *Mux) choose(changed string, reading *source.Reading, now time.Time) map
 				continue
 			}
 			hidden := source.Error{
-				Path: o.Path, Object: key.String(), Field: "metadata.name", SeenAt: now,
-				Message: fmt.Sprintf("the source %q has a %s too, in %s, which takes precedence; this one has no effect: remove one of the two, or rename it", first.from, key, first.Path),
+				Path:   o.Path,
+				Object: key.String(),
+				Field:  "metadata.name",
+				SeenAt: now,
+				Message: fmt.Sprintf(
+					"the source %q has a %s too, in %s, which takes precedence; this one has no effect: remove one of the two, or rename it",
+					first.from,
+					key,
+					first.Path,
+				),
 			}
-			if i := slices.IndexFunc(before, func(e source.Error) bool { return e.Path == hidden.Path && e.Message == hidden.Message }); i >= 0 {
+			if i := slices.IndexFunc(
+				before,
+				func(e source.Error) bool { return e.Path == hidden.Path && e.Message == hidden.Message },
+			); i >= 0 {
 				hidden = before[i]
 			}
 			state.hidden = append(state.hidden, hidden)
@@ -112,7 +123,15 @@ func (p *publication) putObject(key apiobject.Key, wanted publishedObject) {
 	data, err := wanted.Marshal()
 	if err != nil {
 		// A decoded and validated object can always be encoded. Otherwise its published version stays.
-		p.m.note(context.Background(), slog.LevelError, "cannot encode the object; it stays as it was", telemetry.KeyObject, key.String(), telemetry.KeyError, err)
+		p.m.note(
+			context.Background(),
+			slog.LevelError,
+			"cannot encode the object; it stays as it was",
+			telemetry.KeyObject,
+			key.String(),
+			telemetry.KeyError,
+			err,
+		)
 		return
 	}
 	wanted.data, wanted.seenAt = data, p.began
@@ -130,19 +149,46 @@ func (p *publication) putObject(key apiobject.Key, wanted publishedObject) {
 }
 
 // beginObject starts the span of a change of an object, and logs and counts the change.
-func (p *publication) beginObject(key apiobject.Key, path, from string, op podset.Op) (ctx context.Context, end func()) {
+func (p *publication) beginObject(
+	key apiobject.Key,
+	path, from string,
+	op podset.Op,
+) (ctx context.Context, end func()) {
 	ctx, span := p.m.cfg.Tracer.Start(p.mergeOf(path).ctx, "publish")
 	if span.IsRecording() {
-		span.SetAttributes(telemetry.AttrObject.String(key.String()), telemetry.AttrOp.String(op.String()), telemetry.AttrSource.String(from))
+		span.SetAttributes(
+			telemetry.AttrObject.String(key.String()),
+			telemetry.AttrOp.String(op.String()),
+			telemetry.AttrSource.String(from),
+		)
 	}
-	p.m.note(ctx, slog.LevelInfo, "published", telemetry.KeyOp, op.String(), telemetry.KeyObject, key.String(), telemetry.KeySource, from, telemetry.KeyFile, path)
+	p.m.note(
+		ctx,
+		slog.LevelInfo,
+		"published",
+		telemetry.KeyOp,
+		op.String(),
+		telemetry.KeyObject,
+		key.String(),
+		telemetry.KeySource,
+		from,
+		telemetry.KeyFile,
+		path,
+	)
 	p.m.cfg.Metrics.objectChanges.WithLabelValues(from, kindName(key.Kind), opName(op)).Inc()
 	return ctx, func() { span.End() }
 }
 
 func wireObject(key apiobject.Key, from string, data []byte, traceparent string) *configv1.Object {
 	return &configv1.Object{
-		Kind: string(key.Kind), Namespace: key.Namespace, Name: key.Name, Source: from, Object: data, Traceparent: traceparent,
+		Kind: string(
+			key.Kind,
+		),
+		Namespace:   key.Namespace,
+		Name:        key.Name,
+		Source:      from,
+		Object:      data,
+		Traceparent: traceparent,
 	}
 }
 

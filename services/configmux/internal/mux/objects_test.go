@@ -30,9 +30,19 @@ import (
 )
 
 func object(kind apiobject.Kind, name, value string) source.Object {
-	o := &apiobject.Object{ConfigMap: &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string]string{"key": value}}}
+	o := &apiobject.Object{
+		ConfigMap: &v1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Data:       map[string]string{"key": value},
+		},
+	}
 	if kind == apiobject.Secret {
-		o = &apiobject.Object{Secret: &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string][]byte{"key": []byte(value)}}}
+		o = &apiobject.Object{
+			Secret: &v1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+				Data:       map[string][]byte{"key": []byte(value)},
+			},
+		}
 	}
 	return source.Object{Object: o, Path: "/m/" + name}
 }
@@ -73,8 +83,17 @@ func TestOfEachObjectThatOfTheFirstSourceIsThere(t *testing.T) {
 	sources := []string{"file", "http", "local"}
 	rapid.Check(t, func(r *rapid.T) {
 		m := mux.New(mux.Config{
-			Sources: []source.Source{named("file"), named("http"), named("local")}, Health: rpc.NewHealth(), Clock: clock.RealClock{},
-			Tracer: noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler), Metrics: mux.NewMetrics(prometheus.NewRegistry()),
+			Sources: []source.Source{
+				named("file"),
+				named("http"),
+				named("local"),
+			},
+			Health: rpc.NewHealth(),
+			Clock:  clock.RealClock{},
+			Tracer: noop.NewTracerProvider().
+				Tracer(""),
+			Logger:  slog.New(slog.DiscardHandler),
+			Metrics: mux.NewMetrics(prometheus.NewRegistry()),
 		})
 		defer m.Close()
 		sub, err := m.ObjectStream(mux.Selection{}).Subscribe(t.Context(), nil)
@@ -92,7 +111,11 @@ func TestOfEachObjectThatOfTheFirstSourceIsThere(t *testing.T) {
 			}
 			now := map[string]source.Object{}
 			for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), 0, 3, rapid.ID[string]).Draw(r, "names") {
-				o := object(rapid.SampledFrom([]apiobject.Kind{apiobject.ConfigMap, apiobject.Secret}).Draw(r, "kind"), name, rapid.SampledFrom([]string{"1", "2"}).Draw(r, "value"))
+				o := object(
+					rapid.SampledFrom([]apiobject.Kind{apiobject.ConfigMap, apiobject.Secret}).Draw(r, "kind"),
+					name,
+					rapid.SampledFrom([]string{"1", "2"}).Draw(r, "value"),
+				)
 				if before, was := given[from][o.Key().Path()]; was && valueIn(before) == valueIn(o) {
 					o = before
 				}
@@ -121,7 +144,14 @@ func TestOfEachObjectThatOfTheFirstSourceIsThere(t *testing.T) {
 		}
 		for _, s := range m.Sources() {
 			if len(s.GetErrors()) != hidden[s.GetName()] || int(s.GetObjects()) != len(given[s.GetName()])-hidden[s.GetName()] {
-				r.Fatalf("%s has %d objects, errors %v; want %d of %d to be hidden", s.GetName(), s.GetObjects(), s.GetErrors(), hidden[s.GetName()], len(given[s.GetName()]))
+				r.Fatalf(
+					"%s has %d objects, errors %v; want %d of %d to be hidden",
+					s.GetName(),
+					s.GetObjects(),
+					s.GetErrors(),
+					hidden[s.GetName()],
+					len(given[s.GetName()]),
+				)
 			}
 		}
 		// The last change of all: who has read it has read everything.
@@ -152,10 +182,27 @@ func valueIn(o source.Object) string {
 
 func TestObjectsComeBeforeThePodsThatNameThemAndAreCounted(t *testing.T) {
 	r := newRig(t)
-	r.Set("file", source.Reading{Pods: []source.Pod{pod("a", "i:1")}, Objects: []source.Object{object(apiobject.Secret, "s", "12345"), object(apiobject.ConfigMap, "c", "1")}})
+	r.Set(
+		"file",
+		source.Reading{
+			Pods:    []source.Pod{pod("a", "i:1")},
+			Objects: []source.Object{object(apiobject.Secret, "s", "12345"), object(apiobject.ConfigMap, "c", "1")},
+		},
+	)
 	metricstest.Want(t, r.registry, 1, "quartet_configmux_source_objects", "source", "file", "kind", "secret")
 	metricstest.Want(t, r.registry, 0, "quartet_configmux_source_objects", "source", "api", "kind", "secret")
-	metricstest.Want(t, r.registry, 1, "quartet_configmux_object_changes_total", "source", "file", "kind", "configmap", "op", "add")
+	metricstest.Want(
+		t,
+		r.registry,
+		1,
+		"quartet_configmux_object_changes_total",
+		"source",
+		"file",
+		"kind",
+		"configmap",
+		"op",
+		"add",
+	)
 	object, pod := -1, -1
 	for i, span := range r.spans.GetSpans() {
 		for _, a := range span.Attributes {
@@ -171,7 +218,8 @@ func TestObjectsComeBeforeThePodsThatNameThemAndAreCounted(t *testing.T) {
 		t.Errorf("the span of the object is number %d, that of the pod number %d", object, pod)
 	}
 	all := r.Objects("")
-	if len(all) != 2 || all[0].GetKind() != "ConfigMap" || len(all[0].GetConfigMap()) == 0 || all[1].GetKeys()[0].GetBytes() != 5 {
+	if len(all) != 2 || all[0].GetKind() != "ConfigMap" || len(all[0].GetConfigMap()) == 0 ||
+		all[1].GetKeys()[0].GetBytes() != 5 {
 		t.Errorf("objects %v", all)
 	}
 	for _, o := range r.Objects(apiobject.Secret) {

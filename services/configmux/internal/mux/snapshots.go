@@ -144,7 +144,11 @@ func (c *collector) merged(state *configv1.SourceState, token []byte) {
 	}
 	slices.SortFunc(single, func(a, b stream.Message[Entry]) int {
 		p, q := a.Value, b.Value
-		return cmp.Or(cmp.Compare(p.Pod.GetOp(), q.Pod.GetOp()), cmp.Compare(p.name.Namespace, q.name.Namespace), cmp.Compare(p.name.Name, q.name.Name))
+		return cmp.Or(
+			cmp.Compare(p.Pod.GetOp(), q.Pod.GetOp()),
+			cmp.Compare(p.name.Namespace, q.name.Namespace),
+			cmp.Compare(p.name.Name, q.name.Name),
+		)
 	})
 	for _, m := range single {
 		m.Token = token

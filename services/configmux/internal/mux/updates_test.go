@@ -170,7 +170,10 @@ func TestALeftOutPodIsReportedUntilItIsGone(t *testing.T) {
 	if got := errs(); got != "metadata.uid of default/a" {
 		t.Errorf("errors %q after another pod came, want that of the UID", got)
 	}
-	r.Set("api", source.Reading{Failed: true, Errors: []source.Error{{Field: "none", Pod: "any", Message: "the server is away"}}})
+	r.Set(
+		"api",
+		source.Reading{Failed: true, Errors: []source.Error{{Field: "none", Pod: "any", Message: "the server is away"}}},
+	)
 	if got := errs(); got != "none of any, metadata.uid of default/a" {
 		t.Errorf("errors %q while the source fails, want that of the UID too", got)
 	}

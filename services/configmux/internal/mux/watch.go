@@ -25,8 +25,9 @@ func (s Selection) all() bool { return s == Selection{} }
 // wants reports whether a value is selected. The state of a source always is.
 func (s Selection) wants(e ObjectEntry) bool {
 	o := e.Object
-	return o == nil || (s.Kind == "" || string(s.Kind) == o.GetKind()) && (s.Namespace == "" || s.Namespace == o.GetNamespace()) &&
-		(s.Name == "" || s.Name == o.GetName())
+	return o == nil ||
+		(s.Kind == "" || string(s.Kind) == o.GetKind()) && (s.Namespace == "" || s.Namespace == o.GetNamespace()) &&
+			(s.Name == "" || s.Name == o.GetName())
 }
 
 // mark is the prefix of the selection's tokens. A token of another selection is invalid.

@@ -27,12 +27,30 @@ type Allowed struct {
 func Check(pod *v1.Pod, source string, allowed Allowed) field.ErrorList {
 	c := checker{source: source}
 	spec := field.NewPath("spec")
-	c.check(pod.Spec.HostNetwork, spec.Child("hostNetwork"), allowed.HostNetwork, "use the machine's network", "--host-network-sources")
+	c.check(
+		pod.Spec.HostNetwork,
+		spec.Child("hostNetwork"),
+		allowed.HostNetwork,
+		"use the machine's network",
+		"--host-network-sources",
+	)
 	c.check(pod.Spec.HostPID, spec.Child("hostPID"), allowed.HostPID, "see the machine's processes", "--host-pid-sources")
-	c.check(pod.Spec.HostIPC, spec.Child("hostIPC"), allowed.HostIPC, "use the machine's inter-process communication", "--host-ipc-sources")
+	c.check(
+		pod.Spec.HostIPC,
+		spec.Child("hostIPC"),
+		allowed.HostIPC,
+		"use the machine's inter-process communication",
+		"--host-ipc-sources",
+	)
 	container := func(security *v1.SecurityContext, at *field.Path) {
 		asks := security != nil && security.Privileged != nil && *security.Privileged
-		c.check(asks, at.Child("securityContext", "privileged"), allowed.Privileged, "have privileged containers", "--privileged-sources")
+		c.check(
+			asks,
+			at.Child("securityContext", "privileged"),
+			allowed.Privileged,
+			"have privileged containers",
+			"--privileged-sources",
+		)
 	}
 	for i := range pod.Spec.InitContainers {
 		container(pod.Spec.InitContainers[i].SecurityContext, spec.Child("initContainers").Index(i))
@@ -58,5 +76,9 @@ func (c *checker) check(asks bool, at *field.Path, sources []string, what, flag 
 		return
 	}
 	c.errs = append(c.errs, field.Forbidden(at, fmt.Sprintf(
-		"a pod of the source %q must not %s: leave the field out, or name %[1]q in %[3]s of configmux", c.source, what, flag)))
+		"a pod of the source %q must not %s: leave the field out, or name %[1]q in %[3]s of configmux",
+		c.source,
+		what,
+		flag,
+	)))
 }

@@ -17,9 +17,15 @@ func privileged(is bool) *v1.SecurityContext { return &v1.SecurityContext{Privil
 // greedy asks for everything, in every place.
 func greedy() *v1.Pod {
 	return &v1.Pod{Spec: v1.PodSpec{
-		HostNetwork: true, HostPID: true, HostIPC: true,
+		HostNetwork:    true,
+		HostPID:        true,
+		HostIPC:        true,
 		InitContainers: []v1.Container{{}, {SecurityContext: yes()}},
-		Containers:     []v1.Container{{SecurityContext: yes()}, {SecurityContext: privileged(false)}, {SecurityContext: &v1.SecurityContext{}}},
+		Containers: []v1.Container{
+			{SecurityContext: yes()},
+			{SecurityContext: privileged(false)},
+			{SecurityContext: &v1.SecurityContext{}},
+		},
 		EphemeralContainers: []v1.EphemeralContainer{
 			{EphemeralContainerCommon: v1.EphemeralContainerCommon{SecurityContext: yes()}},
 		},

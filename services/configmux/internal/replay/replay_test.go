@@ -61,8 +61,10 @@ func put(name string) *update {
 		panic(err)
 	}
 	return &update{
-		Frame:   &streamv1.Frame{Kind: streamv1.Kind_KIND_DELTA, Key: name},
-		Payload: &configv1.WatchPodUpdatesResponse_Pod{Pod: &configv1.PodUpdate{Source: "file", Pod: data, Traceparent: traceparent}},
+		Frame: &streamv1.Frame{Kind: streamv1.Kind_KIND_DELTA, Key: name},
+		Payload: &configv1.WatchPodUpdatesResponse_Pod{
+			Pod: &configv1.PodUpdate{Source: "file", Pod: data, Traceparent: traceparent},
+		},
 	}
 }
 
@@ -178,7 +180,14 @@ func TestTheOrderIsKept(t *testing.T) {
 		opened(streamv1.Start_START_SNAPSHOT), snapshot(put("b")), snapshot(put("a")), snapshot(ready(true)), synced(),
 		time.Hour, put("c"), ready(true), put("b"), gone("a"), opened(streamv1.Start_START_RESUMED), gone("c"),
 	), Speed: 0})
-	r.expect("replaying [b a]", "replaying [b a c]", "replaying [a c b]", "replaying [c b]", "replaying [b]", "replayed to its end [b]")
+	r.expect(
+		"replaying [b a]",
+		"replaying [b a c]",
+		"replaying [a c b]",
+		"replaying [c b]",
+		"replaying [b]",
+		"replayed to its end [b]",
+	)
 	must(t, r.stop())
 }
 
@@ -204,7 +213,14 @@ func TestNothingIsGivenBeforeASourceHasSpoken(t *testing.T) {
 	// The whole of a recording in which none has: its end is in the log.
 	log := &lines{to: make(chan string, 10)}
 	r = start(t, Config{
-		Path: record(t, opened(streamv1.Start_START_SNAPSHOT), snapshot(ready(false)), synced(), put("a")), Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Path: record(
+			t,
+			opened(streamv1.Start_START_SNAPSHOT),
+			snapshot(ready(false)),
+			synced(),
+			put("a"),
+		),
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	for said := ""; !strings.Contains(said, "the recording has ended"); {
 		said = <-log.to
@@ -239,7 +255,13 @@ func TestThePaceIsKept(t *testing.T) {
 }
 
 func TestAReplayEndsWhileItWaits(t *testing.T) {
-	r := start(t, Config{Speed: 1e-300, Path: record(t, opened(streamv1.Start_START_SNAPSHOT), snapshot(ready(true)), synced(), time.Hour, put("a"))})
+	r := start(
+		t,
+		Config{
+			Speed: 1e-300,
+			Path:  record(t, opened(streamv1.Start_START_SNAPSHOT), snapshot(ready(true)), synced(), time.Hour, put("a")),
+		},
+	)
 	r.expect("replaying []")
 	r.waits()
 	must(t, r.stop())
@@ -284,10 +306,15 @@ func TestTheTraceLinksToTheRecordedOne(t *testing.T) {
 	if len(all) != 2 || all[1].Name != "source.read" {
 		t.Fatalf("spans %v, want one for the snapshot and one for the pod", all)
 	}
-	if got := fmt.Sprint(all[1].Attributes); got != fmt.Sprint([]attribute.KeyValue{attribute.String("file.path", path+":5"), attribute.String("quartet.source", "replay")}) {
+	if got := fmt.Sprint(
+		all[1].Attributes,
+	); got != fmt.Sprint(
+		[]attribute.KeyValue{attribute.String("file.path", path+":5"), attribute.String("quartet.source", "replay")},
+	) {
 		t.Errorf("attributes %s", got)
 	}
-	if links := all[1].Links; len(links) != 1 || links[0].SpanContext.TraceID().String() != "4bf92f3577b34da6a3ce929d0e0e4736" {
+	if links := all[1].Links; len(links) != 1 ||
+		links[0].SpanContext.TraceID().String() != "4bf92f3577b34da6a3ce929d0e0e4736" {
 		t.Errorf("links %v, want one to the recorded trace", links)
 	}
 }

@@ -62,7 +62,11 @@ func (r *Rotation) alone(ctx context.Context, begin func() error) (files int, ke
 		n, err := holder.Reseal(ctx)
 		files += n
 		if err != nil {
-			return files, "", fmt.Errorf("encrypting the secrets of the source %s with the new key: %w: both keys are kept; try again", holder.Name(), err)
+			return files, "", fmt.Errorf(
+				"encrypting the secrets of the source %s with the new key: %w: both keys are kept; try again",
+				holder.Name(),
+				err,
+			)
 		}
 	}
 	if err := r.keys.Finish(); err != nil {

@@ -70,16 +70,43 @@ func (sink) ObjectHolder(apiobject.Key, string) (from, path string, ok bool) { r
 
 func start(t *testing.T, root string) *node {
 	t.Helper()
-	n := &node{t: t, root: root, seals: sealing.NewKeyring(filepath.Join(root, "state", "secrets.key"), os.Geteuid()), readings: make(chan map[string]source.Reading, 1)}
+	n := &node{
+		t:        t,
+		root:     root,
+		seals:    sealing.NewKeyring(filepath.Join(root, "state", "secrets.key"), os.Geteuid()),
+		readings: make(chan map[string]source.Reading, 1),
+	}
 	n.readings <- map[string]source.Reading{}
 	to, tracer := sink{n.readings}, noop.NewTracerProvider().Tracer("")
 	n.local = localsource.New(localsource.Config{
-		Dir: filepath.Join(root, "state", "applied"), Node: "node", Standalone: true, Seals: n.seals, MaxPods: 10, MaxObjects: 10,
-		Others: func() localsource.Others { return to }, Clock: clock.RealClock{}, Tracer: tracer,
+		Dir: filepath.Join(
+			root,
+			"state",
+			"applied",
+		),
+		Node:       "node",
+		Standalone: true,
+		Seals:      n.seals,
+		MaxPods:    10,
+		MaxObjects: 10,
+		Others:     func() localsource.Others { return to },
+		Clock:      clock.RealClock{},
+		Tracer:     tracer,
 	})
 	file := filesource.New(filesource.Config{
-		Path: filepath.Join(root, "manifests"), Node: "node", Standalone: true, Seals: n.seals, Period: time.Hour, Checkpoint: filepath.Join(root, "state", "manifests.json"),
-		Clock: clock.RealClock{}, Tracer: tracer, Logger: slog.New(slog.DiscardHandler), Metrics: filesource.NewMetrics(prometheus.NewRegistry()),
+		Path: filepath.Join(
+			root,
+			"manifests",
+		),
+		Node:       "node",
+		Standalone: true,
+		Seals:      n.seals,
+		Period:     time.Hour,
+		Checkpoint: filepath.Join(root, "state", "manifests.json"),
+		Clock:      clock.RealClock{},
+		Tracer:     tracer,
+		Logger:     slog.New(slog.DiscardHandler),
+		Metrics:    filesource.NewMetrics(prometheus.NewRegistry()),
 	})
 	n.rotation = rotation.New(n.seals, n.local, file)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -132,7 +159,14 @@ func prepare(t *testing.T) (root, key string) {
 	must(t, os.MkdirAll(filepath.Join(root, "state"), 0o700))
 	must(t, os.MkdirAll(filepath.Join(root, "manifests"), 0o700))
 	manifest := filepath.Join(root, "manifests", "a.yaml")
-	must(t, os.WriteFile(manifest, []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: filed}\nstringData: {key: f}\n"), 0o600))
+	must(
+		t,
+		os.WriteFile(
+			manifest,
+			[]byte("apiVersion: v1\nkind: Secret\nmetadata: {name: filed}\nstringData: {key: f}\n"),
+			0o600,
+		),
+	)
 	n := start(t, root)
 	n.apply("a", "1")
 	n.apply("b", "2")
@@ -209,7 +243,10 @@ func TestAKillBeforeAnySystemCallOfARotationLosesNothing(t *testing.T) {
 	}
 	calls := killed(t, 0)
 	if text := strings.Join(calls, "\n"); strings.Count(text, "rename ") < 5 || strings.Count(text, "sync ") < 10 {
-		t.Errorf("a rotation is\n%s\nwant five files replaced: the key file twice, two secrets and the checkpoint, each synced with its directory", text)
+		t.Errorf(
+			"a rotation is\n%s\nwant five files replaced: the key file twice, two secrets and the checkpoint, each synced with its directory",
+			text,
+		)
 	}
 	for i := range calls {
 		t.Run(fmt.Sprint(i+1), func(t *testing.T) {

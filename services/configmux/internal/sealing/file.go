@@ -70,11 +70,17 @@ func (k *Keyring) load() (keys []key, err error) {
 	var content keyFile
 	// The problem is not described because a decoder's error may quote a part of the key.
 	if len(data) > maxFile || json.Unmarshal(data, &content) != nil || len(content.Keys) == 0 {
-		return nil, unusable("the key file %s is damaged: restore it from a backup; without one, remove it and apply all secrets again", k.path)
+		return nil, unusable(
+			"the key file %s is damaged: restore it from a backup; without one, remove it and apply all secrets again",
+			k.path,
+		)
 	}
 	for _, known := range content.Keys {
 		if known.ID == "" || len(known.Secret) != keySize {
-			return nil, unusable("the key file %s has a damaged key: restore it from a backup; without one, remove it and apply all secrets again", k.path)
+			return nil, unusable(
+				"the key file %s has a damaged key: restore it from a backup; without one, remove it and apply all secrets again",
+				k.path,
+			)
 		}
 	}
 	return content.Keys, nil
@@ -83,18 +89,30 @@ func (k *Keyring) load() (keys []key, err error) {
 // check returns why a file is not trustworthy: another user could have read the key or written the file.
 func (k *Keyring) check(info fs.FileInfo) error {
 	if !info.Mode().IsRegular() {
-		return unusable("the key file %s is no regular file: remove what is there, or put the file back from a backup", k.path)
+		return unusable(
+			"the key file %s is no regular file: remove what is there, or put the file back from a backup",
+			k.path,
+		)
 	}
 	if mode := info.Mode().Perm(); mode&^fileMode != 0 {
-		return unusable("the key file %s has the mode %04o, so that others may have read the key: it must be %04o; run chmod %04[3]o %[1]s, and then 'quartet secrets rotate-key' for a new key",
-			k.path, mode, fileMode)
+		return unusable(
+			"the key file %s has the mode %04o, so that others may have read the key: it must be %04o; run chmod %04[3]o %[1]s, and then 'quartet secrets rotate-key' for a new key",
+			k.path,
+			mode,
+			fileMode,
+		)
 	}
 	stat, is := info.Sys().(*syscall.Stat_t)
 	if !is {
 		return unusable("cannot determine the owner of the key file %s", k.path)
 	}
 	if int(stat.Uid) != k.uid {
-		return unusable("the key file %s belongs to user %d, but configmux runs as user %d: run chown %[3]d %[1]s if the key in it is yours", k.path, stat.Uid, k.uid)
+		return unusable(
+			"the key file %s belongs to user %d, but configmux runs as user %d: run chown %[3]d %[1]s if the key in it is yours",
+			k.path,
+			stat.Uid,
+			k.uid,
+		)
 	}
 	return nil
 }
@@ -106,7 +124,11 @@ func (k *Keyring) store(keys []key) error {
 		return unusable("cannot encode the keys: %w", err)
 	}
 	if err := statedir.WriteFileAtomic(k.path, data, fileMode); err != nil {
-		return unusable("cannot save the key: %w: check that there is space in %s and that it is writable, and try again", err, filepath.Dir(k.path))
+		return unusable(
+			"cannot save the key: %w: check that there is space in %s and that it is writable, and try again",
+			err,
+			filepath.Dir(k.path),
+		)
 	}
 	return nil
 }

@@ -42,7 +42,11 @@ type UnknownKeyError struct {
 
 // Error names the remedy.
 func (e *UnknownKeyError) Error() string {
-	return fmt.Sprintf("it is encrypted with the key %s, which %s does not have: restore the key file from a backup, or apply the secret again", e.Key, e.Path)
+	return fmt.Sprintf(
+		"it is encrypted with the key %s, which %s does not have: restore the key file from a backup, or apply the secret again",
+		e.Key,
+		e.Path,
+	)
 }
 
 // key is a key with its name, which reveals nothing about it.
@@ -94,7 +98,10 @@ func (k *Keyring) Seal(data []byte, about string) (Box, error) {
 	if err != nil {
 		return Box{}, err
 	}
-	return Box{Key: keys[0].ID, Data: sealer.Seal(nil, nil, data, []byte(about))}, nil //nolint:gosec // it makes a random nonce itself
+	return Box{
+		Key:  keys[0].ID,
+		Data: sealer.Seal(nil, nil, data, []byte(about)),
+	}, nil //nolint:gosec // it makes a random nonce itself
 }
 
 // Open decrypts a box with the associated data about. It fails with a *FileError if the key file is unusable, an

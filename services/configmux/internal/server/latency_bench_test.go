@@ -24,7 +24,10 @@ type receipt struct {
 func BenchmarkFromSetToReceipt(b *testing.B) {
 	for _, pods := range []int{110, 500} {
 		for _, subscribers := range []int{1, 10, 100} {
-			b.Run(fmt.Sprintf("pods=%d/subscribers=%d", pods, subscribers), func(b *testing.B) { benchReceipt(b, pods, subscribers) })
+			b.Run(
+				fmt.Sprintf("pods=%d/subscribers=%d", pods, subscribers),
+				func(b *testing.B) { benchReceipt(b, pods, subscribers) },
+			)
 		}
 	}
 }

@@ -112,7 +112,10 @@ func statusOf(err error) error {
 func violations(invalid *localsource.InvalidError) error {
 	details := &errdetails.BadRequest{}
 	for _, p := range invalid.Problems {
-		details.FieldViolations = append(details.FieldViolations, &errdetails.BadRequest_FieldViolation{Field: p.Field, Description: p.Message})
+		details.FieldViolations = append(
+			details.FieldViolations,
+			&errdetails.BadRequest_FieldViolation{Field: p.Field, Description: p.Message},
+		)
 	}
 	plain := status.New(codes.InvalidArgument, invalid.Error())
 	detailed, err := plain.WithDetails(details)

@@ -45,7 +45,11 @@ func TestNothingIsAppliedBeforeTheOtherSourcesWereRead(t *testing.T) {
 	}
 	given, giveUp := context.WithCancel(t.Context())
 	giveUp()
-	if _, err := s.ApplyPod(given, &configv1.ApplyPodRequest{Pod: data}); status.Code(err) != codes.Canceled || len(local.applied) > 0 {
+	if _, err := s.ApplyPod(
+		given,
+		&configv1.ApplyPodRequest{Pod: data},
+	); status.Code(err) != codes.Canceled ||
+		len(local.applied) > 0 {
 		t.Errorf("before: %v, applied %v; want a call that waits", err, local.applied)
 	}
 	close(opening)

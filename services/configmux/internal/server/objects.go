@@ -49,7 +49,10 @@ func (o *Objects) mayHaveSecrets(ctx context.Context) bool {
 }
 
 // WatchObjects implements configv1.ConfigServiceServer.
-func (s *Server) WatchObjects(req *configv1.WatchObjectsRequest, out grpc.ServerStreamingServer[configv1.WatchObjectsResponse]) error {
+func (s *Server) WatchObjects(
+	req *configv1.WatchObjectsRequest,
+	out grpc.ServerStreamingServer[configv1.WatchObjectsResponse],
+) error {
 	if s.objects == nil {
 		return noObjects()
 	}
@@ -58,16 +61,24 @@ func (s *Server) WatchObjects(req *configv1.WatchObjectsRequest, out grpc.Server
 		return err
 	}
 	if selection.Kind != apiobject.ConfigMap && !s.objects.mayHaveSecrets(out.Context()) {
-		return status.Error(codes.PermissionDenied, "only root, the user of configmux and the users of --secret-uids may read secrets: watch as one of them, or request the kind ConfigMap")
+		return status.Error(
+			codes.PermissionDenied,
+			"only root, the user of configmux and the users of --secret-uids may read secrets: watch as one of them, or request the kind ConfigMap",
+		)
 	}
 	select {
 	case <-s.opening:
 	case <-out.Context().Done():
 		return out.Context().Err()
 	}
-	return streamrpc.Serve(out.Context(), s.objects.Held.ObjectStream(selection), req.GetResumeToken(), func(f *streamv1.Frame, e mux.ObjectEntry) error {
-		return out.Send(&configv1.WatchObjectsResponse{Frame: f, Object: e.Object, Source: e.Source})
-	})
+	return streamrpc.Serve(
+		out.Context(),
+		s.objects.Held.ObjectStream(selection),
+		req.GetResumeToken(),
+		func(f *streamv1.Frame, e mux.ObjectEntry) error {
+			return out.Send(&configv1.WatchObjectsResponse{Frame: f, Object: e.Object, Source: e.Source})
+		},
+	)
 }
 
 // checkKind returns the problem with the kind of a request. If every is true, the kind may be empty.
@@ -80,11 +91,17 @@ func checkKind(kind apiobject.Kind, every bool) error {
 
 // noObjects returns the error of a node that stores no objects.
 func noObjects() error {
-	return status.Error(codes.Unimplemented, "this node has no config maps and secrets of its own: its API server has them, or it replays a recording")
+	return status.Error(
+		codes.Unimplemented,
+		"this node has no config maps and secrets of its own: its API server has them, or it replays a recording",
+	)
 }
 
 // ListObjects implements configv1.ConfigServiceServer.
-func (s *Server) ListObjects(_ context.Context, req *configv1.ListObjectsRequest) (*configv1.ListObjectsResponse, error) {
+func (s *Server) ListObjects(
+	_ context.Context,
+	req *configv1.ListObjectsRequest,
+) (*configv1.ListObjectsResponse, error) {
 	if s.objects == nil {
 		return nil, noObjects()
 	}
@@ -96,7 +113,10 @@ func (s *Server) ListObjects(_ context.Context, req *configv1.ListObjectsRequest
 }
 
 // ApplyObject implements configv1.ConfigServiceServer.
-func (s *Server) ApplyObject(ctx context.Context, req *configv1.ApplyObjectRequest) (*configv1.ApplyObjectResponse, error) {
+func (s *Server) ApplyObject(
+	ctx context.Context,
+	req *configv1.ApplyObjectRequest,
+) (*configv1.ApplyObjectResponse, error) {
 	if s.objects == nil {
 		return nil, noObjects()
 	}
@@ -114,11 +134,18 @@ func (s *Server) ApplyObject(ctx context.Context, req *configv1.ApplyObjectReque
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &configv1.ApplyObjectResponse{Op: opOf(applied.Op), Namespace: applied.Key.Namespace, Name: applied.Key.Name}, nil
+	return &configv1.ApplyObjectResponse{
+		Op:        opOf(applied.Op),
+		Namespace: applied.Key.Namespace,
+		Name:      applied.Key.Name,
+	}, nil
 }
 
 // DeleteObject implements configv1.ConfigServiceServer.
-func (s *Server) DeleteObject(ctx context.Context, req *configv1.DeleteObjectRequest) (*configv1.DeleteObjectResponse, error) {
+func (s *Server) DeleteObject(
+	ctx context.Context,
+	req *configv1.DeleteObjectRequest,
+) (*configv1.DeleteObjectResponse, error) {
 	if s.objects == nil {
 		return nil, noObjects()
 	}
@@ -133,7 +160,10 @@ func (s *Server) DeleteObject(ctx context.Context, req *configv1.DeleteObjectReq
 }
 
 // RotateSecretsKey implements configv1.ConfigServiceServer.
-func (s *Server) RotateSecretsKey(ctx context.Context, _ *configv1.RotateSecretsKeyRequest) (*configv1.RotateSecretsKeyResponse, error) {
+func (s *Server) RotateSecretsKey(
+	ctx context.Context,
+	_ *configv1.RotateSecretsKeyRequest,
+) (*configv1.RotateSecretsKeyResponse, error) {
 	if s.objects == nil {
 		return nil, noObjects()
 	}

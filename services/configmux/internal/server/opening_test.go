@@ -44,13 +44,21 @@ func TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead(t *testing.T) {
 	s := New(Config{Desired: desired, Opening: opening})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.WatchPodUpdates(&configv1.WatchPodUpdatesRequest{}, subscriber{ctx: gone}); !errors.Is(err, context.Canceled) || desired.streams != 0 {
+	if err := s.WatchPodUpdates(
+		&configv1.WatchPodUpdatesRequest{},
+		subscriber{ctx: gone},
+	); !errors.Is(err, context.Canceled) ||
+		desired.streams != 0 {
 		t.Errorf("before the first reading: %v, and the stream was opened %d times", err, desired.streams)
 	}
 	close(opening)
 	ctx, cancel := context.WithCancel(t.Context())
 	desired.then = cancel
-	if err := s.WatchPodUpdates(&configv1.WatchPodUpdatesRequest{}, subscriber{ctx: ctx}); status.Code(err) != codes.Canceled || desired.streams != 1 {
+	if err := s.WatchPodUpdates(
+		&configv1.WatchPodUpdatesRequest{},
+		subscriber{ctx: ctx},
+	); status.Code(err) != codes.Canceled ||
+		desired.streams != 1 {
 		t.Errorf("after the first reading: %v, and the stream was opened %d times", err, desired.streams)
 	}
 }
@@ -59,7 +67,9 @@ func TestAModeThatIsNotKnownIsRefused(t *testing.T) {
 	opening := make(chan struct{})
 	close(opening)
 	desired := &asked{then: func() {}}
-	err := New(Config{Desired: desired, Opening: opening}).WatchPodUpdates(&configv1.WatchPodUpdatesRequest{Mode: 9}, subscriber{ctx: t.Context()})
+	err := New(
+		Config{Desired: desired, Opening: opening},
+	).WatchPodUpdates(&configv1.WatchPodUpdatesRequest{Mode: 9}, subscriber{ctx: t.Context()})
 	if status.Code(err) != codes.InvalidArgument || desired.streams != 0 {
 		t.Errorf("mode 9: %v, and the stream was opened %d times; want it refused", err, desired.streams)
 	}

@@ -59,8 +59,14 @@ func newRig(tb testing.TB, pods int) *rig {
 	health := rpc.NewHealth()
 	r := &rig{tb: tb, registry: prometheus.NewRegistry(), address: "unix://" + filepath.Join(tb.TempDir(), "s.sock")}
 	r.desired = mux.New(mux.Config{
-		Sources: []source.Source{fileSource{}}, Health: health, Clock: clock.RealClock{}, Tracer: noop.NewTracerProvider().Tracer(""),
-		Logger: slog.New(slog.DiscardHandler), Metrics: mux.NewMetrics(r.registry),
+		Sources: []source.Source{
+			fileSource{},
+		},
+		Health:  health,
+		Clock:   clock.RealClock{},
+		Tracer:  noop.NewTracerProvider().Tracer(""),
+		Logger:  slog.New(slog.DiscardHandler),
+		Metrics: mux.NewMetrics(r.registry),
 	})
 	for i := range pods {
 		r.pods = append(r.pods, pod(fmt.Sprintf("pod-%05d", i), 0, image(0)))
@@ -95,8 +101,12 @@ func newRig(tb testing.TB, pods int) *rig {
 func pod(name string, incarnation int, image string) source.Pod {
 	container := func(name string) v1.Container {
 		c := v1.Container{
-			Name: name, Image: image, Command: []string{"/bin/server", "--port=8080"},
-			Resources:    v1.ResourceRequirements{Limits: v1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}},
+			Name:    name,
+			Image:   image,
+			Command: []string{"/bin/server", "--port=8080"},
+			Resources: v1.ResourceRequirements{
+				Limits: v1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")},
+			},
 			VolumeMounts: []v1.VolumeMount{{Name: "data", MountPath: "/data"}},
 			Ports:        []v1.ContainerPort{{ContainerPort: 8080, Protocol: v1.ProtocolTCP}},
 		}
@@ -106,7 +116,11 @@ func pod(name string, incarnation int, image string) source.Pod {
 		return c
 	}
 	return source.Pod{Path: "/manifests/" + name + ".yaml", Pod: &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(fmt.Sprintf("%s-%d", name, incarnation))},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default",
+			Name:      name,
+			UID:       types.UID(fmt.Sprintf("%s-%d", name, incarnation)),
+		},
 		Spec: v1.PodSpec{
 			NodeName: "node", Containers: []v1.Container{container("main"), container("side")},
 			Volumes: []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}},
@@ -169,7 +183,8 @@ func (r *rig) subscribe(ctx context.Context, mode configv1.Mode) *subscriber {
 			r.tb.Error(err)
 		}
 	})
-	out, err := configv1.NewConfigServiceClient(conn).WatchPodUpdates(ctx, &configv1.WatchPodUpdatesRequest{Mode: mode}, grpc.WaitForReady(true))
+	out, err := configv1.NewConfigServiceClient(conn).
+		WatchPodUpdates(ctx, &configv1.WatchPodUpdatesRequest{Mode: mode}, grpc.WaitForReady(true))
 	if err != nil {
 		r.tb.Fatal(err)
 	}
@@ -206,7 +221,8 @@ func (s *subscriber) sync() error {
 func (s *subscriber) see(version source.Pod) error {
 	for {
 		m, err := s.receive()
-		if err != nil || has(m.GetPod(), version) || slices.ContainsFunc(m.GetSet().GetPods(), func(u *configv1.PodUpdate) bool { return has(u, version) }) {
+		if err != nil || has(m.GetPod(), version) ||
+			slices.ContainsFunc(m.GetSet().GetPods(), func(u *configv1.PodUpdate) bool { return has(u, version) }) {
 			return err
 		}
 	}

@@ -55,18 +55,30 @@ func New(cfg Config) *Server {
 func (s *Server) Register(r *grpc.Server) { configv1.RegisterConfigServiceServer(r, s) }
 
 // WatchPodUpdates implements configv1.ConfigServiceServer.
-func (s *Server) WatchPodUpdates(req *configv1.WatchPodUpdatesRequest, out grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]) error {
+func (s *Server) WatchPodUpdates(
+	req *configv1.WatchPodUpdatesRequest,
+	out grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse],
+) error {
 	if _, known := configv1.Mode_name[int32(req.GetMode())]; !known {
-		return status.Errorf(codes.InvalidArgument, "mode: %d is unknown to this configmux: request MODE_INCREMENTAL, or upgrade configmux", req.GetMode())
+		return status.Errorf(
+			codes.InvalidArgument,
+			"mode: %d is unknown to this configmux: request MODE_INCREMENTAL, or upgrade configmux",
+			req.GetMode(),
+		)
 	}
 	select {
 	case <-s.opening:
 	case <-out.Context().Done():
 		return out.Context().Err()
 	}
-	return streamrpc.Serve(out.Context(), s.desired.Stream(req.GetMode()), req.GetResumeToken(), func(f *streamv1.Frame, e mux.Entry) error {
-		return out.Send(response(f, e))
-	})
+	return streamrpc.Serve(
+		out.Context(),
+		s.desired.Stream(req.GetMode()),
+		req.GetResumeToken(),
+		func(f *streamv1.Frame, e mux.Entry) error {
+			return out.Send(response(f, e))
+		},
+	)
 }
 
 // ListPods implements configv1.ConfigServiceServer.

@@ -82,7 +82,10 @@ func (r *rig) isAlone() {
 		if err != nil {
 			r.tb.Fatal(err)
 		}
-		at := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "quartet_stream_subscribers" })
+		at := slices.IndexFunc(
+			families,
+			func(f *dto.MetricFamily) bool { return f.GetName() == "quartet_stream_subscribers" },
+		)
 		subscribers := families[at].GetMetric()[0].GetGauge().GetValue()
 		if subscribers <= 1 {
 			return

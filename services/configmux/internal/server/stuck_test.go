@@ -27,7 +27,11 @@ const (
 
 // modes are the three of WatchPodUpdates.
 func modes() []configv1.Mode {
-	return []configv1.Mode{configv1.Mode_MODE_INCREMENTAL, configv1.Mode_MODE_SNAPSHOT_AND_UPDATES, configv1.Mode_MODE_SNAPSHOT}
+	return []configv1.Mode{
+		configv1.Mode_MODE_INCREMENTAL,
+		configv1.Mode_MODE_SNAPSHOT_AND_UPDATES,
+		configv1.Mode_MODE_SNAPSHOT,
+	}
 }
 
 // A subscriber that has stopped to read costs nobody anything: whatever its mode, the others are told of each change
@@ -68,7 +72,12 @@ func TestAStuckSubscriberCostsNobodyAnything(t *testing.T) {
 			change(stuckChanges)
 			after := heap()
 			if allowed := 2 * encoded(r); after > before+allowed {
-				t.Errorf("%d changes took %d KiB, want no more than two versions of each pod, which are %d KiB", stuckChanges, (after-before)>>10, allowed>>10)
+				t.Errorf(
+					"%d changes took %d KiB, want no more than two versions of each pod, which are %d KiB",
+					stuckChanges,
+					(after-before)>>10,
+					allowed>>10,
+				)
 			}
 			r.isHeldBy(healthy)
 			for i, mode := range modes() {
@@ -79,7 +88,15 @@ func TestAStuckSubscriberCostsNobodyAnything(t *testing.T) {
 }
 
 // readsAgain holds that a subscriber was stuck, and what it is told after that.
-func readsAgain(ctx context.Context, t *testing.T, r *rig, s *subscriber, mode configv1.Mode, last source.Pod, forgotten bool) {
+func readsAgain(
+	ctx context.Context,
+	t *testing.T,
+	r *rig,
+	s *subscriber,
+	mode configv1.Mode,
+	last source.Pod,
+	forgotten bool,
+) {
 	t.Helper()
 	err := s.see(last)
 	if few := 3 * stuckPods; s.messages > few {

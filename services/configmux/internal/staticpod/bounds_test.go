@@ -60,7 +60,8 @@ func TestAliasesThatExplodeAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := bounded(t, []byte(manifest+"---\n"+web), origin)
-			if len(got.Problems) == 0 || !got.Incomplete || !strings.Contains(strings.Join(messages(got), "\n"), "the aliases of this document") {
+			if len(got.Problems) == 0 || !got.Incomplete ||
+				!strings.Contains(strings.Join(messages(got), "\n"), "the aliases of this document") {
 				t.Errorf("problems %v, want one of its aliases", got.Problems)
 			}
 			if len(got.Pods) != 1 || got.Pods[0].Name != "web-node-1" {
@@ -108,7 +109,8 @@ func TestWhatIsNoTextIsRefusedWithItsLine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := staticpod.Decode([]byte(tc.manifest), origin)
-			if len(got.Pods) > 0 || len(got.Problems) != 1 || !got.Incomplete || !strings.HasPrefix(got.Problems[0].Message, tc.want) {
+			if len(got.Pods) > 0 || len(got.Problems) != 1 || !got.Incomplete ||
+				!strings.HasPrefix(got.Problems[0].Message, tc.want) {
 				t.Errorf("%d pods, problems %q, want only %q", len(got.Pods), got.Problems, tc.want)
 			}
 		})

@@ -29,7 +29,12 @@ func ignored(t *testing.T, manifest string) (*v1.Pod, []string) {
 	t.Helper()
 	got := staticpod.Decode([]byte(manifest), origin)
 	if len(got.Problems) != 0 || len(got.Pods) != 1 || got.Incomplete {
-		t.Fatalf("Decode: %d pods, problems %v, incomplete %v; want one good pod", len(got.Pods), got.Problems, got.Incomplete)
+		t.Fatalf(
+			"Decode: %d pods, problems %v, incomplete %v; want one good pod",
+			len(got.Pods),
+			got.Problems,
+			got.Incomplete,
+		)
 	}
 	var out []string
 	for _, p := range got.Ignored {
@@ -106,7 +111,8 @@ spec:
   - {effect: NoExecute, operator: Exists}
 status: {phase: Running, podIP: 198.51.100.7}
 `)
-	if pod.Spec.NodeName != "node-1" || pod.Annotations[podset.AnnotationHash] != string(pod.UID) || len(pod.Annotations) != 1 {
+	if pod.Spec.NodeName != "node-1" || pod.Annotations[podset.AnnotationHash] != string(pod.UID) ||
+		len(pod.Annotations) != 1 {
 		t.Errorf("on %s with %v", pod.Spec.NodeName, pod.Annotations)
 	}
 	if len(reported) != 4 {

@@ -27,7 +27,14 @@ func (d *decoder) configObject(kind apiobject.Kind, object map[string]any, where
 		d.problem(Problem{Object: key.String(), Field: join(where, path), Message: message})
 	}
 	if !d.origin.Standalone {
-		report("kind", fmt.Sprintf("must be %s, not %q: this node has an API server, and takes config maps and secrets from there", d.accepted(), kind))
+		report(
+			"kind",
+			fmt.Sprintf(
+				"must be %s, not %q: this node has an API server, and takes config maps and secrets from there",
+				d.accepted(),
+				kind,
+			),
+		)
 		return
 	}
 	if key.Name == "" {

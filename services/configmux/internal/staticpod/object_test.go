@@ -10,7 +10,13 @@ import (
 )
 
 // standalone is a file of a node without an API server.
-var standalone = staticpod.Origin{Source: "file", Allowed: everything, Node: "node-1", Standalone: true, Path: "/manifests/web.yaml"}
+var standalone = staticpod.Origin{
+	Source:     "file",
+	Allowed:    everything,
+	Node:       "node-1",
+	Standalone: true,
+	Path:       "/manifests/web.yaml",
+}
 
 const (
 	settings = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\n"
@@ -35,7 +41,14 @@ func TestObjectsStandBesideThePods(t *testing.T) {
 	} {
 		got := staticpod.Decode([]byte(manifest), standalone)
 		if len(got.Problems) != 0 || len(got.Pods) != 1 || !slices.Equal(keysOf(got), both) {
-			t.Errorf("%s: pods %v, objects %v, problems %v; want one pod and %v", what, got.Pods, keysOf(got), got.Problems, both)
+			t.Errorf(
+				"%s: pods %v, objects %v, problems %v; want one pod and %v",
+				what,
+				got.Pods,
+				keysOf(got),
+				got.Problems,
+				both,
+			)
 		}
 	}
 }
@@ -70,7 +83,16 @@ func TestProblemsOfObjectsNameThemAndTheirFieldAndNoValue(t *testing.T) {
 		}
 		p := got.Problems[0]
 		if p.Object != test.object || p.Field != test.field || !strings.Contains(p.Message, test.message) {
-			t.Errorf("%q: got %q %q %q, want %q %q %q", test.manifest, p.Object, p.Field, p.Message, test.object, test.field, test.message)
+			t.Errorf(
+				"%q: got %q %q %q, want %q %q %q",
+				test.manifest,
+				p.Object,
+				p.Field,
+				p.Message,
+				test.object,
+				test.field,
+				test.message,
+			)
 		}
 		if got.Incomplete != (test.object == "") {
 			t.Errorf("%q: incomplete %v", test.manifest, got.Incomplete)
@@ -126,7 +148,11 @@ func TestAPodMayNameObjectsOnlyWhereTheyCanBeBesideIt(t *testing.T) {
 		"  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}, {secret: {name: x}}]}}]\n",
 		"  volumes: [{name: v, cephfs: {monitors: [x], secretRef: {name: x}}}]\n",
 	} {
-		if got := staticpod.Decode([]byte(web+fields), standalone); len(got.Pods) != 0 || !strings.Contains(got.Problems[0].Message, "it runs without an API server") {
+		if got := staticpod.Decode(
+			[]byte(web+fields),
+			standalone,
+		); len(got.Pods) != 0 ||
+			!strings.Contains(got.Problems[0].Message, "it runs without an API server") {
 			t.Errorf("%s: %d pods, problems %v", fields, len(got.Pods), got.Problems)
 		}
 	}

@@ -190,7 +190,13 @@ func validate(pod *v1.Pod, standalone bool) field.ErrorList {
 func typeError(err error) (path, message string) {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) && wrong.Field != "" {
-		return manifestPath(wrong.Field), fmt.Sprintf("must be %s, not %s", typeName(wrong.Type.Kind().String()), redact.JSONType(wrong.Value))
+		return manifestPath(
+				wrong.Field,
+			), fmt.Sprintf(
+				"must be %s, not %s",
+				typeName(wrong.Type.Kind().String()),
+				redact.JSONType(wrong.Value),
+			)
 	}
 	return "", err.Error()
 }

@@ -41,7 +41,9 @@ func TestPrivilegesThatTheSourceMayNotGiveAreRefusedByField(t *testing.T) {
 	}
 	const pod, because = "default/web-node-1 ", `: Forbidden: a pod of the source "http"`
 	if diff := cmp.Diff([]string{
-		pod + "spec.hostNetwork line 11" + because, pod + "spec.hostPID line 12" + because, pod + "spec.hostIPC line 13" + because,
+		pod + "spec.hostNetwork line 11" + because,
+		pod + "spec.hostPID line 12" + because,
+		pod + "spec.hostIPC line 13" + because,
 		pod + "spec.initContainers[0].securityContext.privileged line 10" + because,
 		pod + "spec.containers[0].securityContext.privileged line 9" + because,
 	}, reported); diff != "" {
@@ -58,7 +60,10 @@ func TestARefusedPodKeepsItsLastGoodVersionAndHidesNoOther(t *testing.T) {
 	if len(pods) != 2 || pods[0].Name != "other-node-1" || pods[1] != before.Pods[0] {
 		t.Fatalf("pods %v, want the other one and the last good version", pods)
 	}
-	if got := kept.Outcome(after.Problems[0], "the answer"); got != "; the last good version of the pod is kept: mend the answer" {
+	if got := kept.Outcome(
+		after.Problems[0],
+		"the answer",
+	); got != "; the last good version of the pod is kept: mend the answer" {
 		t.Errorf("outcome %q", got)
 	}
 }

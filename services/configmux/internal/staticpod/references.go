@@ -59,7 +59,9 @@ func (r *refusals) when(is bool, path *field.Path, what string) {
 func (r *refusals) unlessStandalone(is bool, path *field.Path, what string) {
 	if is && !r.standalone {
 		r.errs = append(r.errs, field.Forbidden(path, fmt.Sprintf(
-			"a static pod must not use %s: on a node with an API server they are that server's; without --kubeconfig they may stand beside the pod", what)))
+			"a static pod must not use %s: on a node with an API server they are that server's; without --kubeconfig they may stand beside the pod",
+			what,
+		)))
 	}
 }
 
@@ -115,16 +117,25 @@ func withoutObjects(pod *core.Pod) *core.Pod {
 	pod = pod.DeepCopy()
 	pod.Spec.ImagePullSecrets = nil
 	podutil.VisitContainers(&pod.Spec, podutil.AllContainers, func(c *core.Container, _ podutil.ContainerType) bool {
-		c.EnvFrom = slices.DeleteFunc(c.EnvFrom, func(from core.EnvFromSource) bool { return from.ConfigMapRef != nil || from.SecretRef != nil })
+		c.EnvFrom = slices.DeleteFunc(
+			c.EnvFrom,
+			func(from core.EnvFromSource) bool { return from.ConfigMapRef != nil || from.SecretRef != nil },
+		)
 		c.Env = slices.DeleteFunc(c.Env, func(e core.EnvVar) bool {
 			return e.ValueFrom != nil && (e.ValueFrom.ConfigMapKeyRef != nil || e.ValueFrom.SecretKeyRef != nil)
 		})
 		return true
 	})
-	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v core.Volume) bool { return v.ConfigMap != nil || v.Secret != nil })
+	pod.Spec.Volumes = slices.DeleteFunc(
+		pod.Spec.Volumes,
+		func(v core.Volume) bool { return v.ConfigMap != nil || v.Secret != nil },
+	)
 	for i := range pod.Spec.Volumes {
 		if from := pod.Spec.Volumes[i].Projected; from != nil {
-			from.Sources = slices.DeleteFunc(from.Sources, func(s core.VolumeProjection) bool { return s.ConfigMap != nil || s.Secret != nil })
+			from.Sources = slices.DeleteFunc(
+				from.Sources,
+				func(s core.VolumeProjection) bool { return s.ConfigMap != nil || s.Secret != nil },
+			)
 		}
 	}
 	return pod

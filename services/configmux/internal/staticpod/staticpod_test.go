@@ -16,7 +16,12 @@ import (
 var origin = staticpod.Origin{Source: "file", Allowed: everything, Node: "node-1", Path: "/manifests/web.yaml"}
 
 // everything lets the pods of every source have every privilege.
-var everything = privilege.Allowed{HostNetwork: []string{"*"}, HostPID: []string{"*"}, HostIPC: []string{"*"}, Privileged: []string{"*"}}
+var everything = privilege.Allowed{
+	HostNetwork: []string{"*"},
+	HostPID:     []string{"*"},
+	HostIPC:     []string{"*"},
+	Privileged:  []string{"*"},
+}
 
 const web = `apiVersion: v1
 kind: Pod
@@ -33,7 +38,12 @@ func onePod(t *testing.T, manifest string) *v1.Pod {
 	t.Helper()
 	got := staticpod.Decode([]byte(manifest), origin)
 	if len(got.Problems) != 0 || len(got.Pods) != 1 || got.Incomplete {
-		t.Fatalf("Decode: %d pods, problems %v, incomplete %v; want one good pod", len(got.Pods), got.Problems, got.Incomplete)
+		t.Fatalf(
+			"Decode: %d pods, problems %v, incomplete %v; want one good pod",
+			len(got.Pods),
+			got.Problems,
+			got.Incomplete,
+		)
 	}
 	return got.Pods[0]
 }
@@ -99,7 +109,10 @@ func TestNoExecuteTolerationIsForEver(t *testing.T) {
 }
 
 func item(name string) string {
-	return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{"containers":[{"name":"c","image":"i"}]}}`, name)
+	return fmt.Sprintf(
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{"containers":[{"name":"c","image":"i"}]}}`,
+		name,
+	)
 }
 
 func TestManifestsOfSeveralPods(t *testing.T) {
@@ -200,7 +213,8 @@ func TestProblemsNamePodAndField(t *testing.T) {
 				t.Fatalf("no problem; pods %v", got.Pods)
 			}
 			p := got.Problems[0]
-			if p.Pod != tc.pod || p.Field != tc.field || !strings.Contains(p.Message, tc.cause) || got.Incomplete != tc.incomplete {
+			if p.Pod != tc.pod || p.Field != tc.field || !strings.Contains(p.Message, tc.cause) ||
+				got.Incomplete != tc.incomplete {
 				t.Errorf("got pod %q field %q message %q incomplete %v,\nwant pod %q field %q message with %q incomplete %v",
 					p.Pod, p.Field, p.Message, got.Incomplete, tc.pod, tc.field, tc.cause, tc.incomplete)
 			}
@@ -269,6 +283,10 @@ func TestVolumesThatNeedNoAPIAreAllowed(t *testing.T) {
 func TestProblemsAreBounded(t *testing.T) {
 	got := staticpod.Decode([]byte(strings.Repeat("kind: x\n---\n", 500)), origin)
 	if len(got.Problems) != 21 || !strings.Contains(got.Problems[20].Message, "480 more") {
-		t.Errorf("%d problems, the last %q; want 20 and a line that counts the rest", len(got.Problems), got.Problems[len(got.Problems)-1].Message)
+		t.Errorf(
+			"%d problems, the last %q; want 20 and a line that counts the rest",
+			len(got.Problems),
+			got.Problems[len(got.Problems)-1].Message,
+		)
 	}
 }

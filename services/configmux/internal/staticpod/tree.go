@@ -85,8 +85,11 @@ func (d *decoder) useAliases(doc document) error {
 		return err
 	}
 	if more > maxAliased-d.aliased {
-		return fmt.Errorf("line %d: the aliases of this document make the manifest more than %d MiB larger: write out what they stand for, or split it",
-			doc.firstLine+1, maxAliased>>20)
+		return fmt.Errorf(
+			"line %d: the aliases of this document make the manifest more than %d MiB larger: write out what they stand for, or split it",
+			doc.firstLine+1,
+			maxAliased>>20,
+		)
 	}
 	d.aliased += more
 	return nil

@@ -22,9 +22,14 @@ func TestWhatIsSavedIsLoaded(t *testing.T) {
 	want := nodeobject.State{
 		Node: &v1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "node-1", CreationTimestamp: metav1.NewTime(at)},
-			Status: v1.NodeStatus{Conditions: []v1.NodeCondition{{
-				Type: v1.NodeReady, Status: v1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(at), LastTransitionTime: metav1.NewTime(at),
-			}}},
+			Status: v1.NodeStatus{Conditions: []v1.NodeCondition{
+				{
+					Type:               v1.NodeReady,
+					Status:             v1.ConditionTrue,
+					LastHeartbeatTime:  metav1.NewTime(at),
+					LastTransitionTime: metav1.NewTime(at),
+				},
+			}},
 		},
 		Eviction: eviction.State{Seen: map[v1.NodeConditionType]time.Time{v1.NodeMemoryPressure: at}},
 	}

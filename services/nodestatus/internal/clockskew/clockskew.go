@@ -62,8 +62,11 @@ func (w *Watch) Seen(e apiclient.Exchange) {
 	if skew < 0 {
 		way = "behind"
 	}
-	text := fmt.Sprintf("the clock of this machine is %s %s the API server's: set it, by NTP for example; certificates and tokens are valid by one clock and not by the other",
-		skew.Abs().Round(time.Second), way)
+	text := fmt.Sprintf(
+		"the clock of this machine is %s %s the API server's: set it, by NTP for example; certificates and tokens are valid by one clock and not by the other",
+		skew.Abs().Round(time.Second),
+		way,
+	)
 	w.health.Set(healthName, text)
 	if !w.wrong {
 		w.wrong = true

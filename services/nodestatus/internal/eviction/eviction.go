@@ -198,7 +198,13 @@ func Step(thresholds []Threshold, before State, readings map[string]Reading, now
 		}
 		which := key{threshold.Signal, threshold.Hard()}
 		least := threshold.Value.Of(reading.Capacity)
-		signal := Signal{Name: threshold.Signal, Available: reading.Available, Threshold: least, Hard: threshold.Hard(), At: reading.At}
+		signal := Signal{
+			Name:      threshold.Signal,
+			Available: reading.Available,
+			Threshold: least,
+			Hard:      threshold.Hard(),
+			At:        reading.At,
+		}
 		state.Read = append(state.Read, signal)
 		if before.pressed[which] {
 			least += threshold.MinReclaim.Of(reading.Capacity)

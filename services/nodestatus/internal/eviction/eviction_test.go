@@ -34,7 +34,13 @@ func left(available int64, at time.Time) eviction.Reading {
 
 func TestThresholdsOf(t *testing.T) {
 	all := thresholds(t, func(k *kubeletconfigv1beta1.KubeletConfiguration) {
-		k.EvictionHard = map[string]string{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "0%", "imagefs.available": "100%", "containerfs.available": "5%"}
+		k.EvictionHard = map[string]string{
+			"memory.available":      "100Mi",
+			"nodefs.available":      "10%",
+			"nodefs.inodesFree":     "0%",
+			"imagefs.available":     "100%",
+			"containerfs.available": "5%",
+		}
 		k.EvictionSoft = map[string]string{"memory.available": "200Mi", "pid.available": "500"}
 		k.EvictionSoftGracePeriod = map[string]string{"memory.available": "1m30s", "pid.available": "10s"}
 		k.EvictionMinimumReclaim = map[string]string{"memory.available": "50Mi"}
@@ -42,11 +48,23 @@ func TestThresholdsOf(t *testing.T) {
 	})
 	var got []string
 	for _, threshold := range all {
-		got = append(got, fmt.Sprintf("%s %d+%d %s", threshold.Signal, threshold.Value.Of(1000), threshold.MinReclaim.Of(1000), threshold.Grace))
+		got = append(
+			got,
+			fmt.Sprintf(
+				"%s %d+%d %s",
+				threshold.Signal,
+				threshold.Value.Of(1000),
+				threshold.MinReclaim.Of(1000),
+				threshold.Grace,
+			),
+		)
 	}
 	want := strings.Join([]string{
-		"allocatableMemory.available 104857600+52428800 0s", "memory.available 104857600+52428800 0s", "memory.available 209715200+52428800 1m30s",
-		"nodefs.available 100+0 0s", "pid.available 500+0 10s",
+		"allocatableMemory.available 104857600+52428800 0s",
+		"memory.available 104857600+52428800 0s",
+		"memory.available 209715200+52428800 1m30s",
+		"nodefs.available 100+0 0s",
+		"pid.available 500+0 10s",
 	}, "\n")
 	if strings.Join(got, "\n") != want {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
@@ -104,7 +122,16 @@ func TestAnHour(t *testing.T) {
 					readings["nodefs.available"] = left(available, now)
 				}
 				state = eviction.Step(all, state, readings, now)
-				word := strings.Repeat("C", len(state.Crossed)) + strings.Repeat("P", len(state.Pressing)) + strings.Repeat("?", len(state.Unread))
+				word := strings.Repeat(
+					"C",
+					len(state.Crossed),
+				) + strings.Repeat(
+					"P",
+					len(state.Pressing),
+				) + strings.Repeat(
+					"?",
+					len(state.Unread),
+				)
 				if word == "" {
 					word = "-"
 				}
@@ -121,7 +148,12 @@ func TestAReadingThatIsTooOldIsNone(t *testing.T) {
 	all := thresholds(t, func(k *kubeletconfigv1beta1.KubeletConfiguration) {
 		k.EvictionHard = map[string]string{"imagefs.available": "10%"}
 	})
-	state := eviction.Step(all, eviction.State{}, map[string]eviction.Reading{"imagefs.available": left(1, start)}, start.Add(31*time.Second))
+	state := eviction.Step(
+		all,
+		eviction.State{},
+		map[string]eviction.Reading{"imagefs.available": left(1, start)},
+		start.Add(31*time.Second),
+	)
 	if len(state.Pressing) != 0 || len(state.Unread) != 1 {
 		t.Errorf("%+v", state)
 	}
@@ -143,7 +175,10 @@ func TestEachSignalSetsItsCondition(t *testing.T) {
 		}
 	}
 	if known != 7 {
-		t.Errorf("%d of the signals that may be configured are read, want all but the two of the file system of containers", known)
+		t.Errorf(
+			"%d of the signals that may be configured are read, want all but the two of the file system of containers",
+			known,
+		)
 	}
 }
 
@@ -200,7 +235,12 @@ func TestWhatPressesIsCrossed(t *testing.T) {
 // TestWhatWasSeenBeforeTheClockWasSetBack counts as seen at the start of the next process.
 func TestWhatWasSeenBeforeTheClockWasSetBack(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
-	left := eviction.State{Seen: map[v1.NodeConditionType]time.Time{v1.NodeMemoryPressure: now.Add(time.Hour), v1.NodeDiskPressure: now.Add(-time.Minute)}}
+	left := eviction.State{
+		Seen: map[v1.NodeConditionType]time.Time{
+			v1.NodeMemoryPressure: now.Add(time.Hour),
+			v1.NodeDiskPressure:   now.Add(-time.Minute),
+		},
+	}
 	got := left.Recalled(now).Seen
 	if len(got) != 2 || !got[v1.NodeMemoryPressure].Equal(now) || !got[v1.NodeDiskPressure].Equal(now.Add(-time.Minute)) {
 		t.Errorf("seen are %v", got)

@@ -104,7 +104,10 @@ func ReadMachine() (Machine, error) {
 		return Machine{}, fmt.Errorf("reading the huge pages of the machine: %w", err)
 	}
 	for _, p := range pages {
-		m.HugePages = append(m.HugePages, HugePages{PageBytes: int64(p.PageSize) << 10, Pages: int64(p.NumPages)}) //nolint:gosec // as above
+		m.HugePages = append(
+			m.HugePages,
+			HugePages{PageBytes: int64(p.PageSize) << 10, Pages: int64(p.NumPages)},
+		) //nolint:gosec // as above
 	}
 	return m, nil
 }

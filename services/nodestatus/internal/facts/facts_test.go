@@ -67,7 +67,10 @@ func TestWhatCouldBeReadIsReturnedBesideTheError(t *testing.T) {
 // TestAvailableMemoryIsWhatTheRootCgroupLeaves compares with the kernel's own sum, where this machine has cgroups of
 // version 1.
 func TestAvailableMemoryIsWhatTheRootCgroupLeaves(t *testing.T) {
-	proc := procWith(t, "MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\nAnonPages: 200 kB\nCached: 250 kB\nBuffers: 30 kB\nSwapCached: 20 kB\n")
+	proc := procWith(
+		t,
+		"MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\nAnonPages: 200 kB\nCached: 250 kB\nBuffers: 30 kB\nSwapCached: 20 kB\n",
+	)
 	if got, err := memoryAvailable(proc); err != nil || got != 600<<10 {
 		t.Errorf("%d kB, %v, want 1000 less 500 of which 100 were not used lately", got>>10, err)
 	}

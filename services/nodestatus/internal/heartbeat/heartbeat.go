@@ -161,8 +161,16 @@ func (h *Heart) beat(ctx context.Context) {
 	pleg, syncloop := h.ask(peerPLEG, h.pleg), h.ask(peerSyncLoop, h.syncloop)
 	shuttingDown := h.cfg.ShuttingDown != nil && h.cfg.ShuttingDown()
 	state := nodeobject.Build(nodeobject.Input{
-		Settings: h.cfg.Settings, Machine: *h.machine, Readings: readings, PLEG: pleg, SyncLoop: syncloop, Images: h.images.images(),
-		ShuttingDown: shuttingDown, Previous: h.previous, StartedAt: h.startedAt, Now: h.cfg.Clock.Now(),
+		Settings:     h.cfg.Settings,
+		Machine:      *h.machine,
+		Readings:     readings,
+		PLEG:         pleg,
+		SyncLoop:     syncloop,
+		Images:       h.images.images(),
+		ShuttingDown: shuttingDown,
+		Previous:     h.previous,
+		StartedAt:    h.startedAt,
+		Now:          h.cfg.Clock.Now(),
 	})
 	h.report(state.Node)
 	h.previous = state
@@ -205,7 +213,13 @@ func (h *Heart) readMachine() error {
 	}
 	machine, err := h.cfg.ReadMachine()
 	if err != nil {
-		h.cfg.Logger.Error("there is no Node until the machine can be read; trying again", telemetry.KeyError, err, telemetry.KeyRetryAfter, h.cfg.Period)
+		h.cfg.Logger.Error(
+			"there is no Node until the machine can be read; trying again",
+			telemetry.KeyError,
+			err,
+			telemetry.KeyRetryAfter,
+			h.cfg.Period,
+		)
 		h.cfg.Health.Set("machine", err.Error())
 		return err
 	}
@@ -250,7 +264,17 @@ func (h *Heart) report(node *v1.Node) {
 		if before[c.Type] == c.Status {
 			continue
 		}
-		h.cfg.Logger.Info("condition of the node", "condition", c.Type, "status", c.Status, telemetry.KeyReason, c.Reason, "message", c.Message)
+		h.cfg.Logger.Info(
+			"condition of the node",
+			"condition",
+			c.Type,
+			"status",
+			c.Status,
+			telemetry.KeyReason,
+			c.Reason,
+			"message",
+			c.Message,
+		)
 	}
 }
 
@@ -284,7 +308,11 @@ func (h *Heart) Overdue() error {
 		return errors.New("no Node has been computed yet: see the log of nodestatus")
 	}
 	if since := h.cfg.Clock.Since(last); since > overduePeriods*h.cfg.Period {
-		return errors.New("no Node has been computed for " + since.Round(time.Second).String() + ": reading the machine hangs; see the log of nodestatus")
+		return errors.New(
+			"no Node has been computed for " + since.Round(time.Second).
+				String() +
+				": reading the machine hangs; see the log of nodestatus",
+		)
 	}
 	return nil
 }

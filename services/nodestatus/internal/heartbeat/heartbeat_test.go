@@ -45,7 +45,10 @@ func (f *fakePLEG) set(answer *lifecyclev1.GetHealthResponse, hangs bool) {
 	f.answer, f.hangs = answer, hangs
 }
 
-func (f *fakePLEG) GetHealth(ctx context.Context, _ *lifecyclev1.GetHealthRequest) (*lifecyclev1.GetHealthResponse, error) {
+func (f *fakePLEG) GetHealth(
+	ctx context.Context,
+	_ *lifecyclev1.GetHealthRequest,
+) (*lifecyclev1.GetHealthResponse, error) {
 	f.mu.Lock()
 	answer, hangs := f.answer, f.hangs
 	f.mu.Unlock()
@@ -70,8 +73,14 @@ var (
 		Runtime: &lifecyclev1.Runtime{Name: "containerd", Version: "2", Ready: true, NetworkReady: true},
 	}
 	illPLEG = &lifecyclev1.GetHealthResponse{
-		Healthy: true, LastRelistAt: timestamppb.Now(),
-		Runtime: &lifecyclev1.Runtime{Name: "containerd", Version: "2", Ready: true, NetworkReadyMessage: "install a CNI configuration"},
+		Healthy:      true,
+		LastRelistAt: timestamppb.Now(),
+		Runtime: &lifecyclev1.Runtime{
+			Name:                "containerd",
+			Version:             "2",
+			Ready:               true,
+			NetworkReadyMessage: "install a CNI configuration",
+		},
 	}
 	newPLEG = &lifecyclev1.GetHealthResponse{Reasons: []string{"no relist has finished yet"}}
 )
@@ -95,8 +104,12 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	dir := t.TempDir()
 	r := &rig{
-		t: t, clock: clocktesting.NewFakeClock(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)), pleg: &fakePLEG{answer: wellPLEG},
-		plegAddress: "unix://" + filepath.Join(dir, "pleg.sock"), health: rpc.NewHealth(), registry: prometheus.NewRegistry(),
+		t:           t,
+		clock:       clocktesting.NewFakeClock(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)),
+		pleg:        &fakePLEG{answer: wellPLEG},
+		plegAddress: "unix://" + filepath.Join(dir, "pleg.sock"),
+		health:      rpc.NewHealth(),
+		registry:    prometheus.NewRegistry(),
 	}
 	loopAddress := "unix://" + filepath.Join(dir, "syncloop.sock")
 	r.serve(loopAddress, func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, fakeSyncLoop{}) })
@@ -271,7 +284,11 @@ func TestPeerAwayFromTheStartIsNamed(t *testing.T) {
 	if c.Reason != "KubeletNotReady" {
 		t.Errorf("reason = %s", c.Reason)
 	}
-	if waiting := strings.Join(r.health.Waiting(), "\n"); !strings.Contains(waiting, "pleg is unreachable") || strings.Contains(waiting, "syncloop") {
+	if waiting := strings.Join(
+		r.health.Waiting(),
+		"\n",
+	); !strings.Contains(waiting, "pleg is unreachable") ||
+		strings.Contains(waiting, "syncloop") {
 		t.Errorf("waits for %q", waiting)
 	}
 	begin := r.clock.Now()
@@ -383,7 +400,9 @@ func TestMachineThatCannotBeReadIsTriedAgain(t *testing.T) {
 func TestReadingThatFailsIsInTheNode(t *testing.T) {
 	r := newRig(t)
 	r.servePLEG()
-	thresholds, err := eviction.ThresholdsOf(&kubeletconfigv1beta1.KubeletConfiguration{EvictionHard: map[string]string{"memory.available": "100Mi"}})
+	thresholds, err := eviction.ThresholdsOf(
+		&kubeletconfigv1beta1.KubeletConfiguration{EvictionHard: map[string]string{"memory.available": "100Mi"}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}
 	m := &Metrics{
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "quartet_nodestatus_heartbeat_duration_seconds", Help: "Time to read the machine and to compute and publish the Node.",
+			Name:    "quartet_nodestatus_heartbeat_duration_seconds",
+			Help:    "Time to read the machine and to compute and publish the Node.",
 			Buckets: prometheus.ExponentialBuckets(.0005, 4, 8),
 		}),
 		lastBeat: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -37,22 +38,46 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help: "Time of the last computed Node, in seconds since 1970; 0 before the first.",
 		}),
 		cgroup: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "kubelet_cgroup_version", Help: "1 or 2, the version of cgroups that the machine uses; 0 until the machine could be read.",
+			Name: "kubelet_cgroup_version",
+			Help: "1 or 2, the version of cgroups that the machine uses; 0 until the machine could be read.",
 		}),
 		failedReadings: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "quartet_nodestatus_reading_errors_total", Help: "Heartbeats at which the machine could not be read completely.",
+			Name: "quartet_nodestatus_reading_errors_total",
+			Help: "Heartbeats at which the machine could not be read completely.",
 		}),
-		condition: vector("quartet_node_condition", "1 for the status that a condition of the Node has, 0 for the others.", "condition", "status"),
-		healthy:   vector("quartet_nodestatus_peer_healthy", "1 while the process reports that it is healthy.", "peer"),
+		condition: vector(
+			"quartet_node_condition",
+			"1 for the status that a condition of the Node has, 0 for the others.",
+			"condition",
+			"status",
+		),
+		healthy: vector("quartet_nodestatus_peer_healthy", "1 while the process reports that it is healthy.", "peer"),
 		signals: signalMetrics{
-			available: vector("quartet_node_eviction_signal_available", "Available amount, in bytes, inodes or processes.", "signal"),
-			threshold: vector("quartet_node_eviction_signal_threshold", "Threshold below which the Node has the pressure condition.", "signal"),
+			available: vector(
+				"quartet_node_eviction_signal_available",
+				"Available amount, in bytes, inodes or processes.",
+				"signal",
+			),
+			threshold: vector(
+				"quartet_node_eviction_signal_threshold",
+				"Threshold below which the Node has the pressure condition.",
+				"signal",
+			),
 		},
 	}
 	for _, peer := range []string{peerPLEG, peerSyncLoop} {
 		m.healthy.WithLabelValues(peer)
 	}
-	registry.MustRegister(m.duration, m.lastBeat, m.cgroup, m.failedReadings, m.condition, m.healthy, m.signals.available, m.signals.threshold)
+	registry.MustRegister(
+		m.duration,
+		m.lastBeat,
+		m.cgroup,
+		m.failedReadings,
+		m.condition,
+		m.healthy,
+		m.signals.available,
+		m.signals.threshold,
+	)
 	return m
 }
 
@@ -70,7 +95,8 @@ func (m *Metrics) beat(state nodeobject.State, now time.Time, took time.Duration
 	m.lastBeat.Set(float64(now.Unix()))
 	for _, condition := range state.Node.Status.Conditions {
 		for _, status := range []v1.ConditionStatus{v1.ConditionTrue, v1.ConditionFalse, v1.ConditionUnknown} {
-			m.condition.WithLabelValues(string(condition.Type), strings.ToLower(string(status))).Set(oneIf(condition.Status == status))
+			m.condition.WithLabelValues(string(condition.Type), strings.ToLower(string(status))).
+				Set(oneIf(condition.Status == status))
 		}
 	}
 	// A signal without a reading is removed, because an old value is misleading.

@@ -22,7 +22,12 @@ func TestMetricsFollowTheNode(t *testing.T) {
 		t.Helper()
 		return metricstest.Value(t, r.registry, metric, labels...)
 	}
-	if failed, beats := value("quartet_nodestatus_reading_errors_total"), value("quartet_nodestatus_heartbeat_duration_seconds"); failed < 1 || beats < 1 {
+	if failed, beats := value(
+		"quartet_nodestatus_reading_errors_total",
+	), value(
+		"quartet_nodestatus_heartbeat_duration_seconds",
+	); failed < 1 ||
+		beats < 1 {
 		t.Errorf("%v readings failed at %v heartbeats, want some of both", failed, beats)
 	}
 	if got := value("quartet_nodestatus_peer_healthy", "peer", "pleg"); got != 1 {

@@ -56,7 +56,10 @@ func TestWhatAnswersTellOfProcesses(t *testing.T) {
 			r.pleg.set(test.pleg, false)
 			r.servePLEG()
 			address := strings.Replace(r.plegAddress, "pleg.sock", "said.sock", 1)
-			r.serve(address, func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, saidSyncLoop{answer: test.syncloop}) })
+			r.serve(
+				address,
+				func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, saidSyncLoop{answer: test.syncloop}) },
+			)
 			conn := dial(t, address)
 			for _, ask := range []Ask{r.cfg.AskPLEG, AskSyncLoop(conn, address)} {
 				for name, trouble := range ask(t.Context()).Troubles {

@@ -58,12 +58,19 @@ func AskPLEG(conn grpc.ClientConnInterface, address string) Ask {
 		}
 		if r := response.GetRuntime(); r != nil {
 			peer.Runtime = &nodeobject.Runtime{
-				Name: r.GetName(), Version: r.GetVersion(), Ready: r.GetReady(), Handlers: handlersOf(r), SupplementalGroupsPolicy: r.SupplementalGroupsPolicy,
+				Name:                     r.GetName(),
+				Version:                  r.GetVersion(),
+				Ready:                    r.GetReady(),
+				Handlers:                 handlersOf(r),
+				SupplementalGroupsPolicy: r.SupplementalGroupsPolicy,
 			}
 			if r.GetReady() && !r.GetNetworkReady() {
 				// pleg works, but pods outside of the host's network cannot run.
 				peer.State = nodeobject.PeerUnhealthy
-				peer.Reasons = append(peer.Reasons, "the network of the container runtime is not ready: "+r.GetNetworkReadyMessage())
+				peer.Reasons = append(
+					peer.Reasons,
+					"the network of the container runtime is not ready: "+r.GetNetworkReadyMessage(),
+				)
 			}
 		}
 		return Answer{Peer: peer, Troubles: map[string]string{peerPLEG: trouble}}
@@ -73,7 +80,14 @@ func AskPLEG(conn grpc.ClientConnInterface, address string) Ask {
 func handlersOf(r *lifecyclev1.Runtime) []nodeobject.Handler {
 	var all []nodeobject.Handler
 	for _, h := range r.GetRuntimeHandlers() {
-		all = append(all, nodeobject.Handler{Name: h.GetName(), RecursiveReadOnlyMounts: h.GetRecursiveReadOnlyMounts(), UserNamespaces: h.GetUserNamespaces()})
+		all = append(
+			all,
+			nodeobject.Handler{
+				Name:                    h.GetName(),
+				RecursiveReadOnlyMounts: h.GetRecursiveReadOnlyMounts(),
+				UserNamespaces:          h.GetUserNamespaces(),
+			},
+		)
 	}
 	return all
 }
@@ -91,7 +105,11 @@ func AskSyncLoop(conn grpc.ClientConnInterface, address string) Ask {
 			if peer.Readings == nil {
 				peer.Readings = map[string]eviction.Reading{}
 			}
-			peer.Readings[r.GetSignal()] = eviction.Reading{Available: r.GetAvailable(), Capacity: r.GetCapacity(), At: r.GetReadAt().AsTime()}
+			peer.Readings[r.GetSignal()] = eviction.Reading{
+				Available: r.GetAvailable(),
+				Capacity:  r.GetCapacity(),
+				At:        r.GetReadAt().AsTime(),
+			}
 		}
 		return Answer{Peer: peer, Troubles: map[string]string{
 			peerSyncLoop: strings.Join(peer.Reasons, "; "), partConfigMux: response.GetConfigmuxAway(),
@@ -119,13 +137,20 @@ func away(name, address string, err error) Answer {
 	var reason string
 	switch status.Code(err) { //nolint:exhaustive // every other code says the same: see the text
 	case codes.DeadlineExceeded:
-		reason = fmt.Sprintf("%s does not answer in time on %s: it hangs; check its log and restart it, which stops no pod", name, address)
+		reason = fmt.Sprintf(
+			"%s does not answer in time on %s: it hangs; check its log and restart it, which stops no pod",
+			name,
+			address,
+		)
 	case codes.Unavailable:
 		reason = fmt.Sprintf("%s is unreachable on %s: start it; if it runs, check its log", name, address)
 	default:
 		reason = fmt.Sprintf("%s cannot be asked on %s (%s): see its log", name, address, status.Convert(err).Message())
 	}
-	return Answer{Peer: nodeobject.Peer{State: nodeobject.PeerAway, Reasons: []string{reason}}, Troubles: map[string]string{name: reason}}
+	return Answer{
+		Peer:     nodeobject.Peer{State: nodeobject.PeerAway, Reasons: []string{reason}},
+		Troubles: map[string]string{name: reason},
+	}
 }
 
 // watcher polls one peer, and keeps the last answer.

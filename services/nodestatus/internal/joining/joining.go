@@ -96,8 +96,13 @@ func New(cfg Config) (*Joiner, error) {
 			}
 		}
 		if kept == nil {
-			cfg.Logger.Warn("rotateCertificates: the certificate of the kubeconfig is not renewed: client-certificate and client-key must both name one file NAME-current.pem that nodestatus may replace",
-				telemetry.KeyFile, cfg.Kubeconfig, "client-certificate", file)
+			cfg.Logger.Warn(
+				"rotateCertificates: the certificate of the kubeconfig is not renewed: client-certificate and client-key must both name one file NAME-current.pem that nodestatus may replace",
+				telemetry.KeyFile,
+				cfg.Kubeconfig,
+				"client-certificate",
+				file,
+			)
 			return nil, nil
 		}
 		store = *kept
@@ -110,7 +115,13 @@ func New(cfg Config) (*Joiner, error) {
 		if err := store.Save(own.certificate, own.key, cfg.Clock.Now()); err != nil {
 			return nil, err
 		}
-		cfg.Logger.Info("the certificate of the kubeconfig is valid, so the node does not join; the certificate is kept to be renewed", telemetry.KeyFile, cfg.Kubeconfig, "certificate", store.Current())
+		cfg.Logger.Info(
+			"the certificate of the kubeconfig is valid, so the node does not join; the certificate is kept to be renewed",
+			telemetry.KeyFile,
+			cfg.Kubeconfig,
+			"certificate",
+			store.Current(),
+		)
 	}
 	j := &Joiner{cfg: cfg, store: store, writes: named, clients: map[string]*apiclient.Client{}}
 	j.manager = certificates.New(certificates.Config{
@@ -197,8 +208,11 @@ func adopt(cfg Config, store certificates.Store) (*certificates.Store, error) {
 	if err := store.Save(way.CertData, way.KeyData, now); err != nil {
 		return nil, err
 	}
-	cfg.Logger.Info("the certificate within the kubeconfig is renewed in a file of its own, which the kubeconfig may name as client-certificate and client-key",
-		telemetry.KeyFile, store.Current())
+	cfg.Logger.Info(
+		"the certificate within the kubeconfig is renewed in a file of its own, which the kubeconfig may name as client-certificate and client-key",
+		telemetry.KeyFile,
+		store.Current(),
+	)
 	return &store, nil
 }
 
@@ -207,7 +221,9 @@ func (j *Joiner) Manager() *certificates.Manager { return j.manager }
 
 // template returns the certificate request of a node, whose name and group determine its permissions.
 func (j *Joiner) template() *x509.CertificateRequest {
-	return &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + j.cfg.NodeName, Organization: []string{"system:nodes"}}}
+	return &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "system:node:" + j.cfg.NodeName, Organization: []string{"system:nodes"}},
+	}
 }
 
 // Run joins, and renews the certificate until ctx ends.
@@ -272,8 +288,10 @@ func (j *Joiner) renewed() error {
 		return err
 	}
 	data, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{cluster: server},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{user: {ClientCertificate: j.store.Current(), ClientKey: j.store.Current()}},
+		Clusters: map[string]*clientcmdapi.Cluster{cluster: server},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{
+			user: {ClientCertificate: j.store.Current(), ClientKey: j.store.Current()},
+		},
 		Contexts:       map[string]*clientcmdapi.Context{entry: {Cluster: cluster, AuthInfo: user, Namespace: "default"}},
 		CurrentContext: entry,
 	})

@@ -39,14 +39,30 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 const token = "abcdef.0123456789abcdef"
 
 func connect(kubeconfig string) (*apiclient.Client, error) {
-	return apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.NodeStatus, QPS: 50, Burst: 100, ContentType: runtime.ContentTypeProtobuf})
+	return apiclient.New(
+		apiclient.Config{
+			Kubeconfig:  kubeconfig,
+			Service:     nodeconfig.NodeStatus,
+			QPS:         50,
+			Burst:       100,
+			ContentType: runtime.ContentTypeProtobuf,
+		},
+	)
 }
 
 // node is a node that joins with what is in dir.
 func node(dir, bootstrap string, rotate bool) joining.Config {
 	return joining.Config{
-		NodeName: "node-1", Bootstrap: bootstrap, Kubeconfig: filepath.Join(dir, "kubeconfig"), Dir: filepath.Join(dir, "pki"), Rotate: rotate,
-		Connect: connect, Random: func() float64 { return 0 }, Health: rpc.NewHealth(), Clock: clock.RealClock{}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		NodeName:   "node-1",
+		Bootstrap:  bootstrap,
+		Kubeconfig: filepath.Join(dir, "kubeconfig"),
+		Dir:        filepath.Join(dir, "pki"),
+		Rotate:     rotate,
+		Connect:    connect,
+		Random:     func() float64 { return 0 },
+		Health:     rpc.NewHealth(),
+		Clock:      clock.RealClock{},
+		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 }
 
@@ -65,7 +81,13 @@ func run(t *testing.T, cfg joining.Config) *joining.Joiner {
 
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 2*time.Minute, true, func(context.Context) (bool, error) { return done(), nil })
+	err := wait.PollUntilContextTimeout(
+		t.Context(),
+		20*time.Millisecond,
+		2*time.Minute,
+		true,
+		func(context.Context) (bool, error) { return done(), nil },
+	)
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
@@ -129,7 +151,11 @@ func TestANodeJoins(t *testing.T) {
 		return current != nil && current.Leaf.SerialNumber.Cmp(first.SerialNumber) != 0
 	})
 	requests, err := c.Client(t).CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
-	if err != nil || !slices.ContainsFunc(requests.Items, func(r certificatesv1.CertificateSigningRequest) bool { return r.Spec.Username == "system:node:node-1" }) {
+	if err != nil ||
+		!slices.ContainsFunc(
+			requests.Items,
+			func(r certificatesv1.CertificateSigningRequest) bool { return r.Spec.Username == "system:node:node-1" },
+		) {
 		t.Errorf("it has not asked for another one with the first one, while that was valid: %v, %v", requests, err)
 	}
 	eventually(t, "the first one has expired", func() bool { return time.Now().After(first.NotAfter) })
@@ -153,7 +179,11 @@ func TestAnExpiredCertificateIsReplacedByTheBootstrap(t *testing.T) {
 	dir := t.TempDir()
 	cfg := node(dir, c.Kubeconfig(t, "a-new-node", cluster.Bootstrappers), false)
 	first := run(t, cfg)
-	eventually(t, "the certificate has come and expired", func() bool { return !first.Manager().Expires().IsZero() && first.Manager().Current() == nil })
+	eventually(
+		t,
+		"the certificate has come and expired",
+		func() bool { return !first.Manager().Expires().IsZero() && first.Manager().Current() == nil },
+	)
 	written, err := os.ReadFile(cfg.Kubeconfig)
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +267,14 @@ func TestWhatCannotBeRenewedIsTold(t *testing.T) {
 	cfg := node(dir, "", true)
 	certificate, key := pair(t)
 	writeFiles(t, map[string][]byte{filepath.Join(dir, "client.crt"): certificate, filepath.Join(dir, "client.key"): key})
-	writeKubeconfig(t, cfg.Kubeconfig, &clientcmdapi.AuthInfo{ClientCertificate: filepath.Join(dir, "client.crt"), ClientKey: filepath.Join(dir, "client.key")})
+	writeKubeconfig(
+		t,
+		cfg.Kubeconfig,
+		&clientcmdapi.AuthInfo{
+			ClientCertificate: filepath.Join(dir, "client.crt"),
+			ClientKey:         filepath.Join(dir, "client.key"),
+		},
+	)
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	j, err := joining.New(cfg)
 	if err != nil || j != nil {

@@ -174,7 +174,10 @@ func (k *Keeper) renew(ctx context.Context) (err error) {
 		k.latest, err = one(ctx, k.cfg.Client.Post().Namespace(v1.NamespaceNodeLease).Resource(resource).Body(lease))
 		return err
 	}
-	k.latest, err = one(ctx, k.cfg.Client.Put().Namespace(v1.NamespaceNodeLease).Resource(resource).Name(k.cfg.Name).Body(lease))
+	k.latest, err = one(
+		ctx,
+		k.cfg.Client.Put().Namespace(v1.NamespaceNodeLease).Resource(resource).Name(k.cfg.Name).Body(lease),
+	)
 	if apierrors.IsConflict(err) {
 		return k.contended(ctx, lease)
 	}
@@ -207,7 +210,10 @@ func (k *Keeper) contended(ctx context.Context, tried *coordinationv1.Lease) err
 	if lease.ResourceVersion == "" {
 		return errors.New("the lease of the node was deleted while it was renewed")
 	}
-	k.latest, err = one(ctx, k.cfg.Client.Put().Namespace(v1.NamespaceNodeLease).Resource(resource).Name(k.cfg.Name).Body(lease))
+	k.latest, err = one(
+		ctx,
+		k.cfg.Client.Put().Namespace(v1.NamespaceNodeLease).Resource(resource).Name(k.cfg.Name).Body(lease),
+	)
 	return err
 }
 
@@ -216,7 +222,9 @@ func (k *Keeper) renewal(there *coordinationv1.Lease) *coordinationv1.Lease {
 	lease := there.DeepCopy()
 	lease.Namespace, lease.Name = v1.NamespaceNodeLease, k.cfg.Name
 	lease.Spec.HolderIdentity = ptr.To(k.cfg.Name)
-	lease.Spec.LeaseDurationSeconds = ptr.To(int32(k.cfg.Duration / time.Second)) //nolint:gosec // it is an int32 of the configuration
+	lease.Spec.LeaseDurationSeconds = ptr.To(
+		int32(k.cfg.Duration / time.Second),
+	) //nolint:gosec // it is an int32 of the configuration
 	lease.Spec.RenewTime = &metav1.MicroTime{Time: k.cfg.Clock.Now().Truncate(time.Microsecond)}
 	if owner := k.ownerUID(); owner != "" {
 		// The garbage collector of the cluster removes the lease with the Node.
@@ -230,13 +238,21 @@ func (k *Keeper) another(there *coordinationv1.Lease) {
 	if k.others++; k.others < takenAfter {
 		return
 	}
-	k.cfg.Health.Set(healthTaken, fmt.Sprintf("another agent renews the lease of node %s, last at %s: two machines have one node name, "+
-		"or two agents run on this one; give one of them another --hostname-override", k.cfg.Name, there.Spec.RenewTime.UTC().Format(time.RFC3339)))
+	k.cfg.Health.Set(
+		healthTaken,
+		fmt.Sprintf("another agent renews the lease of node %s, last at %s: two machines have one node name, "+
+			"or two agents run on this one; give one of them another --hostname-override", k.cfg.Name, there.Spec.RenewTime.UTC().Format(time.RFC3339)),
+	)
 	k.cfg.Metrics.taken.Set(1)
 	if !k.taken {
 		k.taken = true
-		k.cfg.Logger.Error("another agent renews the lease of this node: two machines have one node name, or two agents run on this one",
-			"node", k.cfg.Name, "holder", ptr.Deref(there.Spec.HolderIdentity, ""))
+		k.cfg.Logger.Error(
+			"another agent renews the lease of this node: two machines have one node name, or two agents run on this one",
+			"node",
+			k.cfg.Name,
+			"holder",
+			ptr.Deref(there.Spec.HolderIdentity, ""),
+		)
 		if k.cfg.Taken != nil {
 			k.cfg.Taken()
 		}
@@ -264,7 +280,13 @@ func (k *Keeper) failed(err error, retry time.Duration) {
 	k.cfg.Health.Set(healthName, err.Error())
 	if text := err.Error(); text != k.complaint {
 		k.complaint = text
-		k.cfg.Logger.Warn("the lease of the node is not renewed; trying again", telemetry.KeyError, err, telemetry.KeyRetryAfter, retry)
+		k.cfg.Logger.Warn(
+			"the lease of the node is not renewed; trying again",
+			telemetry.KeyError,
+			err,
+			telemetry.KeyRetryAfter,
+			retry,
+		)
 	}
 	if k.failures > 1 {
 		k.cfg.Broken()
@@ -286,9 +308,16 @@ func (k *Keeper) renewed() {
 func explain(err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("the lease of the node may not be renewed: its user must be system:node:NAME in the group system:nodes: %w", err)
+		return fmt.Errorf(
+			"the lease of the node may not be renewed: its user must be system:node:NAME in the group system:nodes: %w",
+			err,
+		)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("the lease of the node cannot be made: the API server creates the namespace %s when it starts, check that it exists: %w", v1.NamespaceNodeLease, err)
+		return fmt.Errorf(
+			"the lease of the node cannot be made: the API server creates the namespace %s when it starts, check that it exists: %w",
+			v1.NamespaceNodeLease,
+			err,
+		)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("the lease of the node is not renewed because the API server does not answer in time: %w", err)
 	default:

@@ -96,7 +96,11 @@ func answer(code int, object any) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(string(data)))}, nil
+	return &http.Response{
+		StatusCode: code,
+		Header:     http.Header{"Content-Type": {"application/json"}},
+		Body:       io.NopCloser(strings.NewReader(string(data))),
+	}, nil
 }
 
 func refusal(err error) (*http.Response, error) {
@@ -125,21 +129,36 @@ func newRig(t *testing.T, there *coordinationv1.Lease, fail func(string) error) 
 		t.Fatal(err)
 	}
 	r := &rig{
-		t: t, clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), health: rpc.NewHealth(), registry: prometheus.NewRegistry(), broken: make(chan struct{}, 100),
-		api: &apiServer{t: t, fail: fail, writes: make(chan *coordinationv1.Lease, 100)},
+		t:        t,
+		clock:    clocktesting.NewFakeClock(time.Unix(1e9, 0)),
+		health:   rpc.NewHealth(),
+		registry: prometheus.NewRegistry(),
+		broken:   make(chan struct{}, 100),
+		api:      &apiServer{t: t, fail: fail, writes: make(chan *coordinationv1.Lease, 100)},
 	}
 	if there != nil {
 		r.api.put(there)
 	}
-	client, err := rest.RESTClientForConfigAndClient(&rest.Config{Host: "https://api.example", APIPath: "/apis", QPS: -1, ContentConfig: rest.ContentConfig{
-		GroupVersion: &coordinationv1.SchemeGroupVersion, NegotiatedSerializer: serializer.NewCodecFactory(known).WithoutConversion(),
-	}}, &http.Client{Transport: r.api})
+	client, err := rest.RESTClientForConfigAndClient(
+		&rest.Config{Host: "https://api.example", APIPath: "/apis", QPS: -1, ContentConfig: rest.ContentConfig{
+			GroupVersion:         &coordinationv1.SchemeGroupVersion,
+			NegotiatedSerializer: serializer.NewCodecFactory(known).WithoutConversion(),
+		}},
+		&http.Client{Transport: r.api},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.keeper = New(Config{
-		Client: client, Name: "node-1", Duration: 40 * time.Second, Broken: func() { r.broken <- struct{}{} },
-		Health: r.health, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(r.registry), Tracer: telemetry.Off(),
+		Client:   client,
+		Name:     "node-1",
+		Duration: 40 * time.Second,
+		Broken:   func() { r.broken <- struct{}{} },
+		Health:   r.health,
+		Clock:    r.clock,
+		Logger:   slog.New(slog.DiscardHandler),
+		Metrics:  NewMetrics(r.registry),
+		Tracer:   telemetry.Off(),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -197,7 +216,9 @@ func TestALeaseIsMadeWithItsNode(t *testing.T) {
 	r.waitsFor("until the API server has the Node")
 	r.keeper.Registered(node)
 	lease := r.written()
-	if lease.OwnerReferences[0].UID != "uid" || *lease.Spec.LeaseDurationSeconds != 40 || *lease.Spec.HolderIdentity != "node-1" || !lease.Spec.RenewTime.Time.Equal(r.clock.Now()) {
+	if lease.OwnerReferences[0].UID != "uid" || *lease.Spec.LeaseDurationSeconds != 40 ||
+		*lease.Spec.HolderIdentity != "node-1" ||
+		!lease.Spec.RenewTime.Time.Equal(r.clock.Now()) {
 		t.Errorf("the lease is %+v", lease)
 	}
 	r.waitsFor("")
@@ -211,7 +232,11 @@ func TestALeaseIsMadeWithItsNode(t *testing.T) {
 // TestALeaseThatIsThereIsRenewedBeforeTheNodeIsKnown.
 func TestALeaseThatIsThereIsRenewedBeforeTheNodeIsKnown(t *testing.T) {
 	owned := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "node-1", UID: "before"}
-	r := newRig(t, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{owned}}}, nil)
+	r := newRig(
+		t,
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{owned}}},
+		nil,
+	)
 	if lease := r.written(); lease.OwnerReferences[0] != owned {
 		t.Errorf("the lease is %+v", lease)
 	}

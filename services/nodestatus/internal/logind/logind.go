@@ -96,8 +96,20 @@ func (c *Conn) listen(ctx context.Context) error {
 	defer cancel()
 	c.bus.Signal(c.signals)
 	err := errors.Join(
-		c.bus.AddMatchSignalContext(ctx, dbus.WithMatchSender(service), dbus.WithMatchObjectPath(object), dbus.WithMatchInterface(manager), dbus.WithMatchMember(prepare)),
-		c.bus.AddMatchSignalContext(ctx, dbus.WithMatchSender(bus), dbus.WithMatchInterface(bus), dbus.WithMatchMember(ownership), dbus.WithMatchArg(0, service)),
+		c.bus.AddMatchSignalContext(
+			ctx,
+			dbus.WithMatchSender(service),
+			dbus.WithMatchObjectPath(object),
+			dbus.WithMatchInterface(manager),
+			dbus.WithMatchMember(prepare),
+		),
+		c.bus.AddMatchSignalContext(
+			ctx,
+			dbus.WithMatchSender(bus),
+			dbus.WithMatchInterface(bus),
+			dbus.WithMatchMember(ownership),
+			dbus.WithMatchArg(0, service),
+		),
 	)
 	if err != nil {
 		return fmt.Errorf("subscribe to logind: %w", err)
@@ -174,7 +186,9 @@ func (c *Conn) property(ctx context.Context, name string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	value := dbus.Variant{}
-	err := c.bus.Object(service, object).CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, manager, name).Store(&value)
+	err := c.bus.Object(service, object).
+		CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, manager, name).
+		Store(&value)
 	if err == nil {
 		err = value.Store(into)
 	}
@@ -190,7 +204,9 @@ func (c *Conn) Inhibit(ctx context.Context, who, why string) (io.Closer, error) 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var lock dbus.UnixFD
-	err := c.bus.Object(service, object).CallWithContext(ctx, manager+".Inhibit", 0, "shutdown", who, why, "delay").Store(&lock)
+	err := c.bus.Object(service, object).
+		CallWithContext(ctx, manager+".Inhibit", 0, "shutdown", who, why, "delay").
+		Store(&lock)
 	var refusal dbus.Error
 	if errors.As(err, &refusal) && refusal.Name == "org.freedesktop.login1.OperationInProgress" {
 		return nil, ErrGoingDown
@@ -206,7 +222,8 @@ func (c *Conn) Reload(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	const hangup = int32(1)
-	call := c.bus.Object(systemd, "/org/freedesktop/systemd1").CallWithContext(ctx, systemd+".Manager.KillUnit", 0, unit, "main", hangup)
+	call := c.bus.Object(systemd, "/org/freedesktop/systemd1").
+		CallWithContext(ctx, systemd+".Manager.KillUnit", 0, unit, "main", hangup)
 	if call.Err != nil {
 		return fmt.Errorf("have systemd reload %s: %w", unit, call.Err)
 	}

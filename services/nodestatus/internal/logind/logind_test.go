@@ -94,10 +94,18 @@ func TestAnotherLogindIsNoticed(t *testing.T) {
 }
 
 func TestWithoutABusOrALogindConnectFails(t *testing.T) {
-	if _, err := logind.Connect(t.Context(), "unix:path="+filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "D-Bus") {
+	if _, err := logind.Connect(
+		t.Context(),
+		"unix:path="+filepath.Join(t.TempDir(), "none"),
+	); err == nil ||
+		!strings.Contains(err.Error(), "D-Bus") {
 		t.Errorf("without a bus: %v", err)
 	}
-	if _, err := logind.Connect(t.Context(), logindtest.StartBus(t)); err == nil || !strings.Contains(err.Error(), "InhibitDelayMaxUSec") {
+	if _, err := logind.Connect(
+		t.Context(),
+		logindtest.StartBus(t),
+	); err == nil ||
+		!strings.Contains(err.Error(), "InhibitDelayMaxUSec") {
 		t.Errorf("without a logind: %v", err)
 	}
 }

@@ -48,10 +48,16 @@ func TestAProcessIsBorneWithAsLongAsAReadyNodeBearsWithIt(t *testing.T) {
 }
 
 func TestAnswersNameEachProcess(t *testing.T) {
-	parts := []Part{{Name: "syncloop", LastGood: now}, {Name: "pleg", Trouble: "pleg hangs", LastGood: now.Add(-time.Minute)}}
+	parts := []Part{
+		{Name: "syncloop", LastGood: now},
+		{Name: "pleg", Trouble: "pleg hangs", LastGood: now.Add(-time.Minute)},
+	}
 	self := errors.New("no Node has been computed yet")
 	handler := healthz.Handler(Judge{
-		Parts: func() []Part { return parts }, Self: func() error { return self }, Log: func() error { return nil }, Now: func() time.Time { return now },
+		Parts: func() []Part { return parts },
+		Self:  func() error { return self },
+		Log:   func() error { return nil },
+		Now:   func() time.Time { return now },
 	}.Checks("syncloop", "pleg", "configmux")...)
 	for _, test := range []struct {
 		path string
@@ -85,7 +91,16 @@ func TestAPortThatIsTakenIsTriedAgain(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Serve(ctx, ServeConfig{Socket: sockets.Socket{Name: "healthzPort", Address: address}, Checks: []healthz.Check{healthz.Ping()}, Health: health, Clock: clock, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		Serve(
+			ctx,
+			ServeConfig{
+				Socket: sockets.Socket{Name: "healthzPort", Address: address},
+				Checks: []healthz.Check{healthz.Ping()},
+				Health: health,
+				Clock:  clock,
+				Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			},
+		)
 	}()
 	defer func() {
 		cancel()
@@ -100,7 +115,11 @@ func TestAPortThatIsTakenIsTriedAgain(t *testing.T) {
 		}
 	}
 	wait("it waits", clock.HasWaiters)
-	if waiting := strings.Join(health.Waiting(), "\n"); !strings.Contains(waiting, address) || !strings.Contains(waiting, "in use") {
+	if waiting := strings.Join(
+		health.Waiting(),
+		"\n",
+	); !strings.Contains(waiting, address) ||
+		!strings.Contains(waiting, "in use") {
 		t.Errorf("its health says %q", waiting)
 	}
 	if err := other.Close(); err != nil {

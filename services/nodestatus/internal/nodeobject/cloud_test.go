@@ -12,7 +12,11 @@ import (
 // cloudSettings are those of a node that a cloud provider outside of it initializes.
 func cloudSettings(t *testing.T, args ...string) Settings {
 	t.Helper()
-	cfg, err := nodeconfig.Parse(nodeconfig.NodeStatus, append(args, "--hostname-override=n", "--cloud-provider=external"), nil)
+	cfg, err := nodeconfig.Parse(
+		nodeconfig.NodeStatus,
+		append(args, "--hostname-override=n", "--cloud-provider=external"),
+		nil,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +32,10 @@ func TestACloudProviderInitialisesTheNode(t *testing.T) {
 	in := input(t)
 	in.Settings = cloudSettings(t)
 	node := Build(in).Node
-	want := []v1.Taint{{Key: "only", Effect: v1.TaintEffectNoExecute}, {Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true", Effect: v1.TaintEffectNoSchedule}}
+	want := []v1.Taint{
+		{Key: "only", Effect: v1.TaintEffectNoExecute},
+		{Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true", Effect: v1.TaintEffectNoSchedule},
+	}
 	if diff := cmp.Diff(want, node.Spec.Taints); diff != "" {
 		t.Errorf("taints (-want +got):\n%s", diff)
 	}
@@ -48,7 +55,12 @@ func TestACloudProviderIsToldTheAddressesOfTheFlag(t *testing.T) {
 		t.Errorf("the annotation is %q", got)
 	}
 	want := []v1.NodeAddress{
-		{Type: v1.NodeInternalIP, Address: "192.0.2.1"}, {Type: v1.NodeInternalIP, Address: "2001:db8::1"}, {Type: v1.NodeHostName, Address: "n"},
+		{
+			Type:    v1.NodeInternalIP,
+			Address: "192.0.2.1",
+		},
+		{Type: v1.NodeInternalIP, Address: "2001:db8::1"},
+		{Type: v1.NodeHostName, Address: "n"},
 	}
 	if diff := cmp.Diff(want, node.Status.Addresses); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)

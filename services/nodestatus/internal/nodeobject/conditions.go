@@ -123,9 +123,19 @@ func ready(in Input) v1.NodeCondition {
 	text := strings.Join(reasons, "; ")
 	switch {
 	case len(reasons) == 0 && in.PLEG.State == PeerHealthy && in.SyncLoop.State == PeerHealthy:
-		return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
+		return v1.NodeCondition{
+			Type:    v1.NodeReady,
+			Status:  v1.ConditionTrue,
+			Reason:  "KubeletReady",
+			Message: "kubelet is posting ready status",
+		}
 	case bear:
-		return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "tolerating temporarily: " + text}
+		return v1.NodeCondition{
+			Type:    v1.NodeReady,
+			Status:  v1.ConditionTrue,
+			Reason:  "KubeletReady",
+			Message: "tolerating temporarily: " + text,
+		}
 	default:
 		return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionFalse, Reason: "KubeletNotReady", Message: text}
 	}
@@ -153,23 +163,47 @@ var (
 	}
 )
 
-// pressure is true while a threshold is crossed, be its grace period over or not, and for the transition period after that. The
-// message begins as the kubelet's, and goes on with what is short.
+// pressure is true while a threshold is crossed, be its grace period over or not, and for the transition period after
+// that. The message begins as the kubelet's, and goes on with what is short.
 func pressure(in Input, short eviction.State, of pressed) v1.NodeCondition {
 	var lines []string
 	for _, signal := range short.Crossed {
 		if eviction.ConditionOf(signal.Name) == of.kind {
-			lines = append(lines, fmt.Sprintf("%s is %s, %s must be left", signal.Name, amount(signal.Name, signal.Available), amount(signal.Name, signal.Threshold)))
+			lines = append(
+				lines,
+				fmt.Sprintf(
+					"%s is %s, %s must be left",
+					signal.Name,
+					amount(signal.Name, signal.Available),
+					amount(signal.Name, signal.Threshold),
+				),
+			)
 		}
 	}
 	if len(lines) > 0 {
-		return v1.NodeCondition{Type: of.kind, Status: v1.ConditionTrue, Reason: of.reason, Message: of.message + ": " + strings.Join(lines, "; ")}
+		return v1.NodeCondition{
+			Type:    of.kind,
+			Status:  v1.ConditionTrue,
+			Reason:  of.reason,
+			Message: of.message + ": " + strings.Join(lines, "; "),
+		}
 	}
 	seen, ever := short.Seen[of.kind]
-	if before := previous(in, of.kind); ever && before != nil && before.Status == v1.ConditionTrue && in.Now.Sub(seen) < in.Settings.PressureTransition {
+	if before := previous(
+		in,
+		of.kind,
+	); ever && before != nil && before.Status == v1.ConditionTrue &&
+		in.Now.Sub(seen) < in.Settings.PressureTransition {
 		return v1.NodeCondition{
-			Type: of.kind, Status: v1.ConditionTrue, Reason: of.reason,
-			Message: fmt.Sprintf("%s: over since %s, reported until it has been over for %s", of.message, seen.UTC().Format(time.RFC3339), in.Settings.PressureTransition),
+			Type:   of.kind,
+			Status: v1.ConditionTrue,
+			Reason: of.reason,
+			Message: fmt.Sprintf(
+				"%s: over since %s, reported until it has been over for %s",
+				of.message,
+				seen.UTC().Format(time.RFC3339),
+				in.Settings.PressureTransition,
+			),
 		}
 	}
 	text := of.goodMessage
@@ -177,7 +211,12 @@ func pressure(in Input, short eviction.State, of pressed) v1.NodeCondition {
 		switch {
 		case eviction.ConditionOf(signal) != of.kind:
 		case isOwn(signal):
-			return v1.NodeCondition{Type: of.kind, Status: v1.ConditionUnknown, Reason: "ReadingFailed", Message: signal + " could not be read: see the log of nodestatus"}
+			return v1.NodeCondition{
+				Type:    of.kind,
+				Status:  v1.ConditionUnknown,
+				Reason:  "ReadingFailed",
+				Message: signal + " could not be read: see the log of nodestatus",
+			}
 		default:
 			text += ", as far as is known: syncloop does not say " + signal
 		}

@@ -62,11 +62,22 @@ type Settings struct {
 func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, error) {
 	k := cfg.Kubelet
 	s := Settings{
-		Name: cfg.NodeName, IPs: ipsOf(cfg.NodeIP), ExternalCloud: cfg.ExternalCloud, Labels: cfg.NodeLabels,
-		Taints: taintsOf(cfg), ProviderID: k.ProviderID, PodCIDR: k.PodCIDR,
-		MaxPods: int64(k.MaxPods), PodsPerCore: int64(k.PodsPerCore), MaxImages: *k.NodeStatusMaxImages, Reserved: v1.ResourceList{},
-		PressureTransition: k.EvictionPressureTransitionPeriod.Duration, KubernetesVersion: kubernetesVersion,
-		ResizesPodLevel: nodeconfig.ResizesPodLevel(&k),
+		Name:          cfg.NodeName,
+		IPs:           ipsOf(cfg.NodeIP),
+		ExternalCloud: cfg.ExternalCloud,
+		Labels:        cfg.NodeLabels,
+		Taints:        taintsOf(cfg),
+		ProviderID:    k.ProviderID,
+		PodCIDR:       k.PodCIDR,
+		MaxPods: int64(
+			k.MaxPods,
+		),
+		PodsPerCore:        int64(k.PodsPerCore),
+		MaxImages:          *k.NodeStatusMaxImages,
+		Reserved:           v1.ResourceList{},
+		PressureTransition: k.EvictionPressureTransitionPeriod.Duration,
+		KubernetesVersion:  kubernetesVersion,
+		ResizesPodLevel:    nodeconfig.ResizesPodLevel(&k),
 	}
 	if *k.EnableServer {
 		s.Port = k.Port
@@ -119,11 +130,18 @@ type State struct {
 // Build computes the Node. It does not change its input.
 func Build(in Input) State {
 	capacity := capacityOf(in.Settings, in.Machine, in.Readings)
-	state := State{Eviction: eviction.Step(in.Settings.Thresholds, in.Previous.Eviction, readings(in), in.Now), ShuttingDown: in.ShuttingDown}
+	state := State{
+		Eviction:     eviction.Step(in.Settings.Thresholds, in.Previous.Eviction, readings(in), in.Now),
+		ShuttingDown: in.ShuttingDown,
+	}
 	node := &v1.Node{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: in.Settings.Name, Labels: labels(in), CreationTimestamp: metav1.NewTime(in.Now).Rfc3339Copy()},
-		Spec:       v1.NodeSpec{ProviderID: in.Settings.ProviderID, Taints: in.Settings.Taints},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              in.Settings.Name,
+			Labels:            labels(in),
+			CreationTimestamp: metav1.NewTime(in.Now).Rfc3339Copy(),
+		},
+		Spec: v1.NodeSpec{ProviderID: in.Settings.ProviderID, Taints: in.Settings.Taints},
 		Status: v1.NodeStatus{
 			Capacity: capacity, Allocatable: allocatable(in.Settings, capacity),
 			Addresses: addresses(in), NodeInfo: nodeInfo(in), RuntimeHandlers: handlers(in),
@@ -204,8 +222,14 @@ func plainVersion(text string) string {
 func nodeInfo(in Input) v1.NodeSystemInfo {
 	m := in.Machine
 	info := v1.NodeSystemInfo{
-		MachineID: m.MachineID, SystemUUID: m.SystemUUID, BootID: m.BootID, KernelVersion: m.KernelVersion, OSImage: m.OSImage,
-		OperatingSystem: m.OperatingSystem, Architecture: m.Architecture, KubeletVersion: in.Settings.KubernetesVersion,
+		MachineID:              m.MachineID,
+		SystemUUID:             m.SystemUUID,
+		BootID:                 m.BootID,
+		KernelVersion:          m.KernelVersion,
+		OSImage:                m.OSImage,
+		OperatingSystem:        m.OperatingSystem,
+		Architecture:           m.Architecture,
+		KubeletVersion:         in.Settings.KubernetesVersion,
 		RunningInUserNamespace: &m.UserNamespace,
 	}
 	if m.SwapBytes > 0 {

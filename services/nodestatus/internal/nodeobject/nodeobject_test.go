@@ -24,28 +24,65 @@ const gibi = 1 << 30
 func input(t *testing.T) Input {
 	t.Helper()
 	thresholds, err := eviction.ThresholdsOf(&kubeletconfigv1beta1.KubeletConfiguration{EvictionHard: map[string]string{
-		"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%", "imagefs.available": "15%", "pid.available": "100",
+		"memory.available":  "100Mi",
+		"nodefs.available":  "10%",
+		"nodefs.inodesFree": "5%",
+		"imagefs.available": "15%",
+		"pid.available":     "100",
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return Input{
 		Settings: Settings{
-			Name: "node-1", Labels: map[string]string{"zone": "a"}, MaxPods: 110, KubernetesVersion: "v1.37.1",
-			Reserved:   v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m"), v1.ResourceMemory: resource.MustParse("1Gi"), "pid": resource.MustParse("10")},
-			Thresholds: thresholds, PressureTransition: 5 * time.Minute,
+			Name:              "node-1",
+			Labels:            map[string]string{"zone": "a"},
+			MaxPods:           110,
+			KubernetesVersion: "v1.37.1",
+			Reserved: v1.ResourceList{
+				v1.ResourceCPU:    resource.MustParse("500m"),
+				v1.ResourceMemory: resource.MustParse("1Gi"),
+				"pid":             resource.MustParse("10"),
+			},
+			Thresholds:         thresholds,
+			PressureTransition: 5 * time.Minute,
 		},
 		Machine: facts.Machine{
-			CPUs: 4, MemoryBytes: 16 * gibi, HugePages: []facts.HugePages{{PageBytes: 2 << 20, Pages: 512}, {PageBytes: gibi}},
-			MachineID: "m", BootID: "b", KernelVersion: "6.18", OSImage: "Debian", OperatingSystem: "linux", Architecture: "amd64",
+			CPUs:            4,
+			MemoryBytes:     16 * gibi,
+			HugePages:       []facts.HugePages{{PageBytes: 2 << 20, Pages: 512}, {PageBytes: gibi}},
+			MachineID:       "m",
+			BootID:          "b",
+			KernelVersion:   "6.18",
+			OSImage:         "Debian",
+			OperatingSystem: "linux",
+			Architecture:    "amd64",
 		},
 		Readings: facts.Readings{
-			MemoryAvailableBytes: 8 * gibi, NodeFS: facts.Filesystem{CapacityBytes: 100 * gibi, AvailableBytes: 50 * gibi, Inodes: 1000, InodesFree: 500},
-			MaxPIDs: 32768, RunningPIDs: 300, IP: net.IPv4(10, 0, 0, 5),
+			MemoryAvailableBytes: 8 * gibi,
+			NodeFS: facts.Filesystem{
+				CapacityBytes:  100 * gibi,
+				AvailableBytes: 50 * gibi,
+				Inodes:         1000,
+				InodesFree:     500,
+			},
+			MaxPIDs:     32768,
+			RunningPIDs: 300,
+			IP:          net.IPv4(10, 0, 0, 5),
 		},
-		PLEG:      Peer{State: PeerHealthy, LastGood: start, Runtime: &Runtime{Name: "containerd", Version: "2.4.2", Ready: true, Handlers: []Handler{{Name: ""}, {Name: "runc", UserNamespaces: true}}}},
+		PLEG: Peer{
+			State:    PeerHealthy,
+			LastGood: start,
+			Runtime: &Runtime{
+				Name:     "containerd",
+				Version:  "2.4.2",
+				Ready:    true,
+				Handlers: []Handler{{Name: ""}, {Name: "runc", UserNamespaces: true}},
+			},
+		},
 		SyncLoop:  Peer{State: PeerHealthy, LastGood: start},
-		StartedAt: start, Now: start,
+		StartedAt: start,
+		Now:       start,
 	}
 }
 
@@ -77,8 +114,13 @@ func TestNodeOfAHealthyMachine(t *testing.T) {
 		Conditions, Handlers   []string
 	}
 	got := summary{
-		Name: node.Name, Runtime: node.Status.NodeInfo.ContainerRuntimeVersion, Kubelet: node.Status.NodeInfo.KubeletVersion,
-		Labels: node.Labels, Addresses: node.Status.Addresses, Capacity: amounts(node.Status.Capacity), Allocatable: amounts(node.Status.Allocatable),
+		Name:        node.Name,
+		Runtime:     node.Status.NodeInfo.ContainerRuntimeVersion,
+		Kubelet:     node.Status.NodeInfo.KubeletVersion,
+		Labels:      node.Labels,
+		Addresses:   node.Status.Addresses,
+		Capacity:    amounts(node.Status.Capacity),
+		Allocatable: amounts(node.Status.Allocatable),
 	}
 	for _, c := range node.Status.Conditions {
 		got.Conditions = append(got.Conditions, string(c.Type)+"="+string(c.Status)+" "+c.Reason)
@@ -87,15 +129,37 @@ func TestNodeOfAHealthyMachine(t *testing.T) {
 		got.Handlers = append(got.Handlers, h.Name)
 	}
 	want := summary{
-		Name: "node-1", Runtime: "containerd://2.4.2", Kubelet: "v1.37.1",
-		Labels:    map[string]string{"kubernetes.io/hostname": "node-1", "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64", "zone": "a"},
-		Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.5"}, {Type: v1.NodeHostName, Address: "node-1"}},
+		Name:    "node-1",
+		Runtime: "containerd://2.4.2",
+		Kubelet: "v1.37.1",
+		Labels: map[string]string{
+			"kubernetes.io/hostname":  "node-1",
+			"kubernetes.io/os":        "linux",
+			"kubernetes.io/arch":      "amd64",
+			"beta.kubernetes.io/os":   "linux",
+			"beta.kubernetes.io/arch": "amd64",
+			"zone":                    "a",
+		},
+		Addresses: []v1.NodeAddress{
+			{Type: v1.NodeInternalIP, Address: "10.0.0.5"},
+			{Type: v1.NodeHostName, Address: "node-1"},
+		},
 		Capacity: map[string]string{
-			"cpu": "4", "memory": "16Gi", "pods": "110", "ephemeral-storage": "100Gi", "hugepages-2Mi": "1Gi", "hugepages-1Gi": "0",
+			"cpu":               "4",
+			"memory":            "16Gi",
+			"pods":              "110",
+			"ephemeral-storage": "100Gi",
+			"hugepages-2Mi":     "1Gi",
+			"hugepages-1Gi":     "0",
 		},
 		// Memory: 16Gi less 1Gi reserved, 100Mi that must be left, and 1Gi of huge pages.
 		Allocatable: map[string]string{
-			"cpu": "3500m", "memory": "14236Mi", "pods": "110", "ephemeral-storage": "90Gi", "hugepages-2Mi": "1Gi", "hugepages-1Gi": "0",
+			"cpu":               "3500m",
+			"memory":            "14236Mi",
+			"pods":              "110",
+			"ephemeral-storage": "90Gi",
+			"hugepages-2Mi":     "1Gi",
+			"hugepages-1Gi":     "0",
 		},
 		Conditions: []string{
 			"MemoryPressure=False KubeletHasSufficientMemory", "DiskPressure=False KubeletHasNoDiskPressure",
@@ -152,7 +216,9 @@ func TestReady(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := input(t)
 			if test.before != "" {
-				in.Previous.Node = &v1.Node{Status: v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: test.before}}}}
+				in.Previous.Node = &v1.Node{
+					Status: v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: test.before}}},
+				}
 			}
 			in.PLEG, in.SyncLoop = test.pleg, test.syncloop
 			in.Now = start.Add(test.since)
@@ -170,14 +236,26 @@ func TestReady(t *testing.T) {
 func TestANodeThatIsShuttingDownIsNotReady(t *testing.T) {
 	in := input(t)
 	in.ShuttingDown = true
-	in.Previous.Node = &v1.Node{Status: v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}}}
+	in.Previous.Node = &v1.Node{
+		Status: v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}},
+	}
 	state := Build(in)
-	if got := condition(t, state, v1.NodeReady); got.Status != v1.ConditionFalse || got.Reason != "KubeletNotReady" || got.Message != "node is shutting down" || !state.ShuttingDown {
+	if got := condition(
+		t,
+		state,
+		v1.NodeReady,
+	); got.Status != v1.ConditionFalse || got.Reason != "KubeletNotReady" || got.Message != "node is shutting down" ||
+		!state.ShuttingDown {
 		t.Errorf("got %s %s %q", got.Status, got.Reason, got.Message)
 	}
 	// What else is wrong is said, too, and nothing is borne with.
 	in.PLEG = Peer{State: PeerAway, Reasons: []string{"pleg does not answer"}}
-	if got := condition(t, Build(in), v1.NodeReady); got.Status != v1.ConditionFalse || got.Message != "node is shutting down; pleg does not answer" {
+	if got := condition(
+		t,
+		Build(in),
+		v1.NodeReady,
+	); got.Status != v1.ConditionFalse ||
+		got.Message != "node is shutting down; pleg does not answer" {
 		t.Errorf("got %s %q", got.Status, got.Message)
 	}
 }
@@ -234,7 +312,12 @@ func TestPressure(t *testing.T) {
 // TestWhatSyncloopReads is what only the runtime knows: nodestatus says of the disk what it knows without it.
 func TestWhatSyncloopReads(t *testing.T) {
 	in := input(t)
-	if got := condition(t, Build(in), v1.NodeDiskPressure); got.Status != v1.ConditionFalse || !strings.Contains(got.Message, "imagefs.available") {
+	if got := condition(
+		t,
+		Build(in),
+		v1.NodeDiskPressure,
+	); got.Status != v1.ConditionFalse ||
+		!strings.Contains(got.Message, "imagefs.available") {
 		t.Errorf("syncloop says nothing: %s %q", got.Status, got.Message)
 	}
 	in.SyncLoop.Readings = map[string]eviction.Reading{"imagefs.available": {Available: 14, Capacity: 100, At: start}}
@@ -251,7 +334,10 @@ func TestWhatSyncloopReads(t *testing.T) {
 func TestASoftThresholdIsAConditionAtOnce(t *testing.T) {
 	in := input(t)
 	thresholds, err := eviction.ThresholdsOf(&kubeletconfigv1beta1.KubeletConfiguration{
-		EvictionSoft: map[string]string{"memory.available": "1Gi"}, EvictionSoftGracePeriod: map[string]string{"memory.available": "1m"},
+		EvictionSoft: map[string]string{
+			"memory.available": "1Gi",
+		},
+		EvictionSoftGracePeriod: map[string]string{"memory.available": "1m"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -263,12 +349,20 @@ func TestASoftThresholdIsAConditionAtOnce(t *testing.T) {
 	}{{0, 0}, {59 * time.Second, 0}, {time.Minute, 1}} {
 		in.Now = start.Add(test.after)
 		in.Previous = Build(in)
-		if got := condition(t, in.Previous, v1.NodeMemoryPressure); got.Status != v1.ConditionTrue || len(in.Previous.Eviction.Pressing) != test.pressing {
+		if got := condition(
+			t,
+			in.Previous,
+			v1.NodeMemoryPressure,
+		); got.Status != v1.ConditionTrue ||
+			len(in.Previous.Eviction.Pressing) != test.pressing {
 			t.Errorf("after %s: %s, %d press", test.after, got.Status, len(in.Previous.Eviction.Pressing))
 		}
 	}
 	if left := Build(in).Node.Status.Allocatable[v1.ResourceMemory]; left.Value() != 14*gibi {
-		t.Errorf("a soft threshold leaves %s for pods to ask for, want all but 1Gi that is reserved and 1Gi of huge pages", left.String())
+		t.Errorf(
+			"a soft threshold leaves %s for pods to ask for, want all but 1Gi that is reserved and 1Gi of huge pages",
+			left.String(),
+		)
 	}
 }
 
@@ -316,7 +410,14 @@ func TestTransitionTimes(t *testing.T) {
 					last[c.Type], changed[c.Type] = c.Status, in.Now
 				}
 				if !c.LastHeartbeatTime.Time.Equal(in.Now) || !c.LastTransitionTime.Time.Equal(changed[c.Type]) {
-					t.Fatalf("%s: heartbeat %s and transition %s, want %s and %s", c.Type, c.LastHeartbeatTime, c.LastTransitionTime, in.Now, changed[c.Type])
+					t.Fatalf(
+						"%s: heartbeat %s and transition %s, want %s and %s",
+						c.Type,
+						c.LastHeartbeatTime,
+						c.LastTransitionTime,
+						in.Now,
+						changed[c.Type],
+					)
 				}
 			}
 			if in.Previous.Node != nil && !state.Node.CreationTimestamp.Equal(&in.Previous.Node.CreationTimestamp) {
@@ -347,7 +448,11 @@ func TestRuntimeIsRememberedWhilePlegIsAway(t *testing.T) {
 }
 
 func TestSettingsOf(t *testing.T) {
-	cfg, err := nodeconfig.Parse(nodeconfig.NodeStatus, []string{"--hostname-override", "n", "--node-ip", "10.1.1.1", "--node-labels", "a=b"}, nil)
+	cfg, err := nodeconfig.Parse(
+		nodeconfig.NodeStatus,
+		[]string{"--hostname-override", "n", "--node-ip", "10.1.1.1", "--node-labels", "a=b"},
+		nil,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +463,9 @@ func TestSettingsOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	cpu := s.Reserved[v1.ResourceCPU]
-	if cpu.String() != "300m" || s.MaxPods != 110 || len(s.IPs) != 1 || s.IPs[0].String() != "10.1.1.1" || s.Labels["a"] != "b" || len(s.Thresholds) == 0 {
+	if cpu.String() != "300m" || s.MaxPods != 110 || len(s.IPs) != 1 || s.IPs[0].String() != "10.1.1.1" ||
+		s.Labels["a"] != "b" ||
+		len(s.Thresholds) == 0 {
 		t.Errorf("settings = %+v", s)
 	}
 }

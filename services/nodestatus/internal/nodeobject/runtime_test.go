@@ -15,11 +15,17 @@ func TestTheLargestImagesAreListed(t *testing.T) {
 	in := input(t)
 	in.Settings.MaxImages = 2
 	in.Images = []Image{
-		{Names: []string{"a:1"}, Bytes: 1}, {Names: []string{"c:1", "c:2", "c:3", "c:4", "c:5", "c@sha256:1"}, Bytes: 3}, {Names: []string{"b:1"}, Bytes: 2},
+		{
+			Names: []string{"a:1"},
+			Bytes: 1,
+		},
+		{Names: []string{"c:1", "c:2", "c:3", "c:4", "c:5", "c@sha256:1"}, Bytes: 3},
+		{Names: []string{"b:1"}, Bytes: 2},
 	}
 	state := Build(in)
 	images := state.Node.Status.Images
-	if len(images) != 2 || images[0].SizeBytes != 3 || images[1].SizeBytes != 2 || !slices.Equal(images[0].Names, []string{"c@sha256:1", "c:1", "c:2", "c:3", "c:4"}) {
+	if len(images) != 2 || images[0].SizeBytes != 3 || images[1].SizeBytes != 2 ||
+		!slices.Equal(images[0].Names, []string{"c@sha256:1", "c:1", "c:2", "c:3", "c:4"}) {
 		t.Errorf("the images are %v", images)
 	}
 	in.Previous, in.Images = state, nil
@@ -64,11 +70,17 @@ func TestTheMachineAndItsPlaceAreTold(t *testing.T) {
 	in.Machine.SwapBytes, in.Settings.Port, in.Settings.PodsPerCore = gibi, 10250, 10
 	in.Settings.IPs = []net.IP{net.ParseIP("198.51.100.7"), net.ParseIP("2001:db8::7")}
 	status := Build(in).Node.Status
-	if *status.NodeInfo.Swap.Capacity != gibi || status.DaemonEndpoints.KubeletEndpoint.Port != 10250 || status.Capacity.Pods().Value() != 40 {
+	if *status.NodeInfo.Swap.Capacity != gibi || status.DaemonEndpoints.KubeletEndpoint.Port != 10250 ||
+		status.Capacity.Pods().Value() != 40 {
 		t.Errorf("the status is %+v", status)
 	}
 	want := []v1.NodeAddress{
-		{Type: v1.NodeInternalIP, Address: "198.51.100.7"}, {Type: v1.NodeInternalIP, Address: "2001:db8::7"}, {Type: v1.NodeHostName, Address: "node-1"},
+		{
+			Type:    v1.NodeInternalIP,
+			Address: "198.51.100.7",
+		},
+		{Type: v1.NodeInternalIP, Address: "2001:db8::7"},
+		{Type: v1.NodeHostName, Address: "node-1"},
 	}
 	if !slices.Equal(status.Addresses, want) {
 		t.Errorf("the addresses are %v", status.Addresses)
@@ -82,9 +94,9 @@ func TestTheMachineAndItsPlaceAreTold(t *testing.T) {
 	}
 }
 
-// TestFeaturesAreDeclared: without the first an API server translates streams over WebSocket, which a node without an HTTP API does not
-// serve; without the second and the third it does not let anybody resize pods as a whole or init containers; without the last no scheduler
-// gives the node a pod with a rule that restarts all containers.
+// TestFeaturesAreDeclared: without the first an API server translates streams over WebSocket, which a node without an
+// HTTP API does not serve; without the second and the third it does not let anybody resize pods as a whole or init
+// containers; without the last no scheduler gives the node a pod with a rule that restarts all containers.
 func TestFeaturesAreDeclared(t *testing.T) {
 	in := input(t)
 	check := func(want ...string) {
@@ -96,8 +108,12 @@ func TestFeaturesAreDeclared(t *testing.T) {
 	in.Settings.ResizesPodLevel = false
 	check("InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits")
 	in.Settings.Port, in.Settings.ResizesPodLevel = 10250, true
-	check("ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
-		"RestartAllContainersOnContainerExits")
+	check(
+		"ExtendWebSocketsToKubelet",
+		"InPlacePodLevelResourcesVerticalScaling",
+		"InPlacePodVerticalScalingInitContainers",
+		"RestartAllContainersOnContainerExits",
+	)
 }
 
 // TestTheVersionOfTheRuntimeIsWrittenAsAKubeletWritesIt, also of one that says it with a v before it, as containerd

@@ -154,7 +154,10 @@ func (r *Registrar) ensure(ctx context.Context) (node *v1.Node, err error) {
 	if apierrors.IsNotFound(err) {
 		r.tell(nil)
 		if !r.cfg.Register {
-			return nil, fmt.Errorf("the API server has no Node %s, and registerNode is false: create it, or set registerNode to true", r.cfg.Name)
+			return nil, fmt.Errorf(
+				"the API server has no Node %s, and registerNode is false: create it, or set registerNode to true",
+				r.cfg.Name,
+			)
 		}
 		if r.cfg.Attempted != nil {
 			r.cfg.Attempted()
@@ -217,8 +220,13 @@ func (r *Registrar) tell(node *v1.Node) {
 	if node != nil {
 		// managedFields change with every status, and are not needed.
 		node = &v1.Node{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: *node.ObjectMeta.DeepCopy(), Spec: *node.Spec.DeepCopy(),
-			Status: v1.NodeStatus{Capacity: node.Status.Capacity.DeepCopy(), Addresses: slices.Clone(node.Status.Addresses)},
+			TypeMeta: metav1.TypeMeta{
+				APIVersion: "v1",
+				Kind:       "Node",
+			},
+			ObjectMeta: *node.ObjectMeta.DeepCopy(),
+			Spec:       *node.Spec.DeepCopy(),
+			Status:     v1.NodeStatus{Capacity: node.Status.Capacity.DeepCopy(), Addresses: slices.Clone(node.Status.Addresses)},
 		}
 		node.ManagedFields, node.ResourceVersion = nil, ""
 	}
@@ -234,7 +242,13 @@ func (r *Registrar) complain(err error, delay time.Duration) {
 	r.cfg.Health.Set(healthName, err.Error())
 	if text := err.Error(); text != r.complaint {
 		r.complaint = text
-		r.cfg.Logger.Warn("it is not known whether the API server has the Node; trying again", telemetry.KeyError, err, telemetry.KeyRetryAfter, delay)
+		r.cfg.Logger.Warn(
+			"it is not known whether the API server has the Node; trying again",
+			telemetry.KeyError,
+			err,
+			telemetry.KeyRetryAfter,
+			delay,
+		)
 	}
 }
 
@@ -253,12 +267,26 @@ func (r *Registrar) explain(err error) error {
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("the API server does not accept the credentials of %s: check its users: %w", r.cfg.Kubeconfig, err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("the user of %s may not keep the Node: a node's is system:node:%s in the group system:nodes: %w", r.cfg.Kubeconfig, r.cfg.Name, err)
+		return fmt.Errorf(
+			"the user of %s may not keep the Node: a node's is system:node:%s in the group system:nodes: %w",
+			r.cfg.Kubeconfig,
+			r.cfg.Name,
+			err,
+		)
 	case apierrors.IsInvalid(err):
 		return fmt.Errorf("the API server does not accept the Node: check --node-labels and registerWithTaints: %w", err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the API server of %s does not answer within %v: check that it runs: %w", r.cfg.Kubeconfig, requestTimeout, err)
+		return fmt.Errorf(
+			"the API server of %s does not answer within %v: check that it runs: %w",
+			r.cfg.Kubeconfig,
+			requestTimeout,
+			err,
+		)
 	default:
-		return fmt.Errorf("reading the Node from the API server of %s: check that it runs and that the file names its address: %w", r.cfg.Kubeconfig, err)
+		return fmt.Errorf(
+			"reading the Node from the API server of %s: check that it runs and that the file names its address: %w",
+			r.cfg.Kubeconfig,
+			err,
+		)
 	}
 }

@@ -40,8 +40,14 @@ type rig struct {
 func computed() *v1.Node {
 	return &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "node-1", CreationTimestamp: metav1.Unix(1, 0),
-			Labels: map[string]string{v1.LabelHostname: "node-1", v1.LabelOSStable: "linux", v1.LabelArchStable: "amd64", "disk": "ssd"},
+			Name:              "node-1",
+			CreationTimestamp: metav1.Unix(1, 0),
+			Labels: map[string]string{
+				v1.LabelHostname:   "node-1",
+				v1.LabelOSStable:   "linux",
+				v1.LabelArchStable: "amd64",
+				"disk":             "ssd",
+			},
 		},
 		Spec: v1.NodeSpec{
 			ProviderID: "metal://1", PodCIDR: "10.88.0.0/16", PodCIDRs: []string{"10.88.0.0/16"},
@@ -61,8 +67,15 @@ func newRig(t *testing.T, change func(*rig, *registration.Config), there ...*v1.
 		r.api.put(node)
 	}
 	cfg := registration.Config{
-		Client: r.api.client(), Name: "node-1", Register: true, Kubeconfig: "/etc/kubeconfig",
-		Changed: func(node *v1.Node) { r.has <- node }, Health: r.health, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Tracer: telemetry.Off(),
+		Client:     r.api.client(),
+		Name:       "node-1",
+		Register:   true,
+		Kubeconfig: "/etc/kubeconfig",
+		Changed:    func(node *v1.Node) { r.has <- node },
+		Health:     r.health,
+		Clock:      r.clock,
+		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Tracer:     telemetry.Off(),
 	}
 	if change != nil {
 		change(r, &cfg)
@@ -145,14 +158,18 @@ func (r *rig) waits(t *testing.T, want string) {
 
 func TestTheComputedNodeIsRegistered(t *testing.T) {
 	r := newRig(t, nil)
-	if node := r.tells(t); node == nil || node.Name != "node-1" || node.ResourceVersion != "" || len(node.ManagedFields) > 0 {
+	if node := r.tells(
+		t,
+	); node == nil || node.Name != "node-1" || node.ResourceVersion != "" ||
+		len(node.ManagedFields) > 0 {
 		t.Errorf("said of the Node: %+v", node)
 	}
 	if len(r.health.Waiting()) > 0 {
 		t.Errorf("with the Node there it waits for %q", r.health.Waiting())
 	}
 	got := r.api.has()
-	if got.Labels["disk"] != "ssd" || got.Spec.ProviderID != "metal://1" || len(got.Spec.Taints) != 1 || got.Status.NodeInfo.BootID != "boot" {
+	if got.Labels["disk"] != "ssd" || got.Spec.ProviderID != "metal://1" || len(got.Spec.Taints) != 1 ||
+		got.Status.NodeInfo.BootID != "boot" {
 		t.Errorf("registered %+v", got)
 	}
 	if got.Spec.PodCIDR != "" || len(got.Spec.PodCIDRs) > 0 || !got.CreationTimestamp.IsZero() {
@@ -163,12 +180,21 @@ func TestTheComputedNodeIsRegistered(t *testing.T) {
 // TestANodeThatIsThereIsTakenAsItIs, except for the labels that say what the machine is.
 func TestANodeThatIsThereIsTakenAsItIs(t *testing.T) {
 	there := &v1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u", Labels: map[string]string{"disk": "hdd", v1.LabelHostname: "another"}},
-		Spec:       v1.NodeSpec{Unschedulable: true},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   "node-1",
+			UID:    "u",
+			Labels: map[string]string{"disk": "hdd", v1.LabelHostname: "another"},
+		},
+		Spec: v1.NodeSpec{Unschedulable: true},
 	}
 	r := newRig(t, nil, there)
 	node := r.tells(t)
-	want := map[string]string{"disk": "hdd", v1.LabelHostname: "node-1", v1.LabelOSStable: "linux", v1.LabelArchStable: "amd64"}
+	want := map[string]string{
+		"disk":             "hdd",
+		v1.LabelHostname:   "node-1",
+		v1.LabelOSStable:   "linux",
+		v1.LabelArchStable: "amd64",
+	}
 	for label, value := range want {
 		if node.Labels[label] != value || r.api.has().Labels[label] != value {
 			t.Errorf("%s is %q here and %q there, want %q", label, node.Labels[label], r.api.has().Labels[label], value)
@@ -255,7 +281,17 @@ func TestTheWaitsBetweenTriesDouble(t *testing.T) {
 		r.mu.Unlock()
 	}
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-	want := []time.Duration{seconds(.1), seconds(.2), seconds(.4), seconds(.8), seconds(1.6), seconds(3.2), seconds(6.4), seconds(7), seconds(7)}
+	want := []time.Duration{
+		seconds(.1),
+		seconds(.2),
+		seconds(.4),
+		seconds(.8),
+		seconds(1.6),
+		seconds(3.2),
+		seconds(6.4),
+		seconds(7),
+		seconds(7),
+	}
 	if len(waits) < len(want) || !slices.Equal(waits[:len(want)], want) {
 		t.Errorf("waits %v, want %v", waits, want)
 	}

@@ -135,7 +135,9 @@ func (a *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	case verb == "watch" && path == all && request.URL.Query().Get("fieldSelector") == "metadata.name=node-1":
 		return a.watch(request)
 	}
-	return a.refuse(apierrors.NewBadRequest("not what a node asks for: " + request.Method + " " + request.URL.String()).Status())
+	return a.refuse(
+		apierrors.NewBadRequest("not what a node asks for: " + request.Method + " " + request.URL.String()).Status(),
+	)
 }
 
 // changed puts into a Node what a request has, which is how both a merge patch of metadata and a creation go.

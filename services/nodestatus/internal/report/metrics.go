@@ -18,7 +18,8 @@ const (
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		reports: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "quartet_nodestatus_status_reports_total", Help: "Attempts to send the Node's status to the API server, by result.",
+			Name: "quartet_nodestatus_status_reports_total",
+			Help: "Attempts to send the Node's status to the API server, by result.",
 		}, []string{"result"}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "quartet_nodestatus_status_reported_timestamp_seconds",

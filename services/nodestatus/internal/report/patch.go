@@ -21,9 +21,16 @@ type fields map[string]any
 // fieldsOf returns the owned fields of a status.
 func fieldsOf(s v1.NodeStatus) fields {
 	return fields{
-		"capacity": s.Capacity, "allocatable": s.Allocatable, "addresses": s.Addresses, "nodeInfo": s.NodeInfo, "images": s.Images,
-		"daemonEndpoints": s.DaemonEndpoints, "runtimeHandlers": s.RuntimeHandlers, "features": s.Features,
-		"volumesInUse": s.VolumesInUse, "declaredFeatures": s.DeclaredFeatures,
+		"capacity":         s.Capacity,
+		"allocatable":      s.Allocatable,
+		"addresses":        s.Addresses,
+		"nodeInfo":         s.NodeInfo,
+		"images":           s.Images,
+		"daemonEndpoints":  s.DaemonEndpoints,
+		"runtimeHandlers":  s.RuntimeHandlers,
+		"features":         s.Features,
+		"volumesInUse":     s.VolumesInUse,
+		"declaredFeatures": s.DeclaredFeatures,
 	}
 }
 

@@ -26,12 +26,36 @@ func amounts(pairs ...string) v1.ResourceList {
 // computed is a status as this node computes it.
 func computed() v1.NodeStatus {
 	return v1.NodeStatus{
-		Capacity: amounts("cpu", "2", "memory", "1Gi", "pods", "110"), Allocatable: amounts("cpu", "1", "memory", "900Mi", "pods", "110"),
-		Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "198.51.100.1"}, {Type: v1.NodeInternalIP, Address: "2001:db8::1"}, {Type: v1.NodeHostName, Address: "node-1"}},
-		NodeInfo:  v1.NodeSystemInfo{BootID: "boot"},
+		Capacity: amounts(
+			"cpu",
+			"2",
+			"memory",
+			"1Gi",
+			"pods",
+			"110",
+		),
+		Allocatable: amounts("cpu", "1", "memory", "900Mi", "pods", "110"),
+		Addresses: []v1.NodeAddress{
+			{Type: v1.NodeInternalIP, Address: "198.51.100.1"},
+			{Type: v1.NodeInternalIP, Address: "2001:db8::1"},
+			{Type: v1.NodeHostName, Address: "node-1"},
+		},
+		NodeInfo: v1.NodeSystemInfo{BootID: "boot"},
 		Conditions: []v1.NodeCondition{
-			{Type: v1.NodeMemoryPressure, Status: v1.ConditionFalse, Reason: "KubeletHasSufficientMemory", LastHeartbeatTime: at(0), LastTransitionTime: at(time.Hour)},
-			{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: at(0), LastTransitionTime: at(time.Hour)},
+			{
+				Type:               v1.NodeMemoryPressure,
+				Status:             v1.ConditionFalse,
+				Reason:             "KubeletHasSufficientMemory",
+				LastHeartbeatTime:  at(0),
+				LastTransitionTime: at(time.Hour),
+			},
+			{
+				Type:               v1.NodeReady,
+				Status:             v1.ConditionTrue,
+				Reason:             "KubeletReady",
+				LastHeartbeatTime:  at(0),
+				LastTransitionTime: at(time.Hour),
+			},
 		},
 	}
 }
@@ -54,7 +78,10 @@ func TestAStatusThatIsThereIsNotSentForItsTimes(t *testing.T) {
 
 func TestWhatOthersWroteStays(t *testing.T) {
 	there := computed()
-	there.Conditions = append(there.Conditions, v1.NodeCondition{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionFalse})
+	there.Conditions = append(
+		there.Conditions,
+		v1.NodeCondition{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionFalse},
+	)
 	there.Capacity["example.com/dongle"] = resource.MustParse("4")
 	there.VolumesAttached = []v1.AttachedVolume{{Name: "disk"}}
 	want := wanted(there, computed(), now)
@@ -72,7 +99,8 @@ func TestWhatOthersWroteStays(t *testing.T) {
 	delete(there.Capacity, "example.com/dongle")
 	want = wanted(there, computed(), now)
 	names(t, there, want, "allocatable")
-	if amount, sent := patched(t, there, want, "allocatable")["allocatable"].(map[string]any)["example.com/dongle"]; !sent || amount != nil {
+	if amount, sent := patched(t, there, want, "allocatable")["allocatable"].(map[string]any)["example.com/dongle"]; !sent ||
+		amount != nil {
 		t.Errorf("sends %v, want a null", amount)
 	}
 }
@@ -103,7 +131,8 @@ func TestFieldsAreReplacedAndRemovedWhole(t *testing.T) {
 	want := wanted(there, computed(), now)
 	names(t, there, want, "addresses", "capacity", "features", "nodeInfo")
 	patch := patched(t, there, want, "addresses", "capacity", "features", "nodeInfo")
-	if addresses := patch["addresses"].([]any); len(addresses) != 4 || addresses[0].(map[string]any)["$patch"] != "replace" {
+	if addresses := patch["addresses"].([]any); len(addresses) != 4 ||
+		addresses[0].(map[string]any)["$patch"] != "replace" {
 		t.Errorf("sends the addresses %v", addresses)
 	}
 	if value, sent := patch["features"]; !sent || value != nil {

@@ -237,7 +237,11 @@ func (r *Reporter) try(ctx context.Context, afresh bool) (err error) {
 		return r.gone(err)
 	}
 	r.answered(answer)
-	if ready := find(answer.Status.Conditions, v1.NodeReady); r.cfg.Ready != nil && ready != nil && ready.Status == v1.ConditionTrue {
+	if ready := find(
+		answer.Status.Conditions,
+		v1.NodeReady,
+	); r.cfg.Ready != nil && ready != nil &&
+		ready.Status == v1.ConditionTrue {
 		r.cfg.Ready()
 	}
 	r.refused.note(answer.Status, want, slices.DeleteFunc(names, isConditions))
@@ -298,11 +302,17 @@ func (r *Reporter) failed(err error) {
 func explain(err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("the API server does not permit changing the status of the Node: its user must be system:node:NAME in the group system:nodes: %w", err)
+		return fmt.Errorf(
+			"the API server does not permit changing the status of the Node: its user must be system:node:NAME in the group system:nodes: %w",
+			err,
+		)
 	case apierrors.IsInvalid(err):
 		return fmt.Errorf("the API server does not accept the status of the Node: %w", err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the API server does not answer in time to the status of the Node: check that it runs and is reachable: %w", err)
+		return fmt.Errorf(
+			"the API server does not answer in time to the status of the Node: check that it runs and is reachable: %w",
+			err,
+		)
 	default:
 		return fmt.Errorf("the status of the Node is not sent to the API server: %w", err)
 	}

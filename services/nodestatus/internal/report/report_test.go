@@ -98,7 +98,11 @@ func (a *apiServer) has() *v1.Node {
 
 func answer(code int, object any) (*http.Response, error) {
 	data, err := json.Marshal(object)
-	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(data))}, err
+	return &http.Response{
+		StatusCode: code,
+		Header:     http.Header{"Content-Type": {"application/json"}},
+		Body:       io.NopCloser(bytes.NewReader(data)),
+	}, err
 }
 
 func refusal(err error) (*http.Response, error) {
@@ -127,20 +131,41 @@ func newRig(t *testing.T, run func(*Reporter, context.Context)) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{
-		t: t, clock: clocktesting.NewFakeClock(now), health: rpc.NewHealth(), registry: prometheus.NewRegistry(), broken: make(chan struct{}, 100),
+		t:        t,
+		clock:    clocktesting.NewFakeClock(now),
+		health:   rpc.NewHealth(),
+		registry: prometheus.NewRegistry(),
+		broken:   make(chan struct{}, 100),
 		api: &apiServer{t: t, asked: make(chan string, 100), version: 1, node: &v1.Node{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "uid", ResourceVersion: "1"}, Status: computed(),
+			TypeMeta: metav1.TypeMeta{
+				APIVersion: "v1",
+				Kind:       "Node",
+			},
+			ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "uid", ResourceVersion: "1"},
+			Status:     computed(),
 		}},
 	}
-	client, err := rest.RESTClientForConfigAndClient(&rest.Config{Host: "https://api.example", APIPath: "/api", QPS: -1, ContentConfig: rest.ContentConfig{
-		GroupVersion: &v1.SchemeGroupVersion, NegotiatedSerializer: serializer.NewCodecFactory(known).WithoutConversion(),
-	}}, &http.Client{Transport: r.api})
+	client, err := rest.RESTClientForConfigAndClient(
+		&rest.Config{Host: "https://api.example", APIPath: "/api", QPS: -1, ContentConfig: rest.ContentConfig{
+			GroupVersion: &v1.SchemeGroupVersion, NegotiatedSerializer: serializer.NewCodecFactory(known).WithoutConversion(),
+		}},
+		&http.Client{Transport: r.api},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.reporter = New(Config{
-		Client: client, Name: "node-1", Period: 10 * time.Second, Frequency: 5 * time.Minute, Timeout: 10 * time.Second, Broken: func() { r.broken <- struct{}{} },
-		Health: r.health, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(r.registry), Tracer: telemetry.Off(),
+		Client:    client,
+		Name:      "node-1",
+		Period:    10 * time.Second,
+		Frequency: 5 * time.Minute,
+		Timeout:   10 * time.Second,
+		Broken:    func() { r.broken <- struct{}{} },
+		Health:    r.health,
+		Clock:     r.clock,
+		Logger:    slog.New(slog.DiscardHandler),
+		Metrics:   NewMetrics(r.registry),
+		Tracer:    telemetry.Off(),
 	})
 	if run == nil {
 		return r
@@ -289,7 +314,10 @@ func TestAnAPIServerThatFailsIsTriedAgain(t *testing.T) {
 		t.Errorf("says %q", said)
 	}
 	r.api.fail(nil)
-	r.until("a status", func() bool { return find(r.api.has().Status.Conditions, v1.NodeReady).Status == v1.ConditionFalse })
+	r.until(
+		"a status",
+		func() bool { return find(r.api.has().Status.Conditions, v1.NodeReady).Status == v1.ConditionFalse },
+	)
 	r.until("that all is well", func() bool { return len(r.health.Waiting()) == 0 })
 }
 

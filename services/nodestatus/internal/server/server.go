@@ -91,7 +91,12 @@ func (s *Server) Registered(node *v1.Node) error {
 func (s *Server) put() error {
 	whole := s.state.Node
 	if s.registered != nil {
-		whole = &v1.Node{TypeMeta: whole.TypeMeta, ObjectMeta: s.registered.ObjectMeta, Spec: s.registered.Spec, Status: *whole.Status.DeepCopy()}
+		whole = &v1.Node{
+			TypeMeta:   whole.TypeMeta,
+			ObjectMeta: s.registered.ObjectMeta,
+			Spec:       s.registered.Spec,
+			Status:     *whole.Status.DeepCopy(),
+		}
 		nodeobject.AddForeign(&whole.Status, s.registered.Status)
 		if s.cloud {
 			nodeobject.TakeAddresses(&whole.Status, s.registered.Status)
@@ -102,10 +107,19 @@ func (s *Server) put() error {
 		return fmt.Errorf("marshaling the Node: %w", err)
 	}
 	// A standalone node is always synced.
-	node := &nodev1.Node{Node: data, Synced: s.standalone || s.registered != nil, Standalone: s.standalone, ShuttingDown: s.state.ShuttingDown}
+	node := &nodev1.Node{
+		Node:         data,
+		Synced:       s.standalone || s.registered != nil,
+		Standalone:   s.standalone,
+		ShuttingDown: s.state.ShuttingDown,
+	}
 	for _, signal := range s.state.Eviction.Pressing {
 		node.EvictionSignals = append(node.EvictionSignals, &nodev1.EvictionSignal{
-			Signal: signal.Name, Available: signal.Available, Threshold: signal.Threshold, Hard: signal.Hard, ReadAt: timestamppb.New(signal.At),
+			Signal:    signal.Name,
+			Available: signal.Available,
+			Threshold: signal.Threshold,
+			Hard:      signal.Hard,
+			ReadAt:    timestamppb.New(signal.At),
 		})
 	}
 	s.nodes.Put(s.name, node)
@@ -129,17 +143,33 @@ func (s *Server) GetNode(context.Context, *nodev1.GetNodeRequest) (*nodev1.GetNo
 }
 
 // WatchNode implements NodeService.
-func (s *Server) WatchNode(request *nodev1.WatchNodeRequest, to grpc.ServerStreamingServer[nodev1.WatchNodeResponse]) error {
-	return streamrpc.Serve(to.Context(), s.nodes, request.GetResumeToken(), func(frame *streamv1.Frame, node *nodev1.Node) error {
-		return to.Send(&nodev1.WatchNodeResponse{Frame: frame, Node: node})
-	})
+func (s *Server) WatchNode(
+	request *nodev1.WatchNodeRequest,
+	to grpc.ServerStreamingServer[nodev1.WatchNodeResponse],
+) error {
+	return streamrpc.Serve(
+		to.Context(),
+		s.nodes,
+		request.GetResumeToken(),
+		func(frame *streamv1.Frame, node *nodev1.Node) error {
+			return to.Send(&nodev1.WatchNodeResponse{Frame: frame, Node: node})
+		},
+	)
 }
 
 // WatchNodeEvents implements NodeService.
-func (s *Server) WatchNodeEvents(request *nodev1.WatchNodeEventsRequest, to grpc.ServerStreamingServer[nodev1.WatchNodeEventsResponse]) error {
-	return streamrpc.Serve(to.Context(), s.events, request.GetResumeToken(), func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
-		return to.Send(&nodev1.WatchNodeEventsResponse{Frame: frame, Event: event})
-	})
+func (s *Server) WatchNodeEvents(
+	request *nodev1.WatchNodeEventsRequest,
+	to grpc.ServerStreamingServer[nodev1.WatchNodeEventsResponse],
+) error {
+	return streamrpc.Serve(
+		to.Context(),
+		s.events,
+		request.GetResumeToken(),
+		func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
+			return to.Send(&nodev1.WatchNodeEventsResponse{Frame: frame, Event: event})
+		},
+	)
 }
 
 // GetHealth implements NodeService.

@@ -24,9 +24,19 @@ import (
 func TestBeforeTheFirstNode(t *testing.T) {
 	health := rpc.NewHealth()
 	health.Set("pleg", "pleg is away")
-	s := New(Config{NodeName: "node-1", Health: health, Overdue: func() error { return errors.New("no Node has been computed yet") }})
+	s := New(
+		Config{
+			NodeName: "node-1",
+			Health:   health,
+			Overdue:  func() error { return errors.New("no Node has been computed yet") },
+		},
+	)
 	defer s.Close()
-	if _, err := s.GetNode(t.Context(), nil); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no Node has been computed yet") {
+	if _, err := s.GetNode(
+		t.Context(),
+		nil,
+	); status.Code(err) != codes.Unavailable ||
+		!strings.Contains(err.Error(), "no Node has been computed yet") {
 		t.Errorf("got %v, want UNAVAILABLE with the reason", err)
 	}
 	got, err := s.GetHealth(t.Context(), nil)
@@ -53,7 +63,9 @@ func TestSignalsAreServedWithTheNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []*nodev1.EvictionSignal{{Signal: "memory.available", Available: 1, Threshold: 2, Hard: true, ReadAt: timestamppb.New(at)}}
+	want := []*nodev1.EvictionSignal{
+		{Signal: "memory.available", Available: 1, Threshold: 2, Hard: true, ReadAt: timestamppb.New(at)},
+	}
 	if diff := cmp.Diff(want, got.GetNode().GetEvictionSignals(), protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -74,7 +86,9 @@ func TestInAClusterTheNodeIsServedAsTheAPIServerHasIt(t *testing.T) {
 		if err := node.Unmarshal(got.GetNode().GetNode()); err != nil {
 			t.Fatal(err)
 		}
-		if got.GetNode().GetStandalone() || got.GetNode().GetSynced() != synced || node.UID != uid || node.Labels["disk"] != disk || node.Status.NodeInfo.MachineID != machine {
+		if got.GetNode().GetStandalone() || got.GetNode().GetSynced() != synced || node.UID != uid ||
+			node.Labels["disk"] != disk ||
+			node.Status.NodeInfo.MachineID != machine {
 			t.Errorf("standalone %t, synced %t, the Node %+v", got.GetNode().GetStandalone(), got.GetNode().GetSynced(), node)
 		}
 	}

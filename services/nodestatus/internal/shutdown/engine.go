@@ -56,7 +56,10 @@ func isLeft(phase v1.PodPhase, state enginev1.WorkerState) bool {
 func (s *SyncLoop) End(ctx context.Context, pods []End) error {
 	request := &enginev1.ShutDownPodsRequest{}
 	for _, end := range pods {
-		request.Pods = append(request.Pods, &enginev1.PodEnd{PodUid: string(end.Pod.UID), GracePeriodSeconds: end.GraceSeconds})
+		request.Pods = append(
+			request.Pods,
+			&enginev1.PodEnd{PodUid: string(end.Pod.UID), GracePeriodSeconds: end.GraceSeconds},
+		)
 	}
 	if _, err := s.client.ShutDownPods(ctx, request, grpc.WaitForReady(true)); err != nil {
 		return fmt.Errorf("have syncloop end %d pods: %w", len(pods), err)

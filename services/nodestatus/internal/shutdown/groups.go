@@ -53,9 +53,13 @@ func (p Periods) time(group int) time.Duration {
 // Group returns the group of a priority: the last one that begins at or below it, and the first one for a lower
 // priority. There must be a group.
 func (p Periods) Group(priority int32) int {
-	at, exact := slices.BinarySearchFunc(p, priority, func(period kubeletconfigv1beta1.ShutdownGracePeriodByPodPriority, priority int32) int {
-		return cmp.Compare(period.Priority, priority)
-	})
+	at, exact := slices.BinarySearchFunc(
+		p,
+		priority,
+		func(period kubeletconfigv1beta1.ShutdownGracePeriodByPodPriority, priority int32) int {
+			return cmp.Compare(period.Priority, priority)
+		},
+	)
 	if exact {
 		return at
 	}

@@ -26,7 +26,10 @@ func period(priority int32, seconds int64) kubeletconfigv1beta1.ShutdownGracePer
 
 // pod is named, and has a priority and a grace period unless they are nil.
 func pod(name string, priority *int32, grace *int64) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: v1.PodSpec{Priority: priority, TerminationGracePeriodSeconds: grace}}
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+		Spec:       v1.PodSpec{Priority: priority, TerminationGracePeriodSeconds: grace},
+	}
 }
 
 func TestPeriodsOf(t *testing.T) {
@@ -65,8 +68,20 @@ func TestPeriodsOf(t *testing.T) {
 func TestDue(t *testing.T) {
 	periods := shutdown.Periods{period(0, 20), period(1000, 15), period(critical, 10)}
 	pods := []*v1.Pod{
-		pod("none", nil, ptr.To[int64](30)), pod("below", ptr.To[int32](-7), nil), pod("short", ptr.To[int32](999), ptr.To[int64](3)),
-		pod("middle", ptr.To[int32](1000), ptr.To[int64](30)), pod("critical", ptr.To[int32](critical), ptr.To[int64](30)), pod("node", ptr.To[int32](critical+1000), ptr.To[int64](0)),
+		pod(
+			"none",
+			nil,
+			ptr.To[int64](30),
+		),
+		pod("below", ptr.To[int32](-7), nil),
+		pod("short", ptr.To[int32](999), ptr.To[int64](3)),
+		pod(
+			"middle",
+			ptr.To[int32](1000),
+			ptr.To[int64](30),
+		),
+		pod("critical", ptr.To[int32](critical), ptr.To[int64](30)),
+		pod("node", ptr.To[int32](critical+1000), ptr.To[int64](0)),
 	}
 	for name, test := range map[string]struct {
 		group int
@@ -97,7 +112,10 @@ func TestEveryPodHasItsGroup(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := kubeletconfigv1beta1.KubeletConfiguration{}
 		for _, priority := range rapid.SliceOfNDistinct(rapid.Int32Range(-50, 50), 1, 6, rapid.ID).Draw(t, "groups") {
-			cfg.ShutdownGracePeriodByPodPriority = append(cfg.ShutdownGracePeriodByPodPriority, period(priority, rapid.Int64Range(0, 30).Draw(t, "seconds")))
+			cfg.ShutdownGracePeriodByPodPriority = append(
+				cfg.ShutdownGracePeriodByPodPriority,
+				period(priority, rapid.Int64Range(0, 30).Draw(t, "seconds")),
+			)
 		}
 		periods := shutdown.PeriodsOf(&cfg)
 		var pods []*v1.Pod

@@ -19,9 +19,18 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		return g
 	}
 	return &Metrics{
-		started: gauge("kubelet_graceful_shutdown_start_time_seconds", "Start of the last termination of pods for a shutdown of the machine, in seconds since 1970; 0 if there was none."),
-		ended:   gauge("kubelet_graceful_shutdown_end_time_seconds", "End of the last termination of pods for a shutdown of the machine, in seconds since 1970; 0 until then."),
-		waits:   gauge("quartet_nodestatus_shutdown_lock", "1 while logind delays a shutdown of the machine until the pods have ended."),
+		started: gauge(
+			"kubelet_graceful_shutdown_start_time_seconds",
+			"Start of the last termination of pods for a shutdown of the machine, in seconds since 1970; 0 if there was none.",
+		),
+		ended: gauge(
+			"kubelet_graceful_shutdown_end_time_seconds",
+			"End of the last termination of pods for a shutdown of the machine, in seconds since 1970; 0 until then.",
+		),
+		waits: gauge(
+			"quartet_nodestatus_shutdown_lock",
+			"1 while logind delays a shutdown of the machine until the pods have ended.",
+		),
 	}
 }
 

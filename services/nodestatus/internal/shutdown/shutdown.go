@@ -138,7 +138,14 @@ func (m *Manager) Run(ctx context.Context) error {
 		if connected {
 			retry = firstRetry
 		}
-		m.tell(ctx, fmt.Sprintf("a shutdown of the machine does not wait until the pods have ended, as shutdownGracePeriod asks: %v: see that D-Bus and systemd-logind run and that nodestatus reaches %s", err, logind.SystemBus))
+		m.tell(
+			ctx,
+			fmt.Sprintf(
+				"a shutdown of the machine does not wait until the pods have ended, as shutdownGracePeriod asks: %v: see that D-Bus and systemd-logind run and that nodestatus reaches %s",
+				err,
+				logind.SystemBus,
+			),
+		)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -231,7 +238,12 @@ func (m *Manager) inhibit(ctx context.Context, conn Logind, preparing bool) (boo
 	m.lock = lock
 	m.cfg.Metrics.waits.Set(1)
 	if before == nil {
-		m.cfg.Logger.InfoContext(ctx, "logind delays a shutdown of the machine until the pods have ended", telemetry.KeyDuration, m.cfg.Periods.Total())
+		m.cfg.Logger.InfoContext(
+			ctx,
+			"logind delays a shutdown of the machine until the pods have ended",
+			telemetry.KeyDuration,
+			m.cfg.Periods.Total(),
+		)
 		return preparing, nil
 	}
 	return preparing, before.Close()
@@ -254,10 +266,23 @@ func (m *Manager) lengthen(ctx context.Context, conn Logind) (problem string, er
 		}
 	}
 	if delay >= needed {
-		m.cfg.Logger.InfoContext(ctx, "extended logind's delay", telemetry.KeyFile, m.cfg.DropIn, telemetry.KeyDuration, needed)
+		m.cfg.Logger.InfoContext(
+			ctx,
+			"extended logind's delay",
+			telemetry.KeyFile,
+			m.cfg.DropIn,
+			telemetry.KeyDuration,
+			needed,
+		)
 		return "", nil
 	}
-	problem = fmt.Sprintf("logind waits with a shutdown for %v only, the pods may take %v: write %q to %s and run `systemctl kill --signal=HUP systemd-logind`", delay, needed, logind.DropInText(needed), m.cfg.DropIn)
+	problem = fmt.Sprintf(
+		"logind waits with a shutdown for %v only, the pods may take %v: write %q to %s and run `systemctl kill --signal=HUP systemd-logind`",
+		delay,
+		needed,
+		logind.DropInText(needed),
+		m.cfg.DropIn,
+	)
 	if failed != nil {
 		return problem + ": " + failed.Error(), nil
 	}

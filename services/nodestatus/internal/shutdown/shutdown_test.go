@@ -54,7 +54,14 @@ type machine struct {
 }
 
 func newMachine(t *testing.T) *machine {
-	return &machine{t: t, begun: time.Now(), dir: t.TempDir(), delay: time.Hour, events: make(chan logind.Event, 4), takes: map[string]time.Duration{}}
+	return &machine{
+		t:      t,
+		begun:  time.Now(),
+		dir:    t.TempDir(),
+		delay:  time.Hour,
+		events: make(chan logind.Event, 4),
+		takes:  map[string]time.Duration{},
+	}
 }
 
 func (m *machine) note(format string, args ...any) {
@@ -203,11 +210,20 @@ func (m *machine) AwaitStatuses(ctx context.Context) error {
 func (m *machine) start() (manager *shutdown.Manager, registry *prometheus.Registry, kill func()) {
 	registry = prometheus.NewRegistry()
 	manager = shutdown.New(shutdown.Config{
-		Periods: shutdown.Periods{period(0, 20), period(critical, 10)}, Connect: m.connect, DropIn: filepath.Join(m.dir, "conf.d", "q.conf"),
-		Engine: m, StateDir: m.dir, Boot: "this one", BootTime: func() time.Duration { return time.Since(m.begun) },
-		Changed: func(message string) { m.note("%s", message) },
-		Waiting: func(reason string) { m.set(func() { m.waiting = reason }) },
-		Logger:  slog.New(slog.DiscardHandler), Metrics: shutdown.NewMetrics(registry),
+		Periods: shutdown.Periods{
+			period(0, 20),
+			period(critical, 10),
+		},
+		Connect:  m.connect,
+		DropIn:   filepath.Join(m.dir, "conf.d", "q.conf"),
+		Engine:   m,
+		StateDir: m.dir,
+		Boot:     "this one",
+		BootTime: func() time.Duration { return time.Since(m.begun) },
+		Changed:  func(message string) { m.note("%s", message) },
+		Waiting:  func(reason string) { m.set(func() { m.waiting = reason }) },
+		Logger:   slog.New(slog.DiscardHandler),
+		Metrics:  shutdown.NewMetrics(registry),
 	})
 	m.downAtFirst = manager.ShuttingDown()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -262,7 +278,11 @@ const (
 func TestPodsEndInGroupsAndThenTheMachineGoesDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t)
-		m.pods = []*v1.Pod{pod("web", nil, ptr.To[int64](30)), pod("quick", nil, ptr.To[int64](2)), pod("dns", ptr.To[int32](critical), ptr.To[int64](30))}
+		m.pods = []*v1.Pod{
+			pod("web", nil, ptr.To[int64](30)),
+			pod("quick", nil, ptr.To[int64](2)),
+			pod("dns", ptr.To[int32](critical), ptr.To[int64](30)),
+		}
 		m.takes = map[string]time.Duration{"web": 5 * time.Second, "dns": 3 * time.Second}
 		m.statuses = time.Second
 		manager, registry, kill := m.start()
@@ -303,7 +323,10 @@ func TestAPodThatDoesNotEndDelaysTheShutdownByTheTimeOfItsGroupOnly(t *testing.T
 		pass(12 * time.Second)
 		m.set(func() { m.fails, m.takes = nil, map[string]time.Duration{"web": never, "dns": never} })
 		pass(time.Hour)
-		m.wants("the shutdown", "0s "+begins+"; 12s end web:7; 20s end web:10 dns:10; 30s statuses; 35s logind waits no longer")
+		m.wants(
+			"the shutdown",
+			"0s "+begins+"; 12s end web:7; 20s end web:10 dns:10; 30s statuses; 35s logind waits no longer",
+		)
 	})
 }
 
@@ -393,7 +416,8 @@ func TestALogindThatIsStartedAgainIsAskedAgain(t *testing.T) {
 		m.set(func() { m.away = errors.New("dial unix: no such file") })
 		close(m.events)
 		pass(time.Minute)
-		if !strings.Contains(m.waiting, "no such file") || !strings.Contains(m.waiting, logind.SystemBus) || manager.ShuttingDown() {
+		if !strings.Contains(m.waiting, "no such file") || !strings.Contains(m.waiting, logind.SystemBus) ||
+			manager.ShuttingDown() {
 			t.Errorf("it says %q", m.waiting)
 		}
 		m.set(func() { m.away, m.events = nil, make(chan logind.Event, 1) })
@@ -437,7 +461,10 @@ func TestLogindIsMadeToWaitLongEnough(t *testing.T) {
 				if m.locks != 1 {
 					t.Errorf("%d locks; what time there is counts", m.locks)
 				}
-				if data, err := os.ReadFile(filepath.Join(m.dir, "conf.d", "q.conf")); !test.readOnly && (err != nil || !strings.Contains(string(data), "[Login]\nInhibitDelayMaxSec=30\n")) {
+				if data, err := os.ReadFile(
+					filepath.Join(m.dir, "conf.d", "q.conf"),
+				); !test.readOnly &&
+					(err != nil || !strings.Contains(string(data), "[Login]\nInhibitDelayMaxSec=30\n")) {
 					t.Errorf("the file has %q: %v", data, err)
 				}
 				// When somebody has seen to it, that is noticed.

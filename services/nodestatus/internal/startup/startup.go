@@ -28,12 +28,28 @@ func New(registry prometheus.Registerer, now func() time.Duration) *Tracker {
 		return g
 	}
 	return &Tracker{
-		now: now, began: now(),
-		before:             gauge("kubelet_node_startup_pre_kubelet_duration_seconds", "From the machine's boot to the start of this process; 0 unless it created the Node."),
-		unregistered:       gauge("kubelet_node_startup_pre_registration_duration_seconds", "From the start of this process until it first tried to create the Node; 0 unless it created it."),
-		registering:        gauge("kubelet_node_startup_registration_duration_seconds", "From then until the API server had the Node; 0 unless this process created it."),
-		afterRegistration:  gauge("kubelet_node_startup_post_registration_duration_seconds", "From then until the Node was ready in the API server; 0 unless this process created it."),
-		fromBootUntilReady: gauge("kubelet_node_startup_duration_seconds", "From the machine's boot until the Node was ready in the API server; 0 unless this process created it."),
+		now:   now,
+		began: now(),
+		before: gauge(
+			"kubelet_node_startup_pre_kubelet_duration_seconds",
+			"From the machine's boot to the start of this process; 0 unless it created the Node.",
+		),
+		unregistered: gauge(
+			"kubelet_node_startup_pre_registration_duration_seconds",
+			"From the start of this process until it first tried to create the Node; 0 unless it created it.",
+		),
+		registering: gauge(
+			"kubelet_node_startup_registration_duration_seconds",
+			"From then until the API server had the Node; 0 unless this process created it.",
+		),
+		afterRegistration: gauge(
+			"kubelet_node_startup_post_registration_duration_seconds",
+			"From then until the Node was ready in the API server; 0 unless this process created it.",
+		),
+		fromBootUntilReady: gauge(
+			"kubelet_node_startup_duration_seconds",
+			"From the machine's boot until the Node was ready in the API server; 0 unless this process created it.",
+		),
 	}
 }
 

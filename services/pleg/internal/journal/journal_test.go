@@ -67,9 +67,19 @@ func open(t *testing.T, path, begin string) *rig {
 
 func openFile(t *testing.T, path, begin string, file journal.File) *rig {
 	t.Helper()
-	r := &rig{t: t, path: path, log: &lockedBuffer{}, clock: clocktesting.NewFakeClock(time.Now()), registry: prometheus.NewRegistry()}
+	r := &rig{
+		t:        t,
+		path:     path,
+		log:      &lockedBuffer{},
+		clock:    clocktesting.NewFakeClock(time.Now()),
+		registry: prometheus.NewRegistry(),
+	}
 	r.Book = journal.Open(journal.Config{
-		File: file, Path: path, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(r.log, nil)), Metrics: journal.NewMetrics(r.registry),
+		File:    file,
+		Path:    path,
+		Clock:   r.clock,
+		Logger:  slog.New(slog.NewTextHandler(r.log, nil)),
+		Metrics: journal.NewMetrics(r.registry),
 	})
 	r.Begin([]byte(begin))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -113,7 +123,13 @@ func seen(uid string, state lifecyclev1.ContainerState) record.Pod {
 			Labels: map[string]string{"left": "out"},
 		}},
 		Containers: []*lifecyclev1.Container{
-			{Id: "c-" + uid, Name: "app", State: state, ExitCode: 3, Annotations: map[string]string{telemetry.AnnotationTraceparent: "00-a", "left": "out"}},
+			{
+				Id:          "c-" + uid,
+				Name:        "app",
+				State:       state,
+				ExitCode:    3,
+				Annotations: map[string]string{telemetry.AnnotationTraceparent: "00-a", "left": "out"},
+			},
 			{Id: "d-" + uid, Name: "next", State: lifecyclev1.ContainerState_CONTAINER_STATE_CREATED},
 		},
 	})
@@ -321,7 +337,9 @@ func (m *memory) has(token string) bool {
 		return false
 	}
 	again := &memory{data: data}
-	book := journal.Open(journal.Config{File: again, Logger: slog.New(slog.DiscardHandler), Clock: clocktesting.NewFakeClock(time.Now())})
+	book := journal.Open(
+		journal.Config{File: again, Logger: slog.New(slog.DiscardHandler), Clock: clocktesting.NewFakeClock(time.Now())},
+	)
 	return slices.Contains(tokens(book.Continues()), token)
 }
 
@@ -368,7 +386,8 @@ func TestADiskThatIsFullIsSaidOnceAndTriedAgain(t *testing.T) {
 	r.clock.Step(10 * time.Second)
 	r.eventually("all is written again", func() bool { return file.has("one/51") })
 	r.stop()
-	if log := r.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "no space left") || strings.Count(log, "is written again") != 1 {
+	if log := r.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "no space left") ||
+		strings.Count(log, "is written again") != 1 {
 		t.Errorf("the log says\n%s", log)
 	}
 	if err := testutil.GatherAndCompare(r.registry, strings.NewReader(`

@@ -141,8 +141,16 @@ func (p Pod) Fail(listed *lifecyclev1.PodStatus, reason string) (next Pod, chang
 // withInspectError copies a status that others may be reading; the copy shares its parts.
 func withInspectError(s *lifecyclev1.PodStatus, reason string) *lifecyclev1.PodStatus {
 	return &lifecyclev1.PodStatus{
-		Uid: s.GetUid(), Name: s.GetName(), Namespace: s.GetNamespace(), Ips: s.GetIps(), Sandboxes: s.GetSandboxes(), Containers: s.GetContainers(),
-		ObservedBoottimeNs: s.GetObservedBoottimeNs(), ObservedAt: s.GetObservedAt(), InspectError: reason, UnknownSince: s.GetUnknownSince(),
+		Uid:                s.GetUid(),
+		Name:               s.GetName(),
+		Namespace:          s.GetNamespace(),
+		Ips:                s.GetIps(),
+		Sandboxes:          s.GetSandboxes(),
+		Containers:         s.GetContainers(),
+		ObservedBoottimeNs: s.GetObservedBoottimeNs(),
+		ObservedAt:         s.GetObservedAt(),
+		InspectError:       reason,
+		UnknownSince:       s.GetUnknownSince(),
 	}
 }
 
@@ -191,9 +199,17 @@ func stepTo(before, after phase, c *lifecyclev1.Container) (Change, bool) {
 	switch {
 	case before == after:
 	case after == phaseStarted:
-		return Change{Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED, Container: c, OccurredAt: timeOf(c.GetStartedAt())}, true
+		return Change{
+			Type:       lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED,
+			Container:  c,
+			OccurredAt: timeOf(c.GetStartedAt()),
+		}, true
 	case after == phaseDied:
-		return Change{Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, Container: c, OccurredAt: timeOf(c.GetFinishedAt())}, true
+		return Change{
+			Type:       lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED,
+			Container:  c,
+			OccurredAt: timeOf(c.GetFinishedAt()),
+		}, true
 	}
 	return Change{}, false
 }
@@ -217,7 +233,10 @@ func sandboxesUp(old, seen *lifecyclev1.PodStatus) []Change {
 	var changes []Change
 	for _, s := range slices.Backward(seen.GetSandboxes()) {
 		if ready(s) && !ready(FindSandbox(old, s.GetId())) {
-			changes = append(changes, Change{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, Sandbox: s, OccurredAt: timeOf(s.GetCreatedAt())})
+			changes = append(
+				changes,
+				Change{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, Sandbox: s, OccurredAt: timeOf(s.GetCreatedAt())},
+			)
 		}
 	}
 	return changes

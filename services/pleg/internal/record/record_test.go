@@ -192,17 +192,24 @@ type runtime struct {
 func (r *runtime) step(t *rapid.T) {
 	r.clock++
 	pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "which") }
-	switch rapid.SampledFrom([]string{"sandbox", "stop", "create", "run", "exit", "lose", "remove", "clear"}).Draw(t, "step") {
+	switch rapid.SampledFrom([]string{"sandbox", "stop", "create", "run", "exit", "lose", "remove", "clear"}).
+		Draw(t, "step") {
 	case "sandbox":
 		r.ids++
-		r.sandboxes = append(r.sandboxes, &lifecyclev1.Sandbox{Id: fmt.Sprint("s", r.ids), State: ready, CreatedAt: at(r.clock)})
+		r.sandboxes = append(
+			r.sandboxes,
+			&lifecyclev1.Sandbox{Id: fmt.Sprint("s", r.ids), State: ready, CreatedAt: at(r.clock)},
+		)
 	case "stop":
 		if len(r.sandboxes) > 0 {
 			r.sandboxes[pick(len(r.sandboxes))].State = notReady
 		}
 	case "create":
 		r.ids++
-		r.containers = append(r.containers, &lifecyclev1.Container{Id: fmt.Sprint("c", r.ids), State: created, CreatedAt: at(r.clock)})
+		r.containers = append(
+			r.containers,
+			&lifecyclev1.Container{Id: fmt.Sprint("c", r.ids), State: created, CreatedAt: at(r.clock)},
+		)
 	case "run", "exit", "lose":
 		if len(r.containers) == 0 {
 			return
@@ -281,7 +288,8 @@ func TestEventsAreOrderedUniqueAndReliable(t *testing.T) {
 				}
 			}
 			for id := range seen {
-				if !slices.ContainsFunc(world.containers, func(c *lifecyclev1.Container) bool { return c.GetId() == id }) && told[id] != 3 {
+				if !slices.ContainsFunc(world.containers, func(c *lifecyclev1.Container) bool { return c.GetId() == id }) &&
+					told[id] != 3 {
 					t.Fatalf("%s is gone and nobody was told", id)
 				}
 			}
@@ -296,7 +304,10 @@ func TestEventsAreOrderedUniqueAndReliable(t *testing.T) {
 		if diff := cmp.Diff(world.status(), pod.Status, protocmp.Transform()); diff != "" {
 			t.Fatalf("the record is not what the runtime has (-runtime +record):\n%s", diff)
 		}
-		listing := record.Listing{Sandboxes: map[string]lifecyclev1.SandboxState{}, Containers: map[string]lifecyclev1.ContainerState{}}
+		listing := record.Listing{
+			Sandboxes:  map[string]lifecyclev1.SandboxState{},
+			Containers: map[string]lifecyclev1.ContainerState{},
+		}
 		for _, s := range world.sandboxes {
 			listing.Sandboxes[s.GetId()] = s.GetState()
 		}

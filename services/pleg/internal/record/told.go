@@ -77,7 +77,11 @@ func (p Pod) known() known {
 	if !p.Restored() {
 		return known{status: p.Status, phases: p.phases, failed: failed}
 	}
-	k := known{status: withListed(p.told.Status, p.Status), brief: true, failed: failed || p.told.Status.GetInspectError() != ""}
+	k := known{
+		status: withListed(p.told.Status, p.Status),
+		brief:  true,
+		failed: failed || p.told.Status.GetInspectError() != "",
+	}
 	if p.told.Phases == nil {
 		return k
 	}
@@ -121,10 +125,15 @@ func (k known) sameSandbox(seen *lifecyclev1.Sandbox) bool {
 // observation, a container that has ended at its first observation has no start event, because it does not run; in a
 // history of past changes, the start is included.
 func (k known) unseenStart(before phase, c *lifecyclev1.Container) (Change, bool) {
-	if !k.brief || before >= phaseStarted || c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_EXITED || c.GetStartedAt() == nil {
+	if !k.brief || before >= phaseStarted || c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_EXITED ||
+		c.GetStartedAt() == nil {
 		return Change{}, false
 	}
-	return Change{Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED, Container: c, OccurredAt: timeOf(c.GetStartedAt())}, true
+	return Change{
+		Type:       lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED,
+		Container:  c,
+		OccurredAt: timeOf(c.GetStartedAt()),
+	}, true
 }
 
 // later returns the later of two times.
@@ -154,8 +163,14 @@ func brief(s *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 
 func briefSandbox(s *lifecyclev1.Sandbox) *lifecyclev1.Sandbox {
 	return &lifecyclev1.Sandbox{
-		Id: s.GetId(), State: s.GetState(), Attempt: s.GetAttempt(), CreatedAt: s.GetCreatedAt(), Ips: s.GetIps(), HostNetwork: s.GetHostNetwork(),
-		RuntimeHandler: s.GetRuntimeHandler(), Annotations: briefAnnotations(s.GetAnnotations()),
+		Id:             s.GetId(),
+		State:          s.GetState(),
+		Attempt:        s.GetAttempt(),
+		CreatedAt:      s.GetCreatedAt(),
+		Ips:            s.GetIps(),
+		HostNetwork:    s.GetHostNetwork(),
+		RuntimeHandler: s.GetRuntimeHandler(),
+		Annotations:    briefAnnotations(s.GetAnnotations()),
 	}
 }
 

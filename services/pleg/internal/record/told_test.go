@@ -17,7 +17,12 @@ func named(parts ...any) *lifecyclev1.PodStatus {
 	s := proto.CloneOf(status(parts...))
 	s.Name, s.Namespace, s.Ips = "web", "default", []string{"10.88.0.5"}
 	for _, sandbox := range s.GetSandboxes() {
-		sandbox.Labels, sandbox.Annotations = map[string]string{"app": "web"}, map[string]string{"quartet.dev/traceparent": "00-a", "note": "long"}
+		sandbox.Labels, sandbox.Annotations = map[string]string{
+			"app": "web",
+		}, map[string]string{
+			"quartet.dev/traceparent": "00-a",
+			"note":                    "long",
+		}
 	}
 	for _, c := range s.GetContainers() {
 		c.Labels, c.LogPath = map[string]string{"app": "web"}, "/var/log"
@@ -72,7 +77,10 @@ func TestWhatHappenedSinceItWasToldBecomesEvents(t *testing.T) {
 func TestAPodThatIsGoneKeepsItsName(t *testing.T) {
 	before, _ := record.Pod{}.Observe(named(sandbox("s", ready)))
 	for what, pod := range map[string]record.Pod{"on record": before, "told before": record.Restore(before.Told())} {
-		if gone, _ := pod.Observe(status()); !gone.Gone() || gone.Status.GetName() != "web" || gone.Status.GetNamespace() != "default" {
+		if gone, _ := pod.Observe(
+			status(),
+		); !gone.Gone() || gone.Status.GetName() != "web" ||
+			gone.Status.GetNamespace() != "default" {
 			t.Errorf("%s: it is %v", what, gone.Status)
 		}
 	}
@@ -90,7 +98,8 @@ func TestAddressesAreKeptOverARestart(t *testing.T) {
 // TestAFailureBeforeTheFirstObservationLosesNothing that was told: the observation is compared with it all the same.
 func TestAFailureBeforeTheFirstObservationLosesNothing(t *testing.T) {
 	before, _ := record.Pod{}.Observe(named(sandbox("s", ready), container("a", running, 1)))
-	failed, changed := record.Restore(before.Told()).Fail(named(sandbox("s", ready), container("a", unknown, 1)), "no answer")
+	failed, changed := record.Restore(before.Told()).
+		Fail(named(sandbox("s", ready), container("a", unknown, 1)), "no answer")
 	if !changed || !failed.Restored() || failed.Status.GetInspectError() != "no answer" {
 		t.Errorf("after a failure it is %v", failed.Status)
 	}
@@ -103,7 +112,10 @@ func TestAFailureBeforeTheFirstObservationLosesNothing(t *testing.T) {
 		if _, changes := pod.Observe(named(sandbox("s", ready), container("a", running, 1))); len(changes) != 1 {
 			t.Errorf("%s: that it can be inspected again makes %v", what, say(changes))
 		}
-		if _, changes := pod.Observe(named(sandbox("s", ready), container("a", exited, 1))); len(changes) != 1 || changes[0].Container == nil {
+		if _, changes := pod.Observe(
+			named(sandbox("s", ready), container("a", exited, 1)),
+		); len(changes) != 1 ||
+			changes[0].Container == nil {
 			t.Errorf("%s: its death makes %v", what, say(changes))
 		}
 	}
@@ -158,6 +170,11 @@ func TestOnlyWhatWouldBeToldMoves(t *testing.T) {
 	same, _ := pod.Observe(named(sandbox("s", ready), container("a", running, 1)))
 	next, _ := pod.Observe(named(sandbox("s", ready), container("b", created, 2), container("a", running, 1)))
 	if pod.Moved(same) || !pod.Moved(next) || !(record.Pod{}).Moved(pod) {
-		t.Errorf("the same has moved: %v; a new container has: %v; the first observation has: %v", pod.Moved(same), pod.Moved(next), record.Pod{}.Moved(pod))
+		t.Errorf(
+			"the same has moved: %v; a new container has: %v; the first observation has: %v",
+			pod.Moved(same),
+			pod.Moved(next),
+			record.Pod{}.Moved(pod),
+		)
 	}
 }

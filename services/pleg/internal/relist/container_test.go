@@ -16,19 +16,31 @@ import (
 func TestTheUserOfAContainerIsTold(t *testing.T) {
 	fake := fakecri.New(t)
 	fake.AddImage("image:1", 1)
-	labels := map[string]string{podlabels.PodUID: "u-1", podlabels.PodName: "web", podlabels.PodNamespace: "shop", podlabels.ContainerName: "a"}
+	labels := map[string]string{
+		podlabels.PodUID:        "u-1",
+		podlabels.PodName:       "web",
+		podlabels.PodNamespace:  "shop",
+		podlabels.ContainerName: "a",
+	}
 	sandbox, err := fake.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "shop", Uid: "u-1"}, Labels: labels,
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = fake.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox.GetPodSandboxId(), Config: &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: "a"}, Image: &runtimeapi.ImageSpec{Image: "image:1"}, Labels: labels,
-		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
-			RunAsUser: &runtimeapi.Int64Value{Value: 1000}, RunAsGroup: &runtimeapi.Int64Value{Value: 3000}, SupplementalGroups: []int64{4000},
+	_, err = fake.CreateContainer(
+		t.Context(),
+		&runtimeapi.CreateContainerRequest{PodSandboxId: sandbox.GetPodSandboxId(), Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "a"}, Image: &runtimeapi.ImageSpec{Image: "image:1"}, Labels: labels,
+			Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+				RunAsUser: &runtimeapi.Int64Value{
+					Value: 1000,
+				},
+				RunAsGroup:         &runtimeapi.Int64Value{Value: 3000},
+				SupplementalGroups: []int64{4000},
+			}},
 		}},
-	}})
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +52,8 @@ func TestTheUserOfAContainerIsTold(t *testing.T) {
 	if len(statuses) != 1 || len(statuses[0].GetContainers()) != 1 {
 		t.Fatalf("the record has %v", statuses)
 	}
-	if u := statuses[0].GetContainers()[0].GetUser(); u.GetUid() != 1000 || u.GetGid() != 3000 || !slices.Equal(u.GetSupplementalGroups(), []int64{4000}) {
+	if u := statuses[0].GetContainers()[0].GetUser(); u.GetUid() != 1000 || u.GetGid() != 3000 ||
+		!slices.Equal(u.GetSupplementalGroups(), []int64{4000}) {
 		t.Errorf("the user is %v", u)
 	}
 }
@@ -64,11 +77,15 @@ func TestTheResourcesOfAContainerAreTold(t *testing.T) {
 		{CpuShares: 102, CpuQuota: 20000, CpuPeriod: 100000, MemoryLimitInBytes: 1 << 20},
 		{CpuShares: 204, CpuPeriod: 100000},
 	} {
-		if _, err := fake.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{ContainerId: containers["a"], Linux: want}); err != nil {
+		if _, err := fake.UpdateContainerResources(
+			t.Context(),
+			&runtimeapi.UpdateContainerResourcesRequest{ContainerId: containers["a"], Linux: want},
+		); err != nil {
 			t.Fatal(err)
 		}
 		got := resourcesSeen()
-		if got.GetCpuShares() != want.GetCpuShares() || got.GetCpuQuota() != want.GetCpuQuota() || got.GetCpuPeriod() != want.GetCpuPeriod() ||
+		if got.GetCpuShares() != want.GetCpuShares() || got.GetCpuQuota() != want.GetCpuQuota() ||
+			got.GetCpuPeriod() != want.GetCpuPeriod() ||
 			got.GetMemoryLimitInBytes() != want.GetMemoryLimitInBytes() {
 			t.Errorf("the resources are %v, want %v", got, want)
 		}

@@ -141,8 +141,13 @@ func (r *Relister) review() {
 		r.modeChanged(was)
 		r.cfg.Metrics.unannounced.Inc()
 		if was {
-			r.cfg.Logger.Warn("a pod has changed without an event of the runtime; relisting every second until its events are reliable again",
-				telemetry.KeyPodUID, uid, telemetry.KeyRetryAfter, probation)
+			r.cfg.Logger.Warn(
+				"a pod has changed without an event of the runtime; relisting every second until its events are reliable again",
+				telemetry.KeyPodUID,
+				uid,
+				telemetry.KeyRetryAfter,
+				probation,
+			)
 		}
 		select {
 		case e.unreliable <- struct{}{}:

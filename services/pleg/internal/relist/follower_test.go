@@ -53,7 +53,14 @@ type follower struct {
 }
 
 func follow(w *world, source stream.Source[*lifecyclev1.Event]) *follower {
-	f := &follower{world: w, known: map[string]int{}, pods: map[string]string{}, held: map[string]*lifecyclev1.PodStatus{}, unsure: map[string]bool{}, shown: map[string]int{}}
+	f := &follower{
+		world:  w,
+		known:  map[string]int{},
+		pods:   map[string]string{},
+		held:   map[string]*lifecyclev1.PodStatus{},
+		unsure: map[string]bool{},
+		shown:  map[string]int{},
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

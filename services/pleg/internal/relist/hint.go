@@ -159,7 +159,10 @@ func (r *Relister) known(p *pod) moment {
 	case p.record.Status == nil:
 		return p.matched
 	}
-	return later(p.matched, moment{p.record.Status.GetObservedAt().AsTime(), time.Duration(p.record.Status.GetObservedBoottimeNs())})
+	return later(
+		p.matched,
+		moment{p.record.Status.GetObservedAt().AsTime(), time.Duration(p.record.Status.GetObservedBoottimeNs())},
+	)
 }
 
 // began returns the start of the last finished full relist. The caller holds mu.

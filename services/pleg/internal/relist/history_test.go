@@ -41,7 +41,9 @@ const callTimeout = 20 * time.Second
 func startProcess(w *world, disk *storage, tracer trace.Tracer) *process {
 	p := &process{disk: &handle{disk: disk, killed: make(chan struct{})}}
 	logger, registry := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
-	book := journal.Open(journal.Config{File: p.disk, Clock: clock.RealClock{}, Logger: logger, Metrics: journal.NewMetrics(registry)})
+	book := journal.Open(
+		journal.Config{File: p.disk, Clock: clock.RealClock{}, Logger: logger, Metrics: journal.NewMetrics(registry)},
+	)
 	p.events = stream.NewEdge[*lifecyclev1.Event](stream.Config{LogSize: 32, Continues: book.Continues()})
 	p.Relister = relist.New(relist.Config{
 		Runtime: func(context.Context) (internalapi.RuntimeService, error) { return w, nil },
@@ -173,7 +175,10 @@ func (h *history) step() {
 func (h *history) life(what string) {
 	uid, id := h.uid(), ""
 	h.mu.Lock()
-	own := slices.DeleteFunc(slices.Clone(h.containers), func(c *runtimeapi.ContainerStatus) bool { return c.GetLabels()[podlabels.PodUID] != uid })
+	own := slices.DeleteFunc(
+		slices.Clone(h.containers),
+		func(c *runtimeapi.ContainerStatus) bool { return c.GetLabels()[podlabels.PodUID] != uid },
+	)
 	switch {
 	case what == "sandbox":
 		h.addSandbox(uid)
@@ -317,7 +322,8 @@ func (h *history) equal() {
 		h.t.Fatalf("the record is not what the runtime has (-runtime +record):\n%s", diff)
 	}
 	kept := map[string]*lifecyclev1.PodStatus{}
-	before, known := journal.Open(journal.Config{File: &handle{disk: h.disk, killed: make(chan struct{})}, Logger: slog.New(slog.DiscardHandler)}).Before()
+	before, known := journal.Open(journal.Config{File: &handle{disk: h.disk, killed: make(chan struct{})}, Logger: slog.New(slog.DiscardHandler)}).
+		Before()
 	for uid, pod := range before {
 		kept[uid] = pod.Status
 	}

@@ -28,7 +28,14 @@ type inspection struct {
 
 // inspect queries the runtime for one pod. began is the boot time before its first call. Ended containers and sandboxes
 // in known, the last recorded status, are not queried again, because they do not change any more.
-func inspect(ctx context.Context, runtime internalapi.RuntimeService, uid string, began time.Duration, now time.Time, known *lifecyclev1.PodStatus) inspection {
+func inspect(
+	ctx context.Context,
+	runtime internalapi.RuntimeService,
+	uid string,
+	began time.Duration,
+	now time.Time,
+	known *lifecyclev1.PodStatus,
+) inspection {
 	selector := map[string]string{podlabels.PodUID: uid}
 	sandboxes, err := runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: selector})
 	if err != nil {
@@ -45,7 +52,10 @@ func inspect(ctx context.Context, runtime internalapi.RuntimeService, uid string
 			continue
 		}
 		if err != nil {
-			return inspection{status: listed(seen, sandboxes, containers), err: fmt.Errorf("inspecting sandbox %s: %w", item.GetId(), err)}
+			return inspection{
+				status: listed(seen, sandboxes, containers),
+				err:    fmt.Errorf("inspecting sandbox %s: %w", item.GetId(), err),
+			}
 		}
 		seen.Sandboxes = append(seen.Sandboxes, sandbox)
 	}
@@ -55,7 +65,10 @@ func inspect(ctx context.Context, runtime internalapi.RuntimeService, uid string
 			continue
 		}
 		if err != nil {
-			return inspection{status: listed(seen, sandboxes, containers), err: fmt.Errorf("inspecting container %s: %w", item.GetId(), err)}
+			return inspection{
+				status: listed(seen, sandboxes, containers),
+				err:    fmt.Errorf("inspecting container %s: %w", item.GetId(), err),
+			}
 		}
 		seen.Containers = append(seen.Containers, container)
 	}
@@ -64,8 +77,16 @@ func inspect(ctx context.Context, runtime internalapi.RuntimeService, uid string
 
 // listed returns a status from the list calls. They do not contain exit codes, so an ended container has the state
 // unknown: a missing exit code must not look like success.
-func listed(head *lifecyclev1.PodStatus, sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container) *lifecyclev1.PodStatus {
-	s := &lifecyclev1.PodStatus{Uid: head.GetUid(), ObservedBoottimeNs: head.GetObservedBoottimeNs(), ObservedAt: head.GetObservedAt()}
+func listed(
+	head *lifecyclev1.PodStatus,
+	sandboxes []*runtimeapi.PodSandbox,
+	containers []*runtimeapi.Container,
+) *lifecyclev1.PodStatus {
+	s := &lifecyclev1.PodStatus{
+		Uid:                head.GetUid(),
+		ObservedBoottimeNs: head.GetObservedBoottimeNs(),
+		ObservedAt:         head.GetObservedAt(),
+	}
 	for _, item := range sandboxes {
 		s.Sandboxes = append(s.Sandboxes, sandboxFromList(item))
 	}
@@ -113,15 +134,24 @@ func newestFirst(containers []*lifecyclev1.Container) {
 		named[c.GetName()] = append(named[c.GetName()], c)
 	}
 	for name, same := range named {
-		slices.SortStableFunc(same, func(a, b *lifecyclev1.Container) int { return cmp.Compare(b.GetAttempt(), a.GetAttempt()) })
+		slices.SortStableFunc(
+			same,
+			func(a, b *lifecyclev1.Container) int { return cmp.Compare(b.GetAttempt(), a.GetAttempt()) },
+		)
 		for i, c := range same {
 			containers[places[name][i]] = c
 		}
 	}
 }
 
-func inspectSandbox(ctx context.Context, runtime internalapi.RuntimeService, item *runtimeapi.PodSandbox, known *lifecyclev1.Sandbox) (*lifecyclev1.Sandbox, error) {
-	if item.GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY && known.GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY {
+func inspectSandbox(
+	ctx context.Context,
+	runtime internalapi.RuntimeService,
+	item *runtimeapi.PodSandbox,
+	known *lifecyclev1.Sandbox,
+) (*lifecyclev1.Sandbox, error) {
+	if item.GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY &&
+		known.GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY {
 		return known, nil
 	}
 	resp, err := runtime.PodSandboxStatus(ctx, item.GetId(), false)
@@ -130,9 +160,14 @@ func inspectSandbox(ctx context.Context, runtime internalapi.RuntimeService, ite
 	}
 	st := resp.GetStatus()
 	sandbox := &lifecyclev1.Sandbox{
-		Id: st.GetId(), State: sandboxState(st.GetState()), Attempt: st.GetMetadata().GetAttempt(), CreatedAt: timestamp(st.GetCreatedAt()),
-		HostNetwork: st.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
-		Labels:      st.GetLabels(), Annotations: st.GetAnnotations(), RuntimeHandler: st.GetRuntimeHandler(),
+		Id:             st.GetId(),
+		State:          sandboxState(st.GetState()),
+		Attempt:        st.GetMetadata().GetAttempt(),
+		CreatedAt:      timestamp(st.GetCreatedAt()),
+		HostNetwork:    st.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
+		Labels:         st.GetLabels(),
+		Annotations:    st.GetAnnotations(),
+		RuntimeHandler: st.GetRuntimeHandler(),
 	}
 	if ip := st.GetNetwork().GetIp(); ip != "" && !sandbox.HostNetwork {
 		sandbox.Ips = append(sandbox.Ips, ip)
@@ -143,8 +178,14 @@ func inspectSandbox(ctx context.Context, runtime internalapi.RuntimeService, ite
 	return sandbox, nil
 }
 
-func inspectContainer(ctx context.Context, runtime internalapi.RuntimeService, item *runtimeapi.Container, known *lifecyclev1.Container) (*lifecyclev1.Container, error) {
-	if item.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && known.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_EXITED {
+func inspectContainer(
+	ctx context.Context,
+	runtime internalapi.RuntimeService,
+	item *runtimeapi.Container,
+	known *lifecyclev1.Container,
+) (*lifecyclev1.Container, error) {
+	if item.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED &&
+		known.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_EXITED {
 		return known, nil
 	}
 	resp, err := runtime.ContainerStatus(ctx, item.GetId(), false)
@@ -154,20 +195,44 @@ func inspectContainer(ctx context.Context, runtime internalapi.RuntimeService, i
 	st := resp.GetStatus()
 	if startInterrupted(st) {
 		return &lifecyclev1.Container{
-			Id: st.GetId(), SandboxId: item.GetPodSandboxId(), Name: containerName(st.GetMetadata(), st.GetLabels()),
-			Attempt: st.GetMetadata().GetAttempt(), State: lifecyclev1.ContainerState_CONTAINER_STATE_CREATED,
-			CreatedAt: timestamp(st.GetCreatedAt()), Image: st.GetImage().GetImage(), ImageRef: st.GetImageRef(), ImageId: st.GetImageId(),
-			Labels: st.GetLabels(), Annotations: st.GetAnnotations(), LogPath: st.GetLogPath(),
+			Id:        st.GetId(),
+			SandboxId: item.GetPodSandboxId(),
+			Name:      containerName(st.GetMetadata(), st.GetLabels()),
+			Attempt:   st.GetMetadata().GetAttempt(),
+			State:     lifecyclev1.ContainerState_CONTAINER_STATE_CREATED,
+			CreatedAt: timestamp(
+				st.GetCreatedAt(),
+			),
+			Image:       st.GetImage().GetImage(),
+			ImageRef:    st.GetImageRef(),
+			ImageId:     st.GetImageId(),
+			Labels:      st.GetLabels(),
+			Annotations: st.GetAnnotations(),
+			LogPath:     st.GetLogPath(),
 		}, nil
 	}
 	return &lifecyclev1.Container{
-		Id: st.GetId(), SandboxId: item.GetPodSandboxId(), Name: containerName(st.GetMetadata(), st.GetLabels()),
-		Attempt: st.GetMetadata().GetAttempt(), State: containerState(st.GetState()),
-		CreatedAt: timestamp(st.GetCreatedAt()), StartedAt: timestamp(st.GetStartedAt()), FinishedAt: timestamp(st.GetFinishedAt()),
-		ExitCode: st.GetExitCode(), Reason: st.GetReason(), Message: st.GetMessage(),
-		Image: st.GetImage().GetImage(), ImageRef: st.GetImageRef(), ImageId: st.GetImageId(),
-		Labels: st.GetLabels(), Annotations: st.GetAnnotations(), LogPath: st.GetLogPath(),
-		User: userOf(st.GetUser().GetLinux()), Resources: resourcesOf(st.GetResources().GetLinux()),
+		Id:        st.GetId(),
+		SandboxId: item.GetPodSandboxId(),
+		Name:      containerName(st.GetMetadata(), st.GetLabels()),
+		Attempt:   st.GetMetadata().GetAttempt(),
+		State:     containerState(st.GetState()),
+		CreatedAt: timestamp(
+			st.GetCreatedAt(),
+		),
+		StartedAt:   timestamp(st.GetStartedAt()),
+		FinishedAt:  timestamp(st.GetFinishedAt()),
+		ExitCode:    st.GetExitCode(),
+		Reason:      st.GetReason(),
+		Message:     st.GetMessage(),
+		Image:       st.GetImage().GetImage(),
+		ImageRef:    st.GetImageRef(),
+		ImageId:     st.GetImageId(),
+		Labels:      st.GetLabels(),
+		Annotations: st.GetAnnotations(),
+		LogPath:     st.GetLogPath(),
+		User:        userOf(st.GetUser().GetLinux()),
+		Resources:   resourcesOf(st.GetResources().GetLinux()),
 	}, nil
 }
 
@@ -178,7 +243,8 @@ const reasonStartError = "StartError"
 // killed during StartContainer. containerd reverts such a start and reports that the container has exited. It has never
 // run, so it counts as created, and a restart policy of Never must not end the pod for it.
 func startInterrupted(st *runtimeapi.ContainerStatus) bool {
-	return st.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && st.GetReason() == reasonStartError && st.GetStartedAt() == 0 &&
+	return st.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && st.GetReason() == reasonStartError &&
+		st.GetStartedAt() == 0 &&
 		strings.Contains(st.GetMessage(), context.Canceled.Error())
 }
 
@@ -196,23 +262,39 @@ func resourcesOf(r *runtimeapi.LinuxContainerResources) *lifecyclev1.LinuxResour
 		return nil
 	}
 	return &lifecyclev1.LinuxResources{
-		CpuShares: r.GetCpuShares(), CpuQuota: r.GetCpuQuota(), CpuPeriod: r.GetCpuPeriod(), MemoryLimitInBytes: r.GetMemoryLimitInBytes(),
+		CpuShares:          r.GetCpuShares(),
+		CpuQuota:           r.GetCpuQuota(),
+		CpuPeriod:          r.GetCpuPeriod(),
+		MemoryLimitInBytes: r.GetMemoryLimitInBytes(),
 	}
 }
 
 func sandboxFromList(item *runtimeapi.PodSandbox) *lifecyclev1.Sandbox {
 	return &lifecyclev1.Sandbox{
-		Id: item.GetId(), State: sandboxState(item.GetState()), Attempt: item.GetMetadata().GetAttempt(), CreatedAt: timestamp(item.GetCreatedAt()),
-		Labels: item.GetLabels(), Annotations: item.GetAnnotations(), RuntimeHandler: item.GetRuntimeHandler(),
+		Id:             item.GetId(),
+		State:          sandboxState(item.GetState()),
+		Attempt:        item.GetMetadata().GetAttempt(),
+		CreatedAt:      timestamp(item.GetCreatedAt()),
+		Labels:         item.GetLabels(),
+		Annotations:    item.GetAnnotations(),
+		RuntimeHandler: item.GetRuntimeHandler(),
 	}
 }
 
 func containerFromList(item *runtimeapi.Container) *lifecyclev1.Container {
 	return &lifecyclev1.Container{
-		Id: item.GetId(), SandboxId: item.GetPodSandboxId(), Name: containerName(item.GetMetadata(), item.GetLabels()),
-		Attempt: item.GetMetadata().GetAttempt(), State: containerState(item.GetState()), CreatedAt: timestamp(item.GetCreatedAt()),
-		Image: item.GetImage().GetImage(), ImageRef: item.GetImageRef(), ImageId: item.GetImageId(),
-		Labels: item.GetLabels(), Annotations: item.GetAnnotations(),
+		Id:        item.GetId(),
+		SandboxId: item.GetPodSandboxId(),
+		Name:      containerName(item.GetMetadata(), item.GetLabels()),
+		Attempt: item.GetMetadata().
+			GetAttempt(),
+		State:       containerState(item.GetState()),
+		CreatedAt:   timestamp(item.GetCreatedAt()),
+		Image:       item.GetImage().GetImage(),
+		ImageRef:    item.GetImageRef(),
+		ImageId:     item.GetImageId(),
+		Labels:      item.GetLabels(),
+		Annotations: item.GetAnnotations(),
 	}
 }
 

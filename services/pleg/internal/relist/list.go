@@ -73,5 +73,9 @@ func (i *items) listing() record.Listing {
 
 // status returns the status from the list, for a pod that has not been inspected.
 func (i *items) status(uid string) *lifecyclev1.PodStatus {
-	return listed(&lifecyclev1.PodStatus{Uid: uid, ObservedBoottimeNs: i.began, ObservedAt: i.at}, slices.Clone(i.sandboxes), slices.Clone(i.containers))
+	return listed(
+		&lifecyclev1.PodStatus{Uid: uid, ObservedBoottimeNs: i.began, ObservedAt: i.at},
+		slices.Clone(i.sandboxes),
+		slices.Clone(i.containers),
+	)
 }

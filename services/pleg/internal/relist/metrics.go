@@ -35,16 +35,20 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			// The buckets range from milliseconds with events, over a second without, to the period of full relists for a lost
 			// event.
-			Name: "quartet_pleg_event_latency_seconds", Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
-			Help: "Time from a container's start or end, as the runtime records it, to its event, including time during which this process did not run.",
+			Name:    "quartet_pleg_event_latency_seconds",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+			Help:    "Time from a container's start or end, as the runtime records it, to its event, including time during which this process did not run.",
 		}),
 		lastSeen: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "kubelet_pleg_last_seen_seconds", Help: "Start of the last successful full relist, in seconds since 1970; 0 before the first.",
+			Name: "kubelet_pleg_last_seen_seconds",
+			Help: "Start of the last successful full relist, in seconds since 1970; 0 before the first.",
 		}),
 		relistErrors:     counter("quartet_pleg_relist_errors_total", "Full relists that failed."),
 		inspectionErrors: counter("quartet_pleg_inspection_errors_total", "Inspections of a pod that failed."),
-		unannounced: counter("quartet_pleg_unannounced_changes_total",
-			"Changes of a pod that an inspection found and that no event of the runtime's stream had announced, nor did within 5 s: each makes relists due every second."),
+		unannounced: counter(
+			"quartet_pleg_unannounced_changes_total",
+			"Changes of a pod that an inspection found and that no event of the runtime's stream had announced, nor did within 5 s: each makes relists due every second.",
+		),
 		events:   map[lifecyclev1.EventType]prometheus.Counter{},
 		registry: registry,
 	}
@@ -57,7 +61,16 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			registry.MustRegister(m.events[kind])
 		}
 	}
-	registry.MustRegister(m.relistDuration, m.relistInterval, m.inspectionDuration, m.latency, m.lastSeen, m.relistErrors, m.inspectionErrors, m.unannounced)
+	registry.MustRegister(
+		m.relistDuration,
+		m.relistInterval,
+		m.inspectionDuration,
+		m.latency,
+		m.lastSeen,
+		m.relistErrors,
+		m.inspectionErrors,
+		m.unannounced,
+	)
 	return m
 }
 
@@ -77,15 +90,23 @@ func (m *Metrics) expose(r *Relister) {
 	gauge("quartet_pleg_inspections_running", "Running inspections, including slow ones.", func() int {
 		return r.count(func(p *pod) bool { return p.running != nil })
 	})
-	gauge("quartet_pleg_pods_uninspected", "Pods whose state is unknown because their last inspection failed, or takes more than 5 s.", func() int {
-		return r.count(func(p *pod) bool { return p.failure != "" || p.record.Status.GetInspectError() != "" })
-	})
-	gauge("quartet_pleg_evented", "1 while the runtime's events trigger inspections, 0 while everything is listed every second.", func() int {
-		if r.events.Relied() {
-			return 1
-		}
-		return 0
-	})
+	gauge(
+		"quartet_pleg_pods_uninspected",
+		"Pods whose state is unknown because their last inspection failed, or takes more than 5 s.",
+		func() int {
+			return r.count(func(p *pod) bool { return p.failure != "" || p.record.Status.GetInspectError() != "" })
+		},
+	)
+	gauge(
+		"quartet_pleg_evented",
+		"1 while the runtime's events trigger inspections, 0 while everything is listed every second.",
+		func() int {
+			if r.events.Relied() {
+				return 1
+			}
+			return 0
+		},
+	)
 }
 
 // count counts pods. The caller holds mu.

@@ -61,7 +61,10 @@ func TestMetricsOfWhatFails(t *testing.T) {
 	}
 	undo := fake.Fail("ContainerStatus", ids["app"], -1, fmt.Errorf("scripted"))
 	r.Hint("uid-1", time.Time{})
-	r.eventually("a failed inspection is counted", func() bool { return count("quartet_pleg_inspection_errors_total") == 1 })
+	r.eventually(
+		"a failed inspection is counted",
+		func() bool { return count("quartet_pleg_inspection_errors_total") == 1 },
+	)
 	r.eventually("the pod is not up to date", func() bool { return count("quartet_pleg_pods_uninspected") == 1 })
 	undo()
 	r.Hint("uid-1", time.Time{})
@@ -82,7 +85,12 @@ func TestMetricsOfInspectionsThatHang(t *testing.T) {
 		r.Hint("uid-1", time.Time{})
 	}
 	count := func(metric string) float64 { return metricstest.Value(t, r.registry, metric) }
-	if running, waiting := count("quartet_pleg_inspections_running"), count("quartet_pleg_inspections_waiting"); running != 1 || waiting != 1 {
+	if running, waiting := count(
+		"quartet_pleg_inspections_running",
+	), count(
+		"quartet_pleg_inspections_waiting",
+	); running != 1 ||
+		waiting != 1 {
 		t.Errorf("%v inspections run and %v wait, want one of each", running, waiting)
 	}
 	gate.Open()

@@ -43,9 +43,22 @@ func (r *Relister) emit(uid string, p *pod, changes []record.Change) {
 		ctx, event := r.event(status, change, now)
 		r.cfg.Metrics.published(change, now)
 		p.traceparent = event.GetTraceparent()
-		r.cfg.Logger.DebugContext(ctx, "lifecycle event", telemetry.KeyEvent, nameOf(event.GetType()), telemetry.KeyPodUID, uid,
-			telemetry.KeyContainer, event.GetContainerName(), telemetry.KeyContainerID, event.GetContainerId(),
-			telemetry.KeyExitCode, event.GetExitCode(), telemetry.KeyReason, event.GetReason())
+		r.cfg.Logger.DebugContext(
+			ctx,
+			"lifecycle event",
+			telemetry.KeyEvent,
+			nameOf(event.GetType()),
+			telemetry.KeyPodUID,
+			uid,
+			telemetry.KeyContainer,
+			event.GetContainerName(),
+			telemetry.KeyContainerID,
+			event.GetContainerId(),
+			telemetry.KeyExitCode,
+			event.GetExitCode(),
+			telemetry.KeyReason,
+			event.GetReason(),
+		)
 		if gone && i == len(changes)-1 {
 			r.cfg.Events.EmitLast(uid, event)
 			p.shown = false
@@ -85,13 +98,21 @@ func stateOf(status *lifecyclev1.PodStatus, p *pod, now time.Time) *lifecyclev1.
 }
 
 // event returns the event of a change, and a context with its span.
-func (r *Relister) event(status *lifecyclev1.PodStatus, change record.Change, now time.Time) (context.Context, *lifecyclev1.Event) {
+func (r *Relister) event(
+	status *lifecyclev1.PodStatus,
+	change record.Change,
+	now time.Time,
+) (context.Context, *lifecyclev1.Event) {
 	occurred := change.OccurredAt
 	if occurred.IsZero() {
 		occurred = now
 	}
 	event := &lifecyclev1.Event{
-		Type: change.Type, PodUid: status.GetUid(), OccurredAt: timestamppb.New(occurred), ObservedAt: timestamppb.New(now), Status: status,
+		Type:       change.Type,
+		PodUid:     status.GetUid(),
+		OccurredAt: timestamppb.New(occurred),
+		ObservedAt: timestamppb.New(now),
+		Status:     status,
 	}
 	if c := change.Container; c != nil {
 		event.ContainerId, event.ContainerName = c.GetId(), c.GetName()
@@ -176,5 +197,6 @@ func originOf(status *lifecyclev1.PodStatus, change record.Change) (traceparent 
 func isPartOfStart(change record.Change) bool {
 	c := change.Container
 	return change.Type == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED ||
-		change.Type == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED && c.GetExitCode() == 0 && c.GetAnnotations()[podlabels.InitContainer] == "true"
+		change.Type == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED && c.GetExitCode() == 0 &&
+			c.GetAnnotations()[podlabels.InitContainer] == "true"
 }

@@ -381,7 +381,13 @@ func (r *Relister) adopt(all map[string]*items) {
 		if p == nil || p.record.Status != nil {
 			continue
 		}
-		r.fail(uid, p, listed.status(uid), cmp.Or(p.failure, "not inspected yet: the runtime takes its time to answer for this pod"), listed.at.AsTime())
+		r.fail(
+			uid,
+			p,
+			listed.status(uid),
+			cmp.Or(p.failure, "not inspected yet: the runtime takes its time to answer for this pod"),
+			listed.at.AsTime(),
+		)
 	}
 }
 

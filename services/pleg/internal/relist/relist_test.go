@@ -42,7 +42,9 @@ type rig struct {
 // start runs a relister by a clock that stands until the test moves it.
 func start(t *testing.T, fake *fakecri.Server) *rig {
 	t.Helper()
-	client, err := cri.New(cri.Config{Endpoint: fake.Endpoint(), Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
+	client, err := cri.New(
+		cri.Config{Endpoint: fake.Endpoint(), Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler)},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,9 +54,14 @@ func start(t *testing.T, fake *fakecri.Server) *rig {
 		events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}), registry: prometheus.NewRegistry(),
 	}
 	r.Relister = relist.New(relist.Config{
-		Runtime: client.Runtime, Events: r.events, Timeout: time.Minute, BootTime: boottime.Now, Clock: r.clock, Logger: slog.New(slog.DiscardHandler),
-		Tracer:  sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test"),
-		Metrics: relist.NewMetrics(r.registry),
+		Runtime:  client.Runtime,
+		Events:   r.events,
+		Timeout:  time.Minute,
+		BootTime: boottime.Now,
+		Clock:    r.clock,
+		Logger:   slog.New(slog.DiscardHandler),
+		Tracer:   sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test"),
+		Metrics:  relist.NewMetrics(r.registry),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -222,7 +229,10 @@ func TestAnEventThatNobodyCanNameMakesOneRelist(t *testing.T) {
 	r.clock.Step(relist.Period)
 	r.eventually("one full relist", func() bool { return r.fullLists() == 1 })
 	r.HintAny(ids["app"], r.clock.Now())
-	r.eventually("the pod of a known id is inspected", func() bool { return fake.Count("ContainerStatus", ids["app"]) == 1 })
+	r.eventually(
+		"the pod of a known id is inspected",
+		func() bool { return fake.Count("ContainerStatus", ids["app"]) == 1 },
+	)
 	if got := r.fullLists(); got != 1 {
 		t.Errorf("there were %d full relists", got)
 	}
@@ -247,7 +257,10 @@ func TestAStartContinuesItsTraceAndADeathIsLinkedToIt(t *testing.T) {
 	r := start(t, fake)
 	next := r.subscribe()
 	_, ids := fake.RunPod(fakecri.Pod{
-		UID: "uid-1", Name: "web", Containers: []string{"app"}, Annotations: map[string]string{telemetry.AnnotationTraceparent: traceparent},
+		UID:         "uid-1",
+		Name:        "web",
+		Containers:  []string{"app"},
+		Annotations: map[string]string{telemetry.AnnotationTraceparent: traceparent},
 	})
 	r.Hint("uid-1", time.Time{})
 	up, started := next(), next()
@@ -261,7 +274,8 @@ func TestAStartContinuesItsTraceAndADeathIsLinkedToIt(t *testing.T) {
 	}
 	for what, event := range map[string]*lifecyclev1.Event{"the sandbox": up, "the container's start": started} {
 		span := spans[event.GetTraceparent()]
-		if span == nil || span.Name() != "lifecycle.event" || span.Parent().SpanID() != origin.SpanID() || span.SpanContext().TraceID() != origin.TraceID() {
+		if span == nil || span.Name() != "lifecycle.event" || span.Parent().SpanID() != origin.SpanID() ||
+			span.SpanContext().TraceID() != origin.TraceID() {
 			t.Errorf("%s: its span is %v, want one of the trace that is written on it", what, span)
 		}
 	}
@@ -293,7 +307,8 @@ func TestAStartContinuesItsTraceAndADeathIsLinkedToIt(t *testing.T) {
 	if diff := cmp.Diff(want, attributes); diff != "" {
 		t.Errorf("attributes of a death (-want +got):\n%s", diff)
 	}
-	if s := death.Status(); s.Code != otelcodes.Error || !strings.Contains(s.Description, `"app" ended with exit code 137 (Error)`) {
+	if s := death.Status(); s.Code != otelcodes.Error ||
+		!strings.Contains(s.Description, `"app" ended with exit code 137 (Error)`) {
 		t.Errorf("the status of a death is %v, want an error that says how", s)
 	}
 }

@@ -44,7 +44,8 @@ func TestADeathWhilePLEGWasAwayHasASpanFromItsTimeOn(t *testing.T) {
 		for _, kv := range span.Attributes() {
 			attributes[string(kv.Key)] = kv.Value.String()
 		}
-		if attributes["quartet.event"] != "ContainerDied" || attributes["container.id"] != app.GetId() || attributes["k8s.pod.name"] != "pod-a" {
+		if attributes["quartet.event"] != "ContainerDied" || attributes["container.id"] != app.GetId() ||
+			attributes["k8s.pod.name"] != "pod-a" {
 			t.Errorf("it says %v", attributes)
 		}
 	})

@@ -44,7 +44,10 @@ type world struct {
 
 func newWorld() *world {
 	return &world{
-		ended: map[string]*runtimeapi.ContainerStatus{}, broken: map[string]bool{}, hung: map[string]chan struct{}{}, inspections: map[string]int{},
+		ended:       map[string]*runtimeapi.ContainerStatus{},
+		broken:      map[string]bool{},
+		hung:        map[string]chan struct{}{},
+		inspections: map[string]int{},
 	}
 }
 
@@ -54,7 +57,12 @@ func (w *world) id(kind string) string {
 }
 
 func podLabelsOf(uid string) map[string]string {
-	return map[string]string{podlabels.PodUID: uid, podlabels.PodName: "pod-" + uid, podlabels.PodNamespace: "default", podlabels.ContainerName: "app"}
+	return map[string]string{
+		podlabels.PodUID:        uid,
+		podlabels.PodName:       "pod-" + uid,
+		podlabels.PodNamespace:  "default",
+		podlabels.ContainerName: "app",
+	}
 }
 
 // addSandbox makes a pod, or brings one back, by a new sandbox.
@@ -66,16 +74,26 @@ func (w *world) addSandbox(uid string) {
 		}
 	}
 	w.sandboxes = append(w.sandboxes, &runtimeapi.PodSandboxStatus{
-		Id: w.id("s"), State: runtimeapi.PodSandboxState_SANDBOX_READY, CreatedAt: time.Now().UnixNano(), Labels: podLabelsOf(uid),
-		Metadata: &runtimeapi.PodSandboxMetadata{Uid: uid, Attempt: uint32(attempt)},
-		Network:  &runtimeapi.PodSandboxNetworkStatus{Ip: "10.88.0.5"},
+		Id: w.id(
+			"s",
+		),
+		State:     runtimeapi.PodSandboxState_SANDBOX_READY,
+		CreatedAt: time.Now().UnixNano(),
+		Labels:    podLabelsOf(uid),
+		Metadata:  &runtimeapi.PodSandboxMetadata{Uid: uid, Attempt: uint32(attempt)},
+		Network:   &runtimeapi.PodSandboxNetworkStatus{Ip: "10.88.0.5"},
 	})
 }
 
 func (w *world) addContainer(uid string) {
 	w.containers = append(w.containers, &runtimeapi.ContainerStatus{
-		Id: w.id("c"), State: runtimeapi.ContainerState_CONTAINER_CREATED, CreatedAt: time.Now().UnixNano(), Labels: podLabelsOf(uid),
-		Metadata: &runtimeapi.ContainerMetadata{Name: "app", Attempt: uint32(w.ids)},
+		Id: w.id(
+			"c",
+		),
+		State:     runtimeapi.ContainerState_CONTAINER_CREATED,
+		CreatedAt: time.Now().UnixNano(),
+		Labels:    podLabelsOf(uid),
+		Metadata:  &runtimeapi.ContainerMetadata{Name: "app", Attempt: uint32(w.ids)},
 	})
 }
 
@@ -85,7 +103,11 @@ func (w *world) advance(c *runtimeapi.ContainerStatus) {
 	case runtimeapi.ContainerState_CONTAINER_CREATED:
 		c.State, c.StartedAt = runtimeapi.ContainerState_CONTAINER_RUNNING, time.Now().UnixNano()
 	case runtimeapi.ContainerState_CONTAINER_RUNNING, runtimeapi.ContainerState_CONTAINER_UNKNOWN:
-		c.State, c.FinishedAt, c.ExitCode, c.Reason = runtimeapi.ContainerState_CONTAINER_EXITED, time.Now().UnixNano(), int32(w.ids), "Error"
+		c.State, c.FinishedAt, c.ExitCode, c.Reason = runtimeapi.ContainerState_CONTAINER_EXITED, time.Now().
+			UnixNano(),
+			int32(
+				w.ids,
+			), "Error"
 		w.ended[c.GetId()] = c
 	case runtimeapi.ContainerState_CONTAINER_EXITED:
 	}
@@ -96,8 +118,14 @@ func (w *world) dropContainer(c *runtimeapi.ContainerStatus) {
 }
 
 func (w *world) dropPod(uid string) {
-	w.sandboxes = slices.DeleteFunc(w.sandboxes, func(s *runtimeapi.PodSandboxStatus) bool { return s.GetMetadata().GetUid() == uid })
-	w.containers = slices.DeleteFunc(w.containers, func(c *runtimeapi.ContainerStatus) bool { return c.GetLabels()[podlabels.PodUID] == uid })
+	w.sandboxes = slices.DeleteFunc(
+		w.sandboxes,
+		func(s *runtimeapi.PodSandboxStatus) bool { return s.GetMetadata().GetUid() == uid },
+	)
+	w.containers = slices.DeleteFunc(
+		w.containers,
+		func(c *runtimeapi.ContainerStatus) bool { return c.GetLabels()[podlabels.PodUID] == uid },
+	)
 }
 
 // hang makes something happen to the container of each of these pods, and inspections of them hang from now on, until
@@ -180,7 +208,16 @@ func (w *world) ListPodSandbox(ctx context.Context, f *runtimeapi.PodSandboxFilt
 	var all []*runtimeapi.PodSandbox
 	for _, s := range w.sandboxes {
 		if uid == "" || s.GetMetadata().GetUid() == uid {
-			all = append(all, &runtimeapi.PodSandbox{Id: s.GetId(), State: s.GetState(), CreatedAt: s.GetCreatedAt(), Labels: s.GetLabels(), Metadata: s.GetMetadata()})
+			all = append(
+				all,
+				&runtimeapi.PodSandbox{
+					Id:        s.GetId(),
+					State:     s.GetState(),
+					CreatedAt: s.GetCreatedAt(),
+					Labels:    s.GetLabels(),
+					Metadata:  s.GetMetadata(),
+				},
+			)
 		}
 	}
 	return all, nil
@@ -194,7 +231,16 @@ func (w *world) ListContainers(_ context.Context, f *runtimeapi.ContainerFilter)
 	var all []*runtimeapi.Container
 	for _, c := range w.containers {
 		if uid == "" || c.GetLabels()[podlabels.PodUID] == uid {
-			all = append(all, &runtimeapi.Container{Id: c.GetId(), State: c.GetState(), CreatedAt: c.GetCreatedAt(), Labels: c.GetLabels(), Metadata: c.GetMetadata()})
+			all = append(
+				all,
+				&runtimeapi.Container{
+					Id:        c.GetId(),
+					State:     c.GetState(),
+					CreatedAt: c.GetCreatedAt(),
+					Labels:    c.GetLabels(),
+					Metadata:  c.GetMetadata(),
+				},
+			)
 		}
 	}
 	return all, nil
@@ -207,7 +253,12 @@ func (w *world) PodSandboxStatus(_ context.Context, id string, _ bool) (*runtime
 	for _, s := range w.sandboxes {
 		if s.GetId() == id {
 			return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
-				Id: id, State: s.GetState(), CreatedAt: s.GetCreatedAt(), Labels: s.GetLabels(), Metadata: s.GetMetadata(), Network: s.GetNetwork(),
+				Id:        id,
+				State:     s.GetState(),
+				CreatedAt: s.GetCreatedAt(),
+				Labels:    s.GetLabels(),
+				Metadata:  s.GetMetadata(),
+				Network:   s.GetNetwork(),
 			}}, nil
 		}
 	}
@@ -221,8 +272,15 @@ func (w *world) ContainerStatus(_ context.Context, id string, _ bool) (*runtimea
 	for _, c := range w.containers {
 		if c.GetId() == id {
 			return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{
-				Id: id, State: c.GetState(), CreatedAt: c.GetCreatedAt(), StartedAt: c.GetStartedAt(), FinishedAt: c.GetFinishedAt(),
-				ExitCode: c.GetExitCode(), Reason: c.GetReason(), Labels: c.GetLabels(), Metadata: c.GetMetadata(),
+				Id:         id,
+				State:      c.GetState(),
+				CreatedAt:  c.GetCreatedAt(),
+				StartedAt:  c.GetStartedAt(),
+				FinishedAt: c.GetFinishedAt(),
+				ExitCode:   c.GetExitCode(),
+				Reason:     c.GetReason(),
+				Labels:     c.GetLabels(),
+				Metadata:   c.GetMetadata(),
 			}}, nil
 		}
 	}
@@ -325,17 +383,31 @@ func (h *handle) Close() error { return nil }
 func diffWorld(w *world, pods map[string]*lifecyclev1.PodStatus, told bool) string {
 	want, got := map[string]string{}, map[string]string{}
 	for _, s := range w.sandboxes {
-		want[s.GetId()] = fmt.Sprintf("of %s, ready: %v", s.GetMetadata().GetUid(), s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY)
+		want[s.GetId()] = fmt.Sprintf(
+			"of %s, ready: %v",
+			s.GetMetadata().GetUid(),
+			s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY,
+		)
 	}
 	for _, c := range w.containers {
-		want[c.GetId()] = fmt.Sprintf("of %s, %v, exit code %d", c.GetLabels()[podlabels.PodUID], c.GetState(), c.GetExitCode())
+		want[c.GetId()] = fmt.Sprintf(
+			"of %s, %v, exit code %d",
+			c.GetLabels()[podlabels.PodUID],
+			c.GetState(),
+			c.GetExitCode(),
+		)
 	}
 	for uid, pod := range pods {
 		for _, s := range pod.GetSandboxes() {
 			got[s.GetId()] = fmt.Sprintf("of %s, ready: %v", uid, s.GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_READY)
 		}
 		for _, c := range pod.GetContainers() {
-			got[c.GetId()] = fmt.Sprintf("of %s, %v, exit code %d", uid, strings.Replace(c.GetState().String(), "_STATE", "", 1), c.GetExitCode())
+			got[c.GetId()] = fmt.Sprintf(
+				"of %s, %v, exit code %d",
+				uid,
+				strings.Replace(c.GetState().String(), "_STATE", "", 1),
+				c.GetExitCode(),
+			)
 		}
 		if len(pod.GetSandboxes())+len(pod.GetContainers()) == 0 {
 			got[uid] = "a pod with nothing"

@@ -18,8 +18,10 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &Metrics{
-		connected: counter("kubelet_evented_pleg_connection_success_count",
-			"Established streams of the runtime's events: an event has arrived, or the runtime has not refused the stream for a second."),
+		connected: counter(
+			"kubelet_evented_pleg_connection_success_count",
+			"Established streams of the runtime's events: an event has arrived, or the runtime has not refused the stream for a second.",
+		),
 		failed: counter("kubelet_evented_pleg_connection_error_count",
 			"Streams of the runtime's events that ended or failed for a reason other than the end of this process."),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{

@@ -101,8 +101,13 @@ func Run(ctx context.Context, cfg Config) error {
 			pause = backoff.Step()
 			if failures >= maxFailures {
 				failures, backoff, pause = 0, newBackoff(), retryLater
-				cfg.Logger.Warn(fmt.Sprintf("the runtime's event stream failed %d times in a row, relisting every second", maxFailures),
-					telemetry.KeyError, err, telemetry.KeyRetryAfter, pause)
+				cfg.Logger.Warn(
+					fmt.Sprintf("the runtime's event stream failed %d times in a row, relisting every second", maxFailures),
+					telemetry.KeyError,
+					err,
+					telemetry.KeyRetryAfter,
+					pause,
+				)
 			}
 		}
 		if !sleep(ctx, cfg.Clock, pause) {

@@ -102,7 +102,13 @@ type rig struct {
 
 func start(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Unix(0, 0)), heard: &heard{unreliable: make(chan struct{}, 1)}, registry: prometheus.NewRegistry(), streams: streams{begun: make(chan *eventStream)}}
+	r := &rig{
+		t:        t,
+		clock:    clocktesting.NewFakeClock(time.Unix(0, 0)),
+		heard:    &heard{unreliable: make(chan struct{}, 1)},
+		registry: prometheus.NewRegistry(),
+		streams:  streams{begun: make(chan *eventStream)},
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -181,7 +187,11 @@ func (r *rig) notBegun() {
 
 // event is one of a container of the pod with a UID; "none" leaves the status out, "empty" gives an empty one.
 func event(uid, containerID string, at int64, kind runtimeapi.ContainerEventType) *runtimeapi.ContainerEventResponse {
-	e := &runtimeapi.ContainerEventResponse{ContainerId: containerID, CreatedAt: at * int64(time.Second), ContainerEventType: kind}
+	e := &runtimeapi.ContainerEventResponse{
+		ContainerId:        containerID,
+		CreatedAt:          at * int64(time.Second),
+		ContainerEventType: kind,
+	}
 	switch uid {
 	case "none":
 	case "empty":
@@ -209,7 +219,13 @@ func TestEventsBecomeHints(t *testing.T) {
 		s.handle(e)
 	}
 	want := []string{
-		"evented", "pod a 00:00:01", "id c2 00:00:02", "id c3 00:00:03", "made for a 00:00:05", "removed c1 of a 00:00:06", "removed c2 of  00:00:07",
+		"evented",
+		"pod a 00:00:01",
+		"id c2 00:00:02",
+		"id c3 00:00:03",
+		"made for a 00:00:05",
+		"removed c1 of a 00:00:06",
+		"removed c2 of  00:00:07",
 	}
 	r.hears(want...)
 	if r.heard.alive != 7 {

@@ -16,8 +16,12 @@ func (w *Watcher) Expose(registry prometheus.Registerer) {
 		_, reason := w.State()
 		return reason == ""
 	})
-	gauge("quartet_pleg_runtime_network_ready", "1 while the container runtime reports that its network is ready.", func() bool {
-		state, _ := w.State()
-		return state.GetNetworkReady()
-	})
+	gauge(
+		"quartet_pleg_runtime_network_ready",
+		"1 while the container runtime reports that its network is ready.",
+		func() bool {
+			state, _ := w.State()
+			return state.GetNetworkReady()
+		},
+	)
 }

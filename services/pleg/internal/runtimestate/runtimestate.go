@@ -98,7 +98,11 @@ func (w *Watcher) ask(ctx context.Context) (well bool) {
 	case err != nil:
 		reason = cri.Away(w.cfg.Endpoint, err).Error()
 	case !state.GetReady():
-		reason = fmt.Sprintf("the container runtime at %s is not ready: %s", w.cfg.Endpoint, cmp.Or(state.GetReadyMessage(), "it does not say why"))
+		reason = fmt.Sprintf(
+			"the container runtime at %s is not ready: %s",
+			w.cfg.Endpoint,
+			cmp.Or(state.GetReadyMessage(), "it does not say why"),
+		)
 	}
 	w.note(state, reason)
 	return reason == ""
@@ -124,7 +128,15 @@ func (w *Watcher) note(state *lifecyclev1.Runtime, reason string) {
 		return
 	}
 	if reason == "" {
-		w.cfg.Logger.Info("the container runtime is ready", "name", state.GetName(), "version", state.GetVersion(), "network_ready", state.GetNetworkReady())
+		w.cfg.Logger.Info(
+			"the container runtime is ready",
+			"name",
+			state.GetName(),
+			"version",
+			state.GetVersion(),
+			"network_ready",
+			state.GetNetworkReady(),
+		)
 	} else {
 		w.cfg.Logger.Warn("the container runtime is not ready", telemetry.KeyReason, reason)
 	}
@@ -167,12 +179,17 @@ func (w *Watcher) question(ctx context.Context) (*lifecyclev1.Runtime, error) {
 	for _, handler := range resp.GetRuntimeHandlers() {
 		state.Handlers = append(state.Handlers, handler.GetName())
 		state.RuntimeHandlers = append(state.RuntimeHandlers, &lifecyclev1.RuntimeHandler{
-			Name:                    handler.GetName(),
-			RecursiveReadOnlyMounts: handler.GetFeatures().GetRecursiveReadOnlyMounts(), UserNamespaces: handler.GetFeatures().GetUserNamespaces(),
+			Name: handler.GetName(),
+			RecursiveReadOnlyMounts: handler.GetFeatures().
+				GetRecursiveReadOnlyMounts(),
+			UserNamespaces: handler.GetFeatures().GetUserNamespaces(),
 		})
 	}
 	slices.Sort(state.Handlers)
-	slices.SortFunc(state.RuntimeHandlers, func(a, b *lifecyclev1.RuntimeHandler) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	slices.SortFunc(
+		state.RuntimeHandlers,
+		func(a, b *lifecyclev1.RuntimeHandler) int { return cmp.Compare(a.GetName(), b.GetName()) },
+	)
 	if features := resp.GetFeatures(); features != nil {
 		state.SupplementalGroupsPolicy = new(features.GetSupplementalGroupsPolicy())
 	}

@@ -74,7 +74,11 @@ func says(ready, network bool) *runtimeapi.StatusResponse {
 			{Type: runtimeapi.NetworkReady, Status: network, Message: "no plugin"},
 		}},
 		RuntimeHandlers: []*runtimeapi.RuntimeHandler{
-			{Name: "runc", Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true}}, {Name: "kata"},
+			{
+				Name:     "runc",
+				Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true},
+			},
+			{Name: "kata"},
 		},
 		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
 	}
@@ -91,7 +95,8 @@ func TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond(t *testing.
 			Runtime: func(context.Context) (internalapi.RuntimeService, error) { return r, nil },
 			Changed: func(reason string) { told = append(told, reason) },
 		})
-		if state, reason := w.State(); state != nil || !strings.Contains(reason, "unix:///runtime.sock has not answered yet") {
+		if state, reason := w.State(); state != nil ||
+			!strings.Contains(reason, "unix:///runtime.sock has not answered yet") {
 			t.Errorf("before its first answer the runtime is %v, %q", state, reason)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -110,7 +115,12 @@ func TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond(t *testing.
 			}
 		}
 		whole := &lifecyclev1.Runtime{
-			Name: "fake", Version: "1.2", Ready: true, ReadyMessage: "Reason: words", NetworkReadyMessage: "no plugin", Handlers: []string{"kata", "runc"},
+			Name:                "fake",
+			Version:             "1.2",
+			Ready:               true,
+			ReadyMessage:        "Reason: words",
+			NetworkReadyMessage: "no plugin",
+			Handlers:            []string{"kata", "runc"},
 			RuntimeHandlers: []*lifecyclev1.RuntimeHandler{
 				{Name: "kata"}, {Name: "runc", RecursiveReadOnlyMounts: true, UserNamespaces: true},
 			},
@@ -127,7 +137,12 @@ func TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond(t *testing.
 		r.now(func() { r.err, r.status = nil, says(false, true) })
 		poorly := proto.CloneOf(whole)
 		poorly.Ready, poorly.NetworkReady = false, true
-		after(1500*time.Millisecond, "the container runtime at unix:///runtime.sock is not ready: Reason: words", poorly, time.Second)
+		after(
+			1500*time.Millisecond,
+			"the container runtime at unix:///runtime.sock is not ready: Reason: words",
+			poorly,
+			time.Second,
+		)
 
 		r.now(func() { r.status, r.hangs = says(true, true), true })
 		after(9*time.Second, "is not ready", poorly, 500*time.Millisecond)

@@ -40,7 +40,12 @@ type Server struct {
 }
 
 // New returns a server.
-func New(relister *relist.Relister, events *stream.Edge[*lifecyclev1.Event], runtime *runtimestate.Watcher, clock clock.Clock) *Server {
+func New(
+	relister *relist.Relister,
+	events *stream.Edge[*lifecyclev1.Event],
+	runtime *runtimestate.Watcher,
+	clock clock.Clock,
+) *Server {
 	return &Server{relister: relister, events: events, runtime: runtime, clock: clock}
 }
 
@@ -49,24 +54,38 @@ func (s *Server) Register(server *grpc.Server) { lifecyclev1.RegisterLifecycleSe
 
 // WatchEvents implements the RPC. It sends nothing until the first relist has finished, because an earlier snapshot
 // would report that there are no pods.
-func (s *Server) WatchEvents(req *lifecyclev1.WatchEventsRequest, out grpc.ServerStreamingServer[lifecyclev1.WatchEventsResponse]) error {
+func (s *Server) WatchEvents(
+	req *lifecyclev1.WatchEventsRequest,
+	out grpc.ServerStreamingServer[lifecyclev1.WatchEventsResponse],
+) error {
 	select {
 	case <-s.relister.Synced():
 	case <-out.Context().Done():
 		return status.FromContextError(out.Context().Err()).Err()
 	}
-	return streamrpc.Serve(out.Context(), s.events, req.GetResumeToken(), func(frame *streamv1.Frame, event *lifecyclev1.Event) error {
-		return out.Send(&lifecyclev1.WatchEventsResponse{Frame: frame, Event: event})
-	})
+	return streamrpc.Serve(
+		out.Context(),
+		s.events,
+		req.GetResumeToken(),
+		func(frame *streamv1.Frame, event *lifecyclev1.Event) error {
+			return out.Send(&lifecyclev1.WatchEventsResponse{Frame: frame, Event: event})
+		},
+	)
 }
 
 // GetPodStatus implements the RPC.
-func (s *Server) GetPodStatus(ctx context.Context, req *lifecyclev1.GetPodStatusRequest) (*lifecyclev1.GetPodStatusResponse, error) {
+func (s *Server) GetPodStatus(
+	ctx context.Context,
+	req *lifecyclev1.GetPodStatusRequest,
+) (*lifecyclev1.GetPodStatusResponse, error) {
 	switch {
 	case req.GetUid() == "":
 		return nil, status.Error(codes.InvalidArgument, "uid is empty: name the pod")
 	case req.GetNewerThanBoottimeNs() < 0:
-		return nil, status.Error(codes.InvalidArgument, "newer_than_boottime_ns is negative: take it from CLOCK_BOOTTIME, or 0 for what is on record")
+		return nil, status.Error(
+			codes.InvalidArgument,
+			"newer_than_boottime_ns is negative: take it from CLOCK_BOOTTIME, or 0 for what is on record",
+		)
 	}
 	pod, err := s.relister.Status(ctx, req.GetUid(), time.Duration(req.GetNewerThanBoottimeNs()))
 	if err != nil {
@@ -76,7 +95,10 @@ func (s *Server) GetPodStatus(ctx context.Context, req *lifecyclev1.GetPodStatus
 }
 
 // ListPodStatuses implements the RPC.
-func (s *Server) ListPodStatuses(context.Context, *lifecyclev1.ListPodStatusesRequest) (*lifecyclev1.ListPodStatusesResponse, error) {
+func (s *Server) ListPodStatuses(
+	context.Context,
+	*lifecyclev1.ListPodStatusesRequest,
+) (*lifecyclev1.ListPodStatusesResponse, error) {
 	pods, err := s.relister.List()
 	if err != nil {
 		return nil, toStatus(err)
@@ -85,7 +107,10 @@ func (s *Server) ListPodStatuses(context.Context, *lifecyclev1.ListPodStatusesRe
 }
 
 // RequestRelist implements the RPC.
-func (s *Server) RequestRelist(ctx context.Context, _ *lifecyclev1.RequestRelistRequest) (*lifecyclev1.RequestRelistResponse, error) {
+func (s *Server) RequestRelist(
+	ctx context.Context,
+	_ *lifecyclev1.RequestRelistRequest,
+) (*lifecyclev1.RequestRelistResponse, error) {
 	at, err := s.relister.Request(ctx)
 	if err != nil {
 		return nil, toStatus(err)
@@ -111,8 +136,11 @@ func (s *Server) GetHealth(context.Context, *lifecyclev1.GetHealthRequest) (*lif
 		resp.LastRelistAt = timestamppb.New(progress.FinishedAt)
 		if s.clock.Since(progress.Since) > limit {
 			resp.RelistOverdue = true
-			resp.Reasons = append(resp.Reasons, fmt.Sprintf("no relist has finished for %v, the limit is %v%s: check the container runtime's log",
-				s.clock.Since(progress.FinishedAt).Round(time.Second), limit, because(progress.Err)))
+			resp.Reasons = append(
+				resp.Reasons,
+				fmt.Sprintf("no relist has finished for %v, the limit is %v%s: check the container runtime's log",
+					s.clock.Since(progress.FinishedAt).Round(time.Second), limit, because(progress.Err)),
+			)
 		}
 	}
 	resp.Healthy = len(resp.Reasons) == 0

@@ -51,7 +51,8 @@ func TestHealthFailsWhenRelistsStop(t *testing.T) {
 			}
 			clock.Step(time.Second)
 			health := healthOf(t, srv)
-			if health.GetHealthy() || !health.GetRelistOverdue() || len(health.GetReasons()) != 1 || !strings.Contains(health.GetReasons()[0], "no relist has finished") {
+			if health.GetHealthy() || !health.GetRelistOverdue() || len(health.GetReasons()) != 1 ||
+				!strings.Contains(health.GetReasons()[0], "no relist has finished") {
 				t.Errorf("past the limit of %v the health is %v", tt.limit, health)
 			}
 		})
@@ -77,7 +78,11 @@ func TestTheShorterLimitBeginsWhenEventsAreLost(t *testing.T) {
 		t.Errorf("3 minutes after events were lost it is not healthy: %v", health.GetReasons())
 	}
 	clock.Step(time.Second)
-	if health := healthOf(t, srv); health.GetHealthy() || !strings.Contains(health.GetReasons()[0], "for 7m1s, the limit is 3m0s") {
+	if health := healthOf(
+		t,
+		srv,
+	); health.GetHealthy() ||
+		!strings.Contains(health.GetReasons()[0], "for 7m1s, the limit is 3m0s") {
 		t.Errorf("past that the health is %v", health)
 	}
 }
@@ -101,12 +106,22 @@ func start(t *testing.T, fake *fakecri.Server, clock *clocktesting.FakeClock) (*
 	}
 	events := stream.NewEdge[*lifecyclev1.Event](stream.Config{Clock: clock})
 	relister := relist.New(relist.Config{
-		Runtime: client.Runtime, Events: events, Tracer: noop.NewTracerProvider().Tracer(""), Timeout: time.Minute, BootTime: boottime.Now, Clock: clock, Logger: logger,
-		Metrics: relist.NewMetrics(prometheus.NewRegistry()),
+		Runtime:  client.Runtime,
+		Events:   events,
+		Tracer:   noop.NewTracerProvider().Tracer(""),
+		Timeout:  time.Minute,
+		BootTime: boottime.Now,
+		Clock:    clock,
+		Logger:   logger,
+		Metrics:  relist.NewMetrics(prometheus.NewRegistry()),
 	})
 	answered := make(chan string, 1)
 	runtime := runtimestate.New(runtimestate.Config{
-		Endpoint: fake.Endpoint(), Runtime: client.Runtime, Clock: clock, Logger: logger, Changed: func(reason string) { answered <- reason },
+		Endpoint: fake.Endpoint(),
+		Runtime:  client.Runtime,
+		Clock:    clock,
+		Logger:   logger,
+		Changed:  func(reason string) { answered <- reason },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)

@@ -133,7 +133,9 @@ func TestWhatARuntimeTellsByAnEvent(t *testing.T) {
 		return &lifecyclev1.PodStatus{Sandboxes: []*lifecyclev1.Sandbox{{Id: "s", State: state}}}
 	}
 	container := func(state lifecyclev1.ContainerState) *lifecyclev1.PodStatus {
-		return &lifecyclev1.PodStatus{Containers: []*lifecyclev1.Container{{Id: "c", State: state, StartedAt: timestamppb.Now()}}}
+		return &lifecyclev1.PodStatus{
+			Containers: []*lifecyclev1.Container{{Id: "c", State: state, StartedAt: timestamppb.Now()}},
+		}
 	}
 	neverRan := &lifecyclev1.PodStatus{Containers: []*lifecyclev1.Container{{Id: "c", State: exited}}}
 	withIP := sandbox(ready)

@@ -1,5 +1,6 @@
-// Package oracle compares what the files and the flags of a kubelet amount to with the kubelet's own: its loader, its defaults, its flags and
-// its merge of drop-ins. It is a module of its own, so that nothing of the kubelet's code is in the product's reach.
+// Package oracle compares what the files and the flags of a kubelet amount to with the kubelet's own: its loader, its
+// defaults, its flags and its merge of drop-ins. It is a module of its own, so that nothing of the kubelet's code is in
+// the product's reach.
 package oracle
 
 import (
@@ -44,7 +45,8 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// theirs is what a kubelet with this command line runs with: the steps of its NewKubeletCommand, which calls the same functions.
+// theirs is what a kubelet with this command line runs with: the steps of its NewKubeletCommand, which calls the same
+// functions.
 func theirs(ctx context.Context, args []string) (_ map[string]any, err error) {
 	defer func() {
 		if problem := recover(); problem != nil {
@@ -84,7 +86,13 @@ func theirs(ctx context.Context, args []string) (_ map[string]any, err error) {
 		}
 	}
 	cfg.SeccompDefault = cfg.SeccompDefault || flags.SeccompDefault // as it hands it to its pods
-	if _, err := eviction.ParseThresholdConfig(cfg.EnforceNodeAllocatable, cfg.EvictionHard, cfg.EvictionSoft, cfg.EvictionSoftGracePeriod, cfg.EvictionMinimumReclaim); err != nil {
+	if _, err := eviction.ParseThresholdConfig(
+		cfg.EnforceNodeAllocatable,
+		cfg.EvictionHard,
+		cfg.EvictionSoft,
+		cfg.EvictionSoftGracePeriod,
+		cfg.EvictionMinimumReclaim,
+	); err != nil {
 		return nil, err
 	}
 	if _, err := sysctl.NewAllowlist(cfg.AllowedUnsafeSysctls); err != nil {
@@ -103,7 +111,11 @@ func theirs(ctx context.Context, args []string) (_ map[string]any, err error) {
 		}
 	}
 	versioned := &kubeletconfigv1beta1.KubeletConfiguration{}
-	if err := conversion.Convert_config_KubeletConfiguration_To_v1beta1_KubeletConfiguration(cfg, versioned, nil); err != nil {
+	if err := conversion.Convert_config_KubeletConfiguration_To_v1beta1_KubeletConfiguration(
+		cfg,
+		versioned,
+		nil,
+	); err != nil {
 		return nil, err
 	}
 	return fields(versioned)
@@ -143,7 +155,11 @@ func load(ctx context.Context, path string) (*kubeletconfig.KubeletConfiguration
 // merge is the kubelet's mergeKubeletConfigurations.
 func merge(cfg *kubeletconfig.KubeletConfiguration, dir string) error {
 	versioned := &kubeletconfigv1beta1.KubeletConfiguration{}
-	if err := conversion.Convert_config_KubeletConfiguration_To_v1beta1_KubeletConfiguration(cfg, versioned, nil); err != nil {
+	if err := conversion.Convert_config_KubeletConfiguration_To_v1beta1_KubeletConfiguration(
+		cfg,
+		versioned,
+		nil,
+	); err != nil {
 		return err
 	}
 	merged, err := json.Marshal(versioned)
@@ -197,7 +213,8 @@ func fields(cfg *kubeletconfigv1beta1.KubeletConfiguration) (map[string]any, err
 	return out, json.Unmarshal(data, &out)
 }
 
-// differs has the fields that Quartet gives another default than the kubelet, each with its reason. What the sources say of them is the same.
+// differs has the fields that Quartet gives another default than the kubelet, each with its reason. What the sources
+// say of them is the same.
 var differs = map[string]string{
 	"cpuManagerPolicy":             notActedOn,
 	"cpuManagerReconcilePeriod":    notActedOn,
@@ -224,61 +241,339 @@ const notActedOn = "it is not acted on"
 type snippet struct{ field, value string }
 
 var snippets = []snippet{
-	{"address", "10.0.0.9"}, {"port", "10260"}, {"readOnlyPort", "10255"}, {"readOnlyPort", "0"}, {"readOnlyPort", "null"},
-	{"maxPods", "50"}, {"maxPods", "60"}, {"maxPods", "null"}, {"podsPerCore", "7"}, {"podPidsLimit", "1000"}, {"podPidsLimit", "-1"},
-	{"clusterDNS", "[10.0.0.1, 10.0.0.2]"}, {"clusterDNS", "[10.0.0.3]"}, {"clusterDNS", "[]"}, {"clusterDNS", "null"}, {"clusterDomain", "cluster.local"},
-	{"evictionHard", "{memory.available: 1Gi}"}, {"evictionHard", "{nodefs.available: 5%, memory.available: 2Gi}"}, {"evictionHard", "{}"}, {"evictionHard", "null"},
-	{"evictionSoft", "{memory.available: 3Gi}"}, {"evictionSoftGracePeriod", "{memory.available: 1m30s}"}, {"evictionMinimumReclaim", "{nodefs.available: 1Gi}"},
-	{"evictionPressureTransitionPeriod", "0s"}, {"evictionPressureTransitionPeriod", "30s"}, {"evictionMaxPodGracePeriod", "60"},
-	{"kubeReserved", "{cpu: 100m}"}, {"kubeReserved", "{cpu: 200m, memory: 1Gi}"}, {"systemReserved", "{pid: '100'}"},
-	{"featureGates", "{EnvFiles: true}"}, {"featureGates", "{ContainerCheckpoint: false, EventedPLEG: true}"}, {"featureGates", "{EnvFiles: null}"},
-	{"authentication", "{webhook: {enabled: false}}"}, {"authentication", "{anonymous: {enabled: true}}"}, {"authentication", "{x509: {clientCAFile: ca.crt}}"}, {"authentication", "null"},
-	{"authorization", "{mode: AlwaysAllow}"}, {"authorization", "{webhook: {cacheAuthorizedTTL: 1m}}"}, {"authorization", "null"},
-	{"nodeStatusUpdateFrequency", "20s"}, {"nodeStatusUpdateFrequency", "null"}, {"nodeStatusReportFrequency", "1m"}, {"nodeStatusReportFrequency", "0s"},
-	{"serializeImagePulls", "false"}, {"serializeImagePulls", "null"}, {"maxParallelImagePulls", "3"}, {"registryPullQPS", "0"}, {"registryPullQPS", "3"}, {"registryBurst", "4"},
-	{"cgroupsPerQOS", "false"}, {"enforceNodeAllocatable", "[none]"}, {"enforceNodeAllocatable", "[]"}, {"enforceNodeAllocatable", "[pods]"}, {"enforceNodeAllocatable", "null"},
-	{"staticPodPath", "/etc/kubernetes/manifests"}, {"staticPodPath", "manifests"}, {"staticPodPath", "''"}, {"resolvConf", "''"}, {"resolvConf", "resolv.conf"},
-	{"podLogsDir", "/var/log/other"}, {"containerRuntimeEndpoint", "unix:///run/a.sock"}, {"imageServiceEndpoint", "unix:///run/b.sock"},
-	{"syncFrequency", "7s"}, {"syncFrequency", "0s"}, {"runtimeRequestTimeout", "15m"}, {"streamingConnectionIdleTimeout", "30m"},
-	{"registerWithTaints", "[{key: a, value: b, effect: NoSchedule}]"}, {"registerWithTaints", "[]"}, {"registerNode", "false"},
-	{"staticPodURL", "http://127.0.0.1/pods"}, {"staticPodURLHeader", "{A: [v, x]}"}, {"staticPodURLHeader", "{A: [z], B: [w]}"},
-	{"allowedUnsafeSysctls", "[net.core.somaxconn]"}, {"defaultPodSysctls", "{net.ipv4.tcp_syncookies: '1'}"},
-	{"logging", "{verbosity: 4}"}, {"logging", "{format: json}"}, {"logging", "{flushFrequency: 3s}"}, {"logging", "{vmodule: [{filePattern: 'a*', verbosity: 3}]}"}, {"logging", "null"},
-	{"tracing", "{endpoint: 'localhost:4317', samplingRatePerMillion: 100}"}, {"tracing", "{samplingRatePerMillion: 5}"}, {"tracing", "null"},
-	{"shutdownGracePeriod", "30s"}, {"shutdownGracePeriodCriticalPods", "10s"}, {"shutdownGracePeriodByPodPriority", "[{priority: 5, shutdownGracePeriodSeconds: 7}]"},
-	{"imagePullCredentialsVerificationPolicy", "AlwaysVerify"}, {"imageMaximumGCAge", "24h"}, {"imageMinimumGCAge", "5m"}, {"imageGCHighThresholdPercent", "90"},
-	{"memorySwap", "{swapBehavior: LimitedSwap}"}, {"memorySwap", "{}"}, {"qosReserved", "{memory: 50%}"}, {"failSwapOn", "false"}, {"failCgroupV1", "true"},
-	{"reservedMemory", "[{numaNode: 0, limits: {memory: 1Gi}}]"}, {"topologyManagerPolicy", "best-effort"}, {"topologyManagerPolicyOptions", "{a: b}"},
-	{"crashLoopBackOff", "{maxContainerRestartPeriod: 10s}"}, {"userNamespaces", "{idsPerPod: 131072}"}, {"oomScoreAdj", "0"}, {"makeIPTablesUtilChains", "false"},
-	{"healthzPort", "0"}, {"healthzBindAddress", "0.0.0.0"}, {"eventRecordQPS", "0"}, {"eventBurst", "3"}, {"kubeAPIQPS", "0"}, {"kubeAPIBurst", "7"},
-	{"containerLogMaxSize", "1Mi"}, {"containerLogMaxFiles", "3"}, {"enableSystemLogQuery", "true"}, {"tlsCipherSuites", "[TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]"},
-	{"contentType", "application/json"}, {"nodeLeaseDurationSeconds", "20"}, {"nodeStatusMaxImages", "-1"}, {"volumeStatsAggPeriod", "-1s"}, {"volumeStatsAggPeriod", "2m"},
+	{"address", "10.0.0.9"},
+	{"port", "10260"},
+	{"readOnlyPort", "10255"},
+	{"readOnlyPort", "0"},
+	{"readOnlyPort", "null"},
+	{
+		"maxPods",
+		"50",
+	},
+	{"maxPods", "60"},
+	{"maxPods", "null"},
+	{"podsPerCore", "7"},
+	{"podPidsLimit", "1000"},
+	{"podPidsLimit", "-1"},
+	{
+		"clusterDNS",
+		"[10.0.0.1, 10.0.0.2]",
+	},
+	{"clusterDNS", "[10.0.0.3]"},
+	{"clusterDNS", "[]"},
+	{"clusterDNS", "null"},
+	{"clusterDomain", "cluster.local"},
+	{
+		"evictionHard",
+		"{memory.available: 1Gi}",
+	},
+	{"evictionHard", "{nodefs.available: 5%, memory.available: 2Gi}"},
+	{"evictionHard", "{}"},
+	{"evictionHard", "null"},
+	{
+		"evictionSoft",
+		"{memory.available: 3Gi}",
+	},
+	{"evictionSoftGracePeriod", "{memory.available: 1m30s}"},
+	{"evictionMinimumReclaim", "{nodefs.available: 1Gi}"},
+	{
+		"evictionPressureTransitionPeriod",
+		"0s",
+	},
+	{"evictionPressureTransitionPeriod", "30s"},
+	{"evictionMaxPodGracePeriod", "60"},
+	{"kubeReserved", "{cpu: 100m}"},
+	{"kubeReserved", "{cpu: 200m, memory: 1Gi}"},
+	{"systemReserved", "{pid: '100'}"},
+	{
+		"featureGates",
+		"{EnvFiles: true}",
+	},
+	{"featureGates", "{ContainerCheckpoint: false, EventedPLEG: true}"},
+	{"featureGates", "{EnvFiles: null}"},
+	{
+		"authentication",
+		"{webhook: {enabled: false}}",
+	},
+	{"authentication", "{anonymous: {enabled: true}}"},
+	{"authentication", "{x509: {clientCAFile: ca.crt}}"},
+	{"authentication", "null"},
+	{
+		"authorization",
+		"{mode: AlwaysAllow}",
+	},
+	{"authorization", "{webhook: {cacheAuthorizedTTL: 1m}}"},
+	{"authorization", "null"},
+	{
+		"nodeStatusUpdateFrequency",
+		"20s",
+	},
+	{"nodeStatusUpdateFrequency", "null"},
+	{"nodeStatusReportFrequency", "1m"},
+	{"nodeStatusReportFrequency", "0s"},
+	{
+		"serializeImagePulls",
+		"false",
+	},
+	{"serializeImagePulls", "null"},
+	{"maxParallelImagePulls", "3"},
+	{"registryPullQPS", "0"},
+	{"registryPullQPS", "3"},
+	{"registryBurst", "4"},
+	{
+		"cgroupsPerQOS",
+		"false",
+	},
+	{"enforceNodeAllocatable", "[none]"},
+	{"enforceNodeAllocatable", "[]"},
+	{"enforceNodeAllocatable", "[pods]"},
+	{"enforceNodeAllocatable", "null"},
+	{
+		"staticPodPath",
+		"/etc/kubernetes/manifests",
+	},
+	{"staticPodPath", "manifests"},
+	{"staticPodPath", "''"},
+	{"resolvConf", "''"},
+	{"resolvConf", "resolv.conf"},
+	{
+		"podLogsDir",
+		"/var/log/other",
+	},
+	{"containerRuntimeEndpoint", "unix:///run/a.sock"},
+	{"imageServiceEndpoint", "unix:///run/b.sock"},
+	{
+		"syncFrequency",
+		"7s",
+	},
+	{"syncFrequency", "0s"},
+	{"runtimeRequestTimeout", "15m"},
+	{"streamingConnectionIdleTimeout", "30m"},
+	{
+		"registerWithTaints",
+		"[{key: a, value: b, effect: NoSchedule}]",
+	},
+	{"registerWithTaints", "[]"},
+	{"registerNode", "false"},
+	{
+		"staticPodURL",
+		"http://127.0.0.1/pods",
+	},
+	{"staticPodURLHeader", "{A: [v, x]}"},
+	{"staticPodURLHeader", "{A: [z], B: [w]}"},
+	{"allowedUnsafeSysctls", "[net.core.somaxconn]"},
+	{"defaultPodSysctls", "{net.ipv4.tcp_syncookies: '1'}"},
+	{
+		"logging",
+		"{verbosity: 4}",
+	},
+	{"logging", "{format: json}"},
+	{"logging", "{flushFrequency: 3s}"},
+	{"logging", "{vmodule: [{filePattern: 'a*', verbosity: 3}]}"},
+	{"logging", "null"},
+	{
+		"tracing",
+		"{endpoint: 'localhost:4317', samplingRatePerMillion: 100}",
+	},
+	{"tracing", "{samplingRatePerMillion: 5}"},
+	{"tracing", "null"},
+	{
+		"shutdownGracePeriod",
+		"30s",
+	},
+	{"shutdownGracePeriodCriticalPods", "10s"},
+	{"shutdownGracePeriodByPodPriority", "[{priority: 5, shutdownGracePeriodSeconds: 7}]"},
+	{
+		"imagePullCredentialsVerificationPolicy",
+		"AlwaysVerify",
+	},
+	{"imageMaximumGCAge", "24h"},
+	{"imageMinimumGCAge", "5m"},
+	{"imageGCHighThresholdPercent", "90"},
+	{
+		"memorySwap",
+		"{swapBehavior: LimitedSwap}",
+	},
+	{"memorySwap", "{}"},
+	{"qosReserved", "{memory: 50%}"},
+	{"failSwapOn", "false"},
+	{"failCgroupV1", "true"},
+	{
+		"reservedMemory",
+		"[{numaNode: 0, limits: {memory: 1Gi}}]",
+	},
+	{"topologyManagerPolicy", "best-effort"},
+	{"topologyManagerPolicyOptions", "{a: b}"},
+	{
+		"crashLoopBackOff",
+		"{maxContainerRestartPeriod: 10s}",
+	},
+	{"userNamespaces", "{idsPerPod: 131072}"},
+	{"oomScoreAdj", "0"},
+	{"makeIPTablesUtilChains", "false"},
+	{
+		"healthzPort",
+		"0",
+	},
+	{"healthzBindAddress", "0.0.0.0"},
+	{"eventRecordQPS", "0"},
+	{"eventBurst", "3"},
+	{"kubeAPIQPS", "0"},
+	{"kubeAPIBurst", "7"},
+	{
+		"containerLogMaxSize",
+		"1Mi",
+	},
+	{"containerLogMaxFiles", "3"},
+	{"enableSystemLogQuery", "true"},
+	{"tlsCipherSuites", "[TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]"},
+	{
+		"contentType",
+		"application/json",
+	},
+	{"nodeLeaseDurationSeconds", "20"},
+	{"nodeStatusMaxImages", "-1"},
+	{"volumeStatsAggPeriod", "-1s"},
+	{"volumeStatsAggPeriod", "2m"},
 }
 
 // flagsOf are flags, and the field that each sets.
 var flagsOf = []struct{ flag, field string }{
-	{"--address=10.0.0.8", "address"}, {"--max-pods=70", "maxPods"}, {"--read-only-port=10256", "readOnlyPort"}, {"--read-only-port=0", "readOnlyPort"},
-	{"--cluster-dns=10.0.0.4,10.0.0.5", "clusterDNS"}, {"--cluster-dns=10.0.0.6", "clusterDNS"}, {"--cluster-dns=", "clusterDNS"}, {"--cluster_domain=other.local", "clusterDomain"},
-	{"--eviction-hard=memory.available<4Gi,nodefs.available<3%", "evictionHard"}, {"--eviction-hard=", "evictionHard"}, {"--eviction-soft=memory.available<5Gi", "evictionSoft"},
-	{"--eviction-soft-grace-period=memory.available=2m", "evictionSoftGracePeriod"}, {"--eviction-minimum-reclaim=memory.available=1Gi", "evictionMinimumReclaim"},
-	{"--kube-reserved=cpu=300m", "kubeReserved"}, {"--kube-reserved=memory=3Gi,pid=7", "kubeReserved"}, {"--system-reserved=", "systemReserved"},
-	{"--feature-gates=EnvFiles=false", "featureGates"}, {"--feature-gates=ImageVolume=true,EventedPLEG=false", "featureGates"}, {"--feature-gates=", "featureGates"},
-	{"--anonymous-auth=false", "authentication"}, {"--anonymous-auth", "authentication"}, {"--authentication-token-webhook", "authentication"}, {"--client-ca-file=/x/ca.crt", "authentication"},
-	{"--authorization-mode=Webhook", "authorization"}, {"--authorization-webhook-cache-unauthorized-ttl=9s", "authorization"},
-	{"--node-status-update-frequency=15s", "nodeStatusUpdateFrequency"}, {"--serialize-image-pulls=false", "serializeImagePulls"}, {"--serialize-image-pulls", "serializeImagePulls"},
-	{"--cgroups-per-qos=false", "cgroupsPerQOS"}, {"--enforce-node-allocatable=", "enforceNodeAllocatable"}, {"--enforce-node-allocatable=none", "enforceNodeAllocatable"},
-	{"--pod-manifest-path=/x/manifests", "staticPodPath"}, {"--pod-manifest-path=", "staticPodPath"}, {"--resolv-conf=", "resolvConf"}, {"--resolv-conf=/x/resolv.conf", "resolvConf"},
-	{"--container-runtime-endpoint=unix:///run/c.sock", "containerRuntimeEndpoint"}, {"--image-service-endpoint=unix:///run/d.sock", "imageServiceEndpoint"},
-	{"--register-with-taints=c=d:NoExecute,e:NoSchedule", "registerWithTaints"}, {"--register-with-taints=", "registerWithTaints"}, {"--register-node=false", "registerNode"},
-	{"--manifest-url-header=A:1,B:2,A:3", "staticPodURLHeader"}, {"--allowed-unsafe-sysctls=kernel.msg*", "allowedUnsafeSysctls"},
-	{"-v=5", "logging"}, {"--v=0", "logging"}, {"--logging-format=json", "logging"}, {"--log-flush-frequency=2s", "logging"},
-	{"--fail-swap-on=false", "failSwapOn"}, {"--fail-cgroupv1", "failCgroupV1"}, {"--qos-reserved=memory=10%", "qosReserved"}, {"--sync-frequency=3s", "syncFrequency"},
-	{"--reserved-memory=0:memory=2Gi;1:memory=1Gi", "reservedMemory"}, {"--topology-manager-policy=restricted", "topologyManagerPolicy"}, {"--pod-max-pids=9", "podPidsLimit"},
-	{"--healthz-port=0", "healthzPort"}, {"--healthz-bind-address=::1", "healthzBindAddress"}, {"--event-qps=0", "eventRecordQPS"}, {"--registry-qps=0", "registryPullQPS"},
-	{"--oom-score-adj=5", "oomScoreAdj"}, {"--make-iptables-util-chains=false", "makeIPTablesUtilChains"}, {"--image-gc-high-threshold=95", "imageGCHighThresholdPercent"},
-	{"--container-log-max-size=2Mi", "containerLogMaxSize"}, {"--tls-cipher-suites=TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384", "tlsCipherSuites"}, {"--kube-api-qps=0", "kubeAPIQPS"},
-	{"--provider-id=x://y", "providerID"}, {"--cpu-cfs-quota=false", "cpuCFSQuota"}, {"--pod-cidr=10.1.0.0/24", "podCIDR"}, {"--seccomp-default", "seccompDefault"},
-	{"--cpu-manager-policy-options=full-pcpus-only=true", "cpuManagerPolicyOptions"}, {"--volume-stats-agg-period=-1s", "volumeStatsAggPeriod"},
+	{
+		"--address=10.0.0.8",
+		"address",
+	},
+	{"--max-pods=70", "maxPods"},
+	{"--read-only-port=10256", "readOnlyPort"},
+	{"--read-only-port=0", "readOnlyPort"},
+	{
+		"--cluster-dns=10.0.0.4,10.0.0.5",
+		"clusterDNS",
+	},
+	{"--cluster-dns=10.0.0.6", "clusterDNS"},
+	{"--cluster-dns=", "clusterDNS"},
+	{"--cluster_domain=other.local", "clusterDomain"},
+	{
+		"--eviction-hard=memory.available<4Gi,nodefs.available<3%",
+		"evictionHard",
+	},
+	{"--eviction-hard=", "evictionHard"},
+	{"--eviction-soft=memory.available<5Gi", "evictionSoft"},
+	{
+		"--eviction-soft-grace-period=memory.available=2m",
+		"evictionSoftGracePeriod",
+	},
+	{"--eviction-minimum-reclaim=memory.available=1Gi", "evictionMinimumReclaim"},
+	{
+		"--kube-reserved=cpu=300m",
+		"kubeReserved",
+	},
+	{"--kube-reserved=memory=3Gi,pid=7", "kubeReserved"},
+	{"--system-reserved=", "systemReserved"},
+	{
+		"--feature-gates=EnvFiles=false",
+		"featureGates",
+	},
+	{"--feature-gates=ImageVolume=true,EventedPLEG=false", "featureGates"},
+	{"--feature-gates=", "featureGates"},
+	{
+		"--anonymous-auth=false",
+		"authentication",
+	},
+	{"--anonymous-auth", "authentication"},
+	{"--authentication-token-webhook", "authentication"},
+	{"--client-ca-file=/x/ca.crt", "authentication"},
+	{
+		"--authorization-mode=Webhook",
+		"authorization",
+	},
+	{"--authorization-webhook-cache-unauthorized-ttl=9s", "authorization"},
+	{
+		"--node-status-update-frequency=15s",
+		"nodeStatusUpdateFrequency",
+	},
+	{"--serialize-image-pulls=false", "serializeImagePulls"},
+	{"--serialize-image-pulls", "serializeImagePulls"},
+	{
+		"--cgroups-per-qos=false",
+		"cgroupsPerQOS",
+	},
+	{"--enforce-node-allocatable=", "enforceNodeAllocatable"},
+	{"--enforce-node-allocatable=none", "enforceNodeAllocatable"},
+	{
+		"--pod-manifest-path=/x/manifests",
+		"staticPodPath",
+	},
+	{"--pod-manifest-path=", "staticPodPath"},
+	{"--resolv-conf=", "resolvConf"},
+	{"--resolv-conf=/x/resolv.conf", "resolvConf"},
+	{
+		"--container-runtime-endpoint=unix:///run/c.sock",
+		"containerRuntimeEndpoint",
+	},
+	{"--image-service-endpoint=unix:///run/d.sock", "imageServiceEndpoint"},
+	{
+		"--register-with-taints=c=d:NoExecute,e:NoSchedule",
+		"registerWithTaints",
+	},
+	{"--register-with-taints=", "registerWithTaints"},
+	{"--register-node=false", "registerNode"},
+	{
+		"--manifest-url-header=A:1,B:2,A:3",
+		"staticPodURLHeader",
+	},
+	{"--allowed-unsafe-sysctls=kernel.msg*", "allowedUnsafeSysctls"},
+	{
+		"-v=5",
+		"logging",
+	},
+	{"--v=0", "logging"},
+	{"--logging-format=json", "logging"},
+	{"--log-flush-frequency=2s", "logging"},
+	{
+		"--fail-swap-on=false",
+		"failSwapOn",
+	},
+	{"--fail-cgroupv1", "failCgroupV1"},
+	{"--qos-reserved=memory=10%", "qosReserved"},
+	{"--sync-frequency=3s", "syncFrequency"},
+	{
+		"--reserved-memory=0:memory=2Gi;1:memory=1Gi",
+		"reservedMemory",
+	},
+	{"--topology-manager-policy=restricted", "topologyManagerPolicy"},
+	{"--pod-max-pids=9", "podPidsLimit"},
+	{
+		"--healthz-port=0",
+		"healthzPort",
+	},
+	{"--healthz-bind-address=::1", "healthzBindAddress"},
+	{"--event-qps=0", "eventRecordQPS"},
+	{"--registry-qps=0", "registryPullQPS"},
+	{
+		"--oom-score-adj=5",
+		"oomScoreAdj",
+	},
+	{"--make-iptables-util-chains=false", "makeIPTablesUtilChains"},
+	{"--image-gc-high-threshold=95", "imageGCHighThresholdPercent"},
+	{
+		"--container-log-max-size=2Mi",
+		"containerLogMaxSize",
+	},
+	{"--tls-cipher-suites=TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384", "tlsCipherSuites"},
+	{"--kube-api-qps=0", "kubeAPIQPS"},
+	{
+		"--provider-id=x://y",
+		"providerID",
+	},
+	{"--cpu-cfs-quota=false", "cpuCFSQuota"},
+	{"--pod-cidr=10.1.0.0/24", "podCIDR"},
+	{"--seccomp-default", "seccompDefault"},
+	{
+		"--cpu-manager-policy-options=full-pcpus-only=true",
+		"cpuManagerPolicyOptions",
+	},
+	{"--volume-stats-agg-period=-1s", "volumeStatsAggPeriod"},
 }
 
 // TestSourcesAmountToWhatTheyAmountToForAKubelet, whatever a file, drop-ins and flags say, together or alone.
@@ -294,7 +589,8 @@ func TestSourcesAmountToWhatTheyAmountToForAKubelet(t *testing.T) {
 		if theirErr != nil || ourErr != nil {
 			refused++
 			// Quartet enforces nothing then.
-			withoutCgroups := theirErr != nil && strings.Contains(theirErr.Error(), `cgroupsPerQOS (--cgroups-per-qos) must be set to true when "pods"`)
+			withoutCgroups := theirErr != nil &&
+				strings.Contains(theirErr.Error(), `cgroupsPerQOS (--cgroups-per-qos) must be set to true when "pods"`)
 			if (theirErr != nil) != (ourErr != nil) && !withoutCgroups {
 				t.Fatalf("%v: the kubelet says %v, and Quartet %v", args, theirErr, ourErr)
 			}

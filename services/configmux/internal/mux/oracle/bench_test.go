@@ -20,12 +20,19 @@ import (
 func usual(i int, image string) *v1.Pod {
 	container := func(name string) v1.Container {
 		return v1.Container{
-			Name: name, Image: image, Command: []string{"/bin/server", "--port=8080"},
-			Env:            []v1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "2"}, {Name: "C", Value: "3"}},
-			Resources:      v1.ResourceRequirements{Limits: v1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}},
-			VolumeMounts:   []v1.VolumeMount{{Name: "data", MountPath: "/data"}},
-			Ports:          []v1.ContainerPort{{ContainerPort: 8080, Protocol: v1.ProtocolTCP}},
-			ReadinessProbe: &v1.Probe{PeriodSeconds: 10, ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}},
+			Name:    name,
+			Image:   image,
+			Command: []string{"/bin/server", "--port=8080"},
+			Env:     []v1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "2"}, {Name: "C", Value: "3"}},
+			Resources: v1.ResourceRequirements{
+				Limits: v1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")},
+			},
+			VolumeMounts: []v1.VolumeMount{{Name: "data", MountPath: "/data"}},
+			Ports:        []v1.ContainerPort{{ContainerPort: 8080, Protocol: v1.ProtocolTCP}},
+			ReadinessProbe: &v1.Probe{
+				PeriodSeconds: 10,
+				ProbeHandler:  v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}},
+			},
 		}
 	}
 	return pod(types.UID(fmt.Sprintf("%05d", i)), func(p *v1.Pod) {
@@ -72,7 +79,11 @@ func measure(b *testing.B, peer *cost, do func(n int)) cost {
 	}
 	runtime.ReadMemStats(&after)
 	per := float64(n)
-	c := cost{float64(b.Elapsed().Nanoseconds()) / per, float64(after.TotalAlloc-before.TotalAlloc) / per, float64(after.Mallocs-before.Mallocs) / per}
+	c := cost{
+		float64(b.Elapsed().Nanoseconds()) / per,
+		float64(after.TotalAlloc-before.TotalAlloc) / per,
+		float64(after.Mallocs-before.Mallocs) / per,
+	}
 	if peer != nil {
 		b.ReportMetric(peer.nanoseconds/c.nanoseconds, "x-faster")
 		b.ReportMetric(peer.bytes/c.bytes, "x-fewer-bytes")

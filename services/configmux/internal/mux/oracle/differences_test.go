@@ -80,7 +80,9 @@ func meantTheSame() []difference {
 			given: func(_ history, s *step) {
 				s.drop(func(key string) bool { return key == kubetypes.ConfigHashAnnotationKey })
 			},
-			examples: map[string][]step{"another hash": {set("file", pod("1")), set("file", pod("1", annotated(kubetypes.ConfigHashAnnotationKey)))}},
+			examples: map[string][]step{
+				"another hash": {set("file", pod("1")), set("file", pod("1", annotated(kubetypes.ConfigHashAnnotationKey)))},
+			},
 		},
 		{
 			name:   "annotations of this agent",
@@ -88,7 +90,9 @@ func meantTheSame() []difference {
 			given: func(_ history, s *step) {
 				s.drop(func(key string) bool { return strings.HasPrefix(key, "quartet.dev/") })
 			},
-			examples: map[string][]step{"a trace": {set("file", pod("1")), set("file", pod("1", annotated("quartet.dev/traceparent")))}},
+			examples: map[string][]step{
+				"a trace": {set("file", pod("1")), set("file", pod("1", annotated("quartet.dev/traceparent")))},
+			},
 		},
 		{
 			name: "equality is semantic",
@@ -102,9 +106,12 @@ func meantTheSame() []difference {
 				}
 			},
 			examples: map[string][]step{
-				"labels":     {set("file", pod("1")), set("file", pod("1", func(p *v1.Pod) { p.Labels = map[string]string{} }))},
-				"volumes":    {set("file", pod("1")), set("file", pod("1", func(p *v1.Pod) { p.Spec.Volumes = []v1.Volume{} }))},
-				"conditions": {set("file", pod("1")), set("file", pod("1", func(p *v1.Pod) { p.Status.Conditions = []v1.PodCondition{} }))},
+				"labels":  {set("file", pod("1")), set("file", pod("1", func(p *v1.Pod) { p.Labels = map[string]string{} }))},
+				"volumes": {set("file", pod("1")), set("file", pod("1", func(p *v1.Pod) { p.Spec.Volumes = []v1.Volume{} }))},
+				"conditions": {
+					set("file", pod("1")),
+					set("file", pod("1", func(p *v1.Pod) { p.Status.Conditions = []v1.PodCondition{} })),
+				},
 				"quantities": {set("file", pod("1", limited("1"))), set("file", pod("1", limited("1000m")))},
 				"time zones": {set("api", pod("1", ending(time.UTC))), set("api", pod("1", ending(time.FixedZone("east", 3600))))},
 			},

@@ -24,7 +24,8 @@ type drawing struct {
 func (d drawing) step(t *rapid.T) step {
 	s := step{
 		source: rapid.SampledFrom(sourceNames()).Draw(t, "source"),
-		op:     rapid.SampledFrom([]podset.Op{podset.None, podset.None, podset.None, podset.Add, podset.Update, podset.Delete, podset.Remove}).Draw(t, "op"),
+		op: rapid.SampledFrom([]podset.Op{podset.None, podset.None, podset.None, podset.Add, podset.Update, podset.Delete, podset.Remove}).
+			Draw(t, "op"),
 	}
 	uids := []types.UID{"x", "y"}
 	for i := range 4 {
@@ -56,9 +57,13 @@ func (d drawing) pod(t *rapid.T, uid types.UID) *v1.Pod {
 func change(t *rapid.T, p *v1.Pod) {
 	switch rapid.IntRange(0, 11).Draw(t, "field") {
 	case 0:
-		p.Spec.Containers = rapid.SampledFrom([][]v1.Container{nil, {}, pod("").Spec.Containers, {{Name: "main", Image: "image:2"}}}).Draw(t, "containers")
+		p.Spec.Containers = rapid.SampledFrom([][]v1.Container{nil, {}, pod("").Spec.Containers, {{Name: "main", Image: "image:2"}}}).
+			Draw(t, "containers")
 	case 1:
-		p.Spec.Containers = pod("", limited(rapid.SampledFrom([]string{"1", "1000m", "1.0", "2"}).Draw(t, "cpu"))).Spec.Containers
+		p.Spec.Containers = pod(
+			"",
+			limited(rapid.SampledFrom([]string{"1", "1000m", "1.0", "2"}).Draw(t, "cpu")),
+		).Spec.Containers
 	case 2:
 		p.Spec.Volumes = rapid.SampledFrom([][]v1.Volume{nil, {}, {{Name: "data"}}}).Draw(t, "volumes")
 	case 3:
@@ -66,7 +71,8 @@ func change(t *rapid.T, p *v1.Pod) {
 	case 4:
 		p.Labels = rapid.SampledFrom([]map[string]string{nil, {}, {"l": "1"}, {"l": "2"}}).Draw(t, "labels")
 	case 5:
-		p.Annotations = rapid.SampledFrom([]map[string]string{nil, {}, {"a": "1"}, {"a": "2"}, {"a": "1", "b": ""}}).Draw(t, "annotations")
+		p.Annotations = rapid.SampledFrom([]map[string]string{nil, {}, {"a": "1"}, {"a": "2"}, {"a": "1", "b": ""}}).
+			Draw(t, "annotations")
 	case 6:
 		key := rapid.SampledFrom([]string{
 			kubetypes.ConfigSourceAnnotationKey, kubetypes.ConfigFirstSeenAnnotationKey, kubetypes.ConfigMirrorAnnotationKey,
@@ -79,10 +85,12 @@ func change(t *rapid.T, p *v1.Pod) {
 	case 7:
 		p.Status.Phase = rapid.SampledFrom([]v1.PodPhase{"", v1.PodRunning, v1.PodFailed}).Draw(t, "phase")
 	case 8:
-		p.Status.Conditions = rapid.SampledFrom([][]v1.PodCondition{nil, {}, {{Type: v1.PodReady, Status: v1.ConditionTrue}}}).Draw(t, "conditions")
+		p.Status.Conditions = rapid.SampledFrom([][]v1.PodCondition{nil, {}, {{Type: v1.PodReady, Status: v1.ConditionTrue}}}).
+			Draw(t, "conditions")
 	case 9:
 		p.DeletionTimestamp = nil
-		if zone := rapid.SampledFrom([]*time.Location{nil, time.UTC, time.FixedZone("east", 3600)}).Draw(t, "deletion"); zone != nil {
+		if zone := rapid.SampledFrom([]*time.Location{nil, time.UTC, time.FixedZone("east", 3600)}).
+			Draw(t, "deletion"); zone != nil {
 			ending(zone)(p)
 		}
 	case 10:
@@ -109,7 +117,10 @@ func told(said []message) []string {
 	for _, m := range said {
 		lines = append(lines, m.op+" of "+m.source)
 		for _, p := range m.pods {
-			lines = append(lines, fmt.Sprintf("%s %s of %s: %s", m.op, p.UID, p.Annotations[kubetypes.ConfigSourceAnnotationKey], content(p)))
+			lines = append(
+				lines,
+				fmt.Sprintf("%s %s of %s: %s", m.op, p.UID, p.Annotations[kubetypes.ConfigSourceAnnotationKey], content(p)),
+			)
 		}
 	}
 	return lines
@@ -128,7 +139,10 @@ func content(p *v1.Pod) string {
 	}
 	for key := range p.Annotations {
 		switch key {
-		case kubetypes.ConfigSourceAnnotationKey, kubetypes.ConfigFirstSeenAnnotationKey, kubetypes.ConfigMirrorAnnotationKey, kubetypes.ConfigHashAnnotationKey:
+		case kubetypes.ConfigSourceAnnotationKey,
+			kubetypes.ConfigFirstSeenAnnotationKey,
+			kubetypes.ConfigMirrorAnnotationKey,
+			kubetypes.ConfigHashAnnotationKey:
 			delete(p.Annotations, key)
 		}
 		if strings.HasPrefix(key, "quartet.dev/") {

@@ -32,7 +32,11 @@ func (unobserved) ObservedPodOnWatch(*v1.Pod, time.Time) {}
 
 func newKubelet(mode config.PodConfigNotificationMode) *kubelet {
 	ctx, cancel := context.WithCancel(context.Background())
-	k := &kubelet{merge: config.NewPodConfig(mode, &record.FakeRecorder{}, unobserved{}), to: map[string]chan<- any{}, cancel: cancel}
+	k := &kubelet{
+		merge:  config.NewPodConfig(mode, &record.FakeRecorder{}, unobserved{}),
+		to:     map[string]chan<- any{},
+		cancel: cancel,
+	}
 	for _, source := range sourceNames() {
 		k.to[source] = k.merge.Channel(ctx, source)
 	}

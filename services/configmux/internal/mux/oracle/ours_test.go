@@ -51,8 +51,13 @@ func newOurs(t fataler, mode configv1.Mode) *ours {
 		sources = append(sources, named(name))
 	}
 	o.mux = mux.New(mux.Config{
-		Sources: sources, Health: rpc.NewHealth(), Clock: clock.RealClock{},
-		Tracer: noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler), Metrics: mux.NewMetrics(prometheus.NewRegistry()),
+		Sources: sources,
+		Health:  rpc.NewHealth(),
+		Clock:   clock.RealClock{},
+		Tracer: noop.NewTracerProvider().
+			Tracer(""),
+		Logger:  slog.New(slog.DiscardHandler),
+		Metrics: mux.NewMetrics(prometheus.NewRegistry()),
 	})
 	o.mark()
 	sub, err := o.mux.Stream(mode).Subscribe(context.Background(), nil)

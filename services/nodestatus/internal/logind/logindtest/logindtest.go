@@ -42,7 +42,14 @@ func StartBus(t testing.TB) (address string) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), program, "--config-file="+config, "--nofork", "--nopidfile", "--print-address=1")
+	cmd := exec.CommandContext(
+		t.Context(),
+		program,
+		"--config-file="+config,
+		"--nofork",
+		"--nopidfile",
+		"--print-address=1",
+	)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -92,13 +99,20 @@ func Start(t testing.TB, address string, delay time.Duration) *Logind {
 	l := &Logind{Bus: Connect(t, address)}
 	var err error
 	l.props, err = prop.Export(l.Bus, path, prop.Map{manager: {
-		"InhibitDelayMaxUSec":  {Value: uint64(delay.Microseconds()), Emit: prop.EmitFalse}, //nolint:gosec // a test's is not below 0
+		"InhibitDelayMaxUSec": {
+			Value: uint64(delay.Microseconds()),
+			Emit:  prop.EmitFalse,
+		}, //nolint:gosec // a test's is not below 0
 		"PreparingForShutdown": {Value: false, Emit: prop.EmitFalse},
 	}})
 	if err = errors.Join(err, l.Bus.ExportMethodTable(map[string]any{"Inhibit": l.inhibit}, path, manager)); err != nil {
 		t.Fatal(err)
 	}
-	if reply, err := l.Bus.RequestName(name, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+	if reply, err := l.Bus.RequestName(
+		name,
+		dbus.NameFlagDoNotQueue,
+	); err != nil ||
+		reply != dbus.RequestNameReplyPrimaryOwner {
 		t.Fatalf("the name of logind: %v, %v", reply, err)
 	}
 	return l
@@ -109,7 +123,10 @@ func (l *Logind) inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.refuse {
-		return 0, dbus.NewError(name+".OperationInProgress", []any{"The operation inhibition has been requested for is already running"})
+		return 0, dbus.NewError(
+			name+".OperationInProgress",
+			[]any{"The operation inhibition has been requested for is already running"},
+		)
 	}
 	l.asked = append(l.asked, strings.Join([]string{what, who, why, mode}, "|"))
 	read, write, err := os.Pipe()
