@@ -111,7 +111,8 @@ func kindOf(err error) failure {
 	var construction *rest.RequestConstructionError
 	switch {
 	case errors.As(err, &construction), apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause),
-		apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err), apierrors.IsRequestEntityTooLargeError(err):
+		apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err),
+		apierrors.IsRequestEntityTooLargeError(err):
 		return refused
 	case !errors.As(err, &status),
 		apierrors.IsTooManyRequests(err),

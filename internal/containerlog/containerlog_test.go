@@ -335,7 +335,8 @@ func TestFollowingEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- containerlog.Read(ctx, f.log(), containerlog.Options{Tail: -1, Follow: true, Running: func(context.Context) (bool, error) { return true, nil }}, io.Discard)
+		done <- containerlog.Read(ctx, f.log(), containerlog.Options{Tail: -1, Follow: true,
+			Running: func(context.Context) (bool, error) { return true, nil }}, io.Discard)
 	}()
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {

@@ -35,7 +35,8 @@ func serveMore(
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, done := make(chan net.Addr, 1), make(chan error, 1)
 	go func() {
-		done <- metrics.Serve(ctx, metrics.ServeConfig{Address: address, Registry: registry, More: more, Ready: func(at net.Addr) { ready <- at }})
+		done <- metrics.Serve(ctx, metrics.ServeConfig{Address: address, Registry: registry, More: more,
+			Ready: func(at net.Addr) { ready <- at }})
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -44,7 +44,8 @@ func serving(t *testing.T, registry prometheus.Gatherer) (address string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		done <- Serve(ctx, ServeConfig{Address: address, Registry: registry, Logger: slog.New(slog.DiscardHandler), Ready: func(net.Addr) { close(ready) }})
+		done <- Serve(ctx, ServeConfig{Address: address, Registry: registry, Logger: slog.New(slog.DiscardHandler),
+			Ready: func(net.Addr) { close(ready) }})
 	}()
 	<-ready
 	t.Cleanup(func() {

@@ -65,7 +65,8 @@ func validateCgroups(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 		case name == enforceNone:
 		case reserved && cgroup == "":
 			errs.add(field, fmt.Sprintf("%s needs the name of the cgroup: set %sReservedCgroup", name, who))
-		case reserved && strings.HasSuffix(name, compressibleSuffix) && slices.Contains(all, strings.TrimSuffix(name, compressibleSuffix)):
+		case reserved && strings.HasSuffix(name, compressibleSuffix) && slices.Contains(all,
+			strings.TrimSuffix(name, compressibleSuffix)):
 			errs.add(field, fmt.Sprintf("%s and %s exclude each other", name, strings.TrimSuffix(name, compressibleSuffix)))
 		case !*cfg.CgroupsPerQOS:
 			errs.add(field, name+" needs cgroups of pods: set cgroupsPerQOS: true, or enforceNodeAllocatable: [none]")

@@ -135,7 +135,8 @@ func setPointer[T any](field **T, value T) {
 // resolvePaths makes relative paths in the file relative to the file, as the kubelet does.
 func resolvePaths(file string, cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	for _, path := range []*string{
-		&cfg.StaticPodPath, &cfg.PodLogsDir, cfg.ResolverConfig, &cfg.TLSCertFile, &cfg.TLSPrivateKeyFile, &cfg.Authentication.X509.ClientCAFile,
+		&cfg.StaticPodPath, &cfg.PodLogsDir, cfg.ResolverConfig, &cfg.TLSCertFile, &cfg.TLSPrivateKeyFile,
+		&cfg.Authentication.X509.ClientCAFile,
 	} {
 		if *path != "" && !filepath.IsAbs(*path) {
 			*path = filepath.Join(filepath.Dir(file), *path)

@@ -193,7 +193,8 @@ func TestChangedOnlyForWhatNeedsARestart(t *testing.T) {
 		}, false},
 		"no cpu limit": {func(c *v1.Container) { c.Resources.Limits = nil }, false},
 		"huge pages": {func(c *v1.Container) {
-			c.Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1"), "hugepages-2Mi": resource.MustParse("2Mi")}
+			c.Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1"),
+				"hugepages-2Mi": resource.MustParse("2Mi")}
 		}, true},
 		"pull policy":     {func(c *v1.Container) { c.ImagePullPolicy = v1.PullAlways }, false},
 		"readiness probe": {func(c *v1.Container) { c.ReadinessProbe = &v1.Probe{} }, false},

@@ -159,7 +159,8 @@ func TestAFollowerThatFellBehindKeepsItsToken(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			done <- stream.Follow(ctx, stream.FollowConfig[string]{Source: noting{edge, &starts}, Handle: func(stream.Change[string]) { <-gate }})
+			done <- stream.Follow(ctx, stream.FollowConfig[string]{Source: noting{edge, &starts},
+				Handle: func(stream.Change[string]) { <-gate }})
 		}()
 		synctest.Wait()
 		for i := range 5 {

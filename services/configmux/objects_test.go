@@ -30,7 +30,8 @@ func secretManifest(name, value string) string {
 
 func (p *process) tryApplySecret(name, value string) (*configv1.ApplyObjectResponse, error) {
 	p.t.Helper()
-	data, err := (&v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"key": value}}).Marshal()
+	data, err := (&v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name},
+		StringData: map[string]string{"key": value}}).Marshal()
 	must(p.t, err)
 	return p.client.ApplyObject(
 		p.t.Context(),

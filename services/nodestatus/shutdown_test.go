@@ -144,8 +144,10 @@ func TestTheAPIServerKnowsThatTheMachineGoesDown(t *testing.T) {
 	admin := c.Client(t)
 	const name = "going-down"
 	cfg := member(t, name, c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
-	cfg.Kubelet.ShutdownGracePeriod.Duration, cfg.Kubelet.ShutdownGracePeriodCriticalPods.Duration = 20*time.Minute, 10*time.Minute
-	const syncing, terminating, terminated = enginev1.WorkerState_WORKER_STATE_SYNCING, enginev1.WorkerState_WORKER_STATE_TERMINATING, enginev1.WorkerState_WORKER_STATE_TERMINATED
+	cfg.Kubelet.ShutdownGracePeriod.Duration, cfg.Kubelet.ShutdownGracePeriodCriticalPods.Duration = 20*time.Minute,
+		10*time.Minute
+	const syncing, terminating, terminated = enginev1.WorkerState_WORKER_STATE_SYNCING,
+		enginev1.WorkerState_WORKER_STATE_TERMINATING, enginev1.WorkerState_WORKER_STATE_TERMINATED
 	syncloop := &endingSyncLoop{
 		asked: make(chan string),
 		let:   make(chan struct{}),
@@ -204,7 +206,8 @@ func TestTheAPIServerKnowsThatTheMachineGoesDown(t *testing.T) {
 	fake.Prepare(t, false)
 	awaitNode(t, admin, name, "Ready again", isReady)
 	var reasons []string
-	for end := time.Now().Add(time.Minute); len(reasons) < 2 && time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+	end := time.Now().Add(time.Minute)
+	for ; len(reasons) < 2 && time.Now().Before(end); <-time.After(10 * time.Millisecond) {
 		events, err := admin.CoreV1().
 			Events("default").
 			List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Shutdown,involvedObject.name=" + name})

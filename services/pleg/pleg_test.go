@@ -66,7 +66,8 @@ func TestTheLifeOfAPodGivesItsEventsInOrder(t *testing.T) {
 			w.until(died, second)
 			r.eventually("the address outlives the network", func() bool {
 				s := r.status("uid-1", boottime.Now())
-				return len(s.GetSandboxes()) == 1 && s.GetSandboxes()[0].GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY &&
+				return len(s.GetSandboxes()) == 1 &&
+					s.GetSandboxes()[0].GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY &&
 					len(s.GetSandboxes()[0].GetIps()) == 0 &&
 					len(s.GetIps()) == 1 &&
 					s.GetIps()[0] == ip

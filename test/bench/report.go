@@ -74,7 +74,7 @@ type Process struct {
 	CPUPercent float64 `json:"cpuPercent"`
 }
 
-func (s *Start) summarise() {
+func (s *Start) summarize() {
 	s.BareP50, s.QuartetP50 = median(s.bare), median(s.quartet)
 	s.BareSlowest, s.QuartetSlowest = median(s.slowestBare), median(s.slowestQuartet)
 	s.RatioP50, s.RatioSlowest = s.QuartetP50/s.BareP50, s.QuartetSlowest/s.BareSlowest

@@ -53,7 +53,7 @@ func getIn(namespace, url string) (string, error) {
 			conn net.Conn
 			err  error
 		}
-		dialled := make(chan result, 1)
+		dialed := make(chan result, 1)
 		go func() {
 			runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
 			fd, err := unix.Open(namespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -61,13 +61,13 @@ func getIn(namespace, url string) (string, error) {
 				err = unix.Setns(fd, unix.CLONE_NEWNET)
 			}
 			if err != nil {
-				dialled <- result{nil, err}
+				dialed <- result{nil, err}
 				return
 			}
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
-			dialled <- result{conn, err}
+			dialed <- result{conn, err}
 		}()
-		r := <-dialled
+		r := <-dialed
 		return r.conn, r.err
 	}
 	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}

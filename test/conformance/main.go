@@ -2,7 +2,7 @@
 // Quartet in its place, and compares: it fails when there is a spec that only the kubelet passes. "make conformance" builds what
 // it needs and runs it.
 //
-//	go run ./test/conformance                                            # the specs labelled Conformance, three runs
+//	go run ./test/conformance                                            # the specs labeled Conformance, three runs
 //	go run ./test/conformance -runs quartet -labels '' -focus 'Mirror'   # the specs of one's own choice, Quartet only
 //
 // Each run has a container runtime, an API server and namespaces of its own (isolation.go), so it needs root, and no free port.

@@ -219,7 +219,8 @@ func (c client) remove(ctx context.Context, out io.Writer, n objectName) error {
 		if _, err := c.DeletePod(ctx, &configv1.DeletePodRequest{Namespace: n.namespace, Name: n.name}); err != nil {
 			return c.explain(err)
 		}
-	} else if _, err := c.DeleteObject(ctx, &configv1.DeleteObjectRequest{Kind: n.kind.inManifest(), Namespace: n.namespace, Name: n.name}); err != nil {
+	} else if _, err := c.DeleteObject(ctx, &configv1.DeleteObjectRequest{Kind: n.kind.inManifest(),
+		Namespace: n.namespace, Name: n.name}); err != nil {
 		return c.explainObject(err)
 	}
 	_, err := fmt.Fprintf(out, "%s deleted\n", n)

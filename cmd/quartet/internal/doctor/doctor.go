@@ -55,8 +55,8 @@ func Command() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check this machine and the four processes, and show how to fix problems",
 		Long: `Check whether this machine can run a node, and whether its node is healthy: the kernel, control groups,
-capabilities, disks, limits, clock and network; the container runtime; the four services. Each problem has its fix in the
-line below. The command changes nothing.
+capabilities, disks, limits, clock and network; the container runtime; the four services. Each problem has its fix in
+the line below. The command changes nothing.
 
 Exit code:
   0  no fault, possibly warnings: the node runs, possibly with limitations

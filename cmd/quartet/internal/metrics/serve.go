@@ -65,7 +65,8 @@ func listenLoopback(ctx context.Context, address string) (net.Listener, error) {
 
 func handler(ctx context.Context, n *node, log io.Writer) http.Handler {
 	mux := http.NewServeMux()
-	for path, services := range map[string][]layout.Service{nodePath: layout.Services(), metrics.ProbesPath: {layout.SyncLoop}} {
+	for path, services := range map[string][]layout.Service{nodePath: layout.Services(),
+		metrics.ProbesPath: {layout.SyncLoop}} {
 		told := &diary{log: log, said: map[string]string{}}
 		gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 			answers := n.ask(ctx, path, services)

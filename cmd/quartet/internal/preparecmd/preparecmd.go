@@ -40,10 +40,10 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prepare",
 		Short: "Create the directories and the mount for services in containers",
-		Long: `Make the directories of a node whose four services are containers, as deploy/compose runs them: one for the sockets,
-one for the state of each service with the user that it runs as, and those of the cluster, of pods, logs and manifests. Where the
+		Long: `Create the directories of a node whose four services are containers, as deploy/compose runs them: one for the sockets,
+one for the state of each service, owned by its user, and those of the cluster, of pods, logs and manifests. If the
 machine's mounts are private, as without systemd, those of the root and of the state directory become shared, so that
-what one container mounts for a pod is seen by the others. It may be run again at any time; files stay as they are.`,
+a mount made by one container is visible to the others. The command is idempotent; existing files are not changed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := layout.New(opts.stateDir)

@@ -125,7 +125,8 @@ func (n configmux) WatchPodUpdates(
 	}
 	for _, m := range []*configv1.WatchPodUpdatesResponse{
 		{Frame: &streamv1.Frame{Kind: streamv1.Kind_KIND_OPENED}},
-		{Frame: &streamv1.Frame{Kind: streamv1.Kind_KIND_SNAPSHOT}, Payload: &configv1.WatchPodUpdatesResponse_Set{Set: n.set}},
+		{Frame: &streamv1.Frame{Kind: streamv1.Kind_KIND_SNAPSHOT},
+			Payload: &configv1.WatchPodUpdatesResponse_Set{Set: n.set}},
 	} {
 		if err := to.Send(m); err != nil {
 			return err

@@ -350,7 +350,8 @@ func TestGetNode(t *testing.T) {
 	golden(t, "node-wide.txt", n.must("get", "nodes", "-o", "wide"))
 	golden(t, "node.yaml", n.must("get", "node", "-o", "yaml"))
 	golden(t, "node-name.txt", n.must("get", "node", "-o", "name"))
-	node.Status.Conditions[0].Status, node.Status.Conditions[0].Message = v1.ConditionTrue, "memory.available is 50Mi, 100Mi must be left"
+	node.Status.Conditions[0].Status, node.Status.Conditions[0].Message = v1.ConditionTrue,
+		"memory.available is 50Mi, 100Mi must be left"
 	node.Status.Conditions[1] = v1.NodeCondition{
 		Type:    v1.NodeReady,
 		Status:  v1.ConditionFalse,

@@ -90,7 +90,8 @@ func TestAConnectionWaitsForAProcessThatIsAway(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- supervisor.Run(ctx, supervisor.Config{Services: services, Logger: logger, StopTimeout: time.Minute, Backoff: time.Hour})
+		done <- supervisor.Run(ctx, supervisor.Config{Services: services, Logger: logger, StopTimeout: time.Minute,
+			Backoff: time.Hour})
 	}()
 	defer func() {
 		cancel()

@@ -150,7 +150,8 @@ func servePLEG(t *testing.T, status *lifecyclev1.PodStatus) string {
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		done <- rpc.Serve(ctx, rpc.Config{
-			Address: l.Address(layout.PLEG), Health: rpc.NewHealth(), Logger: slog.New(slog.DiscardHandler), Ready: func() { close(ready) },
+			Address: l.Address(layout.PLEG), Health: rpc.NewHealth(), Logger: slog.New(slog.DiscardHandler),
+			Ready:    func() { close(ready) },
 			Register: func(s *grpc.Server) { lifecyclev1.RegisterLifecycleServiceServer(s, fakePLEG{status: status}) },
 		})
 	}()

@@ -65,8 +65,8 @@ func UpCommand() *cobra.Command {
 		Long: `Start containerd, runc and the CNI plugins that the build made, and the four services on them. Everything is kept in
 the state directory; a runtime that this machine already has is not touched.
 
-Ctrl-C and SIGTERM stop the four services; containerd and the pods continue to run, and the next start takes them over. "quartet down"
-stops everything.`,
+Ctrl-C and SIGTERM stop the four services; containerd and the pods continue to run, and the next start takes them over.
+"quartet down" stops everything.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.healthzPortGiven = cmd.Flags().Changed(healthzPortFlag)

@@ -110,7 +110,8 @@ func TestOfEachObjectThatOfTheFirstSourceIsThere(t *testing.T) {
 				continue
 			}
 			now := map[string]source.Object{}
-			for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), 0, 3, rapid.ID[string]).Draw(r, "names") {
+			for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), 0, 3,
+				rapid.ID[string]).Draw(r, "names") {
 				o := object(
 					rapid.SampledFrom([]apiobject.Kind{apiobject.ConfigMap, apiobject.Secret}).Draw(r, "kind"),
 					name,

@@ -4,7 +4,7 @@
 // authenticated as associated data. The key is in its own file that only the user of the process can read. localsource
 // and filesource seal their secrets with one Keyring, and rotation replaces its key:
 //
-//	Begin ──► both keys are in the file, the new one seals ──► everything is sealed again ──► Finish: the old one is removed
+//	Begin ──► both keys are in the file, the new one seals ──► all is sealed again ──► Finish: the old one is removed
 //
 // The file is replaced atomically, so that a process that dies at any point leaves a file that opens everything.
 package sealing

@@ -61,7 +61,8 @@ func TestNothingIsAppliedBeforeTheOtherSourcesWereRead(t *testing.T) {
 func TestErrorsHaveTheCodesOfTheContract(t *testing.T) {
 	name := types.NamespacedName{Namespace: "default", Name: "a"}
 	for want, err := range map[codes.Code]error{
-		codes.InvalidArgument:    &localsource.InvalidError{Problems: []staticpod.Problem{{Field: "spec", Message: "is wrong"}}},
+		codes.InvalidArgument: &localsource.InvalidError{Problems: []staticpod.Problem{{Field: "spec",
+			Message: "is wrong"}}},
 		codes.AlreadyExists:      &localsource.TakenError{Pod: name},
 		codes.NotFound:           &localsource.UnknownError{Name: name},
 		codes.FailedPrecondition: &localsource.AmbiguousError{Exact: name, Suffixed: name},

@@ -104,7 +104,8 @@ func (w *objectWire) Serve(t *testing.T, src stream.Source[string]) {
 	close(opening)
 	s := server.New(server.Config{Opening: opening, Objects: &server.Objects{Held: texts{src}}})
 	go func() {
-		w.done <- rpc.Serve(ctx, rpc.Config{Address: w.address, Health: rpc.NewHealth(), Register: s.Register, Ready: func() { close(ready) }})
+		w.done <- rpc.Serve(ctx, rpc.Config{Address: w.address, Health: rpc.NewHealth(), Register: s.Register,
+			Ready: func() { close(ready) }})
 	}()
 	select {
 	case <-ready:

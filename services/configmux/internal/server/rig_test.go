@@ -78,7 +78,8 @@ func newRig(tb testing.TB, pods int) *rig {
 	close(opening)
 	go func() {
 		done <- rpc.Serve(ctx, rpc.Config{
-			Address: r.address, Register: server.New(server.Config{Desired: r.desired, Opening: opening}).Register, Health: health, Ready: func() { close(ready) },
+			Address: r.address, Register: server.New(server.Config{Desired: r.desired, Opening: opening}).Register,
+			Health: health, Ready: func() { close(ready) },
 		})
 	}()
 	select {

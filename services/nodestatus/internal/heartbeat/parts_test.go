@@ -35,7 +35,8 @@ func TestWhatAnswersTellOfProcesses(t *testing.T) {
 		"well": {&lifecyclev1.GetHealthResponse{Healthy: true, LastRelistAt: when, Runtime: runtime}, &enginev1.GetHealthResponse{Healthy: true, LastTurnAt: when}, map[string]string{}},
 		"neither the runtime nor a network": {
 			&lifecyclev1.GetHealthResponse{LastRelistAt: when, Reasons: []string{"the runtime does not answer"}, Runtime: &lifecyclev1.Runtime{}},
-			&enginev1.GetHealthResponse{Healthy: true, LastTurnAt: when, Reasons: []string{"pleg waits for the runtime"}}, map[string]string{},
+			&enginev1.GetHealthResponse{Healthy: true, LastTurnAt: when, Reasons: []string{"pleg waits for the runtime"}},
+			map[string]string{},
 		},
 		"no network": {
 			&lifecyclev1.GetHealthResponse{Healthy: true, LastRelistAt: when, Runtime: &lifecyclev1.Runtime{Ready: true}},
@@ -46,7 +47,8 @@ func TestWhatAnswersTellOfProcesses(t *testing.T) {
 			map[string]string{"pleg": "no relist yet", "syncloop": "no turn yet", "configmux": "no pods yet"},
 		},
 		"stuck": {
-			&lifecyclev1.GetHealthResponse{LastRelistAt: when, RelistOverdue: true, Reasons: []string{"the last relist", "took long"}, Runtime: runtime},
+			&lifecyclev1.GetHealthResponse{LastRelistAt: when, RelistOverdue: true, Reasons: []string{"the last relist",
+				"took long"}, Runtime: runtime},
 			&enginev1.GetHealthResponse{LastTurnAt: when, Reasons: []string{"no turn for long"}},
 			map[string]string{"pleg": "the last relist; took long", "syncloop": "no turn for long"},
 		},

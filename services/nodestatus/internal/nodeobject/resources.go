@@ -23,7 +23,8 @@ func capacityOf(s Settings, m facts.Machine, r facts.Readings) v1.ResourceList {
 	}
 	for _, pages := range m.HugePages {
 		size := resource.NewQuantity(pages.PageBytes, resource.BinarySI)
-		capacity[v1.ResourceName(v1.ResourceHugePagesPrefix+size.String())] = *resource.NewQuantity(pages.PageBytes*pages.Pages, resource.BinarySI)
+		name := v1.ResourceName(v1.ResourceHugePagesPrefix + size.String())
+		capacity[name] = *resource.NewQuantity(pages.PageBytes*pages.Pages, resource.BinarySI)
 	}
 	return capacity
 }
@@ -53,7 +54,8 @@ func allocatable(s Settings, capacity v1.ResourceList) v1.ResourceList {
 		take(name, amount)
 	}
 	for _, threshold := range s.Thresholds {
-		name, holds := map[string]v1.ResourceName{eviction.Memory: v1.ResourceMemory, eviction.NodeFS: v1.ResourceEphemeralStorage}[threshold.Signal]
+		name, holds := map[string]v1.ResourceName{eviction.Memory: v1.ResourceMemory,
+			eviction.NodeFS: v1.ResourceEphemeralStorage}[threshold.Signal]
 		if all := capacity[name]; holds && threshold.Hard() {
 			take(name, *resource.NewQuantity(threshold.Value.Of(all.Value()), resource.BinarySI))
 		}

@@ -307,7 +307,8 @@ func TestTheWaitsBeginAnew(t *testing.T) {
 		defer r.mu.Unlock()
 		return slices.Clone(r.gets)
 	}
-	for end := time.Now().Add(60 * time.Second); len(tries()) < 9 && time.Now().Before(end); <-time.After(time.Millisecond) {
+	end := time.Now().Add(60 * time.Second)
+	for ; len(tries()) < 9 && time.Now().Before(end); <-time.After(time.Millisecond) {
 		if r.clock.HasWaiters() {
 			r.clock.Step(100 * time.Millisecond)
 		}

@@ -287,7 +287,8 @@ func TestAStatusThatDoesNotChangeIsSentNowAndThen(t *testing.T) {
 	for _, step := range []struct {
 		after time.Duration
 		sends bool
-	}{{0, true}, {149 * time.Second, false}, {302 * time.Second, true}, {299 * time.Second, false}, {time.Second, true}, {299 * time.Second, false}} {
+	}{{0, true}, {149 * time.Second, false}, {302 * time.Second, true}, {299 * time.Second, false}, {time.Second, true},
+		{299 * time.Second, false}} {
 		r.clock.Step(step.after)
 		if err := r.reporter.try(t.Context(), false); err != nil {
 			t.Fatal(err)

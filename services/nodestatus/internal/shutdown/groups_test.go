@@ -41,14 +41,17 @@ func TestPeriodsOf(t *testing.T) {
 	}{
 		"nothing is asked for": {},
 		"all pods, of which the critical ones go last": {
-			kubeletconfigv1beta1.KubeletConfiguration{ShutdownGracePeriod: duration(30 * time.Second), ShutdownGracePeriodCriticalPods: duration(10 * time.Second)},
+			kubeletconfigv1beta1.KubeletConfiguration{ShutdownGracePeriod: duration(30 * time.Second),
+				ShutdownGracePeriodCriticalPods: duration(10 * time.Second)},
 			"0:20 2000000000:10", 30 * time.Second,
 		},
 		"no time for critical ones": {
-			kubeletconfigv1beta1.KubeletConfiguration{ShutdownGracePeriod: duration(30 * time.Second)}, "0:30 2000000000:0", 30 * time.Second,
+			kubeletconfigv1beta1.KubeletConfiguration{ShutdownGracePeriod: duration(30 * time.Second)}, "0:30 2000000000:0",
+			30 * time.Second,
 		},
 		"groups in any order": {
-			kubeletconfigv1beta1.KubeletConfiguration{ShutdownGracePeriodByPodPriority: shutdown.Periods{period(critical, 60), period(0, 180), period(-5, -1), period(1000, 120)}},
+			kubeletconfigv1beta1.KubeletConfiguration{ShutdownGracePeriodByPodPriority: shutdown.Periods{period(critical, 60),
+				period(0, 180), period(-5, -1), period(1000, 120)}},
 			"-5:-1 0:180 1000:120 2000000000:60", 6 * time.Minute,
 		},
 	} {

@@ -8,8 +8,8 @@
 //
 // A container may skip phases between two observations:
 //   - A container that has ended at its first observation makes only DIED: STARTED means "is running", and it is not.
-//   - A container that is gone without having been observed to end makes DIED, then REMOVED, so that deaths can be counted.
-//     That includes a container that was only listed, because subscribers have seen it with its pod.
+//   - A container that is gone without having been observed to end makes DIED, then REMOVED, so that deaths can be
+//     counted. That includes a container that was only listed, because subscribers have seen it with its pod.
 //
 // The published state outlives the process as Told. The first observation of the next process is compared with it. Then
 // STARTED is also published for a container that has ended, because its readers want the complete history.

@@ -134,7 +134,8 @@ func (f *follower) checkFacts(e *lifecyclev1.Event) {
 		seen = seen || c.GetId() == e.GetContainerId()
 	}
 	if e.GetType() == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED && seen &&
-		(end == nil || e.GetExitCode() != end.GetExitCode() || !e.GetOccurredAt().AsTime().Equal(time.Unix(0, end.GetFinishedAt()))) {
+		(end == nil || e.GetExitCode() != end.GetExitCode() ||
+			!e.GetOccurredAt().AsTime().Equal(time.Unix(0, end.GetFinishedAt()))) {
 		f.breaks("Reliable", "the death of %s is told as %v, and it was %v", e.GetContainerId(), e, end)
 	}
 }
@@ -169,7 +170,8 @@ func ranksOf(s *lifecyclev1.PodStatus) map[string]int {
 	all := map[string]int{}
 	for _, c := range s.GetContainers() {
 		all[c.GetId()] = map[lifecyclev1.ContainerState]int{
-			lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING: rankStarted, lifecyclev1.ContainerState_CONTAINER_STATE_EXITED: rankDied,
+			lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING: rankStarted,
+			lifecyclev1.ContainerState_CONTAINER_STATE_EXITED:  rankDied,
 		}[c.GetState()]
 	}
 	return all

@@ -322,7 +322,8 @@ func (h *history) equal() {
 		h.t.Fatalf("the record is not what the runtime has (-runtime +record):\n%s", diff)
 	}
 	kept := map[string]*lifecyclev1.PodStatus{}
-	before, known := journal.Open(journal.Config{File: &handle{disk: h.disk, killed: make(chan struct{})}, Logger: slog.New(slog.DiscardHandler)}).
+	before, known := journal.Open(journal.Config{File: &handle{disk: h.disk, killed: make(chan struct{})},
+		Logger: slog.New(slog.DiscardHandler)}).
 		Before()
 	for uid, pod := range before {
 		kept[uid] = pod.Status

@@ -112,7 +112,8 @@ func start(t *testing.T) *rig {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- runtimeevents.Run(ctx, runtimeevents.Config{Events: r.events, Relister: r.heard, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Metrics: runtimeevents.NewMetrics(r.registry)})
+		done <- runtimeevents.Run(ctx, runtimeevents.Config{Events: r.events, Relister: r.heard, Clock: r.clock,
+			Logger: slog.New(slog.DiscardHandler), Metrics: runtimeevents.NewMetrics(r.registry)})
 	}()
 	t.Cleanup(func() {
 		cancel()

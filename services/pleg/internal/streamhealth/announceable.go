@@ -38,7 +38,8 @@ func Announceable(before, after *lifecyclev1.PodStatus) bool {
 
 // moved reports whether a container was started or stopped.
 func moved(before, after *lifecyclev1.Container) bool {
-	const unknown, exited = lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN, lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
+	const unknown, exited = lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN,
+		lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
 	switch {
 	case before.GetState() == after.GetState(), before.GetState() == unknown, after.GetState() == unknown:
 		return false

@@ -22,7 +22,7 @@ const maxRefusal = 4 << 10
 
 // tunnel has a client that speaks SPDY inside of WebSocket, for port-forward, talk to the runtime's own server, which speaks SPDY alone.
 func (n *node) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL) {
-	runtime, protocol, err := n.upgrade(r.Context(), target, tunnelled(r))
+	runtime, protocol, err := n.upgrade(r.Context(), target, tunneled(r))
 	if err != nil {
 		n.refuse(w, r, err)
 		return
@@ -44,8 +44,8 @@ func (n *node) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL) {
 	server.ServeHTTP(patient{ResponseWriter: w, idle: n.idle()}, r)
 }
 
-// tunnelled are the protocols over SPDY that a client can speak inside of WebSocket.
-func tunnelled(r *http.Request) []string {
+// tunneled are the protocols over SPDY that a client can speak inside of WebSocket.
+func tunneled(r *http.Request) []string {
 	var protocols []string
 	for text := range strings.SplitSeq(strings.Join(r.Header.Values(wsstream.WebSocketProtocolHeader), ","), ",") {
 		protocol, found := strings.CutPrefix(strings.TrimSpace(text), constants.WebsocketsSPDYTunnelingPrefix)

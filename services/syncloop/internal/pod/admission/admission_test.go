@@ -101,7 +101,7 @@ func TestCheck(t *testing.T) {
 			want: "OutOfcpu: Node didn't have enough resource: cpu, requested: 1500, used: 501, capacity: 2000"},
 		{name: "too much memory", pod: pod(asks("memory", "2Gi")),
 			want: "OutOfmemory: Node didn't have enough resource: memory, requested: 2147483648, used: 0, capacity: 1073741824"},
-		{name: "a resource that is no node's", pod: pod(asks("example.com/licence", "1"))},
+		{name: "a resource that is no node's", pod: pod(asks("example.com/license", "1"))},
 		{name: "one pod too many", pod: pod(), others: []*v1.Pod{pod(), pod(), pod()},
 			want: "OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
 		{name: "nothing asked on a node that is over-committed", pod: pod(), others: one(asks("cpu", "100"))},

@@ -278,11 +278,11 @@ func givenHooks(t *testing.T, n *node) {
 }
 
 func givenAStopSignal(t *testing.T, n *node) {
-	pod := helloPod("signalled", nil, "sleep -ignore-term")
+	pod := helloPod("signaled", nil, "sleep -ignore-term")
 	interrupt := v1.SIGINT
 	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{StopSignal: &interrupt}
 	n.run(pod)
-	log := filepath.Join(n.config.PodLogsDir, "shop_signalled_uid-signalled", "c0-sleep", "0.log")
+	log := filepath.Join(n.config.PodLogsDir, "shop_signaled_uid-signaled", "c0-sleep", "0.log")
 	says := func(line string) {
 		t.Helper()
 		eventually(t, line, func() bool { return strings.Contains(read(t, log), line) })

@@ -249,7 +249,7 @@ func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t
 	var running sync.WaitGroup
 	end = func() {
 		cancel()
-		running.Wait() // every hook honours its context
+		running.Wait() // every hook honors its context
 	}
 	ended := make(chan error, 1)
 	running.Go(func() {
