@@ -382,13 +382,13 @@ func TestWatchEventsOfWhoIsThere(t *testing.T) {
 	n.putNodeEvent(layout.NodeStatus, "Normal", "Starting", "Starting kubelet.", ago(2*time.Minute))
 	r := n.start("events", "-w")
 	r.until(r.out, "Container started")
-	r.until(r.errOut, "nodestatus is away; waiting until it is back\n")
+	r.until(r.errOut, "nodestatus is unreachable; waiting until it is reachable again\n")
 	stop := n.serve(layout.NodeStatus)
 	r.until(r.out, "Starting kubelet.")
 	stop()
 	r.untilTrue(
 		"the line of one that goes",
-		func() bool { return strings.Count(r.errOut.String(), "nodestatus is away") == 2 },
+		func() bool { return strings.Count(r.errOut.String(), "nodestatus is unreachable") == 2 },
 	)
 	n.serve(layout.NodeStatus)
 	n.putNodeEvent(layout.NodeStatus, "Normal", "NodeReady", "Node node-1 status is now: NodeReady", ago(time.Second))

@@ -181,7 +181,7 @@ func TestWatchSurvivesARestartOfTheService(t *testing.T) {
 	r := n.start("get", "pods", "--watch", "-o", "name")
 	r.until(r.out, "pod/hello-node-1\n")
 	stop()
-	r.until(r.errOut, "syncloop is away; waiting until it is back\n")
+	r.until(r.errOut, "syncloop is unreachable; waiting until it is reachable again\n")
 	n.putPod(pod("default", "second-node-1", "web"), "file", syncing)
 	n.serve(layout.SyncLoop)
 	r.until(r.out, "pod/second-node-1\n")
@@ -300,7 +300,7 @@ func TestWatchSourcesPrintsWhatIsNew(t *testing.T) {
 		}
 		r.until(b, text)
 	}
-	step(r.errOut, "configmux is away")
+	step(r.errOut, "configmux is unreachable")
 	n.serve(layout.ConfigMux)
 	// Another time of reading is nothing new, one source less is.
 	mended := sources()

@@ -122,7 +122,7 @@ func TestWatchSetsAndUpdatesThroughALostConnection(t *testing.T) {
 	n.desireSet(mode, "file", true, dns)
 	r.until(r.out, "0 of 1")
 	stop()
-	r.until(r.errOut, "configmux is away")
+	r.until(r.errOut, "configmux is unreachable")
 	n.config.modes[mode] = nil
 	n.desireSet(mode, "", true, hello, dns)
 	n.serve(layout.ConfigMux)

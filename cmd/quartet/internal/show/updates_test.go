@@ -101,13 +101,13 @@ func TestWatchUpdatesTellsAResetFromARemoval(t *testing.T) {
 
 	// The connection alone is lost: it goes on.
 	stop()
-	r.until(r.errOut, "configmux is away; waiting until it is back\n")
+	r.until(r.errOut, "configmux is unreachable; waiting until it is reachable again\n")
 	stop = n.serve(layout.ConfigMux)
 	r.until(r.out, "RESUMED")
 
 	// Another process, which knows nothing of the pod of before: it was not removed, it is not known.
 	stop()
-	r.until(r.errOut, "back\nconfigmux is away; waiting until it is back\n")
+	r.until(r.errOut, "again\nconfigmux is unreachable; waiting until it is reachable again\n")
 	n.config.updates = stream.NewLevel[podUpdates](stream.Config{})
 	n.sourceReady("file", true)
 	n.serve(layout.ConfigMux)
@@ -187,7 +187,7 @@ func TestRecordKeepsEveryMessage(t *testing.T) {
 	n.desire(configv1.Op_OP_UPDATE, pod("default", "hello-node-1", "web"))
 	until("OP_UPDATE")
 	stop()
-	r.until(r.errOut, "configmux is away")
+	r.until(r.errOut, "configmux is unreachable")
 	n.serve(layout.ConfigMux)
 	until("START_RESUMED")
 	if err := r.stop(); err != nil {

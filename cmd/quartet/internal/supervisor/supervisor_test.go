@@ -138,7 +138,7 @@ func TestAKilledProcessIsBackAtOnce(t *testing.T) {
 
 func TestAProcessThatKeepsEndingBacksOffAndHarmsNoOther(t *testing.T) {
 	n := start(t, time.Hour, time.Second, map[string]string{"steady": steady, "crash": `echo started; exit 3`})
-	eventually(t, "the back-off has begun", func() bool { return strings.Contains(n.events.String(), "keeps ending") })
+	eventually(t, "the back-off has begun", func() bool { return strings.Contains(n.events.String(), "ends repeatedly") })
 	if got := strings.Count(n.out.String(), "started"); got < 2 || got > 6 {
 		t.Errorf("it was started %d times before the back-off", got)
 	}

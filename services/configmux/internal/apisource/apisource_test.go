@@ -151,7 +151,7 @@ func TestARefusalIsToldAndRemovesNothing(t *testing.T) {
 			a.refuse(tc.with)
 			a.cutAll()
 			e := r.wrong(tc.want)
-			if e.Path != a.URL || !strings.Contains(e.Message, "run on as they were last") ||
+			if e.Path != a.URL || !strings.Contains(e.Message, "continue to run in their last known form") ||
 				strings.Contains(e.Message, "hunter2") {
 				t.Errorf("error %+v", e)
 			}
