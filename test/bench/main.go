@@ -168,7 +168,7 @@ func compare(ctx context.Context, node *node, pods, rounds int) (Start, error) {
 		result.slowestBare = append(result.slowestBare, slowest(bare))
 		result.slowestQuartet = append(result.slowestQuartet, slowest(quartet))
 	}
-	result.summarise()
+	result.summarize()
 	return result, nil
 }
 

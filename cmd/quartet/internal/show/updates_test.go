@@ -111,7 +111,7 @@ func TestWatchUpdatesTellsAResetFromARemoval(t *testing.T) {
 	n.config.updates = stream.NewLevel[podUpdates](stream.Config{})
 	n.sourceReady("file", true)
 	n.serve(layout.ConfigMux)
-	r.until(r.out, "configmux was started again")
+	r.until(r.out, "configmux was restarted")
 	n.desire(configv1.Op_OP_RESTORE, hello)
 	r.until(r.out, "RESTORE")
 	if err := r.stop(); err != nil {
