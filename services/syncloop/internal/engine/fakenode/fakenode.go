@@ -191,7 +191,7 @@ func (n *Node) resize(pod *v1.Pod, observed *lifecyclev1.PodStatus, script Scrip
 	if resizes == nil {
 		return false, nil
 	}
-	actuated, _ := resizes.Actuated(pod.UID)
+	actuated, _ := resizes.Actuated(pod)
 	if !resize.InProgress(pod, observed, actuated) {
 		return false, nil
 	}
@@ -207,6 +207,7 @@ func (n *Node) resize(pod *v1.Pod, observed *lifecyclev1.PodStatus, script Scrip
 	n.cgroups[pod.UID] = resources.ForPod(pod, resources.Limits{CPUQuota: true})
 	n.mu.Unlock()
 	return true, resizes.Actuate(pod, func(a *resize.Actuated) {
+		a.Unfinished = false
 		for i := range pod.Spec.Containers {
 			c := &pod.Spec.Containers[i]
 			a.Note(observed, podview.Latest(observed, c.Name).GetId(), resize.AmountsOf(pod.Spec.Resources, c.Resources))

@@ -15,16 +15,17 @@ import (
 // is changed. Admission of other pods counts it at once.
 type promise struct {
 	has     resize.Allocation
-	before  resize.Conditions
+	before  resize.Record
 	trigger resizeTrigger
 }
 
 // promise allocates to a pod what it asks for.
 func (l *Loop) promise(uid types.UID, d *desiredPod, trigger resizeTrigger) {
 	record, _ := l.cfg.Resizes.Get(uid)
-	p := &promise{has: resize.Of(d.wanted), before: record.Conditions, trigger: trigger}
+	p := &promise{has: resize.Of(d.wanted), before: record, trigger: trigger}
 	l.cfg.Resizes.Change(uid, d.has, func(r *resize.Record) {
 		r.Allocated, r.Conditions = p.has, r.Conditions.Accept(d.wanted.Generation, l.cfg.Clock.Now())
+		r.Actuated.Unfinished = true
 	})
 	d.promise = p
 	l.saveResize(uid, func(err error) {
@@ -40,13 +41,15 @@ func (l *Loop) keep(uid types.UID, d *desiredPod, err error) {
 	p := d.promise
 	d.promise = nil
 	if err != nil {
-		l.cfg.Resizes.Change(uid, d.has, func(r *resize.Record) { r.Allocated, r.Conditions = d.has, p.before })
+		l.cfg.Resizes.Change(uid, d.has, func(r *resize.Record) {
+			r.Allocated, r.Conditions, r.Actuated.Unfinished = d.has, p.before.Conditions, p.before.Actuated.Unfinished
+		})
 		l.resizeWaits(uid, d, v1.PodReasonDeferred, "the allocation cannot be written to disk: "+err.Error())
 		return
 	}
-	if pending := p.before.Pending; pending != nil && pending.Reason == v1.PodReasonDeferred {
+	if pending := p.before.Conditions.Pending; pending != nil && pending.Reason == v1.PodReasonDeferred {
 		l.cfg.Metrics.deferredResizeAccepted(p.trigger)
-		l.deferredOver(d, p.before, resizeAccepted)
+		l.deferredOver(d, p.before.Conditions, resizeAccepted)
 	}
 	next := p.has.On(d.wanted)
 	if resize.Shrinks(d.pod, next) { // which frees resources for other pods when it is done

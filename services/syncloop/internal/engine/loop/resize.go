@@ -43,7 +43,7 @@ func (l *Loop) allocate(uid types.UID, d *desiredPod) {
 	d.allocated, d.has = true, l.recorded(uid, d)
 	if l.cfg.Resizes.Lost(uid) {
 		rebuilt := resize.Rebuild(d.wanted, l.cfg.Store.Observed(uid))
-		l.noteResize(uid, d, func(r *resize.Record) { r.Actuated = rebuilt.Actuated })
+		l.noteResize(uid, d, func(r *resize.Record) { r.Actuated, r.Actuated.Unfinished = rebuilt.Actuated, true })
 	}
 	l.setPod(uid, d, d.has.On(d.wanted))
 }

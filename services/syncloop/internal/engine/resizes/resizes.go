@@ -222,15 +222,24 @@ func (b *Book) Note(uid types.UID, has resize.Allocation, change func(*resize.Re
 	return b.Save(uid)
 }
 
-// Actuated implements executor.Resizes.
-func (b *Book) Actuated(uid types.UID) (actuated resize.Actuated, resized bool) {
-	record, resized := b.Get(uid)
-	return record.Actuated, resized
+// Actuated implements executor.Resizes. A pod without its newest allocation has nothing to finish: that one comes next.
+func (b *Book) Actuated(pod *v1.Pod) (actuated resize.Actuated, resized bool) {
+	record, resized := b.Get(pod.UID)
+	actuated = record.Actuated
+	actuated.Unfinished = actuated.Unfinished && record.Allocated.Equal(resize.Of(pod))
+	return actuated, resized
 }
 
-// Actuate implements executor.Resizes.
+// Actuate implements executor.Resizes. A pod without its newest allocation cannot finish the resize.
 func (b *Book) Actuate(pod *v1.Pod, note func(*resize.Actuated)) error {
-	return b.Note(pod.UID, resize.Of(pod), func(r *resize.Record) { note(&r.Actuated) })
+	has := resize.Of(pod)
+	return b.Note(pod.UID, has, func(r *resize.Record) {
+		unfinished := r.Actuated.Unfinished
+		note(&r.Actuated)
+		if !r.Allocated.Equal(has) {
+			r.Actuated.Unfinished = unfinished
+		}
+	})
 }
 
 // path returns the file of a pod. A UID may have characters that a file name must not have.

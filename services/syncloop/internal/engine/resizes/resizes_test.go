@@ -162,3 +162,27 @@ func TestManyChangeOneRecord(t *testing.T) {
 		t.Errorf("%d of 20 changes are there", len(record.Actuated.Containers))
 	}
 }
+
+// TestOnlyTheNewestAllocationIsFinished: a worker may still have an older one.
+func TestOnlyTheNewestAllocationIsFinished(t *testing.T) {
+	book := resizes.InMemory()
+	older := podtest.Pod("u", podtest.Container(podtest.List("cpu", "1"), nil))
+	newer := podtest.Pod("u", podtest.Container(podtest.List("cpu", "2"), nil))
+	book.Change("u", resize.Of(older), func(r *resize.Record) { r.Allocated, r.Actuated.Unfinished = resize.Of(newer), true })
+	finish := func(a *resize.Actuated) { a.Unfinished = false }
+	if actuated, resized := book.Actuated(older); actuated.Unfinished || !resized {
+		t.Error("the older one has something to finish")
+	}
+	if err := book.Actuate(older, finish); err != nil {
+		t.Fatal(err)
+	}
+	if actuated, _ := book.Actuated(newer); !actuated.Unfinished {
+		t.Error("the older one has finished the resize")
+	}
+	if err := book.Actuate(newer, finish); err != nil {
+		t.Fatal(err)
+	}
+	if actuated, _ := book.Actuated(newer); actuated.Unfinished {
+		t.Error("it is not finished")
+	}
+}

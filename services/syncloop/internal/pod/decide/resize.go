@@ -43,6 +43,6 @@ func (d *decision) resizePod() {
 	if d.CreateSandbox || d.SandboxID == "" || d.pod.DeletionTimestamp != nil || d.StopAll {
 		return
 	}
-	d.Resize.Pod = d.facts.Resized && len(d.Start) > 0 ||
+	d.Resize.Pod = d.facts.Actuated.Unfinished || d.facts.Resized && len(d.Start) > 0 ||
 		d.facts.Actuated.OfPod(d.pod, d.status) != resize.OfPod(d.pod.Spec.Resources)
 }

@@ -68,6 +68,8 @@ func (a Amounts) WithCPU(of Amounts) Amounts {
 
 // Actuated has the changes of a running pod. What is not in it is as it was created.
 type Actuated struct {
+	// Unfinished is true from a new allocation until the pod's cgroup and all running containers have it.
+	Unfinished bool `json:"unfinished,omitempty"`
 	// Pod has the pod-level amounts; nil if they were not changed.
 	Pod *Amounts `json:"pod,omitempty"`
 	// Containers has the amounts of containers by their ID in the runtime.
@@ -124,5 +126,8 @@ func InProgress(pod *v1.Pod, status *lifecyclev1.PodStatus, actuated Actuated) b
 			return true
 		}
 	}
-	return podview.Sandbox(status) != nil && actuated.OfPod(pod, status) != OfPod(pod.Spec.Resources)
+	if podview.Sandbox(status) == nil {
+		return false
+	}
+	return actuated.Unfinished || actuated.OfPod(pod, status) != OfPod(pod.Spec.Resources)
 }

@@ -134,7 +134,7 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 			return nextInLogs(filepath.Join(containerspec.LogDir(m.cfg.PodLogsDir, pod), container))
 		},
 	}
-	facts.Actuated, facts.Resized = m.cfg.Resizes.Actuated(pod.UID)
+	facts.Actuated, facts.Resized = m.cfg.Resizes.Actuated(pod)
 	if longest := m.cfg.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; longest != nil {
 		facts.BackoffMax = longest.Duration
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
@@ -22,7 +21,7 @@ import (
 type Resizes interface {
 	// Actuated returns what was changed of a pod since its containers were created; resized is false for a pod that was
 	// never resized.
-	Actuated(pod types.UID) (actuated resize.Actuated, resized bool)
+	Actuated(pod *v1.Pod) (actuated resize.Actuated, resized bool)
 	// Actuate records a change of a pod, which has its allocated resources. After an error a restarted process does not
 	// know the change.
 	Actuate(pod *v1.Pod, note func(*resize.Actuated)) error
@@ -32,7 +31,7 @@ type Resizes interface {
 type neverResized struct{}
 
 // Actuated implements Resizes.
-func (neverResized) Actuated(types.UID) (resize.Actuated, bool) { return resize.Actuated{}, false }
+func (neverResized) Actuated(*v1.Pod) (resize.Actuated, bool) { return resize.Actuated{}, false }
 
 // Actuate implements Resizes.
 func (neverResized) Actuate(*v1.Pod, func(*resize.Actuated)) error { return nil }
@@ -102,7 +101,16 @@ func (r *resizing) run(ctx context.Context) error {
 			return err
 		}
 	}
+	r.finish(ctx)
 	return nil
+}
+
+// finish records that nothing is left to change. The pod is observed again, so that its status says so.
+func (r *resizing) finish(ctx context.Context) {
+	if actuated, _ := r.m.cfg.Resizes.Actuated(r.pod); actuated.Unfinished {
+		r.actuate(ctx, func(a *resize.Actuated) { a.Unfinished = false })
+		r.rt.wrote.Store(true)
+	}
 }
 
 // look reads the limits of the pod's cgroup. A pod without a cgroup gets one when a container starts.
@@ -252,7 +260,7 @@ func (r *resizing) update(ctx context.Context, u resize.Update, to resize.Amount
 
 // notePod records the changed pod-level resources.
 func (r *resizing) notePod(ctx context.Context, with func(has, wants resize.Amounts) resize.Amounts) {
-	actuated, _ := r.m.cfg.Resizes.Actuated(r.pod.UID)
+	actuated, _ := r.m.cfg.Resizes.Actuated(r.pod)
 	has := actuated.OfPod(r.pod, r.observed)
 	if next := with(has, resize.OfPod(r.pod.Spec.Resources)); next != has {
 		r.actuate(ctx, func(a *resize.Actuated) { a.Pod = &next })

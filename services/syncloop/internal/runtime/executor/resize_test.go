@@ -30,14 +30,21 @@ type record struct {
 	step     func(string) error
 }
 
-func (r *record) Actuated(types.UID) (resize.Actuated, bool) {
+func (r *record) Actuated(*v1.Pod) (resize.Actuated, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return copied(r.actuated), r.resized
 }
 
+// allocate notes that the pod has a new allocation, as the sync loop does.
+func (r *record) allocate() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.resized, r.actuated.Unfinished = true, true
+}
+
 func copied(a resize.Actuated) resize.Actuated {
-	return resize.Actuated{Pod: a.Pod, Containers: maps.Clone(a.Containers)}
+	return resize.Actuated{Unfinished: a.Unfinished, Pod: a.Pod, Containers: maps.Clone(a.Containers)}
 }
 
 func (r *record) Actuate(_ *v1.Pod, note func(*resize.Actuated)) error {
@@ -329,6 +336,51 @@ func TestAResizeGoesOnAfterAKill(t *testing.T) {
 			r.wantAll(pod, "sandbox-0:ready a-0:running b-0:running c-0:exited(0) c-1:running")
 			r.settled(pod)
 		})
+	}
+}
+
+// TestAResizeIsFinished after a kill before each step in turn, and after a failure of each: in the end the pod's cgroup has
+// the limits of its containers, also if nothing but the cgroup is left to change.
+func TestAResizeIsFinished(t *testing.T) {
+	for _, killed := range []bool{true, false} {
+		for n, done := 0, false; !done; n++ {
+			t.Run(fmt.Sprintf("killed %v, step %d", killed, n), func(t *testing.T) {
+				r := newResizer(t)
+				pod := newPod("a", "b")
+				limited(pod, "a", "1", "4Mi")
+				limited(pod, "b", "1", "4Mi")
+				r.sync(pod)
+				limited(pod, "a", "0.5", "2Mi")
+				limited(pod, "b", "0.5", "8Mi")
+				r.took()
+				r.record.allocate()
+				r.record.step = r.step
+				failed := false
+				r.fail = func(at int, _ string) error {
+					if at == n && (killed || !failed) {
+						failed = true
+						return errors.New("it fails")
+					}
+					return nil
+				}
+				result, err := r.manager.SyncPod(r.ctx, pod, r.observe(pod))
+				if done = !failed; done && (err != nil || result.ResizeError != nil) {
+					t.Fatalf("without a failure: %v, %v", err, result.ResizeError)
+				}
+				r.fail = nil
+				if killed {
+					r.manager = executor.New(r.config)
+				}
+				unfinished := result.ResizeError != nil
+				if unfinished && !resize.InProgress(pod, r.observe(pod), r.record.actuated) {
+					t.Error("the resize has failed and is not in progress")
+				}
+				if result := r.sync(pod); unfinished && !result.Wrote {
+					t.Error("nobody looks again whether the resize is done")
+				}
+				r.settled(pod)
+			})
+		}
 	}
 }
 
